@@ -1,0 +1,41 @@
+"""Output layers in pure torch: structure × pointwise function.
+
+>>> head = build_head("mixtape", num_classes=10_000, feature_dim=512, pointwise="gss")
+>>> head(features)                                    # [..., 512] → log-probabilities [..., 10000]
+>>> head.nll(features, target, reduction="sum").loss  # exact, memory-saving
+"""
+
+from __future__ import annotations
+
+from .base import HEADS, Head, build_head, register_head
+from .mixtape import Mixtape
+from .moc import MixtureOfContexts
+from .mos import MixtureOfSoftmaxes
+from .pointwise import (
+    Pointwise,
+    build_pointwise,
+    pointwise_names,
+    pointwise_options,
+    register_pointwise,
+)
+from .softmax import Softmax
+
+__all__ = [
+    "Head",
+    "Mixtape",
+    "MixtureOfContexts",
+    "MixtureOfSoftmaxes",
+    "Pointwise",
+    "Softmax",
+    "build_head",
+    "build_pointwise",
+    "head_names",
+    "head_options",
+    "pointwise_names",
+    "pointwise_options",
+    "register_head",
+    "register_pointwise",
+]
+
+head_names = HEADS.names
+head_options = HEADS.options

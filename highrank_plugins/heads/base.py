@@ -1,0 +1,226 @@
+"""What every output layer has in common.
+
+Shapes: N tokens, F feature size (the papers' d1), D embedding size (d), M classes, K components.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..losses import LossOutput, compute_nll
+from ..losses.plan import chunk_ranges
+from .draws import ChunkDraws, Draws
+from .pointwise import Pointwise, build_pointwise
+from .registry import Registry
+
+HEADS: Registry[type[Head]] = Registry(
+    "head", common=("num_classes", "feature_dim", "embed_dim", "weight", "bias", "pointwise")
+)
+register_head = HEADS.register
+
+
+def widen(x: Tensor) -> Tensor:
+    """x in at least float32, where log-sum-exps and mixtures are computed."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+class Head(nn.Module):
+    """An output layer: features [..., F] → log-probabilities [..., M].
+
+    A subclass says how with `chunk_log_probs`, and may do the loss more cheaply in `chunk_nll`.
+    Both see a run of n tokens and the tensors of `tensors()`, so that the losses can cut a batch
+    into chunks and gather the gradient of each tensor.
+
+    Args:
+        num_classes: M ≥ 1.
+        feature_dim: F, size of the trunk's features.
+        embed_dim: D, size of a row of the vocabulary matrix; default F.
+        weight: vocabulary matrix [M, D] to share (a tied embedding); None makes one, U(±0.1).
+        bias: whether there is an output bias [M], initially 0.
+        pointwise: name of a pointwise function, or one that is built already.
+    Raises:
+        ValueError: sizes that do not fit, unknown pointwise function.
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        num_classes: int,
+        feature_dim: int,
+        embed_dim: int | None = None,
+        weight: nn.Parameter | None = None,
+        bias: bool = True,
+        pointwise: str | Pointwise = "identity",
+    ) -> None:
+        super().__init__()
+        self.num_classes = _at_least_one("num_classes", num_classes)
+        self.feature_dim = _at_least_one("feature_dim", feature_dim)
+        self.embed_dim = _at_least_one("embed_dim", embed_dim or feature_dim)
+        self.pointwise = build_pointwise(pointwise)
+        if weight is None:
+            weight = nn.Parameter(torch.empty(num_classes, self.embed_dim).uniform_(-0.1, 0.1))
+        elif tuple(weight.shape) != (num_classes, self.embed_dim):
+            raise ValueError(
+                f"weight: expected shape {(num_classes, self.embed_dim)} (num_classes, embed_dim), "
+                f"got {tuple(weight.shape)}"
+            )
+        self.weight = weight
+        self.register_parameter("bias", nn.Parameter(torch.zeros(num_classes)) if bias else None)
+
+    # -- what a structure defines ------------------------------------------------------------
+
+    def chunk_log_probs(
+        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+    ) -> Tensor:
+        """Log-probabilities [n, M], at least float32, of features [n, F]."""
+        raise NotImplementedError
+
+    def chunk_nll(
+        self,
+        features: Tensor,
+        target: Tensor,
+        tensors: dict[str, Tensor],
+        draws: ChunkDraws,
+        smooth: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """−log P(target) [n] and, if `smooth`, Σ_x −log P(x) [n] of features [n, F]."""
+        log_probs = self.chunk_log_probs(features, tensors, draws)
+        nll = -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+        return nll, -log_probs.sum(-1) if smooth else None
+
+    def floats_per_token(self) -> int:
+        """Numbers that a chunk holds per token at its widest, to choose the size of chunks."""
+        return 4 * self.num_classes
+
+    def draw(self, leading: torch.Size, like: Tensor) -> Draws:
+        """Dropout masks and noise seed for features [*leading, F]; none in evaluation."""
+        return Draws()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What `chunk_log_probs` reads: parameters, or what is prepared from them once a batch."""
+        own = {name: p for name, p in self.named_parameters() if not name.startswith("pointwise.")}
+        prepared = {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
+        return own | prepared
+
+    # -- what users call ---------------------------------------------------------------------
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The same as `log_probs`."""
+        return self.log_probs(features)
+
+    def log_probs(self, features: Tensor) -> Tensor:
+        """log P [..., M] of features [..., F]: float64 for float64 features, else float32.
+
+        Without gradients the batch runs in chunks, so that a mixture's K softmaxes exist for one
+        chunk at a time.
+
+        Raises:
+            ValueError: features of another size.
+        """
+        flat = self.flatten_features(features)
+        draws = self.draw(features.shape[:-1], features)
+        tensors = self.tensors()
+        needs_graph = torch.is_grad_enabled() and (
+            features.requires_grad or any(t.requires_grad for t in tensors.values())
+        )
+        size = flat.size(0) if needs_graph else None
+        parts = [
+            self.chunk_log_probs(flat[start:stop], tensors, draws.rows(start, stop))
+            for start, stop in chunk_ranges(flat, self.floats_per_token(), size=size)
+        ]
+        out = torch.cat(parts) if len(parts) != 1 else parts[0]
+        return out.view(*features.shape[:-1], self.num_classes)
+
+    def nll(
+        self,
+        features: Tensor,
+        target: Tensor,
+        *,
+        weight: Tensor | None = None,
+        label_smoothing: float = 0.0,
+        ignore_index: int | None = None,
+        reduction: str = "none",
+        impl: str = "auto",
+        memory: int | None = None,
+        accuracy: bool = False,
+    ) -> LossOutput:
+        """Negative log-likelihood of `target`, without ever holding N × M log-probabilities.
+
+        loss = w [(1 − ε − ε_i) nll + ε_i Σ_x −log P_x] with ε_i = ε/(M − 1), as in fairseq.
+
+        Args:
+            features: [..., F].
+            target: int64 [...], in [0, M) or `ignore_index`.
+            weight: constant w per token [...]; it multiplies `loss`, not `nll`.
+            label_smoothing: ε in [0, 1).
+            ignore_index: tokens with this target give 0.
+            reduction: "none" (per token, shape of target) or "sum" (scalars).
+            impl: level of the loss, one of `highrank_plugins.losses.LEVELS` or "auto".
+            memory: bytes that a chunk may take; None chooses.
+            accuracy: also report where the most probable class is the target.
+        Returns:
+            `LossOutput(loss, nll, correct)`; only `loss` carries gradients, float32 or float64.
+        Raises:
+            ValueError: sizes, targets or options out of range.
+        """
+        flat = self.flatten_features(features)
+        draws = self.draw(features.shape[:-1], features)
+        return compute_nll(
+            self,
+            flat,
+            target,
+            draws,
+            leading=features.shape[:-1],
+            weight=weight,
+            label_smoothing=label_smoothing,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            impl=impl,
+            memory=memory,
+            accuracy=accuracy,
+        )
+
+    # -- helpers of structures ---------------------------------------------------------------
+
+    def flatten_features(self, features: Tensor) -> Tensor:
+        """[..., F] → [N, F], or an error that names both sizes."""
+        if features.dim() == 0 or features.size(-1) != self.feature_dim:
+            raise ValueError(
+                f"features: expected size {self.feature_dim} (feature_dim) in the last dimension, "
+                f"got shape {tuple(features.shape)}"
+            )
+        return features.reshape(-1, self.feature_dim)
+
+    def apply_pointwise(self, logits: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        """f of widened logits."""
+        prefix = "pointwise."
+        own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        return self.pointwise.apply_to(widen(logits), own)
+
+    def extra_repr(self) -> str:
+        names = ("num_classes", "feature_dim", "embed_dim")
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names)
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+    return int(value)
+
+
+def build_head(name: str, **options: Any) -> Head:
+    """The output layer called `name`.
+
+    Args:
+        name: a structure, see `head_names()`.
+        options: `num_classes`, `feature_dim`, `embed_dim`, `weight`, `bias`, `pointwise` (see
+            `Head`) and the structure's own, see `head_options(name)`.
+    Raises:
+        ValueError: unknown name or option (with the nearest match), or a value out of range.
+    """
+    return HEADS.build(name, **options)

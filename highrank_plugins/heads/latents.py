@@ -1,0 +1,58 @@
+"""The K context vectors that every mixture shares."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from .draws import ChunkDraws, Draws, draw_mask
+
+
+class Latents(nn.Module):
+    """Mixin of mixture heads: h_k = tanh(A_k g + a_k), dropped out.
+
+    `latent.weight` is [K·D, F], component-major: rows k·D..(k+1)·D−1 are A_k; `latent.bias` [K·D].
+    """
+
+    components: int
+    feature_dim: int
+    embed_dim: int
+    dropout: float
+    locked_dropout: bool
+    latent: nn.Linear
+
+    def make_latents(self, components: int, dropout: float, locked_dropout: bool) -> None:
+        """Options and parameters; called by the constructor of a mixture.
+
+        Raises:
+            ValueError: components < 1, dropout outside [0, 1).
+        """
+        if components < 1:
+            raise ValueError(f"components must be at least 1, got {components}")
+        self.components = int(components)
+        self.dropout = probability("dropout", dropout)
+        self.locked_dropout = bool(locked_dropout)
+        self.latent = nn.Linear(self.feature_dim, components * self.embed_dim)
+
+    def draw(self, leading: torch.Size, like: Tensor) -> Draws:
+        """One mask of K·D units per token, or per column of a time-major batch when locked."""
+        draws = Draws()
+        if self.training and self.dropout:
+            width = self.components * self.embed_dim
+            draws.masks["latent"] = draw_mask(
+                leading, width, self.dropout, self.locked_dropout, like
+            )
+        return draws
+
+    def contexts(self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws) -> Tensor:
+        """h [n, K, D] of features [n, F]."""
+        h = linear(features, tensors["latent.weight"], tensors["latent.bias"]).tanh()
+        return draws.dropout("latent", h).unflatten(-1, (self.components, self.embed_dim))
+
+
+def probability(name: str, value: float) -> float:
+    """A dropout rate in [0, 1), or an error that names the option."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must lie in [0, 1), got {value}")
+    return float(value)

@@ -1,0 +1,40 @@
+"""Heads with one softmax per token."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .base import Head
+from .draws import ChunkDraws
+
+
+class LogitHead(Head):
+    """A head with log P = log_softmax(f(z)); a subclass defines z."""
+
+    def chunk_logits(
+        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+    ) -> Tensor:
+        """Logits z [n, M] of features [n, F], before the pointwise function."""
+        raise NotImplementedError
+
+    def chunk_log_probs(
+        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+    ) -> Tensor:
+        logits = self.chunk_logits(features, tensors, draws)
+        return self.apply_pointwise(logits, tensors).log_softmax(-1)
+
+    def chunk_nll(
+        self,
+        features: Tensor,
+        target: Tensor,
+        tensors: dict[str, Tensor],
+        draws: ChunkDraws,
+        smooth: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        # nll = lse(f) − f_y and Σ_x −log P_x = M lse − Σ f: no [n, M] beyond the logits
+        values = self.apply_pointwise(self.chunk_logits(features, tensors, draws), tensors)
+        log_norm = values.logsumexp(-1)
+        nll = log_norm - values.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+        if not smooth:
+            return nll, None
+        return nll, self.num_classes * (log_norm - values.mean(-1))

@@ -1,0 +1,161 @@
+"""Mixtape (Yang et al. 2019): mixed logits with one softmax."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from .base import register_head, widen
+from .draws import ChunkDraws, Draws, draw_mask, draw_noise_seed
+from .latents import Latents, probability
+from .logit_head import LogitHead
+from .pointwise import Pointwise
+from .sigmoid_tree import is_power_of_two, mix
+
+
+@register_head("mixtape")
+class Mixtape(Latents, LogitHead):
+    """log P = log_softmax(f(z)), z_x = Σ_k π_{x,k} h_k·w_x + b_x   (Yang et al. 2019, eq. 2–6).
+
+    The gates π_x come from a sigmoid tree over K − 1 gate logits. Frequent classes x < S have
+    their own, l_{x,k} = v_x·tanh(U_k g) + u_k·g + b_{x,k}; all others share l_k = u_k·g, so that
+    their contexts are mixed once and cost one product with W.
+
+    Parameters: `gate_hidden.weight` [(K−1)·G, F] (U, gate-major), `gate_shared.weight` [K−1, F]
+    (u), `gate_embed` [S, G] (V), `gate_bias` [S, K−1] (b_{x,k}); G = gate_dim.
+
+    Args:
+        components: K, a power of two.
+        frequent: S in [0, M]; class ids must be sorted by frequency. Default M // 2.
+        gate_dim: G, the paper's d2.
+        dropout: rate on the contexts h; locked_dropout: one mask for all time steps.
+        gate_dropout: rate on tanh(U g).
+        gate_noise: standard deviation of noise on the frequent gates' logits in training.
+        gate_weight_norm: constant norm of every row of U; 0 leaves U free.
+        gate_hidden_bias, gate_shared_bias: biases of U g and u·g, which the paper does not have.
+        gate_class_bias: b_{x,k}, which it has.
+        num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
+    Raises:
+        ValueError: K not a power of two, S outside [0, M], a rate outside [0, 1).
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        feature_dim: int,
+        embed_dim: int | None = None,
+        weight: nn.Parameter | None = None,
+        bias: bool = True,
+        pointwise: str | Pointwise = "identity",
+        components: int = 4,
+        frequent: int | None = None,
+        gate_dim: int = 64,
+        dropout: float = 0.0,
+        locked_dropout: bool = False,
+        gate_dropout: float = 0.0,
+        gate_noise: float = 0.0,
+        gate_weight_norm: float = 0.0,
+        gate_hidden_bias: bool = False,
+        gate_shared_bias: bool = False,
+        gate_class_bias: bool = True,
+    ) -> None:
+        super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
+        if not is_power_of_two(components):
+            raise ValueError(f"mixtape: components must be a power of two, got {components}")
+        frequent = num_classes // 2 if frequent is None else frequent
+        if not 0 <= frequent <= num_classes:
+            raise ValueError(f"mixtape: frequent must lie in [0, {num_classes}], got {frequent}")
+        if gate_dim < 1:
+            raise ValueError(f"mixtape: gate_dim must be at least 1, got {gate_dim}")
+        for name, value in (("gate_noise", gate_noise), ("gate_weight_norm", gate_weight_norm)):
+            if value < 0:
+                raise ValueError(f"mixtape: {name} must not be negative, got {value}")
+        self.make_latents(components, dropout, locked_dropout)
+        self.frequent = int(frequent)
+        self.gate_dim = int(gate_dim)
+        self.gate_dropout = probability("gate_dropout", gate_dropout)
+        self.gate_noise = float(gate_noise)
+        self.gate_weight_norm = float(gate_weight_norm)
+        self._make_gates(gate_hidden_bias, gate_shared_bias, gate_class_bias)
+
+    def _make_gates(self, hidden_bias: bool, shared_bias: bool, class_bias: bool) -> None:
+        gates = self.components - 1
+        if gates:
+            self.gate_shared = nn.Linear(self.feature_dim, gates, bias=shared_bias)
+        if gates and self.frequent:  # else nothing would ever use them
+            self.gate_hidden = nn.Linear(self.feature_dim, gates * self.gate_dim, bias=hidden_bias)
+            embed = torch.empty(self.frequent, self.gate_dim).uniform_(-0.1, 0.1)
+            self.gate_embed = nn.Parameter(embed)
+            if class_bias:
+                self.gate_bias = nn.Parameter(torch.zeros(self.frequent, gates))
+
+    def draw(self, leading: torch.Size, like: Tensor) -> Draws:
+        draws = super().draw(leading, like)
+        if self.training and self.gate_dropout:
+            width = (self.components - 1) * self.gate_dim
+            draws.masks["gate"] = draw_mask(
+                leading, width, self.gate_dropout, self.locked_dropout, like
+            )
+        if self.training and self.gate_noise:
+            draws.noise_sd, draws.noise_seed = self.gate_noise, draw_noise_seed()
+        return draws
+
+    def tensors(self) -> dict[str, Tensor]:
+        tensors = super().tensors()
+        # two parts of W, so that neither's gradient is ever padded to the size of the whole
+        weight, bias = tensors.pop("weight"), tensors.get("bias")
+        tensors["weight.frequent"], tensors["weight.rare"] = weight.split(self._split())
+        if self.gate_weight_norm and "gate_hidden.weight" in tensors:
+            raw = tensors["gate_hidden.weight"]
+            normed = raw / widen(raw).norm(dim=-1, keepdim=True).to(raw.dtype)
+            tensors["gate_hidden.weight"] = self.gate_weight_norm * normed
+        return tensors if bias is None else tensors | {"bias": bias}
+
+    def chunk_logits(
+        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+    ) -> Tensor:
+        contexts = self.contexts(features, tensors, draws)
+        if self.components > 1:
+            shared = self._shared_gate_logits(features, tensors)
+        else:
+            shared = features.new_empty(features.size(0), 0)
+        parts = []
+        if self.frequent:
+            parts.append(self._frequent_logits(features, contexts, shared, tensors, draws))
+        if self.frequent < self.num_classes:
+            mixed = mix(widen(contexts), shared.unsqueeze(-1)).to(contexts.dtype)
+            parts.append(widen(linear(mixed, tensors["weight.rare"])))
+        logits = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+        bias = tensors.get("bias")
+        return logits if bias is None else logits + bias
+
+    def _shared_gate_logits(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        """u_k·g [n, K−1], widened."""
+        bias = tensors.get("gate_shared.bias")
+        return widen(linear(features, tensors["gate_shared.weight"], bias))
+
+    def _frequent_logits(
+        self,
+        features: Tensor,
+        contexts: Tensor,
+        shared: Tensor,
+        tensors: dict[str, Tensor],
+        draws: ChunkDraws,
+    ) -> Tensor:
+        """Σ_k π_{x,k} h_k·w_x [n, S], widened."""
+        leaves = widen(linear(contexts, tensors["weight.frequent"]))
+        if self.components == 1:
+            return leaves.squeeze(1)
+        hidden = linear(features, tensors["gate_hidden.weight"], tensors.get("gate_hidden.bias"))
+        hidden = draws.dropout("gate", hidden.tanh()).unflatten(-1, (-1, self.gate_dim))
+        gates = widen(linear(hidden, tensors["gate_embed"])) + shared.unsqueeze(-1)
+        if "gate_bias" in tensors:
+            gates = gates + tensors["gate_bias"].t()
+        return mix(leaves, draws.add_noise(gates))
+
+    def _split(self) -> list[int]:
+        return [self.frequent, self.num_classes - self.frequent]
+
+    def floats_per_token(self) -> int:
+        return 4 * self.num_classes + 6 * self.components * (self.frequent + self.embed_dim)

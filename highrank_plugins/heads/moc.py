@@ -1,0 +1,30 @@
+"""Mixture of Contexts (Yang et al. 2018)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import linear
+
+from .base import register_head, widen
+from .draws import ChunkDraws
+from .logit_head import LogitHead
+from .prior_mixture import PriorMixture
+
+
+@register_head("moc")
+class MixtureOfContexts(PriorMixture, LogitHead):
+    """log P = log_softmax(f(W Σ_k π_k h_k + b))   (Yang et al. 2018, section 3.1).
+
+    One softmax, so its rank is bounded like a plain softmax's. Options: see `PriorMixture`.
+    """
+
+    def chunk_logits(
+        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+    ) -> Tensor:
+        prior = self.log_prior(features, tensors).exp()
+        contexts = self.contexts(features, tensors, draws)
+        mixed = (prior.unsqueeze(1) @ widen(contexts)).squeeze(1).to(contexts.dtype)
+        return linear(mixed, tensors["weight"], tensors.get("bias"))
+
+    def floats_per_token(self) -> int:
+        return super().floats_per_token() + 4 * self.components * self.embed_dim

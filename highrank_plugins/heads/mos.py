@@ -1,0 +1,50 @@
+"""Mixture of Softmaxes (Yang et al. 2018)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import linear
+
+from .base import register_head
+from .draws import ChunkDraws
+from .prior_mixture import PriorMixture
+
+
+@register_head("mos")
+class MixtureOfSoftmaxes(PriorMixture):
+    """log P(x) = lse_k [log π_k + log_softmax(f(W h_k + b))_x]   (Yang et al. 2018, eq. 2).
+
+    With f = plif this is the MoS + PLIF of Ganea et al. 2019. K = 1 keeps the tanh layer: it is a
+    MoC with K = 1, not a plain softmax. Options: see `PriorMixture`.
+    """
+
+    def chunk_log_probs(
+        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+    ) -> Tensor:
+        log_prior = self.log_prior(features, tensors)
+        values = self._values(features, tensors, draws)
+        return (log_prior.unsqueeze(-1) + values.log_softmax(-1)).logsumexp(1)
+
+    def chunk_nll(
+        self,
+        features: Tensor,
+        target: Tensor,
+        tensors: dict[str, Tensor],
+        draws: ChunkDraws,
+        smooth: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        if smooth:  # Σ_x log P_x does not decompose over components
+            return super().chunk_nll(features, target, tensors, draws, smooth)
+        values = self._values(features, tensors, draws)
+        index = target.view(-1, 1, 1).expand(-1, self.components, 1)
+        log_likelihood = values.gather(-1, index).squeeze(-1) - values.logsumexp(-1)
+        return -(self.log_prior(features, tensors) + log_likelihood).logsumexp(-1), None
+
+    def _values(self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws) -> Tensor:
+        """f(W h_k + b) [n, K, M], at least float32."""
+        contexts = self.contexts(features, tensors, draws)
+        logits = linear(contexts, tensors["weight"], tensors.get("bias"))
+        return self.apply_pointwise(logits, tensors)
+
+    def floats_per_token(self) -> int:
+        return 4 * self.components * self.num_classes

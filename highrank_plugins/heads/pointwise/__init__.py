@@ -1,0 +1,41 @@
+"""Pointwise functions: one module each, registered by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import POINTWISE, Pointwise, register_pointwise
+from .gss import GeneralizedSigSoftmax
+from .identity import Identity
+from .monotone_mlp import MonotoneMLP
+from .plif import PLIF
+from .sigsoftmax import SigSoftmax
+
+__all__ = [
+    "PLIF",
+    "GeneralizedSigSoftmax",
+    "Identity",
+    "MonotoneMLP",
+    "Pointwise",
+    "SigSoftmax",
+    "build_pointwise",
+    "pointwise_names",
+    "pointwise_options",
+    "register_pointwise",
+]
+
+pointwise_names = POINTWISE.names
+pointwise_options = POINTWISE.options
+
+
+def build_pointwise(name: str | Pointwise, **options: Any) -> Pointwise:
+    """The pointwise function called `name`; one that is built already is returned as it is.
+
+    Raises:
+        ValueError: unknown name or option (with the nearest match), or a value out of range.
+    """
+    if isinstance(name, Pointwise):
+        if options:
+            raise ValueError(f"options {sorted(options)} given with a built pointwise function")
+        return name
+    return POINTWISE.build(name, **options)

@@ -1,0 +1,51 @@
+"""Generalized SigSoftmax (Parthiban et al. 2021)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from .base import Pointwise, register_pointwise
+from .softplus import softplus
+
+
+@register_pointwise("gss")
+class GeneralizedSigSoftmax(Pointwise):
+    """f(z) = k(z − c) + c − (k − 1) log(1 + e^(z−c))   (Parthiban et al. 2021).
+
+    The slope runs from k (left of c) to 1 (right of it). c = 0, k = 2 is SigSoftmax, k = 1 the
+    identity.
+
+    Args:
+        c: where the slope changes.
+        k: slope on the far left, > 0, since f must increase.
+        learn: make both parameters, `c` and `log_k` (k = e^log_k stays positive).
+    Raises:
+        ValueError: k ≤ 0.
+    """
+
+    def __init__(self, c: float = -1.5, k: float = 2.5, learn: bool = False) -> None:
+        super().__init__()
+        if not k > 0:
+            raise ValueError(f"gss: k must be > 0 for an increasing function, got {k}")
+        self.learn = learn
+        if learn:
+            self.c = nn.Parameter(torch.tensor(float(c)))
+            self.log_k = nn.Parameter(torch.tensor(math.log(k)))
+        else:
+            self.fixed = (float(c), float(k))
+
+    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        c: float | Tensor
+        k: float | Tensor
+        if self.learn:
+            c, k = tensors["c"].to(z.dtype), tensors["log_k"].to(z.dtype).exp()
+        else:
+            c, k = self.fixed
+        x = z - c
+        return k * x + c - (k - 1) * softplus(x)
+
+    def extra_repr(self) -> str:
+        return "learn=True" if self.learn else "c={}, k={}".format(*self.fixed)

@@ -1,0 +1,60 @@
+"""Ganea's general monotone network."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .base import Pointwise, register_pointwise
+from .softplus import softplus
+
+
+@register_pointwise("monotone_mlp")
+class MonotoneMLP(Pointwise):
+    """f(z) = Σ_i v_i σ(u_i z + b_i) + b with u, v > 0   (Ganea et al. 2019, eq. 14).
+
+    u = log(1 + e^in_logits) and v = log(1 + e^out_logits) stay positive. The sum is bounded, so f
+    is not onto the real line, and a chunk of logits is held `units` times: made for small
+    synthetic problems, as in the paper, which gives neither size nor initial values. Ours starts
+    as a staircase of sigmoids with mean slope 1 on [−bound, bound].
+
+    Args:
+        units: number of sigmoids, ≥ 1.
+        bound: half-width of the interval that the initial sigmoids cover, > 0.
+    Raises:
+        ValueError: units < 1 or bound ≤ 0.
+    """
+
+    def __init__(self, units: int = 16, bound: float = 20.0) -> None:
+        super().__init__()
+        if units < 1:
+            raise ValueError(f"monotone_mlp: units must be at least 1, got {units}")
+        if not bound > 0:
+            raise ValueError(f"monotone_mlp: bound must be > 0, got {bound}")
+        step = 2 * bound / units
+        centres = torch.linspace(-bound + step / 2, bound - step / 2, units)
+        slope, height = 4 / step, step
+        self.in_logits = nn.Parameter(_inverse_softplus(slope).expand(units).clone())
+        self.in_bias = nn.Parameter(-slope * centres)
+        self.out_logits = nn.Parameter(_inverse_softplus(height).expand(units).clone())
+        self.out_bias = nn.Parameter(torch.tensor(-float(bound)))
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {
+            "in_slopes": softplus(self.in_logits),
+            "in_bias": self.in_bias,
+            "heights": softplus(self.out_logits),
+            "out_bias": self.out_bias,
+        }
+
+    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        u, b, v, b_out = (
+            tensors[name].to(z.dtype) for name in ("in_slopes", "in_bias", "heights", "out_bias")
+        )
+        return torch.sigmoid(z.unsqueeze(-1) * u + b) @ v + b_out
+
+
+def _inverse_softplus(y: float) -> Tensor:
+    """x with log(1 + e^x) = y > 0; a scalar."""
+    value = torch.tensor(y)
+    return value + torch.log(-torch.expm1(-value))

@@ -1,0 +1,116 @@
+"""Piecewise linear increasing functions (Ganea et al. 2019)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .base import Pointwise, register_pointwise
+from .softplus import softplus
+
+
+@register_pointwise("plif")
+class PLIF(Pointwise):
+    """f(z) = s_i (z + T − iD) + D Σ_{j<i} s_j,  i = clamp(⌊(z + T)/D⌋, 0, Q−1).
+
+    Ganea et al. 2019. [−T, T] is cut into Q cells of width D = 2T/Q; s_i = log(1 + e^{v_i}) is the
+    slope in cell i; f(−T) = 0 and the end slopes go on outside. `slope_logits` [Q] holds v.
+
+    Args:
+        bound: T > 0.
+        knots: Q ≥ 1, the paper's K.
+        init_sd: standard deviation of v around log(e − 1), which is slope 1.
+        freeze: keep the initial slopes (Parthiban et al. 2021 call this frozen PLIF).
+    Raises:
+        ValueError: T ≤ 0 or Q < 1.
+    """
+
+    def __init__(
+        self,
+        bound: float = 20.0,
+        knots: int = 100_000,
+        init_sd: float = 1.0,
+        freeze: bool = False,
+    ) -> None:
+        super().__init__()
+        if not bound > 0:
+            raise ValueError(f"plif: bound must be > 0, got {bound}")
+        if knots < 1:
+            raise ValueError(f"plif: knots must be at least 1, got {knots}")
+        self.bound = float(bound)
+        self.knots = int(knots)
+        slope_one = math.log(math.e - 1)
+        self.slope_logits = nn.Parameter(
+            slope_one + init_sd * torch.randn(knots), requires_grad=not freeze
+        )
+
+    @property
+    def cell_width(self) -> float:
+        """D = 2T/Q."""
+        return 2 * self.bound / self.knots
+
+    def tensors(self) -> dict[str, Tensor]:
+        # float64: in float32 the sum over 1e5 cells is 8e-6 off
+        slopes = softplus(self.slope_logits.double())
+        left = self.cell_width * (slopes.cumsum(0) - slopes)
+        return {"slopes": slopes, "left": left}
+
+    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        return _PiecewiseLinear.apply(
+            z, tensors["slopes"], tensors["left"], self.bound, self.cell_width
+        )
+
+    def extra_repr(self) -> str:
+        return f"bound={self.bound}, knots={self.knots}"
+
+
+class _PiecewiseLinear(torch.autograd.Function):
+    """f(z) = slopes[i] (z − knot_i) + left[i], with histograms as the gradient of the tables."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, slopes: Tensor, left: Tensor, bound: float, width: float
+    ) -> Tensor:
+        ctx.bound, ctx.width = bound, width
+        ctx.save_for_backward(z, slopes)
+        cell = _cell(z, bound, width, slopes.numel())
+        offset = _offset_in_cell(z, cell, bound, width)
+        return offset.mul_(slopes.to(z.dtype)[cell]).add_(left.to(z.dtype)[cell])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        z, slopes = ctx.saved_tensors
+        cell = _cell(z, ctx.bound, ctx.width, slopes.numel())
+        grad_z = grad_slopes = grad_left = None
+        if ctx.needs_input_grad[0]:
+            grad_z = grad * slopes.to(z.dtype)[cell]
+        if ctx.needs_input_grad[1]:
+            offset = _offset_in_cell(z, cell, ctx.bound, ctx.width)
+            grad_slopes = _histogram(cell, offset.mul_(grad), slopes)
+            grad_left = _histogram(cell, grad, slopes)
+        return grad_z, grad_slopes, grad_left, None, None
+
+
+def _cell(z: Tensor, bound: float, width: float, knots: int) -> Tensor:
+    """Index of the cell of each value; clamped before the cast, since ±1e30 has no integer."""
+    position = (z.detach() + bound).div_(width).clamp_(0, knots - 1)
+    return position.to(torch.int32 if knots < 2**24 else torch.int64)
+
+
+def _offset_in_cell(z: Tensor, cell: Tensor, bound: float, width: float) -> Tensor:
+    """z − knot_i, with knot_i = iD − T."""
+    return (z + bound).sub_(cell.to(z.dtype), alpha=width)
+
+
+def _histogram(cell: Tensor, weights: Tensor, like: Tensor) -> Tensor:
+    """Sum of the weights in each cell, deterministic on every device."""
+    flat, values = cell.flatten(), weights.flatten()
+    if flat.is_cuda or torch.is_grad_enabled():
+        # On CUDA bincount adds in any order and index_put sorts first; under create_graph the
+        # sum must be differentiable itself.
+        sums = torch.zeros_like(like)
+        return sums.index_put((flat.long(),), values.to(like.dtype), accumulate=True)
+    return torch.bincount(flat, weights=values, minlength=like.numel()).to(like.dtype)

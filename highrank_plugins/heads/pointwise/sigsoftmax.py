@@ -1,0 +1,16 @@
+"""SigSoftmax (Kanai et al. 2018)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .base import Pointwise, register_pointwise
+from .softplus import softplus
+
+
+@register_pointwise("sigsoftmax")
+class SigSoftmax(Pointwise):
+    """f(z) = 2z − log(1 + e^z), so that e^f = e^z σ(z)   (Kanai et al. 2018). Slope in (1, 2)."""
+
+    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        return 2 * z - softplus(z)

@@ -1,0 +1,43 @@
+"""What Mixture of Contexts and Mixture of Softmaxes share: contexts and their prior."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from .base import Head, widen
+from .latents import Latents
+from .pointwise import Pointwise
+
+
+class PriorMixture(Latents, Head):
+    """A mixture with prior π = softmax(Π g); `prior.weight` [K, F] holds Π, without bias.
+
+    Args:
+        components: K ≥ 1.
+        dropout: rate on the contexts h, before they are used.
+        locked_dropout: one mask for all time steps of time-major features [T, B, F].
+        num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
+    Raises:
+        ValueError: components < 1, dropout outside [0, 1), and what `Head` refuses.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        feature_dim: int,
+        embed_dim: int | None = None,
+        weight: nn.Parameter | None = None,
+        bias: bool = True,
+        pointwise: str | Pointwise = "identity",
+        components: int = 15,
+        dropout: float = 0.0,
+        locked_dropout: bool = False,
+    ) -> None:
+        super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
+        self.make_latents(components, dropout, locked_dropout)
+        self.prior = nn.Linear(feature_dim, components, bias=False)
+
+    def log_prior(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        """log π [n, K], at least float32, of features [n, F]."""
+        return widen(linear(features, tensors["prior.weight"])).log_softmax(-1)

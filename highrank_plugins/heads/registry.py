@@ -1,0 +1,83 @@
+"""Names to classes, with errors that say what was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T", bound=type)
+
+
+def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
+    """Message for a name that is not among `known`: the nearest match, then the whole list."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f" did you mean {near[0]!r}?" if near else ""
+    return f"unknown {kind} {name!r}:{hint} known: {', '.join(names) or 'none'}"
+
+
+class Registry(Generic[T]):
+    """Classes of one kind by name; options are the keyword arguments of their constructors.
+
+    Args:
+        kind: what is registered, for messages ("head", "pointwise function").
+        common: constructor arguments that every class of the kind has; they are no options.
+    """
+
+    def __init__(self, kind: str, common: Iterable[str] = ()) -> None:
+        self.kind = kind
+        self.common = frozenset(common)
+        self._classes: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Class decorator; a second class under a used name is an error."""
+
+        def add(cls: T) -> T:
+            if name in self._classes:
+                raise ValueError(f"{self.kind} {name!r} is registered already")
+            self._classes[name] = cls
+            return cls
+
+        return add
+
+    def unregister(self, name: str) -> None:
+        """Remove a class, so that a test or a notebook can register a new version."""
+        del self._classes[self._known(name)]
+
+    def names(self) -> list[str]:
+        """Registered names, sorted."""
+        return sorted(self._classes)
+
+    def options(self, name: str) -> dict[str, Any]:
+        """Options of one class with their defaults.
+
+        Raises:
+            ValueError: unknown name.
+        """
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        parameters = inspect.signature(self._classes[self._known(name)]).parameters.values()
+        return {
+            p.name: p.default for p in parameters if p.kind in named and p.name not in self.common
+        }
+
+    def build(self, name: str, *args: Any, **options: Any) -> Any:
+        """An instance of the class called `name`.
+
+        Raises:
+            ValueError: unknown name, or an option that the class does not have.
+        """
+        cls = self._classes[self._known(name)]
+        own = self.options(name)
+        for option in options:
+            if option not in own and option not in self.common:
+                raise ValueError(
+                    unknown_name_message(f"option of {self.kind} {name!r}", option, own)
+                )
+        return cls(*args, **options)
+
+    def _known(self, name: str) -> str:
+        if name not in self._classes:
+            raise ValueError(unknown_name_message(self.kind, name, self._classes))
+        return name

@@ -1,0 +1,36 @@
+"""Mixtape's gates: a binary tree of sigmoids.
+
+Heap order: inner nodes 1..K−1, the children of i are 2i and 2i + 1, gate k is node k + 1, leaf j is
+node K + j. Going left (to 2i) multiplies by σ(l_i), going right by σ(−l_i). K = 4 is eq. 3 of Yang
+et al. 2019 (Mixtape).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def is_power_of_two(k: int) -> bool:
+    """Whether a tree with k leaves is full."""
+    return k > 0 and k & (k - 1) == 0
+
+
+def mix(leaves: Tensor, gate_logits: Tensor) -> Tensor:
+    """Σ_j π_j leaf_j, where π are the tree's probabilities.
+
+    A tournament: each inner node takes the weighted mean of its two children, so that no gate
+    probability is ever stored, and saturated gates lose nothing.
+
+    Args:
+        leaves: [n, K, S] values of the components.
+        gate_logits: [n, K − 1, S], or [n, K − 1, 1] for a gate that S values share.
+    Returns:
+        [n, S].
+    """
+    values = leaves
+    while (count := values.size(1)) > 1:
+        left, right = values[:, 0::2], values[:, 1::2]
+        # nodes count/2 .. count − 1 are the parents of this level
+        gate = gate_logits[:, count // 2 - 1 : count - 1].sigmoid()
+        values = right.lerp(left, gate.expand_as(left))
+    return values.squeeze(1)

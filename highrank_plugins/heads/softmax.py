@@ -1,0 +1,42 @@
+"""The plain softmax layer, alone or with a pointwise function."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from .base import register_head
+from .draws import ChunkDraws
+from .logit_head import LogitHead
+from .pointwise import Pointwise
+
+
+@register_head("softmax")
+class Softmax(LogitHead):
+    """log P = log_softmax(f(W g + b)). With f = gss, sigsoftmax or plif: those papers' layers.
+
+    Args: as `Head`; embed_dim must equal feature_dim.
+    Raises:
+        ValueError: embed_dim ≠ feature_dim.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        feature_dim: int,
+        embed_dim: int | None = None,
+        weight: nn.Parameter | None = None,
+        bias: bool = True,
+        pointwise: str | Pointwise = "identity",
+    ) -> None:
+        if embed_dim is not None and embed_dim != feature_dim:
+            raise ValueError(
+                f"softmax: embed_dim ({embed_dim}) must equal feature_dim ({feature_dim}); "
+                "moc, mos and mixtape map features to embeddings of another size"
+            )
+        super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
+
+    def chunk_logits(
+        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+    ) -> Tensor:
+        return linear(features, tensors["weight"], tensors.get("bias"))

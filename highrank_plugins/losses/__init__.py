@@ -1,0 +1,12 @@
+"""Exact negative log-likelihoods of output layers, at several levels that give the same numbers.
+
+`reference` is the truth: all log-probabilities, then a gather. `chunked` holds one chunk of tokens
+at a time. A level is a function (plan) → LossOutput, see `plan.LossPlan`.
+"""
+
+from __future__ import annotations
+
+from .levels import LEVELS, compute_nll
+from .plan import LossOutput
+
+__all__ = ["LEVELS", "LossOutput", "compute_nll"]

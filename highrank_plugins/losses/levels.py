@@ -1,0 +1,89 @@
+"""The levels by name, and the one door to them."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .chunked import chunked_nll
+from .plan import REDUCTIONS, ChunkedHead, LossOutput, LossPlan, check_target
+from .reference import reference_nll
+
+logger = logging.getLogger(__name__)
+
+LEVELS: dict[str, Callable[[LossPlan], LossOutput]] = {
+    "reference": reference_nll,
+    "chunked": chunked_nll,
+}
+AUTO = "chunked"
+_logged: set[str] = set()
+
+
+def compute_nll(
+    head: ChunkedHead,
+    features: Tensor,
+    target: Tensor,
+    draws: Any,
+    *,
+    leading: torch.Size,
+    weight: Tensor | None,
+    label_smoothing: float,
+    ignore_index: int | None,
+    reduction: str,
+    impl: str,
+    memory: int | None,
+    accuracy: bool,
+) -> LossOutput:
+    """`Head.nll` on flat features [N, F]; `leading` is the shape of target and of the result.
+
+    Raises:
+        ValueError: an argument out of range; see `Head.nll`.
+    """
+    _check_choice("impl", impl, ["auto", *LEVELS])
+    _check_choice("reduction", reduction, list(REDUCTIONS))
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing}")
+    flat_target, ignored = check_target(target, leading, head.num_classes, ignore_index)
+    if weight is not None and weight.shape != leading:
+        raise ValueError(
+            f"weight: expected the shape of target {tuple(leading)}, got {tuple(weight.shape)}"
+        )
+    plan = LossPlan(
+        head=head,
+        features=features,
+        target=flat_target,
+        ignored=ignored,
+        weight=None if weight is None else weight.detach().reshape(-1),
+        draws=draws,
+        label_smoothing=label_smoothing,
+        reduction=reduction,
+        memory=memory,
+        accuracy=accuracy,
+    )
+    out = LEVELS[_choose(impl, head)](plan)
+    if reduction == "sum":
+        return out
+    correct = None if out.correct is None else out.correct.view(leading)
+    return LossOutput(out.loss.view(leading), out.nll.view(leading), correct)
+
+
+def _choose(impl: str, head: ChunkedHead) -> str:
+    if impl != "auto":
+        return impl
+    kind = type(head).__name__
+    if kind not in _logged:
+        _logged.add(kind)
+        logger.info("loss of %s: level %r (impl='auto')", kind, AUTO)
+    return AUTO
+
+
+def _check_choice(name: str, value: str, known: list[str]) -> None:
+    if value not in known:
+        near = difflib.get_close_matches(str(value), known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"{name}: unknown {value!r}; {hint}known: {', '.join(known)}")

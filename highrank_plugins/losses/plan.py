@@ -1,0 +1,160 @@
+"""What a level of the loss is asked to compute, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+REDUCTIONS = ("none", "sum")
+# Bytes of a chunk. On a CPU its working set should stay near the cache while its matrix products
+# stay large; on a GPU launches dominate small chunks.
+DEFAULT_MEMORY = {"cpu": 32 * 2**20, "cuda": 512 * 2**20}
+
+
+class LossOutput(NamedTuple):
+    """Loss (with weights and smoothing, differentiable), nll (without either) and hits.
+
+    Per token for reduction "none", scalars for "sum"; `correct` is None unless asked for.
+    """
+
+    loss: Tensor
+    nll: Tensor
+    correct: Tensor | None
+
+
+class ChunkedHead(Protocol):
+    """What the losses need to know of a head."""
+
+    num_classes: int
+
+    def tensors(self) -> dict[str, Tensor]: ...
+
+    def chunk_log_probs(
+        self, features: Tensor, tensors: dict[str, Tensor], draws: Any
+    ) -> Tensor: ...
+
+    def chunk_nll(
+        self,
+        features: Tensor,
+        target: Tensor,
+        tensors: dict[str, Tensor],
+        draws: Any,
+        smooth: bool,
+    ) -> tuple[Tensor, Tensor | None]: ...
+
+    def floats_per_token(self) -> int: ...
+
+
+@dataclass
+class LossPlan:
+    """One call of `Head.nll`, flattened: N tokens, F features, M classes."""
+
+    head: ChunkedHead
+    features: Tensor  # [N, F]
+    target: Tensor  # [N], int64, in range: ignored tokens point to class 0
+    ignored: Tensor | None  # [N] bool
+    weight: Tensor | None  # [N]
+    draws: Any  # highrank_plugins.heads.draws.Draws
+    label_smoothing: float
+    reduction: str
+    memory: int | None
+    accuracy: bool
+
+    @property
+    def smooth(self) -> bool:
+        """Whether Σ_x −log P_x is needed at all."""
+        return self.label_smoothing > 0
+
+    def combine(self, nll: Tensor, smooth_sum: Tensor | None, start: int, stop: int) -> Tensor:
+        """Weighted, smoothed loss [n] of the tokens start..stop−1; 0 where ignored."""
+        loss = nll
+        if smooth_sum is not None:
+            share = self.label_smoothing / max(self.head.num_classes - 1, 1)
+            loss = (1 - self.label_smoothing - share) * nll + share * smooth_sum
+        if self.weight is not None:
+            loss = loss * self.weight[start:stop].to(loss.dtype)
+        return self.blank(loss, start, stop)
+
+    def blank(self, values: Tensor, start: int, stop: int) -> Tensor:
+        """`values` [n] of the tokens start..stop−1, 0 (or False) where ignored."""
+        if self.ignored is None:
+            return values
+        return values.masked_fill(self.ignored[start:stop], 0)
+
+    def hits(self, log_probs: Tensor, start: int, stop: int) -> Tensor:
+        """Whether the most probable class is the target, [n] bool; False where ignored."""
+        hit = log_probs.detach().argmax(-1) == self.target[start:stop]
+        return self.blank(hit, start, stop)
+
+
+def chunk_ranges(
+    features: Tensor,
+    floats_per_token: int,
+    memory: int | None = None,
+    size: int | None = None,
+) -> Iterator[tuple[int, int]]:
+    """Ranges of tokens, nearly equal, whose working set takes at most `memory` bytes.
+
+    Args:
+        features: [N, F]; gives N, the device and the width of numbers (at least 4 bytes).
+        floats_per_token: numbers held per token.
+        memory: bytes; None takes the default of the device.
+        size: tokens per chunk, instead of a budget.
+    Raises:
+        ValueError: the budget does not hold one token.
+    """
+    tokens = features.size(0)
+    if size is None:
+        size = _tokens_within(features, floats_per_token, memory)
+    chunks = max(1, -(-tokens // max(size, 1)))
+    size = -(-tokens // chunks)
+    return ((start, min(start + size, tokens)) for start in range(0, max(tokens, 1), max(size, 1)))
+
+
+def _tokens_within(features: Tensor, floats_per_token: int, memory: int | None) -> int:
+    per_token = floats_per_token * max(features.element_size(), 4)
+    if memory is None:
+        budget = DEFAULT_MEMORY.get(features.device.type, DEFAULT_MEMORY["cuda"])
+        return max(16, budget // per_token)
+    if memory < per_token:
+        raise ValueError(
+            f"memory: {memory} bytes do not hold one token, which takes {per_token}; "
+            "raise memory= (--head-loss-memory)"
+        )
+    return memory // per_token
+
+
+def check_target(
+    target: Tensor, leading: torch.Size, num_classes: int, ignore_index: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """Flat target [N] with ignored tokens pointing to class 0, and where they are [N] or None.
+
+    Raises:
+        ValueError: another shape or dtype, or a class outside [0, M). On a GPU the range is
+            checked by an asynchronous assertion, so that nothing waits.
+    """
+    if target.shape != leading:
+        raise ValueError(
+            f"target: expected shape {tuple(leading)}, that of features without the last "
+            f"dimension, got {tuple(target.shape)}"
+        )
+    if target.dtype != torch.int64:
+        raise ValueError(f"target: expected dtype torch.int64, got {target.dtype}")
+    flat = target.reshape(-1)
+    ignored = None
+    if ignore_index is not None:
+        ignored = flat == ignore_index
+        flat = flat.masked_fill(ignored, 0)
+    wrong = (flat < 0) | (flat >= num_classes)
+    if wrong.is_cuda:
+        torch._assert_async(~wrong.any(), f"target out of range [0, {num_classes})")
+    elif wrong.any():
+        raise ValueError(
+            f"target: class {int(flat[wrong][0])} is out of range [0, {num_classes}); "
+            "tokens to be left out need ignore_index"
+        )
+    return flat, ignored
