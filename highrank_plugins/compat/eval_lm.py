@@ -1,0 +1,51 @@
+"""fairseq-eval-lm prints perplexities of part of the text, or of nothing.
+
+What breaks: with `--tokens-per-sample` above what the model was trained with (the default, 1024,
+often is), blocks are skipped: "Evaluated 0 tokens … Perplexity: 1.00", exit code 0. Tokens with
+infinite score are left out, so a model that gives p = 0 to frequent words looks better than it is.
+NaN gives "Perplexity: nan", exit code 0.
+Why: `eval_lm_dataloader` ignores blocks that are too long; `eval_lm` filters infinite scores and
+never counts.
+What we do: raise in these cases. Scores are checked in `SequenceScorer`, which also serves
+`--score-reference` and the hub interface.
+Delete when: fairseq raises.
+"""
+
+import numpy as np
+import torch
+from fairseq.sequence_scorer import SequenceScorer
+from fairseq.tasks.language_modeling import LanguageModelingTask
+
+from highrank_plugins.compat._patch import replaces
+
+
+@replaces(LanguageModelingTask, "eval_lm_dataloader")
+def eval_lm_dataloader(stock, task, dataset, *args, **kwargs):
+    """The batches of `dataset`: all of it, or a ValueError that names the option to change."""
+    max_positions = kwargs.get("max_positions")
+    if len(dataset) == 0:
+        raise ValueError("nothing to evaluate: the split given by --gen-subset is empty")
+    too_long = 0 if max_positions is None else np.sum(np.asarray(dataset.sizes) > max_positions)
+    if too_long:
+        raise ValueError(
+            f"{too_long} of {len(dataset)} blocks are longer than the {max_positions} tokens that "
+            "the model accepts, and fairseq would leave them out: set --tokens-per-sample (now "
+            f"{task.args.tokens_per_sample}) to at most {max_positions}, and do not use "
+            "--sample-break-mode eos for longer sentences"
+        )
+    return stock(task, dataset, *args, **kwargs)
+
+
+@replaces(SequenceScorer, "generate")
+def generate(stock, scorer, models, sample, **kwargs):
+    """Score the targets; every score is finite, or FloatingPointError names a sentence."""
+    hypotheses = stock(scorer, models, sample, **kwargs)
+    scores = torch.cat([best["positional_scores"].float() for best, *_ in hypotheses])
+    if not scores.isfinite().all():
+        wrong = int((~scores.isfinite()).sum())
+        raise FloatingPointError(
+            f"{wrong} of {scores.numel()} log-probabilities in the batch of sentences "
+            f"{sample['id'].tolist()[:5]} are infinite or NaN, so no perplexity can be given: "
+            "the model is broken, or --fp16 overflows (try without)"
+        )
+    return hypotheses

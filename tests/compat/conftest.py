@@ -1,0 +1,92 @@
+"""Tiny data and trainings, all in one process: a start of fairseq-train costs seconds."""
+
+import random
+from pathlib import Path
+from shlex import split
+
+import pytest
+from fairseq import checkpoint_utils, options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq_cli import preprocess, train
+
+import highrank_plugins.compat.safe_globals  # noqa: F401  (nothing resumes without it)
+
+WORDS = split("the a cat dog house tree sees eats likes big small red in on under")
+SIZES = {"train": 62, "valid": 13, "test": 13}  # not multiples of 8
+TRANSFORMER = split(
+    "--encoder-layers 1 --encoder-embed-dim 8 --encoder-ffn-embed-dim 8 --encoder-attention-heads 1"
+)
+DECODER = [word.replace("encoder", "decoder") for word in TRANSFORMER]
+
+
+def config(parser_name: str, *argv):
+    """What the command line tool makes of `argv`."""
+    parser = getattr(options, f"get_{parser_name}_parser")()
+    args = options.parse_args_and_arch(parser, [str(word) for word in argv])
+    return convert_namespace_to_omegaconf(args)
+
+
+def run_training(data: Path, save_dir: Path, *argv) -> dict:
+    """Train on one CPU; the state that `checkpoint_last.pt` holds."""
+    # fairseq keeps the best score on the function, from one training to the next
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)
+    common = split("--cpu --optimizer adam --lr 1e-2 --num-workers 0 --no-epoch-checkpoints")
+    train.main(config("training", data, "--save-dir", save_dir, *common, *argv))
+    return checkpoint_utils.load_checkpoint_to_cpu(str(save_dir / "checkpoint_last.pt"))
+
+
+def translation_options(**changed) -> list[str]:
+    """A Transformer of a few hundred parameters."""
+    chosen = {"--max-tokens": 60, "--max-update": 2, "--dropout": 0} | changed
+    return ["--arch", "transformer", *TRANSFORMER, *DECODER] + [
+        str(word) for pair in chosen.items() for word in pair
+    ]
+
+
+@pytest.fixture
+def stock(monkeypatch):
+    """`stock(owner, name)` puts fairseq's own function back for the rest of the test."""
+
+    def restore(owner, name: str) -> None:
+        own = getattr(owner, name).__wrapped__
+        is_static = isinstance(vars(owner).get(name), staticmethod)
+        monkeypatch.setattr(owner, name, staticmethod(own) if is_static else own)
+
+    return restore
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory) -> Path:
+    """A binarised parallel corpus xx-yy; `data / "lm"` is its target side alone."""
+    folder = tmp_path_factory.mktemp("corpus")
+    draw = random.Random(1)
+    for name, size in SIZES.items():
+        lines = [[draw.choice(WORDS) for _ in range(draw.randint(1, 9))] for _ in range(size)]
+        (folder / f"{name}.xx").write_text("".join(" ".join(s) + "\n" for s in lines))
+        (folder / f"{name}.yy").write_text("".join(" ".join(s[::-1]) + "\n" for s in lines))
+    corpora = {"--trainpref": "train", "--validpref": "valid", "--testpref": "test"}
+    prefixes = [str(word) for key, name in corpora.items() for word in (key, folder / name)]
+    parser = options.get_preprocessing_parser()
+    pair = ["-s", "xx", "-t", "yy", "--joined-dictionary", "--destdir", str(folder / "bin")]
+    preprocess.main(parser.parse_args(prefixes + pair))
+    single = [word if word.startswith("--") else f"{word}.yy" for word in prefixes]
+    alone = ["--only-source", "--destdir", str(folder / "bin" / "lm")]
+    preprocess.main(parser.parse_args(single + alone))
+    return folder / "bin"
+
+
+@pytest.fixture(scope="session")
+def translator(data, tmp_path_factory) -> Path:
+    """A trained translation checkpoint."""
+    save_dir = tmp_path_factory.mktemp("translator")
+    run_training(data, save_dir, *translation_options())
+    return save_dir / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="session")
+def language_model(data, tmp_path_factory) -> Path:
+    """A trained language model that accepts 16 tokens at most."""
+    save_dir = tmp_path_factory.mktemp("language_model")
+    more = split("--task language_modeling --arch transformer_lm --tokens-per-sample 16")
+    run_training(data / "lm", save_dir, *more, *DECODER, "--max-update", 2, "--max-tokens", 64)
+    return save_dir / "checkpoint_last.pt"

@@ -1,0 +1,100 @@
+"""compat/eval_lm.py"""
+
+import math
+
+import pytest
+import torch
+from fairseq.sequence_scorer import SequenceScorer
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq_cli import eval_lm
+
+import highrank_plugins.compat.eval_lm  # noqa: F401
+from tests.compat.conftest import config
+
+
+def evaluate(data, path, *options) -> dict:
+    return eval_lm.main(
+        config("eval_lm", data / "lm", "--path", path, "--cpu", "--num-workers", 0, *options)
+    )
+
+
+def with_weights(checkpoint, folder, change) -> str:
+    state = torch.load(checkpoint)
+    change(state["model"]["decoder.output_projection.weight"])
+    torch.save(state, folder / "changed.pt")
+    return str(folder / "changed.pt")
+
+
+def test_right_block_length(data, language_model):
+    assert evaluate(data, language_model, "--tokens-per-sample", 16)["perplexity"] > 1.5
+
+
+def test_blocks_too_long(data, language_model):
+    with pytest.raises(ValueError, match=r"--tokens-per-sample \(now 1024\) to at most 16"):
+        evaluate(data, language_model)
+
+
+def test_some_blocks_too_long(data, language_model):
+    with pytest.raises(ValueError, match="blocks are longer"):
+        evaluate(data, language_model, "--tokens-per-sample", 17)
+
+
+def test_stock_evaluates_nothing(data, language_model, stock):
+    stock(LanguageModelingTask, "eval_lm_dataloader")
+    assert evaluate(data, language_model)["perplexity"] == 1
+
+
+def test_empty_split(data, language_model):
+    task = LanguageModelingTask.__new__(LanguageModelingTask)
+    with pytest.raises(ValueError, match="--gen-subset is empty"):
+        task.eval_lm_dataloader(dataset=[], max_positions=16)
+
+
+def test_nan(data, language_model, tmp_path):
+    broken = with_weights(language_model, tmp_path, lambda weight: weight.fill_(math.nan))
+    with pytest.raises(FloatingPointError, match="infinite or NaN"):
+        evaluate(data, broken, "--tokens-per-sample", 16)
+
+
+def test_stock_reports_nan(data, language_model, tmp_path, stock):
+    stock(SequenceScorer, "generate")
+    broken = with_weights(language_model, tmp_path, lambda weight: weight.fill_(math.nan))
+    assert math.isnan(evaluate(data, broken, "--tokens-per-sample", 16)["perplexity"])
+
+
+class ForgetsAWord(torch.nn.Module):
+    """log P of class 5 is -inf, of all others -1."""
+
+    def forward(self, src_tokens):
+        return torch.zeros(*src_tokens.shape, 8), None
+
+    def get_normalized_probs(self, net_output, log_probs, sample):
+        return torch.full_like(net_output[0], -1.0).index_fill(-1, torch.tensor(5), -torch.inf)
+
+
+class Vocabulary:
+    def pad(self):
+        return 1
+
+    def eos(self):
+        return 2
+
+
+def score(target: list[int]):
+    tokens = torch.tensor([target])
+    sample = {"id": torch.tensor([41]), "net_input": {"src_tokens": tokens}, "target": tokens}
+    return SequenceScorer(Vocabulary()).generate([ForgetsAWord()], sample)
+
+
+def test_infinite_scores():
+    with pytest.raises(FloatingPointError, match=r"1 of 3 .*\[41\]"):
+        score([4, 5, 2])
+
+
+def test_finite_scores_pass_padding_is_ignored():
+    assert score([4, 6, 1, 1])[0][0]["positional_scores"].tolist() == [-1, -1]
+
+
+def test_stock_returns_infinite_scores(stock):
+    stock(SequenceScorer, "generate")
+    assert score([4, 5, 2])[0][0]["positional_scores"].tolist() == [-1, -math.inf, -1]

@@ -1,0 +1,42 @@
+"""compat/logging_level.py"""
+
+import importlib
+import inspect
+import logging
+
+import pytest
+from fairseq.models.wav2vec import wav2vec2_classification
+
+from highrank_plugins.compat import logging_level
+
+
+@pytest.fixture
+def root():
+    logger = logging.getLogger()
+    before = logger.level
+    yield logger
+    logger.setLevel(before)
+
+
+def test_fairseq_still_sets_debug():
+    assert "basicConfig(level=logging.DEBUG)" in inspect.getsource(wav2vec2_classification)
+
+
+def test_debug_becomes_info(root, monkeypatch):
+    monkeypatch.delenv("LOGLEVEL", raising=False)
+    root.setLevel(logging.DEBUG)
+    importlib.reload(logging_level)
+    assert root.level == logging.INFO
+
+
+def test_environment_decides(root, monkeypatch):
+    monkeypatch.setenv("LOGLEVEL", "warning")
+    root.setLevel(logging.DEBUG)
+    importlib.reload(logging_level)
+    assert root.level == logging.WARNING
+
+
+def test_other_levels_stay(root):
+    root.setLevel(logging.ERROR)
+    importlib.reload(logging_level)
+    assert root.level == logging.ERROR

@@ -1,0 +1,47 @@
+"""compat/missing_checkpoint.py"""
+
+import shutil
+
+import pytest
+from fairseq import checkpoint_utils
+
+import highrank_plugins.compat.missing_checkpoint  # noqa: F401
+from tests.compat.conftest import run_training, translation_options
+
+
+@pytest.fixture
+def used_dir(translator, tmp_path):
+    """A save directory that lost its last checkpoint."""
+    shutil.copy(translator, tmp_path / "checkpoint_1_50.pt")
+    shutil.copy(translator, tmp_path / "checkpoint_best.pt")
+    return tmp_path
+
+
+def test_refuses_to_start_over(data, used_dir):
+    with pytest.raises(FileNotFoundError, match=r"checkpoint_last\.pt is missing.*--restore-file"):
+        run_training(data, used_dir, *translation_options())
+
+
+def test_stock_starts_over(data, used_dir, stock):
+    stock(checkpoint_utils, "load_checkpoint")
+    before = (used_dir / "checkpoint_best.pt").read_bytes()
+    run_training(data, used_dir, *translation_options(**{"--seed": 2}))
+    assert (used_dir / "checkpoint_best.pt").read_bytes() != before
+
+
+@pytest.mark.parametrize("flag", ["--reset-optimizer", "--reset-dataloader"])
+def test_reset_starts_over(data, used_dir, flag):
+    assert run_training(data, used_dir, *translation_options(), flag)
+
+
+def test_restore_file_continues(data, used_dir):
+    options = translation_options(**{"--max-update": 4})
+    state = run_training(
+        data, used_dir, *options, "--restore-file", used_dir / "checkpoint_1_50.pt"
+    )
+    assert state["optimizer_history"][-1]["num_updates"] == 4
+
+
+def test_missing_restore_file(data, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"--restore-file nowhere\.pt does not exist"):
+        run_training(data, tmp_path, *translation_options(), "--restore-file", "nowhere.pt")

@@ -1,0 +1,92 @@
+"""compat/safe_globals.py"""
+
+import argparse
+import functools
+import io
+import os
+from pickle import UnpicklingError
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.distributed.utils import _split_tensors_from_obj
+from torch.serialization import add_safe_globals, clear_safe_globals, get_safe_globals
+
+import highrank_plugins.compat.safe_globals  # noqa: F401
+
+
+def through_torch(value):
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    return torch.load(buffer)
+
+
+@pytest.fixture
+def without_allow_list():
+    admitted = get_safe_globals()
+    clear_safe_globals()
+    yield
+    add_safe_globals(admitted)
+
+
+def broadcast_state(checkpoint) -> dict:
+    """What rank 0 sends to the other ranks when a training resumes."""
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
+    return _split_tensors_from_obj(state, [])
+
+
+VALUES = {
+    "namespace": argparse.Namespace(arch="lstm", layers=2, betas=(0.9, 0.98)),
+    "float64": np.float64(1.5),
+    "int64": np.int64(3),
+    "float32": np.float32(0.5),
+    "bool": np.bool_(True),
+    "array": np.arange(3),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_that_fairseq_stores_load(name):
+    assert np.all(through_torch(VALUES[name]) == VALUES[name])
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_stock_torch_refuses_them(name, without_allow_list):
+    with pytest.raises(UnpicklingError, match="Unsupported"):
+        through_torch(VALUES[name])
+
+
+def test_broadcast_state_loads(translator):
+    state = broadcast_state(translator)
+    received = through_torch(state)
+    assert received["cfg"] == state["cfg"]
+    assert received["model"] == state["model"]  # placeholders
+
+
+def test_stock_torch_refuses_broadcast_state(translator, request):
+    state = broadcast_state(translator)
+    request.getfixturevalue("without_allow_list")
+    with pytest.raises(UnpicklingError, match="DictConfig"):
+        through_torch(state)
+
+
+class Call:
+    def __init__(self, function, *args):
+        self.call = function, args
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("function", [os.system, eval, getattr, functools.partial, np.load])
+def test_functions_stay_refused(function, tmp_path):
+    with pytest.raises(UnpicklingError, match=r"[Uu]nsupported"):
+        through_torch(Call(function, f"touch {tmp_path}/executed"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_arrays_of_objects_stay_refused():
+    with pytest.raises(UnpicklingError, match=r"Unsupported|ObjectDType"):
+        through_torch(np.array([None], dtype=object))
