@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import linear
 
+from ..losses.mixture import smoothed_mixture_nll
 from .base import register_head
 from .draws import ChunkDraws
 from .prior_mixture import PriorMixture
@@ -33,9 +34,9 @@ class MixtureOfSoftmaxes(PriorMixture):
         draws: ChunkDraws,
         smooth: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        if smooth:  # Σ_x log P_x does not decompose over components
-            return super().chunk_nll(features, target, tensors, draws, smooth)
         values = self._values(features, tensors, draws)
+        if smooth:  # Σ_x log P_x does not decompose over components
+            return smoothed_mixture_nll(self.log_prior(features, tensors), values, target)
         index = target.view(-1, 1, 1).expand(-1, self.components, 1)
         log_likelihood = values.gather(-1, index).squeeze(-1) - values.logsumexp(-1)
         return -(self.log_prior(features, tensors) + log_likelihood).logsumexp(-1), None
