@@ -1,0 +1,68 @@
+"""The `highrank` command: thin subcommands over the packages of this project.
+
+A new subcommand is a function in a module of this package and a line in `COMMANDS`. A module is
+imported only when its subcommand runs or its help is shown, so the top of each must be light:
+torch, fairseq and pydantic are imported inside the functions (`highrank --help` has 0.3 s).
+"""
+
+import sys
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+import highrank_plugins
+
+# subcommand → function that typer turns into it, as module:name
+COMMANDS = {
+    "average": "highrank_plugins.cli.average:average",
+    "check-text": "highrank_plugins.cli.text:check_text",
+    "command": "highrank_plugins.cli.configure:command",
+    "configure": "highrank_plugins.cli.configure:configure",
+    "doctor": "highrank_plugins.cli.doctor:doctor",
+    "pieces": "highrank_plugins.cli.text:pieces",
+    "progress": "highrank_plugins.cli.progress:progress",
+    "record": "highrank_plugins.cli.results:record",
+    "score": "highrank_plugins.cli.results:score",
+    "setting": "highrank_plugins.cli.configure:setting",
+    "summary": "highrank_plugins.cli.results:summary",
+    "user-dir": "highrank_plugins.cli.user_dir:user_dir",
+}
+
+
+def main() -> None:
+    """Entry point of the console script. Exit code 2 for an unknown subcommand or option."""
+    build_app(sys.argv[1:])(prog_name="highrank")
+
+
+def build_app(arguments: list[str]) -> typer.Typer:
+    """The typer app with the subcommand that `arguments` begin with, or with all (for the help)."""
+    app = typer.Typer(
+        callback=_options,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    named = arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS
+    for name in named:
+        module, function = COMMANDS[name].split(":")
+        app.command(name)(getattr(import_module(module), function))
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"highrank_plugins {highrank_plugins.__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """High-rank output layers for torch and fairseq."""

@@ -1,0 +1,5 @@
+"""`python -m highrank_plugins.cli` is `highrank`, for where the script is not on PATH."""
+
+from highrank_plugins.cli import main
+
+main()

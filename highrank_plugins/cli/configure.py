@@ -1,0 +1,70 @@
+"""`highrank configure`, `highrank setting` and `highrank command`: from YAML to a command line."""
+
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from highrank_plugins.cli.user_error import user_errors
+
+ResolvedFile = Annotated[Path, typer.Argument(help="Written by `highrank configure`.")]
+
+
+def configure(
+    file: Annotated[Path, typer.Argument(help="A configuration, conf/NAME.yaml.")],
+    output: Annotated[Path, typer.Option(help="Where to write it, resolved.")],
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="key=value (of train) or block.key=value; may be repeated."),
+    ] = None,
+) -> None:
+    """Resolve a configuration and check every option with fairseq; nothing to do if unchanged."""
+    from highrank_plugins.experiments import configuration
+    from highrank_plugins.experiments.fairseq_options import check_options
+    from highrank_plugins.experiments.record import write_text
+
+    logging.disable(logging.INFO)  # fairseq's
+    with user_errors():
+        tree = configuration.load_tree(file, change or [])
+        settings = configuration.validate(tree)
+        if output.is_file() and output.read_text(encoding="utf-8") == settings.text():
+            return
+        check_options(settings, tree)
+        write_text(output, settings.text())
+
+
+def setting(
+    file: ResolvedFile,
+    key: Annotated[str, typer.Argument(help="A block or block.key.")],
+) -> None:
+    """Print a block, or one value, of a resolved configuration."""
+    import yaml
+
+    from highrank_plugins.experiments.configuration import load
+
+    with user_errors():
+        value: Any = load(file).model_dump()
+        for part in key.split("."):
+            if not isinstance(value, dict) or part not in value:
+                raise ValueError(f"{file}: there is no {key}")
+            value = value[part]
+    typer.echo(yaml.safe_dump(value).rstrip() if isinstance(value, dict) else value)
+
+
+def command(
+    tool: Annotated[str, typer.Argument(help="train or generate.")],
+    file: ResolvedFile,
+    extra: Annotated[
+        list[str] | None, typer.Argument(help="Further words, after --: data and directories.")
+    ] = None,
+) -> None:
+    """Print the line of fairseq-train or fairseq-generate for a shell."""
+    from highrank_plugins.experiments.command_line import PROGRAMS, shell_line
+    from highrank_plugins.experiments.configuration import load
+    from highrank_plugins.experiments.nearest import did_you_mean
+
+    with user_errors():
+        if tool not in PROGRAMS:
+            raise ValueError(f"no tool {tool!r}{did_you_mean(tool, PROGRAMS)}")
+        typer.echo(shell_line(tool, getattr(load(file), tool), extra or []))

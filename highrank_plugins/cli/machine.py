@@ -1,0 +1,44 @@
+"""What this machine is: the part of `highrank doctor` that no package decides."""
+
+import os
+import platform
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+GIB = 2**30
+
+
+def describe_machine() -> dict[str, object]:
+    """Interpreter, operating system, cores this process may use, memory and disk in GiB."""
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "cores": _usable_cores(),
+        "memory_gib": _memory_gib(),
+        "disk_free_gib": round(shutil.disk_usage(Path.cwd()).free / GIB, 1),
+    }
+
+
+def describe_devices() -> dict[str, object]:
+    """CUDA devices by name, the CUDA version of torch, and whether triton is there."""
+    import torch
+
+    count = torch.cuda.device_count()
+    return {
+        "cuda": torch.version.cuda,
+        "devices": [torch.cuda.get_device_name(index) for index in range(count)],
+        "triton": find_spec("triton") is not None,
+    }
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory_gib() -> float:
+    return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB, 1)

@@ -1,0 +1,73 @@
+"""`highrank score`, `highrank record` and `highrank summary`: what a run came to."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from highrank_plugins.cli.user_error import user_errors
+
+SAMPLES = 5
+
+
+def score(
+    generated: Annotated[Path, typer.Argument(help="Standard output of fairseq-generate.")],
+    reference: Annotated[Path, typer.Argument(help="Untouched references, a line each.")],
+    output: Annotated[Path, typer.Option(help="JSON file for values and signatures.")],
+    hypotheses: Annotated[Path, typer.Option(help="File for the translations, a line each.")],
+) -> None:
+    """Compute sacreBLEU and chrF; every input must have its translation."""
+    from highrank_plugins.experiments import record, scoring
+
+    with user_errors():
+        references = scoring.read_lines(reference)
+        translations = scoring.read_hypotheses(generated, len(references))
+        scores = scoring.score(translations, references)
+        record.write_text(hypotheses, "".join(f"{line}\n" for line in translations))
+        record.write_json(output, {name: asdict(value) for name, value in scores.items()})
+
+
+def record(
+    scores: Annotated[Path, typer.Option(help="Written by `highrank score`.")],
+    config: Annotated[Path, typer.Option(help="Written by `highrank configure`.")],
+    command: Annotated[Path, typer.Option(help="Written by `highrank command`.")],
+    log: Annotated[Path, typer.Option(help="What fairseq-train printed.")],
+    output: Annotated[Path, typer.Option(help="The JSON file to write.")],
+) -> None:
+    """Write the record of a run: metrics, signature, config, versions, git, hardware, speed."""
+    from highrank_plugins.experiments import configuration, scoring, training_log
+    from highrank_plugins.experiments.record import make_record, write_json
+
+    with user_errors():
+        found = json.loads(scores.read_text(encoding="utf-8"))
+        with log.open(encoding="utf-8") as lines:
+            training = training_log.summarise(lines)
+        result = make_record(
+            {name: scoring.Score(**values) for name, values in found.items()},
+            configuration.load(config),
+            command.read_text(encoding="utf-8").rstrip(),
+            training,
+        )
+        write_json(output, result)
+
+
+def summary(
+    results: Annotated[Path, typer.Argument(help="Written by `highrank record`.")],
+    texts: Annotated[list[Path], typer.Argument(help="Source, reference and translations.")],
+) -> None:
+    """Print sample translations, the speed of training, and the score as the last line."""
+    from highrank_plugins.experiments.scoring import read_lines
+
+    with user_errors():
+        result = json.loads(results.read_text(encoding="utf-8"))
+        sentences = list(zip(*map(read_lines, texts), strict=True))
+    for index in range(SAMPLES):
+        names = ("source", "reference", "translation")
+        chosen = sentences[(2 * index + 1) * len(sentences) // (2 * SAMPLES)]
+        typer.echo("\n".join(f"{n:>12}  {s}" for n, s in zip(names, chosen, strict=True)) + "\n")
+    training = ", ".join(f"{name} {value:,.10g}" for name, value in result["train"].items())
+    typer.echo(f"training: {training}")
+    typer.echo(f"chrF {result['metrics']['chrf']} {result['signatures']['chrf']}")
+    typer.echo(f"sacreBLEU {result['metrics']['sacrebleu']} {result['signature']}")

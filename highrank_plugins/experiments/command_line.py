@@ -1,0 +1,64 @@
+"""Options as the command line that a person could paste."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import highrank_plugins
+from highrank_plugins.experiments.yaml_tree import ConfigurationError
+
+PROGRAMS = {"train": "fairseq-train", "generate": "fairseq-generate"}
+
+
+def flag(name: str) -> str:
+    """`max_tokens` → `--max-tokens`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def arguments(options: Mapping[str, object]) -> list[list[str]]:
+    """Each option as its words: `true` is a bare flag, `false` nothing, else flag and value."""
+    return [
+        [flag(name)] if value is True else [flag(name), str(value)]
+        for name, value in options.items()
+        if value is not False
+    ]
+
+
+def user_dir() -> list[str]:
+    """The flag that makes fairseq know this package; a short path where one leads there."""
+    package = Path(highrank_plugins.__file__).parent
+    here = Path.cwd()
+    short = package.relative_to(here) if package.is_relative_to(here) else package
+    return ["--user-dir", str(short)]
+
+
+def shell_line(tool: str, options: Mapping[str, object], extra: Sequence[str]) -> str:
+    """The line for a shell, an option per row.
+
+    Args:
+        tool: a key of `PROGRAMS`.
+        options: the configuration's block for it.
+        extra: what the caller adds, such as the data directory and `--save-dir DIR`.
+    Raises:
+        ConfigurationError: an option is both in the configuration and in `extra`.
+    """
+    for name in options:
+        if flag(name) in extra:
+            raise ConfigurationError(f"{tool}.{name}: set by the recipe, remove it")
+    rows = [[PROGRAMS[tool], *_leading(extra)], user_dir(), *arguments(options)]
+    rest = list(extra[len(_leading(extra)) :])
+    return " \\\n    ".join(shlex.join(row) for row in [*rows, *_pairs(rest)])
+
+
+def _leading(words: Sequence[str]) -> list[str]:
+    first_flag = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+    return list(words[:first_flag])
+
+
+def _pairs(words: list[str]) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for word in words:
+        if word.startswith("--"):
+            rows.append([])
+        rows[-1].append(word)
+    return rows

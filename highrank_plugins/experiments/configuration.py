@@ -1,0 +1,123 @@
+"""What one training is: data, options of fairseq-train, averaging, options of fairseq-generate."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from highrank_plugins.experiments.nearest import did_you_mean
+from highrank_plugins.experiments.yaml_tree import (
+    ConfigurationError,
+    KeyPath,
+    Tree,
+    override,
+    read_tree,
+)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    raise ValueError("must be text, a number, true or false")
+
+
+# true is a bare flag, false no flag at all; an option that takes the word True has it in quotes
+Scalar = Annotated[Any, AfterValidator(_scalar)]
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class DataSettings(_Block):
+    """How text becomes pieces."""
+
+    vocab_size: PositiveInt
+    character_coverage: float = Field(default=1.0, gt=0.9, le=1.0)
+
+
+class AverageSettings(_Block):
+    """How many of the last checkpoints are averaged."""
+
+    last: PositiveInt = 1
+
+
+class Configuration(_Block):
+    """One training and what follows it.
+
+    `train` and `generate` hold options of fairseq-train and fairseq-generate, with underscores.
+    """
+
+    data: DataSettings
+    train: dict[str, Scalar]
+    average: AverageSettings = AverageSettings()
+    generate: dict[str, Scalar] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _keeps_enough_checkpoints(self) -> "Configuration":
+        by_updates = self.train.get("save_interval_updates", 0) > 0
+        option = "keep_interval_updates" if by_updates else "keep_last_epochs"
+        kept = self.train.get(option, -1)
+        if 0 <= kept < self.average.last:
+            raise ValueError(f"average.last is {self.average.last}, but train.{option} is {kept}")
+        return self
+
+    def text(self) -> str:
+        """The same as YAML, everything resolved; equal configurations give equal text."""
+        return yaml.safe_dump(self.model_dump(), sort_keys=True, allow_unicode=True)
+
+
+def load_tree(path: Path, overrides: list[str]) -> Tree:
+    """The file with its bases and overrides (`key=value` for `train`, or `block.key=value`).
+
+    Raises:
+        ConfigurationError: see `read_tree` and `override`.
+    """
+    tree = read_tree(path)
+    for assignment in overrides:
+        override(tree, assignment, default_block="train")
+    return tree
+
+
+def validate(tree: Tree) -> Configuration:
+    """The configuration in a tree. Names of fairseq's options are not checked here.
+
+    Raises:
+        ConfigurationError: each unknown key, missing key or wrong value with its file and line.
+    """
+    try:
+        return Configuration.model_validate(tree.values)
+    except ValidationError as error:
+        lines = [_explain(tree, problem) for problem in error.errors()]
+        raise ConfigurationError("\n".join(lines)) from None
+
+
+def load(path: Path, overrides: list[str] | None = None) -> Configuration:
+    """`load_tree`, then `validate`."""
+    return validate(load_tree(path, overrides or []))
+
+
+def _explain(tree: Tree, problem: Any) -> str:
+    path: KeyPath = tuple(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        message = f"unknown key{did_you_mean(path[-1], _keys_of_block(path[:-1]))}"
+    return f"{tree.place(path)}: {'.'.join(path)}{': ' if path else ''}{message}"
+
+
+def _keys_of_block(path: KeyPath) -> list[str]:
+    blocks: dict[KeyPath, type[BaseModel]] = {
+        (): Configuration,
+        ("data",): DataSettings,
+        ("average",): AverageSettings,
+    }
+    return list(blocks[path].model_fields)

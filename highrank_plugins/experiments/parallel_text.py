@@ -1,0 +1,67 @@
+"""The strict check of text files whose lines belong together, before anything is made of them."""
+
+from pathlib import Path
+
+MAX_PROBLEMS = 20
+
+
+class TextError(ValueError):
+    """Text cannot be used; one line per problem: `file:line:column: what and what to do`."""
+
+
+def check_parallel(paths: list[Path]) -> int:
+    """Read all bytes once and return the number of lines, the same in each file.
+
+    Raises:
+        TextError: a file is missing or empty, lines are empty, hold NUL or carriage returns or are
+            not UTF-8, or the numbers of lines differ. The first problems of all files are listed.
+    """
+    problems: list[str] = []
+    counts = [_check_file(path, problems) for path in paths]
+    if not problems and len(set(counts)) > 1:
+        have = ", ".join(f"{path} has {n} lines" for path, n in zip(paths, counts, strict=True))
+        longest = paths[counts.index(max(counts))]
+        problems.append(
+            f"{longest}:{min(counts) + 1}: this line has no partner: {have}; "
+            "line n of one file must translate line n of the other"
+        )
+    if problems:
+        more = len(problems) - MAX_PROBLEMS
+        rest = [f"… and {more} more"] if more > 0 else []
+        raise TextError("\n".join(problems[:MAX_PROBLEMS] + rest))
+    return counts[0]
+
+
+def _check_file(path: Path, problems: list[str]) -> int:
+    if not path.is_file():
+        problems.append(f"{path}: no such file")
+        return 0
+    number = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            problem = _problem(line.removesuffix(b"\n"))
+            if problem:
+                column, text = problem
+                problems.append(f"{path}:{number}:{column}: {text}")
+    if number == 0:
+        problems.append(f"{path}: the file is empty")
+    return number
+
+
+def _problem(line: bytes) -> tuple[int, str] | None:
+    """Column (in characters, from 1) and description of the first thing wrong with a line."""
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        column = len(line[: error.start].decode("utf-8")) + 1
+        byte = line[error.start]
+        return column, f"byte 0x{byte:02x} is not UTF-8; convert the file with iconv"
+    if not text.strip():
+        return 1, "empty line; remove it and its partner in the other file"
+    for character, remedy in {
+        "\0": "NUL; remove it: tr -d '\\000'",
+        "\r": "carriage return, which would split the line; remove it: tr -d '\\r'",
+    }.items():
+        if character in text:
+            return text.index(character) + 1, remedy
+    return None

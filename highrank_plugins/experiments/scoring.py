@@ -1,0 +1,66 @@
+"""BLEU and chrF of what fairseq-generate wrote, with the signatures that let others repeat them."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_HYPOTHESIS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")
+
+
+class ScoreError(ValueError):
+    """Hypotheses and references do not belong together."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric: its value (0 to 100) and sacrebleu's signature."""
+
+    value: float
+    signature: str
+
+
+def read_hypotheses(generated: Path, count: int) -> list[str]:
+    """The detokenised hypotheses (`D-` lines) of fairseq-generate in the order of the input.
+
+    Args:
+        count: number of input sentences.
+    Raises:
+        ScoreError: an input has no hypothesis or several, or there is one without input.
+    """
+    found: dict[int, str] = {}
+    for line in read_lines(generated):
+        match = _HYPOTHESIS.fullmatch(line)
+        if not match:
+            continue
+        number = int(match[1])
+        if number in found:
+            raise ScoreError(f"{generated}: several hypotheses D-{number}; generate with --nbest 1")
+        found[number] = match[2]
+    missing = sorted(set(range(count)) - found.keys())
+    if missing or len(found) != count:
+        first = f"; the first input without one is line {missing[0] + 1}" if missing else ""
+        raise ScoreError(f"{generated}: {len(found)} hypotheses for {count} inputs{first}")
+    return [found[number] for number in range(count)]
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines that end with a line feed, and with nothing else that Unicode calls a line break."""
+    text = path.read_text(encoding="utf-8")
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def score(hypotheses: list[str], references: list[str]) -> dict[str, Score]:
+    """sacreBLEU (cased, 13a) and chrF2 of one hypothesis and one reference per sentence.
+
+    Raises:
+        ScoreError: their numbers differ, or there are none.
+    """
+    from sacrebleu.metrics import BLEU, CHRF
+
+    if len(hypotheses) != len(references) or not references:
+        raise ScoreError(f"{len(hypotheses)} hypotheses for {len(references)} references")
+    scores = {}
+    for name, metric in {"sacrebleu": BLEU(), "chrf": CHRF()}.items():
+        value = metric.corpus_score(hypotheses, [references]).score
+        scores[name] = Score(round(value, 2), str(metric.get_signature()))
+    return scores

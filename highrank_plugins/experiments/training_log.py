@@ -1,0 +1,95 @@
+"""The log of fairseq-train (`--log-format json`): what it says as numbers, and as short lines."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+_ENTRY = re.compile(r"[^|]*\| INFO \| (train_inner|train|valid) \| (\{.*\})\s*")
+# what starts a message: the format of fairseq-train, Python's before that is set, or a traceback
+_START = re.compile(r"[-\d]+ [:\d]+ \| (\w+) \||([A-Z]+):[\w.]+:|Traceback")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of numbers. `kind`: train_inner (some updates), train (an epoch), valid."""
+
+    kind: str
+    stats: dict[str, Any]
+
+    def number(self, name: str) -> float:
+        return float(self.stats[name])
+
+
+def parse(line: str) -> Entry | None:
+    """The numbers in a line of the log, if it has any."""
+    match = _ENTRY.fullmatch(line)
+    return Entry(match[1], json.loads(match[2])) if match else None
+
+
+def summarise(lines: Iterable[str]) -> dict[str, float]:
+    """Updates, epochs, wall seconds, median words per second of an epoch, and validation losses.
+
+    After a resume the log has some lines twice; the later ones count.
+    """
+    epochs: dict[int, Entry] = {}
+    losses: dict[int, float] = {}
+    last: dict[str, float] = {}
+    for entry in filter(None, map(parse, lines)):
+        if entry.kind == "train":
+            epochs[int(entry.stats["epoch"])] = entry
+        elif entry.kind == "valid":
+            losses[int(entry.stats["valid_num_updates"])] = entry.number("valid_loss")
+            continue
+        prefix = "train_" if entry.kind == "train" else ""
+        last["updates"] = entry.number(f"{prefix}num_updates")
+        last["wall_seconds"] = entry.number(f"{prefix}wall")
+    speeds = [entry.number("train_wps") for entry in epochs.values()]
+    summary = {**last, "epochs": max(epochs, default=0)}
+    if speeds:
+        summary["words_per_second"] = round(median(speeds), 1)
+    if losses:
+        summary["valid_loss"] = losses[max(losses)]
+        summary["best_valid_loss"] = min(losses.values())
+    return summary
+
+
+def digest(lines: Iterable[str], max_update: float, max_epoch: float) -> Iterator[str]:
+    """What a person wants to see of a training that goes on.
+
+    Numbers become a short line with the time left until `max_update` or `max_epoch` (infinite: no
+    such bound); fairseq's other news stay in the log; warnings and errors come out as they are.
+    """
+    shown = True
+    for line in lines:
+        entry = parse(line)
+        start = _START.match(line)
+        if start:  # lines that start nothing belong to the message before
+            shown = "INFO" not in start.groups()
+        if entry is None:
+            if shown:
+                yield line.rstrip("\n")
+        elif entry.kind == "train_inner":
+            yield _progress(entry, max_update, max_epoch)
+        elif entry.kind == "valid":
+            yield f"epoch {entry.stats['epoch']}: validation loss {entry.stats['valid_loss']}"
+
+
+def _progress(entry: Entry, max_update: float, max_epoch: float) -> str:
+    done = max(entry.number("num_updates") / max_update, entry.number("update") / max_epoch)
+    text = (
+        f"epoch {entry.stats['epoch']}, update {entry.stats['num_updates']}: "
+        f"loss {entry.stats['loss']}, {entry.number('wps'):,.0f} words/s"
+    )
+    if done == 0:
+        return text
+    left = entry.number("wall") * (1 - done) / done
+    return f"{text}, {done:.0%} done, {_clock(max(left, 0))} left"
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"

@@ -1,0 +1,206 @@
+# shellcheck shell=bash
+# What every recipe needs: options, logging, and stages that are done once and done again when what
+# they depend on changes. A recipe sources this file, assigns its options with their defaults, then
+# calls parse_options, open_run and run_stage.
+set -euo pipefail
+shopt -s inherit_errexit                # bash 4.4 or later
+
+repository=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
+recipe_dir=$(cd -- "$(dirname -- "$0")" && pwd -P)
+export PATH="$repository/.venv/bin:$PATH" PYTHONUTF8=1
+
+log() { printf '%s %s\n' "$(date '+%F %T')" "$*" >&2; }
+
+# refuse MESSAGE…: wrong use, exit code 2.
+refuse() { log "error: $*"; exit 2; }
+
+# run COMMAND…: print it, then run it.
+run() { log "+$(printf ' %q' "$@")"; "$@"; }
+
+# absolute PATH: the same place seen from anywhere.
+absolute() { [[ $1 == /* ]] && echo "$1" || echo "$PWD/$1"; }
+
+[[ -x $repository/.venv/bin/highrank ]] ||
+    refuse "$repository/.venv is missing or incomplete; run: bash $repository/scripts/setup.sh"
+
+# --- options: lines NAME=DEFAULT  # HELP of the recipe, above its call of parse_options ----------
+# stop_stage=7 can be set by --stop-stage 3, --stop-stage=3, or HIGHRANK_STOP_STAGE=3 in the
+# environment. An array (set=()) takes one value per flag; in the environment spaces separate them.
+# Locals begin with _ here, so that none hides an option.
+
+option_lines() { sed -n '/^parse_options/q; /^[a-z][a-z0-9_]*=/p' "$recipe_dir/run.sh"; }
+
+show_help() {
+    local _name _default _help
+    sed -n '/^$/q; 2,$s/^# \{0,1\}//p' "$recipe_dir/run.sh"
+    echo
+    option_lines | while IFS='=#' read -r _name _default _help; do
+        printf '  --%-14s%s [%s]\n' "${_name//_/-}" "$_help" "${_default%%[ ]*}"
+    done
+}
+
+is_array() { [[ $(declare -p "$1") == 'declare -a'* ]]; }
+
+assign() {                              # assign NAME VALUE
+    if is_array "$1"; then
+        local -n _array=$1
+        _array+=("$2")
+    else
+        printf -v "$1" '%s' "$2"
+    fi
+}
+
+options_from_environment() {            # options_from_environment NAME…
+    local _name _variable _words _word
+    for _name in "$@"; do
+        _variable=HIGHRANK_${_name^^}
+        [[ -n ${!_variable+set} ]] || continue
+        _words=("${!_variable}")
+        if is_array "$_name"; then read -ra _words <<<"${!_variable}"; fi
+        for _word in ${_words[@]+"${_words[@]}"}; do assign "$_name" "$_word"; done
+    done
+}
+
+did_you_mean() {                        # did_you_mean WORD KNOWN…
+    python -I -c 'import difflib, sys
+near = difflib.get_close_matches(sys.argv[1], sys.argv[2:], n=1)
+print(f"; did you mean {near[0]}?" if near else "")' "$@"
+}
+
+# check_flag FLAG NAME…: is it --NAME of one of these?
+check_flag() {
+    local _name=${1#--}
+    [[ $1 == --* ]] ||
+        refuse "unexpected word '$1'; options are written --name value (see --help)"
+    [[ " ${*:2} " == *" ${_name//-/_} "* ]] && return
+    local _flags=("${@:2}")
+    _flags=("${_flags[@]//_/-}")
+    refuse "unknown option $1$(did_you_mean "$1" "${_flags[@]/#/--}"); see --help"
+}
+
+parse_options() {
+    local _names _flag _name
+    mapfile -t _names < <(option_lines | cut -d= -f1)
+    options_from_environment "${_names[@]}"
+    while (($#)); do
+        if [[ $1 == -h || $1 == --help ]]; then show_help && exit 0; fi
+        _flag=${1%%=*}
+        check_flag "$_flag" "${_names[@]}"
+        _name=${_flag#--}
+        if [[ $1 == *=* ]]; then
+            assign "${_name//-/_}" "${1#*=}"
+            shift
+        elif (($# > 1)) && [[ $2 != --* ]]; then
+            assign "${_name//-/_}" "$2"
+            shift 2
+        else
+            refuse "option $_flag needs a value: $_flag VALUE"
+        fi
+    done
+    log "options: $(declare -p "${_names[@]}" | cut -d ' ' -f 3- | tr '\n' ' ')"
+}
+
+# --- one run: a directory, and a lock on it ------------------------------------------------------
+
+# open_run DIRECTORY: all stages write there; a second process is refused. Children inherit the
+# lock, so a training that outlived its killed recipe still holds it. The working directory becomes
+# the repository's root: printed commands are short and can be pasted there.
+open_run() {
+    run_dir=$(absolute "$1")
+    run_dir=${run_dir#"$repository/"}
+    cd -- "$repository"
+    mkdir -p -- "$run_dir/log"
+    exec 9>>"$run_dir/.lock"
+    flock --wait 5 9 ||                 # killed processes may take a moment to go
+        refuse "another process works in $run_dir; it was started by process $(<"$run_dir/.lock")"
+    echo $$ >"$run_dir/.lock"
+}
+
+# --- stages --------------------------------------------------------------------------------------
+
+# digest TEXT PATH…: a hash of the text and of all files under the paths, wherever these lie. Logs
+# do not count.
+digest() {
+    local path
+    {
+        printf '%s\n' "$1"
+        for path in "${@:2}"; do
+            (
+                cd -- "$(dirname -- "$path")"
+                find "$(basename -- "$path")" -type f ! -name '*.log' ! -name '.*' -print0 |
+                    LC_ALL=C sort --zero-terminated | xargs --null --no-run-if-empty sha256sum
+            )
+        done
+    } | sha256sum | cut -d ' ' -f 1
+}
+
+# run_stage NUMBER NAME WHAT FUNCTION TEXT [PATH…]
+# Runs FUNCTION, which writes into $out, unless it is done with the same TEXT (its options) and the
+# same contents of PATH… (its inputs). $out gets its name, $run_dir/NAME, when all is written.
+run_stage() {
+    look_at_stage "$@"
+    [[ $stage_due == yes ]] || return 0
+    out=$run_dir/$2.part
+    rm -rf -- "$out"
+    mkdir -- "$out"
+    log_stage "$1" "$2" "$4"
+    echo "$stage_key" >"$out/.done"
+    rm -rf -- "${run_dir:?}/$2"
+    mv -- "$out" "$run_dir/$2"
+}
+
+# The same for a FUNCTION that continues what an interrupted call of it left in $out, which is
+# $run_dir/NAME from the start. Work with other options or inputs is kept under another name.
+run_resumable_stage() {
+    look_at_stage "$@"
+    [[ $stage_due == yes ]] || return 0
+    out=$run_dir/$2
+    if [[ -e $out && $(cat -- "$out/.key" 2>/dev/null || true) != "$stage_key" ]]; then
+        local old
+        old=$out.before-$(date '+%Y%m%d-%H%M%S')
+        log "stage $1 $2: options or inputs have changed; the earlier work is kept in $old"
+        mv -- "$out" "$old"
+    fi
+    mkdir -p -- "$out"
+    echo "$stage_key" >"$out/.key"
+    log_stage "$1" "$2" "$4"
+    echo "$stage_key" >"$out/.done"
+}
+
+# in_range NUMBER: is this stage asked for? Options of every recipe: stage and stop_stage.
+# shellcheck disable=SC2154
+in_range() { (($1 >= stage && $1 <= stop_stage)); }
+
+# look_at_stage …: takes what run_stage takes; sets stage_due and stage_key, and says what is next.
+look_at_stage() {
+    local path
+    stage_due=no
+    if ! in_range "$1"; then return; fi
+    for path in "${@:6}"; do
+        [[ -e $path ]] || refuse "stage $1 ($2) needs $path: start with an earlier --stage"
+    done
+    stage_key=$(digest "${@:5}")
+    if [[ $(cat -- "$run_dir/$2/.done" 2>/dev/null || true) == "$stage_key" ]]; then
+        log "stage $1 $2: done before, nothing has changed"
+    else
+        log "stage $1 $2: $3"
+        stage_due=yes
+    fi
+}
+
+# fairseq tells much at level INFO: that is in the logs only, but for its progress.
+without_chatter() { sed -u 's/^INFO:fairseq.logging.progress_bar:*//; /^INFO:/d'; }
+
+# log_stage NUMBER NAME FUNCTION: run it, show and keep what it prints; end with it if it fails.
+log_stage() {
+    local file=$run_dir/log/$1-$2.log started=$SECONDS status
+    set +e                              # or the pipe's failure ends us without a word
+    (set -e; "$3") 2>&1 | tee -- "$file" | without_chatter >&2
+    status=${PIPESTATUS[0]}
+    set -e
+    if ((status != 0)); then
+        log "error: stage $1 ($2) failed with exit code $status; its output is in $file"
+        exit "$status"
+    fi
+    log "stage $1 $2: done in $((SECONDS - started)) s"
+}

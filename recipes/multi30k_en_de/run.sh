@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# English-German image captions (Multi30k, Elliott et al. 2016) from a folder of raw text.
+#
+# Stages: 0 take the text, 1 check it and learn pieces, 2 binarise, 3 train, 4 average checkpoints,
+# 5 translate, 6 score, 7 show samples and the score. A stage that is done is not done again unless
+# its options or inputs have changed. The last line of standard output is the score.
+
+# shellcheck source=../lib/translation.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/translation.sh"
+
+stage=0             # first stage
+stop_stage=7        # last stage
+data=               # folder with {train,valid,test2016}.{en,de}, or the same with .gz (required)
+conf=mixtape        # what to train: conf/NAME.yaml
+name=               # results go to EXP_DIR/multi30k_en_de/NAME; empty: the name of --conf
+exp_dir=            # empty: exp in the repository
+set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
+parse_options "$@"
+
+find_text() {
+    [[ -n $data ]] || refuse "--data DIR is required: a folder with the raw text of Multi30k," \
+        "one sentence a line, {train,valid,test2016}.{en,de} or the same with .gz"
+    local part language file
+    for part in train valid test2016; do
+        for language in en de; do
+            file=$(absolute "$data")/$part.$language
+            if [[ -f $file ]]; then
+                files+=("$file")
+            elif [[ -f $file.gz ]]; then
+                files+=("$file.gz")
+            else
+                refuse "neither $file nor $file.gz exists: put the raw text of Multi30k there," \
+                    "one sentence a line, or give another folder with --data"
+            fi
+        done
+    done
+}
+
+take_text() {
+    local file to
+    for file in "${files[@]}"; do
+        to=$(basename -- "${file%.gz}")
+        # --force: files without .gz pass through
+        run gzip --decompress --stdout --force -- "$file" >"$out/${to/#test2016/test}"
+    done
+}
+
+files=()
+if in_range 0; then find_text; fi
+open_translation
+run_stage 0 text "take the text from ${data:-nowhere}" take_text "" ${files[@]+"${files[@]}"}
+translation_stages

@@ -1,0 +1,115 @@
+"""`highrank doctor`: what it finds here, and what it says when something is wrong."""
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from highrank_plugins.cli import doctor, packages
+
+
+@pytest.fixture(scope="module")
+def report():
+    command = [Path(sys.executable).parent / "highrank", "doctor", "--json"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    report = json.loads(result.stdout)
+    assert result.returncode == (1 if report["problems"] else 0)
+    return report
+
+
+def test_this_environment_is_whole(report):
+    assert report["problems"] == []
+    versions = {package["name"]: package["version"] for package in report["packages"]}
+    assert versions["torch"] == metadata.version("torch")
+    assert versions["ve-fairseq"] == metadata.version("ve-fairseq")
+    assert "highrank_plugins" in versions
+
+
+def test_machine(report):
+    assert report["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert report["cores"] >= 1
+    assert report["memory_gib"] > 0
+    assert report["disk_free_gib"] > 0
+    assert isinstance(report["devices"], list)
+
+
+def test_text_shows_what_the_json_has(report):
+    text = doctor.render(report)
+    assert "everything required is there" in text
+    assert all(package["version"] in text for package in report["packages"])
+
+
+def test_problems_are_shown_with_their_remedy(report):
+    text = doctor.render({**report, "problems": ["numpy: missing; run: bash scripts/setup.sh"]})
+    assert "PROBLEM  numpy: missing; run: bash scripts/setup.sh" in text
+    assert "everything required" not in text
+
+
+@pytest.mark.parametrize(
+    ("requirement", "pinned", "field", "words"),
+    [
+        ("no-such-distribution>=1", None, "problem", "missing"),
+        ("numpy>=1000", None, "problem", "outside >=1000"),
+        ("numpy", "0.1", "note", "0.1 was tested"),
+    ],
+)
+def test_what_is_wrong_with_a_package(requirement, pinned, field, words):
+    package = packages.find(Requirement(requirement), pinned)
+    assert words in getattr(package, field)
+    assert packages.SETUP in getattr(package, field)
+
+
+def test_a_build_of_the_pinned_version_is_the_pinned_version(monkeypatch):
+    monkeypatch.setattr(packages.metadata, "version", lambda name: "2.13.0+cpu")
+    package = packages.find(Requirement("packaging>=2"), "2.13.0")
+    assert package.note is None
+    assert package.problem is None
+
+
+@pytest.fixture
+def broken_module(monkeypatch, tmp_path):
+    """Makes a module that comes before the real one and fails; requirements are two small ones."""
+    monkeypatch.setattr(packages.metadata, "requires", lambda name: ["packaging", "tqdm"])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return lambda name, code: (tmp_path / f"{name}.py").write_text(code)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("raise ValueError('wrong ABI')", "ValueError: wrong ABI"),
+        ("import os; os._exit(3)", "exit status 3"),
+    ],
+)
+def test_a_package_that_cannot_be_imported_is_named(broken_module, code, words):
+    broken_module("tqdm", code)
+    good, broken = packages.check_packages()
+    assert good.problem is None
+    assert broken.name == "tqdm"
+    assert words in broken.problem
+    assert packages.SETUP in broken.problem
+
+
+def test_a_fairseq_that_the_plugin_cannot_use_is_a_problem(broken_module):
+    broken_module("fairseq", "raise RuntimeError('another fairseq')")
+    *requirements, plugin = packages.check_packages()
+    assert not any(package.problem for package in requirements)
+    assert plugin.problem == "cannot register with fairseq: RuntimeError: another fairseq"
+
+
+def test_other_pythons_are_a_problem():
+    assert packages.python_problem("3.12.1") is None
+    assert "3.13.0" in packages.python_problem("3.13.0")
+
+
+def test_a_problem_makes_the_exit_code_1(monkeypatch, capsys):
+    broken = packages.Package("numpy", None, "2.4.6", problem="missing")
+    monkeypatch.setattr(packages, "check_packages", lambda: [broken])
+    with pytest.raises(doctor.typer.Exit) as raised:
+        doctor.doctor()
+    assert raised.value.exit_code == 1
+    assert "PROBLEM  numpy: missing" in capsys.readouterr().out

@@ -1,0 +1,66 @@
+"""Recipes run as a person runs them, on text of a few hundred lines."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from highrank_plugins.experiments.configuration import load
+
+REPOSITORY = Path(__file__).parents[2]
+RECIPES = REPOSITORY / "recipes"
+TEXT = REPOSITORY / "tests" / "data" / "tiny"
+# a model so small that starting fairseq is all that takes time
+SMALL = {
+    "data.vocab_size": 200,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_embed_dim": 16,
+    "decoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 16,
+    "decoder_ffn_embed_dim": 16,
+    "max_tokens": 600,
+    "max_epoch": 3,
+    "save_interval_updates": 0,
+    "keep_last_epochs": 3,
+    "log_interval": 2,
+    "average.last": 2,
+    "generate.max_len_b": 5,
+}
+
+
+def overrides(**changes: object) -> list[str]:
+    """SMALL with changes (`generate__beam` for `generate.beam`) as words for `--set`."""
+    options = SMALL | {name.replace("__", "."): value for name, value in changes.items()}
+    return [f"{name}={value}" for name, value in options.items()]
+
+
+def recipe(name: str, *arguments: object, settings: list[str] | None = None) -> list[str]:
+    """The command line of a recipe."""
+    flags = [word for setting in settings or [] for word in ("--set", setting)]
+    return ["bash", str(RECIPES / name / "run.sh"), *map(str, arguments), *flags]
+
+
+def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+
+
+def stages_done(result: subprocess.CompletedProcess[str]) -> list[int]:
+    """Numbers of the stages that did something."""
+    rows = (row.split() for row in result.stderr.splitlines())
+    return [int(row[3]) for row in rows if row[2:3] == ["stage"] and row[5:7] == ["done", "in"]]
+
+
+def accept(name: str, conf: str, run_dir: Path, settings: list[str] | None = None) -> None:
+    """Leave the configuration as `highrank configure` would, without the seconds of its check."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    configuration = load(RECIPES / name / "conf" / f"{conf}.yaml", settings or [])
+    (run_dir / "config.yaml").write_text(configuration.text())
+
+
+def raw_text(folder: Path) -> Path:
+    """The tiny text under the names of Multi30k."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in TEXT.iterdir():
+        shutil.copy(path, folder / path.name.replace("test", "test2016"))
+    return folder

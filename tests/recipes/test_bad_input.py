@@ -1,0 +1,136 @@
+"""What recipes refuse before anything is trained: text, data folders, wheels, networks."""
+
+import gzip
+import hashlib
+
+import pytest
+
+from tests.recipes.running import accept, overrides, raw_text, recipe, run, stages_done
+from tests.recipes.test_extract import many, write_wheel
+
+MULTI30K, UI_STRINGS = "multi30k_en_de", "ui_strings_en_de"
+
+
+@pytest.fixture
+def multi30k(tmp_path):
+    """Run stages 0 and 1 on the text in `data`."""
+    accept(MULTI30K, "softmax", tmp_path / "exp" / MULTI30K / "softmax", overrides())
+    data = raw_text(tmp_path / "data")
+
+    def start(*arguments: object):
+        words = ["--exp-dir", tmp_path / "exp", "--conf", "softmax", "--stop-stage", 1]
+        return run(recipe(MULTI30K, *words, *arguments, settings=overrides()))
+
+    start.data, start.run_dir = data, tmp_path / "exp" / MULTI30K / "softmax"
+    return start
+
+
+def test_plain_and_compressed_text_are_the_same(multi30k):
+    assert stages_done(multi30k("--data", multi30k.data)) == [0, 1]
+    for path in list(multi30k.data.iterdir()):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    result = multi30k("--data", multi30k.data)
+    assert stages_done(result) == [0]  # the names of the inputs have changed, the text has not
+    assert result.returncode == 0
+
+
+def test_data_is_required(multi30k):
+    result = multi30k()
+    assert result.returncode == 2
+    assert "--data DIR is required" in result.stderr
+    assert "{train,valid,test2016}.{en,de}" in result.stderr
+
+
+def test_a_missing_file_is_named(multi30k):
+    (multi30k.data / "valid.de").unlink()
+    result = multi30k("--data", multi30k.data)
+    assert result.returncode == 2
+    assert f"neither {multi30k.data}/valid.de nor {multi30k.data}/valid.de.gz exists" in (
+        result.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [(b"sch\xf6n\n", "train.de:251:4: byte 0xf6 is not UTF-8"), (b"\n", "train.de:251:1: empty")],
+)
+def test_bad_text_is_refused_and_nothing_is_made_of_it(multi30k, line, message):
+    for language, text in (("de", line), ("en", b"nice\n")):
+        with (multi30k.data / f"train.{language}").open("ab") as file:
+            file.write(text)
+    result = multi30k("--data", multi30k.data)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "stage 1 (pieces) failed with exit code 2" in result.stderr
+    assert not (multi30k.run_dir / "pieces").exists()
+
+
+def test_text_of_unequal_length_is_refused(multi30k):
+    with (multi30k.data / "valid.en").open("a") as file:
+        file.write("One more.\n")
+    result = multi30k("--data", multi30k.data)
+    assert result.returncode == 2
+    assert "valid.en:31: this line has no partner" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--conf", "mixtpe"], "mixtpe.yaml: no such configuration; did you mean 'mixtape'?"),
+        (["--set", "data.vocabsize=3"], "data.vocabsize: unknown key; did you mean 'vocab_size'?"),
+    ],
+)
+def test_wrong_configurations_exit_2(multi30k, arguments, message):
+    result = multi30k("--data", multi30k.data, *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert stages_done(result) == []
+
+
+@pytest.fixture
+def ui_strings(tmp_path):
+    """Run stages 0 and 1 without network; the words for a wheel made here."""
+    settings = overrides(data__vocab_size=30)
+    accept(UI_STRINGS, "mixtape", tmp_path / "exp" / UI_STRINGS / "mixtape", settings)
+    wheel = write_wheel(tmp_path / "home.whl", {"a": many(400)})
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+
+    def start(*arguments: object):
+        words = ["--exp-dir", tmp_path / "exp", "--stop-stage", 1, *arguments]
+        no_network = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": "0"}
+        return run(recipe(UI_STRINGS, *words, settings=settings), **no_network)
+
+    start.wheel, start.right = wheel, ["--wheel", wheel, "--wheel-sha256", digest]
+    start.run_dir = tmp_path / "exp" / UI_STRINGS / "mixtape"
+    return start
+
+
+def test_strings_from_a_local_wheel(ui_strings):
+    result = ui_strings(*ui_strings.right)
+    assert result.returncode == 0, result.stderr
+    assert stages_done(result) == [0, 1]
+    assert "400 pairs" in result.stderr
+    assert stages_done(ui_strings(*ui_strings.right)) == []
+
+
+def test_without_network_it_says_which_file_to_put_where(ui_strings):
+    result = ui_strings()
+    assert result.returncode == 2
+    place = ui_strings.run_dir.parent / "download" / "homeassistant-2026.11.0-py3-none-any.whl"
+    assert str(place) in result.stderr
+    assert "--wheel FILE" in result.stderr
+    assert not (ui_strings.run_dir / "text").exists()
+
+
+def test_another_wheel_is_refused(ui_strings):
+    result = ui_strings("--wheel", ui_strings.wheel)
+    assert result.returncode == 2
+    assert f"{ui_strings.wheel} is not the wheel that was tested" in result.stderr
+    assert not (ui_strings.run_dir / "text").exists()
+
+
+def test_a_missing_wheel_is_named(ui_strings):
+    result = ui_strings("--wheel", "nowhere.whl")
+    assert result.returncode == 2
+    assert "--wheel nowhere.whl: no such file" in result.stderr

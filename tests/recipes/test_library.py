@@ -1,0 +1,200 @@
+"""recipes/lib/recipe.sh with a toy recipe: options, stages, changes, failures and kills."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+LIBRARY = Path(__file__).parents[2] / "recipes" / "lib" / "recipe.sh"
+TOY = f"""\
+#!/usr/bin/env bash
+# A toy.
+
+source "{LIBRARY}"
+
+stage=0        # first stage
+stop_stage=2   # last stage
+name=here      # a word
+value=1        # any
+set=()         # several
+parse_options "$@"
+
+first() {{ echo "first $value" | tee "$out/file"; [[ $value != bad ]]; echo end; }}
+second() {{
+    cat -- "$run_dir/first/file" >>"$out/file"
+    if [[ ${{hold-}} ]]; then touch "$run_dir/holding"; sleep 60; fi
+}}
+third() {{ cp -- "$run_dir/second/file" "$out/file"; }}
+first_dir=$PWD/run/$name
+open_run "$first_dir"
+run_stage 0 first "write" first "$value"
+run_resumable_stage 1 second "append" second "fixed" "$run_dir/first"
+run_stage 2 third "copy" third "" "$run_dir/second"
+echo "set: ${{set[*]-}}"
+"""
+
+
+@pytest.fixture
+def toy(tmp_path):
+    (tmp_path / "run.sh").write_text(TOY)
+
+    def toy(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "run.sh", *arguments],
+            cwd=tmp_path,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+        )
+
+    toy.run = tmp_path / "run" / "here"
+    return toy
+
+
+def done_stages(result: subprocess.CompletedProcess[str]) -> list[int]:
+    return [n for n in range(3) if f" stage {n} " in result.stderr and ran(result, n)]
+
+
+def ran(result, number: int) -> bool:
+    return any(f"stage {number} " in row and "done in" in row for row in result.stderr.splitlines())
+
+
+def test_stages_run_once(toy):
+    first = toy()
+    assert first.returncode == 0, first.stderr
+    assert done_stages(first) == [0, 1, 2]
+    assert (toy.run / "third" / "file").read_text() == "first 1\n"
+    again = toy()
+    assert done_stages(again) == []
+    assert again.stderr.count("done before, nothing has changed") == 3
+    assert again.stdout == first.stdout == "set: \n"
+
+
+def test_a_changed_option_redoes_what_depends_on_it(toy):
+    toy()
+    result = toy("--value", "2")
+    assert done_stages(result) == [0, 1, 2]
+    assert (toy.run / "third" / "file").read_text() == "first 2\n"
+    (kept,) = toy.run.glob("second.before-*")
+    assert (kept / "file").read_text() == "first 1\n"
+    assert str(kept.name) in result.stderr
+
+
+def test_a_changed_input_redoes_what_depends_on_it_and_no_more(toy):
+    toy()
+    (toy.run / "second" / "file").write_text("other\n")
+    assert done_stages(toy()) == [2]
+    assert (toy.run / "third" / "file").read_text() == "other\n"
+
+
+def test_a_removed_output_is_made_again_without_what_stays_the_same(toy):
+    toy()
+    (toy.run / "first" / "file").unlink()
+    (toy.run / "first" / ".done").unlink()
+    assert done_stages(toy()) == [0]
+
+
+def test_only_the_stages_asked_for(toy):
+    assert done_stages(toy("--stop-stage", "0")) == [0]
+    assert done_stages(toy("--stage=1", "--stop-stage=1")) == [1]
+
+
+def test_a_missing_input_names_the_file_and_the_remedy(toy):
+    result = toy("--stage", "1")
+    assert result.returncode == 2
+    assert f"needs {toy.run}/first: start with an earlier --stage" in result.stderr
+
+
+def test_a_failed_stage_is_named_with_its_log_and_leaves_no_output(toy):
+    result = toy("--value", "bad")
+    assert result.returncode == 1
+    log = toy.run / "log" / "0-first.log"
+    assert f"stage 0 (first) failed with exit code 1; its output is in {log}" in result.stderr
+    assert log.read_text() == "first bad\n"  # nothing ran after it
+    assert not (toy.run / "first").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--stop-stge", "1"], "unknown option --stop-stge; did you mean --stop-stage?"),
+        (["--zzz=1"], "unknown option --zzz; see --help"),
+        (["--recipe-dir", "x"], "unknown option --recipe-dir"),
+        (["--value"], "option --value needs a value"),
+        (["--value", "--name", "x"], "option --value needs a value"),
+        (["value=3"], "unexpected word 'value'"),
+    ],
+)
+def test_wrong_options_exit_2(toy, arguments, message):
+    result = toy(*arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert not toy.run.exists()
+
+
+def test_flags_win_over_environment_and_arrays_collect(toy):
+    environment = {"HIGHRANK_VALUE": "3", "HIGHRANK_NAME": "there", "HIGHRANK_SET": "a b"}
+    result = toy("--name", "here", "--set", "c d", **environment)
+    assert (toy.run / "first" / "file").read_text() == "first 3\n"
+    assert result.stdout == "set: a b c d\n"
+
+
+def test_variables_of_the_environment_do_not_become_options(toy):
+    assert toy(value="7", name="elsewhere").returncode == 0
+    assert (toy.run / "first" / "file").read_text() == "first 1\n"
+
+
+def test_help_lists_every_option_with_its_default(toy):
+    result = toy("--help")
+    assert result.returncode == 0
+    assert result.stdout.startswith("A toy.\n\n")
+    assert "--stop-stage     last stage [2]" in result.stdout
+
+
+def hold(toy) -> subprocess.Popen[bytes]:
+    """A recipe that waits in stage 1, in a process group of its own."""
+    process = subprocess.Popen(
+        ["bash", "run.sh"],
+        cwd=toy.run.parents[1],
+        env=os.environ | {"hold": "1"},
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (toy.run / "holding").exists():
+        assert time.monotonic() < deadline, "the recipe never came to stage 1"
+        time.sleep(0.05)
+    return process
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(toy):
+    process = hold(toy)
+    result = toy()
+    kill(process)
+    assert result.returncode == 2
+    assert f"another process works in {toy.run}" in result.stderr
+    assert f"process {process.pid}" in result.stderr
+    assert toy().returncode == 0
+
+
+def test_after_a_kill_a_resumable_stage_goes_on_with_what_it_has(toy):
+    kill(hold(toy))
+    assert done_stages(toy()) == [1, 2]
+    assert (toy.run / "third" / "file").read_text() == "first 1\n" * 2
+
+
+def test_after_a_kill_half_written_output_of_other_stages_does_not_count(toy):
+    part = toy.run / "first.part"
+    part.mkdir(parents=True)
+    (part / "left").write_text("half")
+    assert done_stages(toy()) == [0, 1, 2]
+    assert sorted(path.name for path in (toy.run / "first").iterdir()) == [".done", "file"]
+    assert not part.exists()

@@ -1,0 +1,109 @@
+"""A recipe from raw text to its score: killed in training, gone on with, repeated, changed."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.recipes.running import overrides, raw_text, recipe, run, stages_done
+
+NAME = "multi30k_en_de"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("whole_run"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("whole run")  # a space in every path
+
+
+@pytest.fixture(scope="module")
+def start(folder):
+    """The command, with changes of its settings."""
+    data = raw_text(folder / "data")
+
+    def start(**changes: object) -> list[str]:
+        words = ["--data", data, "--exp-dir", folder / "exp", "--conf", "mixtape", "--name", "a"]
+        return recipe(NAME, *words, settings=overrides(**changes))
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def run_dir(folder):
+    return folder / "exp" / NAME / "a"
+
+
+@pytest.fixture(scope="module")
+def killed(start, run_dir):
+    """SIGKILL to the recipe and all its children when the first checkpoint of training is there."""
+    log = run_dir.parents[2] / "killed.log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            start(), stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        while process.poll() is None and not (run_dir / "train" / "checkpoint_last.pt").exists():
+            time.sleep(0.05)
+        assert process.poll() is None, log.read_text()[-3000:]
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def finished(killed, start):
+    result = run(start())
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result
+
+
+def test_after_the_kill_training_goes_on(finished, run_dir):
+    assert stages_done(finished) == [3, 4, 5, 6]
+    log = (run_dir / "train" / "train.log").read_text()
+    assert "Loaded checkpoint" in log
+    assert list(run_dir.glob("train.before-*")) == []
+    assert json.loads((run_dir / "results.json").read_text())["train"]["epochs"] == 3
+
+
+def test_the_last_line_is_the_score_after_samples(finished, run_dir):
+    record = json.loads((run_dir / "results.json").read_text())
+    *samples, last = finished.stdout.splitlines()
+    assert last == f"sacreBLEU {record['metrics']['sacrebleu']} {record['signature']}"
+    assert sum(row.startswith(" translation") for row in samples) == 5
+
+
+def test_the_record_says_how_to_repeat_it(finished, run_dir):
+    record = json.loads((run_dir / "results.json").read_text())
+    assert set(record["metrics"]) == {"sacrebleu", "chrf"}
+    assert record["config"]["train"]["arch"] == "transformer_mixtape"
+    assert record["config"]["data"]["vocab_size"] == 200
+    assert record["train"]["words_per_second"] > 0
+    assert record["command"] == (run_dir / "train" / "command.sh").read_text().rstrip()
+
+
+def test_every_test_sentence_has_its_translation(finished, run_dir):
+    assert len((run_dir / "score" / "test.de").read_text().splitlines()) == 20
+
+
+def test_training_can_be_watched(finished, run_dir):
+    assert "% done, 0:00:" in finished.stderr
+    assert list((run_dir / "train" / "tensorboard").rglob("events.out.tfevents.*"))
+
+
+def test_a_second_run_does_nothing_and_says_the_same(finished, start):
+    again = run(start())
+    assert stages_done(again) == []
+    assert again.stdout == finished.stdout
+
+
+def test_a_changed_option_redoes_what_depends_on_it(finished, start, run_dir):
+    changed = run(start(generate__beam=2))
+    assert changed.returncode == 0, changed.stderr[-3000:]
+    assert stages_done(changed) == [5, 6]
+    record = json.loads((run_dir / "results.json").read_text())
+    assert record["config"]["generate"]["beam"] == 2

@@ -1,0 +1,143 @@
+"""scripts/setup.sh, on copies of it whose interpreters are fakes: nothing is installed here."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Plays Python 3.11 with venv, pip and `highrank doctor`, and writes down what it is asked to do.
+FAKE_PYTHON = r"""#!/usr/bin/env bash
+root="$FAKE_ROOT"
+echo "$*" >>"$root/calls"
+case "$*" in
+    -c*) echo "${FAKE_VERSION:-3.11}" ;;
+    "-m venv"*)
+        mkdir -p "$root/.venv/bin"
+        cp "$0" "$root/.venv/bin/python"
+        echo "VIRTUAL_ENV=$root/.venv" >"$root/.venv/bin/activate"
+        printf '#!/bin/sh\nexit ${FAKE_DOCTOR:-0}\n' >"$root/.venv/bin/highrank"
+        chmod +x "$root/.venv/bin/highrank"
+        ;;
+    -I*) cat requirements/pinned.txt setup.py; cat "$root/packages" 2>/dev/null || true ;;
+    *pip*) exit "${FAKE_PIP:-0}" ;;
+esac
+"""
+
+
+class Clone:
+    """A copy of what setup.sh reads, with a fake interpreter."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for name in ("scripts/setup.sh", "requirements/pinned.txt", "setup.py", "pyproject.toml"):
+            (root / name).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, root / name)
+        self.python = root / "python"
+        self.python.write_text(FAKE_PYTHON)
+        self.python.chmod(0o755)
+
+    def setup(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        known = {"FAKE_ROOT": str(self.root), "PYTHON": str(self.python)}
+        return subprocess.run(
+            ["bash", "scripts/setup.sh", *arguments],
+            cwd=self.root,
+            env={**os.environ, **known, **environment},
+            capture_output=True,
+            text=True,
+        )
+
+    def installs(self) -> int:
+        """How often the project was installed."""
+        return (self.root / "calls").read_text().count("--editable .")
+
+
+@pytest.fixture
+def clone(tmp_path):
+    return Clone(tmp_path.resolve())
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.13", "3.14", "2.7"])
+def test_refuses_another_python(clone, version):
+    result = clone.setup(FAKE_VERSION=version)
+    assert result.returncode == 1
+    assert version in result.stderr
+    assert "3.11 or 3.12" in result.stderr
+    assert "PYTHON" in result.stderr
+    assert not (clone.root / ".venv").exists()
+
+
+def test_refuses_what_is_no_python(clone):
+    result = clone.setup(PYTHON="/no/such/python")
+    assert result.returncode == 1
+    assert "/no/such/python" in result.stderr
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12"])
+def test_installs_torch_then_the_pins_then_the_project(clone, version):
+    assert clone.setup(FAKE_VERSION=version).returncode == 0
+    calls = [line for line in (clone.root / "calls").read_text().splitlines() if "pip" in line]
+    assert "torch==" in calls[0] and "--no-deps" not in calls[0]
+    assert "--requirement" in calls[1]
+    assert "--editable ." in calls[2]
+    assert all("--no-deps" in call for call in calls[1:])
+
+
+def test_does_nothing_the_second_time(clone):
+    clone.setup()
+    result = clone.setup()
+    assert result.returncode == 0
+    assert "up to date" in result.stderr
+    assert clone.installs() == 1
+
+
+@pytest.mark.parametrize("changed", ["requirements/pinned.txt", "setup.py", "packages"])
+def test_installs_again_when_an_input_or_a_package_changed(clone, changed):
+    clone.setup()
+    with (clone.root / changed).open("a") as file:
+        file.write("# changed\n")
+    assert clone.setup().returncode == 0
+    assert clone.installs() == 2
+
+
+def test_repairs_what_an_interruption_left(clone):
+    assert clone.setup(FAKE_PIP="1").returncode != 0
+    (clone.root / ".venv" / "half").touch()
+    result = clone.setup()
+    assert result.returncode == 0
+    assert "incomplete" in result.stderr
+    assert not (clone.root / ".venv" / "half").exists()
+    assert "up to date" in clone.setup().stderr
+
+
+@pytest.mark.parametrize("lost", ["bin/python", "bin/activate"])
+def test_repairs_a_venv_that_lost_a_part(clone, lost):
+    clone.setup()
+    (clone.root / ".venv" / lost).unlink()
+    assert clone.setup().returncode == 0
+    assert (clone.root / ".venv" / lost).exists()
+
+
+def test_makes_a_new_one_for_another_python(clone):
+    clone.setup()
+    other = clone.root / "python3.12"
+    other.write_text(FAKE_PYTHON.replace("FAKE_VERSION:-3.11", "FAKE_VERSION:-3.12"))
+    other.chmod(0o755)
+    result = clone.setup(PYTHON=str(other))
+    assert result.returncode == 0
+    assert "it is of Python 3.11" in result.stderr
+
+
+def test_fails_with_the_report_when_something_cannot_be_imported(clone):
+    assert clone.setup(FAKE_DOCTOR="1").returncode != 0
+    assert "up to date" not in clone.setup().stderr
+
+
+def test_help_and_unknown_options(clone):
+    assert "usage" in clone.setup("--help").stdout
+    result = clone.setup("--hlep")
+    assert result.returncode == 2
+    assert "--hlep" in result.stderr
+    assert not (clone.root / ".venv").exists()

@@ -1,0 +1,96 @@
+"""scripts/test.sh with fake tools: what it runs, how it counts, and when it fails."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FAKE_PYTEST = """#!/bin/sh
+echo "pytest $*" >>calls
+case "$*" in *tests/b*) echo "$FAKE_LAST_LINE"; exit "$FAKE_STATUS" ;; esac
+echo "3 passed, 1 skipped in 0.1s"
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    for script in ("scripts/test.sh", ".ci/run"):
+        (tmp_path / script).parent.mkdir()
+        shutil.copy(ROOT / script, tmp_path / script)
+    (tmp_path / "scripts" / "setup.sh").write_text("echo setup >>calls\n")
+    tools = tmp_path / ".venv" / "bin"
+    tools.mkdir(parents=True)
+    for tool in ("ruff", "mypy", "shellcheck"):
+        (tools / tool).write_text(
+            f'#!/bin/sh\necho "{tool} $*" >>calls\nexit ${{FAKE_{tool}:-0}}\n'
+        )
+    (tools / "pytest").write_text(FAKE_PYTEST)
+    for path in tools.iterdir():
+        path.chmod(0o755)
+    for test in ("test_a.py", "b/test_b.py", "c/d/test_d.py", "data/text.txt"):
+        (tmp_path / "tests" / test).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tests" / test).touch()
+
+    def run(*arguments, last_line="2 passed in 9.0s", status=0, script="scripts/test.sh", **fakes):
+        environment = {"FAKE_LAST_LINE": last_line, "FAKE_STATUS": str(status), **fakes}
+        command = ["bash", script, *arguments]
+        environment = {**os.environ, **environment}
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+
+    run.calls = lambda: (tmp_path / "calls").read_text().splitlines()
+    return run
+
+
+def last_line(result):
+    return result.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("script", ["scripts/test.sh", ".ci/run"])
+def test_runs_every_check_and_every_folder_of_tests(run, script):
+    result = run(script=script)
+    assert result.returncode == 0
+    # 4 checks, 3 + 2 + 3 tests
+    assert last_line(result) == "12 passed, 0 failed, 2 skipped"
+    calls = run.calls()
+    assert calls[0] == "setup"
+    assert [call.split()[0] for call in calls[1:5]] == ["ruff", "ruff", "mypy", "shellcheck"]
+    assert "./scripts/test.sh" in calls[4] and "./.ci/run" in calls[4]
+    assert [call.split()[-1] for call in calls[5:]] == ["tests/test_a.py", "tests/b/", "tests/c/"]
+    assert all(f"\n{name} " in result.stdout for name in ("mypy", "tests/b", "tests/c", "total"))
+
+
+def test_failures_and_errors_are_summed(run):
+    result = run(last_line="2 failed, 1 passed, 4 xfailed, 3 errors in 1.0s", status=1)
+    assert result.returncode == 1
+    assert last_line(result) == "11 passed, 5 failed, 2 skipped"
+
+
+def test_a_crash_without_counts_is_a_failure(run):
+    result = run(last_line="Segmentation fault", status=139)
+    assert result.returncode == 1
+    assert last_line(result) == "10 passed, 1 failed, 2 skipped"
+
+
+@pytest.mark.parametrize("tool", ["mypy", "shellcheck"])
+def test_a_failed_check_does_not_stop_the_tests(run, tool):
+    result = run(**{f"FAKE_{tool}": "1"})
+    assert result.returncode == 1
+    assert last_line(result) == "11 passed, 1 failed, 2 skipped"
+
+
+def test_fast_leaves_out_slow_tests_and_may_leave_none(run):
+    result = run("--fast", last_line="4 deselected in 0.1s", status=5)
+    assert result.returncode == 0
+    assert last_line(result) == "10 passed, 0 failed, 2 skipped"
+    assert all("-m not slow" in call for call in run.calls() if call.startswith("pytest"))
+
+
+def test_unknown_option(run):
+    result = run("--fats")
+    assert result.returncode == 2
+    assert "--fast" in result.stderr
