@@ -14,17 +14,13 @@ from ..losses import LossOutput, compute_nll
 from ..losses.plan import chunk_ranges
 from .draws import ChunkDraws, Draws
 from .pointwise import Pointwise, build_pointwise
+from .precision import widen
 from .registry import Registry
 
 HEADS: Registry[type[Head]] = Registry(
     "head", common=("num_classes", "feature_dim", "embed_dim", "weight", "bias", "pointwise")
 )
 register_head = HEADS.register
-
-
-def widen(x: Tensor) -> Tensor:
-    """x in at least float32, where log-sum-exps and mixtures are computed."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 class Head(nn.Module):
@@ -60,7 +56,7 @@ class Head(nn.Module):
         super().__init__()
         self.num_classes = _at_least_one("num_classes", num_classes)
         self.feature_dim = _at_least_one("feature_dim", feature_dim)
-        self.embed_dim = _at_least_one("embed_dim", embed_dim or feature_dim)
+        self.embed_dim = _at_least_one("embed_dim", feature_dim if embed_dim is None else embed_dim)
         self.pointwise = build_pointwise(pointwise)
         if weight is None:
             weight = nn.Parameter(torch.empty(num_classes, self.embed_dim).uniform_(-0.1, 0.1))

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from .base import register_head, widen
+from .base import register_head
 from .draws import ChunkDraws, Draws, draw_mask, draw_noise_seed
 from .latents import Latents, probability
 from .logit_head import LogitHead
 from .pointwise import Pointwise
+from .precision import widen
 from .sigmoid_tree import is_power_of_two, mix
 
 
@@ -81,14 +82,14 @@ class Mixtape(Latents, LogitHead):
 
     def _make_gates(self, hidden_bias: bool, shared_bias: bool, class_bias: bool) -> None:
         gates = self.components - 1
-        if gates:
-            self.gate_shared = nn.Linear(self.feature_dim, gates, bias=shared_bias)
-        if gates and self.frequent:  # else nothing would ever use them
-            self.gate_hidden = nn.Linear(self.feature_dim, gates * self.gate_dim, bias=hidden_bias)
-            embed = torch.empty(self.frequent, self.gate_dim).uniform_(-0.1, 0.1)
-            self.gate_embed = nn.Parameter(embed)
-            if class_bias:
-                self.gate_bias = nn.Parameter(torch.zeros(self.frequent, gates))
+        if gates == 0:
+            return
+        self.gate_hidden = nn.Linear(self.feature_dim, gates * self.gate_dim, bias=hidden_bias)
+        self.gate_shared = nn.Linear(self.feature_dim, gates, bias=shared_bias)
+        embed = torch.empty(self.frequent, self.gate_dim).uniform_(-0.1, 0.1)
+        self.gate_embed = nn.Parameter(embed)
+        if class_bias:
+            self.gate_bias = nn.Parameter(torch.zeros(self.frequent, gates))
 
     def draw(self, leading: torch.Size, like: Tensor) -> Draws:
         draws = super().draw(leading, like)
@@ -104,55 +105,47 @@ class Mixtape(Latents, LogitHead):
     def tensors(self) -> dict[str, Tensor]:
         tensors = super().tensors()
         # two parts of W, so that neither's gradient is ever padded to the size of the whole
-        weight, bias = tensors.pop("weight"), tensors.get("bias")
+        weight = tensors.pop("weight")
         tensors["weight.frequent"], tensors["weight.rare"] = weight.split(self._split())
-        if self.gate_weight_norm and "gate_hidden.weight" in tensors:
+        for name in tensors.keys() & {"bias", "gate_bias"}:  # added to widened numbers
+            tensors[name] = widen(tensors[name])
+        if self.gate_weight_norm and self.components > 1:
             raw = tensors["gate_hidden.weight"]
             normed = raw / widen(raw).norm(dim=-1, keepdim=True).to(raw.dtype)
             tensors["gate_hidden.weight"] = self.gate_weight_norm * normed
-        return tensors if bias is None else tensors | {"bias": bias}
+        return tensors
 
     def chunk_logits(
         self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
     ) -> Tensor:
         contexts = self.contexts(features, tensors, draws)
-        if self.components > 1:
-            shared = self._shared_gate_logits(features, tensors)
+        leaves = widen(linear(contexts, tensors["weight.frequent"]))
+        if self.components == 1:
+            frequent, mixed = leaves.squeeze(1), contexts.squeeze(1)
         else:
-            shared = features.new_empty(features.size(0), 0)
-        parts = []
-        if self.frequent:
-            parts.append(self._frequent_logits(features, contexts, shared, tensors, draws))
-        if self.frequent < self.num_classes:
-            mixed = mix(widen(contexts), shared.unsqueeze(-1)).to(contexts.dtype)
-            parts.append(widen(linear(mixed, tensors["weight.rare"])))
-        logits = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+            shared = self._shared_gate_logits(features, tensors)
+            frequent = mix(leaves, self._class_gate_logits(features, shared, tensors, draws))
+            mixed = mix(widen(contexts), shared).to(contexts.dtype)
+        rare = widen(linear(mixed, tensors["weight.rare"]))
+        logits = torch.cat((frequent, rare), -1)
         bias = tensors.get("bias")
         return logits if bias is None else logits + bias
 
     def _shared_gate_logits(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        """u_k·g [n, K−1], widened."""
+        """u_k·g [n, K−1, 1], widened."""
         bias = tensors.get("gate_shared.bias")
-        return widen(linear(features, tensors["gate_shared.weight"], bias))
+        return widen(linear(features, tensors["gate_shared.weight"], bias)).unsqueeze(-1)
 
-    def _frequent_logits(
-        self,
-        features: Tensor,
-        contexts: Tensor,
-        shared: Tensor,
-        tensors: dict[str, Tensor],
-        draws: ChunkDraws,
+    def _class_gate_logits(
+        self, features: Tensor, shared: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
     ) -> Tensor:
-        """Σ_k π_{x,k} h_k·w_x [n, S], widened."""
-        leaves = widen(linear(contexts, tensors["weight.frequent"]))
-        if self.components == 1:
-            return leaves.squeeze(1)
+        """l_{x,k} of the frequent classes [n, K−1, S], widened."""
         hidden = linear(features, tensors["gate_hidden.weight"], tensors.get("gate_hidden.bias"))
         hidden = draws.dropout("gate", hidden.tanh()).unflatten(-1, (-1, self.gate_dim))
-        gates = widen(linear(hidden, tensors["gate_embed"])) + shared.unsqueeze(-1)
+        gates = widen(linear(hidden, tensors["gate_embed"])) + shared
         if "gate_bias" in tensors:
             gates = gates + tensors["gate_bias"].t()
-        return mix(leaves, draws.add_noise(gates))
+        return draws.add_noise(gates)
 
     def _split(self) -> list[int]:
         return [self.frequent, self.num_classes - self.frequent]

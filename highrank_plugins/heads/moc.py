@@ -5,9 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import linear
 
-from .base import register_head, widen
+from .base import register_head
 from .draws import ChunkDraws
 from .logit_head import LogitHead
+from .precision import widen
 from .prior_mixture import PriorMixture
 
 
@@ -23,7 +24,8 @@ class MixtureOfContexts(PriorMixture, LogitHead):
     ) -> Tensor:
         prior = self.log_prior(features, tensors).exp()
         contexts = self.contexts(features, tensors, draws)
-        mixed = (prior.unsqueeze(1) @ widen(contexts)).squeeze(1).to(contexts.dtype)
+        # no matrix product: autocast would run it in half precision
+        mixed = (prior.unsqueeze(-1) * widen(contexts)).sum(1).to(contexts.dtype)
         return linear(mixed, tensors["weight"], tensors.get("bias"))
 
     def floats_per_token(self) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from .base import Head, widen
+from .base import Head
 from .latents import Latents
 from .pointwise import Pointwise
+from .precision import widen
 
 
 class PriorMixture(Latents, Head):

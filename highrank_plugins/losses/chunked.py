@@ -53,7 +53,8 @@ class _Chunks:
     def __post_init__(self) -> None:
         enabled, dtype = self.autocast
         compute = dtype if enabled else self.plan.features.dtype
-        self.scale = HALF_SCALE if compute == torch.float16 else 1.0
+        known = self.plan.reduction == "none"  # the upstream gradient brings the trainer's scale
+        self.scale = HALF_SCALE if compute == torch.float16 and not known else 1.0
 
     def ranges(self) -> list[tuple[int, int]]:
         plan = self.plan
@@ -117,7 +118,9 @@ class _Chunks:
                 weights = None if upstream is None else upstream[start:stop]
                 total = (part[0] if weights is None else part[0] * weights).sum() * self.scale
             wanted = [t for t, need in zip([x, *tensors], needed, strict=True) if need]
-            grads = iter(torch.autograd.grad(total, wanted, allow_unused=True))
+            # the caller's autocast must not reach the backward pass
+            with torch.autocast(x.device.type, enabled=False):
+                grads = iter(torch.autograd.grad(total, wanted, allow_unused=True))
             for i, sum_ in enumerate(sums):
                 if sum_ is None:
                     continue
@@ -133,7 +136,11 @@ class _SumLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, chunks: _Chunks, *inputs: Tensor) -> tuple[Tensor, ...]:
-        parts, sums = chunks.gradients(list(ctx.needs_input_grad[1:]), inputs, None)
+        needed = list(ctx.needs_input_grad[1:])
+        parts, sums = chunks.gradients(needed, inputs, None)
+        if chunks.scale > 1 and not all(s is None or s.isfinite().all() for s in sums):
+            chunks.scale = 1.0  # overflow that no loss scaler could ever undo
+            parts, sums = chunks.gradients(needed, inputs, None)
         ctx.scale, ctx.dtypes = chunks.scale, [t.dtype for t in inputs]
         ctx.present = [s is not None for s in sums]
         ctx.save_for_backward(*(s for s in sums if s is not None))

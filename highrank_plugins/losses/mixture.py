@@ -27,7 +27,8 @@ def smoothed_mixture_nll(
     if values.is_cuda:  # looking for underflow would wait for the device
         return _in_log_domain(log_prior, values, target)
     components = values.detach().softmax(-1)
-    mixture = (log_prior.detach().exp().unsqueeze(1) @ components).squeeze(1)
+    with torch.autocast(values.device.type, enabled=False):  # the product stays in float32
+        mixture = (log_prior.detach().exp().unsqueeze(1) @ components).squeeze(1)
     if (
         mixture.numel()
         and mixture.min() < torch.finfo(mixture.dtype).tiny / torch.finfo(mixture.dtype).eps

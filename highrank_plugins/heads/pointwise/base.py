@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from ..precision import widen
 from ..registry import Registry
 
 POINTWISE: Registry[type[Pointwise]] = Registry("pointwise function")
@@ -20,8 +21,8 @@ class Pointwise(nn.Module):
     """
 
     def tensors(self) -> dict[str, Tensor]:
-        """What `apply_to` reads besides the logits. Default: the parameters themselves."""
-        return dict(self.named_parameters())
+        """What `apply_to` reads besides the logits. Default: the parameters, widened."""
+        return {name: widen(parameter) for name, parameter in self.named_parameters()}
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         """f(z) for logits of any shape, in their dtype; `tensors` as `tensors()` returns them."""

@@ -40,18 +40,19 @@ class MonotoneMLP(Pointwise):
         self.out_bias = nn.Parameter(torch.tensor(-float(bound)))
 
     def tensors(self) -> dict[str, Tensor]:
+        own = super().tensors()
         return {
-            "in_slopes": softplus(self.in_logits),
-            "in_bias": self.in_bias,
-            "heights": softplus(self.out_logits),
-            "out_bias": self.out_bias,
+            "in_slopes": softplus(own["in_logits"]),
+            "in_bias": own["in_bias"],
+            "heights": softplus(own["out_logits"]),
+            "out_bias": own["out_bias"],
         }
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         u, b, v, b_out = (
             tensors[name].to(z.dtype) for name in ("in_slopes", "in_bias", "heights", "out_bias")
         )
-        return torch.sigmoid(z.unsqueeze(-1) * u + b) @ v + b_out
+        return (torch.sigmoid(z.unsqueeze(-1) * u + b) * v).sum(-1) + b_out
 
 
 def _inverse_softplus(y: float) -> Tensor:

@@ -1,0 +1,117 @@
+"""CASES: every structure with every pointwise function, and every option that changes a number.
+
+A new structure is one line of STRUCTURES, a new pointwise function one line of POINTWISE.
+"""
+
+import itertools
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.heads import build_head, build_pointwise
+from tests.heads import oracle
+
+CLASSES, FEATURE_DIM, EMBED_DIM = 7, 4, 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A head by name: what `build` needs to make it, and the oracle to repeat it."""
+
+    head: str
+    pointwise: str = "identity"
+    bias: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
+    pointwise_options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        chosen = {**self.options, **self.pointwise_options}
+        words = [self.head, self.pointwise, *(f"{k}={v}" for k, v in chosen.items())]
+        return "-".join(words if self.bias else [*words, "bias=False"])
+
+    def build(self, *, classes: int = CLASSES, feature_dim: int = FEATURE_DIM,
+              dtype: torch.dtype = torch.float64, seed: int = 0, **more: Any):  # fmt: skip
+        """The head with random parameters, gates and slopes far from their initial values."""
+        embed_dim = feature_dim if self.head == "softmax" else EMBED_DIM
+        head = build_head(
+            self.head,
+            num_classes=classes,
+            feature_dim=feature_dim,
+            **{"embed_dim": embed_dim, "bias": self.bias, **self.options, **more},
+            pointwise=build_pointwise(self.pointwise, **self.pointwise_options),
+        ).to(dtype)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in head.parameters():
+                values = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter.copy_(0.8 * values)
+        return head.eval()
+
+    def with_options(self, **options: Any) -> "Case":
+        return replace(self, options={**self.options, **options})
+
+    def with_pointwise(self, pointwise: str, **options: Any) -> "Case":
+        return replace(self, pointwise=pointwise, pointwise_options=options)
+
+    def oracle_log_probs(self, arrays: oracle.Arrays, features: Any) -> Any:
+        return oracle.log_probs(
+            self.head, self.pointwise, arrays, features, self.options, self.pointwise_options
+        )
+
+
+SOFTMAX, MOC, MOS, MIXTAPE = STRUCTURES = [
+    Case("softmax"),
+    Case("moc", options={"components": 3}),
+    Case("mos", options={"components": 3}),
+    Case("mixtape", options={"components": 4, "frequent": 3, "gate_dim": 2}),
+]
+POINTWISE: list[tuple[str, dict[str, Any]]] = [
+    ("identity", {}),
+    ("sigsoftmax", {}),
+    ("gss", {"c": -0.3, "k": 1.7}),
+    ("gss", {"learn": True}),
+    ("plif", {"bound": 2.0, "knots": 8}),
+    ("monotone_mlp", {"units": 3}),
+]
+PRODUCT = [
+    Case(structure.head, pointwise, options=structure.options, pointwise_options=options)
+    for structure, (pointwise, options) in itertools.product(STRUCTURES, POINTWISE)
+]
+
+
+def _mixtape(pointwise: str = "identity", bias: bool = True, **options: Any) -> Case:
+    return Case("mixtape", pointwise, bias, {"frequent": 3, "gate_dim": 2, **options})
+
+
+VARIANTS = [
+    Case("softmax", "gss", bias=False),
+    Case("moc", bias=False, options={"components": 1}),
+    Case("mos", bias=False, options={"components": 1}),
+    Case("mos", "plif", bias=False, options={"components": 2}, pointwise_options={"knots": 31}),
+    _mixtape(bias=False, components=4),
+    _mixtape(components=2),
+    _mixtape("sigsoftmax", components=8),
+    _mixtape(frequent=0),
+    _mixtape(frequent=1),
+    _mixtape("gss", frequent=CLASSES),
+    _mixtape(frequent=CLASSES, bias=False, gate_dim=5),
+    _mixtape(gate_hidden_bias=True),
+    _mixtape(gate_shared_bias=True),
+    _mixtape(gate_class_bias=False),
+    _mixtape(gate_hidden_bias=True, gate_shared_bias=True, components=8),
+    _mixtape(gate_hidden_bias=True, gate_shared_bias=True, gate_class_bias=False, frequent=0),
+    _mixtape(gate_weight_norm=1.5),
+    Case("mixtape", options={"gate_dim": 2}),
+]
+CASES = PRODUCT + VARIANTS
+
+
+def arrays_of(head: torch.nn.Module) -> dict[str, Any]:
+    return {name: p.detach().double().numpy() for name, p in head.named_parameters()}
+
+
+def make_features(*leading: int, feature_dim: int = FEATURE_DIM, seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*leading, feature_dim, generator=generator, dtype=torch.float64)

@@ -1,0 +1,92 @@
+"""Wrong options and tensors: a ValueError that names the thing, its value and the way out."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from highrank_plugins.heads import build_head, build_pointwise, head_options, pointwise_options
+from tests.heads.cases import STRUCTURES, make_features
+
+SIZES = {"num_classes": 10, "feature_dim": 4}
+
+HEADS = [
+    # name, options, what the message says
+    ("mixtpae", {}, ["mixtpae", "did you mean 'mixtape'", "moc, mos, softmax"]),
+    ("gss", {}, ["gss", "softmax"]),
+    ("mixtape", {"freqent": 3}, ["freqent", "did you mean 'frequent'", "gate_dim"]),
+    ("softmax", {"components": 3}, ["components", "softmax"]),
+    ("softmax", {"embed_dim": 5}, ["embed_dim", "5", "4"]),
+    ("softmax", {"pointwise": "plfi"}, ["plfi", "did you mean 'plif'", "sigsoftmax"]),
+    ("mixtape", {"components": 3}, ["components", "power of two", "3"]),
+    ("mixtape", {"components": 6}, ["components", "power of two", "6"]),
+    ("mixtape", {"components": 0}, ["components", "0"]),
+    ("mixtape", {"frequent": 11}, ["frequent", "[0, 10]", "11"]),
+    ("mixtape", {"frequent": -1}, ["frequent", "[0, 10]", "-1"]),
+    ("mixtape", {"gate_dim": 0}, ["gate_dim", "0"]),
+    ("mixtape", {"gate_noise": -0.1}, ["gate_noise", "-0.1"]),
+    ("mixtape", {"gate_weight_norm": -1.0}, ["gate_weight_norm", "-1.0"]),
+    ("mixtape", {"gate_dropout": 1.0}, ["gate_dropout", "[0, 1)", "1.0"]),
+    ("moc", {"components": 0}, ["components", "0"]),
+    ("mos", {"components": -2}, ["components", "-2"]),
+    ("mos", {"dropout": 1.5}, ["dropout", "[0, 1)", "1.5"]),
+    ("mos", {"weight": nn.Parameter(torch.zeros(10, 5))}, ["weight", "(10, 4)", "(10, 5)"]),
+    ("moc", {"weight": nn.Parameter(torch.zeros(9, 4))}, ["weight", "(10, 4)", "(9, 4)"]),
+    ("softmax", {"num_classes": 0}, ["num_classes", "0"]),
+    ("softmax", {"feature_dim": 0}, ["feature_dim", "0"]),
+    ("mos", {"embed_dim": -3}, ["embed_dim", "-3"]),
+]
+
+POINTWISE = [
+    ("sigsoftmx", {}, ["sigsoftmx", "did you mean 'sigsoftmax'", "plif"]),
+    ("plif", {"knot": 3}, ["knot", "did you mean 'knots'"]),
+    ("gss", {"k": 0.0}, ["k", "> 0", "0.0"]),
+    ("gss", {"k": -1.0, "learn": True}, ["k", "> 0", "-1.0"]),
+    ("plif", {"bound": 0.0}, ["bound", "0.0"]),
+    ("plif", {"knots": 0}, ["knots", "0"]),
+    ("monotone_mlp", {"units": 0}, ["units", "0"]),
+    ("monotone_mlp", {"bound": -1.0}, ["bound", "-1.0"]),
+]
+
+
+def check_message(words, function, *args, **options):
+    with pytest.raises(ValueError, match=re.escape(words[0])) as error:
+        function(*args, **options)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize("name, options, words", HEADS, ids=str)
+def test_head(name, options, words):
+    check_message(words, build_head, name, **{**SIZES, **options})
+
+
+@pytest.mark.parametrize("name, options, words", POINTWISE, ids=str)
+def test_pointwise(name, options, words):
+    check_message(words, build_pointwise, name, **options)
+
+
+def test_names_are_checked_by_option_listings_too():
+    check_message(["mox", "did you mean 'mo"], head_options, "mox")
+    check_message(["pilf", "did you mean 'plif'"], pointwise_options, "pilf")
+
+
+def test_options_of_a_built_pointwise_function():
+    check_message(["k", "built"], build_pointwise, build_pointwise("gss"), k=3.0)
+
+
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+@pytest.mark.parametrize("shape", [(3, 5), (5,), ()], ids=str)
+def test_feature_size(case, shape):
+    features = torch.zeros(shape, dtype=torch.float64)
+    check_message(["features", "4", str(shape)], case.build(), features)
+    target = torch.zeros(shape[:-1], dtype=torch.long)
+    check_message(["features", "4", str(shape)], case.build().nll, features, target)
+
+
+def test_the_right_size_is_accepted():
+    """The other tests fail for the reason they give."""
+    for case in STRUCTURES:
+        assert case.build()(make_features(2)).shape == (2, 7)
+        build_head(case.head, **SIZES, weight=nn.Parameter(torch.zeros(10, 4)))

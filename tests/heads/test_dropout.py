@@ -1,0 +1,150 @@
+"""Dropout on contexts and gates, and gate noise, read back from log-probabilities.
+
+The heads are set so that one number behind the mixture decides a difference of log-probabilities;
+those do not depend on the normaliser.
+"""
+
+import math
+
+import pytest
+import torch
+
+from tests.heads.cases import MIXTAPE, MOC, MOS, STRUCTURES, make_features
+
+TANH = math.tanh(0.7)
+KINDS = [MOC.with_options(components=1), MOS.with_options(components=1),
+         MIXTAPE.with_options(components=1), MIXTAPE]  # fmt: skip
+FEATURES = torch.ones(40, 5, 4, dtype=torch.float64)
+
+
+def show_contexts(case, **options):
+    """A head of 30 classes with log P_x - log P_29 = h_x for x < 29, h = tanh(0.7) everywhere."""
+    head = case.build(classes=30, embed_dim=30, dropout=0.4, **options)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.zero_()
+        head.weight.copy_(torch.eye(30))
+        head.weight[29] = 0
+        head.latent.bias.fill_(0.7)
+        if head.components > 1:  # only the first component counts
+            head.gate_bias.fill_(100.0)
+            head.gate_shared.weight.fill_(100.0)
+    return head.train()
+
+
+def contexts(head, features=FEATURES):
+    log_probs = head(features).detach()
+    return log_probs[..., :29] - log_probs[..., 29:]
+
+
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_contexts_are_dropped_and_scaled(case):
+    h = contexts(show_contexts(case))
+    dropped = h.abs() < 1e-9
+    assert float(dropped.double().mean()) == pytest.approx(0.4, abs=0.03)
+    torch.testing.assert_close(h[~dropped], torch.full_like(h[~dropped], TANH / 0.6))
+
+
+@pytest.mark.parametrize("case", KINDS, ids=str)
+@pytest.mark.parametrize("locked", [False, True])
+def test_locked_over_time(case, locked):
+    h = contexts(show_contexts(case, locked_dropout=locked))
+    assert torch.allclose(h, h[:1].expand_as(h)) == locked
+    assert not torch.allclose(h, h[:, :1].expand_as(h))  # never over the batch
+
+
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_off_in_evaluation(case):
+    h = contexts(show_contexts(case).eval())
+    torch.testing.assert_close(h, torch.full_like(h, TANH))
+
+
+REGULARISED = [
+    MOC.with_options(dropout=0.3),
+    MOS.with_options(dropout=0.3, locked_dropout=True),
+    MIXTAPE.with_options(dropout=0.3),
+    MIXTAPE.with_options(gate_dropout=0.3),
+    MIXTAPE.with_options(gate_noise=0.3),
+]
+
+
+@pytest.mark.parametrize("case", REGULARISED, ids=str)
+def test_same_seed_same_numbers(case):
+    head, features = case.build(), make_features(9, 2)
+
+    def sample(seed):
+        torch.manual_seed(seed)
+        return head.train()(features)
+
+    first, again, other = sample(3), sample(3), sample(4)
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other)
+    assert torch.equal(head.eval()(features), head(features))
+
+
+@pytest.mark.parametrize("case", REGULARISED, ids=str)
+def test_numbers_do_not_depend_on_gradients(case):
+    """Without gradients a long batch is computed in parts: the masks are the same."""
+    head, features = case.build().train(), make_features(70, 3)
+    head.floats_per_token = lambda: 10**7
+    torch.manual_seed(3)
+    want = head(features).detach()
+    torch.manual_seed(3)
+    with torch.no_grad():
+        got = head(features)
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+def show_gates(**options):
+    """A mixtape of two components with h = +-tanh(0.7) whose own gate logits l_x (x < S = 20) can
+    be read from log P_x - log P_39; the shared gate is 0."""
+    head = MIXTAPE.build(classes=40, embed_dim=1, components=2, frequent=20, gate_dim=1, **options)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.zero_()
+        head.weight.fill_(1.0)
+        head.latent.bias.copy_(torch.tensor([0.7, -0.7]))
+        head.gate_hidden.weight.fill_(0.25)  # t = tanh(1)
+        head.gate_embed.fill_(1.0)
+    return head.train()
+
+
+def gate_logits(head, features=FEATURES):
+    log_probs = head(features).detach()
+    mixed = (log_probs - log_probs[..., 39:]) / TANH  # 2 sigmoid(l) - 1
+    return torch.logit((mixed + 1) / 2)
+
+
+def test_gate_dropout():
+    own, rare = gate_logits(show_gates(gate_dropout=0.25)).split(20, dim=-1)
+    dropped = own.abs() < 1e-9
+    assert float(dropped[..., 0].double().mean()) == pytest.approx(0.25, abs=0.1)
+    kept = own[~dropped]
+    torch.testing.assert_close(kept, torch.full_like(kept, math.tanh(1.0) / 0.75))
+    assert torch.equal(dropped, dropped[..., :1].expand_as(dropped))  # t is shared by the classes
+    assert rare.abs().max() < 1e-9
+
+
+def test_gate_noise():
+    own, rare = gate_logits(show_gates(gate_noise=0.5)).split(20, dim=-1)
+    noise = own - math.tanh(1.0)
+    assert float(noise.std()) == pytest.approx(0.5, rel=0.05)
+    assert float(noise.mean()) == pytest.approx(0.0, abs=0.03)
+    rows = noise.flatten(0, 1)
+    assert torch.unique(rows[:, 0]).numel() == len(rows)  # every token its own
+    assert float((rows[:, 0] - rows[:, 1]).abs().min()) > 0  # every class its own
+    assert rare.abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("option", ["gate_noise", "gate_dropout"])
+def test_gates_are_quiet_in_evaluation(option):
+    own = gate_logits(show_gates(**{option: 0.5}).eval())[..., :20]
+    torch.testing.assert_close(own, torch.full_like(own, math.tanh(1.0)))
+
+
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_no_dropout_leaves_the_random_state_alone(case):
+    head = case.build().train()
+    before = torch.get_rng_state()
+    head(make_features(3))
+    assert torch.equal(torch.get_rng_state(), before)

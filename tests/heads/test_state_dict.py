@@ -1,0 +1,105 @@
+"""Names and shapes of parameters, frozen: checkpoints depend on them."""
+
+import pytest
+
+from highrank_plugins.heads import (
+    build_head,
+    build_pointwise,
+    head_names,
+    head_options,
+    pointwise_names,
+    pointwise_options,
+)
+
+M, F, D = 10, 6, 5
+OUTPUT = {"weight": (M, D), "bias": (M,)}
+LATENT = {"latent.weight": (4 * D, F), "latent.bias": (4 * D,)}
+PRIOR = {"prior.weight": (4, F)}
+GATES = {"gate_hidden.weight": (3 * 2, F), "gate_shared.weight": (3, F), "gate_embed": (7, 2),
+         "gate_bias": (7, 3)}  # fmt: skip
+MIXTAPE = {"embed_dim": D, "components": 4, "frequent": 7, "gate_dim": 2}
+
+STRUCTURES = [
+    ("softmax", {}, {"weight": (M, F), "bias": (M,)}),
+    ("softmax", {"bias": False}, {"weight": (M, F)}),
+    ("moc", {"embed_dim": D, "components": 4}, OUTPUT | PRIOR | LATENT),
+    ("mos", {"embed_dim": D, "components": 4}, OUTPUT | PRIOR | LATENT),
+    ("mos", {"components": 1, "bias": False},
+     {"weight": (M, F), "prior.weight": (1, F), "latent.weight": (F, F), "latent.bias": (F,)}),
+    ("mixtape", MIXTAPE, OUTPUT | LATENT | GATES),
+    ("mixtape", {**MIXTAPE, "gate_hidden_bias": True, "gate_shared_bias": True},
+     OUTPUT | LATENT | GATES | {"gate_hidden.bias": (6,), "gate_shared.bias": (3,)}),
+    ("mixtape", {**MIXTAPE, "gate_class_bias": False, "bias": False},
+     {"weight": (M, D)} | LATENT | {n: s for n, s in GATES.items() if n != "gate_bias"}),
+    ("mixtape", {**MIXTAPE, "gate_weight_norm": 2.0}, OUTPUT | LATENT | GATES),
+    ("mixtape", {**MIXTAPE, "frequent": 0},
+     OUTPUT | LATENT | GATES | {"gate_embed": (0, 2), "gate_bias": (0, 3)}),
+]  # fmt: skip
+
+POINTWISE = [
+    ("identity", {}, {}),
+    ("sigsoftmax", {}, {}),
+    ("gss", {}, {}),
+    ("gss", {"learn": True}, {"c": (), "log_k": ()}),
+    ("plif", {"knots": 9}, {"slope_logits": (9,)}),
+    ("plif", {"knots": 9, "freeze": True}, {"slope_logits": (9,)}),
+    ("monotone_mlp", {"units": 3},
+     {"in_logits": (3,), "in_bias": (3,), "out_logits": (3,), "out_bias": ()}),
+]  # fmt: skip
+
+DROPOUTS = {"dropout": 0.0, "locked_dropout": False}
+HEAD_OPTIONS = {
+    "softmax": {},
+    "moc": {"components": 15, **DROPOUTS},
+    "mos": {"components": 15, **DROPOUTS},
+    "mixtape": {"components": 4, "frequent": None, "gate_dim": 64, **DROPOUTS, "gate_dropout": 0.0,
+                "gate_noise": 0.0, "gate_weight_norm": 0.0, "gate_hidden_bias": False,
+                "gate_shared_bias": False, "gate_class_bias": True},
+}  # fmt: skip
+POINTWISE_OPTIONS = {
+    "identity": {},
+    "sigsoftmax": {},
+    "gss": {"c": -1.5, "k": 2.5, "learn": False},
+    "plif": {"bound": 20.0, "knots": 100_000, "init_sd": 1.0, "freeze": False},
+    "monotone_mlp": {"units": 16, "bound": 20.0},
+}
+
+
+def shapes(module):
+    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+
+
+@pytest.mark.parametrize("name, options, want", STRUCTURES, ids=str)
+def test_structure(name, options, want):
+    assert shapes(build_head(name, num_classes=M, feature_dim=F, **options)) == want
+
+
+@pytest.mark.parametrize("name, options, want", POINTWISE, ids=str)
+def test_pointwise(name, options, want):
+    pointwise = build_pointwise(name, **options)
+    assert shapes(pointwise) == want
+    head = build_head("softmax", num_classes=M, feature_dim=F, pointwise=pointwise)
+    assert head.pointwise is pointwise
+    extra = {f"pointwise.{parameter}": shape for parameter, shape in want.items()}
+    assert shapes(head) == {"weight": (M, F), "bias": (M,)} | extra
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_frozen_plif_is_not_trained(freeze):
+    assert build_pointwise("plif", knots=9, freeze=freeze).slope_logits.requires_grad != freeze
+
+
+def test_options_and_defaults():
+    assert {name: head_options(name) for name in head_names()} == HEAD_OPTIONS
+    assert {name: pointwise_options(name) for name in pointwise_names()} == POINTWISE_OPTIONS
+
+
+def test_default_number_of_frequent_classes():
+    head = build_head("mixtape", num_classes=11, feature_dim=F)
+    assert head.gate_embed.shape == (5, 64)
+
+
+@pytest.mark.parametrize("embed_dim", [None, F])
+def test_sizes(embed_dim):
+    head = build_head("mos", num_classes=M, feature_dim=F, embed_dim=embed_dim, bias=False)
+    assert (head.num_classes, head.feature_dim, head.embed_dim, head.bias) == (M, F, F, None)

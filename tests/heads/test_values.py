@@ -1,0 +1,55 @@
+"""Log-probabilities against the NumPy oracle, in float64 to 1e-9."""
+
+import numpy as np
+import pytest
+import torch
+
+from highrank_plugins.heads import head_names, pointwise_names
+from tests.heads.cases import CASES, POINTWISE, STRUCTURES, arrays_of, make_features
+
+
+def check(case, head, features):
+    got = head(features)
+    assert got.dtype == torch.float64
+    want = case.oracle_log_probs(arrays_of(head), features.numpy())
+    np.testing.assert_allclose(got.detach().numpy(), want, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_log_probs(case):
+    check(case, case.build(), make_features(5))
+
+
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+@pytest.mark.parametrize("leading", [(), (1,), (3, 2), (2, 1, 3), (0,), (2, 0)], ids=str)
+def test_any_leading_dimensions(case, leading):
+    check(case, case.build(), make_features(*leading))
+
+
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_non_contiguous_features(case):
+    features = make_features(3, 4).transpose(0, 1)
+    assert not features.is_contiguous()
+    check(case, case.build(), features)
+    check(case, case.build(), make_features(5, feature_dim=8)[:, ::2])
+
+
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_log_probs_is_forward(case):
+    head, features = case.build(), make_features(5)
+    assert torch.equal(head(features), head.log_probs(features))
+
+
+def test_every_registered_name_is_a_case():
+    assert head_names() == sorted({case.head for case in STRUCTURES})
+    assert pointwise_names() == sorted({name for name, _ in POINTWISE})
+
+
+@pytest.mark.parametrize("x", [-1e3, -60.0, -19.9, 19.9, 20.5, 37.0, 1e3])
+def test_softplus_does_not_turn_linear(x):
+    """torch's own softplus is 2e-9 off above 20."""
+    case = next(c for c in CASES if c.head == "softmax" and c.pointwise == "sigsoftmax")
+    head = case.build()
+    with torch.no_grad():
+        head.bias.add_(torch.linspace(0, x, len(head.bias)))
+    check(case, head, make_features(3))

@@ -1,0 +1,66 @@
+"""Wrong arguments of `nll`: a ValueError that names the argument, its value and what is allowed."""
+
+import pytest
+import torch
+
+from tests.heads.cases import STRUCTURES, make_features
+from tests.losses.levels import CLASSES
+
+LONG = torch.long
+CALLS = [
+    # changed arguments, what the message says
+    ({"impl": "chuncked"}, ["impl", "chuncked", "did you mean 'chunked'", "auto, reference"]),
+    ({"impl": "quantum"}, ["impl", "quantum", "auto, reference, chunked"]),
+    ({"reduction": "mean"}, ["reduction", "mean", "none, sum"]),
+    ({"reduction": "sums"}, ["reduction", "did you mean 'sum'"]),
+    ({"label_smoothing": 1.0}, ["label_smoothing", "[0, 1)", "1.0"]),
+    ({"label_smoothing": -0.1}, ["label_smoothing", "[0, 1)", "-0.1"]),
+    ({"label_smoothing": float("nan")}, ["label_smoothing", "[0, 1)", "nan"]),
+    ({"target": torch.tensor([0, CLASSES, 1])}, ["target", f"{CLASSES}", f"[0, {CLASSES})"]),
+    ({"target": torch.tensor([0, 99, 1]), "impl": "reference"}, ["target", "99", "[0, 13)"]),
+    ({"target": torch.tensor([-100, 0, 1])}, ["target", "-100", f"[0, {CLASSES})", "ignore_index"]),
+    ({"target": torch.tensor([-1, 0, -100]), "ignore_index": -100}, ["target", "-1"]),
+    ({"target": torch.zeros(2, dtype=LONG)}, ["target", "(3,)", "(2,)"]),
+    ({"target": torch.zeros(3, 1, dtype=LONG)}, ["target", "(3,)", "(3, 1)"]),
+    ({"target": torch.zeros(3)}, ["target", "int64", "float32"]),
+    ({"target": torch.zeros(3, dtype=torch.int32)}, ["target", "int64", "int32"]),
+    ({"weight": torch.ones(2)}, ["weight", "(3,)", "(2,)"]),
+    ({"weight": torch.ones(())}, ["weight", "(3,)", "()"]),
+    ({"memory": 8}, ["memory", "8 bytes", "one token"]),
+    ({"memory": 0}, ["memory", "0 bytes", "one token"]),
+    ({"features": torch.zeros(3, 5)}, ["features", "4", "(3, 5)"]),
+]
+
+
+def call(case, **changed):
+    arguments = {"features": make_features(3), "target": torch.tensor([0, 1, 2]), **changed}
+    return case.build(classes=CLASSES).nll(**arguments)
+
+
+@pytest.mark.parametrize("changed, words", CALLS, ids=lambda x: "+".join(x))
+def test_message(changed, words):
+    for case in STRUCTURES:
+        with pytest.raises(ValueError, match=f"^{words[0]}") as error:
+            call(case, **changed)
+        for word in words:
+            assert word in str(error.value)
+
+
+def test_the_message_about_memory_says_how_much_is_needed():
+    for case in STRUCTURES:
+        with pytest.raises(ValueError, match="memory") as error:
+            call(case, memory=8)
+        needed = max(int(word.rstrip(";")) for word in str(error.value).split()
+                     if word.rstrip(";").isdigit())  # fmt: skip
+        assert call(case, memory=needed).loss.shape == (3,)
+        with pytest.raises(ValueError, match="one token"):
+            call(case, memory=needed - 1)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+def test_an_ignored_target_may_be_anything(reduction):
+    for case in STRUCTURES:
+        for outside in (-100, CLASSES + 5):
+            out = call(case, target=torch.tensor([0, outside, 2]), ignore_index=outside,
+                       reduction=reduction)  # fmt: skip
+            assert torch.isfinite(out.loss).all()

@@ -1,0 +1,60 @@
+"""Finite differences, and what happens to gradients of gradients."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+from tests.heads.cases import STRUCTURES, make_features
+from tests.losses.levels import memory_for
+
+TARGET, WEIGHT = torch.tensor([4, 1, 4]), torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)
+CASES = [s.with_pointwise(name, **options) for s, (name, options) in zip(
+    STRUCTURES, [("monotone_mlp", {"units": 2}), ("plif", {"knots": 6, "bound": 3.0}),
+                 ("gss", {"learn": True}), ("identity", {})], strict=True)]  # fmt: skip
+
+
+def loss_of(head, impl, reduction):
+    """The loss as a function of the features and every parameter."""
+    names = [name for name, _ in head.named_parameters()]
+
+    def function(features, *parameters):
+        options = {"weight": WEIGHT, "label_smoothing": 0.2, "impl": impl, "reduction": reduction}
+        if impl == "chunked":
+            options["memory"] = memory_for(head, 2)
+        call = torch.func.functional_call
+        return call(NLL(head), {f"head.{n}": p for n, p in zip(names, parameters, strict=True)},
+                    (features,), options)  # fmt: skip
+
+    return function, (make_features(3).requires_grad_(), *head.parameters())
+
+
+class NLL(torch.nn.Module):
+    def __init__(self, head):
+        super().__init__()
+        self.head = head
+
+    def forward(self, features, **options):
+        return self.head.nll(features, TARGET, **options).loss
+
+
+@pytest.mark.parametrize("impl, reduction", [("reference", "none"), ("reference", "sum"),
+                                             ("chunked", "none"), ("chunked", "sum")])  # fmt: skip
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_gradcheck(case, impl, reduction):
+    function, inputs = loss_of(case.build(), impl, reduction)
+    assert gradcheck(function, inputs)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_reference_is_differentiable_twice(case):
+    function, inputs = loss_of(case.build(), "reference", "sum")
+    assert gradgradcheck(function, inputs)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_chunked_refuses_gradients_of_gradients(case, reduction):
+    head, features = case.build(), make_features(3).requires_grad_()
+    loss = head.nll(features, TARGET, impl="chunked", reduction=reduction).loss.sum()
+    with pytest.raises(RuntimeError, match="impl='reference'"):
+        torch.autograd.grad(loss, features, create_graph=True)[0].sum().backward()

@@ -1,0 +1,131 @@
+"""float16 and bfloat16: error against float64 at most twice the reference's own."""
+
+import pytest
+import torch
+
+from tests.heads.cases import MIXTAPE, MOC, MOS, SOFTMAX, STRUCTURES, make_features
+from tests.losses.levels import memory_for, run
+
+HALF = [torch.float16, torch.bfloat16]
+CLASSES, TOKENS, FEATURE_DIM, SEEDS = 50, 64, 16, 3
+TARGET = torch.arange(TOKENS) % 29
+CASES = [
+    *STRUCTURES,
+    SOFTMAX.with_pointwise("gss", learn=True),
+    MOC.with_pointwise("sigsoftmax"),
+    MOS.with_pointwise("plif", knots=50, bound=5.0),
+    MIXTAPE.with_pointwise("monotone_mlp", units=3),
+    MIXTAPE.with_options(gate_weight_norm=1.5),
+]
+
+
+def build(case, dtype, seed):
+    options = {} if case.head == "softmax" else {"embed_dim": 12}
+    if case.head == "mixtape":
+        options |= {"frequent": 30, "gate_dim": 8}
+    return case.build(classes=CLASSES, feature_dim=FEATURE_DIM, dtype=dtype, seed=seed, **options)
+
+
+def relative_errors(got, truth):
+    """Norm of the error over the norm of the truth; of every value, and of every gradient that is
+    not 0 by nature, as that of a constant added to all logits."""
+    pairs = {name: (got.values[name], truth.values[name]) for name in truth.values}
+    pairs |= {name: (got.gradients[name], truth.gradients[name]) for name in truth.gradients}
+    pairs = {name: (a.double(), b.double()) for name, (a, b) in pairs.items()}
+    return {name: (a - b).norm() / b.norm() for name, (a, b) in pairs.items() if b.norm() > 1e-9}
+
+
+def average_errors(case, dtype, reduction, autocast=False):
+    """Root mean square over a few heads of the errors of the reference and of the chunked loss,
+    with one token a chunk and with all of them in one."""
+    upstream = torch.linspace(-1, 2, TOKENS) if reduction == "none" else torch.tensor(1.7)
+    options = {"reduction": reduction, "upstream": upstream, "label_smoothing": 0.1}
+    errors = []
+    for seed in range(SEEDS):
+        head = build(case, dtype, seed)
+        features = make_features(TOKENS, feature_dim=FEATURE_DIM, seed=seed).to(dtype)
+        inputs = (features.requires_grad_(), TARGET)
+        runs = [run(head, *inputs, impl="reference", autocast=autocast, **options)]
+        for tokens in (1, TOKENS):
+            memory = memory_for(head, tokens)
+            runs.append(run(head, *inputs, memory=memory, autocast=autocast, **options))
+        for got in runs:
+            assert got.values["loss"].dtype == torch.float32
+            assert all(g.dtype == dtype for g in got.gradients.values())
+        truth = run(head.double(), features.detach().double().requires_grad_(), TARGET,
+                    impl="reference", **options)  # fmt: skip
+        errors.append([relative_errors(got, truth) for got in runs])
+    return [
+        {name: float(torch.stack([e[i][name] for e in errors]).square().mean().sqrt())
+         for name in errors[0][0]} for i in range(len(runs))
+    ]  # fmt: skip
+
+
+def check(errors, precision):
+    usual, *chunked = errors
+    for ours in chunked:
+        for name, error in usual.items():
+            # one rounding of the result more: plain torch may be lucky with a single number
+            assert ours[name] <= 2 * error + torch.finfo(precision).eps / 2, name
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_half(case, dtype, reduction):
+    check(average_errors(case, dtype, reduction), dtype)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_autocast(case, reduction):
+    check(average_errors(case, torch.float32, reduction, autocast=True), torch.bfloat16)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_autocast_does_not_reach_the_backward_pass(case):
+    """Sum computes gradients inside the caller's autocast, none after it: the same numbers."""
+    head = build(case, torch.float32, seed=0)
+    features = make_features(TOKENS, feature_dim=FEATURE_DIM).float().requires_grad_()
+    options = {"upstream": torch.tensor(1.0), "label_smoothing": 0.1, "autocast": True}
+    early = run(head, features, TARGET, reduction="sum", **options)
+    late = run(head, features, TARGET, reduction="none", **options)
+    torch.testing.assert_close(early.gradients, late.gradients, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+def test_small_gradients_survive_in_float16(reduction):
+    """Class 1 has probability 2e-8. Its gradient is below float16's least number, 6e-8, before the
+    loss scale of 128 multiplies it, and well above afterwards."""
+    head = SOFTMAX.build(classes=3, feature_dim=2, dtype=torch.float16)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.copy_(torch.tensor([0.0, -17.72, -1.0]))
+    features = torch.tensor([[1.0, -0.5]], dtype=torch.float16, requires_grad=True)
+    options = {"reduction": reduction, "upstream": torch.tensor(128.0)}
+    target = torch.tensor([0])
+    usual = run(head, features, target, impl="reference", **options)
+    got = run(head, features, target, impl="chunked", **options)
+    truth = run(head.double(), features.detach().double(), target, impl="reference", **options)
+    for name in ("weight", "bias"):
+        want = truth.gradients[name][1]
+        assert 1e-6 < want.abs().max() < 4e-6
+        ours, theirs = (o.gradients[name][1].double() for o in (got, usual))
+        assert ours.abs().min() > 0
+        assert (ours - want).norm() <= 2 * (theirs - want).norm() + 1e-9, name
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+def test_large_gradients_do_not_overflow_in_float16(reduction):
+    """600 tokens of one class: the sum over tokens, 1800, fits; 128 times it would not."""
+    head = SOFTMAX.build(classes=3, feature_dim=2, dtype=torch.float16)
+    features = torch.full((600, 2), 3.0, dtype=torch.float16, requires_grad=True)
+    target = torch.zeros(600, dtype=torch.long)
+    with torch.no_grad():
+        head.bias[0] = -20.0
+    options = {"reduction": reduction, "upstream": torch.tensor(1.0)}
+    usual = run(head, features, target, impl="reference", **options)
+    got = run(head, features, target, impl="chunked", **options)
+    assert torch.isfinite(usual.gradients["weight"]).all()
+    for name, gradient in usual.gradients.items():
+        torch.testing.assert_close(got.gradients[name], gradient, rtol=2e-3, atol=1e-3)

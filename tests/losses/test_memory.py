@@ -1,0 +1,53 @@
+"""No level but the reference holds N × M numbers: the largest tensor made in a training step."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from tests.heads.cases import STRUCTURES, make_features
+from tests.losses.levels import memory_for, run
+
+CLASSES, TOKENS = 500, 400
+TARGET = torch.arange(TOKENS)
+
+
+class Largest(TorchDispatchMode):
+    """Entries of the largest tensor that any operation returned."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        sizes = [t.numel() for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        self.numel = max([self.numel, *sizes])
+        return result
+
+
+def largest(case, **options):
+    head = case.build(classes=CLASSES, dtype=torch.float32)
+    features = make_features(TOKENS).float().requires_grad_()
+    with Largest() as seen:
+        run(head, features, TARGET, upstream=torch.tensor(0.7), label_smoothing=0.1,
+            memory=memory_for(head, 5), **options)  # fmt: skip
+    return seen.numel
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_largest_tensor(case, reduction):
+    whole = CLASSES * TOKENS
+    assert largest(case, impl="reference", reduction=reduction) >= whole
+    # ten float32 tokens fit, with K components each
+    components = case.options.get("components", 1)
+    assert largest(case, impl="chunked", reduction=reduction) <= 10 * components * CLASSES
+
+
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_log_probs_without_gradients_hold_one_softmax_per_token(case):
+    """They are N × M by nature, but K times that only for a chunk."""
+    head = case.build(classes=CLASSES, dtype=torch.float32)
+    head.floats_per_token = lambda: 2**20
+    with Largest() as seen, torch.no_grad():
+        head(make_features(TOKENS).float())
+    assert seen.numel == CLASSES * TOKENS

@@ -1,0 +1,84 @@
+"""The reference loss against the formula: NumPy's oracle, and fairseq's smoothing by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.heads import oracle
+from tests.heads.cases import SOFTMAX, STRUCTURES, make_features
+from tests.losses.levels import CLASSES, FULL, IGNORED, TARGET, TOKENS, WEIGHT
+
+LEVELS = ["reference", "chunked", "auto"]
+
+
+@pytest.mark.parametrize("impl", LEVELS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_against_the_oracle(case, smoothing, impl):
+    head, features = case.build(classes=CLASSES), make_features(TOKENS)
+    options = {**FULL, "label_smoothing": smoothing, "impl": impl}
+    log_p = head(features).detach().numpy()
+    loss, nll = oracle.losses(log_p, TARGET.numpy(), WEIGHT.numpy(), smoothing, IGNORED)
+
+    each = head.nll(features, TARGET, **options)
+    np.testing.assert_allclose(each.loss.detach().numpy(), loss, rtol=1e-9)
+    np.testing.assert_allclose(each.nll.numpy(), nll, rtol=1e-9)
+    total = head.nll(features, TARGET, reduction="sum", **options)
+    assert total.loss.shape == total.nll.shape == ()
+    assert total.loss.item() == pytest.approx(loss.sum(), rel=1e-9)
+    assert total.nll.item() == pytest.approx(nll.sum(), rel=1e-9)
+
+
+@pytest.mark.parametrize("impl", LEVELS)
+def test_smoothing_by_hand(impl):
+    """Probabilities 1/2, 1/4, 1/4 and smoothing 0.2: 0.1 for each wrong class, 0.8 - 0.1 + 0.1 for
+    the right one."""
+    head = SOFTMAX.build(classes=3, feature_dim=1)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.copy_(torch.tensor([2.0, 1.0, 1.0]).log())
+    features = make_features(1, feature_dim=1)
+    out = head.nll(features, torch.tensor([0]), label_smoothing=0.2, impl=impl)
+    assert out.loss.item() == pytest.approx((0.7 + 0.1) * math.log(2) + 0.2 * math.log(4))
+    assert out.nll.item() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("impl", LEVELS)
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_accuracy_counts(case, impl):
+    head, features = case.build(classes=CLASSES), make_features(TOKENS)
+    target = head(features).argmax(-1)
+    target[1] = (target[1] + 1) % CLASSES  # a miss
+    target[4] = CLASSES + 3  # ignored
+    options = {"ignore_index": CLASSES + 3, "accuracy": True, "impl": impl}
+    each = head.nll(features, target, **options).correct
+    assert each.dtype == torch.bool
+    assert each.tolist() == [n not in (1, 4) for n in range(TOKENS)]
+    total = head.nll(features, target, reduction="sum", **options).correct
+    assert total.shape == () and not total.is_floating_point() and int(total) == TOKENS - 2
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("impl", LEVELS)
+def test_only_the_loss_carries_gradients(impl, reduction):
+    head, features = STRUCTURES[2].build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    out = head.nll(features, TARGET, impl=impl, reduction=reduction)
+    assert out.correct is None
+    assert out.loss.requires_grad and not out.nll.requires_grad
+    torch.testing.assert_close(out.loss.detach(), out.nll)
+
+
+@pytest.mark.parametrize("impl", LEVELS)
+@pytest.mark.parametrize(
+    "given, want",
+    [("float64", "float64"), ("float32", "float32"), ("float16", "float32"),
+     ("bfloat16", "float32")],
+)  # fmt: skip
+def test_dtypes(given, want, impl):
+    given, want = getattr(torch, given), getattr(torch, want)
+    for case in STRUCTURES:
+        head, features = case.build(classes=CLASSES, dtype=given), make_features(TOKENS).to(given)
+        out = head.nll(features, TARGET, impl=impl, label_smoothing=0.1, weight=WEIGHT)
+        assert out.loss.dtype == out.nll.dtype == head(features).dtype == want

@@ -1,0 +1,87 @@
+"""Frozen parts, shared parts, and no gradients at all."""
+
+import itertools
+
+import pytest
+import torch
+
+from tests.heads.cases import STRUCTURES, make_features
+from tests.losses.levels import CLASSES, TARGET, TOKENS, assert_same, memory_for, run
+
+FROZEN = [
+    names
+    for n in range(1, 4)
+    for names in itertools.combinations(("weight", "bias", "features"), n)
+]
+
+
+def both(head, features, **options):
+    want = run(head, features, TARGET, impl="reference", label_smoothing=0.1, **options)
+    got = run(head, features, TARGET, memory=memory_for(head, 3), label_smoothing=0.1, **options)
+    assert_same(got, want)
+    return got
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("frozen", FROZEN, ids="+".join)
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_frozen(case, frozen, reduction):
+    head, features = case.build(classes=CLASSES), make_features(TOKENS)
+    tensors = {**dict(head.named_parameters()), "features": features}
+    for name, tensor in tensors.items():
+        tensor.requires_grad_(name not in frozen)
+    got = both(head, features, reduction=reduction)
+    assert got.gradients.keys() == tensors.keys() - set(frozen)
+
+
+@pytest.mark.parametrize("pointwise, options", [("plif", {"freeze": True, "knots": 9}),
+                                                ("gss", {"learn": True})])  # fmt: skip
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_only_some_pointwise_functions_are_trained(case, pointwise, options):
+    head = case.with_pointwise(pointwise, **options).build(classes=CLASSES)
+    got = both(head, make_features(TOKENS), reduction="sum")
+    trained = {name for name in got.gradients if name.startswith("pointwise.")}
+    assert trained == ({"pointwise.c", "pointwise.log_k"} if pointwise == "gss" else set())
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_no_grad(case, reduction):
+    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    want = run(head, features, TARGET, impl="reference", reduction=reduction)
+    with torch.no_grad():
+        got = both(head, features, reduction=reduction)
+        assert not head.nll(features, TARGET, reduction=reduction).loss.requires_grad
+    assert not got.gradients
+    smoothed = run(head, features, TARGET, reduction=reduction, label_smoothing=0.1)
+    torch.testing.assert_close(got.values["nll"], want.values["nll"])
+    torch.testing.assert_close(got.values["loss"], smoothed.values["loss"])
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_tied_weight_used_elsewhere_too(case, reduction):
+    """The matrix is also the embedding that makes the features, and decays."""
+    gradients = []
+    for impl in ("reference", "chunked"):
+        weight = torch.nn.Parameter(make_features(CLASSES, feature_dim=4))
+        head = case.build(classes=CLASSES, weight=weight, embed_dim=4)
+        features = torch.nn.functional.embedding(torch.arange(TOKENS), weight).tanh()
+        out = head.nll(features, TARGET, impl=impl, reduction=reduction, label_smoothing=0.1)
+        (2.5 * out.loss.sum() + (weight**3).sum()).backward()
+        assert head.weight is weight
+        gradients.append(weight.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_gradients_accumulate(case):
+    """Two batches before a step give the sum of their gradients, each with its own upstream."""
+    head, sums = case.build(classes=CLASSES), []
+    for impl in ("reference", "chunked"):
+        head.zero_grad()
+        first = head.nll(make_features(TOKENS), TARGET, impl=impl, reduction="sum").loss
+        second = head.nll(make_features(TOKENS, seed=8), TARGET, impl=impl, reduction="sum").loss
+        (0.3 * first - 1.7 * second).backward()
+        sums.append({name: p.grad.clone() for name, p in head.named_parameters()})
+    torch.testing.assert_close(*sums, rtol=1e-9, atol=1e-11)
