@@ -1,0 +1,1 @@
+"""fairseq criterions that ask the model for its loss."""

@@ -1,0 +1,58 @@
+"""Label-smoothed cross-entropy that the model computes in its forward pass."""
+
+from fairseq import utils
+from fairseq.criterions import register_criterion
+from fairseq.criterions.label_smoothed_cross_entropy import (
+    LabelSmoothedCrossEntropyCriterion,
+    LabelSmoothedCrossEntropyCriterionConfig,
+)
+from torch import Tensor
+
+
+@register_criterion("highrank_cross_entropy", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
+class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
+    """fairseq's ``label_smoothed_cross_entropy``, the same numbers with the memory of a chunk.
+
+    Label smoothing is 0 unless given. The head never holds all log-probabilities at once.
+    """
+
+    def forward(self, model, sample, reduce=True):
+        """Loss, sample size and logging output of one batch.
+
+        Raises:
+            ValueError: the model has no head.
+        """
+        if not getattr(model, "computes_loss", False):
+            raise ValueError(
+                "--criterion highrank_cross_entropy needs a model with a head (--arch "
+                "transformer_<head> and the like); for others there is label_smoothed_cross_entropy"
+            )
+        target = self.scored_target(sample["target"])
+        out = model(
+            **sample["net_input"],
+            target=target,
+            label_smoothing=self.eps,
+            ignore_index=self.padding_idx,
+            reduction="sum" if reduce else "none",
+            accuracy=self.report_accuracy,
+        )
+        sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
+        logging_output = {
+            "loss": out.loss.data,
+            "nll_loss": out.nll.data,
+            "ntokens": sample["ntokens"],
+            "nsentences": target.size(0),
+            "sample_size": sample_size,
+        }
+        if self.report_accuracy:
+            logging_output["n_correct"] = utils.item(out.correct.sum())
+            logging_output["total"] = utils.item(target.ne(self.padding_idx).sum())
+        return out.loss, sample_size, logging_output
+
+    def scored_target(self, target: Tensor) -> Tensor:
+        """Targets with the first ``--ignore-prefix-size`` of each row ignored."""
+        if self.ignore_prefix_size == 0:
+            return target
+        target = target.clone()
+        target[:, : self.ignore_prefix_size] = self.padding_idx
+        return target

@@ -1,0 +1,1 @@
+"""fairseq models: a stock trunk whose output layer is a head. fairseq imports every file here."""

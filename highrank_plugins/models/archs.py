@@ -1,0 +1,124 @@
+"""Architectures: every token of a head on every stock preset of a trunk.
+
+``transformer_mos_iwslt_de_en`` is fairseq's ``transformer_iwslt_de_en`` with the head ``mos``.
+"""
+
+import logging
+from argparse import Namespace
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+from fairseq.models import (
+    ARCH_CONFIG_REGISTRY,
+    ARCH_MODEL_INV_REGISTRY,
+    register_model_architecture,
+)
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from highrank_plugins.heads import head_names, pointwise_names
+
+from .flat_config import field_types, stock_defaults
+from .head_choice import choose_head
+
+logger = logging.getLogger(__name__)
+
+# adaptive softmax and input split the vocabulary matrix that a head needs whole
+ADAPTIVE_OFF = {
+    "adaptive_softmax_cutoff": None,
+    "adaptive_input": False,
+    "adaptive_input_cutoff": None,
+    "tie_adaptive_weights": False,
+    "tie_adaptive_proj": False,
+}
+PAIRS = [("mos", "plif"), ("mos", "sigsoftmax")]
+
+
+def tokens() -> dict[str, dict]:
+    """What may follow ``transformer_`` and the like, with the head it stands for."""
+    found = {name: {"head": name} for name in head_names()}
+    for name in pointwise_names():
+        if name != "identity":
+            found[name] = {"head": "softmax", "head_pointwise": name}
+    for head, name in PAIRS:
+        found[f"{head}_{name}"] = {"head": head, "head_pointwise": name}
+    return found
+
+
+def register_archs(model: str, stock_model: str, fill: Callable) -> None:
+    """Register every token on every preset of ``stock_model``.
+
+    Args:
+        model: our registered model.
+        fill: ``fill(config, stock_arch, head)`` completes a configuration in place.
+    """
+    for stock in list(ARCH_MODEL_INV_REGISTRY[stock_model]):
+        for token, head in tokens().items():
+            name = f"{stock_model}_{token}{stock.removeprefix(stock_model)}"
+            register_model_architecture(model, name)(partial(fill, stock_arch=stock, head=head))
+
+
+def fill_config(
+    config: Namespace | DictConfig, stock_arch: str, head: dict, config_class: type, trunk: dict
+) -> None:
+    """Give every unset option its value: the preset's, else fairseq's; for the head, see there.
+
+    Filling twice changes nothing. Explicit values stay.
+
+    Args:
+        config: changed in place.
+        stock_arch: fairseq's architecture.
+        head: the token's head options.
+        config_class: made by ``flat_config``.
+        trunk: defaults of head options on this trunk.
+    Raises:
+        ValueError: adaptive softmax or input asked for; see also ``choose_head``.
+    """
+    given = {k: v for k, v in _items(config).items() if v is not None}
+    _reject_adaptive(given)
+    preset = Namespace(**given)
+    ARCH_CONFIG_REGISTRY[stock_arch](preset)
+    _drop_adaptive(preset, stock_arch)
+    values = stock_defaults(config_class) | vars(preset) | choose_head(given, head, trunk)
+    types = field_types(config_class)
+    _update(config, {k: _cast(types[k], v) for k, v in values.items() if k in types})
+
+
+def _items(config: Namespace | DictConfig) -> dict:
+    if isinstance(config, DictConfig):
+        return OmegaConf.to_container(config, enum_to_str=True)
+    return vars(config)
+
+
+def _update(config: Namespace | DictConfig, values: dict) -> None:
+    if isinstance(config, Namespace):
+        vars(config).update(values)
+        return
+    with open_dict(config):
+        config.update(values)
+
+
+def _cast(kind: Any, value: Any) -> Any:
+    """fairseq's presets put False into integers, which OmegaConf refuses."""
+    return int(value) if kind is int and isinstance(value, bool) else value
+
+
+def _reject_adaptive(given: dict) -> None:
+    for name in ADAPTIVE_OFF:
+        if given.get(name):
+            raise ValueError(
+                f"--{name.replace('_', '-')}: a head needs the whole vocabulary matrix; leave "
+                "it out, or use a stock architecture"
+            )
+
+
+def _drop_adaptive(preset: Namespace, stock_arch: str) -> None:
+    used = [name for name in ADAPTIVE_OFF if getattr(preset, name, None)]
+    if used:
+        _log_once(f"{stock_arch}: off, since the head replaces them: {', '.join(used)}")
+    vars(preset).update(ADAPTIVE_OFF)
+
+
+@cache
+def _log_once(message: str) -> None:
+    logger.info(message)

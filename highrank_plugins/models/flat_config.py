@@ -1,0 +1,109 @@
+"""Flat fairseq dataclasses whose arch-controlled options are ``None`` until an arch fills them.
+
+fairseq's own dataclasses carry defaults, and so a YAML file that names an architecture silently
+gets the defaults instead. With ``None`` the command line, YAML and checkpoints all honour it.
+"""
+
+import dataclasses
+from argparse import Namespace
+from dataclasses import dataclass, field, fields, make_dataclass
+from typing import Any, Optional, Union, get_args, get_origin
+
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY
+from fairseq.models.transformer import transformer_config
+
+from .head_options import HeadOptions
+
+SECTIONS = {
+    "encoder": transformer_config.EncDecBaseConfig,
+    "decoder": transformer_config.DecoderConfig,
+    "quant_noise": transformer_config.QuantNoiseConfig,
+}
+# fairseq declares these otherwise than it uses them
+TYPES = {
+    "encoder_layers_to_keep": Optional[str],
+    "decoder_layers_to_keep": Optional[str],
+    "decoder_input_dim": Optional[int],
+    "decoder_output_dim": Optional[int],
+}
+
+
+@dataclass
+class Option:
+    """One field of a flat dataclass."""
+
+    name: str
+    type: Any
+    default: Any
+    metadata: dict
+
+
+def options_of(config: type, prefix: str = "") -> list[Option]:
+    """Fields of a fairseq dataclass, those of nested sections under ``section_name``."""
+    found = []
+    for f in fields(config):
+        if f.name == "_name":
+            continue
+        if not prefix and f.name in SECTIONS and config is transformer_config.TransformerConfig:
+            found += options_of(SECTIONS[f.name], prefix=f.name + "_")
+            continue
+        default = f.default if f.default is not dataclasses.MISSING else f.default_factory()
+        name = prefix + f.name
+        if prefix and isinstance(default, str) and default.startswith("${"):
+            default = None  # refers to a section that a flat dataclass lacks
+        found.append(Option(name, TYPES.get(name, f.type), default, dict(f.metadata)))
+    return found
+
+
+def flat_config(name: str, stock: type, stock_model: str) -> type:
+    """A dataclass with all options of ``stock``, flat, and those of ``HeadOptions``.
+
+    Args:
+        name: of the new class.
+        stock: fairseq's dataclass.
+        stock_model: registered name whose architectures say what is arch-controlled. Such a field
+            defaults to ``None`` and keeps fairseq's default as ``metadata["stock"]``.
+    """
+    controlled = arch_keys(stock_model)
+    flat = [_field(option, option.name in controlled) for option in options_of(stock)]
+    return make_dataclass(name, flat, bases=(HeadOptions,))
+
+
+def arch_keys(stock_model: str) -> set[str]:
+    """Options that any architecture of ``stock_model`` sets."""
+    keys: set[str] = set()
+    for arch in ARCH_MODEL_INV_REGISTRY[stock_model]:
+        settings = Namespace()
+        ARCH_CONFIG_REGISTRY[arch](settings)
+        keys |= vars(settings).keys()
+    # the trainer compares it with 0 without looking, and every architecture sets 0
+    return keys - {"base_layers"}
+
+
+def inner_type(annotation: Any) -> Any:
+    """``X`` of ``Optional[X]``, else the annotation itself."""
+    return get_args(annotation)[0] if _is_optional(annotation) else annotation
+
+
+def _is_optional(annotation: Any) -> bool:
+    return get_origin(annotation) is Union and type(None) in get_args(annotation)
+
+
+def _field(option: Option, controlled: bool) -> tuple:
+    metadata, default, kind = option.metadata, option.default, option.type
+    interpolated = isinstance(default, str) and default.startswith("${")
+    if controlled and not interpolated:
+        metadata = metadata | {"stock": default}
+        kind = kind if _is_optional(kind) else Optional[kind]
+        default = None
+    return option.name, kind, field(default=default, metadata=metadata)
+
+
+def stock_defaults(config: type) -> dict:
+    """fairseq's defaults of the arch-controlled options."""
+    return {f.name: f.metadata["stock"] for f in fields(config) if "stock" in f.metadata}
+
+
+def field_types(config: type) -> dict:
+    """``{name: type}`` of a fairseq dataclass, ``Optional`` taken off."""
+    return {f.name: inner_type(f.type) for f in fields(config)}

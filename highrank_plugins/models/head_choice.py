@@ -1,0 +1,52 @@
+"""Which head is asked for: explicit options, then the architecture's, then the head's defaults."""
+
+from highrank_plugins.heads import head_names, pointwise_names
+from highrank_plugins.heads.registry import unknown_name_message
+
+from .head_options import DERIVED, cli_name, option_defaults
+
+
+def choose_head(options: dict, arch: dict, trunk: dict) -> dict:
+    """The ``head…`` options that depend on the head, with their final values.
+
+    Args:
+        options: explicit values by name; ``None`` or absent is unset.
+        arch: the architecture's own, for example ``{"head": "softmax", "head_pointwise": "gss"}``.
+            An explicit ``head`` of another structure drops them all.
+        trunk: the trunk's own defaults, of ``head_bias`` and of options that some heads have.
+    Raises:
+        ValueError: unknown head or pointwise function, an option that the chosen ones lack.
+    """
+    given = {k: v for k, v in options.items() if k.startswith("head") and v is not None}
+    if given.get("head", arch.get("head")) == arch.get("head"):
+        given = arch | given
+    head = _known_head(given.setdefault("head", "softmax"))
+    pointwise = given.setdefault("head_pointwise", "identity")
+    defaults = option_defaults(head, pointwise)
+    defaults |= {k: v for k, v in trunk.items() if k in defaults or k not in DERIVED}
+    _reject_foreign(given, defaults)
+    return defaults | given
+
+
+def _known_head(name: str) -> str:
+    if name in pointwise_names():
+        raise ValueError(
+            f"--head {name}: {name} acts on the logits of a head; use --head-pointwise {name}"
+        )
+    if name not in head_names():
+        raise ValueError(f"--head: {unknown_name_message('head', name, head_names())}")
+    return name
+
+
+def _reject_foreign(given: dict, defaults: dict) -> None:
+    for name in given:
+        if name in DERIVED and name not in defaults:
+            own = ", ".join(cli_name(n) for n in sorted(defaults))
+            raise ValueError(
+                f"{cli_name(name)}: --head {given['head']} with --head-pointwise "
+                f"{given['head_pointwise']} has no such option; it has {own}"
+            )
+    if "head_plif_lr" in given:
+        raise ValueError(
+            "--head-plif-lr: no optimizer here reads a learning rate per parameter; leave it out"
+        )

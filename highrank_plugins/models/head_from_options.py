@@ -1,0 +1,97 @@
+"""From a resolved configuration to a head."""
+
+from argparse import Namespace
+
+import torch
+from fairseq.data import Dictionary
+from torch import nn
+
+from highrank_plugins.heads import (
+    Head,
+    build_head,
+    build_pointwise,
+    head_options,
+    pointwise_options,
+)
+
+from .frequency_order import require_sorted_by_count
+from .head_options import GATE_BIASES, RENAMED
+
+
+def head_from_options(
+    cfg: Namespace, weight: nn.Parameter, feature_dim: int, dictionary: Dictionary, tied: bool
+) -> Head:
+    """Build the head.
+
+    Args:
+        cfg: with every ``head…`` option set, see ``choose_head``.
+        weight: stock's initialised vocabulary matrix [V, d].
+        feature_dim: size of the decoder's output.
+        tied: whether ``weight`` is also the embedding.
+    Raises:
+        ValueError: an option out of range; a dictionary that is not sorted, where that matters.
+    """
+    weight = _of_width(weight, cfg.head_embed_dim, tied)
+    options = _own_options(cfg, num_classes=len(weight))
+    if options.get("frequent"):
+        require_sorted_by_count(dictionary)
+    pointwise_own = {
+        name: getattr(cfg, f"head_{cfg.head_pointwise}_{name}")
+        for name in pointwise_options(cfg.head_pointwise)
+        if hasattr(cfg, f"head_{cfg.head_pointwise}_{name}")
+    }
+    return build_head(
+        cfg.head,
+        num_classes=len(weight),
+        feature_dim=feature_dim,
+        embed_dim=weight.size(1),
+        weight=weight,
+        bias=_true_or_false("--head-bias", cfg.head_bias),
+        pointwise=build_pointwise(cfg.head_pointwise, **pointwise_own),
+        **options,
+    )
+
+
+def _own_options(cfg: Namespace, num_classes: int) -> dict:
+    """Constructor arguments of the structure from fairseq's names for them."""
+    names = head_options(cfg.head)
+    options = {
+        name: getattr(cfg, f"head_{name}")
+        for name in names
+        if name not in RENAMED and hasattr(cfg, f"head_{name}")
+    }
+    if "frequent" in names:
+        options["frequent"] = _number_of_frequent(cfg.head_frequent_ratio, num_classes)
+    if "gate_hidden_bias" in names:
+        options |= _gate_biases(cfg.head_gate_biases)
+    return options
+
+
+def _number_of_frequent(ratio: float, num_classes: int) -> int:
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"--head-frequent-ratio must lie in [0, 1], got {ratio}")
+    return int(ratio * num_classes)
+
+
+def _gate_biases(choice: str) -> dict:
+    if choice not in GATE_BIASES:
+        raise ValueError(f"--head-gate-biases: {choice!r} is none of {', '.join(GATE_BIASES)}")
+    names = ("gate_hidden_bias", "gate_shared_bias", "gate_class_bias")
+    return dict(zip(names, GATE_BIASES[choice], strict=True))
+
+
+def _true_or_false(option: str, value: str) -> bool:
+    if str(value).lower() not in ("true", "false"):
+        raise ValueError(f"{option}: {value!r} is neither true nor false")
+    return str(value).lower() == "true"
+
+
+def _of_width(weight: nn.Parameter, embed_dim: int | None, tied: bool) -> nn.Parameter:
+    if embed_dim is None or embed_dim == weight.size(1):
+        return weight
+    if tied:
+        raise ValueError(
+            f"--head-embed-dim {embed_dim}: the shared embeddings have width {weight.size(1)}; "
+            "leave it out, or do not share them"
+        )
+    return nn.Parameter(torch.randn(len(weight), embed_dim) * embed_dim**-0.5)

@@ -1,0 +1,89 @@
+"""What all our fairseq models share: a head in place of the output projection."""
+
+from argparse import Namespace
+
+from fairseq.data import Dictionary
+from torch import Tensor
+
+from highrank_plugins.heads import Head
+
+from .head_from_options import head_from_options
+from .warm_start import fill_new_parameters
+
+
+class HeadModel:
+    """Mixin of fairseq models with a ``decoder``, in front of the stock model class.
+
+    ``decoder.output_projection`` is the head, so that the decoder returns log-probabilities
+    [B, T, V] in float32. fairseq's second log_softmax leaves these alone, and is right after
+    ``--temperature``. The stock model is built first and unchanged: same seed, same parameters.
+    """
+
+    computes_loss = True
+
+    def attach_head(self, cfg: Namespace, dictionary: Dictionary) -> None:
+        """Replace the output projection by the head that ``cfg`` asks for."""
+        projection = self.decoder.output_projection
+        self.decoder.output_projection = head_from_options(
+            cfg,
+            weight=projection.weight,
+            feature_dim=self.decoder.output_embed_dim,
+            dictionary=dictionary,
+            tied=self.decoder.share_input_output_embed,
+        )
+        memory = cfg.head_loss_memory
+        self.loss_level = {
+            "impl": cfg.head_loss,
+            "memory": None if memory is None else memory * 2**20,
+        }
+
+    @property
+    def head(self) -> Head:
+        """The output layer."""
+        return self.decoder.output_projection
+
+    def forward(
+        self,
+        *args,
+        target: Tensor | None = None,
+        label_smoothing: float = 0.0,
+        ignore_index: int | None = None,
+        reduction: str = "sum",
+        accuracy: bool = False,
+        **kwargs,
+    ):
+        """The stock forward pass; with ``target`` the loss instead, which DDP and FSDP need here.
+
+        Args:
+            target: [B, T]; then the result is ``Head.nll`` of the features.
+            label_smoothing, ignore_index, reduction, accuracy: as in ``Head.nll``.
+        """
+        if target is None:
+            return super().forward(*args, **kwargs)
+        features, _ = super().forward(*args, features_only=True, **kwargs)
+        return self.head.nll(
+            features,
+            target,
+            label_smoothing=label_smoothing,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            accuracy=accuracy,
+            **self.loss_level,
+        )
+
+    def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
+        """Old checkpoints as in fairseq; a softmax checkpoint also starts any other head."""
+        super().upgrade_state_dict_named(state_dict, name)
+        self.new_parameters = fill_new_parameters(
+            state_dict, self.head, "decoder.output_projection."
+        )
+
+    def prepare_for_inference_(self, cfg) -> None:
+        """As in fairseq, but refuses parameters that no checkpoint held."""
+        if getattr(self, "new_parameters", None):
+            raise ValueError(
+                f"the checkpoint holds no values of {', '.join(self.new_parameters)}: it has "
+                "another output layer. A softmax checkpoint starts the training of another head "
+                "(--finetune-from-model), no more"
+            )
+        super().prepare_for_inference_(cfg)

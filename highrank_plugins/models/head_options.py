@@ -1,0 +1,136 @@
+"""The ``--head…`` options of every fairseq model, derived from the registries of heads.
+
+An option left unset (``None``) takes the default of the head or the pointwise function, whose names
+and defaults come from ``highrank_plugins.heads``: a new head brings its own options along.
+"""
+
+from dataclasses import dataclass, field, make_dataclass
+from typing import Optional
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+
+from highrank_plugins.heads import (
+    head_names,
+    head_options,
+    pointwise_names,
+    pointwise_options,
+)
+from highrank_plugins.losses import LEVELS
+
+# which of gate_hidden, gate_shared and each frequent class has a bias
+GATE_BIASES = {
+    "paper": (False, False, True),
+    "full": (True, True, True),
+    "none": (False, False, False),
+}
+# options of heads that fairseq's users set under another name, or (None) not at all
+RENAMED = {
+    "frequent": "frequent_ratio",
+    "gate_hidden_bias": "gate_biases",
+    "gate_shared_bias": "gate_biases",
+    "gate_class_bias": "gate_biases",
+    "locked_dropout": None,
+}
+ADAPTED_DEFAULTS = {"frequent_ratio": 0.5, "gate_biases": "paper"}
+HELP = {
+    "components": "number of mixture components K; mixtape: a power of two",
+    "dropout": "dropout on the context vectors h_k",
+    "frequent_ratio": "r: the r*V most frequent classes have gates of their own (0 to 1)",
+    "gate_biases": "biases of the gates: paper (of frequent classes), full (all) or none",
+    "gate_dim": "width d2 of the gates' hidden layer",
+    "gate_dropout": "dropout on the gates' hidden layer tanh(U g)",
+    "gate_noise": "sd of Gaussian noise on the frequent gates in training (slow on CPU if not 0)",
+    "gate_weight_norm": "normalise the rows of U to this constant length; 0: off",
+    "gss_c": "c: where the slope changes from k (below) to 1 (above)",
+    "gss_k": "k: slope far below c, greater than 0",
+    "gss_learn": "train c and k",
+    "plif_bound": "T: knots are spread evenly over [-T, T]",
+    "plif_freeze": "do not train the slopes",
+    "plif_init_sd": "sd of the slope logits at the start",
+    "plif_knots": "number of knots",
+    "monotone_mlp_bound": "the sigmoids are spread over [-bound, bound] at the start",
+    "monotone_mlp_units": "number of sigmoids",
+}
+
+
+@dataclass
+class CommonHeadOptions(FairseqDataclass):
+    """Options that every head has."""
+
+    head: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": f"output layer: {', '.join(head_names())}; one that differs from the "
+            "architecture's drops the architecture's other head defaults"
+        },
+    )
+    head_pointwise: Optional[str] = field(
+        default=None,
+        metadata={"help": f"function on each logit: {', '.join(pointwise_names())}"},
+    )
+    head_embed_dim: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "width d of the vocabulary matrix (default: the embedding's if they are "
+            "shared, else the decoder's output)"
+        },
+    )
+    head_bias: Optional[str] = field(
+        default=None, metadata={"help": "bias on the logits: true or false (default: false)"}
+    )
+    head_plif_lr: Optional[float] = field(
+        default=None,
+        metadata={"help": "learning rate of the slopes (refused: no optimizer supports it yet)"},
+    )
+    head_loss: ChoiceEnum(["auto", *LEVELS]) = field(
+        default="auto", metadata={"help": "how highrank_cross_entropy computes the loss"}
+    )
+    head_loss_memory: Optional[int] = field(
+        default=None, metadata={"help": "memory for a chunk of the loss in MiB (default: chosen)"}
+    )
+
+
+def option_defaults(head: str, pointwise: str) -> dict:
+    """``{"head_…": default}`` of one pair; what has no plain default is no option of fairseq's.
+
+    Raises:
+        ValueError: unknown head or pointwise function; names the nearest one.
+    """
+    own = {RENAMED.get(name, name): default for name, default in head_options(head).items()}
+    own |= {name: default for name, default in ADAPTED_DEFAULTS.items() if name in own}
+    own |= {f"{pointwise}_{name}": value for name, value in pointwise_options(pointwise).items()}
+    return {
+        f"head_{name}": default
+        for name, default in own.items()
+        if name is not None and isinstance(default, bool | int | float | str)
+    }
+
+
+def _derived_defaults() -> dict:
+    """Options of any head and any pointwise function."""
+    defaults: dict = {}
+    for head in head_names():
+        defaults |= option_defaults(head, "identity")
+    for pointwise in pointwise_names():
+        defaults |= option_defaults("softmax", pointwise)
+    return defaults
+
+
+def _derived_field(name: str, default: object) -> tuple:
+    text = HELP.get(name.removeprefix("head_"), "see the documentation of the head")
+    metadata = {"help": f"{text} (default: {default})"}
+    return name, Optional[type(default)], field(default=None, metadata=metadata)
+
+
+def cli_name(name: str) -> str:
+    """``head_gss_c`` as ``--head-gss-c``."""
+    return "--" + name.replace("_", "-")
+
+
+DERIVED = sorted(_derived_defaults())
+HeadOptions = make_dataclass(
+    "HeadOptions",
+    [_derived_field(*item) for item in sorted(_derived_defaults().items())],
+    bases=(CommonHeadOptions,),
+)
+HeadOptions.__doc__ = "All ``--head…`` options; unset ones are ``None``."

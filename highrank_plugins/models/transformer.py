@@ -1,0 +1,42 @@
+"""Translation Transformer with a head; architectures ``transformer_<token>[_<preset>]``."""
+
+from argparse import Namespace
+from functools import partial
+
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import register_model
+from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+from omegaconf import DictConfig, OmegaConf
+
+from .archs import fill_config, register_archs
+from .flat_config import flat_config
+from .head_model import HeadModel
+
+TransformerHeadConfig = flat_config("TransformerHeadConfig", TransformerConfig, "transformer")
+fill = partial(
+    fill_config,
+    config_class=TransformerHeadConfig,
+    trunk={"head_frequent_ratio": 0.5, "head_bias": "false"},
+)
+
+
+@register_model("transformer_highrank", dataclass=TransformerHeadConfig)
+class TransformerHeadModel(HeadModel, TransformerModelBase):
+    """fairseq's ``transformer`` whose output projection is a head."""
+
+    @classmethod
+    def add_args(cls, parser):
+        """Options without defaults, which the architecture supplies."""
+        gen_parser_from_dataclass(parser, TransformerHeadConfig(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, cfg: DictConfig, task):
+        """Stock encoder and decoder, then the head."""
+        fill(cfg, stock_arch="transformer", head={})
+        flat = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+        model = super().build_model(TransformerConfig.from_namespace(flat), task)
+        model.attach_head(flat, task.target_dictionary)
+        return model
+
+
+register_archs("transformer_highrank", "transformer", fill)

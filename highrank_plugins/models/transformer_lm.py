@@ -1,0 +1,41 @@
+"""Transformer language model with a head; architectures ``transformer_lm_<token>[_<preset>]``."""
+
+from argparse import Namespace
+from functools import partial
+
+from fairseq.models import register_model
+from fairseq.models.transformer_lm import (
+    TransformerLanguageModel,
+    TransformerLanguageModelConfig,
+)
+from omegaconf import DictConfig, OmegaConf
+
+from .archs import fill_config, register_archs
+from .flat_config import flat_config
+from .head_model import HeadModel
+
+TransformerLMHeadConfig = flat_config(
+    "TransformerLMHeadConfig", TransformerLanguageModelConfig, "transformer_lm"
+)
+fill = partial(
+    fill_config,
+    config_class=TransformerLMHeadConfig,
+    trunk={"head_frequent_ratio": 0.1, "head_bias": "false"},
+)
+
+
+@register_model("transformer_lm_highrank", dataclass=TransformerLMHeadConfig)
+class TransformerLMHeadModel(HeadModel, TransformerLanguageModel):
+    """fairseq's ``transformer_lm`` whose output projection is a head."""
+
+    @classmethod
+    def build_model(cls, cfg: DictConfig, task):
+        """Stock decoder, then the head."""
+        fill(cfg, stock_arch="transformer_lm", head={})
+        flat = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+        model = super().build_model(flat, task)
+        model.attach_head(flat, task.target_dictionary)
+        return model
+
+
+register_archs("transformer_lm_highrank", "transformer_lm", fill)

@@ -1,0 +1,83 @@
+"""Runs fairseq's commands as forks of one process that has imported it, which costs 8 s."""
+
+import importlib
+import multiprocessing
+import os
+import sys
+import tempfile
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+COMMANDS = {
+    "preprocess": "fairseq_cli.preprocess",
+    "train": "fairseq_cli.train",
+    "generate": "fairseq_cli.generate",
+    "interactive": "fairseq_cli.interactive",
+    "eval-lm": "fairseq_cli.eval_lm",
+    "validate": "fairseq_cli.validate",
+    "hydra-train": "fairseq_cli.hydra_train",
+}
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+FORKS = multiprocessing.get_context("forkserver")
+# only this server forks, so that nothing which ran in pytest's process leaks into a command
+FORKS.set_forkserver_preload([*COMMANDS.values(), "highrank_plugins"])
+
+
+@dataclass
+class Finished:
+    """Exit status and everything that a command printed."""
+
+    code: int
+    output: str
+
+    def lines(self, start: str) -> list[str]:
+        """Lines that begin with `start`."""
+        return [line for line in self.output.splitlines() if line.startswith(start)]
+
+
+class CommandFailed(AssertionError):
+    """A command that should have succeeded did not."""
+
+
+def attempt(command: str, *arguments: object, stdin: str = "", timeout: float = 120) -> Finished:
+    """Run `fairseq-<command>` with our plug-in and return how it ended."""
+    argv = [f"fairseq-{command}", *map(str, arguments)]
+    if command not in ("preprocess", "hydra-train"):
+        argv += ["--user-dir", str(REPOSITORY / "highrank_plugins")]
+    with tempfile.TemporaryDirectory() as folder:
+        log, typed = Path(folder, "log"), Path(folder, "stdin")
+        typed.write_text(stdin)
+        child = FORKS.Process(target=_run, args=(COMMANDS[command], argv, str(log), str(typed)))
+        child.start()
+        child.join(timeout)
+        if child.is_alive():
+            child.kill()
+            child.join()
+        return Finished(child.exitcode, log.read_text() if log.exists() else "")
+
+
+def run(command: str, *arguments: object, **options) -> Finished:
+    """Like `attempt`, but a failure is an error that shows the end of the output."""
+    done = attempt(command, *arguments, **options)
+    if done.code != 0:
+        raise CommandFailed(f"{command} {arguments} ended with {done.code}:\n{done.output[-4000:]}")
+    return done
+
+
+def _run(module: str, argv: list[str], log: str, typed: str) -> None:
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.dup2(os.open(typed, os.O_RDONLY), 0)
+    sys.stdin = os.fdopen(0)
+    sys.argv = argv
+    try:
+        importlib.import_module(module).cli_main()
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()

@@ -1,0 +1,103 @@
+"""Architectures: the stock preset with a head, nothing else; and their names, which are public."""
+
+from argparse import Namespace
+from dataclasses import fields
+
+import pytest
+from fairseq.models import (
+    ARCH_CONFIG_REGISTRY,
+    ARCH_MODEL_INV_REGISTRY,
+    ARCH_MODEL_REGISTRY,
+)
+from fairseq.models.transformer import TransformerConfig
+from fairseq.models.transformer_lm import TransformerLanguageModelConfig
+from omegaconf import OmegaConf
+
+from highrank_plugins.models import archs
+from highrank_plugins.models.archs import ADAPTIVE_OFF, tokens
+from highrank_plugins.models.flat_config import options_of
+from highrank_plugins.models.head_options import HeadOptions
+from highrank_plugins.models.transformer import TransformerHeadConfig
+from highrank_plugins.models.transformer_lm import TransformerLMHeadConfig
+
+CONFIGS = {
+    "transformer": (TransformerConfig, TransformerHeadConfig),
+    "transformer_lm": (TransformerLanguageModelConfig, TransformerLMHeadConfig),
+}
+PRESETS = [(model, preset) for model in CONFIGS for preset in ARCH_MODEL_INV_REGISTRY[model]]
+TOKENS = """gss mixtape moc monotone_mlp mos mos_plif mos_sigsoftmax plif sigsoftmax
+    softmax""".split()
+OPTIONS = """head head_bias head_components head_dropout head_embed_dim head_frequent_ratio
+    head_gate_biases head_gate_dim head_gate_dropout head_gate_noise head_gate_weight_norm
+    head_gss_c head_gss_k head_gss_learn head_loss head_loss_memory head_monotone_mlp_bound
+    head_monotone_mlp_units head_plif_bound head_plif_freeze head_plif_init_sd head_plif_knots
+    head_plif_lr head_pointwise""".split()
+
+
+def ours(model, token, preset):
+    return f"{model}_{token}{preset.removeprefix(model)}"
+
+
+def stock_settings(model, preset):
+    settings = {o.name: o.default for o in options_of(CONFIGS[model][0])}
+    chosen = Namespace()
+    ARCH_CONFIG_REGISTRY[preset](chosen)
+    return settings | vars(chosen)
+
+
+@pytest.mark.parametrize(("model", "preset"), PRESETS, ids=str)
+def test_an_arch_is_its_stock_preset_but_for_the_head(model, preset):
+    want = stock_settings(model, preset) | ADAPTIVE_OFF
+    of_the_trunk = [
+        f.name
+        for f in fields(CONFIGS[model][1])
+        if not f.name.startswith(("head", "_")) and not str(f.default).startswith("${")
+    ]
+    for token, head in tokens().items():
+        config = OmegaConf.structured(CONFIGS[model][1])
+        ARCH_CONFIG_REGISTRY[ours(model, token, preset)](config)
+        got = OmegaConf.to_container(config, enum_to_str=True)
+        assert {n: got[n] for n in of_the_trunk} == {n: want[n] for n in of_the_trunk}
+        assert head.items() <= got.items()
+
+
+def test_tokens_are_public():
+    assert sorted(tokens()) == TOKENS
+    for model, preset in PRESETS:
+        for token in TOKENS:
+            assert ours(model, token, preset) in ARCH_MODEL_REGISTRY
+
+
+def test_options_are_public():
+    assert sorted(set(HeadOptions.__dataclass_fields__) - {"_name"}) == OPTIONS
+
+
+@pytest.mark.parametrize(("model", "ratio"), [("transformer", 0.5), ("transformer_lm", 0.1)])
+def test_frequent_ratio_is_the_papers(model, ratio):
+    settings = Namespace()
+    ARCH_CONFIG_REGISTRY[f"{model}_mixtape"](settings)
+    assert settings.head_frequent_ratio == ratio
+
+
+@pytest.mark.parametrize("name", ["adaptive_softmax_cutoff", "adaptive_input"])
+def test_adaptive_softmax_and_input_are_refused(name):
+    settings = Namespace(**{name: [100, 200]})
+    with pytest.raises(ValueError, match="--" + name.replace("_", "-")):
+        ARCH_CONFIG_REGISTRY["transformer_lm_mos_gpt2_tiny"](settings)
+
+
+def test_presets_with_adaptive_softmax_say_once_that_it_is_off(caplog):
+    archs._log_once.cache_clear()
+    with caplog.at_level("INFO", logger=archs.logger.name):
+        for token in ("mos", "moc"):
+            ARCH_CONFIG_REGISTRY[f"transformer_lm_{token}_wiki103"](Namespace())
+    assert len(caplog.messages) == 1
+    assert "adaptive_softmax_cutoff" in caplog.messages[0]
+
+
+def test_explicit_options_beat_the_preset():
+    settings = Namespace(decoder_layers=3, encoder_normalize_before=False)
+    ARCH_CONFIG_REGISTRY["transformer_mos_wmt_en_de_big_t2t"](settings)
+    assert settings.decoder_layers == 3
+    assert settings.encoder_normalize_before is False
+    assert settings.decoder_normalize_before is True

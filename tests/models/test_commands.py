@@ -1,0 +1,120 @@
+"""fairseq's commands and its hub interface on trained heads."""
+
+import re
+import shutil
+
+import pytest
+
+from highrank_plugins.models.transformer import TransformerHeadModel
+from highrank_plugins.models.transformer_lm import TransformerLMHeadModel
+from tests.fairseq_cli import run
+from tests.tiny_corpus import TEXT, valid_losses
+from tests.trainings import last, train
+
+ALL = ["--batch-size", 8, "--required-batch-size-multiple", 1, "--num-workers", 0]
+
+
+@pytest.fixture(scope="module")
+def trained(mt_data, lm_data, tmp_path_factory):
+    """Data, two translation models, a language model, and what the first training printed."""
+    folder = tmp_path_factory.mktemp("trained")
+    shutil.copytree(mt_data, folder / "data")
+    # --lm-path looks for the language model's dictionary here
+    shutil.copy(lm_data / "dict.txt", folder / "data" / "dict.txt")
+    mos = train(mt_data, folder / "mos", "transformer_mos_tiny", 40, "--label-smoothing", "0.1")
+    train(mt_data, folder / "mixtape", "transformer_mixtape_tiny", 40)
+    train(lm_data, folder / "lm", "transformer_lm_mos", 20)
+    return folder, mos.output
+
+
+def translate(folder, path, *options):
+    """Hypotheses of the test set in order, and all that was printed."""
+    words = [*ALL, "--path", path, "--gen-subset", "test", "--beam", 2, *options]
+    done = run("generate", folder / "data", *words)
+    rows = [line.split("\t") for line in done.lines("H-")]
+    hypotheses = {int(name[2:]): (float(score), text) for name, score, text in rows}
+    assert sorted(hypotheses) == list(range(20))
+    return [hypotheses[i] for i in range(20)], done
+
+
+def test_an_ensemble_of_a_model_with_itself_is_the_model(trained):
+    folder, _ = trained
+    mos = last(folder / "mos")
+    alone, _ = translate(folder, mos)
+    twice, _ = translate(folder, f"{mos}:{mos}")
+    assert [text for _, text in twice] == [text for _, text in alone]
+    assert [score for score, _ in twice] == pytest.approx([s for s, _ in alone], abs=1e-3)
+
+
+def test_an_ensemble_of_two_heads(trained):
+    folder, _ = trained
+    mos, mixtape = last(folder / "mos"), last(folder / "mixtape")
+    scores = [[s for s, _ in translate(folder, p)[0]] for p in (mos, f"{mos}:{mixtape}")]
+    assert scores[0] != scores[1]
+
+
+def test_a_language_model_helps(trained):
+    folder, _ = trained
+    helped, _ = translate(
+        *(folder, last(folder / "mos"), "--lm-path", last(folder / "lm"), "--lm-weight", "0.3"),
+    )
+    alone, _ = translate(folder, last(folder / "mos"))
+    assert [s for s, _ in helped] != [s for s, _ in alone]
+
+
+def test_sampling_depends_on_the_seed_only(trained):
+    folder, _ = trained
+
+    def sample(seed):
+        options = ["--sampling", "--sampling-topp", "0.9", "--nbest", 2, "--seed", seed]
+        return translate(folder, last(folder / "mixtape"), *options)[0]
+
+    first = sample(1)
+    assert sample(1) == first
+    assert sample(2) != first
+
+
+def test_scores_of_references_are_the_models(trained):
+    folder, output = trained
+    words = ["--gen-subset", "valid", "--score-reference", *ALL]
+    done = run("generate", folder / "data", "--path", last(folder / "mos"), *words)
+    scores = [float(x) for line in done.lines("P-") for x in line.split("\t")[1].split()]
+    assert -sum(scores) / len(scores) == pytest.approx(valid_losses(output)[-1], abs=2e-3)
+
+
+def test_alignments_are_printed(trained):
+    folder, _ = trained
+    _, done = translate(folder, last(folder / "mos"), "--print-alignment")
+    assert all(re.search(r"\d+-\d+", line) for line in done.lines("A-"))
+    assert len(done.lines("A-")) == 20
+
+
+def test_interactive_and_hub_translate_like_generate(trained):
+    folder, _ = trained
+    want = [text for _, text in translate(folder, last(folder / "mos"))[0]]
+    source = (TEXT / "test.en").read_text()
+    words = ["--source-lang", "en", "--target-lang", "de", "--beam", 2]
+    done = run("interactive", folder / "data", "--path", last(folder / "mos"), *words, stdin=source)
+    assert [line.split("\t")[2] for line in done.lines("H-")] == want
+
+    hub = TransformerHeadModel.from_pretrained(
+        str(folder / "mos"), "checkpoint_last.pt", str(folder / "data")
+    )
+    assert hub.translate(source.splitlines(), beam=2) == want
+
+
+def test_the_hub_scores_with_a_language_model(trained, lm_data):
+    folder, _ = trained
+    hub = TransformerLMHeadModel.from_pretrained(
+        str(folder / "lm"), "checkpoint_last.pt", str(lm_data)
+    )
+    likely, unlikely = hub.score(["der mann kauft heute frisches brot .", "brot . heute der"])
+    assert likely["positional_scores"].mean() > unlikely["positional_scores"].mean()
+
+
+def test_validate_gives_the_loss_of_training(trained):
+    folder, output = trained
+    words = ["--task", "translation", "--valid-subset", "valid", *ALL]
+    done = run("validate", folder / "data", "--path", last(folder / "mos"), *words)
+    found = re.findall(r"valid \| .*?nll_loss ([\d.]+)", done.output)
+    assert float(found[-1]) == pytest.approx(valid_losses(output)[-1], abs=2e-3)

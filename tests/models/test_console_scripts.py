@@ -1,0 +1,61 @@
+"""fairseq's real scripts: the repository's folder as --user-dir, and errors as a user sees them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fairseq_cli import REPOSITORY, attempt, run
+from tests.trainings import COMMON, NARROW, OUR_LOSS, TRANSLATION, last
+
+SCRIPTS = Path(sys.executable).parent
+
+
+def script(name, *words):
+    """Run `fairseq-<name>` from the repository's root."""
+    line = [SCRIPTS / f"fairseq-{name}", *words, "--user-dir", "highrank_plugins"]
+    return subprocess.run(
+        [str(word) for word in line], cwd=REPOSITORY, capture_output=True, text=True, timeout=200
+    )
+
+
+@pytest.mark.slow
+def test_train_and_generate(mt_data, tmp_path):
+    arch = ["--arch", "transformer_mixtape_tiny", "--max-update", 2]
+    trained = script(
+        "train", mt_data, "--save-dir", tmp_path, *arch, *TRANSLATION, *NARROW, *OUR_LOSS
+    )
+    assert trained.returncode == 0, trained.stderr
+    words = ["--path", last(tmp_path), "--batch-size", 8, "--max-len-b", 5]
+    generated = script("generate", mt_data, *words)
+    assert generated.returncode == 0, generated.stderr
+    assert sum(line.startswith("H-") for line in generated.stdout.splitlines()) == 20
+
+
+def test_the_model_by_its_own_name(mt_data, tmp_path):
+    model = ["--arch", "transformer_highrank", "--head", "moc"]
+    words = [*model, *TRANSLATION, *NARROW, *OUR_LOSS, "--save-dir", tmp_path]
+    run("train", mt_data, *words, "--max-update", 2)
+    resumed = run("train", mt_data, *words, "--max-update", 3)
+    assert "Loaded checkpoint" in resumed.output
+    done = run("generate", mt_data, "--path", last(tmp_path), "--batch-size", 8, "--max-len-b", 5)
+    assert len(done.lines("H-")) == 20
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--head", "mixtpae"], "did you mean 'mixtape'?"),
+        (["--head", "gss"], "use --head-pointwise gss"),
+        (["--head", "moc", "--head-gate-dim", "9"], "--head-gate-dim: --head moc"),
+        (["--adaptive-softmax-cutoff", "[9]"], "--adaptive-softmax-cutoff: a head needs"),
+    ],
+    ids=str,
+)
+def test_bad_options_end_with_an_error(words, message, mt_data, tmp_path):
+    line = [mt_data, "--save-dir", tmp_path, "--arch", "transformer_mos", *COMMON, *OUR_LOSS]
+    done = attempt("train", *line, *words)
+    assert done.code == 1
+    assert message in done.output
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,60 @@
+"""Every architecture token, from the command line: learn, stop, resume, and use the model."""
+
+import re
+
+import pytest
+
+from highrank_plugins.models.archs import tokens
+from tests.fairseq_cli import run
+from tests.tiny_corpus import unigram_entropy, valid_losses
+from tests.trainings import last, parameters, same, train
+
+UPDATES = 40
+# 1e5 knots are slow for a model of this size
+SMALL = {"plif": ["--head-plif-knots", "500"], "mos_plif": ["--head-plif-knots", "500"]}
+
+
+@pytest.mark.parametrize("token", sorted(tokens()))
+def test_translation(token, mt_data, tmp_path):
+    arch, options = f"transformer_{token}_tiny", ["--label-smoothing", "0.1", *SMALL.get(token, [])]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    done = train(mt_data, whole, arch, UPDATES, *options)
+    train(mt_data, parts, arch, UPDATES // 2, *options)
+    resumed = train(mt_data, parts, arch, UPDATES, *options)
+
+    assert "Loaded checkpoint" in resumed.output
+    assert valid_losses(done.output)[-1] < unigram_entropy(mt_data / "dict.de.txt") - 1
+    assert same(parameters(last(whole)), parameters(last(parts)))
+    assert translations(mt_data, whole) == translations(mt_data, parts)
+
+
+@pytest.mark.parametrize("token", sorted(tokens()))
+def test_language_model(token, lm_data, tmp_path):
+    arch, options = f"transformer_lm_{token}", SMALL.get(token, [])
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    done = train(lm_data, whole, arch, UPDATES, *options)
+    train(lm_data, parts, arch, UPDATES // 2, *options)
+    train(lm_data, parts, arch, UPDATES, *options)
+
+    loss = valid_losses(done.output)[-1]
+    assert loss < unigram_entropy(lm_data / "dict.txt") - 1
+    assert same(parameters(last(whole)), parameters(last(parts)))
+    assert perplexity_in_bits(lm_data, parts) == pytest.approx(loss, abs=2e-3)
+
+
+def translations(data, save_dir):
+    done = run(
+        *("generate", data, "--path", last(save_dir), "--gen-subset", "test", "--beam", 2),
+        *("--batch-size", 8, "--required-batch-size-multiple", 1, "--num-workers", 0),
+    )
+    found = done.lines("H-")
+    assert len(found) == 20
+    return found
+
+
+def perplexity_in_bits(data, save_dir):
+    done = run(
+        *("eval-lm", data, "--path", last(save_dir), "--gen-subset", "valid"),
+        *("--tokens-per-sample", 32, "--batch-size", 8, "--num-workers", 0),
+    )
+    return float(re.search(r"Loss \(base 2\): ([\d.]+)", done.output)[1])

@@ -1,0 +1,70 @@
+"""Explicit options win over the architecture's, these over the head's; nonsense is refused."""
+
+import pytest
+
+from highrank_plugins.models.head_choice import choose_head
+from highrank_plugins.models.head_options import DERIVED, HeadOptions
+
+TRUNK = {"head_frequent_ratio": 0.5, "head_bias": "false"}
+MOS_PLIF = {"head": "mos", "head_pointwise": "plif"}
+
+
+def choose(arch=None, **options):
+    return choose_head(options, arch or {}, TRUNK)
+
+
+def test_unset_options_take_the_defaults_of_arch_and_head():
+    chosen = choose({"head": "mixtape"})
+    assert chosen["head_components"] == 4
+    assert chosen["head_frequent_ratio"] == 0.5
+    assert chosen["head_gate_biases"] == "paper"
+    assert chosen["head_pointwise"] == "identity"
+    assert chosen["head_bias"] == "false"
+
+
+def test_explicit_options_win():
+    chosen = choose(MOS_PLIF, head_components=3, head_plif_knots=7, head_bias="true")
+    assert (chosen["head"], chosen["head_components"]) == ("mos", 3)
+    assert (chosen["head_plif_knots"], chosen["head_bias"]) == (7, "true")
+
+
+def test_another_head_drops_the_archs_other_defaults():
+    assert choose(MOS_PLIF, head="moc")["head_pointwise"] == "identity"
+    assert choose(MOS_PLIF, head="mos")["head_pointwise"] == "plif"
+
+
+def test_another_pointwise_function_keeps_the_archs_head():
+    chosen = choose(MOS_PLIF, head_pointwise="gss")
+    assert (chosen["head"], chosen["head_gss_k"]) == ("mos", 2.5)
+    assert "head_plif_knots" not in chosen
+
+
+def test_choosing_twice_changes_nothing():
+    chosen = choose(MOS_PLIF)
+    assert choose(**chosen) == chosen
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"head": "mixtpae"}, "--head.*mixtape"),
+        ({"head": "gss"}, "--head-pointwise gss"),
+        ({"head_pointwise": "sigsotfmax"}, "sigsoftmax"),
+        ({"head": "softmax", "head_components": 4}, "--head-components.*softmax"),
+        ({"head": "mos", "head_frequent_ratio": 0.1}, "--head-frequent-ratio.*mos"),
+        ({"head_pointwise": "gss", "head_plif_knots": 9}, "--head-plif-knots.*gss"),
+        ({"head_pointwise": "plif", "head_plif_lr": 0.1}, "--head-plif-lr"),
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        choose(**options)
+
+
+def test_every_option_has_help():
+    for name, option in HeadOptions.__dataclass_fields__.items():
+        if name != "_name":
+            assert option.metadata["help"]
+            assert "see the documentation" not in option.metadata["help"], name
+    assert set(DERIVED) < set(HeadOptions.__dataclass_fields__)

@@ -1,0 +1,87 @@
+"""Options reach the head; values out of range are refused by the name of the option."""
+
+import pytest
+import torch
+
+from tests.models.small import build
+
+ARCHS = {"transformer_{}_tiny": "mt_data", "transformer_lm_{}": "lm_data"}
+
+
+@pytest.fixture(params=ARCHS)
+def trunk(request):
+    """A function (token, *words) → model, for each trunk."""
+    data = request.getfixturevalue(ARCHS[request.param])
+    return lambda token, *words: build(data, request.param.format(token), *words).model
+
+
+def test_mixtape_gets_its_options(trunk):
+    words = """--head-components 2 --head-gate-dim 5 --head-frequent-ratio 0.25 --head-dropout 0.1
+        --head-gate-dropout 0.2 --head-gate-noise 0.3 --head-gate-weight-norm 1.5
+        --head-gate-biases full --head-bias true --head-pointwise gss --head-gss-c 0.5""".split()
+    head = trunk("mixtape", *words).head
+    assert (head.components, head.gate_dim, head.dropout) == (2, 5, 0.1)
+    assert head.frequent == int(0.25 * head.num_classes) == len(head.gate_embed)
+    assert (head.gate_dropout, head.gate_noise) == (0.2, 0.3)
+    assert {"bias", "gate_hidden.bias", "gate_shared.bias", "gate_bias"} <= set(head.state_dict())
+    assert head.pointwise.fixed == (0.5, 2.5)
+
+
+@pytest.mark.parametrize("choice", ["paper", "none"])
+def test_gate_biases(trunk, choice):
+    names = set(trunk("mixtape", "--head-gate-biases", choice).head.state_dict())
+    biases = {"gate_hidden.bias", "gate_shared.bias", "gate_bias"} & names
+    assert biases == ({"gate_bias"} if choice == "paper" else set())
+
+
+def test_state_dict_names_are_public(trunk):
+    prefix = "decoder.output_projection."
+    names = {n.removeprefix(prefix) for n in trunk("mos").state_dict() if n.startswith(prefix)}
+    assert names == {"weight", "prior.weight", "latent.weight", "latent.bias"}
+
+
+def test_frozen_slopes_do_not_train(trunk):
+    head = trunk("plif", "--head-plif-knots", "9", "--head-plif-freeze").head
+    assert not head.pointwise.slope_logits.requires_grad
+    assert trunk("plif", "--head-plif-knots", "9").head.pointwise.slope_logits.requires_grad
+
+
+def test_the_vocabulary_matrix_may_be_narrower(trunk):
+    head = trunk("mos", "--head-embed-dim", "8").head
+    assert (head.embed_dim, head.feature_dim) == (8, 32)
+    with pytest.raises(ValueError, match=r"--head-embed-dim 8.*32"):
+        trunk("mos", "--head-embed-dim", "8", "--share-decoder-input-output-embed")
+
+
+def test_shared_embeddings_are_one_parameter(trunk, joined_data):
+    model = trunk("mixtape", "--share-decoder-input-output-embed")
+    assert model.head.weight is model.decoder.embed_tokens.weight
+    model = build(joined_data, "transformer_mixtape_tiny", "--share-all-embeddings").model
+    assert model.head.weight is model.encoder.embed_tokens.weight
+
+
+@pytest.mark.parametrize(
+    ("token", "words", "message"),
+    [
+        ("mixtape", ["--head-components", "3"], "power of two"),
+        ("mixtape", ["--head-frequent-ratio", "1.5"], r"--head-frequent-ratio.*\[0, 1\]"),
+        ("mixtape", ["--head-gate-biases", "all"], "--head-gate-biases.*paper"),
+        ("mos", ["--head-bias", "yes"], "--head-bias.*true"),
+        ("mos", ["--head", "mtos"], "mos"),
+        ("mos", ["--head", "sigsoftmax"], "--head-pointwise sigsoftmax"),
+        ("gss", ["--head-gss-k", "0"], "k must be > 0"),
+        ("mos", ["--adaptive-softmax-cutoff", "[20]"], "--adaptive-softmax-cutoff"),
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused(trunk, token, words, message):
+    with pytest.raises(ValueError, match=message):
+        trunk(token, *words)
+
+
+def test_a_target_out_of_range_is_refused(trunk):
+    model = trunk("mos")
+    tokens = torch.full((1, 3), 5)
+    inputs = {"prev_output_tokens": tokens} if hasattr(model, "encoder") else {}
+    with pytest.raises(ValueError, match="target"):
+        model(tokens, src_lengths=torch.tensor([3]), target=tokens + 10_000, **inputs)

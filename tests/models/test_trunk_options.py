@@ -1,0 +1,71 @@
+"""What fairseq's Transformer can do, it can do with a head."""
+
+import pytest
+import torch
+
+from tests.models.small import build
+from tests.tiny_corpus import unigram_entropy, valid_losses
+from tests.trainings import last, parameters, train
+
+# and what each needs beside itself; --quant-noise-scalar of fairseq wants a GPU
+OPTIONS = {
+    "--fp16": ["--fp16-no-flatten-grads", "--fp16-init-scale", "128"],
+    "--memory-efficient-fp16": ["--fp16-init-scale", "128"],
+    "--checkpoint-activations": [],
+    "--share-decoder-input-output-embed": [],
+    "--quant-noise-pq": ["0.05"],
+    "--decoder-layerdrop": ["0.1"],
+    "--update-freq": ["2"],
+    "--head-loss": ["reference"],
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options_of_translation(option, mt_data, tmp_path):
+    words = [option, *OPTIONS[option]]
+    done = train(mt_data, tmp_path, "transformer_mixtape_tiny", 30, *words)
+    assert valid_losses(done.output)[-1] < unigram_entropy(mt_data / "dict.de.txt")
+    assert all(p.isfinite().all() for p in parameters(last(tmp_path)).values())
+
+
+def test_one_matrix_for_all_embeddings(joined_data, tmp_path):
+    words = ["--share-all-embeddings", "--label-smoothing", "0.1"]
+    train(joined_data, tmp_path, "transformer_mos_tiny", 5, *words)
+    state = parameters(last(tmp_path))
+    output = state["decoder.output_projection.weight"]
+    assert torch.equal(output, state["encoder.embed_tokens.weight"])
+    assert torch.equal(output, state["decoder.embed_tokens.weight"])
+
+
+def test_checkpointed_activations_change_no_gradient(mt_data):
+    gradients = []
+    for words in ([], ["--checkpoint-activations"]):
+        built = build(mt_data, "transformer_mos_tiny", "--label-smoothing", "0.1", *words)
+        built.model.eval()
+        built.criterion(built.model, built.batch())[0].backward()
+        gradients.append({n: p.grad for n, p in built.model.named_parameters()})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name in gradients[0]:
+        torch.testing.assert_close(gradients[0][name], gradients[1][name])
+
+
+@pytest.mark.parametrize("token", ["mos", "mixtape", "gss"])
+def test_features_and_probabilities(token, mt_data):
+    built = build(mt_data, f"transformer_{token}_tiny")
+    model, inputs = built.model.eval(), built.batch()["net_input"]
+    features, _ = model(**inputs, features_only=True)
+    log_probs, extra = model(**inputs)
+    assert log_probs.dtype == torch.float32
+    torch.testing.assert_close(log_probs, model.head(features))
+    normalised = model.get_normalized_probs((log_probs, extra), log_probs=True)
+    torch.testing.assert_close(normalised, log_probs)
+    # a sampler divides by the temperature first; probabilities must still add up to one
+    tempered = model.get_normalized_probs((log_probs / 2, extra), log_probs=False)
+    torch.testing.assert_close(tempered.sum(-1), torch.ones_like(tempered[..., 0]))
+
+
+def test_half_precision_models_return_float32(mt_data):
+    built = build(mt_data, "transformer_mixtape_tiny")
+    log_probs, _ = built.model.half().eval()(**built.batch()["net_input"])
+    assert log_probs.dtype == torch.float32
+    torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones_like(log_probs[..., 0]))

@@ -1,0 +1,97 @@
+"""A softmax checkpoint of stock fairseq starts any head; that of another head is refused."""
+
+import pytest
+
+from highrank_plugins.heads import build_head
+from highrank_plugins.models.warm_start import fill_new_parameters
+from tests.fairseq_cli import attempt
+from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, train
+
+PREFIX = "decoder.output_projection."
+HEADS = ["softmax", "mos", "mixtape", "mos_plif"]
+
+
+def state_of(head):
+    return {PREFIX + name: value.clone() for name, value in head.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def stock(mt_data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stock")
+    train(mt_data, folder, "transformer_tiny", 6, "--criterion", "cross_entropy")
+    return folder
+
+
+@pytest.mark.parametrize("token", HEADS)
+def test_a_stock_checkpoint_starts_a_head(token, mt_data, stock, tmp_path):
+    done = train(
+        *(mt_data, tmp_path, f"transformer_{token}_tiny", 1, "--lr", "0"),
+        *("--finetune-from-model", last(stock)),
+    )
+    old, new = parameters(last(stock)), parameters(last(tmp_path))
+    assert all((new[name] == old[name]).all() for name in old)
+    added = sorted(new.keys() - old.keys())
+    assert all(name.startswith(PREFIX) and name in done.output for name in added)
+    assert bool(added) == (token != "softmax")
+
+
+def test_our_softmax_checkpoint_serves_stock_fairseq(mt_data, tmp_path):
+    train(mt_data, tmp_path / "ours", "transformer_softmax_tiny", 2)
+    stock = ["--criterion", "cross_entropy", "--lr", "0"]
+    start = ["--finetune-from-model", last(tmp_path / "ours")]
+    train(mt_data, tmp_path / "stock", "transformer_tiny", 1, *stock, *start)
+    assert parameters(last(tmp_path / "ours")).keys() == parameters(last(tmp_path / "stock")).keys()
+
+
+def test_a_head_that_was_never_trained_does_not_translate(mt_data, tmp_path):
+    train(mt_data, tmp_path, "transformer_softmax_tiny", 2)
+    overrides = "{'head': 'moc', 'head_components': 2, 'head_dropout': 0.0}"
+    done = attempt(
+        *("generate", mt_data, "--path", last(tmp_path), "--model-overrides", overrides),
+        *("--batch-size", 8, "--num-workers", 0),
+    )
+    assert done.code == 1
+    assert "prior.weight" in done.output
+    assert not done.lines("H-")
+
+
+def test_the_checkpoint_of_another_head_is_refused(mt_data, tmp_path):
+    train(mt_data, tmp_path / "mos", "transformer_mos_tiny", 2)
+    words = ["--arch", "transformer_mixtape_tiny", "--save-dir", tmp_path / "new", *OUR_LOSS]
+    start = ["--finetune-from-model", last(tmp_path / "mos")]
+    done = attempt("train", mt_data, *words, *TRANSLATION, *NARROW, *start)
+    assert done.code == 1
+    assert "the checkpoint has another output layer" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_classes": 14}, r"\(13, 8\).*\(14, 8\)"),
+        ({"components": 2}, r"latent.weight: \(24, 8\)"),
+    ],
+    ids=str,
+)
+def test_other_sizes_are_refused(options, message):
+    saved = build_head("mos", num_classes=13, feature_dim=8, components=3)
+    other = build_head("mos", **({"num_classes": 13, "feature_dim": 8, "components": 3} | options))
+    with pytest.raises(ValueError, match=message):
+        fill_new_parameters(state_of(saved), other, PREFIX)
+
+
+def test_missing_parameters_of_the_same_head_are_refused():
+    head = build_head("mos", num_classes=13, feature_dim=8, components=3)
+    state = state_of(head)
+    del state[PREFIX + "prior.weight"]
+    with pytest.raises(ValueError, match="another output layer"):
+        fill_new_parameters(state, head, PREFIX)
+
+
+def test_initial_values_fill_a_softmax_state():
+    softmax = build_head("softmax", num_classes=13, feature_dim=8, bias=False)
+    head = build_head("moc", num_classes=13, feature_dim=8, components=3, bias=False)
+    state = state_of(softmax)
+    filled = fill_new_parameters(state, head, PREFIX)
+    assert filled == [f"{PREFIX}{n}" for n in ("latent.bias", "latent.weight", "prior.weight")]
+    assert (state[f"{PREFIX}prior.weight"] == head.prior.weight).all()
+    assert (state[f"{PREFIX}weight"] == softmax.weight).all()

@@ -1,0 +1,42 @@
+"""Command lines of the tiny trainings, and what their checkpoints hold."""
+
+from pathlib import Path
+
+import torch
+
+from tests.fairseq_cli import Finished, run
+
+COMMON = """--optimizer adam --lr 0.005 --max-tokens 500 --num-workers 0 --no-progress-bar
+    --dropout 0.1 --required-batch-size-multiple 1 --no-epoch-checkpoints --seed 3""".split()
+TRANSLATION = [*COMMON, "--source-lang", "en", "--target-lang", "de"]
+LANGUAGE_MODEL = [*COMMON, "--task", "language_modeling", "--tokens-per-sample", "32"]
+NARROW = """--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-layers 1
+    --encoder-attention-heads 2 --decoder-embed-dim 32 --decoder-ffn-embed-dim 64
+    --decoder-layers 1 --decoder-attention-heads 2""".split()
+NARROW_LM = """--decoder-embed-dim 32 --decoder-input-dim 32 --decoder-output-dim 32
+    --decoder-ffn-embed-dim 64 --decoder-layers 1 --decoder-attention-heads 2""".split()
+OUR_LOSS = ["--criterion", "highrank_cross_entropy"]
+
+
+def train(data: Path, save_dir: Path, arch: str, updates: int, *options: object) -> Finished:
+    """Train `updates` updates in all; continues what `save_dir` holds."""
+    is_lm = arch.startswith("transformer_lm")
+    shape = [*LANGUAGE_MODEL, *NARROW_LM] if is_lm else [*TRANSLATION, *NARROW]
+    criterion = [] if "--criterion" in options else OUR_LOSS
+    where = ["--save-dir", save_dir, "--arch", arch, "--max-update", updates]
+    return run("train", data, *where, *shape, *criterion, *options)
+
+
+def last(save_dir: Path) -> Path:
+    """The checkpoint of the last update."""
+    return save_dir / "checkpoint_last.pt"
+
+
+def parameters(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """Model parameters of a checkpoint."""
+    return torch.load(checkpoint, weights_only=True)["model"]
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    """Equal bit for bit, names included."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
