@@ -1,0 +1,41 @@
+"""A mistyped option or architecture is answered with hundreds of names, or with none.
+
+What breaks: `--head-componets 4` ends with "unrecognized arguments: --head-componets 4", and
+`--arch transformer_mixtpe` with the list of all architectures.
+Why: argparse suggests nothing before Python 3.14.
+What we do: add the nearest name to these two messages.
+Delete when: Python 3.14 is the oldest supported, with `suggest_on_error`.
+"""
+
+import argparse
+import difflib
+import re
+
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+from highrank_plugins.compat._patch import replaces
+
+
+@replaces(argparse.ArgumentParser, "error")
+def error(stock, parser, message: str):
+    """End as argparse does; if it is a parser of fairseq's, name what was probably meant."""
+    known = parser._option_string_actions
+    if "--user-dir" in known:
+        message = _choices_cut(message) + _suggestions(message, list(known))
+    return stock(parser, message)
+
+
+def _suggestions(message: str, known: list[str]) -> str:
+    near: list[str] = []
+    if message.startswith("unrecognized arguments:"):
+        for word in re.findall(r"--[\w-]+", message):
+            near += difflib.get_close_matches(word, known, n=1)
+    elif found := re.match(r"argument --arch.*?: invalid choice: '([^']*)'", message):
+        near = difflib.get_close_matches(found[1], list(ARCH_MODEL_REGISTRY), n=1)
+    return f"; did you mean {', '.join(near)}?" if near else ""
+
+
+def _choices_cut(message: str) -> str:
+    """Without a list of choices so long that nobody reads it."""
+    head, sep, choices = message.partition(" (choose from ")
+    return head if sep and choices.count(",") > 30 else message

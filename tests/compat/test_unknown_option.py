@@ -1,0 +1,35 @@
+"""compat/unknown_option.py"""
+
+import argparse
+
+import pytest
+
+import highrank_plugins.compat.unknown_option  # noqa: F401
+from tests.compat.conftest import config, translation_options
+
+
+def message_of(capsys, *argv) -> str:
+    with pytest.raises(SystemExit) as end:
+        config("training", "data", *translation_options(), *argv)
+    assert end.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_option(capsys):
+    message = message_of(capsys, "--encoder-layrs", "2")
+    assert message.endswith("arguments: --encoder-layrs 2; did you mean --encoder-layers?")
+
+
+def test_architecture(capsys):
+    message = message_of(capsys, "--arch", "transformer_iwslt_de_enn")
+    assert message.endswith("'transformer_iwslt_de_enn'; did you mean transformer_iwslt_de_en?")
+
+
+def test_nothing_near_and_short_lists(capsys):
+    assert "did you mean" not in message_of(capsys, "--qqqq")
+    assert "choose from" in message_of(capsys, "--ddp-backend", "mine")
+
+
+def test_stock_suggests_nothing(capsys, stock):
+    stock(argparse.ArgumentParser, "error")
+    assert "did you mean" not in message_of(capsys, "--encoder-layrs", "2")
