@@ -31,11 +31,12 @@ trap 'rm -f -- "$log"' EXIT
 passed=0 failed=0 skipped=0
 table=()
 
-# count WORD…: the sum of "N WORD" in pytest's last line
+# count WORD…: the sum of "N WORD" in pytest's closing line, which a late warning may follow
 count() {
     local word sum=0 number
     for word in "$@"; do
-        number="$(tail -n 1 "$log" | grep -oE "[0-9]+ $word" | head -n 1 | cut -d ' ' -f 1 || true)"
+        number="$(grep -E ' in [0-9.]+s' "$log" | tail -n 1 | grep -oE "[0-9]+ $word" |
+            head -n 1 | cut -d ' ' -f 1 || true)"
         sum=$((sum + ${number:-0}))
     done
     echo "$sum"

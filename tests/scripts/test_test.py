@@ -12,6 +12,7 @@ FAKE_PYTEST = """#!/bin/sh
 echo "pytest $*" >>calls
 case "$*" in *tests/b*) echo "$FAKE_LAST_LINE"; exit "$FAKE_STATUS" ;; esac
 echo "3 passed, 1 skipped in 0.1s"
+echo "INFO: 1 failed attempt, said by a library at its end"
 """
 
 
