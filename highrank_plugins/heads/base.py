@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from ..losses import LossOutput, compute_nll
 from ..losses.plan import chunk_ranges
+from .checks import integer
 from .draws import ChunkDraws, Draws
-from .pointwise import Pointwise, build_pointwise
+from .pointwise import POINTWISE, Pointwise, build_pointwise
 from .precision import widen
 from .registry import Registry
 
@@ -54,12 +55,16 @@ class Head(nn.Module):
         pointwise: str | Pointwise = "identity",
     ) -> None:
         super().__init__()
-        self.num_classes = _at_least_one("num_classes", num_classes)
-        self.feature_dim = _at_least_one("feature_dim", feature_dim)
-        self.embed_dim = _at_least_one("embed_dim", feature_dim if embed_dim is None else embed_dim)
+        self.num_classes = integer("num_classes", num_classes)
+        self.feature_dim = integer("feature_dim", feature_dim)
+        self.embed_dim = integer("embed_dim", feature_dim if embed_dim is None else embed_dim)
         self.pointwise = build_pointwise(pointwise)
         if weight is None:
             weight = nn.Parameter(torch.empty(num_classes, self.embed_dim).uniform_(-0.1, 0.1))
+        elif not isinstance(weight, nn.Parameter):
+            raise ValueError(
+                f"weight: expected a torch.nn.Parameter to share, got {type(weight).__name__}"
+            )
         elif tuple(weight.shape) != (num_classes, self.embed_dim):
             raise ValueError(
                 f"weight: expected shape {(num_classes, self.embed_dim)} (num_classes, embed_dim), "
@@ -203,12 +208,6 @@ class Head(nn.Module):
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
 
-def _at_least_one(name: str, value: int) -> int:
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-    return int(value)
-
-
 def build_head(name: str, **options: Any) -> Head:
     """The output layer called `name`.
 
@@ -219,4 +218,9 @@ def build_head(name: str, **options: Any) -> Head:
     Raises:
         ValueError: unknown name or option (with the nearest match), or a value out of range.
     """
+    if name in POINTWISE.names():
+        raise ValueError(
+            f"{name!r} is a pointwise function, not a head: build_head('softmax', "
+            f"pointwise={name!r}), or any other structure with it"
+        )
     return HEADS.build(name, **options)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from .checks import integer, probability
 from .draws import ChunkDraws, Draws, draw_mask
 
 
@@ -28,9 +29,7 @@ class Latents(nn.Module):
         Raises:
             ValueError: components < 1, dropout outside [0, 1).
         """
-        if components < 1:
-            raise ValueError(f"components must be at least 1, got {components}")
-        self.components = int(components)
+        self.components = integer("components", components)
         self.dropout = probability("dropout", dropout)
         self.locked_dropout = bool(locked_dropout)
         self.latent = nn.Linear(self.feature_dim, components * self.embed_dim)
@@ -49,10 +48,3 @@ class Latents(nn.Module):
         """h [n, K, D] of features [n, F]."""
         h = linear(features, tensors["latent.weight"], tensors["latent.bias"]).tanh()
         return draws.dropout("latent", h).unflatten(-1, (self.components, self.embed_dim))
-
-
-def probability(name: str, value: float) -> float:
-    """A dropout rate in [0, 1), or an error that names the option."""
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} must lie in [0, 1), got {value}")
-    return float(value)

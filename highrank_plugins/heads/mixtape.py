@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from .base import register_head
+from .checks import integer, not_negative, probability
 from .draws import ChunkDraws, Draws, draw_mask, draw_noise_seed
-from .latents import Latents, probability
+from .latents import Latents
 from .logit_head import LogitHead
 from .pointwise import Pointwise
 from .precision import widen
@@ -62,22 +63,17 @@ class Mixtape(Latents, LogitHead):
         gate_class_bias: bool = True,
     ) -> None:
         super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
-        if not is_power_of_two(components):
-            raise ValueError(f"mixtape: components must be a power of two, got {components}")
-        frequent = num_classes // 2 if frequent is None else frequent
-        if not 0 <= frequent <= num_classes:
-            raise ValueError(f"mixtape: frequent must lie in [0, {num_classes}], got {frequent}")
-        if gate_dim < 1:
-            raise ValueError(f"mixtape: gate_dim must be at least 1, got {gate_dim}")
-        for name, value in (("gate_noise", gate_noise), ("gate_weight_norm", gate_weight_norm)):
-            if value < 0:
-                raise ValueError(f"mixtape: {name} must not be negative, got {value}")
         self.make_latents(components, dropout, locked_dropout)
-        self.frequent = int(frequent)
-        self.gate_dim = int(gate_dim)
+        if not is_power_of_two(self.components):
+            raise ValueError(f"mixtape: components must be a power of two, got {components}")
+        half = num_classes // 2
+        self.frequent = integer("frequent", half if frequent is None else frequent, least=0)
+        if self.frequent > num_classes:
+            raise ValueError(f"mixtape: frequent must lie in [0, {num_classes}], got {frequent}")
+        self.gate_dim = integer("gate_dim", gate_dim)
         self.gate_dropout = probability("gate_dropout", gate_dropout)
-        self.gate_noise = float(gate_noise)
-        self.gate_weight_norm = float(gate_weight_norm)
+        self.gate_noise = not_negative("gate_noise", gate_noise)
+        self.gate_weight_norm = not_negative("gate_weight_norm", gate_weight_norm)
         self._make_gates(gate_hidden_bias, gate_shared_bias, gate_class_bias)
 
     def _make_gates(self, hidden_bias: bool, shared_bias: bool, class_bias: bool) -> None:

@@ -13,6 +13,7 @@ from .sigsoftmax import SigSoftmax
 
 __all__ = [
     "PLIF",
+    "POINTWISE",
     "GeneralizedSigSoftmax",
     "Identity",
     "MonotoneMLP",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from ..checks import integer
 from .base import Pointwise, register_pointwise
 from .softplus import softplus
 
@@ -27,8 +28,7 @@ class MonotoneMLP(Pointwise):
 
     def __init__(self, units: int = 16, bound: float = 20.0) -> None:
         super().__init__()
-        if units < 1:
-            raise ValueError(f"monotone_mlp: units must be at least 1, got {units}")
+        units = integer("monotone_mlp: units", units)
         if not bound > 0:
             raise ValueError(f"monotone_mlp: bound must be > 0, got {bound}")
         step = 2 * bound / units

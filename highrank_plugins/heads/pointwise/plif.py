@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..checks import integer
 from .base import Pointwise, register_pointwise
 from .softplus import softplus
 
@@ -38,10 +39,9 @@ class PLIF(Pointwise):
         super().__init__()
         if not bound > 0:
             raise ValueError(f"plif: bound must be > 0, got {bound}")
-        if knots < 1:
-            raise ValueError(f"plif: knots must be at least 1, got {knots}")
+        knots = integer("plif: knots", knots)
         self.bound = float(bound)
-        self.knots = int(knots)
+        self.knots = knots
         slope_one = math.log(math.e - 1)
         self.slope_logits = nn.Parameter(
             slope_one + init_sd * torch.randn(knots), requires_grad=not freeze

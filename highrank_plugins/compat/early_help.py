@@ -1,0 +1,40 @@
+"""`--help` hides the options of the chosen architecture, task and criterion.
+
+What breaks: `fairseq-train --arch transformer_mixtape --help` lists no `--head…` option.
+Why: fairseq parses twice, the second time with the options of what the first found; argparse
+prints the help and ends in the first.
+What we do: in the first parse of a parser of fairseq's, overlook `--help` and what it excuses
+(missing arguments). The second prints it.
+Delete when: fairseq does so.
+"""
+
+import argparse
+import sys
+
+from highrank_plugins.compat._patch import replaces
+
+_HELP = {"-h", "--help"}
+
+
+@replaces(argparse.ArgumentParser, "parse_known_args")
+def parse_known_args(stock, parser, args=None, namespace=None):
+    """Parse as argparse does, but let a first parse of fairseq's finish when help is asked for."""
+    words = sys.argv[1:] if args is None else list(args)
+    if not _is_first_of_fairseq(parser) or not _HELP & set(words):
+        return stock(parser, args, namespace)
+    required = [action for action in parser._actions if action.required]
+    for action in required:
+        action.required = False
+    try:
+        return stock(parser, [word for word in words if word not in _HELP], namespace)
+    finally:
+        for action in required:
+            action.required = True
+
+
+def _is_first_of_fairseq(parser) -> bool:
+    if not parser.add_help or "--user-dir" not in parser._option_string_actions:
+        return False
+    first = not getattr(parser, "highrank_parsed", False)
+    parser.highrank_parsed = True
+    return first

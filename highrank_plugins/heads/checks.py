@@ -1,0 +1,44 @@
+"""Checks of constructor arguments; each message names the option."""
+
+from __future__ import annotations
+
+import operator
+
+
+def integer(name: str, value: int, least: int = 1) -> int:
+    """`value` as an int of at least `least`.
+
+    Raises:
+        ValueError: smaller, or no integer (0.5 is no number of classes, nor is True).
+    """
+    if isinstance(value, bool):
+        raise ValueError(f"{name}: expected an integer, got {value}")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}: expected an integer, got {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
+def probability(name: str, value: float) -> float:
+    """A rate in [0, 1).
+
+    Raises:
+        ValueError: outside.
+    """
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must lie in [0, 1), got {value}")
+    return float(value)
+
+
+def not_negative(name: str, value: float) -> float:
+    """A number of at least 0.
+
+    Raises:
+        ValueError: smaller.
+    """
+    if not value >= 0:
+        raise ValueError(f"{name} must not be negative, got {value}")
+    return float(value)
