@@ -11,9 +11,11 @@ PARTS = ("train", "valid", "test")
 
 
 def check_text(
-    files: Annotated[list[Path], typer.Argument(help="Files whose lines belong together.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Files whose lines belong together, plain or NAME.gz.")
+    ],
 ) -> None:
-    """Check text strictly: UTF-8, no empty lines, no NUL or carriage return, equal lengths."""
+    """Check text strictly: UTF-8, no empty lines, NUL, carriage return or BOM, equal lengths."""
     from highrank_plugins.experiments.parallel_text import check_parallel
 
     with user_errors():

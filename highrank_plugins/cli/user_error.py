@@ -12,5 +12,12 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        typer.echo(f"highrank: {error}", err=True)
+        typer.echo(f"highrank: {_message(error)}", err=True)
         raise typer.Exit(2) from None
+
+
+def _message(error: ValueError | OSError) -> str:
+    """`file: no such file or directory`, not Python's `[Errno 2] No such … : 'file'`."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
+    return str(error)

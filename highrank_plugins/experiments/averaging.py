@@ -1,5 +1,6 @@
 """The average of the last checkpoints of a training, which usually translates better than each."""
 
+import pickle
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,33 +8,49 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-_NAME = re.compile(r"checkpoint(?:(\d+)|_(\d+)_(\d+))\.pt")
+# of an epoch's end, of an update within an epoch, and the newest whatever it is
+_NAME = re.compile(r"checkpoint(?:\d+|_\d+_(\d+)|_last)\.pt")
 State = dict[str, Any]
 
 
 def last_checkpoints(directory: Path, count: int) -> list[Path]:
-    """The newest `count` of `checkpoint<epoch>.pt` and `checkpoint_<epoch>_<updates>.pt`, in order.
+    """The `count` checkpoints of `directory` with the most updates, in the order of training.
+
+    These are `checkpoint<epoch>.pt`, `checkpoint_<epoch>_<updates>.pt` and `checkpoint_last.pt`.
+    Several with the same number of updates, which are copies, count once.
 
     Raises:
-        ValueError: there are fewer; says what to change.
+        ValueError: there are fewer, or a file cannot be read; says what to change.
     """
-    found = sorted((order, path) for path in directory.glob("*.pt") if (order := _order(path)))
+    found: dict[int, Path] = {}
+    for path in sorted(directory.glob("*.pt")):  # checkpoint_last.pt after those with numbers
+        match = _NAME.fullmatch(path.name)
+        if match:
+            found.setdefault(int(match[1]) if match[1] else _updates(path), path)
     if len(found) < count:
         raise ValueError(
-            f"{directory} has {len(found)} checkpoints of epochs or updates, {count} are to be "
+            f"{directory} has {len(found)} checkpoints of different updates, {count} are to be "
             "averaged: train longer, save more often (--save-interval-updates), keep more "
             "(--keep-last-epochs), or average fewer (--last)"
         )
-    return [path for _, path in found[len(found) - count :]]
+    return [found[updates] for updates in sorted(found)[len(found) - count :]]
 
 
-def _order(path: Path) -> tuple[int, float] | None:
-    """Epoch and updates; the end of an epoch comes after all saved within it."""
-    match = _NAME.fullmatch(path.name)
-    if not match:
-        return None
-    epoch_end, epoch, updates = match.groups()
-    return (int(epoch_end), float("inf")) if epoch_end else (int(epoch), float(updates))
+def _updates(path: Path) -> int:
+    """How many updates a checkpoint has had. Weights are not read: the file is mapped."""
+    import torch
+
+    import highrank_plugins
+
+    highrank_plugins.register()  # admits the plain classes that fairseq stores
+    try:
+        state = torch.load(path, "cpu", weights_only=True, mmap=True)
+        return int(state["optimizer_history"][-1]["num_updates"])
+    except (RuntimeError, EOFError, pickle.UnpicklingError, LookupError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"{path}: damaged, or no checkpoint of a training ({reason}); move it elsewhere"
+        ) from None
 
 
 def average_checkpoints(paths: list[Path], output: Path) -> None:

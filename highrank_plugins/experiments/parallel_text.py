@@ -1,8 +1,12 @@
 """The strict check of text files whose lines belong together, before anything is made of them."""
 
+import gzip
+import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 MAX_PROBLEMS = 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class TextError(ValueError):
@@ -12,9 +16,12 @@ class TextError(ValueError):
 def check_parallel(paths: list[Path]) -> int:
     """Read all bytes once and return the number of lines, the same in each file.
 
+    What a file NAME.gz holds is read; lines are counted within it.
+
     Raises:
         TextError: a file is missing or empty, lines are empty, hold NUL or carriage returns or are
-            not UTF-8, or the numbers of lines differ. The first problems of all files are listed.
+            not UTF-8, a file begins with a byte order mark, or the numbers of lines differ. The
+            first problems of all files are listed.
     """
     problems: list[str] = []
     counts = [_check_file(path, problems) for path in paths]
@@ -37,19 +44,29 @@ def _check_file(path: Path, problems: list[str]) -> int:
         problems.append(f"{path}: no such file")
         return 0
     number = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            problem = _problem(line.removesuffix(b"\n"))
-            if problem:
-                column, text = problem
-                problems.append(f"{path}:{number}:{column}: {text}")
-    if number == 0:
-        problems.append(f"{path}: the file is empty")
+    try:
+        with _open(path) as file:
+            for number, line in enumerate(file, 1):
+                problem = _problem(line.removesuffix(b"\n"), first=number == 1)
+                if problem:
+                    column, text = problem
+                    problems.append(f"{path}:{number}:{column}: {text}")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        problems.append(f"{path}:{number + 1}: damaged ({error}); copy or compress it again")
+    else:
+        if number == 0:
+            problems.append(f"{path}: the file is empty")
     return number
 
 
-def _problem(line: bytes) -> tuple[int, str] | None:
+def _open(path: Path) -> BinaryIO | gzip.GzipFile:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
+def _problem(line: bytes, *, first: bool) -> tuple[int, str] | None:
     """Column (in characters, from 1) and description of the first thing wrong with a line."""
+    if first and line.startswith(_BYTE_ORDER_MARK):
+        return 1, "byte order mark, which would be part of the text; remove it: tail -c +4"
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:

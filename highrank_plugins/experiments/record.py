@@ -52,12 +52,14 @@ def versions() -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Revision of the clone and whether files differ from it; None outside of a clone."""
+    """Revision of the clone and whether files of it differ; None outside of a clone."""
     root = Path(highrank_plugins.__file__).parents[1]
     if not (root / ".git").exists():
         return None
     revision = _git(root, "rev-parse", "--verify", "--quiet", "HEAD")
-    return {"revision": revision or None, "modified": bool(_git(root, "status", "--porcelain"))}
+    # a result is not another one because of files that git does not know
+    changes = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return {"revision": revision or None, "modified": bool(changes)}
 
 
 def _git(root: Path, *arguments: str) -> str:

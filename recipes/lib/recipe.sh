@@ -3,7 +3,16 @@
 # they depend on changes. A recipe sources this file, assigns its options with their defaults, then
 # calls parse_options, open_run and run_stage.
 set -euo pipefail
-shopt -s inherit_errexit                # bash 4.4 or later
+
+# Before anything that needs them. Matching "coreutils" admits the rewrite of GNU's in Rust.
+if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)) || ! command -v flock >/dev/null ||
+    [[ $(sort --version 2>/dev/null) != *coreutils* ]]; then
+    echo "error: recipes need Linux with bash 4.4 or later, flock (of util-linux) and GNU" \
+        "coreutils; this is bash $BASH_VERSION on ${OSTYPE-an unknown system}, flock is" \
+        "$(command -v flock || echo missing)" >&2
+    exit 2
+fi
+shopt -s inherit_errexit
 
 repository=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
 recipe_dir=$(cd -- "$(dirname -- "$0")" && pwd -P)
@@ -78,8 +87,22 @@ check_flag() {
     refuse "unknown option $1$(did_you_mean "$1" "${_flags[@]/#/--}"); see --help"
 }
 
+# check_stages LAST: a range of stages from 0 to LAST, with something in it.
+# shellcheck disable=SC2154
+check_stages() {
+    local _name
+    for _name in stage stop_stage; do
+        if [[ ! ${!_name} =~ ^[0-9]$ ]] || ((${!_name} > $1)); then
+            refuse "--${_name//_/-} '${!_name}': a stage is a number from 0 to $1"
+        fi
+    done
+    ((stage <= stop_stage)) ||
+        refuse "--stage $stage is after --stop-stage $stop_stage: there would be nothing to do"
+}
+
+# The default of stop_stage is the last stage there is.
 parse_options() {
-    local _names _flag _name
+    local _names _flag _name _last_stage=$stop_stage
     mapfile -t _names < <(option_lines | cut -d= -f1)
     options_from_environment "${_names[@]}"
     while (($#)); do
@@ -97,6 +120,7 @@ parse_options() {
             refuse "option $_flag needs a value: $_flag VALUE"
         fi
     done
+    check_stages "$_last_stage"
     log "options: $(declare -p "${_names[@]}" | cut -d ' ' -f 3- | tr '\n' ' ')"
 }
 
@@ -109,11 +133,24 @@ open_run() {
     run_dir=$(absolute "$1")
     run_dir=${run_dir#"$repository/"}
     cd -- "$repository"
+    local directory=$run_dir
+    new_directories=()                  # innermost first
+    while [[ ! -e $directory ]]; do
+        new_directories+=("$directory")
+        directory=$(dirname -- "$directory")
+    done
     mkdir -p -- "$run_dir/log"
     exec 9>>"$run_dir/.lock"
     flock --wait 5 9 ||                 # killed processes may take a moment to go
         refuse "another process works in $run_dir; it was started by process $(<"$run_dir/.lock")"
     echo $$ >"$run_dir/.lock"
+}
+
+# abandon_run: a new run that is refused before its first stage leaves no directory behind.
+abandon_run() {
+    ((${#new_directories[@]} > 0)) || return 0
+    rm -f -- "$run_dir/.lock"
+    rmdir --ignore-fail-on-non-empty -- "$run_dir/log" "${new_directories[@]}"
 }
 
 # --- stages --------------------------------------------------------------------------------------

@@ -8,11 +8,16 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/recipe.sh"
 # shellcheck disable=SC2154
 # open_translation: the run's directory, and its configuration, checked before anything is done.
 open_translation() {
+    local status
     open_run "${exp_dir:-$repository/exp}/${recipe_dir##*/}/${name:-$conf}"
     config=$run_dir/config.yaml
     log "configuration $conf into $run_dir (a new one is checked by fairseq: some seconds)"
     run highrank configure "$recipe_dir/conf/$conf.yaml" --output "$config" \
-        ${set[@]+"${set[@]/#/--set=}"}
+        ${set[@]+"${set[@]/#/--set=}"} || {
+        status=$?
+        abandon_run
+        exit "$status"
+    }
     source_language=$(setting train.source_lang)
     target_language=$(setting train.target_lang)
 }

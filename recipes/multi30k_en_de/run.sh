@@ -36,6 +36,15 @@ find_text() {
     done
 }
 
+# check_text: what was given, under the names it was given, and before anything slow. files has a
+# source file and its target file for each part.
+check_text() {
+    local index
+    for ((index = 0; index < ${#files[@]}; index += 2)); do
+        run highrank check-text "${files[@]:index:2}" >&2
+    done
+}
+
 take_text() {
     local file to
     for file in "${files[@]}"; do
@@ -46,7 +55,10 @@ take_text() {
 }
 
 files=()
-if in_range 0; then find_text; fi
+if in_range 0; then
+    find_text
+    check_text
+fi
 open_translation
 run_stage 0 text "take the text from ${data:-nowhere}" take_text "" ${files[@]+"${files[@]}"}
 translation_stages

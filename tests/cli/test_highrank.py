@@ -70,6 +70,15 @@ def test_version():
     assert highrank("--version").stdout == f"highrank_plugins {highrank_plugins.__version__}\n"
 
 
+def test_a_missing_file_is_named_as_in_every_other_command(tmp_path):
+    arguments = ["--output", "scores.json", "--hypotheses", "test.de"]
+    (tmp_path / "test.en").write_text("a\n")
+    for words in (["missing", "test.en"], ["test.en", "missing"]):
+        result = highrank("score", *words, *arguments, cwd=tmp_path)
+        assert result.returncode == 2
+        assert result.stderr == "highrank: missing: no such file or directory\n"
+
+
 def test_unknown_subcommand_names_the_nearest():
     result = highrank("docter")
     assert result.returncode == 2

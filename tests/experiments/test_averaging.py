@@ -34,18 +34,58 @@ def averaged(paths: list[Path], tmp_path: Path) -> dict:
     return torch.load(tmp_path / "average.pt", weights_only=True)
 
 
+def directory_of(tmp_path: Path, updates: dict[str, int]) -> Path:
+    """Checkpoints by name (without `checkpoint` and `.pt`) with their numbers of updates."""
+    for name, steps in updates.items():
+        save(tmp_path / f"checkpoint{name}.pt", torch.ones(2), steps=steps)
+    return tmp_path
+
+
+def last(directory: Path, count: int) -> list[str]:
+    return [path.stem.removeprefix("checkpoint") for path in last_checkpoints(directory, count)]
+
+
 def test_the_last_are_taken_in_the_order_of_training(tmp_path):
-    for name in ["1", "2", "_2_30", "_3_40", "_3_100", "10", "_last", "_best", "_11_500"]:
-        (tmp_path / f"checkpoint{name}.pt").touch()
-    names = [path.stem.removeprefix("checkpoint") for path in last_checkpoints(tmp_path, 7)]
-    assert names == ["1", "_2_30", "2", "_3_40", "_3_100", "10", "_11_500"]
-    assert [p.name for p in last_checkpoints(tmp_path, 1)] == ["checkpoint_11_500.pt"]
+    updates = {"1": 20, "2": 35, "_2_30": 30, "_3_40": 40, "_3_100": 100, "10": 450}
+    directory = directory_of(tmp_path, updates | {"_11_500": 500, "_best": 700})
+    assert last(directory, 7) == ["1", "_2_30", "2", "_3_40", "_3_100", "10", "_11_500"]
+    assert last(directory, 1) == ["_11_500"]
+
+
+def test_the_end_of_training_is_the_newest_even_if_only_in_checkpoint_last(tmp_path):
+    directory = directory_of(tmp_path, {"_1_200": 200, "_1_400": 400, "_last": 450})
+    assert last(directory, 2) == ["_1_400", "_last"]
+
+
+def test_an_old_checkpoint_last_takes_its_place(tmp_path):
+    directory = directory_of(tmp_path, {"_last": 150, "_1_200": 200, "_1_400": 400})
+    assert last(directory, 2) == ["_1_200", "_1_400"]
+
+
+def test_copies_with_the_same_number_of_updates_count_once(tmp_path):
+    directory = directory_of(tmp_path, {"_1_200": 200, "2": 400, "_2_400": 400, "_last": 400})
+    assert last(directory, 2) == ["_1_200", "2"]
+    with pytest.raises(ValueError, match="has 2 checkpoints"):
+        last_checkpoints(directory, 3)
 
 
 def test_too_few_checkpoints_is_an_error_that_says_what_to_do(tmp_path):
-    (tmp_path / "checkpoint1.pt").touch()
+    directory_of(tmp_path, {"1": 10})
     with pytest.raises(ValueError, match=r"has 1 checkpoints .*2 are to be averaged.*--last"):
         last_checkpoints(tmp_path, 2)
+
+
+def not_a_training(path: Path) -> None:
+    torch.save({"model": {}}, path)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda p: p.write_bytes(b""), lambda p: p.write_bytes(b"PK no"), not_a_training]
+)
+def test_a_checkpoint_that_does_not_tell_its_updates_is_named(tmp_path, damage):
+    damage(tmp_path / "checkpoint_last.pt")
+    with pytest.raises(ValueError, match=r"checkpoint_last\.pt: damaged, or no checkpoint"):
+        last_checkpoints(tmp_path, 1)
 
 
 def test_mean_of_float32_is_as_exact_as_float32_can_be(tmp_path):

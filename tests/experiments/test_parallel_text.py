@@ -1,5 +1,6 @@
 """Malformed parallel text: each fault with file, line and column; good text passes untouched."""
 
+import gzip
 import re
 
 import pytest
@@ -42,6 +43,7 @@ def test_the_last_line_feed_may_be_missing(files):
         (b"a\n\n", "2:1", "empty line"),
         (b"a\n \t\xc2\xa0\n", "2:1", "empty line"),
         (b"a\0b\nc\n", "1:2", "NUL"),
+        (b"\xef\xbb\xbfa\nb\n", "1:1", "byte order mark"),
         (b"a\r\nc\r\n", "1:2", "carriage return"),
         ("ü\rb\nc\n".encode(), "1:2", "carriage return"),
     ],
@@ -49,6 +51,36 @@ def test_the_last_line_feed_may_be_missing(files):
 def test_a_bad_line_is_named(files, text, place, message):
     files[1].write_bytes(text)
     assert problems(files)[0].startswith(f"{files[1]}:{place}: {message}")
+
+
+def test_a_byte_order_mark_elsewhere_is_a_character(files):
+    files[1].write_text("Ein\ufeffSatz.\n\ufeffNoch einer.\n", encoding="utf-8")
+    assert check_parallel(files) == 2
+
+
+def compressed(path, text: bytes):
+    path = path.with_name(f"{path.name}.gz")
+    path.write_bytes(gzip.compress(text))
+    return path
+
+
+def test_compressed_text_is_read(files):
+    assert check_parallel([files[0], compressed(files[1], GOOD)]) == 2
+
+
+def test_a_bad_line_in_compressed_text_is_named_with_the_compressed_file(files):
+    file = compressed(files[1], b"gut\nsch\xf6n\n")
+    assert problems([files[0], file])[0].startswith(f"{file}:2:4: byte 0xf6 is not UTF-8")
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-6], lambda data: GOOD, lambda data: b"\0" * 9]
+)
+def test_damaged_compressed_text_is_named(files, damage):
+    file = compressed(files[1], GOOD)
+    file.write_bytes(damage(file.read_bytes()))
+    assert problems([files[0], file])[0].startswith(f"{file}:")
+    assert "damaged" in problems([file])[0]
 
 
 def test_an_empty_file_is_named(files):
@@ -92,6 +124,8 @@ def is_clean(data: bytes) -> bool:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
+        return False
+    if text.startswith("\ufeff"):
         return False
     rows = text.removesuffix("\n").split("\n")
     return all(row.strip() for row in rows) and not set(text) & {"\r", "\0"}

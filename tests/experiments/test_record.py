@@ -1,9 +1,11 @@
 """The record of a run is complete, plain JSON, and written all at once."""
 
 import json
+import subprocess
 
 import pytest
 
+import highrank_plugins
 from highrank_plugins.experiments import record
 from highrank_plugins.experiments.configuration import Configuration
 from highrank_plugins.experiments.scoring import Score
@@ -29,6 +31,24 @@ def test_everything_is_there(result):
 
 def test_git_names_the_revision_of_a_clone(result):
     assert result["git"] is None or len(result["git"]["revision"] or 40 * "0") == 40
+
+
+def test_only_files_that_git_knows_make_a_clone_modified(tmp_path, monkeypatch):
+    def git(*words: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", tmp_path, *identity, *words], check=True)
+
+    known = tmp_path / "highrank_plugins" / "__init__.py"
+    known.parent.mkdir()
+    known.write_text("")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "one")
+    monkeypatch.setattr(highrank_plugins, "__file__", str(known))
+    (tmp_path / "notes.txt").write_text("mine")
+    assert record.git_state()["modified"] is False
+    known.write_text("changed")
+    assert record.git_state()["modified"] is True
 
 
 def test_it_survives_json(result, tmp_path):

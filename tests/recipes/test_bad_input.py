@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import shutil
 
 import pytest
 
@@ -21,7 +22,8 @@ def multi30k(tmp_path):
         words = ["--exp-dir", tmp_path / "exp", "--conf", "softmax", "--stop-stage", 1]
         return run(recipe(MULTI30K, *words, *arguments, settings=overrides()))
 
-    start.data, start.run_dir = data, tmp_path / "exp" / MULTI30K / "softmax"
+    start.data, start.exp = data, tmp_path / "exp"
+    start.run_dir = start.exp / MULTI30K / "softmax"
     return start
 
 
@@ -53,17 +55,28 @@ def test_a_missing_file_is_named(multi30k):
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [(b"sch\xf6n\n", "train.de:251:4: byte 0xf6 is not UTF-8"), (b"\n", "train.de:251:1: empty")],
+    [(b"sch\xf6n\n", ":251:4: byte 0xf6 is not UTF-8"), (b"\n", ":251:1: empty line")],
 )
-def test_bad_text_is_refused_and_nothing_is_made_of_it(multi30k, line, message):
+def test_bad_text_is_refused_in_the_file_that_was_given(multi30k, line, message):
     for language, text in (("de", line), ("en", b"nice\n")):
         with (multi30k.data / f"train.{language}").open("ab") as file:
             file.write(text)
     result = multi30k("--data", multi30k.data)
     assert result.returncode == 2
-    assert message in result.stderr
-    assert "stage 1 (pieces) failed with exit code 2" in result.stderr
-    assert not (multi30k.run_dir / "pieces").exists()
+    assert f"{multi30k.data}/train.de{message}" in result.stderr
+    assert "configuration softmax" not in result.stderr  # before its slow check
+    assert not (multi30k.run_dir / "text").exists()
+
+
+def test_bad_text_is_refused_in_the_compressed_file_that_was_given(multi30k):
+    plain = multi30k.data / "valid.en"
+    file = plain.with_name("valid.en.gz")
+    file.write_bytes(gzip.compress(plain.read_bytes().replace(b"\n", b"\r\n", 1)))
+    plain.unlink()
+    result = multi30k("--data", multi30k.data)
+    assert result.returncode == 2
+    assert f"highrank: {file}:1:" in result.stderr
+    assert "carriage return" in result.stderr
 
 
 def test_text_of_unequal_length_is_refused(multi30k):
@@ -71,7 +84,7 @@ def test_text_of_unequal_length_is_refused(multi30k):
         file.write("One more.\n")
     result = multi30k("--data", multi30k.data)
     assert result.returncode == 2
-    assert "valid.en:31: this line has no partner" in result.stderr
+    assert f"{multi30k.data}/valid.en:31: this line has no partner" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -86,6 +99,19 @@ def test_wrong_configurations_exit_2(multi30k, arguments, message):
     assert result.returncode == 2
     assert message in result.stderr
     assert stages_done(result) == []
+
+
+def test_a_refused_configuration_leaves_no_directory(multi30k):
+    shutil.rmtree(multi30k.exp)
+    for _ in range(2):
+        result = multi30k("--data", multi30k.data, "--set", "data.vocabsize=3")
+        assert result.returncode == 2
+        assert not multi30k.exp.exists()
+
+
+def test_a_refused_configuration_leaves_an_earlier_run_as_it_was(multi30k):
+    assert multi30k("--data", multi30k.data, "--set", "data.vocabsize=3").returncode == 2
+    assert (multi30k.run_dir / "config.yaml").exists()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """recipes/lib/recipe.sh with a toy recipe: options, stages, changes, failures and kills."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -133,6 +134,46 @@ def test_wrong_options_exit_2(toy, arguments, message):
     assert result.returncode == 2
     assert message in result.stderr
     assert not toy.run.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--stage", "abc"], "--stage 'abc': a stage is a number from 0 to 2"),
+        (["--stage", "toy"], "--stage 'toy': a stage is"),
+        (["--stage=-1"], "--stage '-1': a stage is"),
+        (["--stage=3"], "--stage '3': a stage is"),
+        (["--stop-stage=3"], "--stop-stage '3': a stage is a number from 0 to 2"),
+        (["--stop-stage="], "--stop-stage '': a stage is"),
+        (["--stage=2", "--stop-stage=1"], "--stage 2 is after --stop-stage 1"),
+    ],
+)
+def test_wrong_stages_exit_2(toy, arguments, message):
+    result = toy(*arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert not toy.run.exists()
+
+
+NEEDS = "recipes need Linux with bash 4.4 or later, flock (of util-linux) and GNU coreutils"
+
+
+def test_an_old_bash_is_told_what_is_needed(tmp_path):
+    old = LIBRARY.read_text().replace("BASH_VERSINFO", "old_version")
+    (tmp_path / "recipe.sh").write_text(f"old_version=(4 3)\n{old}")
+    result = subprocess.run(["bash", tmp_path / "recipe.sh"], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert NEEDS in result.stderr
+
+
+def test_missing_programs_are_told_what_is_needed(toy, tmp_path):
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "dirname", "date", "sort"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name))
+    result = toy(PATH=str(tmp_path / "bin"))
+    assert result.returncode == 2
+    assert NEEDS in result.stderr
+    assert "flock is missing" in result.stderr
 
 
 def test_flags_win_over_environment_and_arrays_collect(toy):

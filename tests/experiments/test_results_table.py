@@ -1,0 +1,61 @@
+"""experiments/results_table.py, and the numbers that the documents print."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from highrank_plugins.experiments.results_table import RecordError, results_table
+
+DOCS = Path(__file__).parents[2] / "docs"
+STUDIES = sorted(folder for folder in (DOCS / "records").iterdir() if folder.is_dir())
+
+
+def write_record(path: Path, bleu: float) -> Path:
+    record = {
+        "metrics": {"sacrebleu": bleu, "chrf": 50.126},
+        "train": {"updates": 1900.0, "words_per_second": 1889.3},
+        "hardware": {"cores": 2},
+        "versions": {"torch": "2.13.0"},
+        "git": {"revision": "0123456789abcdef", "modified": False},
+    }
+    path.write_text(json.dumps(record))
+    return path
+
+
+def test_a_row_per_record(tmp_path):
+    paths = [write_record(tmp_path / f"{name}.json", bleu) for name, bleu in [("a", 30), ("b", 31)]]
+    rows = results_table(paths).splitlines()
+    assert len(rows) == 4
+    assert rows[2] == "| a | 30.00 | 50.13 | 1,900 | 1,889 | 2 | 2.13.0 | 012345678 |"
+    assert rows[3].startswith("| b | 31.00 |")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"metrics": {}}'])
+def test_no_record(tmp_path, text):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(RecordError, match=r"other\.json: no record of a run"):
+        results_table([path])
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda folder: folder.name)
+def test_documents_print_the_records(study):
+    """docs/results.md holds the table of each study, exactly as the command prints it."""
+    records = sorted(study.glob("*.json"))
+    assert records and results_table(records) in (DOCS / "results.md").read_text()
+
+
+def test_no_table_without_records():
+    tables = re.findall(r"^\| run \| sacreBLEU.*$", (DOCS / "results.md").read_text(), re.MULTILINE)
+    assert len(tables) == len(STUDIES)
+
+
+def test_the_score_in_the_readme_is_a_record():
+    """Each `sacreBLEU <score> <signature>` in the README is the last line of a recorded run."""
+    readme = (DOCS.parent / "README.md").read_text()
+    records = [json.loads(path.read_text()) for path in DOCS.glob("records/*/*.json")]
+    lines = {f"sacreBLEU {r['metrics']['sacrebleu']} {r['signature']}" for r in records}
+    found = re.findall(r"sacreBLEU [\d.]+ nrefs\S+", readme)
+    assert found and set(found) <= lines
