@@ -15,6 +15,7 @@ import highrank_plugins
 
 # subcommand → function that typer turns into it, as module:name
 COMMANDS = {
+    "archs": "highrank_plugins.cli.archs:archs",
     "average": "highrank_plugins.cli.average:average",
     "check-text": "highrank_plugins.cli.text:check_text",
     "command": "highrank_plugins.cli.configure:command",
@@ -23,6 +24,7 @@ COMMANDS = {
     "pieces": "highrank_plugins.cli.text:pieces",
     "progress": "highrank_plugins.cli.progress:progress",
     "record": "highrank_plugins.cli.results:record",
+    "results-table": "highrank_plugins.cli.results_table:results_table",
     "score": "highrank_plugins.cli.results:score",
     "setting": "highrank_plugins.cli.configure:setting",
     "summary": "highrank_plugins.cli.results:summary",

@@ -16,6 +16,17 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     Label smoothing is 0 unless given. The head never holds all log-probabilities at once.
     """
 
+    @classmethod
+    def build_criterion(cls, cfg, task):
+        """The criterion of a configuration.
+
+        Raises:
+            ValueError: ``--label-smoothing`` out of range.
+        """
+        if not 0 <= cfg.label_smoothing < 1:
+            raise ValueError(f"--label-smoothing must lie in [0, 1), got {cfg.label_smoothing}")
+        return super().build_criterion(cfg, task)
+
     def forward(self, model, sample, reduce=True):
         """Loss, sample size and logging output of one batch.
 

@@ -32,6 +32,8 @@ ADAPTIVE_OFF = {
     "tie_adaptive_proj": False,
 }
 PAIRS = [("mos", "plif"), ("mos", "sigsoftmax")]
+# stock models whose presets have been given heads
+TRUNKS: list[str] = []
 
 
 def tokens() -> dict[str, dict]:
@@ -52,10 +54,16 @@ def register_archs(model: str, stock_model: str, fill: Callable) -> None:
         model: our registered model.
         fill: ``fill(config, stock_arch, head)`` completes a configuration in place.
     """
+    TRUNKS.append(stock_model)
     for stock in list(ARCH_MODEL_INV_REGISTRY[stock_model]):
         for token, head in tokens().items():
-            name = f"{stock_model}_{token}{stock.removeprefix(stock_model)}"
+            name = arch_name(stock_model, token, stock)
             register_model_architecture(model, name)(partial(fill, stock_arch=stock, head=head))
+
+
+def arch_name(stock_model: str, token: str, stock_arch: str) -> str:
+    """``transformer_mos_iwslt_de_en`` for transformer, mos and transformer_iwslt_de_en."""
+    return f"{stock_model}_{token}{stock_arch.removeprefix(stock_model)}"
 
 
 def fill_config(
@@ -113,10 +121,15 @@ def _reject_adaptive(given: dict) -> None:
 
 
 def _drop_adaptive(preset: Namespace, stock_arch: str) -> None:
-    used = [name for name in ADAPTIVE_OFF if getattr(preset, name, None)]
+    used = adaptive_options(preset)
     if used:
         _log_once(f"{stock_arch}: off, since the head replaces them: {', '.join(used)}")
     vars(preset).update(ADAPTIVE_OFF)
+
+
+def adaptive_options(preset: Namespace) -> list[str]:
+    """Options of adaptive softmax or input that a stock preset sets."""
+    return [name for name in ADAPTIVE_OFF if getattr(preset, name, None)]
 
 
 @cache

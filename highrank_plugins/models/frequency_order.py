@@ -1,10 +1,14 @@
 """Mixtape gives the first S classes gates of their own: the dictionary must be sorted by count."""
 
+import re
 from itertools import pairwise
 
 from fairseq.data import Dictionary
 
-PADDING = "madeupword0000"
+# fairseq-preprocess rounds the size of a dictionary up with these, at its end, with count 0
+PADDING = re.compile(r"madeupword\d{4}")
+# of a symbol that a task adds after loading
+ADDED = 1
 
 
 def require_sorted_by_count(dictionary: Dictionary) -> None:
@@ -32,5 +36,19 @@ def require_sorted_by_count(dictionary: Dictionary) -> None:
 
 
 def _file_counts(dictionary: Dictionary) -> list[int]:
-    end = dictionary.indices.get(PADDING, len(dictionary))
-    return dictionary.count[dictionary.nspecial : end]
+    """Counts of the lines up to the padding, after which only a task's symbols may come."""
+    start, after = dictionary.nspecial, len(dictionary)
+    while after > start and dictionary.count[after - 1] == ADDED:
+        after -= 1
+    end = after
+    while end > start and _is_padding(dictionary, end - 1):
+        end -= 1
+    # a reversed dictionary begins with its padding
+    is_reversed = end == start and after < len(dictionary)
+    if end == after or is_reversed:
+        return dictionary.count[start:]
+    return dictionary.count[start:end]
+
+
+def _is_padding(dictionary: Dictionary, index: int) -> bool:
+    return dictionary.count[index] == 0 and bool(PADDING.fullmatch(dictionary[index]))

@@ -3,7 +3,7 @@
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.registry import unknown_name_message
 
-from .head_options import DERIVED, cli_name, option_defaults
+from .head_options import COMMON, DERIVED, cli_name, option_defaults
 
 
 def choose_head(options: dict, arch: dict, trunk: dict) -> dict:
@@ -41,7 +41,7 @@ def _known_head(name: str) -> str:
 def _reject_foreign(given: dict, defaults: dict) -> None:
     for name in given:
         if name in DERIVED and name not in defaults:
-            own = ", ".join(cli_name(n) for n in sorted(defaults))
+            own = ", ".join(cli_name(n) for n in sorted({*defaults, *COMMON}))
             raise ValueError(
                 f"{cli_name(name)}: --head {given['head']} with --head-pointwise "
                 f"{given['head_pointwise']} has no such option; it has {own}"

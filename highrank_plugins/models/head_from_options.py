@@ -1,6 +1,9 @@
 """From a resolved configuration to a head."""
 
+import re
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from fairseq.data import Dictionary
@@ -15,7 +18,7 @@ from highrank_plugins.heads import (
 )
 
 from .frequency_order import require_sorted_by_count
-from .head_options import GATE_BIASES, RENAMED
+from .head_options import GATE_BIASES, RENAMED, cli_name
 
 
 def head_from_options(
@@ -35,21 +38,48 @@ def head_from_options(
     options = _own_options(cfg, num_classes=len(weight))
     if options.get("frequent"):
         require_sorted_by_count(dictionary)
-    pointwise_own = {
-        name: getattr(cfg, f"head_{cfg.head_pointwise}_{name}")
-        for name in pointwise_options(cfg.head_pointwise)
-        if hasattr(cfg, f"head_{cfg.head_pointwise}_{name}")
+    bias = _true_or_false("--head-bias", cfg.head_bias)
+    pointwise = _pointwise(cfg)
+    with _errors_name_flags("--head", cfg.head, _structure_flags(cfg.head)):
+        return build_head(
+            cfg.head,
+            num_classes=len(weight),
+            feature_dim=feature_dim,
+            embed_dim=weight.size(1),
+            weight=weight,
+            bias=bias,
+            pointwise=pointwise,
+            **options,
+        )
+
+
+def _pointwise(cfg: Namespace) -> nn.Module:
+    own = {
+        name: f"head_{cfg.head_pointwise}_{name}" for name in pointwise_options(cfg.head_pointwise)
     }
-    return build_head(
-        cfg.head,
-        num_classes=len(weight),
-        feature_dim=feature_dim,
-        embed_dim=weight.size(1),
-        weight=weight,
-        bias=_true_or_false("--head-bias", cfg.head_bias),
-        pointwise=build_pointwise(cfg.head_pointwise, **pointwise_own),
-        **options,
-    )
+    options = {name: getattr(cfg, full) for name, full in own.items() if hasattr(cfg, full)}
+    flags = {name: cli_name(full) for name, full in own.items()}
+    with _errors_name_flags("--head-pointwise", cfg.head_pointwise, flags):
+        return build_pointwise(cfg.head_pointwise, **options)
+
+
+def _structure_flags(head: str) -> dict[str, str]:
+    """Constructor argument → option of fairseq's command line."""
+    names = {name: RENAMED.get(name, name) for name in [*head_options(head), "embed_dim"]}
+    return {name: cli_name(f"head_{public}") for name, public in names.items() if public}
+
+
+@contextmanager
+def _errors_name_flags(option: str, chosen: str, flags: dict[str, str]) -> Iterator[None]:
+    """A head's own errors name constructor arguments; the first becomes the user's option."""
+    try:
+        yield
+    except ValueError as error:
+        message = str(error).removeprefix(f"{chosen}: ")
+        if flags:
+            names = "|".join(map(re.escape, flags))
+            message = re.sub(rf"\b({names})\b", lambda m: flags[m[0]], message, count=1)
+        raise ValueError(f"{option} {chosen}: {message}") from None
 
 
 def _own_options(cfg: Namespace, num_classes: int) -> dict:
@@ -89,6 +119,8 @@ def _true_or_false(option: str, value: str) -> bool:
 def _of_width(weight: nn.Parameter, embed_dim: int | None, tied: bool) -> nn.Parameter:
     if embed_dim is None or embed_dim == weight.size(1):
         return weight
+    if embed_dim < 1:
+        raise ValueError(f"--head-embed-dim must be at least 1, got {embed_dim}")
     if tied:
         raise ValueError(
             f"--head-embed-dim {embed_dim}: the shared embeddings have width {weight.size(1)}; "

@@ -22,7 +22,14 @@ class HeadModel:
     computes_loss = True
 
     def attach_head(self, cfg: Namespace, dictionary: Dictionary) -> None:
-        """Replace the output projection by the head that ``cfg`` asks for."""
+        """Replace the output projection by the head that ``cfg`` asks for.
+
+        Raises:
+            ValueError: see ``head_from_options``; ``--head-loss-memory`` below 1.
+        """
+        memory = cfg.head_loss_memory
+        if memory is not None and memory < 1:
+            raise ValueError(f"--head-loss-memory must be at least 1 (MiB), got {memory}")
         projection = self.decoder.output_projection
         self.decoder.output_projection = head_from_options(
             cfg,
@@ -31,7 +38,6 @@ class HeadModel:
             dictionary=dictionary,
             tied=self.decoder.share_input_output_embed,
         )
-        memory = cfg.head_loss_memory
         self.loss_level = {
             "impl": cfg.head_loss,
             "memory": None if memory is None else memory * 2**20,

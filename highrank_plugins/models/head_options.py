@@ -4,7 +4,7 @@ An option left unset (``None``) takes the default of the head or the pointwise f
 and defaults come from ``highrank_plugins.heads``: a new head brings its own options along.
 """
 
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -127,6 +127,8 @@ def cli_name(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+# without what no head accepts
+COMMON = [f.name for f in fields(CommonHeadOptions) if f.name not in ("_name", "head_plif_lr")]
 DERIVED = sorted(_derived_defaults())
 HeadOptions = make_dataclass(
     "HeadOptions",

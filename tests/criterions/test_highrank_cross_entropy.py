@@ -114,3 +114,9 @@ def test_a_stock_model_is_refused(mt_data):
     built = build(mt_data, "transformer_tiny")
     with pytest.raises(ValueError, match="label_smoothed_cross_entropy"):
         built.criterion(built.model, built.batch())
+
+
+@pytest.mark.parametrize("epsilon", ["1.5", "1", "-0.1", "nan"])
+def test_label_smoothing_out_of_range_is_refused_before_training(epsilon, mt_data):
+    with pytest.raises(ValueError, match=rf"--label-smoothing .*{epsilon}"):
+        build(mt_data, "transformer_mos_tiny", "--label-smoothing", epsilon)

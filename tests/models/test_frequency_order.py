@@ -32,6 +32,36 @@ def test_a_rising_count_is_named_with_its_line():
         require_sorted_by_count(dictionary([9, 5, 7, 1]))
 
 
+def test_a_reversed_dictionary_is_named_at_the_first_word_after_its_padding():
+    made = Dictionary()
+    for name, count in [("madeupword0001", 0), ("madeupword0000", 0), ("the", 3), ("a", 9)]:
+        made.add_symbol(name, count)
+    with pytest.raises(ValueError, match=r"line 3 \('the'\) has 3, the line before 0.*sort"):
+        require_sorted_by_count(made)
+
+
+def test_padding_within_the_words_ends_no_check():
+    made = dictionary([9, 5], padding=2)
+    made.add_symbol("late", 7)
+    with pytest.raises(ValueError, match=r"line 5 \('late'\) has 7, the line before 0"):
+        require_sorted_by_count(made)
+
+
+def test_a_reversed_dictionary_of_constant_counts_is_refused():
+    made = Dictionary()
+    for name, count in [("madeupword0000", 0), ("the", 1), ("a", 1)]:
+        made.add_symbol(name, count)
+    with pytest.raises(ValueError, match=r"line 2 \('the'\) has 1"):
+        require_sorted_by_count(made)
+
+
+def test_only_padding_of_count_0_is_left_out():
+    made = dictionary([9, 5])
+    made.add_symbol("madeupword0000", 7)
+    with pytest.raises(ValueError, match=r"line 3 \('madeupword0000'\) has 7"):
+        require_sorted_by_count(made)
+
+
 def test_constant_counts_are_refused():
     with pytest.raises(ValueError, match=r"(?s)all 3 counts are 1.*[Rr]ecount"):
         require_sorted_by_count(dictionary([1, 1, 1]))

@@ -62,6 +62,14 @@ def test_nonsense_is_refused(options, message):
         choose(**options)
 
 
+def test_a_foreign_option_is_answered_with_all_that_the_head_has():
+    with pytest.raises(ValueError, match="no such option; it has") as refused:
+        choose(head="mos", head_gss_c=0.5)
+    listed = set(str(refused.value).partition("it has ")[2].split(", "))
+    common = "--head --head-pointwise --head-embed-dim --head-bias --head-loss --head-loss-memory"
+    assert listed == {*common.split(), "--head-components", "--head-dropout"}
+
+
 def test_every_option_has_help():
     for name, option in HeadOptions.__dataclass_fields__.items():
         if name != "_name":

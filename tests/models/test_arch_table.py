@@ -1,0 +1,44 @@
+"""docs/archs.md is what `highrank archs` prints, and what it prints exists."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fairseq.models import ARCH_MODEL_INV_REGISTRY
+
+import highrank_plugins
+from highrank_plugins.models.archs import tokens
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "archs.md"
+
+
+@pytest.fixture(scope="module")
+def printed() -> str:
+    command = [Path(sys.executable).parent / "highrank", "archs"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_document_is_up_to_date(printed):
+    assert DOCUMENT.read_text() == printed, "run: highrank archs > docs/archs.md"
+
+
+def test_it_names_every_architecture_and_no_other(printed):
+    highrank_plugins.register()
+    patterns = re.findall(r"`([\w<>]*<token>\w*)`", printed.partition("## On")[2])
+    named = {pattern.replace("<token>", token) for pattern in patterns for token in tokens()}
+    ours = {"transformer_highrank", "transformer_lm_highrank"}
+    assert named == {arch for model in ours for arch in ARCH_MODEL_INV_REGISTRY[model]} - ours
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| `mos_plif` | `mos` | `plif` |",
+        "| `mixtape` | `mixtape` | `identity` |",
+        "| `transformer_wmt_en_de` | `transformer_<token>_wmt_en_de` |  |",
+    ],
+)
+def test_rows(printed, row):
+    assert row in printed.splitlines()
