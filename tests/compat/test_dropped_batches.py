@@ -5,7 +5,7 @@ import pytest
 from fairseq.data import data_utils
 from fairseq_cli import generate
 
-import highrank_plugins.compat.dropped_batches  # noqa: F401
+import highrank_plugins.compat.dropped_batches  # noqa: F401  (applies it)
 from tests.compat.conftest import SIZES, config
 
 LENGTHS = np.random.RandomState(1).randint(1, 30, size=200)

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-import highrank_plugins.compat.early_help  # noqa: F401
+import highrank_plugins.compat.early_help  # noqa: F401  (applies it)
 from tests.compat.conftest import config
 
 

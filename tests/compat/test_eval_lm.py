@@ -8,7 +8,7 @@ from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq_cli import eval_lm
 
-import highrank_plugins.compat.eval_lm  # noqa: F401
+import highrank_plugins.compat.eval_lm  # noqa: F401  (applies it)
 from tests.compat.conftest import config
 
 

@@ -2,7 +2,7 @@
 
 from fairseq_cli import train as training
 
-import highrank_plugins.compat.finished_training  # noqa: F401
+import highrank_plugins.compat.finished_training  # noqa: F401  (applies it)
 from tests.compat.conftest import run_training, translation_options
 
 

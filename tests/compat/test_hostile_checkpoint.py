@@ -12,7 +12,7 @@ from fairseq import checkpoint_utils
 
 import highrank_plugins.compat.config_eval
 import highrank_plugins.compat.hostile_checkpoint
-import highrank_plugins.compat.safe_globals  # noqa: F401
+import highrank_plugins.compat.safe_globals  # noqa: F401  (applies it)
 from tests.compat.conftest import run_training, translation_options
 
 

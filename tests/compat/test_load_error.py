@@ -4,7 +4,7 @@ import pytest
 from fairseq.models.transformer import TransformerModel
 from fairseq.trainer import Trainer
 
-import highrank_plugins.compat.load_error  # noqa: F401
+import highrank_plugins.compat.load_error  # noqa: F401  (applies it)
 from tests.compat.conftest import run_training, translation_options
 
 REASON = "other sizes; use the options of that training"

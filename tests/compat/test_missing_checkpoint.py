@@ -5,7 +5,7 @@ import shutil
 import pytest
 from fairseq import checkpoint_utils
 
-import highrank_plugins.compat.missing_checkpoint  # noqa: F401
+import highrank_plugins.compat.missing_checkpoint  # noqa: F401  (applies it)
 from tests.compat.conftest import run_training, translation_options
 
 

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-import highrank_plugins.compat.unknown_option  # noqa: F401
+import highrank_plugins.compat.unknown_option  # noqa: F401  (applies it)
 from tests.compat.conftest import config, translation_options
 
 
