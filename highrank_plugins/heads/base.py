@@ -5,13 +5,14 @@ Shapes: N tokens, F feature size (the papers' d1), D embedding size (d), M class
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..losses import LossOutput, compute_nll
-from ..losses.plan import chunk_ranges
+from ..losses.fused import FusedLoss
+from ..losses.plan import chunk_ranges, tokens_within
 from .checks import integer
 from .draws import ChunkDraws, Draws
 from .pointwise import POINTWISE, Pointwise, build_pointwise
@@ -41,6 +42,9 @@ class Head(nn.Module):
     Raises:
         ValueError: sizes that do not fit, unknown pointwise function.
     """
+
+    # the loss with its gradient written out, if the structure has one; it needs `token_inputs`
+    fused: ClassVar[type[FusedLoss] | None] = None
 
     weight: nn.Parameter
     bias: nn.Parameter | None
@@ -98,6 +102,16 @@ class Head(nn.Module):
         """Numbers that a chunk holds per token at its widest, to choose the size of chunks."""
         return 4 * self.num_classes
 
+    def token_inputs(
+        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+    ) -> dict[str, Tensor]:
+        """What `fused` takes of each token, e.g. its contexts: [n, ...] of features [n, F]."""
+        raise NotImplementedError
+
+    def token_floats(self) -> int:
+        """Numbers per token in `token_inputs`, with their gradients and all that leads to them."""
+        return 2 * self.feature_dim
+
     def draw(self, leading: torch.Size, like: Tensor) -> Draws:
         """Dropout masks and noise seed for features [*leading, F]; none in evaluation."""
         return Draws()
@@ -129,10 +143,11 @@ class Head(nn.Module):
         needs_graph = torch.is_grad_enabled() and (
             features.requires_grad or any(t.requires_grad for t in tensors.values())
         )
-        size = flat.size(0) if needs_graph else None
+        tokens = flat.size(0)
+        size = tokens if needs_graph else tokens_within(flat, self.floats_per_token(), None)
         parts = [
             self.chunk_log_probs(flat[start:stop], tensors, draws.rows(start, stop))
-            for start, stop in chunk_ranges(flat, self.floats_per_token(), size=size)
+            for start, stop in chunk_ranges(0, tokens, size)
         ]
         out = torch.cat(parts) if len(parts) != 1 else parts[0]
         return out.view(*features.shape[:-1], self.num_classes)

@@ -52,13 +52,22 @@ class ChunkDraws:
 
     def add_noise(self, x: Tensor) -> Tensor:
         """x [n, ...] plus Gaussian noise; x itself where there is none."""
-        if not self.noise_sd or self.start == self.stop:
-            return x
+        return x + self.noise_sd * self._noise(x) if self._noisy() else x
+
+    def add_noise_(self, x: Tensor) -> None:
+        """The same in place."""
+        if self._noisy():
+            x.add_(self._noise(x), alpha=self.noise_sd)
+
+    def _noisy(self) -> bool:
+        return bool(self.noise_sd) and self.start < self.stop
+
+    def _noise(self, x: Tensor) -> Tensor:
+        """Standard normal numbers of the shape of x [n, ...]."""
         first, last = self.start // NOISE_BLOCK, math.ceil(self.stop / NOISE_BLOCK)
         blocks = [self._noise_block(block, x) for block in range(first, last)]
         offset = self.start - first * NOISE_BLOCK
-        noise = torch.cat(blocks)[offset : offset + self.stop - self.start]
-        return x + self.noise_sd * noise
+        return torch.cat(blocks)[offset : offset + self.stop - self.start]
 
     def _noise_block(self, block: int, like: Tensor) -> Tensor:
         generator = torch.Generator(like.device).manual_seed(self.noise_seed + block)

@@ -44,6 +44,10 @@ class Latents(nn.Module):
             )
         return draws
 
+    def token_floats(self) -> int:
+        """As `Head.token_floats`: the contexts, before and after dropout, and as many gradients."""
+        return 4 * self.components * self.embed_dim
+
     def contexts(self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws) -> Tensor:
         """h [n, K, D] of features [n, F]."""
         h = linear(features, tensors["latent.weight"], tensors["latent.bias"]).tanh()

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from ..losses.fused import FusedMixtape
 from .base import register_head
 from .checks import integer, not_negative, probability
 from .draws import ChunkDraws, Draws, draw_mask, draw_noise_seed
@@ -41,6 +42,8 @@ class Mixtape(Latents, LogitHead):
     Raises:
         ValueError: K not a power of two, S outside [0, M], a rate outside [0, 1).
     """
+
+    fused = FusedMixtape
 
     def __init__(
         self,
@@ -111,34 +114,44 @@ class Mixtape(Latents, LogitHead):
             tensors["gate_hidden.weight"] = self.gate_weight_norm * normed
         return tensors
 
+    def token_inputs(
+        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+    ) -> dict[str, Tensor]:
+        contexts = self.contexts(features, tensors, draws)
+        if self.components == 1:
+            return {"contexts": contexts, "mixed": contexts.squeeze(1)}
+        bias = tensors.get("gate_shared.bias")
+        shared = widen(linear(features, tensors["gate_shared.weight"], bias))  # u_k·g
+        mixed = mix(widen(contexts), shared.unsqueeze(-1)).to(contexts.dtype)
+        hidden = self._gate_hidden(features, tensors, draws)
+        return {"contexts": contexts, "mixed": mixed, "shared": shared, "hidden": hidden}
+
+    def _gate_hidden(
+        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+    ) -> Tensor:
+        """tanh(U_k g) [n, K−1, G]."""
+        hidden = linear(features, tensors["gate_hidden.weight"], tensors.get("gate_hidden.bias"))
+        return draws.dropout("gate", hidden.tanh()).unflatten(-1, (-1, self.gate_dim))
+
     def chunk_logits(
         self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
     ) -> Tensor:
-        contexts = self.contexts(features, tensors, draws)
-        leaves = widen(linear(contexts, tensors["weight.frequent"]))
-        if self.components == 1:
-            frequent, mixed = leaves.squeeze(1), contexts.squeeze(1)
-        else:
-            shared = self._shared_gate_logits(features, tensors)
-            frequent = mix(leaves, self._class_gate_logits(features, shared, tensors, draws))
-            mixed = mix(widen(contexts), shared).to(contexts.dtype)
-        rare = widen(linear(mixed, tensors["weight.rare"]))
+        inputs = self.token_inputs(features, tensors, draws)
+        leaves = widen(linear(inputs["contexts"], tensors["weight.frequent"]))
+        if "hidden" in inputs:
+            leaves = mix(leaves, self._class_gate_logits(inputs, tensors, draws)).unsqueeze(1)
+        frequent = leaves.squeeze(1)
+        rare = widen(linear(inputs["mixed"], tensors["weight.rare"]))
         logits = torch.cat((frequent, rare), -1)
         bias = tensors.get("bias")
         return logits if bias is None else logits + bias
 
-    def _shared_gate_logits(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        """u_k·g [n, K−1, 1], widened."""
-        bias = tensors.get("gate_shared.bias")
-        return widen(linear(features, tensors["gate_shared.weight"], bias)).unsqueeze(-1)
-
     def _class_gate_logits(
-        self, features: Tensor, shared: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, inputs: dict[str, Tensor], tensors: dict[str, Tensor], draws: ChunkDraws
     ) -> Tensor:
         """l_{x,k} of the frequent classes [n, K−1, S], widened."""
-        hidden = linear(features, tensors["gate_hidden.weight"], tensors.get("gate_hidden.bias"))
-        hidden = draws.dropout("gate", hidden.tanh()).unflatten(-1, (-1, self.gate_dim))
-        gates = widen(linear(hidden, tensors["gate_embed"])) + shared
+        own = widen(linear(inputs["hidden"], tensors["gate_embed"]))
+        gates = own + inputs["shared"].unsqueeze(-1)
         if "gate_bias" in tensors:
             gates = gates + tensors["gate_bias"].t()
         return draws.add_noise(gates)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import linear
 
+from ..losses.fused import FusedLogits
 from .base import register_head
 from .draws import ChunkDraws
 from .logit_head import LogitHead
@@ -19,13 +20,21 @@ class MixtureOfContexts(PriorMixture, LogitHead):
     One softmax, so its rank is bounded like a plain softmax's. Options: see `PriorMixture`.
     """
 
-    def chunk_logits(
+    fused = FusedLogits
+
+    def token_inputs(
         self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
-    ) -> Tensor:
+    ) -> dict[str, Tensor]:
         prior = self.log_prior(features, tensors).exp()
         contexts = self.contexts(features, tensors, draws)
         # no matrix product: autocast would run it in half precision
         mixed = (prior.unsqueeze(-1) * widen(contexts)).sum(1).to(contexts.dtype)
+        return {"contexts": mixed}
+
+    def chunk_logits(
+        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+    ) -> Tensor:
+        mixed = self.token_inputs(features, tensors, draws)["contexts"]
         return linear(mixed, tensors["weight"], tensors.get("bias"))
 
     def floats_per_token(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ..losses.mixture import smoothed_mixture_nll
+from ..losses.fused import FusedMixture
 from .base import register_head
 from .draws import ChunkDraws
 from .prior_mixture import PriorMixture
@@ -18,6 +18,16 @@ class MixtureOfSoftmaxes(PriorMixture):
     With f = plif this is the MoS + PLIF of Ganea et al. 2019. K = 1 keeps the tanh layer: it is a
     MoC with K = 1, not a plain softmax. Options: see `PriorMixture`.
     """
+
+    fused = FusedMixture
+
+    def token_inputs(
+        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+    ) -> dict[str, Tensor]:
+        return {
+            "contexts": self.contexts(features, tensors, draws),
+            "log_prior": self.log_prior(features, tensors),
+        }
 
     def chunk_log_probs(
         self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
@@ -34,9 +44,9 @@ class MixtureOfSoftmaxes(PriorMixture):
         draws: ChunkDraws,
         smooth: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        values = self._values(features, tensors, draws)
         if smooth:  # Σ_x log P_x does not decompose over components
-            return smoothed_mixture_nll(self.log_prior(features, tensors), values, target)
+            return super().chunk_nll(features, target, tensors, draws, smooth)
+        values = self._values(features, tensors, draws)
         index = target.view(-1, 1, 1).expand(-1, self.components, 1)
         log_likelihood = values.gather(-1, index).squeeze(-1) - values.logsumexp(-1)
         return -(self.log_prior(features, tensors) + log_likelihood).logsumexp(-1), None

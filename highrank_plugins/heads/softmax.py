@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from ..losses.fused import FusedLogits
 from .base import register_head
 from .draws import ChunkDraws
 from .logit_head import LogitHead
@@ -19,6 +20,8 @@ class Softmax(LogitHead):
     Raises:
         ValueError: embed_dim ≠ feature_dim.
     """
+
+    fused = FusedLogits
 
     def __init__(
         self,
@@ -35,6 +38,11 @@ class Softmax(LogitHead):
                 "moc, mos and mixtape map features to embeddings of another size"
             )
         super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
+
+    def token_inputs(
+        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+    ) -> dict[str, Tensor]:
+        return {"contexts": features}
 
     def chunk_logits(
         self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws

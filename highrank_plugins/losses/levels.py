@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .chunked import chunked_nll
+from .fused.level import fused_nll
 from .plan import REDUCTIONS, ChunkedHead, LossOutput, LossPlan, check_target
 from .reference import reference_nll
 
@@ -19,8 +20,8 @@ logger = logging.getLogger(__name__)
 LEVELS: dict[str, Callable[[LossPlan], LossOutput]] = {
     "reference": reference_nll,
     "chunked": chunked_nll,
+    "fused": fused_nll,
 }
-AUTO = "chunked"
 _logged: set[str] = set()
 
 
@@ -73,13 +74,16 @@ def compute_nll(
 
 
 def _choose(impl: str, head: ChunkedHead) -> str:
+    kind = type(head).__name__
+    if impl == "fused" and head.fused is None:
+        raise ValueError(f"impl: {kind} has no fused loss; impl='chunked' (--head-loss) serves it")
     if impl != "auto":
         return impl
-    kind = type(head).__name__
+    level = "chunked" if head.fused is None else "fused"
     if kind not in _logged:
         _logged.add(kind)
-        logger.info("loss of %s: level %r (impl='auto')", kind, AUTO)
-    return AUTO
+        logger.info("loss of %s: level %r (impl='auto')", kind, level)
+    return level
 
 
 def _check_choice(name: str, value: str, known: list[str]) -> None:

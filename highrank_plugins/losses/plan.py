@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -48,6 +48,17 @@ class ChunkedHead(Protocol):
 
     def floats_per_token(self) -> int: ...
 
+    # where there is a fused loss:
+
+    fused: ClassVar[Any]  # type[highrank_plugins.losses.fused.FusedLoss], or None without one
+    pointwise: Any
+
+    def token_floats(self) -> int: ...
+
+    def token_inputs(
+        self, features: Tensor, tensors: dict[str, Tensor], draws: Any
+    ) -> dict[str, Tensor]: ...
+
 
 @dataclass
 class LossPlan:
@@ -69,12 +80,21 @@ class LossPlan:
         """Whether Σ_x −log P_x is needed at all."""
         return self.label_smoothing > 0
 
+    @property
+    def every_class(self) -> float:
+        """ε_i, the factor of Σ_x −log P_x."""
+        return self.label_smoothing / max(self.head.num_classes - 1, 1)
+
+    @property
+    def on_target(self) -> float:
+        """1 − ε − ε_i, the factor of −log P_target."""
+        return 1 - self.label_smoothing - self.every_class
+
     def combine(self, nll: Tensor, smooth_sum: Tensor | None, start: int, stop: int) -> Tensor:
         """Weighted, smoothed loss [n] of the tokens start..stop−1; 0 where ignored."""
         loss = nll
         if smooth_sum is not None:
-            share = self.label_smoothing / max(self.head.num_classes - 1, 1)
-            loss = (1 - self.label_smoothing - share) * nll + share * smooth_sum
+            loss = self.on_target * nll + self.every_class * smooth_sum
         if self.weight is not None:
             loss = loss * self.weight[start:stop].to(loss.dtype)
         return self.blank(loss, start, stop)
@@ -91,32 +111,26 @@ class LossPlan:
         return self.blank(hit, start, stop)
 
 
-def chunk_ranges(
-    features: Tensor,
-    floats_per_token: int,
-    memory: int | None = None,
-    size: int | None = None,
-) -> Iterator[tuple[int, int]]:
-    """Ranges of tokens, nearly equal, whose working set takes at most `memory` bytes.
+def chunk_ranges(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+    """start..stop−1 in nearly equal ranges of at most `size`, the first the longest; at least one
+    range, even if it is empty."""
+    tokens = stop - start
+    chunks = max(1, -(-tokens // max(size, 1)))
+    size = max(1, -(-tokens // chunks))
+    return ((a, min(a + size, stop)) for a in range(start, max(stop, start + 1), size))
+
+
+def tokens_within(features: Tensor, floats_per_token: int, memory: int | None) -> int:
+    """How many tokens a chunk may have, at least 1.
 
     Args:
-        features: [N, F]; gives N, the device and the width of numbers (at least 4 bytes).
+        features: give the device and the width of numbers (at least 4 bytes).
         floats_per_token: numbers held per token.
-        memory: bytes; None takes the default of the device.
-        size: tokens per chunk, instead of a budget.
+        memory: bytes; None takes the default of the device, and 16 tokens at the least.
     Raises:
         ValueError: the budget does not hold one token.
     """
-    tokens = features.size(0)
-    if size is None:
-        size = _tokens_within(features, floats_per_token, memory)
-    chunks = max(1, -(-tokens // max(size, 1)))
-    size = -(-tokens // chunks)
-    return ((start, min(start + size, tokens)) for start in range(0, max(tokens, 1), max(size, 1)))
-
-
-def _tokens_within(features: Tensor, floats_per_token: int, memory: int | None) -> int:
-    per_token = floats_per_token * max(features.element_size(), 4)
+    per_token = max(1, floats_per_token) * max(features.element_size(), 4)
     if memory is None:
         budget = DEFAULT_MEMORY.get(features.device.type, DEFAULT_MEMORY["cuda"])
         return max(16, budget // per_token)

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from highrank_plugins.losses import LEVELS
 from tests.heads.cases import CASES, CLASSES, PRODUCT, STRUCTURES, arrays_of, make_features
 
 GATES = ("prior.weight", "gate_shared.weight", "gate_embed", "gate_bias")
@@ -44,7 +45,7 @@ def test_every_dtype(case, dtype):
     check_normalised(head(features))
 
 
-@pytest.mark.parametrize("impl", ["reference", "chunked"])
+@pytest.mark.parametrize("impl", LEVELS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("case", PRODUCT, ids=str)
 def test_finite_gradients(case, smoothing, impl):

@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from highrank_plugins.losses import LEVELS
+
 CLASSES, TOKENS = 13, 7
 TARGET = torch.tensor([3, 12, 5, 3, 0, 5, 3])  # 3 and 5 repeat; 5 is ignored where that is asked
 IGNORED = 5
 WEIGHT = torch.tensor([1.0, 0.3, 2.0, 0.0, 1.7, 0.9, 1.1], dtype=torch.float64)
 UPSTREAM = torch.tensor([0.8, -1.3, 0.4, 2.1, 1.9, -0.7, 0.6], dtype=torch.float64)
+ONCE = sorted(LEVELS.keys() - {"reference"})  # the levels that are differentiable once
 FULL = {"weight": WEIGHT, "label_smoothing": 0.1, "ignore_index": IGNORED, "accuracy": True}
 
 
@@ -58,9 +61,10 @@ def assert_same(got: Outcome, want: Outcome, rtol: float = 1e-9, atol: float = 1
             )
 
 
-def memory_for(head: nn.Module, tokens: int) -> int:
+def memory_for(head: nn.Module, tokens: int, impl: str = "chunked") -> int:
     """The budget in bytes that lets exactly so many float64 tokens into a chunk."""
-    return head.floats_per_token() * 8 * tokens
+    floats = head.fused.floats_per_token(head) if impl == "fused" else head.floats_per_token()
+    return floats * 8 * tokens
 
 
 @contextmanager

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
+from highrank_plugins.losses import LEVELS
 from tests.heads.cases import STRUCTURES, make_features
-from tests.losses.levels import memory_for
+from tests.losses.levels import ONCE, memory_for
 
 TARGET, WEIGHT = torch.tensor([4, 1, 4]), torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)
 CASES = [s.with_pointwise(name, **options) for s, (name, options) in zip(
@@ -19,8 +20,8 @@ def loss_of(head, impl, reduction):
 
     def function(features, *parameters):
         options = {"weight": WEIGHT, "label_smoothing": 0.2, "impl": impl, "reduction": reduction}
-        if impl == "chunked":
-            options["memory"] = memory_for(head, 2)
+        if impl != "reference":
+            options["memory"] = memory_for(head, 2, impl)
         call = torch.func.functional_call
         return call(NLL(head), {f"head.{n}": p for n, p in zip(names, parameters, strict=True)},
                     (features,), options)  # fmt: skip
@@ -37,8 +38,8 @@ class NLL(torch.nn.Module):
         return self.head.nll(features, TARGET, **options).loss
 
 
-@pytest.mark.parametrize("impl, reduction", [("reference", "none"), ("reference", "sum"),
-                                             ("chunked", "none"), ("chunked", "sum")])  # fmt: skip
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("impl", LEVELS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradcheck(case, impl, reduction):
     function, inputs = loss_of(case.build(), impl, reduction)
@@ -51,10 +52,11 @@ def test_reference_is_differentiable_twice(case):
     assert gradgradcheck(function, inputs)
 
 
+@pytest.mark.parametrize("impl", ONCE)
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_chunked_refuses_gradients_of_gradients(case, reduction):
+def test_gradients_of_gradients_are_refused(case, reduction, impl):
     head, features = case.build(), make_features(3).requires_grad_()
-    loss = head.nll(features, TARGET, impl="chunked", reduction=reduction).loss.sum()
+    loss = head.nll(features, TARGET, impl=impl, reduction=reduction).loss.sum()
     with pytest.raises(RuntimeError, match="impl='reference'"):
         torch.autograd.grad(loss, features, create_graph=True)[0].sum().backward()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.heads.cases import MIXTAPE, MOC, MOS, make_features
-from tests.losses.levels import CLASSES, assert_same, memory_for, run
+from tests.losses.levels import CLASSES, ONCE, assert_same, memory_for, run
 
 CASES = [
     MOC.with_options(dropout=0.4),
@@ -19,9 +19,10 @@ STEPS, COLUMNS = 45, 3  # more tokens than share one noise generator
 TARGET = (torch.arange(STEPS * COLUMNS) * 7 % CLASSES).view(STEPS, COLUMNS)
 
 
+@pytest.mark.parametrize("impl", ONCE)
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_same_seed(case, reduction):
+def test_same_seed(case, reduction, impl):
     head = case.build(classes=CLASSES).train()
     features = make_features(STEPS, COLUMNS).requires_grad_()
     upstream = make_features(STEPS, COLUMNS, seed=9)[..., 0]
@@ -30,12 +31,13 @@ def test_same_seed(case, reduction):
 
     want = run(head, features, TARGET, impl="reference", **options)
     for tokens in (1, 20, 64, STEPS * COLUMNS):
-        got = run(head, features, TARGET, memory=memory_for(head, tokens), **options)
+        memory = memory_for(head, tokens, impl)
+        got = run(head, features, TARGET, impl=impl, memory=memory, **options)
         assert_same(got, want)
 
-    other = run(head, features, TARGET, seed=1, **options)
+    other = run(head, features, TARGET, impl=impl, seed=1, **options)
     assert not torch.allclose(other.values["loss"], want.values["loss"], rtol=1e-6)
-    quiet = run(head.eval(), features, TARGET, **options)
+    quiet = run(head.eval(), features, TARGET, impl=impl, **options)
     assert not torch.allclose(quiet.values["loss"], want.values["loss"], rtol=1e-6)
 
 

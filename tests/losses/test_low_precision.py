@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from tests.heads.cases import MIXTAPE, MOC, MOS, SOFTMAX, STRUCTURES, make_features
-from tests.losses.levels import memory_for, run
+from tests.losses.levels import ONCE, memory_for, run
 
+every_level = pytest.mark.parametrize("impl", ONCE)
 HALF = [torch.float16, torch.bfloat16]
 CLASSES, TOKENS, FEATURE_DIM, SEEDS = 50, 64, 16, 3
 TARGET = torch.arange(TOKENS) % 29
@@ -35,8 +36,8 @@ def relative_errors(got, truth):
     return {name: (a - b).norm() / b.norm() for name, (a, b) in pairs.items() if b.norm() > 1e-9}
 
 
-def average_errors(case, dtype, reduction, autocast=False):
-    """Root mean square over a few heads of the errors of the reference and of the chunked loss,
+def average_errors(case, dtype, reduction, impl, autocast=False):
+    """Root mean square over a few heads of the errors of the reference and of another level,
     with one token a chunk and with all of them in one."""
     upstream = torch.linspace(-1, 2, TOKENS) if reduction == "none" else torch.tensor(1.7)
     options = {"reduction": reduction, "upstream": upstream, "label_smoothing": 0.1}
@@ -47,8 +48,8 @@ def average_errors(case, dtype, reduction, autocast=False):
         inputs = (features.requires_grad_(), TARGET)
         runs = [run(head, *inputs, impl="reference", autocast=autocast, **options)]
         for tokens in (1, TOKENS):
-            memory = memory_for(head, tokens)
-            runs.append(run(head, *inputs, memory=memory, autocast=autocast, **options))
+            memory = memory_for(head, tokens, impl)
+            runs.append(run(head, *inputs, impl=impl, memory=memory, autocast=autocast, **options))
         for got in runs:
             assert got.values["loss"].dtype == torch.float32
             assert all(g.dtype == dtype for g in got.gradients.values())
@@ -62,39 +63,48 @@ def average_errors(case, dtype, reduction, autocast=False):
 
 
 def check(errors, precision):
-    usual, *chunked = errors
-    for ours in chunked:
+    usual, *others = errors
+    for ours in others:
         for name, error in usual.items():
             # one rounding of the result more: plain torch may be lucky with a single number
             assert ours[name] <= 2 * error + torch.finfo(precision).eps / 2, name
 
 
+@every_level
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_half(case, dtype, reduction):
-    check(average_errors(case, dtype, reduction), dtype)
+def test_half(case, dtype, reduction, impl):
+    check(average_errors(case, dtype, reduction, impl), dtype)
 
 
+@every_level
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_autocast(case, reduction):
-    check(average_errors(case, torch.float32, reduction, autocast=True), torch.bfloat16)
+def test_autocast(case, reduction, impl):
+    check(average_errors(case, torch.float32, reduction, impl, autocast=True), torch.bfloat16)
 
 
+@every_level
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_autocast_does_not_reach_the_backward_pass(case):
+def test_autocast_does_not_reach_the_backward_pass(case, impl):
     """Sum computes gradients inside the caller's autocast, none after it: the same numbers."""
     head = build(case, torch.float32, seed=0)
     features = make_features(TOKENS, feature_dim=FEATURE_DIM).float().requires_grad_()
-    options = {"upstream": torch.tensor(1.0), "label_smoothing": 0.1, "autocast": True}
+    options = {
+        "upstream": torch.tensor(1.0),
+        "label_smoothing": 0.1,
+        "autocast": True,
+        "impl": impl,
+    }
     early = run(head, features, TARGET, reduction="sum", **options)
     late = run(head, features, TARGET, reduction="none", **options)
     torch.testing.assert_close(early.gradients, late.gradients, rtol=1e-5, atol=1e-5)
 
 
+@every_level
 @pytest.mark.parametrize("reduction", ["none", "sum"])
-def test_small_gradients_survive_in_float16(reduction):
+def test_small_gradients_survive_in_float16(reduction, impl):
     """Class 1 has probability 2e-8. Its gradient is below float16's least number, 6e-8, before the
     loss scale of 128 multiplies it, and well above afterwards."""
     head = SOFTMAX.build(classes=3, feature_dim=2, dtype=torch.float16)
@@ -105,7 +115,7 @@ def test_small_gradients_survive_in_float16(reduction):
     options = {"reduction": reduction, "upstream": torch.tensor(128.0)}
     target = torch.tensor([0])
     usual = run(head, features, target, impl="reference", **options)
-    got = run(head, features, target, impl="chunked", **options)
+    got = run(head, features, target, impl=impl, **options)
     truth = run(head.double(), features.detach().double(), target, impl="reference", **options)
     for name in ("weight", "bias"):
         want = truth.gradients[name][1]
@@ -115,8 +125,9 @@ def test_small_gradients_survive_in_float16(reduction):
         assert (ours - want).norm() <= 2 * (theirs - want).norm() + 1e-9, name
 
 
+@every_level
 @pytest.mark.parametrize("reduction", ["none", "sum"])
-def test_large_gradients_do_not_overflow_in_float16(reduction):
+def test_large_gradients_do_not_overflow_in_float16(reduction, impl):
     """600 tokens of one class: the sum over tokens, 1800, fits; 128 times it would not."""
     head = SOFTMAX.build(classes=3, feature_dim=2, dtype=torch.float16)
     features = torch.full((600, 2), 3.0, dtype=torch.float16, requires_grad=True)
@@ -125,7 +136,7 @@ def test_large_gradients_do_not_overflow_in_float16(reduction):
         head.bias[0] = -20.0
     options = {"reduction": reduction, "upstream": torch.tensor(1.0)}
     usual = run(head, features, target, impl="reference", **options)
-    got = run(head, features, target, impl="chunked", **options)
+    got = run(head, features, target, impl=impl, **options)
     assert torch.isfinite(usual.gradients["weight"]).all()
     for name, gradient in usual.gradients.items():
         torch.testing.assert_close(got.gradients[name], gradient, rtol=2e-3, atol=1e-3)

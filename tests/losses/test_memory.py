@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.heads.cases import STRUCTURES, make_features
-from tests.losses.levels import memory_for, run
+from tests.losses.levels import ONCE, memory_for, run
 
 CLASSES, TOKENS = 500, 400
 TARGET = torch.arange(TOKENS)
@@ -29,18 +29,19 @@ def largest(case, **options):
     features = make_features(TOKENS).float().requires_grad_()
     with Largest() as seen:
         run(head, features, TARGET, upstream=torch.tensor(0.7), label_smoothing=0.1,
-            memory=memory_for(head, 5), **options)  # fmt: skip
+            memory=memory_for(head, 5, options["impl"]), **options)  # fmt: skip
     return seen.numel
 
 
+@pytest.mark.parametrize("impl", ONCE)
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_largest_tensor(case, reduction):
+def test_largest_tensor(case, reduction, impl):
     whole = CLASSES * TOKENS
     assert largest(case, impl="reference", reduction=reduction) >= whole
     # ten float32 tokens fit, with K components each
     components = case.options.get("components", 1)
-    assert largest(case, impl="chunked", reduction=reduction) <= 10 * components * CLASSES
+    assert largest(case, impl=impl, reduction=reduction) <= 10 * components * CLASSES
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
 from torch import Tensor, nn
 
 from ..precision import widen
 from ..registry import Registry
+
+Pullback = Callable[[Tensor], Tensor]
+Evaluate = Callable[[Tensor], tuple[Tensor, Pullback]]
 
 POINTWISE: Registry[type[Pointwise]] = Registry("pointwise function")
 register_pointwise = POINTWISE.register
@@ -17,8 +24,11 @@ class Pointwise(nn.Module):
     A subclass implements `apply_to`. One that has parameters may also name in `tensors` what
     `apply_to` reads: tensors prepared once for a whole batch, differentiable with respect to the
     parameters, so that a chunked loss neither prepares them anew for each chunk nor loses their
-    gradient.
+    gradient. `bind` serves the fused losses, which write gradients out; its default goes through
+    autograd.
     """
+
+    is_identity: ClassVar[bool] = False
 
     def tensors(self) -> dict[str, Tensor]:
         """What `apply_to` reads besides the logits. Default: the parameters, widened."""
@@ -27,6 +37,37 @@ class Pointwise(nn.Module):
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         """f(z) for logits of any shape, in their dtype; `tensors` as `tensors()` returns them."""
         raise NotImplementedError
+
+    def bind(
+        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
+    ) -> Evaluate:
+        """f without a graph: z → (f(z), what turns the gradient of f(z) into that of z).
+
+        Both may lie in the memory of what went in, which is given away.
+
+        Args:
+            tensors: as `tensors()` returns them, detached.
+            sums: where the pullback adds the gradients of those `tensors` that are wanted.
+            dtype: of the logits, float32 or float64.
+        """
+        leaves = {name: t.detach().requires_grad_(name in sums) for name, t in tensors.items()}
+
+        def evaluate(z: Tensor) -> tuple[Tensor, Pullback]:
+            z = z.detach().requires_grad_()
+            with torch.enable_grad():
+                values = self.apply_to(z, leaves)
+
+            def pullback(grad: Tensor) -> Tensor:
+                wanted = [z, *(leaves[name] for name in sums)]
+                grad_z, *rest = torch.autograd.grad(values, wanted, grad, allow_unused=True)
+                for total, found in zip(sums.values(), rest, strict=True):
+                    if found is not None:
+                        total.add_(found)
+                return grad_z
+
+            return values.detach().clone(), pullback
+
+        return evaluate
 
     def forward(self, z: Tensor) -> Tensor:
         """f(z)."""

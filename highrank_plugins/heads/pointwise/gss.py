@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .base import Pointwise, register_pointwise
+from .base import Evaluate, Pointwise, register_pointwise
+from .bent_line import bent_line
 from .softplus import softplus
 
 
@@ -46,6 +47,11 @@ class GeneralizedSigSoftmax(Pointwise):
             c, k = self.fixed
         x = z - c
         return k * x + c - (k - 1) * softplus(x)
+
+    def bind(
+        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
+    ) -> Evaluate:
+        return super().bind(tensors, sums, dtype) if self.learn else bent_line(*self.fixed)
 
     def extra_repr(self) -> str:
         return "learn=True" if self.learn else "c={}, k={}".format(*self.fixed)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+import torch
 from torch import Tensor
 
-from .base import Pointwise, register_pointwise
+from .base import Evaluate, Pointwise, register_pointwise
 
 
 @register_pointwise("identity")
 class Identity(Pointwise):
     """f(z) = z."""
 
+    is_identity: ClassVar[bool] = True
+
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         return z
+
+    def bind(
+        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
+    ) -> Evaluate:
+        return lambda z: (z, lambda grad: grad)

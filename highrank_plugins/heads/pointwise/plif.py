@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import integer
-from .base import Pointwise, register_pointwise
+from .base import Evaluate, Pointwise, Pullback, register_pointwise
 from .softplus import softplus
 
 
@@ -62,6 +62,28 @@ class PLIF(Pointwise):
         return _PiecewiseLinear.apply(
             z, tensors["slopes"], tensors["left"], self.bound, self.cell_width
         )
+
+    def bind(
+        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
+    ) -> Evaluate:
+        slopes, left = (tensors[name].to(dtype) for name in ("slopes", "left"))
+
+        def evaluate(z: Tensor) -> tuple[Tensor, Pullback]:
+            cell = _cell(z, self.bound, self.cell_width, self.knots)
+            offset = _offset_in_cell(z, cell, self.bound, self.cell_width)
+            slope = slopes[cell]
+            torch.addcmul(left[cell], offset, slope, out=z)
+
+            def pullback(grad: Tensor) -> Tensor:
+                if "left" in sums:
+                    sums["left"].add_(_histogram(cell, grad, tensors["left"]))
+                if "slopes" in sums:
+                    sums["slopes"].add_(_histogram(cell, offset.mul_(grad), tensors["slopes"]))
+                return grad.mul_(slope)
+
+            return z, pullback
+
+        return evaluate
 
     def extra_repr(self) -> str:
         return f"bound={self.bound}, knots={self.knots}"

@@ -1,4 +1,4 @@
-"""The chunked loss against plain autograd in float64: values and every gradient, to 1e-9."""
+"""Every level against plain autograd in float64: values and every gradient, to 1e-9."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from tests.losses.levels import (
     CLASSES,
     FULL,
     IGNORED,
+    ONCE,
     TARGET,
     TOKENS,
     WEIGHT,
@@ -27,66 +28,73 @@ CALLS = [
     FULL,
 ]
 
+every_level = pytest.mark.parametrize("impl", ONCE)
 
-def compare(head, features, target, chunks=CHUNKS, **options):
+
+def compare(head, features, target, impl, chunks=CHUNKS, **options):
     want = run(head, features, target, impl="reference", **options)
     assert want.gradients
     for tokens in chunks:
-        memory = tokens and memory_for(head, tokens)
-        got = run(head, features, target, impl="chunked", memory=memory, **options)
+        memory = tokens and memory_for(head, tokens, impl)
+        got = run(head, features, target, impl=impl, memory=memory, **options)
         assert_same(got, want)
     return want
 
 
+@every_level
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_head(case, reduction):
+def test_every_head(case, reduction, impl):
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     for smoothing in (0.0, 0.1):
-        want = compare(head, features, TARGET, reduction=reduction,
+        want = compare(head, features, TARGET, impl, reduction=reduction,
                        **{**FULL, "label_smoothing": smoothing})  # fmt: skip
         assert {"weight", "features"} <= want.gradients.keys()
 
 
+@every_level
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("options", CALLS, ids=lambda options: "+".join(options) or "nothing")
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_every_option(case, options, reduction):
+def test_every_option(case, options, reduction, impl):
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
-    compare(head, features, TARGET, reduction=reduction, **options)
+    compare(head, features, TARGET, impl, reduction=reduction, **options)
 
 
+@every_level
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 @pytest.mark.parametrize("leading", [(), (0,), (0, 3), (2, 3), (2, 1, 2)], ids=str)
-def test_any_shape_even_empty(case, leading, reduction):
+def test_any_shape_even_empty(case, leading, reduction, impl):
     head, features = case.build(classes=CLASSES), make_features(*leading).requires_grad_()
     target = torch.arange(features[..., 0].numel()).reshape(leading)
     upstream = make_features(*leading)[..., 0] if reduction == "none" else torch.tensor(1.3)
-    want = compare(head, features, target, reduction=reduction, upstream=upstream,
+    want = compare(head, features, target, impl, reduction=reduction, upstream=upstream,
                    label_smoothing=0.1, accuracy=True)  # fmt: skip
     assert want.values["loss"].shape == (leading if reduction == "none" else ())
     assert want.gradients["features"].shape == features.shape
 
 
+@every_level
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_non_contiguous_input(case, reduction):
+def test_non_contiguous_input(case, reduction, impl):
     head = case.build(classes=CLASSES)
     features = make_features(3, 2).transpose(0, 1).requires_grad_()
     target = TARGET[:6].view(3, 2).t()
     weight = WEIGHT[:6].view(3, 2).t()
     upstream = make_features(3, 2)[..., 0].t() if reduction == "none" else torch.tensor(-0.4)
     assert not features.is_contiguous() and not target.is_contiguous()
-    compare(head, features, target, reduction=reduction, weight=weight, upstream=upstream,
+    compare(head, features, target, impl, reduction=reduction, weight=weight, upstream=upstream,
             label_smoothing=0.1)  # fmt: skip
 
 
+@every_level
 @pytest.mark.parametrize("reduction", ["none", "sum"])
-def test_every_token_ignored(reduction):
+def test_every_token_ignored(reduction, impl):
     head, features = STRUCTURES[2].build(classes=CLASSES), make_features(3).requires_grad_()
-    want = compare(head, features, torch.full((3,), -100), reduction=reduction, ignore_index=-100,
-                   label_smoothing=0.1, upstream=torch.tensor(2.0))  # fmt: skip
+    want = compare(head, features, torch.full((3,), -100), impl, reduction=reduction,
+                   ignore_index=-100, label_smoothing=0.1, upstream=torch.tensor(2.0))  # fmt: skip
     assert not want.values["loss"].any() and not want.values["nll"].any()
     assert all(not gradient.any() for gradient in want.gradients.values())
 
@@ -96,7 +104,8 @@ def test_every_token_ignored(reduction):
 def test_chunks_have_the_size_that_was_asked_for(tokens, reduction):
     head, features = STRUCTURES[2].build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     with recorded_chunks(head) as sizes:
-        run(head, features, TARGET, reduction=reduction, memory=memory_for(head, tokens))
+        run(head, features, TARGET, reduction=reduction, impl="chunked",
+            memory=memory_for(head, tokens))  # fmt: skip
     assert sizes and max(sizes) <= tokens
     assert sum(sizes) == TOKENS * (2 if reduction == "none" else 1)  # "none" computes again
 
