@@ -3,11 +3,13 @@
 What breaks: with `--tokens-per-sample` above what the model was trained with (the default, 1024,
 often is), blocks are skipped: "Evaluated 0 tokens … Perplexity: 1.00", exit code 0. Tokens with
 infinite score are left out, so a model that gives p = 0 to frequent words looks better than it is.
-NaN gives "Perplexity: nan", exit code 0.
+NaN gives "Perplexity: nan", exit code 0. Scoring holds the log-probabilities of all classes of a
+batch at once, to read one of them per token.
 Why: `eval_lm_dataloader` ignores blocks that are too long; `eval_lm` filters infinite scores and
-never counts.
+never counts. `SequenceScorer` serves every kind of model.
 What we do: raise in these cases. Scores are checked in `SequenceScorer`, which also serves
-`--score-reference` and the hub interface.
+`--score-reference` and the hub interface; models with a head give it the scores of the targets
+alone.
 Delete when: fairseq raises.
 """
 
@@ -39,7 +41,11 @@ def eval_lm_dataloader(stock, task, dataset, *args, **kwargs):
 @replaces(SequenceScorer, "generate")
 def generate(stock, scorer, models, sample, **kwargs):
     """Score the targets; every score is finite, or FloatingPointError names a sentence."""
-    hypotheses = stock(scorer, models, sample, **kwargs)
+    lean = [
+        model.target_scores(sample["target"]) if hasattr(model, "target_scores") else model
+        for model in models
+    ]
+    hypotheses = stock(scorer, lean, sample, **kwargs)
     scores = torch.cat([best["positional_scores"].float() for best, *_ in hypotheses])
     if not scores.isfinite().all():
         wrong = int((~scores.isfinite()).sum())

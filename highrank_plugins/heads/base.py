@@ -5,7 +5,7 @@ Shapes: N tokens, F feature size (the papers' d1), D embedding size (d), M class
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from .checks import integer
 from .draws import ChunkDraws, Draws
 from .pointwise import POINTWISE, Pointwise, build_pointwise
 from .precision import widen
+from .prepared import PreparedTensors
 from .registry import Registry
 
 HEADS: Registry[type[Head]] = Registry(
@@ -76,6 +77,7 @@ class Head(nn.Module):
             )
         self.weight = weight
         self.register_parameter("bias", nn.Parameter(torch.zeros(num_classes)) if bias else None)
+        self._prepared = PreparedTensors()
 
     # -- what a structure defines ------------------------------------------------------------
 
@@ -139,7 +141,7 @@ class Head(nn.Module):
         """
         flat = self.flatten_features(features)
         draws = self.draw(features.shape[:-1], features)
-        tensors = self.tensors()
+        tensors = self._prepared.of(self)
         needs_graph = torch.is_grad_enabled() and (
             features.requires_grad or any(t.requires_grad for t in tensors.values())
         )
@@ -200,6 +202,11 @@ class Head(nn.Module):
             memory=memory,
             accuracy=accuracy,
         )
+
+    def train(self, mode: bool = True) -> Self:
+        """As `nn.Module.train`; what was prepared for inference is forgotten."""
+        self._prepared.forget()
+        return super().train(mode)
 
     # -- helpers of structures ---------------------------------------------------------------
 

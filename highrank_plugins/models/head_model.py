@@ -8,6 +8,7 @@ from torch import Tensor
 from highrank_plugins.heads import Head
 
 from .head_from_options import head_from_options
+from .target_scores import TargetScores
 from .warm_start import fill_new_parameters
 
 
@@ -66,7 +67,7 @@ class HeadModel:
         """
         if target is None:
             return super().forward(*args, **kwargs)
-        features, _ = super().forward(*args, features_only=True, **kwargs)
+        features, _ = self.features(*args, **kwargs)
         return self.head.nll(
             features,
             target,
@@ -76,6 +77,14 @@ class HeadModel:
             accuracy=accuracy,
             **self.loss_level,
         )
+
+    def features(self, *args, **kwargs):
+        """What the head reads [B, T, F], and the decoder's other output (attention)."""
+        return super().forward(*args, features_only=True, **kwargs)
+
+    def target_scores(self, target: Tensor) -> TargetScores:
+        """This model for fairseq's ``SequenceScorer``, which wants log P(``target``) only."""
+        return TargetScores(self, target)
 
     def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
         """Old checkpoints as in fairseq; a softmax checkpoint also starts any other head."""

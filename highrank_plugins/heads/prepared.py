@@ -1,0 +1,42 @@
+"""What does not change between the steps of a beam search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class PreparedTensors:
+    """`head.tensors()`, made once for many calls without gradients in evaluation.
+
+    Made again when a parameter was moved, replaced or changed in place, and after `train()` or
+    `eval()`. Writing through `parameter.data` while evaluating is the one change that cannot be
+    seen; call `eval()` after it.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, Tensor] | None = None
+        self._state: tuple[tuple[object, ...], ...] = ()
+
+    def __reduce__(self) -> tuple[type[PreparedTensors], tuple[()]]:
+        return PreparedTensors, ()  # copies and pickles start empty
+
+    def forget(self) -> None:
+        """Drop what was made."""
+        self._tensors = None
+
+    def of(self, head: Any) -> dict[str, Tensor]:
+        """The tensors of a `Head`, kept if they may be."""
+        if head.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return head.tensors()
+        state = tuple(_state(parameter) for parameter in head.parameters())
+        if self._tensors is None or state != self._state:
+            self._tensors, self._state = head.tensors(), state
+        return self._tensors
+
+
+def _state(parameter: nn.Parameter) -> tuple[object, ...]:
+    version = 0 if parameter.is_inference() else parameter._version
+    return parameter.data_ptr(), version, parameter.dtype

@@ -1,0 +1,78 @@
+"""Inference reuses what it prepared from the parameters, and never after they changed."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from tests.heads.cases import MIXTAPE, SOFTMAX, make_features
+
+CASES = [
+    SOFTMAX.with_pointwise("plif", knots=9, bound=3.0),
+    MIXTAPE.with_options(gate_weight_norm=1.5),
+]
+
+
+def count_tensors(head):
+    calls = []
+    original = head.tensors
+
+    def tensors():
+        calls.append(1)
+        return original()
+
+    head.tensors = tensors
+    return calls
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_made_once_for_many_steps(case):
+    head, features = case.build(), make_features(3)
+    calls = count_tensors(head)
+    with torch.no_grad():
+        first = head(features)
+        for _ in range(3):
+            assert torch.equal(head(features), first)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("change", ["in place", "load_state_dict", "dtype", "data and eval()"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_never_stale(case, change):
+    head, other, features = case.build(), case.build(seed=5), make_features(3)
+    with torch.no_grad():
+        before = head(features)
+        if change == "in place":
+            for mine, theirs in zip(head.parameters(), other.parameters(), strict=True):
+                mine.copy_(theirs)
+        elif change == "load_state_dict":
+            head.load_state_dict(other.state_dict())
+        elif change == "dtype":
+            head, other, features = head.float(), other.float(), features.float()
+            head.load_state_dict(other.state_dict())
+        else:
+            for mine, theirs in zip(head.parameters(), other.parameters(), strict=True):
+                mine.data.copy_(theirs.data)
+            head.eval()
+        got = head(features)
+        assert torch.equal(got, other(features))
+        assert not torch.allclose(got, before.to(got.dtype))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_gradients_are_not_lost_after_inference(case):
+    head, features = case.build(), make_features(3)
+    with torch.inference_mode():
+        head(features)
+    head(features).sum().backward()
+    assert all(p.grad is not None for p in head.parameters())
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_copies_and_pickles(case):
+    head, features = case.build(), make_features(3)
+    with torch.no_grad():
+        want = head(features)
+        for other in (copy.deepcopy(head), pickle.loads(pickle.dumps(head))):
+            assert torch.equal(other(features), want)

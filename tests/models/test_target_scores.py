@@ -1,0 +1,63 @@
+"""Scoring with a head asks for the targets alone, and gives stock's numbers."""
+
+import pytest
+import torch
+from fairseq.sequence_scorer import SequenceScorer
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from tests.models.small import build
+
+ARCHS = ["transformer_mos_tiny", "transformer_mixtape_tiny", "transformer_softmax_tiny"]
+stock_generate = SequenceScorer.generate.__wrapped__
+
+
+class Largest(TorchDispatchMode):
+    """Bytes of the largest memory behind a result [..., V] of any operation."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.num_classes, self.nbytes = num_classes, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        wide = [t for t in tree_leaves(result)
+                if isinstance(t, torch.Tensor) and t.shape[-1:] == (self.num_classes,)]  # fmt: skip
+        self.nbytes = max([self.nbytes, *(t.untyped_storage().nbytes() for t in wide)])
+        return result
+
+
+def scores(hypotheses):
+    return [best["positional_scores"] for best, *_ in hypotheses]
+
+
+@pytest.mark.parametrize("softmax_batch", [None, 7])
+@pytest.mark.parametrize("archs", [[arch] for arch in ARCHS] + [ARCHS], ids="+".join)
+def test_stock_numbers(archs, softmax_batch, mt_data):
+    built = [build(mt_data, arch) for arch in archs]
+    models = [b.model.eval() for b in built]
+    sample = built[0].batch()
+    scorer = SequenceScorer(built[0].task.target_dictionary, softmax_batch, compute_alignment=True)
+    want = stock_generate(scorer, models, sample)
+    got = scorer.generate(models, sample)
+    for ours, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(ours[0]["positional_scores"], theirs[0]["positional_scores"],
+                                   rtol=1e-5, atol=1e-5)  # fmt: skip
+        assert ours[0]["tokens"].equal(theirs[0]["tokens"])
+        assert (ours[0]["alignment"] is None) == (theirs[0]["alignment"] is None)
+
+
+def test_no_log_probability_of_other_classes_is_kept(mt_data):
+    widths = ["--encoder-ffn-embed-dim", 48, "--decoder-ffn-embed-dim", 48]  # nothing else as wide
+    built = build(mt_data, "transformer_mos_tiny", "--head-components", 2, *widths)
+    model, sample = built.model.eval(), built.batch(sentences=8)
+    scorer = SequenceScorer(built.task.target_dictionary)
+    # a budget for a few tokens: what is measured is the logic, at any size of the vocabulary
+    classes = model.head.num_classes
+    model.loss_level["memory"] = 4 * 4 * 2 * classes
+    whole = 4 * sample["target"].numel() * classes
+    with Largest(classes) as lean:
+        scorer.generate([model], sample)
+    with Largest(classes) as stock:
+        stock_generate(scorer, [model], sample)
+    assert stock.nbytes >= whole > 2 * lean.nbytes > 0
