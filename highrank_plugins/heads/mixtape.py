@@ -103,9 +103,6 @@ class Mixtape(Latents, LogitHead):
 
     def tensors(self) -> dict[str, Tensor]:
         tensors = super().tensors()
-        # two parts of W, so that neither's gradient is ever padded to the size of the whole
-        weight = tensors.pop("weight")
-        tensors["weight.frequent"], tensors["weight.rare"] = weight.split(self._split())
         for name in tensors.keys() & {"bias", "gate_bias"}:  # added to widened numbers
             tensors[name] = widen(tensors[name])
         if self.gate_weight_norm and self.components > 1:
@@ -137,11 +134,13 @@ class Mixtape(Latents, LogitHead):
         self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
     ) -> Tensor:
         inputs = self.token_inputs(features, tensors, draws)
-        leaves = widen(linear(inputs["contexts"], tensors["weight.frequent"]))
+        # one split: two slices would each pad their gradient to the size of the whole
+        weight_frequent, weight_rare = tensors["weight"].split(self._split())
+        leaves = widen(linear(inputs["contexts"], weight_frequent))
         if "hidden" in inputs:
             leaves = mix(leaves, self._class_gate_logits(inputs, tensors, draws)).unsqueeze(1)
         frequent = leaves.squeeze(1)
-        rare = widen(linear(inputs["mixed"], tensors["weight.rare"]))
+        rare = widen(linear(inputs["mixed"], weight_rare))
         logits = torch.cat((frequent, rare), -1)
         bias = tensors.get("bias")
         return logits if bias is None else logits + bias

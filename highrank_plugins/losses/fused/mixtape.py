@@ -23,9 +23,7 @@ class FusedMixtape(FusedLoss):
     holds the sums over classes and tokens as well. Everything of size [n, S] is changed in place.
     """
 
-    reads: ClassVar[tuple[str, ...]] = (
-        "weight.frequent", "weight.rare", "bias", "gate_embed", "gate_bias",
-    )  # fmt: skip
+    reads: ClassVar[tuple[str, ...]] = ("weight", "bias", "gate_embed", "gate_bias")
 
     def __init__(
         self,
@@ -35,8 +33,12 @@ class FusedMixtape(FusedLoss):
         compute: torch.dtype,
     ) -> None:
         super().__init__(plan, tensors, sums, compute)
-        self.frequent = tensors["weight.frequent"].to(compute)
-        self.rare = tensors["weight.rare"].to(compute)
+        common = len(tensors.get("gate_embed", ()))
+        split = [common, plan.head.num_classes - common]
+        self.frequent, self.rare = tensors["weight"].to(compute).split(split)
+        if "weight" in sums:
+            frequent, rare = sums["weight"].split(split)
+            self.sums = {**sums, "frequent": frequent, "rare": rare}
         bias = tensors.get("bias")
         self.bias = None if bias is None else bias.to(self.wide)
         self.gates = len(tensors.get("gate_shared.weight", ())) if len(self.frequent) else 0
@@ -107,13 +109,13 @@ class FusedMixtape(FusedLoss):
         factor: Tensor | None,
     ) -> dict[str, Tensor]:
         rare = rare.to(self.compute)
-        self.add_product("weight.rare", rare, rows_times(mixed, factor))
+        self.add_product("rare", rare, rows_times(mixed, factor))
         grad_mixed = rows_times(rare @ self.rare, factor)
         order = slots_of_leaves(len(contexts))  # slot j holds the gradient of leaf order[j]
         grad = leaves.flatten(0, 1).to(self.compute)
         factors = None if factor is None else factor.repeat(len(contexts))
         rows = contexts[order].flatten(0, 1)
-        self.add_product("weight.frequent", grad, rows_times(rows, factors))
+        self.add_product("frequent", grad, rows_times(rows, factors))
         result = rows_times(grad @ self.frequent, factors).view_as(contexts)
         grad_contexts = torch.empty_like(contexts.transpose(0, 1))
         grad_contexts[:, order] = result.transpose(0, 1)

@@ -1,0 +1,138 @@
+"""What is measured: a loss of some size, or a model of some size."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter
+
+from ..experiments.nearest import did_you_mean
+
+PRESETS = Path(__file__).with_name("presets.yaml")
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+class CaseError(ValueError):
+    """A preset or option that does not exist, or a value out of range."""
+
+
+@dataclass(frozen=True)
+class LossCase:
+    """One call of `head.nll` with its backward pass.
+
+    Sizes are the papers': N tokens, K components, d1 = d = dim, M classes, S frequent, d2 gate_dim.
+    """
+
+    head: str
+    tokens: int
+    dim: int
+    classes: int
+    components: int = 1
+    frequent: int = 0
+    gate_dim: int = 64
+    pointwise: str = "identity"
+    label_smoothing: float = 0.0
+    bias: bool = True
+    reduction: str = "sum"
+    dtype: str = "float32"
+    device: str = "cpu"
+
+    def head_options(self) -> dict[str, Any]:
+        """What `build_head` takes beyond sizes."""
+        options: dict[str, Any] = {"bias": self.bias, "pointwise": self.pointwise}
+        if self.head != "softmax":
+            options["components"] = self.components
+        if self.head == "mixtape":
+            options |= {"frequent": self.frequent, "gate_dim": self.gate_dim}
+        return options
+
+    def products(self) -> list[tuple[int, int, int]]:
+        """(rows, inner, columns) of every matrix product of the forward pass.
+
+        Each has two more in the backward pass, of the same size.
+        """
+        n, k, d, m, s = self.tokens, self.components, self.dim, self.classes, self.frequent
+        if self.head == "softmax":
+            return [(n, d, m)]
+        contexts = (n, d, k * d)
+        if self.head == "moc":
+            return [contexts, (n, d, k), (n, d, m)]
+        if self.head == "mos":
+            return [contexts, (n, d, k), (n * k, d, m)]
+        if self.head != "mixtape":
+            raise CaseError(f"head: no products are known for {self.head!r}")
+        gates, g = k - 1, self.gate_dim
+        own = [(n, d, gates * g), (n, d, gates), (n * gates, g, s)]
+        return [contexts, *own, (n * k, d, s), (n, d, m - s)]
+
+
+@dataclass(frozen=True)
+class ModelCase:
+    """Training steps or translation of a Transformer of some size, on random words."""
+
+    classes: int
+    sentences: int
+    length: int
+    shape: str = ""
+    contenders: tuple[str, ...] = ()
+    baseline: str = "transformer"
+    dtype: str = "float32"
+    device: str = "cpu"
+
+
+Case = LossCase | ModelCase
+KINDS: dict[str, type[LossCase] | type[ModelCase]] = {
+    "loss": LossCase,
+    "train": ModelCase,
+    "generate": ModelCase,
+}
+
+
+def presets(kind: str) -> dict[str, Case]:
+    """The cases of presets.yaml for `highrank bench kind`, by name."""
+    listed = yaml.safe_load(PRESETS.read_text(encoding="utf-8"))[kind]
+    return {name: case_from(kind, values) for name, values in listed.items()}
+
+
+def case_from(kind: str, values: dict[str, Any]) -> Case:
+    """A case of `highrank bench kind` from plain values, as YAML and JSON have them."""
+    return TypeAdapter(KINDS[kind]).validate_python(values)
+
+
+def named(kind: str, name: str) -> dict[str, Case]:
+    """The preset called `name`, or all of the group `name` (those called `name/…`).
+
+    Raises:
+        CaseError: no such preset; names the nearest.
+    """
+    known = presets(kind)
+    group = {n: case for n, case in known.items() if n == name or n.startswith(f"{name}/")}
+    if not group:
+        raise CaseError(
+            f"--preset {name} does not exist{did_you_mean(name, known)}; known: {', '.join(known)}"
+        )
+    return group
+
+
+def changed(case: Case, changes: dict[str, Any]) -> Case:
+    """`case` with some of its values replaced.
+
+    Raises:
+        CaseError: a dtype or size that cannot be.
+    """
+    new = type(case)(**(asdict(case) | changes))
+    if new.dtype not in DTYPES:
+        raise CaseError(
+            f"--dtype {new.dtype} does not exist{did_you_mean(new.dtype, DTYPES)}; "
+            f"known: {', '.join(DTYPES)}"
+        )
+    for field in fields(new):
+        value = getattr(new, field.name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            least = 0 if field.name == "frequent" else 1
+            if value < least:
+                raise CaseError(f"--{field.name} must be at least {least}, got {value}")
+    return new

@@ -1,0 +1,57 @@
+"""One measurement in a process of its own: a JSON request on standard input, a result on output."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import Any
+
+import torch
+
+from .case import Case, LossCase, case_from
+from .contenders import loss_step
+from .measure import Step, alternate, peak_memory
+
+
+def main() -> None:
+    """Read, measure, write."""
+    request = json.load(sys.stdin)
+    if request["threads"]:
+        torch.set_num_threads(request["threads"])
+    json.dump(measured(request), sys.stdout)
+
+
+def measured(request: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of contender and baseline, and the contender's peak memory in bytes."""
+    case = case_from(request["kind"], request["case"])
+    _warm_up(request["kind"], request["contender"], case)
+    subject = _step(request["kind"], request["contender"], case)
+    memory = peak_memory(subject, case.device)
+    result: dict[str, Any] = {"memory": memory, "threads": torch.get_num_threads()}
+    if request["repeats"]:
+        baseline = _step(request["kind"], request["baseline"], case)
+        times = alternate(subject, baseline, case.device, request["repeats"])
+        result["seconds"], result["baseline_seconds"] = times
+    return result
+
+
+def _step(kind: str, contender: str, case: Case) -> Step:
+    if isinstance(case, LossCase):
+        return loss_step(contender, case)
+    from .models import model_step
+
+    return model_step(kind, contender, case)
+
+
+def _warm_up(kind: str, contender: str, case: Case) -> None:
+    """Load libraries, start threads, fill their caches: no part of the memory of a step."""
+    if isinstance(case, LossCase):
+        small: Case = dataclasses.replace(case, tokens=2, classes=8, frequent=min(case.frequent, 4))
+    else:
+        small = dataclasses.replace(case, sentences=1, length=2)
+    _step(kind, contender, small)()
+
+
+if __name__ == "__main__":
+    main()

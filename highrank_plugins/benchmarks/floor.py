@@ -1,0 +1,72 @@
+"""The floor of a loss: its matrix products, forward and backward, and nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from .case import LossCase
+
+# Rows are also tried in pieces with outputs of this size, which stay near the cache.
+PIECE = 2**25
+
+Step = Callable[[], None]
+
+
+def floor_step(case: LossCase) -> Step:
+    """All products of the case once; each in the faster of two ways, whole or in pieces."""
+    dtype = getattr(torch, case.dtype)
+    shared: dict[str, torch.Tensor] = {}
+
+    def memory(elements: int, name: str) -> torch.Tensor:
+        """One buffer for each side of all products."""
+        kept = shared.get(name)
+        if kept is None or kept.numel() < elements:
+            kept = torch.randn(elements, dtype=torch.float32, device=case.device).to(dtype)
+            shared[name] = kept
+        return kept[:elements]
+
+    chosen = []
+    for rows, inner, columns in case.products():
+        if 0 in (rows, inner, columns):
+            continue
+        piece = max(1, min(rows, PIECE // (columns * dtype.itemsize)))
+        ways = [_product(memory, rows, inner, columns, size) for size in {rows, piece}]
+        chosen.append(min(ways, key=_seconds) if len(ways) > 1 else ways[0])
+
+    def run() -> None:
+        for product in chosen:
+            product()
+
+    return run
+
+
+def _product(
+    memory: Callable[[int, str], torch.Tensor], rows: int, inner: int, columns: int, size: int
+) -> Step:
+    """z = x W^T, dx = z W, dW += z^T x, `size` rows at a time."""
+
+    def run() -> None:
+        x = memory(rows * inner, "x").view(rows, inner)
+        weight = memory(columns * inner, "weight").view(columns, inner)
+        grad_x = memory(rows * inner, "grad_x").view(rows, inner)
+        grad_weight = memory(columns * inner, "grad_weight").view(columns, inner)
+        for start in range(0, rows, size):
+            part = slice(start, min(start + size, rows))
+            z = memory((part.stop - start) * columns, "z").view(-1, columns)
+            torch.mm(x[part], weight.t(), out=z)
+            torch.mm(z, weight, out=grad_x[part])
+            torch.addmm(grad_weight, z.t(), x[part], beta=0 if start == 0 else 1, out=grad_weight)
+
+    return run
+
+
+def _seconds(step: Step) -> float:
+    step()
+    start = time.perf_counter()
+    step()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start

@@ -1,0 +1,59 @@
+"""Time and peak memory of a step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+Step = Callable[[], None]
+
+
+def alternate(
+    subject: Step, baseline: Step, device: str, repeats: int
+) -> tuple[list[float], list[float]]:
+    """Seconds of each step, one after the other, after a warm-up of one each."""
+    timings: tuple[list[float], list[float]] = ([], [])
+    for turn in range(repeats + 1):
+        for step, seconds in zip((subject, baseline), timings, strict=True):
+            elapsed = _timed(step, device)
+            if turn:
+                seconds.append(elapsed)
+    return timings
+
+
+def _timed(step: Step, device: str) -> float:
+    start = time.perf_counter()
+    step()
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def peak_memory(step: Step, device: str) -> int | None:
+    """Bytes above what was there before, at the worst moment of one step.
+
+    On a GPU the allocator's count; on Linux the resident set; None elsewhere.
+    """
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    status = Path("/proc/self/status")
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    except OSError:
+        return None
+    before = _kibibytes(status, "VmRSS")
+    step()
+    return 1024 * (_kibibytes(status, "VmHWM") - before)
+
+
+def _kibibytes(status: Path, name: str) -> int:
+    line = next(line for line in status.read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1])

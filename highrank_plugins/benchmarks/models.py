@@ -1,0 +1,103 @@
+"""Training steps and beam search of fairseq's Transformer with a head, on random words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from fairseq import options, tasks
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+import highrank_plugins
+
+from .case import ModelCase
+from .measure import Step
+
+OURS = "highrank_cross_entropy"
+STOCK = "label_smoothed_cross_entropy"
+COMMON = (
+    "nowhere --task translation --source-lang a --target-lang b --share-all-embeddings "
+    "--label-smoothing 0.1 --dropout 0.1 --seed 1"
+)
+
+
+def model_step(kind: str, contender: str, case: ModelCase) -> Step:
+    """One training step (forward, backward, Adam) or one batch of beam search.
+
+    Args:
+        kind: "train" or "generate".
+        contender: an arch, and options of it after the first space.
+    """
+    highrank_plugins.register()
+    arch, *more = contender.split()
+    torch.manual_seed(1)
+    dictionary = _dictionary(case.classes)
+    criterion = STOCK if arch == case.baseline else OURS
+    words = f"{COMMON} --arch {arch} --criterion {criterion} {case.shape} {' '.join(more)}".split()
+    cfg = convert_namespace_to_omegaconf(
+        options.parse_args_and_arch(options.get_training_parser(), words)
+    )
+    task = tasks.TASK_REGISTRY["translation"](cfg.task, dictionary, dictionary)
+    model = task.build_model(cfg.model).to(case.device, getattr(torch, case.dtype))
+    if kind == "generate":
+        return _generate_step(model, dictionary, case)
+    return _train_step(model, task.build_criterion(cfg.criterion), case, dictionary)
+
+
+def _dictionary(size: int) -> Dictionary:
+    """As many symbols, sorted by count."""
+    dictionary = Dictionary()
+    for i in range(size - len(dictionary)):
+        dictionary.add_symbol(f"w{i}", n=size - i)
+    return dictionary
+
+
+def _words(case: ModelCase, dictionary: Dictionary) -> Tensor:
+    """Sentences [B, T] of random words, all of one length, with their end."""
+    words = torch.randint(
+        dictionary.nspecial, len(dictionary), (case.sentences, case.length), device=case.device
+    )
+    words[:, -1] = dictionary.eos()
+    return words
+
+
+def _sample(case: ModelCase, dictionary: Dictionary) -> dict[str, Any]:
+    source, target = _words(case, dictionary), _words(case, dictionary)
+    lengths = torch.full((case.sentences,), case.length, device=case.device)
+    net_input = {
+        "src_tokens": source,
+        "src_lengths": lengths,
+        "prev_output_tokens": target.roll(1, 1),
+    }
+    return {"net_input": net_input, "target": target, "ntokens": target.numel()}
+
+
+def _train_step(model: Any, criterion: Any, case: ModelCase, dictionary: Dictionary) -> Step:
+    model.train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
+    sample = _sample(case, dictionary)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        criterion(model, sample)[0].backward()
+        optimizer.step()
+
+    return step
+
+
+def _generate_step(model: Any, dictionary: Dictionary, case: ModelCase) -> Step:
+    # as many steps for every layer, whatever its random weights prefer
+    generator = SequenceGenerator(
+        [model.eval()], dictionary, beam_size=5, max_len_a=0, max_len_b=case.length,
+        min_len=case.length,
+    )  # fmt: skip
+    sample = _sample(case, dictionary)
+
+    def step() -> None:
+        with torch.no_grad():
+            generator.generate([model], sample)
+
+    return step

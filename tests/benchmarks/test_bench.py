@@ -1,0 +1,87 @@
+"""`highrank bench` on small sizes, end to end."""
+
+import csv
+import subprocess
+import sys
+
+import pytest
+
+from highrank_plugins.benchmarks.case import CaseError, LossCase, presets
+from highrank_plugins.benchmarks.fit import largest_batch
+from highrank_plugins.benchmarks.process import Measurement, measure
+from highrank_plugins.benchmarks.report import table
+
+SMALL = LossCase("mos", tokens=64, dim=16, classes=500, components=3)
+
+
+def bench(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "highrank_plugins.cli", "bench", *map(str, words)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["loss", "train", "generate"])
+def test_presets_are_cases(kind):
+    assert presets(kind)
+
+
+def test_a_loss_with_csv_and_plot(tmp_path):
+    done = bench("loss", "--preset", "softmax_ptb", "--tokens", "16,32", "--classes", 300,
+                 "--impl", "usual,fused", "--repeats", 2, "--threads", 1,
+                 "--csv", tmp_path / "x.csv", "--plot", tmp_path / "x.png")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "| softmax_ptb tokens=16 classes=300 | usual | 16 |" in done.stdout
+    rows = list(csv.DictReader((tmp_path / "x.csv").open()))
+    assert len(rows) == 4 and {row["contender"] for row in rows} == {"usual", "fused"}
+    for row in rows:
+        ratio = float(row["median_seconds"]) / float(row["baseline_median_seconds"])
+        assert float(row["over_baseline"]) == pytest.approx(ratio) and ratio > 0
+    assert (tmp_path / "x.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("kind", ["train", "generate"])
+def test_models(kind):
+    done = bench(kind, "--contender", "transformer_mixtape_tiny --head-frequent-ratio 0.1",
+                 "--repeats", 1, "--threads", 1)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "| ui_strings_en_de | transformer_mixtape_tiny --head-freq" in done.stdout
+
+
+@pytest.mark.parametrize("words, message", [
+    (["loss", "--preset", "mos_ptbb"], "did you mean 'mos_ptb'"),
+    (["loss", "--impl", "fusde", "--preset", "softmax_ptb"], "did you mean 'fused'"),
+    (["loss", "--tokens", "many"], "--tokens many"),
+    (["loss", "--tokens", "0"], "--tokens must be at least 1"),
+    (["loss", "--dtype", "float23"], "did you mean 'float32'"),
+    (["train", "--device", "cuda:99"], "--device cuda:99"),
+    (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
+])  # fmt: skip
+def test_bad_input(words, message):
+    done = bench(*words)
+    assert done.returncode == 2 and not done.stdout
+    assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_memory_counts_what_the_usual_code_holds():
+    """N K M floats several times; less than one of them in chunks is what we promise."""
+    whole = 4 * 64 * 64 * 3 * 5000
+    case = LossCase("mos", tokens=64 * 64, dim=16, classes=5000, components=3)
+    usual, ours = (measure("loss", "x", case, name, "floor", 1, 1).memory
+                   for name in ("usual", "fused"))  # fmt: skip
+    assert usual > 2 * whole > 2 * ours
+
+
+def test_largest_batch():
+    limit = 64 * 2**20
+    case = largest_batch(SMALL, "usual", limit, 1)
+    assert case.tokens > 1000
+    with pytest.raises(CaseError, match="--within"):
+        largest_batch(SMALL, "usual", 1000, 1)
+
+
+def test_table_compares_by_the_baseline_of_each_process():
+    slow = Measurement("a", "usual", (4.0, 4.0), (2.0, 2.0), 2**22, 1)  # the machine was busy
+    fast = Measurement("a", "fused", (1.0, 1.0), (1.0, 1.0), 2**20, 1)
+    text = table([slow, fast], "floor", {("a", "usual"): 1, ("a", "fused"): 1})
+    assert text.splitlines()[-1] == "| a | fused | 1 | 1,000.0 | 0 % | 1.00 | 1 | 0.50 | 1/4.0 |"
