@@ -40,6 +40,10 @@ class LossCase:
     dtype: str = "float32"
     device: str = "cpu"
 
+    def work(self) -> int:
+        """Tokens."""
+        return self.tokens
+
     def head_options(self) -> dict[str, Any]:
         """What `build_head` takes beyond sizes."""
         options: dict[str, Any] = {"bias": self.bias, "pointwise": self.pointwise}
@@ -81,6 +85,10 @@ class ModelCase:
     baseline: str = "transformer"
     dtype: str = "float32"
     device: str = "cpu"
+
+    def work(self) -> int:
+        """Tokens of the target side."""
+        return self.sentences * self.length
 
 
 Case = LossCase | ModelCase

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import platform
 import sys
 from typing import Any
 
 import torch
 
+from ..experiments.record import hardware
 from .case import Case, LossCase, case_from
 from .contenders import loss_step
 from .measure import Step, alternate, peak_memory
@@ -28,12 +30,25 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
     _warm_up(request["kind"], request["contender"], case)
     subject = _step(request["kind"], request["contender"], case)
     memory = peak_memory(subject, case.device)
-    result: dict[str, Any] = {"memory": memory, "threads": torch.get_num_threads()}
+    result: dict[str, Any] = {
+        "memory": memory,
+        "threads": torch.get_num_threads(),
+        "machine": machine(case),
+    }
     if request["repeats"]:
         baseline = _step(request["kind"], request["baseline"], case)
         times = alternate(subject, baseline, case.device, request["repeats"])
         result["seconds"], result["baseline_seconds"] = times
     return result
+
+
+def machine(case: Case) -> str:
+    """Hardware and versions in one line."""
+    python = f"torch {torch.__version__}, Python {platform.python_version()}"
+    if case.device != "cpu":
+        return f"{torch.cuda.get_device_name(case.device)}, {case.dtype}, {python}"
+    threads = f"{torch.get_num_threads()} threads"
+    return f"{hardware()['processor']}, {threads}, {case.dtype}, {python}"
 
 
 def _step(kind: str, contender: str, case: Case) -> Step:

@@ -3,52 +3,22 @@
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from .case import Case
+from .rows import Row, row
 
 
 class ContenderFailed(RuntimeError):
     """The process of a measurement died; the message is its last line."""
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """What one contender took for one case."""
-
-    case: str
-    contender: str
-    seconds: tuple[float, ...]
-    baseline_seconds: tuple[float, ...]
-    memory: int | None
-    threads: int
-
-    @property
-    def median(self) -> float:
-        """Seconds."""
-        return statistics.median(self.seconds)
-
-    @property
-    def spread(self) -> float:
-        """Half the distance between the quartiles, relative to the median."""
-        if len(self.seconds) < 2:
-            return 0.0
-        low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
-        return (high - low) / 2 / self.median
-
-    @property
-    def over_baseline(self) -> float:
-        """Median time over the baseline's, both measured in turns in the same process."""
-        return self.median / statistics.median(self.baseline_seconds)
-
-
 def measure(
     kind: str, name: str, case: Case, contender: str, baseline: str, repeats: int, threads: int
-) -> Measurement:
+) -> Row:
     """One contender, in a new process.
 
     Args:
@@ -57,9 +27,9 @@ def measure(
         ContenderFailed: no memory, say.
     """
     result = _ask(kind, case, contender, baseline, repeats, threads)
-    return Measurement(
-        name, contender, tuple(result["seconds"]), tuple(result["baseline_seconds"]),
-        result["memory"], result["threads"],
+    return row(
+        name, contender, case.work(), baseline, result["seconds"], result["baseline_seconds"],
+        result["memory"], result["threads"], result["machine"],
     )  # fmt: skip
 
 

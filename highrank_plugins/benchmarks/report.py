@@ -1,69 +1,48 @@
-"""Measurements as a Markdown table, a CSV file and a plot."""
+"""Rows as a Markdown table and a plot."""
 
 from __future__ import annotations
 
-import csv
-import statistics
-from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
 from .case import CaseError
-from .process import Measurement
+from .rows import Row
 
 
-def table(measurements: list[Measurement], baseline: str, work: dict[tuple[str, str], int]) -> str:
-    """Markdown, one row per measurement.
+def table(rows: list[Row]) -> str:
+    """Markdown, one line per row.
 
     "× usual" compares times by what each took over the baseline of its own process, since a
     machine may be slower while one process runs than while another does.
-
-    Args:
-        baseline: its name, for the heading.
-        work: tokens of each case and contender.
     """
-    usual = {m.case: m for m in measurements if m.contender == "usual"}
-    rows = [
+    usual = {row.case: row for row in rows if row.contender == "usual"}
+    baseline = rows[0].baseline if rows else "baseline"
+    lines = [
         f"| case | contender | tokens | ms | ± | × {baseline} | MiB "
         + ("| × usual, time | × usual, memory |" if usual else "|"),
         "|---" * (9 if usual else 7) + "|",
     ]
-    for m in measurements:
+    for row in rows:
         cells = [
-            m.case,
-            m.contender,
-            f"{work[m.case, m.contender]:,}",
-            f"{1e3 * m.median:,.1f}",
-            f"{100 * m.spread:.0f} %",
-            f"{m.over_baseline:.2f}",
-            "-" if m.memory is None else f"{m.memory / 2**20:,.0f}",
+            row.case,
+            row.contender,
+            f"{row.tokens:,}",
+            f"{row.milliseconds:,.1f}",
+            f"{100 * row.spread:.0f} %",
+            f"{row.over_baseline:.2f}",
+            "-" if row.memory is None else f"{row.memory / 2**20:,.0f}",
         ]
         if usual:
-            cells += _against(m, usual.get(m.case))
-        rows.append("| " + " | ".join(cells) + " |")
-    return "\n".join(rows) + "\n"
+            cells += _against(row, usual.get(row.case))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
-def _against(m: Measurement, usual: Measurement | None) -> list[str]:
+def _against(row: Row, usual: Row | None) -> list[str]:
     if usual is None:
         return ["-", "-"]
-    memory = f"1/{usual.memory / m.memory:.1f}" if m.memory and usual.memory else "-"
-    return [f"{m.over_baseline / usual.over_baseline:.2f}", memory]
-
-
-def write_csv(measurements: Iterable[Measurement], path: Path) -> None:
-    """One line per measurement, seconds and bytes in full."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            "case contender median_seconds spread baseline_median_seconds over_baseline "
-            "peak_bytes threads repeats".split()
-        )
-        for m in measurements:
-            writer.writerow([
-                m.case, m.contender, m.median, m.spread, statistics.median(m.baseline_seconds),
-                m.over_baseline, m.memory, m.threads, len(m.seconds),
-            ])  # fmt: skip
+    memory = f"1/{usual.memory / row.memory:.1f}" if row.memory and usual.memory else "-"
+    return [f"{row.over_baseline / usual.over_baseline:.2f}", memory]
 
 
 def check_outputs(csv: Path | None, plot: Path | None) -> None:
@@ -86,7 +65,7 @@ def check_outputs(csv: Path | None, plot: Path | None) -> None:
         raise CaseError(f"--plot {plot}: the file's ending must be one of {', '.join(known)}")
 
 
-def plot(measurements: list[Measurement], sizes: dict[str, int], label: str, path: Path) -> None:
+def plot(rows: list[Row], sizes: dict[str, int], label: str, path: Path) -> None:
     """Time and memory of each contender against a size, both axes logarithmic.
 
     Args:
@@ -96,12 +75,11 @@ def plot(measurements: list[Measurement], sizes: dict[str, int], label: str, pat
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     time, memory = figure.subplots(1, 2)
-    for contender in dict.fromkeys(m.contender for m in measurements):
-        own = sorted((m for m in measurements if m.contender == contender),
-                     key=lambda m: sizes[m.case])  # fmt: skip
-        x = [sizes[m.case] for m in own]
-        time.plot(x, [1e3 * m.median for m in own], marker="o", label=contender)
-        memory.plot(x, [(m.memory or 0) / 2**20 for m in own], marker="o", label=contender)
+    for contender in dict.fromkeys(row.contender for row in rows):
+        own = sorted((r for r in rows if r.contender == contender), key=lambda r: sizes[r.case])
+        x = [sizes[row.case] for row in own]
+        time.plot(x, [row.milliseconds for row in own], marker="o", label=contender)
+        memory.plot(x, [(row.memory or 0) / 2**20 for row in own], marker="o", label=contender)
     for axes, title in ((time, "time, ms"), (memory, "peak memory, MiB")):
         axes.set(title=title, xlabel=label, xscale="log", yscale="log")
         axes.grid(alpha=0.3)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..experiments.record import hardware
 from .case import Case, CaseError, LossCase, ModelCase, changed, named
 from .contenders import available, check_contenders
 from .fit import largest_batch
-from .process import ContenderFailed, Measurement, measure
-from .report import check_outputs, table, write_csv
+from .process import ContenderFailed, measure
+from .report import check_outputs, table
 from .report import plot as write_plot
+from .rows import Row, write_csv
 
 Echo = Callable[[str], None]
 
@@ -41,14 +40,13 @@ def run_losses(
         grid: several values of some sizes; every combination is a case.
         within: MiB; each contender gets the largest batch that stays below.
     Raises:
-        CaseError: a preset, contender or size that does not exist.
+        CaseError: a preset, contender or size that does not exist; nothing could be measured.
     """
     check_device(changes["device"])
     check_outputs(csv, plot)
     check_contenders(contenders)
     cases = _grid_cases(_cases("loss", names, changes), grid)
-    measurements: list[Measurement] = []
-    work: dict[tuple[str, str], int] = {}
+    rows: list[Row] = []
     for name, case in cases.items():
         assert isinstance(case, LossCase)
         for contender in contenders:
@@ -59,18 +57,14 @@ def run_losses(
             sized = case
             if within is not None:
                 sized = largest_batch(case, contender, within * 2**20, threads)
-            work[name, contender] = sized.tokens
-            _add(measurements, "loss", name, sized, contender, "floor", repeats, threads, echo)
-    echo("")
-    echo(machine(changes, measurements))
-    echo("")
-    echo(table(measurements, "floor", work))
+            _add(rows, "loss", name, sized, contender, "floor", repeats, threads, echo)
+    _show(rows, echo)
     if csv is not None:
-        write_csv(measurements, csv)
+        write_csv(rows, csv)
     if plot is not None:
         label = next(iter(grid), "tokens")
         sizes = {name: getattr(case, label) for name, case in cases.items()}
-        write_plot(measurements, sizes, label, plot)
+        write_plot(rows, sizes, label, plot)
 
 
 def run_models(
@@ -91,19 +85,14 @@ def run_models(
     """
     check_device(changes["device"])
     check_outputs(csv, None)
-    measurements: list[Measurement] = []
-    work: dict[tuple[str, str], int] = {}
+    rows: list[Row] = []
     for name, case in _cases(kind, names, changes).items():
         assert isinstance(case, ModelCase)
         for contender in contenders or case.contenders:
-            work[name, contender] = case.sentences * case.length
-            _add(measurements, kind, name, case, contender, case.baseline, repeats, threads, echo)
-    echo("")
-    echo(machine(changes, measurements))
-    echo("")
-    echo(table(measurements, "transformer", work))
+            _add(rows, kind, name, case, contender, case.baseline, repeats, threads, echo)
+    _show(rows, echo)
     if csv is not None:
-        write_csv(measurements, csv)
+        write_csv(rows, csv)
 
 
 def check_device(device: str) -> None:
@@ -116,15 +105,10 @@ def check_device(device: str) -> None:
         raise CaseError(f"--device {device}: torch sees no such device here; try --device cpu")
 
 
-def machine(changes: dict[str, Any], measurements: list[Measurement]) -> str:
-    """One line on hardware and versions."""
-    device = changes["device"]
-    chip = hardware()["processor"] if device == "cpu" else torch.cuda.get_device_name(device)
-    threads = f", {measurements[0].threads} threads" if device == "cpu" and measurements else ""
-    return (
-        f"{chip}{threads}, {changes['dtype']}, torch {torch.__version__}, "
-        f"Python {platform.python_version()}"
-    )
+def _show(rows: list[Row], echo: Echo) -> None:
+    if not rows:
+        raise CaseError("nothing could be measured; the reasons stand above")
+    echo(f"\n{rows[0].machine}\n\n{table(rows)}")
 
 
 def _cases(kind: str, names: list[str], changes: dict[str, Any]) -> dict[str, Case]:
@@ -147,7 +131,7 @@ def _grid_cases(cases: dict[str, Case], grid: dict[str, list[int]]) -> dict[str,
 
 
 def _add(
-    measurements: list[Measurement],
+    rows: list[Row],
     kind: str,
     name: str,
     case: Case,
@@ -163,6 +147,6 @@ def _add(
         echo(f"{name}: {contender} failed: {error}")
         return
     echo(
-        f"{name}: {contender} {1e3 * found.median:,.1f} ms, {found.over_baseline:.2f} × {baseline}"
+        f"{name}: {contender} {found.milliseconds:,.1f} ms, {found.over_baseline:.2f} × {baseline}"
     )
-    measurements.append(found)
+    rows.append(found)

@@ -1,4 +1,4 @@
-"""`highrank bench loss|train|generate`."""
+"""`highrank bench loss|train|generate|table`."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -92,6 +92,16 @@ def generate(
 ) -> None:
     """Beam search of a batch against the stock Transformer's."""
     _models("generate", preset, contender, dtype, device, repeats, threads, csv)
+
+
+@bench.command("table")
+def table(csv: Annotated[list[Path], typer.Argument(help="CSV files of --csv.")]) -> None:
+    """Print the table of measurements that were kept."""
+    from highrank_plugins.benchmarks.report import table as as_table
+    from highrank_plugins.benchmarks.rows import read_csv
+
+    with user_errors():
+        typer.echo(as_table([row for path in csv for row in read_csv(path)]), nl=False)
 
 
 def _models(

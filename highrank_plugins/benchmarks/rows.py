@@ -1,0 +1,86 @@
+"""What one contender took for one case; kept in CSV files."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement.
+
+    `spread` is half the distance between the quartiles, relative to the median; `over_baseline`
+    the median over that of the baseline, both measured in turns in one process; `memory` the peak
+    in bytes above what was there before the call, None where it cannot be read.
+    """
+
+    case: str
+    contender: str
+    tokens: int
+    milliseconds: float
+    spread: float
+    baseline: str
+    over_baseline: float
+    memory: int | None
+    threads: int
+    repeats: int
+    machine: str  # processor or GPU, threads, dtype, versions
+
+
+def row(
+    case: str,
+    contender: str,
+    tokens: int,
+    baseline: str,
+    seconds: list[float],
+    baseline_seconds: list[float],
+    memory: int | None,
+    threads: int,
+    machine: str,
+) -> Row:
+    """A row from the seconds of each repetition."""
+    median = statistics.median(seconds)
+    low, high = seconds[0], seconds[0]
+    if len(seconds) > 1:
+        low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return Row(
+        case=case,
+        contender=contender,
+        tokens=tokens,
+        milliseconds=round(1e3 * median, 3),
+        spread=round((high - low) / 2 / median, 4),
+        baseline=baseline,
+        over_baseline=round(median / statistics.median(baseline_seconds), 4),
+        memory=memory,
+        threads=threads,
+        repeats=len(seconds),
+        machine=machine,
+    )
+
+
+def write_csv(rows: Iterable[Row], path: Path) -> None:
+    """One line per row, under a heading."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+
+
+def read_csv(path: Path) -> list[Row]:
+    """What `write_csv` wrote.
+
+    Raises:
+        ValueError: a column is missing or holds no number.
+    """
+    adapter = TypeAdapter(Row)
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    return [
+        adapter.validate_python({**line, "memory": line.get("memory") or None}) for line in lines
+    ]
