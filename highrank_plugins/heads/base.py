@@ -188,7 +188,10 @@ class Head(nn.Module):
         """
         flat = self.flatten_features(features)
         draws = self.draw(features.shape[:-1], features)
-        return compute_nll(
+        compute = compute_nll
+        if torch.compiler.is_compiling():  # a loss that writes its gradients is not to be traced
+            compute = torch.compiler.disable(compute_nll)
+        return compute(
             self,
             flat,
             target,

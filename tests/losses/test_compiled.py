@@ -1,0 +1,38 @@
+"""`torch.compile` of the trunk, or of everything: the loss runs as it is, the numbers are eager's."""
+
+import pytest
+import torch
+
+from tests.heads.cases import STRUCTURES, make_features
+from tests.losses.levels import CLASSES, TARGET, TOKENS
+
+
+class Net(torch.nn.Module):
+    def __init__(self, head):
+        super().__init__()
+        self.trunk, self.head = torch.nn.Linear(4, 4).double(), head
+
+    def forward(self, inputs, impl):
+        return self.head.nll(self.trunk(inputs).tanh(), TARGET, label_smoothing=0.1,
+                             reduction="sum", impl=impl).loss  # fmt: skip
+
+
+def gradients(net, function, impl):
+    net.zero_grad()
+    function(make_features(TOKENS), impl).backward()
+    return {name: p.grad.clone() for name, p in net.named_parameters()}
+
+
+@pytest.mark.parametrize("impl", ["reference", "chunked", "fused"])
+@pytest.mark.parametrize("part", ["trunk", "everything"])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_compiled(case, part, impl):
+    net = Net(case.build(classes=CLASSES))
+    want = gradients(net, net, impl)
+    torch._dynamo.reset()
+    if part == "trunk":
+        net.trunk.forward = torch.compile(net.trunk.forward, backend="aot_eager")
+        got = gradients(net, net, impl)
+    else:
+        got = gradients(net, torch.compile(net, backend="aot_eager"), impl)
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
