@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..losses import LossOutput, compute_nll
 from ..losses.fused import FusedLoss
 from ..losses.plan import chunk_ranges, tokens_within
-from .checks import integer
+from .checks import check_dtype, integer
 from .draws import ChunkDraws, Draws
 from .pointwise import POINTWISE, Pointwise, build_pointwise
 from .precision import widen
@@ -214,12 +214,13 @@ class Head(nn.Module):
     # -- helpers of structures ---------------------------------------------------------------
 
     def flatten_features(self, features: Tensor) -> Tensor:
-        """[..., F] → [N, F], or an error that names both sizes."""
+        """[..., F] → [N, F], or an error that names both sizes, or both dtypes."""
         if features.dim() == 0 or features.size(-1) != self.feature_dim:
             raise ValueError(
                 f"features: expected size {self.feature_dim} (feature_dim) in the last dimension, "
                 f"got shape {tuple(features.shape)}"
             )
+        check_dtype(features, self.weight)
         return features.reshape(-1, self.feature_dim)
 
     def apply_pointwise(self, logits: Tensor, tensors: dict[str, Tensor]) -> Tensor:

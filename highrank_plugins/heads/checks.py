@@ -4,6 +4,27 @@ from __future__ import annotations
 
 import operator
 
+import torch
+from torch import Tensor
+
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def check_dtype(features: Tensor, weight: Tensor) -> None:
+    """Features must be floating, and of the parameters' dtype unless autocast chooses it.
+
+    Raises:
+        ValueError: names both dtypes.
+    """
+    if features.dtype not in FLOATS:
+        known = ", ".join(str(dtype) for dtype in FLOATS)
+        raise ValueError(f"features: expected one of {known}, got {features.dtype}")
+    if features.dtype != weight.dtype and not torch.is_autocast_enabled(features.device.type):
+        raise ValueError(
+            f"features are {features.dtype}, the parameters {weight.dtype}: convert one of them, "
+            "or run under torch.autocast"
+        )
+
 
 def integer(name: str, value: int, least: int = 1) -> int:
     """`value` as an int of at least `least`.

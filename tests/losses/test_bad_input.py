@@ -29,6 +29,9 @@ CALLS = [
     ({"memory": 8}, ["memory", "8 bytes", "one token"]),
     ({"memory": 0}, ["memory", "0 bytes", "one token"]),
     ({"features": torch.zeros(3, 5)}, ["features", "4", "(3, 5)"]),
+    ({"features": torch.zeros(3, 4)}, ["features", "float32", "float64", "torch.autocast"]),
+    ({"features": torch.zeros(3, 4, dtype=LONG)}, ["features", "float32", "int64"]),
+    ({"features": torch.zeros(3, 4).to(torch.float8_e4m3fn)}, ["features", "float8"]),
 ]
 
 

@@ -1,4 +1,4 @@
-"""`torch.compile` of the trunk, or of everything: the loss runs as it is, the numbers are eager's."""
+"""`torch.compile` of the trunk, or of everything: the numbers are those of eager mode."""
 
 import pytest
 import torch
