@@ -31,7 +31,13 @@ setup(
         # The maintained wheel of fairseq: the official 0.12.2 cannot be imported on Python >= 3.11.
         "ve-fairseq>=0.12.3,<0.13",
     ],
-    extras_require={"plot": PLOT, "test": TEST, "lint": LINT, "dev": PLOT + TEST + LINT},
+    extras_require={
+        "plot": PLOT,
+        "triton": ["triton>=3.4"],
+        "test": TEST,
+        "lint": LINT,
+        "dev": PLOT + TEST + LINT,
+    },
     entry_points={"console_scripts": ["highrank = highrank_plugins.cli:main"]},
     classifiers=[
         "Programming Language :: Python :: 3.11",

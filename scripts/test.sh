@@ -26,6 +26,15 @@ bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH"
 export OMP_NUM_THREADS=1            # two pytest workers share the cores
 
+# torch for CUDA brings a triton of its own; elsewhere the kernels are tested in its interpreter
+if python -c 'import importlib.util as u, torch; exit(bool(u.find_spec("triton") or torch.version.cuda))'
+then
+    echo "== installing $(grep '^triton==' requirements/triton.txt)"
+    python -m pip install --disable-pip-version-check --quiet --no-deps \
+        --requirement requirements/triton.txt ||
+        echo "test: no triton for this machine; the tests of its kernels are skipped" >&2
+fi
+
 log="$(mktemp)"
 trap 'rm -f -- "$log"' EXIT
 passed=0 failed=0 skipped=0

@@ -1,9 +1,28 @@
-"""Tests marked `gpu` are skipped, with the reason, where there is no CUDA device."""
+"""Tests that need what is not here are skipped, with the reason: a CUDA device, triton.
+
+Without a CUDA device the kernels run in triton's interpreter.
+"""
+
+import importlib.util
+import os
 
 import pytest
 
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+if HAS_TRITON:
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not HAS_TRITON and (_level(item) == "triton" or item.get_closest_marker("triton")):
+            item.add_marker(
+                pytest.mark.skip(reason="needs the package triton (requirements/triton.txt)")
+            )
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -12,3 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device; torch sees none"))
+
+
+def _level(item: pytest.Item) -> str | None:
+    """The level of the loss that a test is about, where it is one of its parameters."""
+    callspec = getattr(item, "callspec", None)
+    return None if callspec is None else callspec.params.get("impl")

@@ -166,6 +166,7 @@ class Head(nn.Module):
         impl: str = "auto",
         memory: int | None = None,
         accuracy: bool = False,
+        filter_gradients: bool = False,
     ) -> LossOutput:
         """Negative log-likelihood of `target`, without ever holding N × M log-probabilities.
 
@@ -181,6 +182,9 @@ class Head(nn.Module):
             impl: level of the loss, one of `highrank_plugins.losses.LEVELS` or "auto".
             memory: bytes that a chunk may take; None chooses.
             accuracy: also report where the most probable class is the target.
+            filter_gradients: leave classes out of the backward products whose gradient, within a
+                chunk, is below the resolution of the dtype (`losses.fused.base.kept_columns` has
+                the bound); not exact, and on a GPU it waits for the device.
         Returns:
             `LossOutput(loss, nll, correct)`; only `loss` carries gradients, float32 or float64.
         Raises:
@@ -204,6 +208,7 @@ class Head(nn.Module):
             impl=impl,
             memory=memory,
             accuracy=accuracy,
+            filter_gradients=filter_gradients,
         )
 
     def train(self, mode: bool = True) -> Self:

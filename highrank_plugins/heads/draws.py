@@ -72,7 +72,10 @@ class ChunkDraws:
     def _noise_block(self, block: int, like: Tensor) -> Tensor:
         generator = torch.Generator(like.device).manual_seed(self.noise_seed + block)
         shape = (NOISE_BLOCK, *like.shape[1:])
-        return torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)
+        dtype = torch.promote_types(
+            like.dtype, torch.float32
+        )  # the same numbers for half precision
+        return torch.randn(shape, generator=generator, device=like.device, dtype=dtype)
 
 
 def draw_mask(leading: torch.Size, width: int, p: float, locked: bool, like: Tensor) -> Tensor:

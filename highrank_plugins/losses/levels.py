@@ -14,6 +14,7 @@ from .chunked import chunked_nll
 from .fused.level import fused_nll
 from .plan import REDUCTIONS, ChunkedHead, LossOutput, LossPlan, check_target
 from .reference import reference_nll
+from .triton import triton_nll
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +22,9 @@ LEVELS: dict[str, Callable[[LossPlan], LossOutput]] = {
     "reference": reference_nll,
     "chunked": chunked_nll,
     "fused": fused_nll,
+    "triton": triton_nll,
 }
+FILTERING = ("fused", "triton")  # levels that can leave negligible gradients out
 _logged: set[str] = set()
 
 
@@ -39,6 +42,7 @@ def compute_nll(
     impl: str,
     memory: int | None,
     accuracy: bool,
+    filter_gradients: bool,
 ) -> LossOutput:
     """`Head.nll` on flat features [N, F]; `leading` is the shape of target and of the result.
 
@@ -65,8 +69,15 @@ def compute_nll(
         reduction=reduction,
         memory=memory,
         accuracy=accuracy,
+        filter_gradients=filter_gradients,
     )
-    out = LEVELS[_choose(impl, head)](plan)
+    level = _choose(impl, head)
+    if filter_gradients and level not in FILTERING:
+        raise ValueError(
+            f"filter_gradients: level {level!r} computes every gradient; "
+            f"use impl= (--head-loss) {' or '.join(FILTERING)}"
+        )
+    out = LEVELS[level](plan)
     if reduction == "sum":
         return out
     correct = None if out.correct is None else out.correct.view(leading)
@@ -75,7 +86,7 @@ def compute_nll(
 
 def _choose(impl: str, head: ChunkedHead) -> str:
     kind = type(head).__name__
-    if impl == "fused" and head.fused is None:
+    if impl in ("fused", "triton") and head.fused is None:
         raise ValueError(f"impl: {kind} has no fused loss; impl='chunked' (--head-loss) serves it")
     if impl != "auto":
         return impl

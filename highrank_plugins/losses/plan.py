@@ -12,7 +12,7 @@ from torch import Tensor
 REDUCTIONS = ("none", "sum")
 # Bytes of a chunk. On a CPU its working set should stay near the cache while its matrix products
 # stay large; on a GPU launches dominate small chunks.
-DEFAULT_MEMORY = {"cpu": 32 * 2**20, "cuda": 512 * 2**20}
+DEFAULT_MEMORY = {"cpu": 48 * 2**20, "cuda": 512 * 2**20}
 
 
 class LossOutput(NamedTuple):
@@ -74,6 +74,7 @@ class LossPlan:
     reduction: str
     memory: int | None
     accuracy: bool
+    filter_gradients: bool
 
     @property
     def smooth(self) -> bool:
@@ -126,14 +127,15 @@ def tokens_within(features: Tensor, floats_per_token: int, memory: int | None) -
     Args:
         features: give the device and the width of numbers (at least 4 bytes).
         floats_per_token: numbers held per token.
-        memory: bytes; None takes the default of the device, and 16 tokens at the least.
+        memory: bytes; None takes the default of the device, half of the tokens at most (what is
+            held should be less than all of it) and 16 at the least.
     Raises:
         ValueError: the budget does not hold one token.
     """
     per_token = max(1, floats_per_token) * max(features.element_size(), 4)
     if memory is None:
         budget = DEFAULT_MEMORY.get(features.device.type, DEFAULT_MEMORY["cuda"])
-        return max(16, budget // per_token)
+        return max(16, min(budget // per_token, -(-features.size(0) // 2)))
     if memory < per_token:
         raise ValueError(
             f"memory: {memory} bytes do not hold one token, which takes {per_token}; "

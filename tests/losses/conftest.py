@@ -1,13 +1,37 @@
-"""Memory that nobody wrote shows: `torch.empty` gives NaN while losses are tested."""
+"""Unwritten memory shows; kernels meet rows of several tiles, in a mended interpreter."""
+
+import importlib.util
 
 import pytest
 import torch
 
+from highrank_plugins.losses.triton import tiles
+from tests.losses import interpreter
+
 
 @pytest.fixture(autouse=True)
-def nan_in_unwritten_memory():
+def nan_in_unwritten_memory(request):
+    """`torch.empty` gives NaN while losses are tested."""
     assert torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
+    # on a GPU some operations of torch have no deterministic form
+    on_gpu = request.node.get_closest_marker("gpu") is not None
+    torch.use_deterministic_algorithms(True, warn_only=on_gpu)
     assert torch.empty(3).isnan().all()
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def narrow_tiles(monkeypatch):
+    """The 13 classes of most tests are two tiles; all tokens share a program, to save time."""
+    monkeypatch.setattr(tiles, "COLUMNS", 8)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def mended_interpreter():
+    if importlib.util.find_spec("triton") is None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        interpreter.mend(patch)
+        yield

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ IGNORED = 5
 WEIGHT = torch.tensor([1.0, 0.3, 2.0, 0.0, 1.7, 0.9, 1.1], dtype=torch.float64)
 UPSTREAM = torch.tensor([0.8, -1.3, 0.4, 2.1, 1.9, -0.7, 0.6], dtype=torch.float64)
 ONCE = sorted(LEVELS.keys() - {"reference"})  # the levels that are differentiable once
+# those that run here; tests with a parameter `impl` are skipped for the others
+RUNNABLE = [name for name in LEVELS if name != "triton" or find_spec("triton")]
 FULL = {"weight": WEIGHT, "label_smoothing": 0.1, "ignore_index": IGNORED, "accuracy": True}
 
 
@@ -43,7 +46,7 @@ def run(head: nn.Module, features: Tensor, target: Tensor, *, seed: int = 0,
     if upstream is None:
         upstream = UPSTREAM if out.loss.dim() else UPSTREAM[1]
     if out.loss.requires_grad:
-        out.loss.backward(upstream.to(out.loss.dtype).expand_as(out.loss))
+        out.loss.backward(upstream.to(out.loss).expand_as(out.loss))
     inputs = {**dict(head.named_parameters()), "features": features}
     return Outcome(
         {name: t.detach().clone() for name, t in out._asdict().items() if t is not None},
@@ -63,8 +66,17 @@ def assert_same(got: Outcome, want: Outcome, rtol: float = 1e-9, atol: float = 1
 
 def memory_for(head: nn.Module, tokens: int, impl: str = "chunked") -> int:
     """The budget in bytes that lets exactly so many float64 tokens into a chunk."""
-    floats = head.fused.floats_per_token(head) if impl == "fused" else head.floats_per_token()
+    floats = (
+        head.fused.floats_per_token(head)
+        if impl in ("fused", "triton")
+        else head.floats_per_token()
+    )
     return floats * 8 * tokens
+
+
+def some_of(sizes: list, impl: str) -> list:
+    """Sizes of chunks: all of them, or two for the kernels, whose interpreter is slow."""
+    return sizes if impl != "triton" else [sizes[1], sizes[-1]]
 
 
 @contextmanager

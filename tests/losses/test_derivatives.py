@@ -43,7 +43,8 @@ class NLL(torch.nn.Module):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradcheck(case, impl, reduction):
     function, inputs = loss_of(case.build(), impl, reduction)
-    assert gradcheck(function, inputs)
+    # along one random direction where each loss takes long, in the kernels' interpreter
+    assert gradcheck(function, inputs, fast_mode=impl == "triton")
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

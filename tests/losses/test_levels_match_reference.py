@@ -16,6 +16,7 @@ from tests.losses.levels import (
     memory_for,
     recorded_chunks,
     run,
+    some_of,
 )
 
 CHUNKS = [1, 3, TOKENS, None]  # tokens; None is the default budget
@@ -31,10 +32,10 @@ CALLS = [
 every_level = pytest.mark.parametrize("impl", ONCE)
 
 
-def compare(head, features, target, impl, chunks=CHUNKS, **options):
+def compare(head, features, target, impl, **options):
     want = run(head, features, target, impl="reference", **options)
     assert want.gradients
-    for tokens in chunks:
+    for tokens in some_of(CHUNKS, impl):
         memory = tokens and memory_for(head, tokens, impl)
         got = run(head, features, target, impl=impl, memory=memory, **options)
         assert_same(got, want)

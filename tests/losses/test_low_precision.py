@@ -36,24 +36,25 @@ def relative_errors(got, truth):
     return {name: (a - b).norm() / b.norm() for name, (a, b) in pairs.items() if b.norm() > 1e-9}
 
 
-def average_errors(case, dtype, reduction, impl, autocast=False):
+def average_errors(case, dtype, reduction, impl, autocast=False, device="cpu"):
     """Root mean square over a few heads of the errors of the reference and of another level,
-    with one token a chunk and with all of them in one."""
+    with one token a chunk (20 for the kernels) and with all of them in one."""
     upstream = torch.linspace(-1, 2, TOKENS) if reduction == "none" else torch.tensor(1.7)
     options = {"reduction": reduction, "upstream": upstream, "label_smoothing": 0.1}
     errors = []
     for seed in range(SEEDS):
-        head = build(case, dtype, seed)
-        features = make_features(TOKENS, feature_dim=FEATURE_DIM, seed=seed).to(dtype)
-        inputs = (features.requires_grad_(), TARGET)
+        head = build(case, dtype, seed).to(device)
+        features = make_features(TOKENS, feature_dim=FEATURE_DIM, seed=seed).to(device, dtype)
+        target = TARGET.to(device)
+        inputs = (features.requires_grad_(), target)
         runs = [run(head, *inputs, impl="reference", autocast=autocast, **options)]
-        for tokens in (1, TOKENS):
+        for tokens in (1 if impl != "triton" else 20, TOKENS):
             memory = memory_for(head, tokens, impl)
             runs.append(run(head, *inputs, impl=impl, memory=memory, autocast=autocast, **options))
         for got in runs:
             assert got.values["loss"].dtype == torch.float32
             assert all(g.dtype == dtype for g in got.gradients.values())
-        truth = run(head.double(), features.detach().double().requires_grad_(), TARGET,
+        truth = run(head.double(), features.detach().double().requires_grad_(), target,
                     impl="reference", **options)  # fmt: skip
         errors.append([relative_errors(got, truth) for got in runs])
     return [

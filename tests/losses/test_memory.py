@@ -5,6 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from highrank_plugins.losses.triton import tiles
 from tests.heads.cases import STRUCTURES, make_features
 from tests.losses.levels import ONCE, memory_for, run
 
@@ -13,13 +14,13 @@ TARGET = torch.arange(TOKENS)
 
 
 class Largest(TorchDispatchMode):
-    """Entries of the largest tensor that any operation returned."""
+    """The largest tensor that any operation returned, in float32 numbers."""
 
     numel = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        sizes = [t.numel() for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        sizes = [t.nbytes // 4 for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
         self.numel = max([self.numel, *sizes])
         return result
 
@@ -33,6 +34,13 @@ def largest(case, **options):
     return seen.numel
 
 
+@pytest.fixture
+def wide_tiles(monkeypatch):
+    """As outside of tests: fewer of them, for the kernels' interpreter."""
+    monkeypatch.setattr(tiles, "COLUMNS", 4096)
+
+
+@pytest.mark.usefixtures("wide_tiles")
 @pytest.mark.parametrize("impl", ONCE)
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)

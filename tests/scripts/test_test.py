@@ -14,11 +14,16 @@ case "$*" in *tests/b*) echo "$FAKE_LAST_LINE"; exit "$FAKE_STATUS" ;; esac
 echo "3 passed, 1 skipped in 0.1s"
 echo "INFO: 1 failed attempt, said by a library at its end"
 """
+FAKE_PYTHON = """#!/bin/sh
+case "$*" in *find_spec*) exit ${FAKE_TRITON:-1} ;; esac
+echo "python $*" >>calls
+exit ${FAKE_PIP:-0}
+"""
 
 
 @pytest.fixture
 def run(tmp_path):
-    for script in ("scripts/test.sh", ".ci/run"):
+    for script in ("scripts/test.sh", ".ci/run", "requirements/triton.txt"):
         (tmp_path / script).parent.mkdir()
         shutil.copy(ROOT / script, tmp_path / script)
     (tmp_path / "scripts" / "setup.sh").write_text("echo setup >>calls\n")
@@ -29,6 +34,7 @@ def run(tmp_path):
             f'#!/bin/sh\necho "{tool} $*" >>calls\nexit ${{FAKE_{tool}:-0}}\n'
         )
     (tools / "pytest").write_text(FAKE_PYTEST)
+    (tools / "python").write_text(FAKE_PYTHON)
     for path in tools.iterdir():
         path.chmod(0o755)
     for test in ("test_a.py", "b/test_b.py", "c/d/test_d.py", "data/text.txt"):
@@ -89,6 +95,17 @@ def test_fast_leaves_out_slow_tests_and_may_leave_none(run):
     assert result.returncode == 0
     assert last_line(result) == "10 passed, 0 failed, 2 skipped"
     assert all("-m not slow" in call for call in run.calls() if call.startswith("pytest"))
+
+
+@pytest.mark.parametrize("pip", ["0", "1"])
+def test_a_missing_triton_is_installed_if_it_can_be(run, pip):
+    result = run(FAKE_TRITON="0", FAKE_PIP=pip)  # 0: python finds none
+    assert result.returncode == 0
+    assert "== installing triton==" in result.stdout
+    assert ("no triton for this machine" in result.stderr) == (pip == "1")
+    install = run.calls()[1].split()
+    assert install[:4] == ["python", "-m", "pip", "install"] and "--no-deps" in install
+    assert install[-2:] == ["--requirement", "requirements/triton.txt"]
 
 
 def test_unknown_option(run):

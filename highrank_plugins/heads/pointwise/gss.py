@@ -31,27 +31,28 @@ class GeneralizedSigSoftmax(Pointwise):
         super().__init__()
         if not k > 0:
             raise ValueError(f"gss: k must be > 0 for an increasing function, got {k}")
-        self.learn = learn
         if learn:
             self.c = nn.Parameter(torch.tensor(float(c)))
             self.log_k = nn.Parameter(torch.tensor(math.log(k)))
         else:
-            self.fixed = (float(c), float(k))
+            self.bent_line = (float(c), float(k))
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         c: float | Tensor
         k: float | Tensor
-        if self.learn:
+        if self.bent_line is None:
             c, k = tensors["c"].to(z.dtype), tensors["log_k"].to(z.dtype).exp()
         else:
-            c, k = self.fixed
+            c, k = self.bent_line
         x = z - c
         return k * x + c - (k - 1) * softplus(x)
 
     def bind(
         self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
     ) -> Evaluate:
-        return super().bind(tensors, sums, dtype) if self.learn else bent_line(*self.fixed)
+        if self.bent_line is None:
+            return super().bind(tensors, sums, dtype)
+        return bent_line(*self.bent_line)
 
     def extra_repr(self) -> str:
-        return "learn=True" if self.learn else "c={}, k={}".format(*self.fixed)
+        return "learn=True" if self.bent_line is None else "c={}, k={}".format(*self.bent_line)

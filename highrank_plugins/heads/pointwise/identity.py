@@ -15,6 +15,7 @@ class Identity(Pointwise):
     """f(z) = z."""
 
     is_identity: ClassVar[bool] = True
+    bent_line = (0.0, 1.0)
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         return z

@@ -14,10 +14,12 @@ from .softplus import softplus
 class SigSoftmax(Pointwise):
     """f(z) = 2z − log(1 + e^z), so that e^f = e^z σ(z)   (Kanai et al. 2018). Slope in (1, 2)."""
 
+    bent_line = (0.0, 2.0)
+
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         return 2 * z - softplus(z)
 
     def bind(
         self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
     ) -> Evaluate:
-        return bent_line(0.0, 2.0)
+        return bent_line(*self.bent_line)

@@ -12,7 +12,7 @@ from ..plan import ChunkedHead, LossPlan, chunk_ranges
 
 # Bytes of the rows that one elementwise pass works on: what the second-level caches of a few cores
 # hold. Matrix products want more rows than that.
-BLOCK_MEMORY = 2**21
+BLOCK_MEMORY = 2**22
 
 
 class Scores(NamedTuple):
@@ -36,6 +36,9 @@ class FusedLoss:
     The loss of token n is scale_n (α nll + ε_i Σ_x −log P_x), with α and ε_i of the plan.
     """
 
+    # whether kernels do the passes: a chunk is then in the compute dtype and passed over at once,
+    # and gradients leave with their factor
+    kernels: ClassVar[bool] = False
     # whether the −ε_i in the gradient of every logit is left to the matrix products
     folds_constant = False
     # names of the tensors read here and not in `head.token_inputs`, apart from pointwise ones
@@ -50,13 +53,14 @@ class FusedLoss:
     ) -> None:
         self.plan, self.sums, self.compute = plan, sums, compute
         self.wide = torch.float64 if compute == torch.float64 else torch.float32
+        self.stored = compute if self.kernels else self.wide  # dtype of chunks
         prefix = "pointwise."
         own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
         own_sums = {n.removeprefix(prefix): t for n, t in sums.items() if n.startswith(prefix)}
         self.evaluate = plan.head.pointwise.bind(own, own_sums, self.wide)
         # A factor per row can wait until after the matrix products, unless the pointwise function
         # adds up gradients of its own, or float16 would lose what the factor makes large enough.
-        self.factor_first = bool(own_sums) or compute == torch.float16
+        self.factor_first = self.kernels or bool(own_sums) or compute == torch.float16
         self._buffers: dict[str, Tensor] = {}
 
     @classmethod
@@ -87,7 +91,7 @@ class FusedLoss:
 
     # -- helpers -----------------------------------------------------------------------------
 
-    def buffer(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    def buffer(self, name: str, *shape: int) -> Tensor:
         """Memory of the size asked for, the same for every chunk; its content is arbitrary."""
         size = 1
         for extent in shape:
@@ -95,21 +99,22 @@ class FusedLoss:
         kept = self._buffers.get(name)
         if kept is None or kept.numel() < size:
             device = self.plan.features.device
-            kept = torch.empty(size, dtype=dtype or self.wide, device=device)
+            kept = torch.empty(size, dtype=self.stored, device=device)
             self._buffers[name] = kept
         return kept[:size].view(shape)
 
     def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
         """Ranges of rows for elementwise passes: cache-sized on a CPU, everything on a GPU."""
         size = rows
-        if self.plan.features.device.type == "cpu":
+        if self.plan.features.device.type == "cpu" and not self.kernels:
             size = max(1, BLOCK_MEMORY // (4 * max(1, floats_per_row)))
         return chunk_ranges(0, rows, size)
 
     def product(
         self, rows: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None = None
     ) -> None:
-        """out = rows @ weight^T (+ bias); products in the compute dtype, `out` wide."""
+        """out = rows @ weight^T (+ bias); products in the compute dtype, `out` and `bias` as
+        chunks are stored."""
         if rows.dtype == out.dtype:
             if bias is None:
                 torch.mm(rows, weight.t(), out=out)
@@ -130,15 +135,47 @@ class FusedLoss:
         else:
             total.add_(grad.t() @ rows)
 
+    def backward_products(
+        self, name: str, grad: Tensor, rows: Tensor, weight: Tensor, factor: Tensor | None
+    ) -> Tensor:
+        """sums[name] += grad^T @ (factor rows); returns factor (grad @ weight).
+
+        All but `factor` are in the compute dtype. Classes that the filter leaves out of `grad`
+        [n, M] take part in neither.
+        """
+        rows = rows_times(rows, factor)
+        if self.plan.filter_gradients:
+            kept = kept_columns(grad)
+            if len(kept) < grad.size(1):
+                grad, weight = grad[:, kept], weight[kept]
+                total = self.sums.get(name)
+                if total is not None:
+                    total.index_add_(0, kept, (grad.t() @ rows).to(total.dtype))
+                return rows_times(grad @ weight, factor)
+        self.add_product(name, grad, rows)
+        return rows_times(grad @ weight, factor)
+
     def add_columns(self, name: str, grad: Tensor, factor: Tensor | None) -> None:
-        """sums[name] += Σ_n factor_n grad_n over rows in the wide dtype."""
+        """sums[name] += Σ_n factor_n grad_n over rows; summed in the wide dtype."""
         total = self.sums.get(name)
         if total is None:
             return
         if factor is None:
-            total.add_(grad.sum(0))
+            total.add_(grad.sum(0, dtype=total.dtype))
         else:
             total.addmv_(grad.t(), factor)
+
+
+def kept_columns(grad: Tensor) -> Tensor:
+    """Classes with a gradient in `grad` [n, M] that matters in its dtype: int64 indices.
+
+    What is left out is at most ε times the largest entry, with ε the resolution of the dtype
+    (2^-23 for float32, 2^-7 for bfloat16): beside that entry it would be rounded away. So the
+    gradient of a row of the vocabulary matrix is off by at most ε g Σ_n |h_n|, that of a context
+    by at most ε g Σ_x |w_x|, g being the largest entry of the chunk.
+    """
+    largest = grad.abs().amax(0)
+    return (largest > torch.finfo(grad.dtype).eps * largest.max()).nonzero().squeeze(-1)
 
 
 def rows_times(rows: Tensor, factor: Tensor | None) -> Tensor:

@@ -11,21 +11,26 @@ from .base import FusedLoss, Scores
 
 # Bytes of what is kept per token apart from chunks (contexts, gates, their gradients): the small
 # products run over as many chunks at once as fit.
-INPUT_MEMORY = {"cpu": 2**26, "cuda": 2**28}
+INPUT_MEMORY = {"cpu": 2**25, "cuda": 2**28}
 
 
 def fused_nll(plan: LossPlan) -> LossOutput:
     """Loss in chunks without autograd over them; gradients once (`functions.DOUBLE_BACKWARD`)."""
+    return run_fused(plan, plan.head.fused)
+
+
+def run_fused(plan: LossPlan, kind: type[FusedLoss]) -> LossOutput:
+    """The same with `kind`: the head's own fused loss, or one that stands in for it."""
     tensors = plan.head.tensors()
-    batch = _Batch(plan, list(tensors))
+    batch = _Batch(plan, list(tensors), kind)
     return once_differentiable_nll(batch, (plan.features, *tensors.values()))
 
 
 class _Batch:
     """The batch in blocks of tokens, whose inputs autograd makes, and chunks; `functions.Batch`."""
 
-    def __init__(self, plan: LossPlan, names: list[str]) -> None:
-        self.plan, self.names = plan, names
+    def __init__(self, plan: LossPlan, names: list[str], kind: type[FusedLoss]) -> None:
+        self.plan, self.names, self.kind = plan, names, kind
         self.autocast = Autocast(plan.features)
         self.compute = self.autocast.compute_dtype(plan.features)
         self.scale = half_scale(plan, self.compute)
@@ -58,11 +63,11 @@ class _Batch:
         own = {
             n: s
             for n, s in zip(self.names, sums[1:], strict=True)
-            if s is not None and self.plan.head.fused.reads_tensor(n)
+            if s is not None and self.kind.reads_tensor(n)
         }
         # autocast would reach into products and passes that choose their dtypes themselves
         with torch.no_grad(), torch.autocast(self.autocast.device, enabled=False):
-            loss: FusedLoss = self.plan.head.fused(self.plan, named, own, self.compute)
+            loss = self.kind(self.plan, named, own, self.compute)
             parts = [
                 part
                 for start, stop in self._blocks(loss)
@@ -101,7 +106,7 @@ class _Batch:
         small = [
             i
             for i, need in enumerate(needed)
-            if need and not (i and plan.head.fused.reads_tensor(self.names[i - 1]))
+            if need and not (i and self.kind.reads_tensor(self.names[i - 1]))
         ]
         leaves = [t.detach().requires_grad_(i in small) for i, t in enumerate(inputs)]
         x = leaves[0] = inputs[0][start:stop].detach().requires_grad_(0 in small)

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from ..plan import ChunkedHead, LossPlan
-from .base import FusedLoss, Scores, rows_times
+from .base import Scores
 from .scores import gather_scores
-from .softmax_pass import softmax_pass
+from .softmax_pass import OneSoftmax
 
 
-class FusedLogits(FusedLoss):
+class FusedLogits(OneSoftmax):
     """Loss of log_softmax(f(W h + b)); `local["contexts"]` is h [n, D].
 
     Three matrix products and one pass. What is constant over classes (the token's factor) or over
@@ -30,7 +30,7 @@ class FusedLogits(FusedLoss):
         super().__init__(plan, tensors, sums, compute)
         self.weight = tensors["weight"].to(compute)
         bias = tensors.get("bias")
-        self.bias = None if bias is None else bias.to(self.wide)
+        self.bias = None if bias is None else bias.to(self.stored)
         identity = plan.head.pointwise.is_identity
         self.folds_constant = plan.smooth and identity and not self.factor_first
         if self.folds_constant:
@@ -49,7 +49,7 @@ class FusedLogits(FusedLoss):
         logits = self.buffer("logits", contexts.size(0), self.weight.size(0))
         self.product(contexts, self.weight, logits, self.bias)
         scores = gather_scores(
-            softmax_pass(self, logits[a:b], target[a:b], None if scale is None else scale[a:b])
+            self.softmax_pass(logits[a:b], target[a:b], None if scale is None else scale[a:b])
             for a, b in self.row_blocks(logits.size(0), logits.size(1))
         )
         if scale is None:
@@ -60,9 +60,7 @@ class FusedLogits(FusedLoss):
         factor = None if self.factor_first else scale
         self.add_columns("bias", grad, factor)
         grad = grad.to(self.compute)
-        scaled = rows_times(contexts, factor)
-        self.add_product("weight", grad, scaled)
-        result = rows_times(grad @ self.weight, factor)
+        result = self.backward_products("weight", grad, contexts, self.weight, factor)
         if self.folds_constant:
             share = scale * self.plan.every_class
             result = (result - torch.outer(share, self.weight_sum)).to(result.dtype)

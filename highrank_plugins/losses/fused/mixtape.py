@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from ..plan import LossPlan
-from .base import FusedLoss, Scores, rows_times
+from .base import Scores, rows_times
 from .scores import gather_scores
-from .softmax_pass import softmax_pass
+from .softmax_pass import OneSoftmax
 from .tournament import back_down, slots_of_leaves, up
 
 
-class FusedMixtape(FusedLoss):
+class FusedMixtape(OneSoftmax):
     """Loss of log_softmax(f(z)): z_x = Σ_k π_xk h_k·w_x + b_x if x < S, else m·w_x + b_x.
 
     `local` holds the contexts h [n, K, D], their mixture m [n, D] for the rare classes, and, where
@@ -80,13 +80,11 @@ class FusedMixtape(FusedLoss):
         def block(a: int, b: int) -> Scores:
             part, own_leaves, own_gates = logits[a:b], leaves[:, a:b], gates[:, a:b]
             if common:
-                up(own_leaves.unbind(), own_gates.unbind(), part[:, :common])
-            if self.bias is not None:
-                part.add_(self.bias)
+                self.mix(own_leaves, own_gates, part[:, :common])
             factor = None if scale is None else scale[a:b]
-            scores = softmax_pass(self, part, target[a:b], factor)
+            scores = self.softmax_pass(part, target[a:b], factor, self.bias)
             if factor is not None and common:
-                back_down(part[:, :common], own_leaves.unbind(), own_gates.unbind())
+                self.unmix(part[:, :common], own_leaves, own_gates)
             return scores
 
         width = self.floats_per_token(self.plan.head)
@@ -100,6 +98,24 @@ class FusedMixtape(FusedLoss):
             grads |= self._gate_products(gates, hidden, factor)
         return scores, grads
 
+    def mix(self, leaves: Tensor, gates: Tensor, out: Tensor) -> None:
+        """out [n, S] = Σ_j π_j leaf_j, given leaves [K, n, S] and gate logits [K − 1, n, S]."""
+        up(leaves.unbind(), gates.unbind(), out)
+
+    def unmix(self, grad: Tensor, leaves: Tensor, gates: Tensor) -> None:
+        """What `mix` left of leaves and gates becomes their gradients, given that of its `out`."""
+        back_down(grad, leaves.unbind(), gates.unbind())
+
+    def by_slot(self, contexts: Tensor) -> Tensor:
+        """[K, ...] in the order in which `unmix` leaves the gradients of leaves."""
+        # no indexing with a list: a GPU would wait for it
+        return torch.stack([contexts[leaf] for leaf in slots_of_leaves(len(contexts))])
+
+    def by_leaf(self, grads: Tensor) -> Tensor:
+        """[K, ...] in that order → in the order of leaves."""
+        order = slots_of_leaves(len(grads))
+        return torch.stack([grads[order.index(leaf)] for leaf in range(len(order))])
+
     def _context_products(
         self,
         rare: Tensor,
@@ -109,17 +125,13 @@ class FusedMixtape(FusedLoss):
         factor: Tensor | None,
     ) -> dict[str, Tensor]:
         rare = rare.to(self.compute)
-        self.add_product("rare", rare, rows_times(mixed, factor))
-        grad_mixed = rows_times(rare @ self.rare, factor)
-        order = slots_of_leaves(len(contexts))  # slot j holds the gradient of leaf order[j]
+        grad_mixed = self.backward_products("rare", rare, mixed, self.rare, factor)
         grad = leaves.flatten(0, 1).to(self.compute)
         factors = None if factor is None else factor.repeat(len(contexts))
-        rows = contexts[order].flatten(0, 1)
-        self.add_product("frequent", grad, rows_times(rows, factors))
-        result = rows_times(grad @ self.frequent, factors).view_as(contexts)
-        grad_contexts = torch.empty_like(contexts.transpose(0, 1))
-        grad_contexts[:, order] = result.transpose(0, 1)
-        return {"mixed": grad_mixed, "contexts": grad_contexts}
+        rows = self.by_slot(contexts).flatten(0, 1)
+        result = self.backward_products("frequent", grad, rows, self.frequent, factors)
+        result = result.view_as(contexts)
+        return {"mixed": grad_mixed, "contexts": self.by_leaf(result).transpose(0, 1)}
 
     def _gate_inputs(self, local: dict[str, Tensor]) -> Tensor:
         """[t_k, s_k, 1] [K−1, n, G + 2]."""

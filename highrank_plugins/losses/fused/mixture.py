@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..plan import LossPlan
-from .base import FusedLoss, Scores, rows_times
+from .base import FusedLoss, Scores
 from .scores import gather_scores
 from .softmax_pass import softmax_in_place
 
@@ -33,7 +33,7 @@ class FusedMixture(FusedLoss):
         super().__init__(plan, tensors, sums, compute)
         self.weight = tensors["weight"].to(compute)
         bias = tensors.get("bias")
-        self.bias = None if bias is None else bias.to(self.wide)
+        self.bias = None if bias is None else bias.to(self.stored)
 
     @classmethod
     def floats_per_token(cls, head: Any) -> int:
@@ -63,7 +63,7 @@ class FusedMixture(FusedLoss):
                 )
                 return part
 
-            return self._pass(
+            return self.mixture_pass(
                 logits[a:b], log_prior[a:b], target[a:b],
                 None if scale is None else scale[a:b], factor[a:b], grad_prior[a:b], again,
             )  # fmt: skip
@@ -76,11 +76,10 @@ class FusedMixture(FusedLoss):
         late = None if self.factor_first else factor.view(-1)
         self.add_columns("bias", grad, late)
         grad = grad.to(self.compute)
-        self.add_product("weight", grad, rows_times(rows, late))
-        result = rows_times(grad @ self.weight, late).view_as(contexts)
+        result = self.backward_products("weight", grad, rows, self.weight, late).view_as(contexts)
         return scores, {"contexts": result, "log_prior": grad_prior}
 
-    def _pass(
+    def mixture_pass(
         self,
         logits: Tensor,
         log_prior: Tensor,

@@ -1,0 +1,65 @@
+"""Gradient filtering: off by default, within its bound, and really skipping."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.heads.cases import STRUCTURES, make_features
+from tests.losses.levels import run
+
+CLASSES, TOKENS = 300, 16
+TARGET = torch.arange(TOKENS) % 5
+
+
+def peaked(case, dtype=torch.float32):
+    """A head that gives nearly all probability to the first classes."""
+    head = case.build(classes=CLASSES, dtype=dtype)
+    with torch.no_grad():
+        head.bias.copy_(torch.linspace(0, -60, CLASSES))
+    return head, make_features(TOKENS).to(dtype).requires_grad_()
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_within_the_bound(case, reduction):
+    """float32 resolves 2^-23: what is left out is below the rounding of what is kept."""
+    head, features = peaked(case)
+    options = {"impl": "fused", "reduction": reduction, "upstream": torch.tensor(1.0)}
+    want = run(head, features, TARGET, **options)
+    got = run(head, features, TARGET, filter_gradients=True, **options)
+    assert got.values["loss"].equal(want.values["loss"])
+    largest, contexts = 1.0, 2.0 * TOKENS * 3  # |P − 1| ≤ 1; |h| < 2, K components at most 4
+    bound = 2**-23 * largest * max(contexts, head.weight.abs().sum().item()) + 1e-6
+    for name, gradient in want.gradients.items():
+        assert (got.gradients[name] - gradient).abs().max() <= bound, name
+
+
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_products_are_skipped(case):
+    head, features = peaked(case)
+
+    def flops(**options):
+        with FlopCounterMode(display=False) as counter:
+            run(head, features, TARGET, impl="fused", reduction="sum", **options)
+        return counter.get_total_flops()
+
+    assert flops(filter_gradients=True) < flops()
+    untouched = torch.zeros_like(head.weight)
+    got = run(head, features, TARGET, impl="fused", reduction="sum", filter_gradients=True)
+    assert got.gradients["weight"][-50:].equal(untouched[-50:])
+
+
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_nothing_changes_where_every_gradient_matters(case):
+    head, features = case.build(classes=9), make_features(TOKENS).requires_grad_()
+    want = run(head, features, TARGET, impl="fused", reduction="sum")
+    got = run(head, features, TARGET, impl="fused", reduction="sum", filter_gradients=True)
+    for name, gradient in want.gradients.items():
+        assert got.gradients[name].equal(gradient), name
+
+
+@pytest.mark.parametrize("impl", ["reference", "chunked"])
+def test_exact_levels_refuse(impl):
+    head, features = peaked(STRUCTURES[0])
+    with pytest.raises(ValueError, match="filter_gradients: level .* fused or triton"):
+        head.nll(features, TARGET, impl=impl, filter_gradients=True)

@@ -1,0 +1,58 @@
+"""Every level on a CUDA device, where kernels are compiled: as exact as on the CPU."""
+
+import pytest
+import torch
+
+from highrank_plugins.losses.triton import tiles
+from tests.heads.cases import CASES, STRUCTURES, make_features
+from tests.losses import test_low_precision as low
+from tests.losses.levels import CLASSES, FULL, ONCE, TARGET, TOKENS, WEIGHT, assert_same, run
+
+pytestmark = pytest.mark.gpu
+DEVICE = "cuda"
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+every_level = pytest.mark.parametrize("impl", ONCE)
+
+
+@every_level
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_head_in_float64(case, reduction, impl):
+    head = case.build(classes=CLASSES).to(DEVICE)
+    features, target = make_features(TOKENS).to(DEVICE).requires_grad_(), TARGET.to(DEVICE)
+    for smoothing in (0.0, 0.1):
+        options = {**FULL, "weight": WEIGHT.to(DEVICE), "label_smoothing": smoothing,
+                   "reduction": reduction}  # fmt: skip
+        want = run(head, features, target, impl="reference", **options)
+        assert_same(run(head, features, target, impl=impl, **options), want)
+
+
+@every_level
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("case", low.CASES, ids=str)
+def test_precision(case, dtype, reduction, impl):
+    errors = low.average_errors(case, dtype, reduction, impl, device=DEVICE)
+    low.check(errors, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_kernels_with_tiles_of_full_size(case, smoothing, dtype, monkeypatch):
+    """Rows longer than a tile, against the fused loss in float64."""
+    monkeypatch.setattr(tiles, "COLUMNS", 4096)
+    classes = 10_007
+    options = {"embed_dim": 48} if case.head != "softmax" else {}
+    if case.head == "mixtape":
+        options |= {"frequent": 5_003}
+    head = case.build(classes=classes, feature_dim=48, **options).to(DEVICE, dtype)
+    features = make_features(33, feature_dim=48).to(DEVICE, dtype).requires_grad_()
+    target = (torch.arange(33, device=DEVICE) * 311) % classes
+    calls = {"label_smoothing": smoothing, "reduction": "sum", "upstream": torch.tensor(0.7)}
+    got = run(head, features, target, impl="triton", **calls)
+    usual = run(head, features, target, impl="reference", **calls)
+    truth = run(head.double(), features.detach().double().requires_grad_(), target, impl="fused",
+                **calls)  # fmt: skip
+    low.check([low.relative_errors(usual, truth), low.relative_errors(got, truth)], dtype)

@@ -1,0 +1,129 @@
+"""Level `triton` beyond what every level must do: its tiles, and what it needs to run."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from highrank_plugins.losses.fused import FusedLogits
+from highrank_plugins.losses.triton import tiles
+from tests.heads.cases import MIXTAPE, PRODUCT, SOFTMAX, STRUCTURES, make_features
+from tests.heads.test_extreme import extreme
+from tests.losses.levels import CLASSES, FULL, TARGET, TOKENS, assert_same, run
+
+needs_triton = pytest.mark.triton
+CPU = torch.device("cpu")
+
+
+def compare(head, features, target, **options):
+    want = run(head, features, target, impl="reference", **options)
+    assert_same(run(head, features, target, impl="triton", **options), want)
+    return want
+
+
+@needs_triton
+@pytest.mark.parametrize("columns, size", [(4096, 4096), (8, 32), (16, 16)], ids=str)
+@pytest.mark.parametrize("case", [*STRUCTURES, MIXTAPE.with_options(components=8)], ids=str)
+def test_any_tile(case, columns, size, monkeypatch):
+    """One tile for everything; programs with part of the rows; one row and part of its columns."""
+    monkeypatch.setattr(tiles, "COLUMNS", columns)
+    monkeypatch.setattr(tiles, "SIZE", size)
+    monkeypatch.setattr(tiles, "TREE_SIZE", size)
+    head, features = case.build(classes=37), make_features(TOKENS).requires_grad_()
+    compare(head, features, TARGET, reduction="sum", **FULL)
+
+
+@needs_triton
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("case", PRODUCT, ids=str)
+def test_extreme_logits(case, smoothing):
+    """Logits and gates of ±1e4, in float64."""
+    head, features = extreme(case, dtype=torch.float64)
+    target = torch.arange(5) % 7
+    compare(head, features.requires_grad_(), target, reduction="sum", label_smoothing=smoothing)
+
+
+@needs_triton
+@pytest.mark.parametrize("case", [SOFTMAX, SOFTMAX.with_pointwise("gss"), MIXTAPE], ids=str)
+def test_classes_ruled_out(case):
+    """A bias of −∞ for a whole tile, the first."""
+    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    with torch.no_grad():
+        head.bias[:9] = -torch.inf
+    want = compare(head, features, torch.full((TOKENS,), 11), reduction="sum", accuracy=True)
+    assert all(g.isfinite().all() for g in want.gradients.values())
+
+
+@needs_triton
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_the_first_of_equal_classes_is_the_most_probable(case):
+    head = case.build(classes=CLASSES)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.zero_()
+    target = torch.tensor([0, 1, 8, 0])
+    out = head.nll(make_features(4), target, impl="triton", accuracy=True)
+    assert out.correct.tolist() == [True, False, False, True]
+
+
+@needs_triton
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_strided_target_and_weight(case, reduction):
+    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    target, weight = torch.zeros(2 * TOKENS, dtype=torch.long), torch.ones(2 * TOKENS).double()
+    target[::2], weight[::2] = TARGET, torch.linspace(-1, 2, TOKENS)
+    compare(head, features, target[::2], weight=weight[::2], reduction=reduction)
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_gate_noise_is_the_same_in_half_precision(dtype):
+    case = MIXTAPE.with_options(gate_noise=2.0, frequent=CLASSES)
+    head, features = case.build(classes=CLASSES, dtype=dtype).train(), make_features(TOKENS)
+    want = run(head, features.to(dtype), TARGET, impl="reference").values["nll"]
+    got = run(head, features.to(dtype), TARGET, impl="triton").values["nll"]
+    other = run(head, features.to(dtype), TARGET, impl="triton", seed=1).values["nll"]
+    assert (got - want).norm() < 0.1 * (other - want).norm()
+
+
+def test_a_missing_triton_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)  # import triton raises ImportError
+    head = SOFTMAX.build()
+    with pytest.raises(ValueError, match=r"^impl: 'triton' needs the package triton") as error:
+        head.nll(make_features(3), torch.tensor([0, 1, 2]), impl="triton")
+    assert "pip install" in str(error.value) and "impl='fused'" in str(error.value)
+
+
+@needs_triton
+def test_a_cpu_without_the_interpreter_is_named(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET")
+    code = (
+        "import torch; from highrank_plugins.heads import build_head\n"
+        "head = build_head('softmax', num_classes=3, feature_dim=2)\n"
+        "head.nll(torch.zeros(1, 2), torch.tensor([0]), impl='triton')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ValueError: impl: 'triton' needs a GPU")
+    assert "TRITON_INTERPRET=1" in last and "impl='fused'" in last
+
+
+@pytest.mark.parametrize("impl", ["fused", "triton"])
+def test_a_head_without_fused_loss_is_named(impl):
+    head = SOFTMAX.build()
+    head.fused = None
+    with pytest.raises(ValueError, match="Softmax has no fused loss; impl='chunked'"):
+        head.nll(make_features(3), torch.tensor([0, 1, 2]), impl=impl)
+
+
+@needs_triton
+def test_a_fused_loss_without_kernels_is_named():
+    class Other(FusedLogits):
+        pass
+
+    head = SOFTMAX.build()
+    head.fused = Other
+    with pytest.raises(ValueError, match="no Triton kernels for Other; impl='fused'"):
+        head.nll(make_features(3), torch.tensor([0, 1, 2]), impl="triton")
