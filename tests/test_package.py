@@ -24,10 +24,10 @@ def test_the_package_alone_is_light():
     assert not {"torch", "numpy", "fairseq", "pydantic"} & set(loaded)
 
 
-def test_heads_load_no_fairseq():
+def test_heads_load_neither_fairseq_nor_triton():
     loaded = run_python(f"import highrank_plugins.heads; {PRINT_LOADED}")
     assert "torch" in loaded
-    assert not {"fairseq", "omegaconf", "hydra"} & set(loaded)
+    assert not {"fairseq", "omegaconf", "hydra", "triton"} & set(loaded)
 
 
 def test_heads_add_little_to_importing_torch():

@@ -15,16 +15,25 @@ NARROW = """--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-layers 1
     --decoder-layers 1 --decoder-attention-heads 2""".split()
 NARROW_LM = """--decoder-embed-dim 32 --decoder-input-dim 32 --decoder-output-dim 32
     --decoder-ffn-embed-dim 64 --decoder-layers 1 --decoder-attention-heads 2""".split()
+NARROW_AWD = """--decoder-embed-dim 32 --decoder-hidden-size 24 --decoder-last-hidden-size 32
+    --decoder-layers 2""".split()
 OUR_LOSS = ["--criterion", "highrank_cross_entropy"]
 
 
 def train(data: Path, save_dir: Path, arch: str, updates: int, *options: object) -> Finished:
     """Train `updates` updates in all; continues what `save_dir` holds."""
-    is_lm = arch.startswith("transformer_lm")
-    shape = [*LANGUAGE_MODEL, *NARROW_LM] if is_lm else [*TRANSLATION, *NARROW]
     criterion = [] if "--criterion" in options else OUR_LOSS
     where = ["--save-dir", save_dir, "--arch", arch, "--max-update", updates]
-    return run("train", data, *where, *shape, *criterion, *options)
+    return run("train", data, *where, *task_and_shape(arch), *criterion, *options)
+
+
+def task_and_shape(arch: str) -> list[str]:
+    """Task and sizes of a tiny model of this architecture's trunk."""
+    if arch.startswith("awd_lstm_lm"):
+        return [*LANGUAGE_MODEL, *NARROW_AWD]
+    if arch.startswith("transformer_lm"):
+        return [*LANGUAGE_MODEL, *NARROW_LM]
+    return [*TRANSLATION, *NARROW]
 
 
 def last(save_dir: Path) -> Path:

@@ -3,10 +3,11 @@
 What breaks: with `--tokens-per-sample` above what the model was trained with (the default, 1024,
 often is), blocks are skipped: "Evaluated 0 tokens … Perplexity: 1.00", exit code 0. Tokens with
 infinite score are left out, so a model that gives p = 0 to frequent words looks better than it is.
-NaN gives "Perplexity: nan", exit code 0. Scoring holds the log-probabilities of all classes of a
-batch at once, to read one of them per token.
+NaN gives "Perplexity: nan", exit code 0. A model that was trained on continuous streams is scored
+as if each block were the start of the text, which is worse, unless the task is named. Scoring holds
+the log-probabilities of all classes of a batch at once, to read one of them per token.
 Why: `eval_lm_dataloader` ignores blocks that are too long; `eval_lm` filters infinite scores and
-never counts. `SequenceScorer` serves every kind of model.
+never counts, and takes the task from the command line. `SequenceScorer` serves every kind of model.
 What we do: raise in these cases. Scores are checked in `SequenceScorer`, which also serves
 `--score-reference` and the hub interface; models with a head give it the scores of the targets
 alone.
@@ -27,6 +28,12 @@ def eval_lm_dataloader(stock, task, dataset, *args, **kwargs):
     max_positions = kwargs.get("max_positions")
     if len(dataset) == 0:
         raise ValueError("nothing to evaluate: the split given by --gen-subset is empty")
+    if task.state.state_dict.get("carries_state"):
+        raise ValueError(
+            "the checkpoint was trained on continuous streams, and --task language_modeling (the "
+            "default) would forget the recurrent state between blocks: add --task "
+            "bptt_language_modeling"
+        )
     too_long = 0 if max_positions is None else np.sum(np.asarray(dataset.sizes) > max_positions)
     if too_long:
         raise ValueError(

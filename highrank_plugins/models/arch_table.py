@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY
 
 from .archs import TRUNKS, adaptive_options, arch_name, tokens
+from .awd_lstm_lm import arch_name as awd_lstm_name
+from .awd_lstm_options import fill
+from .awd_lstm_presets import DEFAULT, PRESETS
 from .head_options import cli_name
 
 INTRODUCTION = """# Architectures
@@ -14,12 +17,26 @@ Printed by `highrank archs`. `transformer_mos_iwslt_de_en` is fairseq's `transfo
 with the head `mos` in place of the output layer; all other options keep fairseq's values. The first
 table has the tokens that may stand for `<token>` in the others. Any other pair of structure and
 pointwise function is made with `--head-pointwise`."""
+AWD_LSTM = f"""## On `awd_lstm_lm`
+
+The AWD-LSTM with the papers' sizes and dropouts for Penn Treebank, WikiText-2, One Billion Word and
+text8, which depend on the structure of the head; structures that are not listed take those of
+`softmax`. `{awd_lstm_name("<token>")}` is the same as `{awd_lstm_name("<token>", DEFAULT)}`."""
+AWD_LSTM_COLUMNS = {
+    "embeddings": "decoder_embed_dim",
+    "LSTMs": "decoder_layers",
+    "units": "decoder_hidden_size",
+    "of the last": "decoder_last_hidden_size",
+    **{f"`{name}`": name for name in ("dropoute", "dropouti", "dropouth", "dropout", "wdrop")},
+    "K": "head_components",
+    "`head-dropout`": "head_dropout",
+}
 
 
 def arch_table() -> str:
     """The Markdown document, with the heads and presets that are registered now."""
     tokens_part = ["## Tokens", "", *_table(("token", "structure", "pointwise function"), _heads())]
-    parts = [INTRODUCTION, "\n".join(tokens_part), *map(_presets, sorted(TRUNKS))]
+    parts = [INTRODUCTION, "\n".join(tokens_part), _awd_lstm(), *map(_presets, sorted(TRUNKS))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -39,6 +56,23 @@ def _presets(stock_model: str) -> str:
         rows.append((f"`{stock}`", f"`{arch_name(stock_model, '<token>', stock)}`", off))
     head = ("fairseq's", "with a head", "switched off with a head")
     return "\n".join([f"## On `{stock_model}`", "", *_table(head, rows)])
+
+
+def _awd_lstm() -> str:
+    head = ("architecture", "structure", *AWD_LSTM_COLUMNS)
+    rows = [
+        _awd_lstm_row(preset, structure)
+        for preset, by_structure in PRESETS.items()
+        for structure in by_structure
+    ]
+    return "\n".join([AWD_LSTM, "", *_table(head, rows)])
+
+
+def _awd_lstm_row(preset: str, structure: str) -> tuple[str, ...]:
+    settings = Namespace(head=structure)
+    fill(settings, preset, head={})
+    values = [getattr(settings, name, "") for name in AWD_LSTM_COLUMNS.values()]
+    return f"`{awd_lstm_name('<token>', preset)}`", f"`{structure}`", *map(str, values)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:

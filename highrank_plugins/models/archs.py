@@ -82,23 +82,26 @@ def fill_config(
     Raises:
         ValueError: adaptive softmax or input asked for; see also ``choose_head``.
     """
-    given = {k: v for k, v in _items(config).items() if v is not None}
+    given = given_options(config)
     _reject_adaptive(given)
     preset = Namespace(**given)
     ARCH_CONFIG_REGISTRY[stock_arch](preset)
     _drop_adaptive(preset, stock_arch)
     values = stock_defaults(config_class) | vars(preset) | choose_head(given, head, trunk)
+    set_options(config, values, config_class)
+
+
+def given_options(config: Namespace | DictConfig) -> dict:
+    """Options that are set, by name."""
+    is_tree = isinstance(config, DictConfig)
+    items = OmegaConf.to_container(config, enum_to_str=True) if is_tree else vars(config)
+    return {name: value for name, value in items.items() if value is not None}
+
+
+def set_options(config: Namespace | DictConfig, values: dict, config_class: type) -> None:
+    """Put ``values`` into ``config``, as far as ``config_class`` has such fields."""
     types = field_types(config_class)
-    _update(config, {k: _cast(types[k], v) for k, v in values.items() if k in types})
-
-
-def _items(config: Namespace | DictConfig) -> dict:
-    if isinstance(config, DictConfig):
-        return OmegaConf.to_container(config, enum_to_str=True)
-    return vars(config)
-
-
-def _update(config: Namespace | DictConfig, values: dict) -> None:
+    values = {k: _cast(types[k], v) for k, v in values.items() if k in types}
     if isinstance(config, Namespace):
         vars(config).update(values)
         return

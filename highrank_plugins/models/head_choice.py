@@ -3,7 +3,7 @@
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.registry import unknown_name_message
 
-from .head_options import COMMON, DERIVED, cli_name, option_defaults
+from .head_options import COMMON, DERIVED, RATES, cli_name, option_defaults
 
 
 def choose_head(options: dict, arch: dict, trunk: dict) -> dict:
@@ -39,14 +39,12 @@ def _known_head(name: str) -> str:
 
 
 def _reject_foreign(given: dict, defaults: dict) -> None:
+    rates = {name for name, owner in RATES.items() if owner == given["head_pointwise"]}
+    own = {*defaults, *COMMON, *rates}
     for name in given:
-        if name in DERIVED and name not in defaults:
-            own = ", ".join(cli_name(n) for n in sorted({*defaults, *COMMON}))
+        if name in {*DERIVED, *RATES} and name not in own:
+            listed = ", ".join(map(cli_name, sorted(own)))
             raise ValueError(
                 f"{cli_name(name)}: --head {given['head']} with --head-pointwise "
-                f"{given['head_pointwise']} has no such option; it has {own}"
+                f"{given['head_pointwise']} has no such option; it has {listed}"
             )
-    if "head_plif_lr" in given:
-        raise ValueError(
-            "--head-plif-lr: no optimizer here reads a learning rate per parameter; leave it out"
-        )

@@ -4,11 +4,13 @@ import re
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isfinite
 
 import torch
 from fairseq.data import Dictionary
 from torch import nn
 
+from highrank_plugins.compat.own_learning_rate import set_own_rate
 from highrank_plugins.heads import (
     Head,
     build_head,
@@ -22,7 +24,12 @@ from .head_options import GATE_BIASES, RENAMED, cli_name
 
 
 def head_from_options(
-    cfg: Namespace, weight: nn.Parameter, feature_dim: int, dictionary: Dictionary, tied: bool
+    cfg: Namespace,
+    weight: nn.Parameter,
+    feature_dim: int,
+    dictionary: Dictionary,
+    tied: bool,
+    locked_dropout: bool = False,
 ) -> Head:
     """Build the head.
 
@@ -31,6 +38,7 @@ def head_from_options(
         weight: stock's initialised vocabulary matrix [V, d].
         feature_dim: size of the decoder's output.
         tied: whether ``weight`` is also the embedding.
+        locked_dropout: one mask on contexts for all time steps of time-major features.
     Raises:
         ValueError: an option out of range; a dictionary that is not sorted, where that matters.
     """
@@ -38,10 +46,12 @@ def head_from_options(
     options = _own_options(cfg, num_classes=len(weight))
     if options.get("frequent"):
         require_sorted_by_count(dictionary)
+    if "locked_dropout" in head_options(cfg.head):
+        options["locked_dropout"] = locked_dropout
     bias = _true_or_false("--head-bias", cfg.head_bias)
     pointwise = _pointwise(cfg)
     with _errors_name_flags("--head", cfg.head, _structure_flags(cfg.head)):
-        return build_head(
+        head = build_head(
             cfg.head,
             num_classes=len(weight),
             feature_dim=feature_dim,
@@ -51,6 +61,20 @@ def head_from_options(
             pointwise=pointwise,
             **options,
         )
+    _set_rate_of_slopes(head, cfg.head_plif_lr)
+    return head
+
+
+def _set_rate_of_slopes(head: Head, lr: float | None) -> None:
+    """``--head-plif-lr``, for any trunk and optimizer."""
+    if lr is None:
+        return
+    if not (isfinite(lr) and lr > 0):
+        raise ValueError(f"--head-plif-lr must be above 0, got {lr}")
+    slopes = head.pointwise.slope_logits
+    if not slopes.requires_grad:
+        raise ValueError("--head-plif-lr: the slopes do not train with --head-plif-freeze")
+    set_own_rate(slopes, lr)
 
 
 def _pointwise(cfg: Namespace) -> nn.Module:

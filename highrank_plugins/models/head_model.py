@@ -22,9 +22,13 @@ class HeadModel:
 
     computes_loss = True
 
-    def attach_head(self, cfg: Namespace, dictionary: Dictionary) -> None:
+    def attach_head(
+        self, cfg: Namespace, dictionary: Dictionary, locked_dropout: bool = False
+    ) -> None:
         """Replace the output projection by the head that ``cfg`` asks for.
 
+        Args:
+            locked_dropout: of contexts, see ``head_from_options``.
         Raises:
             ValueError: see ``head_from_options``; ``--head-loss-memory`` below 1.
         """
@@ -38,10 +42,12 @@ class HeadModel:
             feature_dim=self.decoder.output_embed_dim,
             dictionary=dictionary,
             tied=self.decoder.share_input_output_embed,
+            locked_dropout=locked_dropout,
         )
         self.loss_level = {
             "impl": cfg.head_loss,
             "memory": None if memory is None else memory * 2**20,
+            "filter_gradients": cfg.head_loss_filter,
         }
 
     @property

@@ -80,13 +80,20 @@ class CommonHeadOptions(FairseqDataclass):
     )
     head_plif_lr: Optional[float] = field(
         default=None,
-        metadata={"help": "learning rate of the slopes (refused: no optimizer supports it yet)"},
+        metadata={
+            "help": "learning rate of the slopes while the other parameters have the first --lr; "
+            "a schedule changes both alike (default: theirs)"
+        },
     )
     head_loss: ChoiceEnum(["auto", *LEVELS]) = field(
         default="auto", metadata={"help": "how highrank_cross_entropy computes the loss"}
     )
     head_loss_memory: Optional[int] = field(
         default=None, metadata={"help": "memory for a chunk of the loss in MiB (default: chosen)"}
+    )
+    head_loss_filter: bool = field(
+        default=False,
+        metadata={"help": "leave out gradients that their dtype would round away (not exact)"},
     )
 
 
@@ -127,8 +134,9 @@ def cli_name(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-# without what no head accepts
-COMMON = [f.name for f in fields(CommonHeadOptions) if f.name not in ("_name", "head_plif_lr")]
+# learning rate of a pointwise function's parameters: option → the function that has it
+RATES = {"head_plif_lr": "plif"}
+COMMON = [f.name for f in fields(CommonHeadOptions) if f.name not in ("_name", *RATES)]
 DERIVED = sorted(_derived_defaults())
 HeadOptions = make_dataclass(
     "HeadOptions",

@@ -18,9 +18,17 @@ class TargetScores:
         """As the model's."""
         self.model.eval()
 
-    def __call__(self, **net_input):
-        """log P(target) [B, T, 1], and what the decoder returns besides features."""
+    def __call__(self, carried=None, **net_input):
+        """log P(target) [B, T, 1], and what the decoder returns besides features.
+
+        Args:
+            carried: where batches continue each other, ``states`` by model, read and renewed.
+        """
+        if carried is not None:
+            net_input["state"] = carried.states.get(self.model)
         features, extra = self.model.features(**net_input)
+        if carried is not None:
+            carried.states[self.model] = extra["state"]
         nll = self.model.head.nll(features, self.target, **self.model.loss_level).nll
         return -nll.unsqueeze(-1), extra
 

@@ -6,12 +6,12 @@ from highrank_plugins.heads import Head
 
 logger = logging.getLogger(__name__)
 
-# all that the output layer of a stock model has
-STOCK_KEYS = {"weight"}
+# what a softmax may consist of; fairseq's Transformers have no bias
+SOFTMAX_KEYS = ({"weight"}, {"weight", "bias"})
 
 
 def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
-    """Put initial values of the head where a stock softmax checkpoint has none.
+    """Put initial values of the head where a softmax checkpoint has none.
 
     Args:
         state_dict: of the whole model, changed in place.
@@ -24,7 +24,7 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
     own = head.state_dict()
     saved = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
     missing = sorted(own.keys() - saved.keys())
-    may_fill = saved.keys() == STOCK_KEYS
+    may_fill = saved.keys() in SOFTMAX_KEYS
     if (missing and not may_fill) or saved.keys() - own.keys():
         raise ValueError(_other_head(prefix, saved, own))
     for name in saved:

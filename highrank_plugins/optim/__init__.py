@@ -1,1 +1,5 @@
-"""Optimizers and learning-rate schedules for fairseq."""
+"""Optimizers for fairseq, and when averaging begins."""
+
+from .trigger import non_monotone_trigger
+
+__all__ = ["non_monotone_trigger"]

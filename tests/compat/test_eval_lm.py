@@ -39,6 +39,14 @@ def test_some_blocks_too_long(data, language_model):
         evaluate(data, language_model, "--tokens-per-sample", 17)
 
 
+def test_a_checkpoint_of_streams(data, language_model, tmp_path):
+    state = torch.load(language_model)
+    state["task_state"] = {"carries_state": True}
+    torch.save(state, tmp_path / "streams.pt")
+    with pytest.raises(ValueError, match="add --task bptt_language_modeling"):
+        evaluate(data, tmp_path / "streams.pt", "--tokens-per-sample", 16)
+
+
 def test_stock_evaluates_nothing(data, language_model, stock):
     stock(LanguageModelingTask, "eval_lm_dataloader")
     assert evaluate(data, language_model)["perplexity"] == 1

@@ -8,7 +8,7 @@ from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 import highrank_plugins
-from tests.trainings import LANGUAGE_MODEL, NARROW, NARROW_LM, OUR_LOSS, TRANSLATION
+from tests.trainings import OUR_LOSS, task_and_shape
 
 highrank_plugins.register()
 
@@ -31,10 +31,8 @@ class Built:
 
 def configure(data, arch: str, *words: object):
     """The configuration of `fairseq-train data --arch arch …`."""
-    is_lm = arch.startswith("transformer_lm")
-    shape = [*LANGUAGE_MODEL, *NARROW_LM] if is_lm else [*TRANSLATION, *NARROW]
     criterion = [] if "--criterion" in words else OUR_LOSS
-    line = [data, "--arch", arch, *shape, *criterion, *words]
+    line = [data, "--arch", arch, *task_and_shape(arch), *criterion, *words]
     args = options.parse_args_and_arch(options.get_training_parser(), [str(x) for x in line])
     return convert_namespace_to_omegaconf(args)
 

@@ -45,10 +45,10 @@ def test_two_processes_are_two_batches_of_one(mt_data, tmp_path):
     assert same(parameters(last(tmp_path / "two")), parameters(last(tmp_path / "one")))
 
 
-def gradients_of_rank(data, rank, address, unused, path):
+def gradients_of_rank(data, arch, rank, address, unused, path):
     """Gradients that torch's own DistributedDataParallel leaves on one of two ranks."""
     init_process_group("gloo", init_method=address, rank=rank, world_size=2)
-    built = build(data, ARCH, *WORDS)
+    built = build(data, arch, *WORDS)
     built.model.eval()
     wrapped = DistributedDataParallel(built.model, find_unused_parameters=unused)
     batch = built.batch(sentences=3 + 2 * rank)
@@ -58,11 +58,12 @@ def gradients_of_rank(data, rank, address, unused, path):
 
 
 @pytest.mark.parametrize("unused", [False, True])
-def test_gradients_are_averaged_over_ranks(unused, mt_data, tmp_path):
-    address = free_address()
+@pytest.mark.parametrize(("arch", "data"), [(ARCH, "mt_data"), ("awd_lstm_lm_mos", "lm_data")])
+def test_gradients_are_averaged_over_ranks(arch, data, unused, request, tmp_path):
+    address, data = free_address(), request.getfixturevalue(data)
     ranks = [
         FORKS.Process(
-            target=gradients_of_rank, args=(mt_data, rank, address, unused, tmp_path / str(rank))
+            target=gradients_of_rank, args=(data, arch, rank, address, unused, tmp_path / str(rank))
         )
         for rank in (0, 1)
     ]
@@ -72,7 +73,7 @@ def test_gradients_are_averaged_over_ranks(unused, mt_data, tmp_path):
         rank.join(120)
     assert [rank.exitcode for rank in ranks] == [0, 0]
 
-    built = build(mt_data, ARCH, *WORDS)
+    built = build(data, arch, *WORDS)
     built.model.eval()
     for sentences in (3, 5):
         loss, _, _ = built.criterion(built.model, built.batch(sentences=sentences))

@@ -12,6 +12,8 @@ from tests.trainings import last, parameters, same, train
 UPDATES = 40
 # 1e5 knots are slow for a model of this size
 SMALL = {"plif": ["--head-plif-knots", "500"], "mos_plif": ["--head-plif-knots", "500"]}
+# the published LSTMs are trained for hours
+QUICK = {"awd_lstm": "--lr 0.02 --decoder-layers 1 --dropouti 0.1 --wdrop 0.2".split()}
 
 
 @pytest.mark.parametrize("token", sorted(tokens()))
@@ -28,9 +30,14 @@ def test_translation(token, mt_data, tmp_path):
     assert translations(mt_data, whole) == translations(mt_data, parts)
 
 
-@pytest.mark.parametrize("token", sorted(tokens()))
-def test_language_model(token, lm_data, tmp_path):
-    arch, options = f"transformer_lm_{token}", SMALL.get(token, [])
+@pytest.mark.parametrize(
+    "arch",
+    [f"transformer_lm_{token}" for token in sorted(tokens())]
+    + [f"awd_lstm_lm_{token}" for token in ("softmax", "mos", "mixtape", "plif")],
+)
+def test_language_model(arch, lm_data, tmp_path):
+    trunk, _, token = arch.partition("_lm_")
+    options = [*SMALL.get(token, []), *QUICK.get(trunk, [])]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     done = train(lm_data, whole, arch, UPDATES, *options)
     train(lm_data, parts, arch, UPDATES // 2, *options)

@@ -53,7 +53,7 @@ def test_choosing_twice_changes_nothing():
         ({"head": "softmax", "head_components": 4}, "--head-components.*softmax"),
         ({"head": "mos", "head_frequent_ratio": 0.1}, "--head-frequent-ratio.*mos"),
         ({"head_pointwise": "gss", "head_plif_knots": 9}, "--head-plif-knots.*gss"),
-        ({"head_pointwise": "plif", "head_plif_lr": 0.1}, "--head-plif-lr"),
+        ({"head_pointwise": "gss", "head_plif_lr": 0.1}, "--head-plif-lr.*gss"),
     ],
     ids=str,
 )
@@ -62,11 +62,16 @@ def test_nonsense_is_refused(options, message):
         choose(**options)
 
 
+def test_the_slopes_may_have_their_own_learning_rate():
+    assert choose(MOS_PLIF, head_plif_lr=0.02)["head_plif_lr"] == 0.02
+
+
 def test_a_foreign_option_is_answered_with_all_that_the_head_has():
     with pytest.raises(ValueError, match="no such option; it has") as refused:
         choose(head="mos", head_gss_c=0.5)
     listed = set(str(refused.value).partition("it has ")[2].split(", "))
-    common = "--head --head-pointwise --head-embed-dim --head-bias --head-loss --head-loss-memory"
+    common = """--head --head-pointwise --head-embed-dim --head-bias --head-loss
+        --head-loss-filter --head-loss-memory"""
     assert listed == {*common.split(), "--head-components", "--head-dropout"}
 
 

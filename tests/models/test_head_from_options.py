@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from highrank_plugins.compat.own_learning_rate import own_rate
 from tests.models.small import build
 
 ARCHS = {"transformer_{}_tiny": "mt_data", "transformer_lm_{}": "lm_data"}
@@ -24,7 +25,7 @@ def test_mixtape_gets_its_options(trunk):
     assert head.frequent == int(0.25 * head.num_classes) == len(head.gate_embed)
     assert (head.gate_dropout, head.gate_noise) == (0.2, 0.3)
     assert {"bias", "gate_hidden.bias", "gate_shared.bias", "gate_bias"} <= set(head.state_dict())
-    assert head.pointwise.fixed == (0.5, 2.5)
+    assert head.pointwise.bent_line == (0.5, 2.5)
 
 
 @pytest.mark.parametrize("choice", ["paper", "none"])
@@ -44,6 +45,17 @@ def test_frozen_slopes_do_not_train(trunk):
     head = trunk("plif", "--head-plif-knots", "9", "--head-plif-freeze").head
     assert not head.pointwise.slope_logits.requires_grad
     assert trunk("plif", "--head-plif-knots", "9").head.pointwise.slope_logits.requires_grad
+
+
+def test_the_slopes_carry_their_own_learning_rate(trunk):
+    words = ["--head-plif-knots", "9", "--head-plif-lr", "0.02"]
+    for token in ("plif", "mos_plif"):
+        model = trunk(token, *words)
+        rates = {name: own_rate(p) for name, p in model.named_parameters()}
+        slopes = "decoder.output_projection.pointwise.slope_logits"
+        assert {name: rate for name, rate in rates.items() if rate} == {slopes: 0.02}
+    with pytest.raises(ValueError, match=r"--head-plif-lr: .*--head-plif-freeze"):
+        trunk("plif", *words, "--head-plif-freeze")
 
 
 def test_the_vocabulary_matrix_may_be_narrower(trunk):
@@ -79,6 +91,8 @@ def test_shared_embeddings_are_one_parameter(trunk, joined_data):
         ("mos", ["--head-loss-memory", "0"], "--head-loss-memory must be at least 1"),
         ("gss", ["--head-gss-k", "0"], "--head-pointwise gss: --head-gss-k .*0"),
         ("mos_plif", ["--head-plif-knots", "0"], "--head-pointwise plif: --head-plif-knots .*0"),
+        ("plif", ["--head-plif-lr", "0"], "--head-plif-lr must be above 0, got 0"),
+        ("plif", ["--head-plif-lr", "inf"], "--head-plif-lr must be above 0, got inf"),
         ("mos", ["--adaptive-softmax-cutoff", "[20]"], "--adaptive-softmax-cutoff"),
     ],
     ids=str,

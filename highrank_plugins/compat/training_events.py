@@ -1,0 +1,59 @@
+"""An optimizer that averages weights, and a task with state, learn too little, too late.
+
+What breaks: the validation loss of an epoch reaches the learning-rate scheduler after the
+checkpoint is written, rounded, so that a run resumed at the end of an epoch has lost it and
+switches averaging on in another epoch, or never. Nothing lets validation and checkpoints use
+averaged weights. A task can add to a checkpoint what its own process holds, but not what others do.
+Why: `Trainer` and `save_checkpoint` call the task or the optimizer in one process only, or do not.
+What we do: call these methods where an optimizer (torch's, inside fairseq's) or a task has them:
+`begin_epoch(epoch)`; `before_validation()`; `after_epoch(loss)` with the validation loss at the end
+of an epoch, before it is saved; `before_save()`. Optimizers have all four, tasks the last. Every
+process calls them.
+Delete when: fairseq has such hooks.
+"""
+
+from fairseq import checkpoint_utils
+from fairseq.trainer import Trainer
+from fairseq_cli import train as training
+
+from highrank_plugins.compat._patch import replaces
+
+
+def tell(listener, event: str, *details) -> None:
+    """Call the method `event`, if there is one."""
+    method = getattr(listener, event, None)
+    if method is not None:
+        method(*details)
+
+
+@replaces(Trainer, "begin_epoch")
+def begin_epoch(stock, trainer, epoch):
+    """Start an epoch of training."""
+    tell(trainer.optimizer.optimizer, "begin_epoch", epoch)
+    return stock(trainer, epoch)
+
+
+@replaces(Trainer, "begin_valid_epoch")
+def begin_valid_epoch(stock, trainer, epoch):
+    """Start a validation."""
+    tell(trainer.optimizer.optimizer, "before_validation")
+    return stock(trainer, epoch)
+
+
+@replaces(training, "validate")
+def validate(stock, cfg, trainer, task, epoch_itr, subsets):
+    """Validation losses of all subsets; the first one is that of the epoch."""
+    losses = stock(cfg, trainer, task, epoch_itr, subsets)
+    if epoch_itr.end_of_epoch():
+        sign = -1 if cfg.checkpoint.maximize_best_checkpoint_metric else 1
+        tell(trainer.optimizer.optimizer, "after_epoch", sign * losses[0])
+    return losses
+
+
+@replaces(checkpoint_utils, "save_checkpoint")
+def save_checkpoint(stock, cfg, trainer, epoch_itr, val_loss):
+    """Save, once everybody has handed in what belongs to it."""
+    if not cfg.no_save:
+        tell(trainer.optimizer.optimizer, "before_save")
+        tell(trainer.task, "before_save")
+    return stock(cfg, trainer, epoch_itr, val_loss)

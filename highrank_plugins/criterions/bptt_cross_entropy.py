@@ -1,0 +1,104 @@
+"""Cross-entropy of streams, with activation regularisation: the loss of the AWD-LSTM."""
+
+from dataclasses import dataclass, field
+
+from fairseq import utils
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from torch import Tensor
+
+from .activation_penalties import activation_penalty, temporal_penalty
+
+NATS_PER_BIT = 0.6931471805599453
+
+
+@dataclass
+class BPTTCrossEntropyConfig(FairseqDataclass):
+    """Options of ``bptt_cross_entropy``."""
+
+    ar_alpha: float = field(
+        default=0.0,
+        metadata={"help": "α: weight of the mean square of last-layer outputs (AWD-LSTM: 2)"},
+    )
+    tar_beta: float = field(
+        default=0.0,
+        metadata={"help": "β: weight of the mean square of their change in time (AWD-LSTM: 1)"},
+    )
+
+
+@register_criterion("bptt_cross_entropy", dataclass=BPTTCrossEntropyConfig)
+class BPTTCrossEntropyCriterion(FairseqCriterion):
+    """nll per token + α mean(dropped²) + β mean((raw_{t+1} − raw_t)²) over the last LSTM's outputs.
+
+    All three are means over the tokens of a batch, over those of all processes too: a learning rate
+    of 20 or 30 with ``--clip-norm 0.25`` does what it does in the papers. The penalties are part of
+    the training loss only; ``nll_loss`` and ``ppl`` are without them, in bits and in powers of 2.
+
+    The model returns loss, ``features`` (after dropout) and ``raw`` (before), [T, B, d], and
+    ``state``, which the task hands to the next batch.
+    """
+
+    carries_state = True
+
+    def __init__(self, task, ar_alpha: float, tar_beta: float):
+        super().__init__(task)
+        for option, value in (("--ar-alpha", ar_alpha), ("--tar-beta", tar_beta)):
+            if not value >= 0:
+                raise ValueError(f"{option} must be at least 0, got {value}")
+        self.ar_alpha, self.tar_beta = ar_alpha, tar_beta
+
+    def forward(self, model, sample):
+        """Loss, sample size and logging output of a chunk; its state goes into the sample.
+
+        Raises:
+            ValueError: the task does not carry state.
+        """
+        if "state" not in sample["net_input"]:
+            raise ValueError("--criterion bptt_cross_entropy needs --task bptt_language_modeling")
+        out = model(
+            **sample["net_input"],
+            target=sample["target"],
+            ignore_index=self.padding_idx,
+            reduction="sum",
+        )
+        sample["next_state"] = out.state
+        loss = out.loss
+        if model.training:
+            loss = loss + sample["tokens_per_process"] * self.penalty(out.features, out.raw)
+        logging_output = {
+            "loss": loss.data,
+            "nll_loss": out.nll.data,
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["nsentences"],
+            "sample_size": sample["ntokens"],
+        }
+        return loss, sample["ntokens"], logging_output
+
+    def penalty(self, dropped: Tensor, raw: Tensor) -> Tensor:
+        """α AR + β TAR of outputs [T, B, d]; a scalar."""
+        total = raw.new_zeros(())
+        if self.ar_alpha:
+            total = total + self.ar_alpha * activation_penalty(dropped)
+        if self.tar_beta:
+            total = total + self.tar_beta * temporal_penalty(raw)
+        return total
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs) -> None:
+        """Means per token in bits, and the perplexity.
+
+        They are rounded late: fairseq hands the rounded validation loss to the optimizer.
+        """
+        tokens = sum(log.get("ntokens", 0) for log in logging_outputs)
+        for name in ("loss", "nll_loss"):
+            nats = sum(log.get(name, 0) for log in logging_outputs)
+            metrics.log_scalar(name, nats / tokens / NATS_PER_BIT, tokens, round=6)
+        metrics.log_derived(
+            "ppl", lambda meters: utils.get_perplexity(meters["nll_loss"].avg, round=4)
+        )
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        """Processes add up their logging outputs."""
+        return True

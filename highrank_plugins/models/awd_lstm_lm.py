@@ -1,0 +1,145 @@
+"""AWD-LSTM language model with a head; architectures ``awd_lstm_lm_<token>[_<corpus>]``."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple, Optional
+
+from fairseq.data import Dictionary
+from fairseq.models import (
+    FairseqDecoder,
+    FairseqLanguageModel,
+    register_model,
+    register_model_architecture,
+)
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from highrank_plugins.trunks import AWDLSTM, State
+
+from .archs import tokens
+from .awd_lstm_options import AWDLSTMLanguageModelConfig, fill, trunk_from_options
+from .awd_lstm_presets import DEFAULT, PRESETS
+from .head_model import HeadModel
+
+
+class ModelLoss(NamedTuple):
+    """``Head.nll`` of a batch of streams, and what else their training needs of it.
+
+    ``loss``, ``nll``, ``correct``: as ``LossOutput``; per token they are [B, T]. ``features``,
+    ``state``, ``raw``: as ``TrunkOutput``, time-major.
+    """
+
+    loss: Tensor
+    nll: Tensor
+    correct: Optional[Tensor]
+    features: Tensor
+    state: State
+    raw: Tensor
+
+
+class AWDLSTMDecoder(FairseqDecoder):
+    """The trunk and, at ``output_projection``, the head, which the model attaches."""
+
+    share_input_output_embed = True
+
+    def __init__(self, dictionary: Dictionary, trunk: AWDLSTM) -> None:
+        super().__init__(dictionary)
+        self.trunk = trunk
+        self.output_embed_dim = trunk.feature_dim
+        self.output_projection = trunk.embed  # whose weight the head will share
+
+    def forward(self, src_tokens: Tensor, *, features_only: bool = False, **kwargs):
+        """Log-probabilities [B, T, V], or the features; and see ``extract_features``."""
+        features, extra = self.extract_features(src_tokens, **kwargs)
+        return features if features_only else self.output_layer(features), extra
+
+    def extract_features(
+        self,
+        src_tokens: Tensor,
+        encoder_out: None = None,
+        src_lengths: Tensor | None = None,
+        state: Sequence[tuple[Tensor, Tensor]] | None = None,
+    ):
+        """Features [B, T, F] of ``src_tokens`` [B, T], and a dictionary with the new ``state``.
+
+        Args:
+            state: where the words before ended, see ``AWDLSTM``; None: zeros.
+            encoder_out, src_lengths: fairseq passes them; without effect.
+        """
+        out = self.trunk(src_tokens.t(), state)
+        return out.features.transpose(0, 1), {"attn": None, "state": out.state}
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """Log-probabilities [B, T, V] of features [B, T, F]."""
+        # time-major, so that dropout on contexts is locked over time
+        return self.output_projection(features.transpose(0, 1)).transpose(0, 1)
+
+
+@register_model("awd_lstm_lm", dataclass=AWDLSTMLanguageModelConfig)
+class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
+    """AWD-LSTM (Merity et al. 2018) whose embedding is the vocabulary matrix of a head.
+
+    The recurrent state is an argument and a result; the model itself holds none. Dropout on the
+    head's contexts (``--head-dropout``, the papers' dropoutl) is locked over time.
+    """
+
+    @classmethod
+    def build_model(cls, cfg: DictConfig, task):
+        """Trunk, then the head."""
+        fill(cfg, preset=DEFAULT, head={})
+        flat = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+        dictionary = task.target_dictionary
+        model = cls(AWDLSTMDecoder(dictionary, trunk_from_options(flat, len(dictionary))))
+        model.attach_head(flat, dictionary, locked_dropout=True)
+        return model
+
+    def bptt_features(
+        self, src_tokens: Tensor, state: Sequence[tuple[Tensor, Tensor]] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, State]:
+        """(features, raw outputs, dropped outputs, new state) of ``src_tokens`` [B, T].
+
+        The first three are time-major, [T, B, F], and of the last LSTM. Features are the dropped
+        outputs themselves.
+        """
+        features, new_state, raw = self.decoder.trunk(src_tokens.t(), state)
+        return features, raw, features, new_state
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        *,
+        src_lengths: Tensor | None = None,
+        state: Sequence[tuple[Tensor, Tensor]] | None = None,
+        target: Tensor | None = None,
+        **kwargs,
+    ):
+        """What the decoder returns; with ``target`` the loss, which DDP and FSDP need here.
+
+        Args:
+            src_tokens, target: [B, T].
+            src_lengths: fairseq passes it; without effect.
+            state: see ``AWDLSTM``; None: zeros.
+            kwargs: with ``target`` the options of ``Head.nll`` (``reduction`` is "sum" unless
+                given), without it those of the decoder.
+        """
+        if target is None:
+            return self.decoder(src_tokens, state=state, **kwargs)
+        features, raw, _, new_state = self.bptt_features(src_tokens, state)
+        options = {"reduction": "sum", **kwargs, **self.loss_level}
+        out = self.head.nll(features, target.t(), **options)
+        if options["reduction"] == "none":
+            out = out._make(None if part is None else part.t() for part in out)
+        return ModelLoss(*out, features=features, state=new_state, raw=raw)
+
+
+def arch_name(token: str, preset: str | None = None) -> str:
+    """``awd_lstm_lm_mos_ptb`` for mos and ptb; without a preset it has the sizes of ``DEFAULT``."""
+    return f"awd_lstm_lm_{token}" if preset is None else f"awd_lstm_lm_{token}_{preset}"
+
+
+for _token, _head in tokens().items():
+    for _preset in (None, *PRESETS):
+        register_model_architecture("awd_lstm_lm", arch_name(_token, _preset))(
+            partial(fill, preset=_preset or DEFAULT, head=_head)
+        )

@@ -1,0 +1,101 @@
+"""Options of the AWD-LSTM language model, their values by architecture, and the trunk from them."""
+
+from argparse import Namespace
+from dataclasses import dataclass, field
+from typing import Optional
+
+from omegaconf import DictConfig
+
+from highrank_plugins.trunks import AWDLSTM
+
+from .archs import given_options, set_options
+from .awd_lstm_presets import preset_options
+from .head_choice import choose_head
+from .head_options import HeadOptions, cli_name
+
+# constructor arguments of the trunk that fairseq's users set under another name
+SIZES = {
+    "embed_dim": "decoder_embed_dim",
+    "hidden_size": "decoder_hidden_size",
+    "last_hidden_size": "decoder_last_hidden_size",
+    "layers": "decoder_layers",
+}
+RATES = ["dropout", "dropouti", "dropouth", "dropoute", "wdrop", "embed_noise"]
+
+
+@dataclass
+class AWDLSTMLanguageModelConfig(HeadOptions):
+    """Unset options are ``None`` until the architecture fills them."""
+
+    decoder_embed_dim: Optional[int] = field(
+        default=None,
+        metadata={"help": "width of the embeddings, which are also the vocabulary matrix"},
+    )
+    decoder_hidden_size: Optional[int] = field(
+        default=None, metadata={"help": "units of every LSTM but the last"}
+    )
+    decoder_last_hidden_size: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "units of the last LSTM (default: the embeddings' width, if the "
+            "architecture does not set it)"
+        },
+    )
+    decoder_layers: Optional[int] = field(default=None, metadata={"help": "number of LSTMs"})
+    dropout: Optional[float] = field(
+        default=None, metadata={"help": "dropout on the last LSTM's outputs, locked over time"}
+    )
+    dropouti: Optional[float] = field(
+        default=None, metadata={"help": "dropout on the embedded words, locked over time"}
+    )
+    dropouth: Optional[float] = field(
+        default=None, metadata={"help": "dropout between LSTMs, locked over time"}
+    )
+    dropoute: Optional[float] = field(
+        default=None, metadata={"help": "dropout of whole words of the vocabulary"}
+    )
+    wdrop: Optional[float] = field(
+        default=None, metadata={"help": "dropout of entries of the LSTMs' recurrent matrices"}
+    )
+    embed_noise: Optional[float] = field(
+        default=None,
+        metadata={"help": "standard deviation of Gaussian noise on the embedded words"},
+    )
+
+
+def fill(config: Namespace | DictConfig, preset: str, head: dict) -> None:
+    """Give every unset option its value: the preset's for the chosen structure, else the head's.
+
+    Filling twice changes nothing. Explicit values stay.
+
+    Args:
+        config: changed in place.
+        preset: one of ``PRESETS``.
+        head: the token's head options.
+    Raises:
+        ValueError: see ``choose_head``.
+    """
+    given = given_options(config)
+    structure = given.get("head", head.get("head", "softmax"))
+    defaults = {"head_frequent_ratio": 0.1, "head_bias": "true"}
+    defaults |= preset_options(preset, structure)
+    of_head = {k: v for k, v in defaults.items() if k.startswith("head")}
+    of_trunk = {k: v for k, v in defaults.items() if k not in of_head}
+    values = of_trunk | given | choose_head(given, head, of_head)
+    values.setdefault("decoder_last_hidden_size", values["decoder_embed_dim"])
+    set_options(config, values, AWDLSTMLanguageModelConfig)
+
+
+def trunk_from_options(cfg: Namespace, num_words: int) -> AWDLSTM:
+    """The trunk of a filled configuration.
+
+    Raises:
+        ValueError: an option out of range.
+    """
+    options = {name: getattr(cfg, option) for name, option in SIZES.items()}
+    rates = {name: getattr(cfg, name) for name in RATES}
+    try:
+        return AWDLSTM(num_words, **options, **rates)
+    except ValueError as error:  # begins with the name of the constructor's argument
+        name, _, rest = str(error).partition(" ")
+        raise ValueError(f"{cli_name(SIZES.get(name, name))} {rest}") from None

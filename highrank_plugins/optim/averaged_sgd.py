@@ -1,0 +1,164 @@
+"""SGD that becomes averaged SGD, as the AWD-LSTM is trained. Pure torch."""
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.optim import ASGD
+
+from .trigger import non_monotone_trigger
+
+logger = logging.getLogger(__name__)
+
+
+class AveragedSGD(ASGD):
+    """SGD until averaging is switched on, then `torch.optim.ASGD` with t0 = 0 and lambd = 0.
+
+    NT-ASGD switches when `non_monotone_trigger` says so, ET-ASGD after a fixed epoch. The average
+    is p_1 after the first averaged step, then the mean of p_2, …, p_t. A step under ASGD uses the
+    learning rate that was set for the step before it: torch does so, and so did the published runs.
+
+    A trainer tells it what happens (see compat/training_events.py): evaluation and checkpoints use
+    the averages, which then lie in the parameters; `zero_grad` puts the raw weights back.
+
+    Args:
+        params: parameters or groups of them.
+        lr: learning rate.
+        weight_decay: L2 penalty, added to the gradient.
+        nonmono: n of the trigger.
+        at_epoch: average from the end of this epoch on instead; 0: from the first step.
+    Raises:
+        ValueError: nonmono or at_epoch below 0; see also `torch.optim.ASGD`.
+    """
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float,
+        weight_decay: float = 0.0,
+        nonmono: int = 5,
+        at_epoch: int | None = None,
+    ) -> None:
+        for name, value in (("nonmono", nonmono), ("at_epoch", at_epoch)):
+            if value is not None and value < 0:
+                raise ValueError(f"{name} must be at least 0, got {value}")
+        super().__init__(params, lr=lr, lambd=0.0, t0=0.0, weight_decay=weight_decay)
+        self.nonmono, self.at_epoch = nonmono, at_epoch
+        self.losses: list[float] = []
+        self.first_epoch: int | None = None
+        self.averaging = False
+        self.averages_in_model = False
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None):
+        """One step; the average is updated if averaging is on.
+
+        Raises:
+            RuntimeError: the parameters hold the averages (`zero_grad` was not called).
+        """
+        if self.averages_in_model:
+            raise RuntimeError("the parameters hold averages: call zero_grad() before a step")
+        if self.averaging:
+            return super().step(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            _sgd(group)
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As in torch; training goes on from the raw weights."""
+        self._exchange(averages=False)
+        super().zero_grad(set_to_none)
+
+    # -- what a trainer tells ----------------------------------------------------------------
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Switch averaging on if it is time.
+
+        Raises:
+            ValueError: an epoch of this training ended without a validation loss (NT-ASGD).
+        """
+        if self.first_epoch is None:
+            self.first_epoch = epoch
+        if self.at_epoch is None and len(self.losses) < epoch - self.first_epoch:
+            raise ValueError(
+                f"nt_asgd has seen {len(self.losses)} validation losses before epoch {epoch}, and "
+                "needs one at the end of each: no --disable-validation, --validate-interval 1, no "
+                "--validate-after-updates; or say when to average with --asgd-at-epoch"
+            )
+        if not self.averaging and self._is_time(epoch):
+            self.averaging = True
+            logger.info("averaging the weights from epoch %d on", epoch)
+
+    def before_validation(self) -> None:
+        """The averages, where there are any, go into the parameters."""
+        self._exchange(averages=True)
+
+    def after_epoch(self, loss: float) -> None:
+        """Remember the validation loss of the epoch that ends.
+
+        Raises:
+            FloatingPointError: it is not finite.
+        """
+        if not math.isfinite(loss):
+            raise FloatingPointError(
+                f"the validation loss is {loss}: the training has diverged; lower --lr or "
+                "--clip-norm"
+            )
+        self.losses.append(float(loss))
+
+    def before_save(self) -> None:
+        """The averages, where there are any, go into the parameters."""
+        self._exchange(averages=True)
+
+    # -- state -------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict:
+        """As in torch, with the history of the trigger; `ax` is what the model does not hold."""
+        names = ("losses", "first_epoch", "averaging", "averages_in_model")
+        return super().state_dict() | {"nt_asgd": {name: getattr(self, name) for name in names}}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Continue; the model holds the parameters of the same checkpoint.
+
+        Afterwards it holds the raw weights.
+        """
+        super().load_state_dict(state_dict)
+        vars(self).update(state_dict["nt_asgd"])
+        self.losses = list(self.losses)
+        self._exchange(averages=False)
+
+    def _is_time(self, epoch: int) -> bool:
+        if self.at_epoch is not None:
+            return epoch > self.at_epoch
+        return non_monotone_trigger(self.losses, self.nonmono) is not None
+
+    @torch.no_grad()
+    def _exchange(self, averages: bool) -> None:
+        """Parameters and `ax` change places, if the parameters do not hold what is wanted."""
+        if self.averages_in_model == averages or not self.averaging:
+            return
+        for group in self.param_groups:
+            for p in group["params"]:
+                if "ax" in self.state[p]:
+                    other = self.state[p]["ax"]
+                    held = p.clone()
+                    p.copy_(other)
+                    other.copy_(held)
+        self.averages_in_model = averages
+
+
+def _sgd(group: dict) -> None:
+    """p ← p − lr (g + weight_decay p)."""
+    params = [p for p in group["params"] if p.grad is not None]
+    grads: list[Tensor] = [p.grad for p in params]
+    if not params:
+        return
+    if group["weight_decay"]:
+        grads = list(torch._foreach_add(grads, params, alpha=group["weight_decay"]))
+    torch._foreach_add_(params, grads, alpha=-group["lr"])

@@ -1,0 +1,64 @@
+"""``--optimizer nt_asgd``: SGD, then averaged SGD (Merity et al. 2018)."""
+
+from dataclasses import dataclass, field
+from typing import List, Optional
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.optim import FairseqOptimizer, register_optimizer
+from omegaconf import II
+
+from .averaged_sgd import AveragedSGD
+
+
+@dataclass
+class NTASGDConfig(FairseqDataclass):
+    """Options of ``nt_asgd``."""
+
+    weight_decay: float = field(default=0.0, metadata={"help": "weight decay (L2, every weight)"})
+    nonmono: int = field(
+        default=5,
+        metadata={
+            "help": "n: average once the validation loss of an epoch is worse than the best of "
+            "all epochs before the last n"
+        },
+    )
+    asgd_at_epoch: Optional[int] = field(
+        default=None,
+        metadata={
+            "help": "average from the end of this epoch on, whatever the losses (0: from the "
+            "first update)"
+        },
+    )
+    fp16: bool = II("common.fp16")
+    bf16: bool = II("common.bf16")
+    lr: List[float] = II("optimization.lr")  # noqa: RUF009  (II makes a string)
+
+
+@register_optimizer("nt_asgd", dataclass=NTASGDConfig)
+class NTASGD(FairseqOptimizer):
+    """`AveragedSGD` for fairseq. Validation and checkpoints use the averages once there are any."""
+
+    def __init__(self, cfg: NTASGDConfig, params):
+        """The optimizer of a configuration.
+
+        Raises:
+            ValueError: half precision parameters; an option out of range.
+        """
+        super().__init__(cfg)
+        if cfg.fp16 or cfg.bf16:
+            raise ValueError(
+                "--optimizer nt_asgd averages float32 weights: use --amp instead of --fp16 or bf16"
+            )
+        for name in ("nonmono", "asgd_at_epoch"):
+            value = getattr(cfg, name)
+            if value is not None and value < 0:
+                option = "--" + name.replace("_", "-")
+                raise ValueError(f"{option} must be at least 0, got {value}")
+        self._optimizer = AveragedSGD(
+            params, nonmono=cfg.nonmono, at_epoch=cfg.asgd_at_epoch, **self.optimizer_config
+        )
+
+    @property
+    def optimizer_config(self) -> dict:
+        """What a resumed training takes from the command line rather than from the checkpoint."""
+        return {"lr": self.cfg.lr[0], "weight_decay": self.cfg.weight_decay}

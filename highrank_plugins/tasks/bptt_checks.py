@@ -1,0 +1,106 @@
+"""What ``bptt_language_modeling`` refuses, since it would lose tokens, their order or the state."""
+
+from dataclasses import fields
+from enum import Enum
+
+from fairseq.data import Dictionary
+from fairseq.tasks.language_modeling import LanguageModelingConfig
+from torch import Tensor
+
+from .streams import Text
+
+# options of language_modeling that have no place here, with what to do instead
+FOREIGN = {
+    "sample_break_mode": "text is one stream across lines",
+    "tokens_per_sample": "give --bptt; a --context-window is not needed, since state is carried",
+    "output_dictionary_size": "binarise with a smaller dictionary (fairseq-preprocess --nwordstgt)",
+    "self_target": "the next token is the target",
+    "past_target": "the next token is the target",
+    "add_bos_token": "a line begins after the end of the one before it",
+    "max_target_positions": "streams have any length",
+    "shorten_method": "it would drop tokens",
+    "shorten_data_split_list": "it would drop tokens",
+    "pad_to_fixed_length": "streams need no padding",
+    "pad_to_fixed_bsz": "the batch size is fixed",
+}
+
+
+def check_task_options(args) -> None:
+    """Refuse options of ``language_modeling`` that do not fit, and lengths out of range.
+
+    Raises:
+        ValueError: names the option and what to do.
+    """
+    defaults = {f.name: f.default for f in fields(LanguageModelingConfig)}
+    for name, reason in FOREIGN.items():
+        value = getattr(args, name, defaults[name])
+        value = value.value if isinstance(value, Enum) else value
+        if value != defaults[name]:
+            raise ValueError(
+                f"{_option(name)} {value} does not fit --task bptt_language_modeling: {reason}"
+            )
+    least = {"bptt": 1, "eval_streams": 1, "bptt_max_delta": 0}
+    for name, bound in least.items():
+        value = getattr(args, name)
+        if value is not None and value < bound:
+            raise ValueError(f"{_option(name)} must be at least {bound}, got {value}")
+
+
+def check_iterator_options(
+    max_tokens: int | None,
+    skip_remainder_batch: bool = False,
+    grouped_shuffling: bool = False,
+    **harmless: object,
+) -> None:
+    """Refuse ways to make batches that are not those of streams.
+
+    ``--required-batch-size-multiple`` and the like have no effect: a batch is one row per stream.
+
+    Raises:
+        ValueError: names the option and what to do.
+    """
+    if max_tokens is not None:
+        raise ValueError(
+            "--max-tokens: give --batch-size, the number of streams, and --bptt, their length"
+        )
+    if skip_remainder_batch:
+        raise ValueError("--skip-remainder-batch would drop the end of every stream: leave it out")
+    if grouped_shuffling:
+        raise ValueError("--grouped-shuffling: chunks of a stream come in order; leave it out")
+
+
+def check_tokens(tokens: Tensor, dictionary: Dictionary, path: str) -> None:
+    """Refuse a split without tokens, or with ids that the dictionary lacks.
+
+    Raises:
+        ValueError: names the file.
+    """
+    if len(tokens) == 0:
+        raise ValueError(f"{path}.bin is empty: its text has no tokens")
+    if int(tokens.max()) >= len(dictionary):
+        raise ValueError(
+            f"{path}.bin has the word number {int(tokens.max())}, and dict.txt {len(dictionary)} "
+            "words: they are of different corpora; run fairseq-preprocess again"
+        )
+
+
+def check_unknown(texts: dict[str, Text], train_subset: str, unk: int) -> None:
+    """Refuse unknown words to be predicted by a model that never sees one in training.
+
+    Raises:
+        ValueError: names the split and what to do.
+    """
+    if train_subset not in texts or texts[train_subset].tokens.eq(unk).any():
+        return
+    for split, text in texts.items():
+        unknown = int(text.tokens.eq(unk).sum())
+        if unknown:
+            raise ValueError(
+                f"{split}: {unknown} of {len(text)} tokens are not in dict.txt, and {train_subset} "
+                "has no <unk>, so that their probability would be noise: replace rare words of the "
+                "training text by <unk>, or binarise with a dictionary that has all words"
+            )
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

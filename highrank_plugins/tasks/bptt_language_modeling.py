@@ -1,0 +1,277 @@
+"""``--task bptt_language_modeling``: truncated backpropagation through continuous streams."""
+
+import hashlib
+import logging
+import os
+from dataclasses import dataclass, field
+from typing import Optional
+
+import numpy as np
+import torch
+from fairseq import utils
+from fairseq.data import Dictionary, data_utils
+from fairseq.data.iterators import EpochBatchIterator
+from fairseq.tasks import register_task
+from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
+from omegaconf import II
+
+from .bptt_checks import check_iterator_options, check_task_options, check_tokens, check_unknown
+from .carried_state import CarriedState, gather_streams, streams_of
+from .scored_streams import ScoredStreams
+from .streams import Streams, Text, chunk_plan
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class BPTTLanguageModelingConfig(LanguageModelingConfig):
+    """Options of the task; those of ``language_modeling`` that cut or shuffle are refused."""
+
+    bptt: int = field(default=70, metadata={"help": "length L of a chunk, in tokens"})
+    bptt_max_delta: Optional[int] = field(
+        default=None,
+        metadata={"help": "chunks have at most L + this many tokens (default: no bound)"},
+    )
+    fixed_bptt: bool = field(
+        default=False,
+        metadata={
+            "help": "train on chunks of L tokens instead of drawing their length around L (and "
+            "around L/2, once in 20), with the learning rate in proportion"
+        },
+    )
+    eval_streams: int = field(
+        default=1,
+        metadata={"help": "streams in validation and eval-lm; 1 is exact, more are faster"},
+    )
+    train_subset: str = II("dataset.train_subset")
+
+
+@register_task("bptt_language_modeling", dataclass=BPTTLanguageModelingConfig)
+class BPTTLanguageModelingTask(LanguageModelingTask):
+    """Language modelling of one long text, as in Merity et al. 2018.
+
+    The training text is cut into streams, ``--batch-size`` of them in each process. Training goes
+    through all of them side by side, in chunks of random length (drawn anew each epoch from
+    ``--seed``); the recurrent state at the end of a chunk is where the next one starts, without
+    gradient. The learning rate of a chunk is in proportion to its length. Nothing is shuffled and
+    every token is predicted once an epoch, in evaluation too, where there are ``--eval-streams``.
+    """
+
+    def __init__(self, args, dictionary, output_dictionary=None, targets=None):
+        check_task_options(args)
+        super().__init__(args, dictionary, output_dictionary, targets)
+        self.fingerprint = fingerprint(dictionary)
+        self.state.merge_state_dict({"carries_state": True, "dictionary": self.fingerprint})
+        self.training_state, self.evaluation_state = CarriedState(), CarriedState()
+        self.training_streams: Optional[Streams] = None
+        self.lr_scales = []
+        self.saved = {}
+
+    # -- data --------------------------------------------------------------------------------
+
+    def load_dataset(self, split, epoch=1, combine=False, **kwargs):
+        """The tokens of a split.
+
+        Raises:
+            FileNotFoundError: there is no such split.
+            ValueError: it is empty, or was binarised with another dictionary.
+        """
+        paths = utils.split_paths(self.args.data)
+        path = os.path.join(paths[(epoch - 1) % len(paths)], split)
+        if os.path.exists(f"{path}.bin") and os.path.getsize(f"{path}.bin") == 0:
+            raise ValueError(f"{path}.bin is empty: its text has no tokens")
+        lines = data_utils.load_indexed_dataset(
+            path, self.dictionary, self.args.dataset_impl, combine=combine
+        )
+        if lines is None:
+            raise FileNotFoundError(f"no split {split!r}: {path}.bin and {path}.idx")
+        tokens = torch.cat([torch.empty(0).long(), *(lines[i] for i in range(len(lines)))])
+        check_tokens(tokens, self.dictionary, path)
+        self.datasets[split] = Text(tokens, split)
+        check_unknown(self.datasets, self.args.train_subset, self.dictionary.unk_index)
+
+    def get_batch_iterator(
+        self,
+        dataset,
+        max_tokens=None,
+        max_sentences=None,
+        num_shards=1,
+        shard_id=0,
+        num_workers=0,
+        epoch=1,
+        data_buffer_size=0,
+        **kwargs,
+    ):
+        """The chunks of a split, in order; its streams are divided among ``num_shards`` processes.
+
+        Raises:
+            ValueError: an option that would lose tokens or their order, see ``bptt_checks``.
+        """
+        check_iterator_options(max_tokens, **kwargs)
+        trains = dataset.split == self.args.train_subset
+        if trains and max_sentences is None:
+            raise ValueError("--batch-size is missing: it is the number of streams per process")
+        count = max_sentences * num_shards if trains else self.args.eval_streams
+        streams = Streams(dataset, self.dictionary, count, shard_id, num_shards, self.args.bptt)
+        if trains:
+            self.training_streams = streams
+        logger.info(
+            "%s: %d tokens in %d streams of %d", dataset.split, len(dataset), count, len(streams)
+        )
+        return self._iterate(
+            streams,
+            self._draw_chunks if trains else self._equal_chunks,
+            num_workers=num_workers,
+            buffer_size=data_buffer_size,
+            epoch=epoch,
+        )
+
+    def _iterate(self, streams: Streams, sampler, **options) -> EpochBatchIterator:
+        return EpochBatchIterator(
+            streams, streams.collater, sampler, disable_shuffling=True, **options
+        )
+
+    def _draw_chunks(self, streams: Streams, epoch: int) -> list:
+        if self.args.fixed_bptt:
+            return self._equal_chunks(streams, epoch)
+        delta = self.args.bptt_max_delta
+        longest = None if delta is None else self.args.bptt + delta
+        rng = np.random.RandomState([self.args.seed, epoch])
+        return [[chunk] for chunk in chunk_plan(len(streams), self.args.bptt, rng, longest)]
+
+    def _equal_chunks(self, streams: Streams, epoch: int) -> list:
+        return [[chunk] for chunk in chunk_plan(len(streams), self.args.bptt)]
+
+    def eval_lm_dataloader(
+        self,
+        dataset,
+        max_tokens=None,
+        batch_size=None,
+        max_positions=None,
+        num_shards=1,
+        shard_id=0,
+        num_workers=0,
+        data_buffer_size=0,
+        context_window=0,
+    ):
+        """The chunks of a split for ``fairseq-eval-lm``, with the state carried along.
+
+        Raises:
+            ValueError: several processes, or options of other tasks.
+        """
+        if num_shards > 1:
+            raise ValueError("--num-shards: streams cannot be shared out; run one eval-lm")
+        if batch_size not in (None, self.args.eval_streams):
+            raise ValueError(f"--batch-size {batch_size}: give --eval-streams {batch_size} instead")
+        streams = Streams(dataset, self.dictionary, self.args.eval_streams, 0, 1, self.args.bptt)
+        batches = self._iterate(
+            streams, self._equal_chunks, num_workers=num_workers, buffer_size=data_buffer_size
+        )
+        return ScoredStreams(batches.next_epoch_itr(shuffle=False))
+
+    # -- training ----------------------------------------------------------------------------
+
+    def build_model(self, args, from_checkpoint=False):
+        """The model.
+
+        Raises:
+            ValueError: it has no recurrent state to carry.
+        """
+        model = super().build_model(args, from_checkpoint)
+        if not hasattr(model, "bptt_features"):
+            raise ValueError(
+                f"--task bptt_language_modeling carries a recurrent state, and "
+                f"{type(model).__name__} has none: take --arch awd_lstm_lm_<head>, or --task "
+                "language_modeling"
+            )
+        return model
+
+    def build_criterion(self, args):
+        """The criterion.
+
+        Raises:
+            ValueError: it does not hand on the state.
+        """
+        criterion = super().build_criterion(args)
+        if not getattr(criterion, "carries_state", False):
+            raise ValueError(
+                f"--task bptt_language_modeling: {type(criterion).__name__} would lose the "
+                "recurrent state; take --criterion bptt_cross_entropy"
+            )
+        return criterion
+
+    def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
+        """Forward and backward of a chunk, from where the one before it ended."""
+        self.training_state.give(sample)
+        self.lr_scales.append(sample["lr_scale"])
+        result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+        self.training_state.take(sample)
+        return result
+
+    def valid_step(self, sample, model, criterion):
+        """Loss of a chunk, from where the one before it ended."""
+        self.evaluation_state.give(sample)
+        result = super().valid_step(sample, model, criterion)
+        self.evaluation_state.take(sample)
+        return result
+
+    def optimizer_step(self, optimizer, model, update_num):
+        """A step with the learning rate times (mean) drawn length over ``--bptt``."""
+        lr = optimizer.get_lr()
+        optimizer.set_lr(lr * sum(self.lr_scales) / len(self.lr_scales))
+        optimizer.step()
+        optimizer.set_lr(lr)
+        self.lr_scales = []
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def load_state_dict(self, state_dict):
+        """What a checkpoint says of the task that it was trained with.
+
+        Raises:
+            ValueError: that had another dictionary.
+        """
+        self._check_dictionary(state_dict.get("dictionary", self.fingerprint))
+        super().load_state_dict(state_dict)
+
+    def before_save(self):
+        """Collect the state of all processes (compat/training_events.py calls it in each)."""
+        carried, streams = self.training_state, self.training_streams
+        self.saved = {"streams": streams.count, "dictionary": self.fingerprint}
+        if 0 < carried.position < len(streams):
+            self.saved["position"] = carried.position
+            self.saved["state"] = gather_streams(carried.states[carried.position])
+
+    def get_checkpoint_dict(self):
+        """What a checkpoint holds of this task, beside the model."""
+        return {type(self).__name__: self.saved}
+
+    def set_checkpoint_dict(self, saved):
+        """Continue from ``get_checkpoint_dict`` of a training.
+
+        Raises:
+            ValueError: that had another number of streams, or another dictionary.
+        """
+        self._check_dictionary(saved["dictionary"])
+        streams = self.training_streams
+        if saved["streams"] != streams.count:
+            raise ValueError(
+                f"the checkpoint was trained on {saved['streams']} streams, and --batch-size times "
+                f"the number of processes is {streams.count}: make it {saved['streams']}, or begin "
+                "anew from epoch 1 with --reset-dataloader"
+            )
+        if "state" in saved:
+            state = streams_of(saved["state"], streams.rows)
+            self.training_state.states = {saved["position"]: state}
+
+    def _check_dictionary(self, other: str) -> None:
+        if other != self.fingerprint:
+            raise ValueError(
+                "dict.txt is not the dictionary that the checkpoint was trained with: its words "
+                "or their order differ, though the data may fit"
+            )
+
+
+def fingerprint(dictionary: Dictionary) -> str:
+    """A digest of the words and their order."""
+    return hashlib.sha256("\n".join(dictionary.symbols).encode()).hexdigest()

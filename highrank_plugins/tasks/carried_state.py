@@ -1,0 +1,82 @@
+"""The recurrent state between one chunk of the streams and the next.
+
+A state is tensors in nested lists or tuples; each has the streams in its last dimension but one.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from fairseq.distributed import utils as distributed
+from torch import Tensor
+
+STREAMS = -2  # the dimension
+
+
+class CarriedState:
+    """The state before and after the chunk that was last computed, by position in the streams.
+
+    The one before is kept, since fairseq computes a chunk again after an overflow.
+    """
+
+    def __init__(self) -> None:
+        self.states: dict[int, Any] = {}
+
+    def give(self, batch: dict) -> None:
+        """Puts the state into `batch["net_input"]["state"]`; None at the start of the streams.
+
+        Raises:
+            RuntimeError: the chunk before this one was not computed.
+        """
+        position = batch["position"]
+        if position and position not in self.states:
+            known = f"; known is that at {sorted(self.states)}" if self.states else ""
+            raise RuntimeError(
+                f"the recurrent state at position {position} of the streams is lost{known}. A "
+                "batch was skipped (out of memory?), or this training resumes with other data, "
+                "--bptt… or --seed than it was begun with, or from a checkpoint without a state: "
+                "begin the epoch anew with --reset-dataloader"
+            )
+        device = batch["target"].device
+        state = self.states[position] if position else None
+        batch["net_input"]["state"] = map_tensors(lambda t: t.to(device), state)
+
+    def take(self, batch: dict) -> None:
+        """Keeps `batch["next_state"]`, detached."""
+        position = batch["position"]
+        after = map_tensors(Tensor.detach, batch.pop("next_state"))
+        before = batch["net_input"].pop("state")
+        self.states = {position: before, position + batch["target"].size(1): after}
+
+    @property
+    def position(self) -> int:
+        """Where the streams go on; 0 before the first chunk."""
+        return max(self.states, default=0)
+
+
+def map_tensors(function: Callable[[Tensor], Any], state: Any) -> Any:
+    """The same nesting with `function` of each tensor; None stays None."""
+    if state is None:
+        return None
+    if isinstance(state, Tensor):
+        return function(state)
+    return [map_tensors(function, part) for part in state]
+
+
+def gather_streams(state: Any) -> Any:
+    """The state of all processes' streams, on the CPU. Every process must call it."""
+    return map_tensors(lambda t: _gather(t).cpu(), state)
+
+
+def _gather(tensor: Tensor) -> Tensor:
+    if not torch.distributed.is_initialized():
+        return tensor
+    group = distributed.get_data_parallel_group()
+    parts = [torch.empty_like(tensor) for _ in range(distributed.get_world_size(group))]
+    torch.distributed.all_gather(parts, tensor.contiguous(), group=group)
+    return torch.cat(parts, STREAMS)
+
+
+def streams_of(state: Any, rows: range) -> Any:
+    """The part of a gathered state that belongs to `rows`."""
+    return map_tensors(lambda t: t.narrow(STREAMS, rows.start, len(rows)).clone(), state)

@@ -1,0 +1,134 @@
+"""A text as parallel streams, and the lengths by which training goes through them.
+
+N tokens t_1 … t_N are predicted, each exactly once: t_1 from an end of sentence, every other one
+from the token before it. S streams are runs of the text, one below the other, equal in length but
+for one token: shorter ones end with padding, which is not predicted.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from fairseq.data import Dictionary, FairseqDataset
+from torch import Tensor
+
+
+class Chunk(NamedTuple):
+    """Positions `start` … `start + length − 1` of all streams; `drawn` is before it was cut."""
+
+    start: int
+    length: int
+    drawn: int
+
+
+def chunk_plan(
+    total: int,
+    bptt: int,
+    rng: np.random.RandomState | None = None,
+    longest: int | None = None,
+) -> list[Chunk]:
+    """Cuts streams of `total` positions into chunks.
+
+    Args:
+        bptt: the length, L.
+        rng: draw lengths as Merity et al. 2018: int(N(L, 5)) with probability 0.95, int(N(L/2, 5))
+            otherwise, at least 5. None: L each.
+        longest: bound on lengths that are drawn.
+    Returns:
+        Chunks that cover every position once; the last one is what remains.
+    """
+    chunks, start = [], 0
+    while start < total:
+        drawn = bptt if rng is None else _draw(rng, bptt, longest)
+        length = min(drawn, total - start)
+        chunks.append(Chunk(start, length, drawn))
+        start += length
+    return chunks
+
+
+def _draw(rng: np.random.RandomState, bptt: int, longest: int | None) -> int:
+    mean = bptt if rng.random_sample() < 0.95 else bptt / 2
+    length = max(5, int(rng.normal(mean, 5)))
+    return length if longest is None else min(length, longest)
+
+
+class Text(FairseqDataset):
+    """A split: all its tokens, [N], in order."""
+
+    def __init__(self, tokens: Tensor, split: str) -> None:
+        self.tokens, self.split = tokens, split
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class Streams(FairseqDataset):
+    """The streams of one process; an index is a `Chunk`, an item a batch.
+
+    Args:
+        text: the split.
+        dictionary: gives end of sentence and padding.
+        count: number of streams S in all processes together.
+        shard, num_shards: which of as many equal parts of the streams this process has.
+        bptt: what the learning rate of a length is relative to.
+    Raises:
+        ValueError: fewer tokens than streams.
+    """
+
+    def __init__(
+        self, text: Text, dictionary: Dictionary, count: int, shard: int, num_shards: int, bptt: int
+    ) -> None:
+        total = len(text)
+        if total < count:
+            raise ValueError(
+                f"{text.split}: {total} tokens cannot fill {count} streams; take fewer "
+                "(--batch-size times processes, or --eval-streams)"
+            )
+        self.count, self.num_shards, self.bptt = count, num_shards, bptt
+        self.pad = dictionary.pad()
+        self.length = -(-total // count)
+        self.full = total - count * (self.length - 1)  # streams that need no padding
+        rows = np.array_split(np.arange(count), num_shards)[shard]
+        self.rows = range(rows[0], rows[-1] + 1) if len(rows) else range(0)
+        source = torch.cat([text.tokens.new_tensor([dictionary.eos()]), text.tokens[:-1]])
+        self.source, self.target = self._cut(source), self._cut(text.tokens)
+
+    def _cut(self, tokens: Tensor) -> Tensor:
+        """The rows of this process, [rows, length]; one of padding where it has none, since all
+        processes must compute equally many batches."""
+        cut = tokens.new_full((max(1, len(self.rows)), self.length), self.pad)
+        for row, stream in zip(cut, self.rows, strict=False):
+            start = stream * self.length - max(0, stream - self.full)
+            size = self.length if stream < self.full else self.length - 1
+            row[:size] = tokens[start : start + size]
+        return cut
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, chunk: Chunk) -> dict:
+        """A batch: tokens [rows, chunk.length]."""
+        start, length, drawn = chunk
+        source = self.source[:, start : start + length].contiguous()
+        target = self.target[:, start : start + length].contiguous()
+        padded = self.count - self.full if start + length == self.length else 0
+        return {
+            "id": self.rows.start + torch.arange(len(source)),
+            "nsentences": len(self.rows),
+            "ntokens": int(target.ne(self.pad).sum()),
+            "net_input": {
+                "src_tokens": source,
+                "src_lengths": torch.full((len(source),), length),
+            },
+            "target": target,
+            "position": start,
+            "lr_scale": drawn / self.bptt,
+            # mean over processes; penalties per process are weighted by it, so that their sum is
+            # the mean over all streams, however these are spread
+            "tokens_per_process": (self.count * length - padded) / self.num_shards,
+        }
+
+    def collater(self, items: list[dict]) -> dict:
+        """A batch is made by `__getitem__` already."""
+        (batch,) = items
+        return batch

@@ -1,0 +1,6 @@
+"""Networks between tokens and output layer that fairseq lacks. Pure torch."""
+
+from .awd_lstm import AWDLSTM, State, TrunkOutput
+from .rates import Rates
+
+__all__ = ["AWDLSTM", "Rates", "State", "TrunkOutput"]

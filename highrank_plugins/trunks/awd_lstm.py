@@ -1,0 +1,120 @@
+"""The AWD-LSTM of Merity et al. 2018, without its output layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from .locked import add_noise, embed_words, locked_dropout
+from .rates import Rates
+from .weight_drop import WeightDropLSTM
+
+State = list[tuple[Tensor, Tensor]]
+
+
+class TrunkOutput(NamedTuple):
+    """What a batch of words becomes.
+
+    `features` [T, B, F] go to the output layer; they are `raw` [T, B, F], the outputs of the last
+    LSTM, after dropout. `state` holds h and c, each [1, B, H], of every layer after the last word.
+    Activation regularisation (AR) reads `features`, its temporal form (TAR) reads `raw`.
+    """
+
+    features: Tensor
+    state: State
+    raw: Tensor
+
+
+class AWDLSTM(nn.Module):
+    """Embedded words through a stack of LSTMs, with dropout at every place but one's own.
+
+    words → rows dropped (`dropoute`) → noise (`embed_noise`) → locked dropout (`dropouti`) → LSTM,
+    recurrent matrix dropped (`wdrop`) → locked dropout (`dropouth`) → … → LSTM → locked dropout
+    (`dropout`) → features. Rates: see `Rates`; all are 0 unless given, and without effect in
+    evaluation. Setting `rates` changes them later.
+
+    Parameters: `embed.weight` [M, D], U(±0.1), and those of `layers.0`, `layers.1`, …, each one a
+    `torch.nn.LSTM`: with F and H below, (D → H), (H → H), …, (H → F).
+
+    Args:
+        num_words: M.
+        embed_dim: D.
+        hidden_size: H, of all layers but the last.
+        layers: number of LSTMs; a single one has F units.
+        last_hidden_size: F, default D (an output layer that shares `embed.weight` wants F = D).
+        rates: by name, e.g. `dropouth=0.25, wdrop=0.5`.
+    Raises:
+        ValueError: a size below 1, a rate out of range.
+        TypeError: an unknown rate.
+    """
+
+    def __init__(
+        self,
+        num_words: int,
+        embed_dim: int = 400,
+        hidden_size: int = 1150,
+        layers: int = 3,
+        last_hidden_size: int | None = None,
+        **rates: float,
+    ) -> None:
+        super().__init__()
+        last = embed_dim if last_hidden_size is None else last_hidden_size
+        sizes = {
+            "num_words": num_words,
+            "embed_dim": embed_dim,
+            "hidden_size": hidden_size,
+            "layers": layers,
+            "last_hidden_size": last,
+        }
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
+        self.rates = Rates(**rates)
+        self.embed = nn.Embedding(num_words, embed_dim)
+        nn.init.uniform_(self.embed.weight, -0.1, 0.1)
+        widths = [embed_dim, *[hidden_size] * (layers - 1), last]
+        self.layers = nn.ModuleList(WeightDropLSTM(*pair) for pair in pairwise(widths))
+        self.layer_sizes = widths[1:]
+        self.feature_dim = last
+
+    def initial_state(self, batch: int) -> State:
+        """Zeros for `batch` streams, with the type and device of the parameters."""
+        like = self.embed.weight
+        return [
+            (like.new_zeros(1, batch, size), like.new_zeros(1, batch, size))
+            for size in self.layer_sizes
+        ]
+
+    def forward(
+        self, tokens: Tensor, state: Sequence[tuple[Tensor, Tensor]] | None = None
+    ) -> TrunkOutput:
+        """Features of a batch of words, from where the words before it ended.
+
+        Args:
+            tokens: int64 [T, B], T ≥ 1.
+            state: of an earlier call, or None: zeros. It is not detached here.
+        Raises:
+            ValueError: a state of another number of layers, or tokens that are not [T, B].
+            RuntimeError: a state of other sizes.
+        """
+        if tokens.dim() != 2 or tokens.size(0) == 0:
+            raise ValueError(f"tokens: expected [T, B] with T ≥ 1, got {list(tokens.shape)}")
+        before = self.initial_state(tokens.size(1)) if state is None else state
+        if len(before) != len(self.layers):
+            raise ValueError(f"state: expected {len(self.layers)} layers, got {len(before)}")
+        rates = self.rates if self.training else Rates()
+        x = embed_words(self.embed.weight, tokens, rates.dropoute)
+        raw = locked_dropout(add_noise(x, rates.embed_noise), rates.dropouti)
+        after: State = []
+        for depth, (lstm, layer_state) in enumerate(zip(self.layers, before, strict=True)):
+            if depth:
+                raw = locked_dropout(raw, rates.dropouth)
+            raw, new = lstm(raw, layer_state, rates.wdrop)
+            after.append(new)
+        return TrunkOutput(locked_dropout(raw, rates.dropout), after, raw)
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in vars(self.rates).items() if value)

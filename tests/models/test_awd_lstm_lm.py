@@ -1,0 +1,170 @@
+"""The AWD-LSTM language model: every head on it, its loss, its state, its dropouts."""
+
+import pytest
+import torch
+
+from highrank_plugins.models.archs import tokens
+from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
+from tests.models.small import build
+from tests.trainings import train
+
+FEW_KNOTS = {"plif": ["--head-plif-knots", "50"], "mos_plif": ["--head-plif-knots", "50"]}
+RATES = """--dropout 0.4 --dropouti 0.4 --dropouth 0.25 --dropoute 0.1 --wdrop 0.5
+    --embed-noise 0.1""".split()
+NO_RATES = """--dropout 0 --dropouti 0 --dropouth 0 --dropoute 0 --wdrop 0
+    --embed-noise 0""".split()
+
+
+@pytest.fixture(params=sorted(tokens()))
+def built(request, lm_data):
+    """Every token, with the dropouts of its architecture."""
+    return build(lm_data, f"awd_lstm_lm_{request.param}", *FEW_KNOTS.get(request.param, []))
+
+
+@pytest.fixture
+def mos(lm_data):
+    """A function (*words) → MoS on an AWD-LSTM."""
+    return lambda *words: build(lm_data, "awd_lstm_lm_mos", "--head-components", 3, *words)
+
+
+def inputs_of(built):
+    sample = built.batch()
+    return sample["net_input"]["src_tokens"], sample["target"]
+
+
+def test_every_parameter_learns(built):
+    torch.manual_seed(0)
+    loss, _, _ = built.criterion(built.model.train(), built.batch())
+    loss.backward()
+    for name, parameter in built.model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        # initial biases of 0 and gates make no exception
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_the_loss_is_the_probability_of_the_target(built):
+    words, target = inputs_of(built)
+    model, pad = built.model.eval(), built.task.target_dictionary.pad()
+    log_probs, _ = model(words)
+    want = -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1).masked_fill(target == pad, 0)
+    each = model(words, target=target, ignore_index=pad, reduction="none", accuracy=True)
+    torch.testing.assert_close(each.loss, want, rtol=1e-5, atol=1e-5)
+    assert torch.equal(each.correct, (log_probs.argmax(-1) == target) & (target != pad))
+    total = model(words, target=target, ignore_index=pad)
+    torch.testing.assert_close(total.loss, want.sum(), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(total.nll, want.sum(), rtol=1e-5, atol=1e-4)
+
+
+def test_evaluation_is_deterministic_and_training_is_not(built):
+    words, _ = inputs_of(built)
+    first, again = built.model.train()(words)[0], built.model(words)[0]
+    assert not torch.allclose(first, again)
+    first, again = built.model.eval()(words)[0], built.model(words)[0]
+    assert torch.equal(first, again)
+
+
+def test_state_carried_is_one_long_pass(built):
+    words, target = inputs_of(built)
+    model = built.model.eval()
+    whole = model(words, target=target, reduction="none")
+    first = model(words[:, :7], target=target[:, :7], reduction="none")
+    second = model(words[:, 7:], state=first.state, target=target[:, 7:], reduction="none")
+    torch.testing.assert_close(torch.cat([first.nll, second.nll], 1), whole.nll)
+    torch.testing.assert_close(second.state, whole.state)
+    log_probs, extra = model(words[:, :7])
+    torch.testing.assert_close(extra["state"], first.state)
+    with_state = model(words[:, 7:], state=extra["state"])[0]
+    torch.testing.assert_close(torch.cat([log_probs, with_state], 1), model(words)[0])
+
+
+def test_the_embedding_is_the_vocabulary_matrix(built):
+    model = built.model
+    assert model.head.weight is model.decoder.trunk.embed.weight
+    names = set(model.state_dict())
+    assert {"decoder.output_projection.weight", "decoder.output_projection.bias"} <= names
+    assert "decoder.trunk.embed.weight" in names
+
+
+def test_stock_cross_entropy_gives_the_same_loss(mos):
+    ours, stock = mos(), mos("--criterion", "cross_entropy")
+    losses = [b.criterion(b.model.eval(), b.batch())[0] for b in (ours, stock)]
+    torch.testing.assert_close(*losses)
+
+
+def test_features_for_truncated_backpropagation(mos):
+    built = mos(*RATES)
+    words, _ = inputs_of(built)
+    features, raw, dropped, state = built.model.train().bptt_features(words)
+    batch, time = words.shape
+    assert features.shape == raw.shape == dropped.shape == (time, batch, 32)
+    assert torch.equal(features, dropped)
+    kept = dropped != 0
+    torch.testing.assert_close(dropped[kept], raw[kept] / 0.6)
+    assert [h.shape for h, _ in state] == [(1, batch, 24), (1, batch, 32)]
+    built.model.eval()
+    evaluated = built.model.bptt_features(words)
+    want = built.model.features(words)[0].transpose(0, 1)
+    assert all(torch.equal(part, want) for part in evaluated[:3])
+
+
+def test_dropout_on_contexts_is_locked_over_time(mos):
+    built = mos(*NO_RATES, "--head-dropout", "0.5")
+    words, _ = inputs_of(built)
+    for parameter in built.model.decoder.trunk.layers.parameters():
+        torch.nn.init.zeros_(parameter)  # features are 0 everywhere: only masks make a difference
+    torch.nn.init.normal_(built.model.head.latent.bias)
+    model = built.model.train()
+    same = torch.full_like(words, 5)
+    for values in (model(words)[0], model(words, target=same, reduction="none").loss[..., None]):
+        torch.testing.assert_close(values, values[:, :1].expand_as(values))
+        assert not torch.allclose(values[0, 0], values[1, 0], rtol=1e-4)
+
+
+def test_rates_reach_the_trunk(mos):
+    rates = vars(mos(*RATES).model.decoder.trunk.rates)
+    assert rates == {"dropout": 0.4, "dropouti": 0.4, "dropouth": 0.25, "dropoute": 0.1,
+                     "wdrop": 0.5, "embed_noise": 0.1}  # fmt: skip
+    assert set(vars(mos(*NO_RATES).model.decoder.trunk.rates).values()) == {0.0}
+
+
+def test_half_precision_scores_in_float32(mos):
+    built = mos()
+    words, _ = inputs_of(built)
+    want, _ = built.model.eval()(words)
+    got, _ = built.model.bfloat16()(words)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, want, rtol=0.05, atol=0.05)
+
+
+def test_the_hub_scores_and_writes(lm_data, tmp_path):
+    train(lm_data, tmp_path, "awd_lstm_lm_mos", 4)
+    hub = AWDLSTMLanguageModel.from_pretrained(
+        str(tmp_path), "checkpoint_last.pt", str(lm_data)
+    ).eval()
+    sentence = "der mann kauft heute frisches brot ."
+    *words, end = hub.encode(sentence).tolist()
+    log_probs, _ = hub.models[0](torch.tensor([[end, *words[:-1]]]))
+    want = log_probs[0].gather(-1, torch.tensor(words).unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(hub.score(sentence)["positional_scores"], want)
+    assert hub.sample("der mann", beam=2).startswith("der mann ")
+
+
+@pytest.mark.parametrize(
+    ("token", "words", "message"),
+    [
+        ("mos", ["--wdrop", "1"], r"--wdrop must lie in \[0, 1\), got 1"),
+        ("mos", ["--dropouti", "-0.1"], "--dropouti must lie in"),
+        ("mos", ["--embed-noise", "-1"], "--embed-noise must not be negative"),
+        ("mos", ["--decoder-embed-dim", "0"], "--decoder-embed-dim must be at least 1, got 0"),
+        ("mos", ["--decoder-layers", "0"], "--decoder-layers must be at least 1, got 0"),
+        ("mos", ["--head-embed-dim", "8"], "--head-embed-dim 8: the shared embeddings .* 32"),
+        ("mos", ["--head", "gss"], "--head-pointwise gss"),
+        ("softmax", ["--decoder-last-hidden-size", "24"], "--head softmax: .*32.*24"),
+        ("softmax", ["--head-dropout", "0.1"], "--head-dropout: --head softmax .*no such option"),
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused(token, words, message, lm_data):
+    with pytest.raises(ValueError, match=message):
+        build(lm_data, f"awd_lstm_lm_{token}", *words)

@@ -1,0 +1,173 @@
+"""AveragedSGD against torch's SGD and ASGD; averages and raw weights change places unharmed."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from highrank_plugins.optim.averaged_sgd import AveragedSGD
+
+LRS = [0.3, 0.7, 0.2, 0.5, 0.9, 0.4]
+
+
+def parameters():
+    torch.manual_seed(1)
+    return [nn.Parameter(torch.randn(3, 2)), nn.Parameter(torch.randn(4))]
+
+
+def groups(params):
+    return [{"params": params[:1]}, {"params": params[1:], "weight_decay": 0.3}]
+
+
+def walk(optimizer, params, lrs, seed=0):
+    """Steps with other random gradients each, the second group at a tenth of the rate."""
+    draw = torch.Generator().manual_seed(seed)
+    for lr in lrs:
+        optimizer.zero_grad()
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=draw)
+        for scale, group in zip((1, 0.1), optimizer.param_groups, strict=True):
+            group["lr"] = lr * scale
+        optimizer.step()
+
+
+def pair(reference, **options):
+    """Ours and torch's, on equal parameters."""
+    own, others = parameters(), parameters()
+    ours = AveragedSGD(groups(own), lr=LRS[0], weight_decay=0.01, **options)
+    for group, scale in zip(ours.param_groups, (1, 0.1), strict=True):
+        group["lr"] = LRS[0] * scale
+    return ours, own, reference(groups(others)), others
+
+
+def asgd(parts):
+    optimizer = torch.optim.ASGD(parts, lr=LRS[0], lambd=0, t0=0, weight_decay=0.01)
+    for group, scale in zip(optimizer.param_groups, (1, 0.1), strict=True):
+        group["lr"] = LRS[0] * scale
+    return optimizer
+
+
+def equal(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def averages(optimizer, params):
+    return [optimizer.state[p]["ax"] for p in params]
+
+
+def test_before_averaging_it_is_sgd():
+    ours, own, sgd, others = pair(lambda p: torch.optim.SGD(p, lr=1, weight_decay=0.01))
+    walk(ours, own, LRS)
+    walk(sgd, others, LRS)
+    assert equal(own, others)
+
+
+def test_averaging_is_torchs_from_the_first_step():
+    ours, own, theirs, others = pair(asgd, at_epoch=0)
+    ours.begin_epoch(1)
+    walk(ours, own, LRS)
+    walk(theirs, others, LRS)
+    assert equal(own, others)
+    assert equal(averages(ours, own), averages(theirs, others))
+
+
+def test_the_average_is_that_of_all_but_the_first_step():
+    ours, own, *_ = pair(asgd, at_epoch=0)
+    ours.begin_epoch(1)
+    seen = []
+    for step, lr in enumerate(LRS):
+        walk(ours, own, [lr], seed=step)
+        seen.append([p.detach().clone() for p in own])
+        counted = seen if step == 0 else seen[1:]
+        mean = [torch.stack(values).mean(0) for values in zip(*counted, strict=True)]
+        for got, want in zip(averages(ours, own), mean, strict=True):
+            torch.testing.assert_close(got, want)
+
+
+def test_evaluation_on_averages_does_not_disturb_the_training():
+    ours, own, theirs, others = pair(asgd, at_epoch=0)
+    ours.begin_epoch(1)
+    walk(ours, own, LRS[:3])
+    walk(theirs, others, LRS[:3])
+    ours.before_validation()
+    ours.before_save()
+    assert equal(own, averages(theirs, others))
+    walk(ours, own, LRS[3:], seed=9)
+    walk(theirs, others, LRS[3:], seed=9)
+    assert equal(own, others)
+    assert equal(averages(ours, own), averages(theirs, others))
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_saved_optimizer_goes_on_as_if_nothing_had_happened(swapped):
+    ours, own, *_ = pair(asgd, at_epoch=0)
+    ours.begin_epoch(1)
+    walk(ours, own, LRS[:3])
+    if swapped:
+        ours.before_save()
+    saved = copy.deepcopy(ours.state_dict())
+    again = [nn.Parameter(p.detach().clone()) for p in own]
+    resumed = AveragedSGD(groups(again), lr=1.0, weight_decay=0.01, at_epoch=0)
+    resumed.load_state_dict(saved)
+    for optimizer, params in ((ours, own), (resumed, again)):
+        walk(optimizer, params, LRS[3:], seed=4)
+    assert equal(own, again)
+    assert equal(averages(ours, own), averages(resumed, again))
+
+
+def test_a_step_with_averages_in_the_model_is_refused():
+    ours, own, *_ = pair(asgd, at_epoch=0)
+    ours.begin_epoch(1)
+    walk(ours, own, LRS)
+    ours.before_validation()
+    with pytest.raises(RuntimeError, match="zero_grad"):
+        ours.step()
+
+
+def epochs_until_averaging(losses, **options):
+    optimizer = AveragedSGD(parameters(), lr=1.0, **options)
+    for epoch, loss in enumerate(losses, start=1):
+        optimizer.begin_epoch(epoch)
+        if optimizer.averaging:
+            return epoch
+        optimizer.after_epoch(loss)
+    return None
+
+
+def test_it_averages_in_the_epoch_after_the_trigger():
+    losses = [9, 3, 8, 8, 8, 1, 1, 9]  # the trigger's table says 5
+    assert epochs_until_averaging(losses, nonmono=2) == 6
+    assert epochs_until_averaging(losses, nonmono=2, at_epoch=3) == 4
+    assert epochs_until_averaging(losses, nonmono=9) is None
+
+
+def test_the_history_survives_between_the_epochs():
+    first = AveragedSGD(parameters(), lr=1.0, nonmono=0)
+    for epoch, loss in ((1, 3.0), (2, 4.0)):
+        first.begin_epoch(epoch)
+        first.after_epoch(loss)
+    second = AveragedSGD(parameters(), lr=1.0, nonmono=0)
+    second.load_state_dict(first.state_dict())
+    second.begin_epoch(3)
+    assert second.averaging
+
+
+def test_a_missing_validation_is_an_error():
+    optimizer = AveragedSGD(parameters(), lr=1.0)
+    optimizer.begin_epoch(4)  # a training that starts anew from here
+    with pytest.raises(ValueError, match=r"seen 0 .* before epoch 5.*--asgd-at-epoch"):
+        optimizer.begin_epoch(5)
+    AveragedSGD(parameters(), lr=1.0, at_epoch=9).begin_epoch(5)
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_diverged_training_is_an_error(loss):
+    with pytest.raises(FloatingPointError, match="diverged"):
+        AveragedSGD(parameters(), lr=1.0).after_epoch(loss)
+
+
+@pytest.mark.parametrize("option", ["nonmono", "at_epoch"])
+def test_options_out_of_range(option):
+    with pytest.raises(ValueError, match=f"{option} must be at least 0, got -1"):
+        AveragedSGD(parameters(), lr=1.0, **{option: -1})

@@ -1,0 +1,55 @@
+"""The fairseq side of nt_asgd: options reach the optimizer, and what cannot work is refused."""
+
+import pytest
+import torch
+from fairseq import optim
+
+from tests.fairseq_cli import CommandFailed
+from tests.stream_corpus import train_streams
+from tests.tasks.built import configure
+
+
+def build(*words):
+    """The optimizer of `fairseq-train data …` with one parameter."""
+    return optim.build_optimizer(configure("data", *words).optimizer, [torch.nn.Parameter()])
+
+
+def test_options_reach_the_optimizer():
+    words = "--lr 7 --weight-decay 0.1 --nonmono 3 --asgd-at-epoch 9".split()
+    inner = build(*words).optimizer
+    assert (inner.nonmono, inner.at_epoch) == (3, 9)
+    (group,) = inner.param_groups
+    assert (group["lr"], group["weight_decay"]) == (7, 0.1)
+    assert (group["t0"], group["lambd"]) == (0, 0)
+
+
+def test_five_epochs_without_an_epoch_are_the_default():
+    inner = build().optimizer
+    assert (inner.nonmono, inner.at_epoch) == (5, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nonmono", -1], "--nonmono must be at least 0, got -1"),
+        (["--asgd-at-epoch", -1], "--asgd-at-epoch must be at least 0, got -1"),
+        (["--fp16"], "use --amp instead of --fp16"),
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused(words, message):
+    with pytest.raises(ValueError, match=message):
+        build(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--disable-validation"], "needs one at the end of each: no --disable-validation"),
+        (["--lr", "1e30", "--clip-norm", 0], "FloatingPointError"),
+    ],
+    ids=["no validation", "not a number"],
+)
+def test_trainings_that_cannot_go_on_end(words, message, stream_data, tmp_path):
+    with pytest.raises(CommandFailed, match=message):
+        train_streams(stream_data, tmp_path, "--max-epoch", 2, *words)

@@ -1,0 +1,237 @@
+"""The state is carried, the rate goes by the length, and what would lose tokens is refused."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tests.fairseq_cli import attempt
+from tests.stream_corpus import CERTAIN, LINES, WORDS, binarise, write_text
+from tests.tasks.built import build
+
+
+def test_carried_through_chunks_is_one_long_pass(stream_data):
+    built = build(stream_data, *CERTAIN)
+    batches = built.batches()
+    assert len(batches) > 5
+    built.model.double()
+    total = sum(built.task.valid_step(b, built.model, built.criterion)[0] for b in batches)
+
+    whole = torch.cat([b["net_input"]["src_tokens"] for b in batches], dim=1)
+    target = torch.cat([b["target"] for b in batches], dim=1)
+    with torch.no_grad():
+        want = built.model(whole, target=target, ignore_index=built.criterion.padding_idx)
+    assert_close(total, want.loss, rtol=1e-12, atol=0)
+
+
+def test_no_gradient_goes_back_through_the_state(stream_data):
+    built = build(stream_data, *CERTAIN)
+    first, second, *_ = built.batches()
+    optimizer = Optimizer(lr=1.0)
+    built.task.train_step(first, built.model, built.criterion, optimizer, 0)
+    built.task.train_step(second, built.model, built.criterion, optimizer, 1)
+    for states in built.task.training_state.states.values():
+        assert all(not t.requires_grad for layer in states for t in layer)
+
+
+def test_validation_in_an_epoch_leaves_the_training_state_alone(stream_data):
+    built = build(stream_data, *CERTAIN)
+    first, second, *_ = built.batches()
+    built.task.train_step(first, built.model, built.criterion, Optimizer(1.0), 0)
+    before = built.task.training_state.states
+    for batch in built.batches("valid"):
+        built.task.valid_step(batch, built.model, built.criterion)
+    assert built.task.training_state.states is before
+    built.task.training_state.give(second)
+
+
+class Optimizer:
+    """Remembers the rate of its steps."""
+
+    def __init__(self, lr):
+        self.lr, self.steps = lr, []
+
+    def get_lr(self):
+        return self.lr
+
+    def set_lr(self, lr):
+        self.lr = lr
+
+    def step(self):
+        self.steps.append(self.lr)
+
+    def backward(self, loss):
+        loss.backward()
+
+
+def test_the_rate_is_in_proportion_to_the_drawn_length(stream_data):
+    built = build(stream_data, "--bptt", 10)
+    optimizer = Optimizer(lr=20.0)
+    batches = built.batches()
+    for batch in batches:
+        built.task.train_step(batch, built.model, built.criterion, optimizer, 0)
+        built.task.optimizer_step(optimizer, built.model, 0)
+        assert optimizer.lr == 20
+    lengths = [b["target"].size(1) for b in batches]
+    assert len(set(lengths)) > 3
+    assert optimizer.steps[:-1] == pytest.approx([20 * n / 10 for n in lengths[:-1]])
+    assert optimizer.steps[-1] >= 20 * lengths[-1] / 10
+
+
+def test_the_rate_of_accumulated_chunks_goes_by_their_mean_length(stream_data):
+    built = build(stream_data, "--bptt", 10)
+    optimizer = Optimizer(lr=20.0)
+    pair = built.batches()[:2]
+    for batch in pair:
+        built.task.train_step(batch, built.model, built.criterion, optimizer, 0)
+    built.task.optimizer_step(optimizer, built.model, 0)
+    assert optimizer.steps == [pytest.approx(sum(b["target"].size(1) for b in pair))]
+
+
+def lengths(batches):
+    return [b["target"].size(1) for b in batches]
+
+
+def test_lengths_are_drawn_anew_each_epoch_from_the_seed(stream_data):
+    built = build(stream_data)
+    one, two = lengths(built.batches(epoch=1)), lengths(built.batches(epoch=2))
+    assert one != two
+    assert lengths(build(stream_data).batches(epoch=2)) == two
+    assert lengths(build(stream_data, "--seed", 6).batches(epoch=2)) != two
+    assert lengths(built.batches(epoch=1, num_shards=2, shard_id=1, max_sentences=2)) == one
+
+
+def test_fixed_and_bounded_lengths(stream_data):
+    fixed = lengths(build(stream_data, "--fixed-bptt").batches())
+    assert set(fixed[:-1]) == {8}
+    bounded = lengths(build(stream_data, "--bptt-max-delta", 1).batches())
+    assert max(bounded) == 9
+
+
+def test_a_skipped_batch_is_an_error(stream_data):
+    built = build(stream_data)
+    first, _, third, *_ = built.batches()
+    built.task.train_step(first, built.model, built.criterion, Optimizer(1.0), 0)
+    with pytest.raises(RuntimeError, match=r"position .* is lost.*--reset-dataloader"):
+        built.task.train_step(third, built.model, built.criterion, Optimizer(1.0), 1)
+
+
+def test_a_batch_may_be_computed_again(stream_data):
+    built = build(stream_data, *CERTAIN)
+    steps = built.batches()[:2]
+    losses = [
+        built.task.train_step(b, built.model, built.criterion, Optimizer(1.0), 0)[0].item()
+        for b in (*steps, steps[1])
+    ]
+    assert losses[1] == losses[2] != losses[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--criterion", "cross_entropy"], "take --criterion bptt_cross_entropy"),
+        (["--sample-break-mode", "eos"], "--sample-break-mode eos does not fit"),
+        (["--tokens-per-sample", 70], "--tokens-per-sample 70 .*--bptt"),
+        (["--add-bos-token"], "--add-bos-token"),
+        (["--shorten-method", "truncate"], "--shorten-method truncate"),
+        (["--bptt", 0], "--bptt must be at least 1, got 0"),
+        (["--bptt-max-delta", -1], "--bptt-max-delta must be at least 0"),
+        (["--eval-streams", 0], "--eval-streams must be at least 1"),
+        (["--ar-alpha", -2], "--ar-alpha must be at least 0, got -2"),
+        (["--tar-beta", "nan"], "--tar-beta must be at least 0, got nan"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
+)
+def test_options_that_do_not_fit(words, message, stream_data):
+    with pytest.raises(ValueError, match=message):
+        build(stream_data, *words)
+
+
+def test_a_model_without_state(stream_data):
+    words = "--decoder-embed-dim 8 --decoder-attention-heads 1 --decoder-layers 1".split()
+    with pytest.raises(ValueError, match="TransformerLMHeadModel has none"):
+        build(stream_data, *words, arch="transformer_lm_softmax")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": 500}, "--max-tokens: give --batch-size"),
+        ({"skip_remainder_batch": True}, "--skip-remainder-batch would drop"),
+        ({"grouped_shuffling": True}, "--grouped-shuffling"),
+        ({"max_sentences": None}, "--batch-size is missing"),
+        ({"max_sentences": 9999}, "tokens cannot fill 9999 streams"),
+    ],
+    ids=str,
+)
+def test_iterators_that_would_lose_tokens(options, message, stream_data):
+    with pytest.raises(ValueError, match=message):
+        build(stream_data).batches(**options)
+
+
+def test_batches_are_whole_whatever_their_multiple(stream_data):
+    built = build(stream_data)
+    batches = built.batches(max_sentences=5, required_batch_size_multiple=8)
+    assert {len(b["target"]) for b in batches} == {5}
+    assert sum(b["ntokens"] for b in batches) == len(built.task.dataset("train"))
+
+
+def test_a_split_without_tokens(tmp_path):
+    write_text(tmp_path)
+    (tmp_path / "valid.txt").write_text("")
+    binarise(tmp_path)
+    with pytest.raises(ValueError, match=r"valid\.bin is empty"):
+        build(tmp_path / "bin").task.load_dataset("valid")
+
+
+def test_unknown_words_that_training_never_sees(tmp_path):
+    write_text(tmp_path)
+    for split in LINES:
+        text = (tmp_path / f"{split}.txt").read_text().replace("<unk>", "the")
+        (tmp_path / f"{split}.txt").write_text(text + ("zebra\n" if split == "valid" else ""))
+    built = build(binarise(tmp_path))
+    built.task.load_dataset("valid")
+    with pytest.raises(ValueError, match=r"valid: 1 of \d+ tokens are not in dict\.txt"):
+        built.task.load_dataset("train")
+
+
+def test_a_dictionary_from_another_corpus(tmp_path):
+    data = binarise(write_text(tmp_path))
+    words = (data / "dict.txt").read_text().splitlines()
+    (data / "dict.txt").write_text("\n".join(words[: len(WORDS) // 2]) + "\n")
+    with pytest.raises(ValueError, match="of different corpora"):
+        build(data).task.load_dataset("train")
+
+
+def test_another_dictionary_than_the_checkpoints(tmp_path):
+    data = binarise(write_text(tmp_path))
+    saved = build(data).task.state_dict()
+    first, second, *words = (data / "dict.txt").read_text().splitlines()
+    (data / "dict.txt").write_text("\n".join([second, first, *words]) + "\n")
+    with pytest.raises(ValueError, match=r"dict\.txt is not the dictionary"):
+        build(data).task.load_state_dict(saved)
+
+
+def test_another_number_of_streams_than_the_checkpoints(stream_data):
+    built = build(stream_data)
+    first, *_ = built.batches()
+    built.task.train_step(first, built.model, built.criterion, Optimizer(1.0), 0)
+    built.task.before_save()
+    saved = built.task.get_checkpoint_dict()["BPTTLanguageModelingTask"]
+    other = build(stream_data)
+    other.batches(max_sentences=3)
+    with pytest.raises(ValueError, match=r"trained on 4 streams.* is 3: make it 4"):
+        other.task.set_checkpoint_dict(saved)
+    # two processes of two are four again
+    other.batches(max_sentences=2, num_shards=2, shard_id=1)
+    other.task.set_checkpoint_dict(saved)
+    (state,) = other.task.training_state.states.values()
+    whole = built.task.training_state.states[first["target"].size(1)]
+    assert torch.equal(state[0][0], whole[0][0][:, 2:4])
+
+
+def test_the_criterion_elsewhere(stream_data):
+    words = "--task language_modeling --arch awd_lstm_lm_softmax --criterion bptt_cross_entropy"
+    rest = "--optimizer adam --lr 1e-3 --batch-size 2 --tokens-per-sample 9 --no-save --cpu"
+    done = attempt("train", stream_data, *words.split(), *rest.split(), "--max-update", 1)
+    assert done.code == 1
+    assert "needs --task bptt_language_modeling" in done.output

@@ -1,0 +1,73 @@
+"""A training that is interrupted anywhere goes on as if it had not been."""
+
+import pytest
+import torch
+
+from tests.stream_corpus import train_streams
+from tests.trainings import last
+
+# the validation after epoch 2 is what makes NT-ASGD switch here
+AVERAGING = {"nt": ["--nonmono", 0, "--lr", 10], "et": ["--asgd-at-epoch", 1]}
+EPOCHS = ["--max-epoch", 3]
+STOPS = {"in an epoch": ["--max-update", 39], "between epochs": ["--max-epoch", 2]}
+
+
+def tensors(tree, path=""):
+    """Every tensor and number of a checkpoint's model, optimizer and history, by its place."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from tensors(value, f"{path}/{key}")
+    elif isinstance(tree, list | tuple):
+        for index, value in enumerate(tree):
+            yield from tensors(value, f"{path}/{index}")
+    else:
+        yield path, tree
+
+
+def end_of(save_dir):
+    """What the last checkpoint holds that a resumed training could have wrong."""
+    state = torch.load(last(save_dir), weights_only=True)
+    return dict(tensors({"model": state["model"], "optimizer": state["last_optimizer_state"]}))
+
+
+def check_same(got, want):
+    assert got.keys() == want.keys()
+    for place, value in want.items():
+        equal = torch.equal if isinstance(value, torch.Tensor) else lambda a, b: a == b
+        assert equal(got[place], value), place
+
+
+@pytest.fixture(scope="module")
+def unbroken(stream_data, tmp_path_factory):
+    """The ends of uninterrupted trainings, and what they printed."""
+    ends = {}
+
+    def run(name):
+        if name not in ends:
+            folder = tmp_path_factory.mktemp(name)
+            done = train_streams(stream_data, folder, *EPOCHS, *AVERAGING[name])
+            ends[name] = end_of(folder), done.output
+        return ends[name]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("averaging", "stop"), [("nt", "in an epoch"), ("nt", "between epochs"), ("et", "in an epoch")]
+)
+def test_resumed_is_unbroken(stop, averaging, unbroken, stream_data, tmp_path):
+    want, output = unbroken(averaging)
+    train_streams(stream_data, tmp_path, *AVERAGING[averaging], *STOPS[stop])
+    resumed = train_streams(stream_data, tmp_path, *AVERAGING[averaging], *EPOCHS)
+    assert "Loaded checkpoint" in resumed.output
+    check_same(end_of(tmp_path), want)
+    # else the cases would not tell whether the history survives
+    switched = {"nt": "from epoch 3 on", "et": "from epoch 2 on"}
+    assert f"averaging the weights {switched[averaging]}" in output
+
+
+@pytest.mark.slow
+def test_workers_and_buffers_do_not_change_the_order(unbroken, stream_data, tmp_path):
+    words = ["--num-workers", 2, "--data-buffer-size", 3]
+    train_streams(stream_data, tmp_path, *EPOCHS, *AVERAGING["et"], *words)
+    check_same(end_of(tmp_path), unbroken("et")[0])

@@ -1,0 +1,225 @@
+"""The AWD-LSTM: values, state, what each rate does in training, and nothing of it in evaluation."""
+
+import copy
+
+import pytest
+import torch
+
+from highrank_plugins.trunks import AWDLSTM, Rates
+from tests.trunks import plain
+
+RATES = {"dropout": 0.4, "dropouti": 0.4, "dropouth": 0.25, "dropoute": 0.3, "wdrop": 0.5,
+         "embed_noise": 0.15}  # fmt: skip
+WORDS, STEPS, STREAMS = 11, 6, 3
+
+
+def trunk(dtype=torch.float64, **rates):
+    torch.manual_seed(1)
+    made = AWDLSTM(WORDS, embed_dim=4, hidden_size=5, layers=3, last_hidden_size=7, **rates)
+    for parameter in made.parameters():  # away from the small initial values
+        torch.nn.init.normal_(parameter, std=0.7)
+    return made.to(dtype)
+
+
+@pytest.fixture
+def tokens():
+    generator = torch.Generator().manual_seed(2)
+    return torch.randint(WORDS, (STEPS, STREAMS), generator=generator)
+
+
+def seeded(model, tokens, seed=5):
+    torch.manual_seed(seed)
+    return model(tokens)
+
+
+@pytest.mark.parametrize("rates", [{}, RATES], ids=["no rates", "evaluation"])
+def test_it_is_the_equations(rates, tokens):
+    model = trunk(**rates).train(not rates)
+    out = model(tokens)
+    x = model.embed.weight.detach().numpy()[tokens]
+    for layer, (h, c) in zip(model.layers, out.state, strict=True):
+        zeros = x[0, :, :1] * 0 + [0.0] * layer.hidden_size
+        x, last_h, last_c = plain.lstm(x, zeros, zeros, plain.weights_of(layer))
+        torch.testing.assert_close(h[0], torch.from_numpy(last_h), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(c[0], torch.from_numpy(last_c), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(out.raw, torch.from_numpy(x), rtol=1e-12, atol=1e-12)
+    assert torch.equal(out.features, out.raw)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_state_carried_is_one_long_pass(training, tokens):
+    model = trunk().train(training)
+    whole = model(tokens)
+    first = model(tokens[:2])
+    state = [[h.detach(), c.detach()] for h, c in first.state]  # lists do as well
+    second = model(tokens[2:], state)
+    torch.testing.assert_close(torch.cat([first.features, second.features]), whole.features)
+    torch.testing.assert_close(second.state, whole.state)
+    torch.testing.assert_close(model(tokens, model.initial_state(STREAMS)), whole)
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_each_rate_acts_in_training_and_not_in_evaluation(name, tokens):
+    model = trunk(**{name: RATES[name]})
+    first, again, other = (seeded(model, tokens, seed).features for seed in (5, 5, 6))
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other)
+
+    evaluated = [seeded(model.eval(), tokens, seed).features for seed in (5, 6)]
+    assert torch.equal(*evaluated)
+    assert torch.equal(evaluated[0], trunk().eval()(tokens).features)
+
+
+def test_rates_can_be_taken_off(tokens):
+    model = trunk(**RATES)
+    model.rates = Rates()
+    assert torch.equal(seeded(model, tokens).features, trunk()(tokens).features)
+
+
+def inputs_and_outputs(model, tokens):
+    """What each layer reads and writes, and what the trunk returns."""
+    seen = []
+    for layer in model.layers:
+        layer.register_forward_hook(lambda _, args, out: seen.append((args[0], out[0])))
+    return seen, seeded(model, tokens)
+
+
+def assert_locked(after, before, kept=0.5):
+    """`after` is `before` [T, B, D] times one mask for all steps, of zeros and 1/kept."""
+    ratio = (after / before).round(decimals=9)
+    assert set(ratio.unique().tolist()) == {0.0, 1 / kept}
+    assert torch.equal(ratio, ratio[:1].expand_as(ratio))
+
+
+def test_the_last_dropout_is_on_features_alone_and_locked(tokens):
+    out = seeded(trunk(dropout=0.5), tokens)
+    assert torch.equal(out.raw, trunk()(tokens).raw)
+    assert_locked(out.features, out.raw)
+
+
+def test_dropout_between_layers_is_nowhere_else(tokens):
+    model = trunk(dropouth=0.5)
+    seen, out = inputs_and_outputs(model, tokens)
+    assert torch.equal(seen[0][0], model.embed.weight[tokens])
+    assert_locked(seen[1][0], seen[0][1])
+    assert_locked(seen[2][0], seen[1][1])
+    assert torch.equal(out.features, seen[2][1])
+
+
+def test_dropout_on_the_input_comes_after_noise(tokens):
+    model = trunk(dropouti=0.5, embed_noise=0.1)
+    seen, _ = inputs_and_outputs(model, tokens)
+    words, rows = seen[0][0], model.embed.weight[tokens]
+    kept = words != 0
+    assert torch.equal(kept, kept[:1].expand_as(kept))
+    assert not kept.all()
+    difference = words[kept] / 2 - rows[kept]
+    assert 0.05 < difference.std() < 0.2
+    assert torch.equal(seen[1][0], seen[0][1])
+
+
+def test_gradients_with_every_rate_on(tokens):
+    model = trunk(**RATES)
+    names = [name for name, _ in model.named_parameters()]
+
+    def features(*parameters):
+        torch.manual_seed(3)
+        values = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(model, values, (tokens[:3],))[::2]
+
+    values = [p.detach().clone().requires_grad_() for p in model.parameters()]
+    assert torch.autograd.gradcheck(features, values)
+
+
+def test_copies_and_checkpoints_are_the_model(tokens, tmp_path):
+    model = trunk(**RATES)
+    want = seeded(model, tokens).features
+    torch.save(model.state_dict(), tmp_path / "trunk.pt")
+    loaded = trunk(**RATES)
+    for parameter in loaded.parameters():
+        torch.nn.init.zeros_(parameter)
+    loaded.load_state_dict(torch.load(tmp_path / "trunk.pt", weights_only=True))
+    for other in (copy.deepcopy(model), loaded, model.float().double()):
+        assert torch.allclose(seeded(other, tokens).features, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_copy_learns_alone(tokens):
+    model = trunk(**RATES)
+    want = seeded(model, tokens).features
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter += 1
+    assert not torch.allclose(seeded(other, tokens).features, want)
+    assert torch.equal(seeded(model, tokens).features, want)
+
+
+def test_names_of_parameters_are_public():
+    names = [name for name, _ in trunk().named_parameters()]
+    own = ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
+    assert names == ["embed.weight", *(f"layers.{i}.{name}" for i in range(3) for name in own)]
+    assert list(trunk().state_dict()) == names
+
+
+def test_sizes():
+    shapes = {name: tuple(p.shape) for name, p in trunk().named_parameters()}
+    assert shapes["layers.0.weight_ih_l0"] == (20, 4)
+    assert shapes["layers.1.weight_hh_l0"] == (20, 5)
+    assert shapes["layers.2.weight_ih_l0"] == (28, 5)
+    assert shapes["layers.2.weight_hh_l0"] == (28, 7)
+    assert trunk().feature_dim == 7
+    assert AWDLSTM(9, embed_dim=6, hidden_size=5).feature_dim == 6
+    assert [lstm.hidden_size for lstm in AWDLSTM(9, 6, 5, layers=1).layers] == [6]
+
+
+def test_half_precision_keeps_its_type(tokens):
+    out = trunk(torch.bfloat16, **RATES)(tokens)
+    assert out.features.dtype == out.state[0][0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"embed_dim": 0}, "embed_dim must be at least 1, got 0"),
+        ({"layers": 0}, "layers must be at least 1, got 0"),
+        ({"last_hidden_size": 0}, "last_hidden_size must be at least 1"),
+        ({"wdrop": 1.0}, r"wdrop must lie in \[0, 1\), got 1.0"),
+        ({"dropouti": -0.1}, r"dropouti must lie in \[0, 1\)"),
+        ({"dropoute": float("nan")}, "dropoute .*nan"),
+        ({"embed_noise": -1.0}, "embed_noise must not be negative"),
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        AWDLSTM(WORDS, **options)
+
+
+def test_an_unknown_rate_is_refused():
+    with pytest.raises(TypeError, match="dropoutl"):
+        AWDLSTM(WORDS, dropoutl=0.3)
+
+
+def test_tokens_and_states_that_do_not_fit_are_refused(tokens):
+    model = trunk()
+    with pytest.raises(ValueError, match=r"tokens: expected \[T, B\].*got \[0, 3\]"):
+        model(tokens[:0])
+    with pytest.raises(ValueError, match="state: expected 3 layers, got 2"):
+        model(tokens, model.initial_state(STREAMS)[:2])
+    with pytest.raises(RuntimeError, match=r"Expected hidden\[0\] size \(1, 3, 5\)"):
+        model(tokens, model.initial_state(STREAMS + 1))
+
+
+@pytest.mark.gpu
+def test_cuda_gives_the_same_and_gradients_in_evaluation(tokens):
+    model = trunk(torch.float32, **RATES).eval()
+    want = model(tokens).features
+    want.sum().backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    got = model.cuda()(tokens.cuda()).features
+    got.sum().backward()
+    torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-5)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad.cpu(), gradient, rtol=1e-3, atol=1e-4)
+    assert not torch.equal(*(seeded(model.train(), tokens.cuda(), s).features for s in (5, 6)))

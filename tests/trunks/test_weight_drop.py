@@ -1,0 +1,128 @@
+"""DropConnect: the recurrent matrix is masked in training and nowhere else."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn.functional import dropout
+
+from highrank_plugins.trunks.locked import add_noise, embed_words, locked_dropout
+from highrank_plugins.trunks.weight_drop import WeightDropLSTM
+from tests.trunks import plain
+
+P, SEED = 0.5, 9
+
+
+@pytest.fixture
+def layer():
+    torch.manual_seed(0)
+    return WeightDropLSTM(4, 6).double()
+
+
+@pytest.fixture
+def inputs():
+    torch.manual_seed(1)
+    state = (torch.randn(1, 3, 6).double(), torch.randn(1, 3, 6).double())
+    return torch.randn(5, 3, 4).double(), state
+
+
+def dropped(layer):
+    """The recurrent matrix as the next forward pass after `SEED` will see it."""
+    torch.manual_seed(SEED)
+    return dropout(layer.weight_hh_l0, P)
+
+
+def run(layer, x, state):
+    torch.manual_seed(SEED)
+    return layer(x, state, P)
+
+
+def test_training_uses_the_dropped_matrix_at_every_step(layer, inputs):
+    x, (h, c) = inputs
+    mask = dropped(layer)
+    assert 0 < (mask == 0).sum() < mask.numel()
+    weights = plain.weights_of(layer, recurrent=mask)
+    want = plain.lstm(x.numpy(), h[0].numpy(), c[0].numpy(), weights)
+    out, (last_h, last_c) = run(layer, *inputs)
+    for got, expected in zip((out, last_h[0], last_c[0]), want, strict=True):
+        torch.testing.assert_close(got, torch.from_numpy(expected), rtol=1e-12, atol=1e-12)
+
+
+def test_entries_that_are_dropped_get_no_gradient(layer, inputs):
+    out, _ = run(layer, *inputs)
+    out.square().sum().backward()
+    assert torch.equal(layer.weight_hh_l0.grad == 0, dropped(layer) == 0)
+    assert all(p.grad.abs().sum() > 0 for p in layer.parameters())
+
+
+def test_evaluation_is_torchs_lstm_bit_for_bit(layer, inputs):
+    stock = torch.nn.LSTM(4, 6).double()
+    stock.load_state_dict(layer.state_dict())
+    want, want_state = stock(*inputs)
+    got, state = layer.eval()(*inputs, P)
+    assert torch.equal(got, want)
+    assert all(map(torch.equal, state, want_state))
+
+
+def test_every_pass_draws_a_new_mask(layer, inputs):
+    torch.manual_seed(SEED)
+    first, second = layer(*inputs, P)[0], layer(*inputs, P)[0]
+    assert not torch.allclose(first, second)
+
+
+CHANGES = {
+    "deepcopy": copy.deepcopy,
+    "float and back": lambda layer: copy.deepcopy(layer).float().double(),
+    "load": lambda layer: _loaded(layer),
+    "after evaluation": lambda layer: copy.deepcopy(layer).eval().train(),
+}
+
+
+def _loaded(layer):
+    other = WeightDropLSTM(4, 6).double()
+    other.load_state_dict(layer.state_dict())
+    return other
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_it_stays_active_and_follows_its_own_weights(change, layer, inputs):
+    layer = CHANGES[change](layer.float().double())  # what float32 can hold
+    with torch.no_grad():
+        layer.weight_hh_l0 *= -2
+    x, (h, c) = inputs
+    weights = plain.weights_of(layer, recurrent=dropped(layer))
+    want, _, _ = plain.lstm(x.numpy(), h[0].numpy(), c[0].numpy(), weights)
+    torch.testing.assert_close(run(layer, *inputs)[0], torch.from_numpy(want))
+
+
+def test_a_locked_mask_is_one_for_all_steps():
+    x = torch.ones(7, 3, 50)
+    torch.manual_seed(0)
+    y = locked_dropout(x, 0.25)
+    assert set(y.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
+    assert torch.equal(y, y[:1].expand_as(y))
+    assert not torch.equal(y[:, 0], y[:, 1])
+    assert (y == 0).float().mean() == pytest.approx(0.25, abs=0.1)
+    assert locked_dropout(x, 0.0) is x
+
+
+def test_a_word_is_dropped_everywhere_or_nowhere():
+    weight = torch.randn(200, 4, requires_grad=True)
+    tokens = torch.randint(200, (30, 20))
+    torch.manual_seed(0)
+    rows = embed_words(weight, tokens, 0.5)
+    torch.manual_seed(0)
+    masked = weight * torch.empty(200, 1).bernoulli_(0.5) * 2
+    assert torch.equal(rows, masked[tokens])
+    rows.sum().backward()
+    is_dropped = (masked == 0).all(1)
+    assert 60 < is_dropped.sum() < 140
+    assert (weight.grad[is_dropped] == 0).all()
+    assert torch.equal(embed_words(weight, tokens, 0.0), weight[tokens])
+
+
+def test_noise_has_the_standard_deviation_asked_for():
+    torch.manual_seed(0)
+    noise = add_noise(torch.ones(100, 100), 0.3) - 1
+    assert noise.std() == pytest.approx(0.3, abs=0.01)
+    assert noise.mean() == pytest.approx(0.0, abs=0.01)
