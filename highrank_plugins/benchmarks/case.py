@@ -10,6 +10,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from ..experiments.nearest import did_you_mean
+from ..losses.plan import REDUCTIONS
 
 PRESETS = Path(__file__).with_name("presets.yaml")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -137,6 +138,8 @@ def changed(case: Case, changes: dict[str, Any]) -> Case:
             f"--dtype {new.dtype} does not exist{did_you_mean(new.dtype, DTYPES)}; "
             f"known: {', '.join(DTYPES)}"
         )
+    if isinstance(new, LossCase) and new.reduction not in REDUCTIONS:
+        raise CaseError(f"--reduction {new.reduction} does not exist; known: sum, none")
     for field in fields(new):
         value = getattr(new, field.name)
         if isinstance(value, int) and not isinstance(value, bool):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .case import CaseError, LossCase
-from .process import ContenderFailed, peak
+from .case import LossCase
+from .process import ContenderFailed, OutOfMemory, peak
 
 STEP = 64  # tokens; finer differences are noise
 MOST = 2**17
@@ -15,18 +15,18 @@ def largest_batch(case: LossCase, contender: str, limit: int, threads: int) -> L
     """`case` with as many tokens, a multiple of 64, as keep the peak within `limit` bytes.
 
     Raises:
-        CaseError: not even 64 tokens fit.
+        ContenderFailed: not even 64 tokens fit, or something else went wrong.
     """
 
     def fits(steps: int) -> bool:
         try:
             memory = peak("loss", replace(case, tokens=steps * STEP), contender, threads)
-        except ContenderFailed:
+        except OutOfMemory:
             return False
         return memory is not None and memory <= limit
 
     if not fits(1):
-        raise CaseError(
+        raise ContenderFailed(
             f"--within: {limit // 2**20} MiB do not hold {STEP} tokens of {contender}; raise it"
         )
     good, bad = 1, 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import asdict
@@ -14,6 +15,10 @@ from .rows import Row, row
 
 class ContenderFailed(RuntimeError):
     """The process of a measurement died; the message is its last line."""
+
+
+class OutOfMemory(ContenderFailed):
+    """It died of that, by an exception or by the system's hand."""
 
 
 def measure(
@@ -55,5 +60,9 @@ def _ask(
     )  # fmt: skip
     if child.returncode:
         last = child.stderr.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
-        raise ContenderFailed(last[0])
-    return json.loads(child.stdout.splitlines()[-1])
+        killed = child.returncode == -signal.SIGKILL
+        raise (OutOfMemory if killed or "memory" in last[0] else ContenderFailed)(last[0])
+    try:
+        return json.loads(child.stdout.splitlines()[-1])
+    except (IndexError, json.JSONDecodeError):
+        raise ContenderFailed(f"it printed no result but {child.stdout[:80]!r}") from None

@@ -54,6 +54,8 @@ def check_outputs(csv: Path | None, plot: Path | None) -> None:
     for option, path in (("--csv", csv), ("--plot", plot)):
         if path is not None and not path.resolve().parent.is_dir():
             raise CaseError(f"{option} {path}: there is no folder {path.parent}")
+        if path is not None and path.is_dir():
+            raise CaseError(f"{option} {path}: that is a folder, name a file")
     if plot is None:
         return
     if find_spec("matplotlib") is None:

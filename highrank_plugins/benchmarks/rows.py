@@ -76,11 +76,15 @@ def read_csv(path: Path) -> list[Row]:
     """What `write_csv` wrote.
 
     Raises:
-        ValueError: a column is missing or holds no number.
+        ValueError: no such file, a column is missing or holds no number; names the file.
     """
     adapter = TypeAdapter(Row)
     with path.open(newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
+        reader = csv.DictReader(file)
+        missing = {field.name for field in fields(Row)} - set(reader.fieldnames or ())
+        if missing:
+            raise ValueError(f"{path}: no file of --csv, it lacks {', '.join(sorted(missing))}")
+        lines = list(reader)
     return [
         adapter.validate_python({**line, "memory": line.get("memory") or None}) for line in lines
     ]

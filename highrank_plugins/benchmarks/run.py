@@ -32,8 +32,10 @@ def run_losses(
     plot: Path | None,
     *,
     echo: Echo,
-) -> None:
+) -> int:
     """Measure every case with every contender that can do it; print a table.
+
+    Returns how many contenders failed.
 
     Args:
         changes: values that replace those of the presets.
@@ -47,6 +49,7 @@ def run_losses(
     check_contenders(contenders)
     cases = _grid_cases(_cases("loss", names, changes), grid)
     rows: list[Row] = []
+    failed = 0
     for name, case in cases.items():
         assert isinstance(case, LossCase)
         for contender in contenders:
@@ -54,17 +57,21 @@ def run_losses(
             if reason is not None:
                 echo(f"{name}: {contender} left out ({reason})")
                 continue
-            sized = case
-            if within is not None:
-                sized = largest_batch(case, contender, within * 2**20, threads)
-            _add(rows, "loss", name, sized, contender, "floor", repeats, threads, echo)
+            try:
+                sized = case
+                if within is not None:
+                    sized = largest_batch(case, contender, within * 2**20, threads)
+                rows.append(measure("loss", name, sized, contender, "floor", repeats, threads))
+            except ContenderFailed as error:
+                failed += _say_failed(name, contender, error, echo)
+                continue
+            _keep(rows, csv, echo)
     _show(rows, echo)
-    if csv is not None:
-        write_csv(rows, csv)
     if plot is not None:
         label = next(iter(grid), "tokens")
         sizes = {name: getattr(case, label) for name, case in cases.items()}
         write_plot(rows, sizes, label, plot)
+    return failed
 
 
 def run_models(
@@ -77,22 +84,31 @@ def run_models(
     csv: Path | None,
     *,
     echo: Echo,
-) -> None:
+) -> int:
     """Measure training steps or beam search of each contender; print a table.
+
+    Returns how many contenders failed.
 
     Raises:
         CaseError: a preset that does not exist.
     """
     check_device(changes["device"])
     check_outputs(csv, None)
+    if any(not contender.strip() for contender in contenders or ()):
+        raise CaseError("--contender: expected an arch, and options of it after a space")
     rows: list[Row] = []
+    failed = 0
     for name, case in _cases(kind, names, changes).items():
         assert isinstance(case, ModelCase)
         for contender in contenders or case.contenders:
-            _add(rows, kind, name, case, contender, case.baseline, repeats, threads, echo)
+            try:
+                rows.append(measure(kind, name, case, contender, case.baseline, repeats, threads))
+            except ContenderFailed as error:
+                failed += _say_failed(name, contender, error, echo)
+                continue
+            _keep(rows, csv, echo)
     _show(rows, echo)
-    if csv is not None:
-        write_csv(rows, csv)
+    return failed
 
 
 def check_device(device: str) -> None:
@@ -130,23 +146,15 @@ def _grid_cases(cases: dict[str, Case], grid: dict[str, list[int]]) -> dict[str,
     return result
 
 
-def _add(
-    rows: list[Row],
-    kind: str,
-    name: str,
-    case: Case,
-    contender: str,
-    baseline: str,
-    repeats: int,
-    threads: int,
-    echo: Echo,
-) -> None:
-    try:
-        found = measure(kind, name, case, contender, baseline, repeats, threads)
-    except ContenderFailed as error:
-        echo(f"{name}: {contender} failed: {error}")
-        return
-    echo(
-        f"{name}: {contender} {found.milliseconds:,.1f} ms, {found.over_baseline:.2f} × {baseline}"
-    )
-    rows.append(found)
+def _keep(rows: list[Row], csv: Path | None, echo: Echo) -> None:
+    """Say what the last one took, and write the file at once: the next may take an hour."""
+    last = rows[-1]
+    time = f"{last.milliseconds:,.1f} ms, {last.over_baseline:.2f} × {last.baseline}"
+    echo(f"{last.case}: {last.contender} {time}")
+    if csv is not None:
+        write_csv(rows, csv)
+
+
+def _say_failed(name: str, contender: str, error: ContenderFailed, echo: Echo) -> int:
+    echo(f"{name}: {contender} failed: {error}")
+    return 1

@@ -53,6 +53,8 @@ def _mos(head: Any, features: Tensor) -> Tensor:
 
 def _mixtape(head: Any, features: Tensor) -> Tensor:
     contexts = _contexts(head, features)
+    if head.components == 1:  # no gates
+        return head.pointwise(F.linear(contexts[:, 0], head.weight, head.bias)).log_softmax(-1)
     shared = head.gate_shared(features)
     hidden = torch.tanh(head.gate_hidden(features)).view(len(features), -1, head.gate_dim)
     own = torch.einsum("nkg,sg->nsk", hidden, head.gate_embed) + shared.unsqueeze(1)

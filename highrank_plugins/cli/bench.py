@@ -54,10 +54,13 @@ def loss(
     changes = {"reduction": reduction, "dtype": dtype, "device": device}
     grid = {"tokens": tokens, "components": components, "classes": classes}
     with user_errors():
-        run_losses(
-            preset, impl.split(","), changes, _grid(grid), within, repeats, threads, csv, plot,
+        contenders = [name.strip() for name in impl.split(",")]
+        failed = run_losses(
+            preset, contenders, changes, _grid(grid), within, repeats, threads, csv, plot,
             echo=typer.echo,
         )  # fmt: skip
+    if failed:
+        raise typer.Exit(1)
 
 
 @bench.command("train")
@@ -118,7 +121,11 @@ def _models(
 
     changes: dict[str, Any] = {"dtype": dtype, "device": device}
     with user_errors():
-        run_models(kind, names, contenders, changes, repeats, threads, csv, echo=typer.echo)
+        failed = run_models(
+            kind, names, contenders, changes, repeats, threads, csv, echo=typer.echo
+        )
+    if failed:
+        raise typer.Exit(1)
 
 
 def _grid(given: dict[str, str | None]) -> dict[str, list[int]]:

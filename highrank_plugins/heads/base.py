@@ -225,7 +225,7 @@ class Head(nn.Module):
                 f"features: expected size {self.feature_dim} (feature_dim) in the last dimension, "
                 f"got shape {tuple(features.shape)}"
             )
-        check_dtype(features, self.weight)
+        check_dtype(features, self.named_parameters())
         return features.reshape(-1, self.feature_dim)
 
     def apply_pointwise(self, logits: Tensor, tensors: dict[str, Tensor]) -> Tensor:

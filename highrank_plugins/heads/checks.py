@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -10,20 +11,25 @@ from torch import Tensor
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def check_dtype(features: Tensor, weight: Tensor) -> None:
+def check_dtype(features: Tensor, parameters: Iterable[tuple[str, Tensor]]) -> None:
     """Features must be floating, and of the parameters' dtype unless autocast chooses it.
 
+    Args:
+        parameters: by name; those of pointwise functions may have a dtype of their own.
     Raises:
         ValueError: names both dtypes.
     """
     if features.dtype not in FLOATS:
         known = ", ".join(str(dtype) for dtype in FLOATS)
         raise ValueError(f"features: expected one of {known}, got {features.dtype}")
-    if features.dtype != weight.dtype and not torch.is_autocast_enabled(features.device.type):
-        raise ValueError(
-            f"features are {features.dtype}, the parameters {weight.dtype}: convert one of them, "
-            "or run under torch.autocast"
-        )
+    if torch.is_autocast_enabled(features.device.type):
+        return
+    for name, parameter in parameters:
+        if parameter.dtype != features.dtype and not name.startswith("pointwise."):
+            raise ValueError(
+                f"features are {features.dtype}, the parameter {name} is {parameter.dtype}: "
+                "convert one of them, or run under torch.autocast"
+            )
 
 
 def integer(name: str, value: int, least: int = 1) -> int:

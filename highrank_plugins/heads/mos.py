@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
@@ -34,7 +35,9 @@ class MixtureOfSoftmaxes(PriorMixture):
     ) -> Tensor:
         log_prior = self.log_prior(features, tensors)
         values = self._values(features, tensors, draws)
-        return (log_prior.unsqueeze(-1) + values.log_softmax(-1)).logsumexp(1)
+        # a class ruled out by a bias of −∞ would have NaN as the gradient of its log-sum-exp
+        parts = values.log_softmax(-1).clamp_min(torch.finfo(values.dtype).min)
+        return (log_prior.unsqueeze(-1) + parts).logsumexp(1)
 
     def chunk_nll(
         self,

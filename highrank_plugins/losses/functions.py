@@ -136,6 +136,7 @@ class _TokenLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, batch: Batch, *inputs: Tensor) -> tuple[Tensor, ...]:
+        batch.plan = batch.plan.with_own_copies()  # the caller may fill its buffers anew
         ctx.batch = batch
         ctx.save_for_backward(*inputs)
         loss, nll, correct = batch.values(*inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -90,6 +90,11 @@ class LossPlan:
     def on_target(self) -> float:
         """1 − ε − ε_i, the factor of −log P_target."""
         return 1 - self.label_smoothing - self.every_class
+
+    def with_own_copies(self) -> LossPlan:
+        """The same with targets and weights that nobody else can change."""
+        weight = None if self.weight is None else self.weight.clone()
+        return replace(self, target=self.target.clone(), weight=weight)
 
     def combine(self, nll: Tensor, smooth_sum: Tensor | None, start: int, stop: int) -> Tensor:
         """Weighted, smoothed loss [n] of the tokens start..stop−1; 0 where ignored."""

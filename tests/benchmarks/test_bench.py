@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from highrank_plugins.benchmarks.case import CaseError, LossCase, presets
+from highrank_plugins.benchmarks.case import LossCase, presets
 from highrank_plugins.benchmarks.fit import largest_batch
-from highrank_plugins.benchmarks.process import measure
+from highrank_plugins.benchmarks.process import ContenderFailed, measure
 from highrank_plugins.benchmarks.report import table
 from highrank_plugins.benchmarks.rows import row
 
@@ -58,6 +58,9 @@ def test_models(kind):
     (["loss", "--tokens", "0"], "--tokens must be at least 1"),
     (["loss", "--dtype", "float23"], "did you mean 'float32'"),
     (["train", "--device", "cuda:99"], "--device cuda:99"),
+    (["loss", "--reduction", "mean"], "--reduction mean"),
+    (["loss", "--csv", "/tmp"], "--csv /tmp: that is a folder"),
+    (["train", "--contender", " "], "--contender: expected an arch"),
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
 ])  # fmt: skip
 def test_bad_input(words, message):
@@ -80,7 +83,7 @@ def test_largest_batch():
     limit = 64 * 2**20
     case = largest_batch(SMALL, "usual", limit, 1)
     assert case.tokens > 1000
-    with pytest.raises(CaseError, match="--within"):
+    with pytest.raises(ContenderFailed, match="--within"):
         largest_batch(SMALL, "usual", 1000, 1)
 
 
@@ -96,4 +99,12 @@ def test_table_compares_by_the_baseline_of_each_process():
 def test_csv_of_something_else(tmp_path):
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     done = bench("table", tmp_path / "x.csv")
-    assert done.returncode == 2 and "milliseconds" in done.stderr
+    assert done.returncode == 2 and "x.csv" in done.stderr and "milliseconds" in done.stderr
+
+
+def test_a_failed_contender_is_named_and_the_others_are_kept(tmp_path):
+    done = bench("loss", "--preset", "softmax_ptb", "--tokens", 8, "--classes", 50, "--repeats", 1,
+                 "--impl", "fused,triton", "--threads", 1, "--csv", tmp_path / "x.csv",
+                 "--device", "cpu")  # fmt: skip
+    assert done.returncode == 1 and "triton failed: " in done.stdout
+    assert "fused" in (tmp_path / "x.csv").read_text()

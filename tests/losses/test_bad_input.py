@@ -49,6 +49,13 @@ def test_message(changed, words):
             assert word in str(error.value)
 
 
+def test_parameters_of_different_dtypes():
+    head = STRUCTURES[3].build(classes=CLASSES)
+    head.gate_hidden.float()
+    with pytest.raises(ValueError, match=r"the parameter gate_hidden.weight is torch.float32"):
+        head(make_features(3))
+
+
 def test_the_message_about_memory_says_how_much_is_needed():
     for case in STRUCTURES:
         with pytest.raises(ValueError, match="memory") as error:

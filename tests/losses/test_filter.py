@@ -63,3 +63,27 @@ def test_exact_levels_refuse(impl):
     head, features = peaked(STRUCTURES[0])
     with pytest.raises(ValueError, match=r"filter_gradients: level .* fused or triton"):
         head.nll(features, TARGET, impl=impl, filter_gradients=True)
+
+
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_what_is_not_finite_shows(case):
+    """float16 overflow times 128 is found and undone; NaN stays NaN."""
+    head, features = peaked(case, torch.float16)
+    options = {"impl": "fused", "reduction": "sum", "weight": torch.full((TOKENS,), 1e3)}
+    want = run(head, features, TARGET, **options)
+    got = run(head, features, TARGET, filter_gradients=True, **options)
+    torch.testing.assert_close(got.gradients, want.gradients, rtol=1e-2, atol=1e-2 * 1e3)
+    assert got.gradients["weight"].norm() > 0.9 * want.gradients["weight"].norm() > 0
+    broken = torch.full_like(features, torch.nan).detach().requires_grad_()
+    got = run(head, broken, TARGET, filter_gradients=True, impl="fused", reduction="sum")
+    assert got.gradients["weight"].isnan().any()
+
+
+@pytest.mark.parametrize("frequent", [0, 9])
+def test_nothing_to_filter(frequent):
+    head = STRUCTURES[3].build(classes=9, frequent=frequent)
+    for tokens in (0, 3):
+        features = make_features(tokens).requires_grad_()
+        got = run(head, features, TARGET[:tokens], impl="fused", reduction="sum",
+                  filter_gradients=True)  # fmt: skip
+        assert got.gradients["features"].shape == features.shape

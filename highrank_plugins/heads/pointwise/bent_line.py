@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -10,13 +9,12 @@ from .base import Evaluate, Pullback
 
 
 def bent_line(c: float, k: float) -> Evaluate:
-    """f(z) = k z − (k − 1) q with q = c + log(1 + e^(z−c)) = z − log σ(z − c), and its slope
-    k − (k − 1) σ(z − c), from one exponential of each logit and one of its log σ."""
+    """f(z) = z + (k − 1) log σ(z − c), which is GSS, and its slope k − (k − 1) σ(z − c): one log σ
+    of each logit and one exponential of that."""
 
     def evaluate(z: Tensor) -> tuple[Tensor, Pullback]:
         log_gate = F.logsigmoid(z.sub(c) if c else z)
-        bend = torch.sub(z, log_gate)
-        values = z.mul_(k).sub_(bend, alpha=k - 1)
+        values = z.add_(log_gate, alpha=k - 1)
         gate = log_gate.exp_()
 
         def pullback(grad: Tensor) -> Tensor:

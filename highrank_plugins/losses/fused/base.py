@@ -172,10 +172,15 @@ def kept_columns(grad: Tensor) -> Tensor:
     What is left out is at most ε times the largest entry, with ε the resolution of the dtype
     (2^-23 for float32, 2^-7 for bfloat16): beside that entry it would be rounded away. So the
     gradient of a row of the vocabulary matrix is off by at most ε g Σ_n |h_n|, that of a context
-    by at most ε g Σ_x |w_x|, g being the largest entry of the chunk.
+    by at most ε g Σ_x |w_x|, g being the largest entry of the chunk. Everything is kept where an
+    entry is infinite or NaN, so that it shows.
     """
+    if grad.numel() == 0:
+        return torch.arange(grad.size(1), device=grad.device)
     largest = grad.abs().amax(0)
-    return (largest > torch.finfo(grad.dtype).eps * largest.max()).nonzero().squeeze(-1)
+    top = largest.max()
+    matters = (largest > torch.finfo(grad.dtype).eps * top) | ~top.isfinite()
+    return matters.nonzero().squeeze(-1)
 
 
 def rows_times(rows: Tensor, factor: Tensor | None) -> Tensor:

@@ -1,0 +1,25 @@
+"""A caller may fill its buffers anew between the loss and its gradient."""
+
+import pytest
+import torch
+
+from tests.heads.cases import STRUCTURES, make_features
+from tests.losses.levels import CLASSES, TARGET, TOKENS, WEIGHT
+
+
+@pytest.mark.parametrize("impl", ["chunked", "fused"])
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_targets_and_weights_are_those_of_the_call(case, reduction, impl):
+    head, gradients = case.build(classes=CLASSES), []
+    for reuse in (False, True):
+        head.zero_grad()
+        target, weight = TARGET.clone(), WEIGHT.clone()
+        options = {"weight": weight, "reduction": reduction, "impl": impl}
+        loss = head.nll(make_features(TOKENS), target, **options).loss
+        if reuse:
+            target.fill_(1)
+            weight.fill_(9.0)
+        loss.sum().backward()
+        gradients.append({name: p.grad.clone() for name, p in head.named_parameters()})
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
