@@ -9,9 +9,17 @@ from highrank_plugins.cli.user_error import user_errors
 
 bench = typer.Typer(no_args_is_help=True, help="Time and memory of losses, training, translation.")
 
-Preset = Annotated[
-    list[str], typer.Option("--preset", help="Case or group of benchmarks/presets.yaml.")
-]
+
+def _preset(default: str) -> Any:
+    """Option --preset, which may be given again."""
+    text = "Case or group of benchmarks/presets.yaml; may be given again."
+    return typer.Option(
+        "--preset", help=text, default_factory=lambda: [default], show_default=default
+    )
+
+
+LossPreset = Annotated[list[str], _preset("mos_ptb")]
+ModelPreset = Annotated[list[str], _preset("ui_strings_en_de")]
 Repeats = Annotated[int, typer.Option(min=1, help="Timed repetitions, in turns with the baseline.")]
 Threads = Annotated[int, typer.Option(min=0, help="CPU threads of torch; 0: its own choice.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
@@ -25,7 +33,7 @@ Sizes = Annotated[
 
 @bench.command("loss")
 def loss(
-    preset: Preset = ["mos_ptb"],  # noqa: B006  (typer copies it)
+    preset: LossPreset,
     impl: Annotated[
         str,
         typer.Option(
@@ -63,9 +71,9 @@ def loss(
         raise typer.Exit(1)
 
 
-@bench.command("train")
-def train(
-    preset: Preset = ["ui_strings_en_de"],  # noqa: B006
+def models(
+    context: typer.Context,
+    preset: ModelPreset,
     contender: Annotated[
         list[str] | None,
         typer.Option(help="Arch and its options, in quotes; instead of the preset's."),
@@ -76,25 +84,21 @@ def train(
     threads: Threads = 0,
     csv: Csv = None,
 ) -> None:
-    """Whole training steps against the stock Transformer's."""
-    _models("train", preset, contender, dtype, device, repeats, threads, csv)
+    """What `bench train` and `bench generate` share: all but the step that is measured."""
+    from highrank_plugins.benchmarks.run import run_models
+
+    kind = str(context.info_name)
+    changes = {"dtype": dtype, "device": device}
+    with user_errors():
+        failed = run_models(
+            kind, preset, contender, changes, repeats, threads, csv, echo=typer.echo
+        )
+    if failed:
+        raise typer.Exit(1)
 
 
-@bench.command("generate")
-def generate(
-    preset: Preset = ["ui_strings_en_de"],  # noqa: B006
-    contender: Annotated[
-        list[str] | None,
-        typer.Option(help="Arch and its options, in quotes; instead of the preset's."),
-    ] = None,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
-    repeats: Repeats = 5,
-    threads: Threads = 0,
-    csv: Csv = None,
-) -> None:
-    """Beam search of a batch against the stock Transformer's."""
-    _models("generate", preset, contender, dtype, device, repeats, threads, csv)
+bench.command("train", help="Whole training steps against the stock Transformer's.")(models)
+bench.command("generate", help="Beam search of a batch against the stock Transformer's.")(models)
 
 
 @bench.command("table")
@@ -105,27 +109,6 @@ def table(csv: Annotated[list[Path], typer.Argument(help="CSV files of --csv.")]
 
     with user_errors():
         typer.echo(as_table([row for path in csv for row in read_csv(path)]), nl=False)
-
-
-def _models(
-    kind: str,
-    names: list[str],
-    contenders: list[str] | None,
-    dtype: str,
-    device: str,
-    repeats: int,
-    threads: int,
-    csv: Path | None,
-) -> None:
-    from highrank_plugins.benchmarks.run import run_models
-
-    changes: dict[str, Any] = {"dtype": dtype, "device": device}
-    with user_errors():
-        failed = run_models(
-            kind, names, contenders, changes, repeats, threads, csv, echo=typer.echo
-        )
-    if failed:
-        raise typer.Exit(1)
 
 
 def _grid(given: dict[str, str | None]) -> dict[str, list[int]]:

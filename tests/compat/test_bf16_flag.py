@@ -4,7 +4,7 @@ import pytest
 import torch
 from fairseq import options
 
-import highrank_plugins.compat.bf16_flag  # noqa: F401
+import highrank_plugins.compat.bf16_flag  # noqa: F401  (applies it)
 from tests.compat.conftest import config, run_training, translation_options
 
 

@@ -17,9 +17,12 @@ EVENTS = ("begin_epoch", "before_validation", "after_epoch", "before_save")
 def told(monkeypatch):
     """What the optimizer was told, in order; "task" where the task was."""
     seen = []
+
+    def listener(event):
+        return lambda self, *details: seen.append((event, *details))
+
     for event in EVENTS:
-        listen = lambda self, *details, event=event: seen.append((event, *details))  # noqa: E731
-        monkeypatch.setattr(Adam, event, listen, raising=False)
+        monkeypatch.setattr(Adam, event, listener(event), raising=False)
     monkeypatch.setattr(
         TranslationTask, "before_save", lambda self: seen.append(("task",)), raising=False
     )

@@ -54,6 +54,9 @@ class FusedLoss:
         self.plan, self.sums, self.compute = plan, sums, compute
         self.wide = torch.float64 if compute == torch.float64 else torch.float32
         self.stored = compute if self.kernels else self.wide  # dtype of chunks
+        self.weight = tensors["weight"].to(compute)
+        bias = tensors.get("bias")
+        self.bias = None if bias is None else bias.to(self.stored)
         prefix = "pointwise."
         own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
         own_sums = {n.removeprefix(prefix): t for n, t in sums.items() if n.startswith(prefix)}

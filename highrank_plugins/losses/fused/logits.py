@@ -28,9 +28,6 @@ class FusedLogits(OneSoftmax):
         compute: torch.dtype,
     ) -> None:
         super().__init__(plan, tensors, sums, compute)
-        self.weight = tensors["weight"].to(compute)
-        bias = tensors.get("bias")
-        self.bias = None if bias is None else bias.to(self.stored)
         identity = plan.head.pointwise.is_identity
         self.folds_constant = plan.smooth and identity and not self.factor_first
         if self.folds_constant:

@@ -35,7 +35,7 @@ class FusedMixtape(OneSoftmax):
         super().__init__(plan, tensors, sums, compute)
         common = len(tensors.get("gate_embed", ()))
         split = [common, plan.head.num_classes - common]
-        self.frequent, self.rare = tensors["weight"].to(compute).split(split)
+        self.frequent, self.rare = self.weight.split(split)
         if "weight" in sums:
             frequent, rare = sums["weight"].split(split)
             self.sums = {**sums, "frequent": frequent, "rare": rare}

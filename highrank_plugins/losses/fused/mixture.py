@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..plan import LossPlan
 from .base import FusedLoss, Scores
 from .scores import gather_scores
 from .softmax_pass import softmax_in_place
@@ -22,18 +21,6 @@ class FusedMixture(FusedLoss):
     r_k waits for the products. Label smoothing has weights w_x = ε_i + α 1[x = y] on −log P_x: with
     u_x = w_x / P_x and c_k = Σ_x P_kx u_x it is π_k P_kx (c_k − u_x), and −π_k c_k for log π_k.
     """
-
-    def __init__(
-        self,
-        plan: LossPlan,
-        tensors: dict[str, Tensor],
-        sums: dict[str, Tensor],
-        compute: torch.dtype,
-    ) -> None:
-        super().__init__(plan, tensors, sums, compute)
-        self.weight = tensors["weight"].to(compute)
-        bias = tensors.get("bias")
-        self.bias = None if bias is None else bias.to(self.stored)
 
     @classmethod
     def floats_per_token(cls, head: Any) -> int:
@@ -94,6 +81,8 @@ class FusedMixture(FusedLoss):
         `again` makes the logits of the block anew, for the rare block in which a probability
         underflows.
         """
+        if self.plan.smooth and logits.is_cuda:  # looking for underflow would wait for the device
+            return self._log_domain_pass(logits, log_prior, target, scale, factor, grad_prior)
         values, pullback = self.evaluate(logits)
         index = target.view(-1, 1, 1).expand(-1, values.size(1), 1)
         at_target = values.gather(-1, index).squeeze(-1)
@@ -107,9 +96,7 @@ class FusedMixture(FusedLoss):
         smooth_sum = None
         if self.plan.smooth and mixture is not None:
             if _underflows(mixture):
-                return self._log_domain_pass(
-                    again(), log_prior, target, scale, factor, grad_prior, hits
-                )
+                return self._log_domain_pass(again(), log_prior, target, scale, factor, grad_prior)
             smooth_sum = -mixture.log().sum(-1)
         if scale is not None:
             if mixture is None or not self.plan.smooth:
@@ -139,7 +126,6 @@ class FusedMixture(FusedLoss):
         scale: Tensor | None,
         factor: Tensor,
         grad_prior: Tensor,
-        hits: Tensor | None,
     ) -> Scores:
         """Label smoothing where probabilities underflow: q_kx = π_k P_kx / P_x by logarithms."""
         values, pullback = self.evaluate(logits)
@@ -149,6 +135,7 @@ class FusedMixture(FusedLoss):
         index = target.unsqueeze(-1)
         nll = -log_mixture.gather(-1, index).squeeze(-1)
         smooth_sum = -log_mixture.sum(-1)
+        hits = log_mixture.argmax(-1) == target if self.plan.accuracy else None
         if scale is not None:
             weight = torch.full_like(log_mixture, self.plan.every_class)
             weight.scatter_add_(-1, index, weight.new_full(index.shape, self.plan.on_target))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
+from torch import Tensor
 
 from .base import Scores
 
 
 def gather_scores(parts: Iterable[Scores]) -> Scores:
     """One after the other."""
-    parts = list(parts)
-    if len(parts) == 1:
-        return parts[0]
-    columns = (
-        None if column[0] is None else torch.cat([c for c in column if c is not None])
-        for column in zip(*parts, strict=True)
-    )
-    return Scores(*columns)  # type: ignore[arg-type]  # nll is never None
+    nll, smooth_sums, hits = zip(*parts, strict=True)
+    return Scores(torch.cat(nll), _joined(smooth_sums), _joined(hits))
+
+
+def _joined(columns: Sequence[Tensor | None]) -> Tensor | None:
+    """None where the parts have none."""
+    there = [column for column in columns if column is not None]
+    return torch.cat(there) if there else None
