@@ -12,18 +12,21 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "highrank_plugins"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# cli → benchmarks → experiments → collect → adapters → heads, trunks, analysis → losses
+# cli → benchmarks → experiments → collect → adapters → monitoring → analysis, evaluation
+#     → heads, trunks → losses
 ADAPTERS = {"models", "criterions", "tasks", "optim"}
 LEVELS = [
     {"losses"},
-    {"heads", "trunks", "analysis"},
+    {"heads", "trunks"},
+    {"analysis", "evaluation"},
+    {"monitoring"},
     ADAPTERS,
     {"collect"},
     {"experiments"},
     {"benchmarks"},
     {"cli"},
 ]
-PURE_TORCH = LEVELS[0] | LEVELS[1]
+PURE_TORCH = set().union(*LEVELS[: LEVELS.index(ADAPTERS)])
 
 
 def part_of(module: Path) -> str:

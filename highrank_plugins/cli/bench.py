@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from highrank_plugins.cli.number_lists import numbers
 from highrank_plugins.cli.user_error import user_errors
 
 bench = typer.Typer(no_args_is_help=True, help="Time and memory of losses, training, translation.")
@@ -117,12 +118,4 @@ def _grid(given: dict[str, str | None]) -> dict[str, list[int]]:
     Raises:
         ValueError: no number; names the option.
     """
-    grid = {}
-    for name, text in given.items():
-        if text is None:
-            continue
-        try:
-            grid[name] = [int(word) for word in text.split(",")]
-        except ValueError:
-            raise ValueError(f"--{name} {text}: expected numbers separated by commas") from None
-    return grid
+    return {n: numbers(f"--{n}", text, int) for n, text in given.items() if text is not None}

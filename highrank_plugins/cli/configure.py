@@ -19,7 +19,8 @@ def configure(
         typer.Option("--set", help="key=value (of train) or block.key=value; may be repeated."),
     ] = None,
 ) -> None:
-    """Resolve a configuration and check every option with fairseq; nothing to do if unchanged."""
+    """Resolve a configuration and check every option; nothing to do if unchanged."""
+    from highrank_plugins.cli.own_options import check_own_options
     from highrank_plugins.experiments import configuration
     from highrank_plugins.experiments.fairseq_options import check_options
     from highrank_plugins.experiments.record import write_text
@@ -30,6 +31,7 @@ def configure(
         settings = configuration.validate(tree)
         if output.is_file() and output.read_text(encoding="utf-8") == settings.text():
             return
+        check_own_options(settings, tree)
         check_options(settings, tree)
         write_text(output, settings.text())
 
@@ -44,7 +46,7 @@ def setting(
     from highrank_plugins.experiments.configuration import load
 
     with user_errors():
-        value: Any = load(file).model_dump()
+        value: Any = load(file).blocks()
         for part in key.split("."):
             if not isinstance(value, dict) or part not in value:
                 raise ValueError(f"{file}: there is no {key}")
@@ -53,13 +55,13 @@ def setting(
 
 
 def command(
-    tool: Annotated[str, typer.Argument(help="train or generate.")],
+    tool: Annotated[str, typer.Argument(help="The block: train, finetune, generate, …")],
     file: ResolvedFile,
     extra: Annotated[
         list[str] | None, typer.Argument(help="Further words, after --: data and directories.")
     ] = None,
 ) -> None:
-    """Print the line of fairseq-train or fairseq-generate for a shell."""
+    """Print the command of a block, with its options, for a shell."""
     from highrank_plugins.experiments.command_line import PROGRAMS, shell_line
     from highrank_plugins.experiments.configuration import load
     from highrank_plugins.experiments.nearest import did_you_mean
@@ -67,4 +69,4 @@ def command(
     with user_errors():
         if tool not in PROGRAMS:
             raise ValueError(f"no tool {tool!r}{did_you_mean(tool, PROGRAMS)}")
-        typer.echo(shell_line(tool, getattr(load(file), tool), extra or []))
+        typer.echo(shell_line(tool, load(file).options(tool), extra or []))

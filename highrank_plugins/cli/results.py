@@ -1,9 +1,10 @@
-"""`highrank score`, `highrank record` and `highrank summary`: what a run came to."""
+"""`highrank score`, `lm-score`, `record`, `summary` and `lm-summary`: what a run came to."""
 
 import json
+import logging
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +28,47 @@ def score(
         scores = scoring.score(translations, references)
         record.write_text(hypotheses, "".join(f"{line}\n" for line in translations))
         record.write_json(output, {name: asdict(value) for name, value in scores.items()})
+
+
+def lm_score(
+    directory: Annotated[Path, typer.Argument(help="Logs of fairseq-eval-lm, named by split.")],
+    output: Annotated[Path, typer.Option(help="JSON file for values and signatures.")],
+) -> None:
+    """Collect the perplexities that the evaluations of a language model have left."""
+    from highrank_plugins.experiments import perplexity, record
+
+    with user_errors():
+        scores = {}
+        for split in ("test", "valid"):
+            scores |= perplexity.read_eval_lm(directory / f"{split}.log", split)
+        for result in sorted(directory.glob("*_eval.json")):
+            scores |= perplexity.read_adaptive(result, "test")
+        if (directory / "spectrum.json").is_file():
+            scores |= perplexity.read_spectrum(directory / "spectrum.json", "test")
+        record.write_json(output, {name: asdict(value) for name, value in scores.items()})
+
+
+def lm_summary(
+    results: Annotated[Path, typer.Argument(help="Written by `highrank record`.")],
+) -> None:
+    """Print all perplexities, the speed of training, and that of the test set as the last line."""
+    with user_errors():
+        result = json.loads(results.read_text(encoding="utf-8"))
+    for name, value in result["metrics"].items():
+        typer.echo(f"{name:>24}  {value}  {result['signatures'][name]}")
+    typer.echo(_speed(result))
+    typer.echo(f"test perplexity {result['metrics']['test_perplexity']} {result['signature']}")
+
+
+def best_checkpoint(
+    directories: Annotated[list[Path], typer.Argument(help="--save-dir of each training.")],
+) -> None:
+    """Print the checkpoint_best.pt with the lowest validation loss."""
+    from highrank_plugins.experiments.checkpoint_file import best_checkpoint
+
+    logging.disable(logging.INFO)  # fairseq's
+    with user_errors():
+        typer.echo(best_checkpoint(directories))
 
 
 def record(
@@ -67,7 +109,11 @@ def summary(
         names = ("source", "reference", "translation")
         chosen = sentences[(2 * index + 1) * len(sentences) // (2 * SAMPLES)]
         typer.echo("\n".join(f"{n:>12}  {s}" for n, s in zip(names, chosen, strict=True)) + "\n")
-    training = ", ".join(f"{name} {value:,.10g}" for name, value in result["train"].items())
-    typer.echo(f"training: {training}")
+    typer.echo(_speed(result))
     typer.echo(f"chrF {result['metrics']['chrf']} {result['signatures']['chrf']}")
     typer.echo(f"sacreBLEU {result['metrics']['sacrebleu']} {result['signature']}")
+
+
+def _speed(result: dict[str, Any]) -> str:
+    training = ", ".join(f"{name} {value:,.10g}" for name, value in result["train"].items())
+    return f"training: {training}"

@@ -1,4 +1,4 @@
-"""`highrank results-table`."""
+"""`highrank results-table` and `highrank seeds-table`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,3 +16,14 @@ def results_table(
 
     with user_errors():
         typer.echo(table.results_table(records), nl=False)
+
+
+def seeds_table(
+    records: Annotated[list[Path], typer.Argument(help="Records named SYSTEM-SEED.json.")],
+    metric: Annotated[str, typer.Option(help="Tested against the system named softmax.")],
+) -> None:
+    """Print mean ± deviation over seeds, and t-tests against the softmax, as a Markdown table."""
+    from highrank_plugins.experiments import seeds_table as table
+
+    with user_errors():
+        typer.echo(table.seeds_table(records, metric), nl=False)

@@ -8,15 +8,15 @@ import typer
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Report ValueError (wrong input, its message says where) and OSError without traceback."""
+    """Report ValueError, FloatingPointError (messages say where) and OSError without traceback."""
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, FloatingPointError) as error:
         typer.echo(f"highrank: {_message(error)}", err=True)
         raise typer.Exit(2) from None
 
 
-def _message(error: ValueError | OSError) -> str:
+def _message(error: ValueError | OSError | FloatingPointError) -> str:
     """`file: no such file or directory`, not Python's `[Errno 2] No such … : 'file'`."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"

@@ -4,19 +4,27 @@ What breaks: the validation loss of an epoch reaches the learning-rate scheduler
 checkpoint is written, rounded, so that a run resumed at the end of an epoch has lost it and
 switches averaging on in another epoch, or never. Nothing lets validation and checkpoints use
 averaged weights. A task can add to a checkpoint what its own process holds, but not what others do.
+A model does not learn which of its forward passes belong to which update.
 Why: `Trainer` and `save_checkpoint` call the task or the optimizer in one process only, or do not.
 What we do: call these methods where an optimizer (torch's, inside fairseq's) or a task has them:
 `begin_epoch(epoch)`; `before_validation()`; `after_epoch(loss)` with the validation loss at the end
 of an epoch, before it is saved; `before_save()`. Optimizers have all four, tasks the last. Every
-process calls them.
+process calls them. An optimizer whose attribute `finished` is true ends the training. The attribute
+`monitor` of a model, if any, is told `before_update(updates)` and `after_update(updates, logdir)`,
+with the number of updates done and --tensorboard-logdir, in the first process only; both numbers
+are the same where an update failed.
 Delete when: fairseq has such hooks.
 """
+
+import logging
 
 from fairseq import checkpoint_utils
 from fairseq.trainer import Trainer
 from fairseq_cli import train as training
 
 from highrank_plugins.compat._patch import replaces
+
+logger = logging.getLogger(__name__)
 
 
 def tell(listener, event: str, *details) -> None:
@@ -31,6 +39,17 @@ def begin_epoch(stock, trainer, epoch):
     """Start an epoch of training."""
     tell(trainer.optimizer.optimizer, "begin_epoch", epoch)
     return stock(trainer, epoch)
+
+
+@replaces(Trainer, "train_step")
+def train_step(stock, trainer, samples, raise_oom=False):
+    """One update; what fairseq logs of it."""
+    monitor = trainer.is_data_parallel_master and getattr(trainer.get_model(), "monitor", None)
+    tell(monitor, "before_update", trainer.get_num_updates())
+    logged = stock(trainer, samples, raise_oom)
+    logdir = trainer.cfg.common.tensorboard_logdir
+    tell(monitor, "after_update", trainer.get_num_updates(), logdir)
+    return logged
 
 
 @replaces(Trainer, "begin_valid_epoch")
@@ -48,6 +67,20 @@ def validate(stock, cfg, trainer, task, epoch_itr, subsets):
         sign = -1 if cfg.checkpoint.maximize_best_checkpoint_metric else 1
         tell(trainer.optimizer.optimizer, "after_epoch", sign * losses[0])
     return losses
+
+
+def is_finished(trainer) -> bool:
+    """Whether the optimizer wants the training to end."""
+    return getattr(trainer.optimizer.optimizer, "finished", False)
+
+
+@replaces(training, "validate_and_save")
+def validate_and_save(stock, cfg, trainer, *args, **kwargs):
+    """Validation losses, and whether to stop."""
+    losses, stop = stock(cfg, trainer, *args, **kwargs)
+    if is_finished(trainer):
+        logger.info("the validation loss has stopped to fall: the training ends")
+    return losses, stop or is_finished(trainer)
 
 
 @replaces(checkpoint_utils, "save_checkpoint")

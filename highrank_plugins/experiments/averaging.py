@@ -1,9 +1,10 @@
 """The average of the last checkpoints of a training, which usually translates better than each."""
 
-import pickle
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from highrank_plugins.experiments.checkpoint_file import look_up
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,20 +38,7 @@ def last_checkpoints(directory: Path, count: int) -> list[Path]:
 
 
 def _updates(path: Path) -> int:
-    """How many updates a checkpoint has had. Weights are not read: the file is mapped."""
-    import torch
-
-    import highrank_plugins
-
-    highrank_plugins.register()  # admits the plain classes that fairseq stores
-    try:
-        state = torch.load(path, "cpu", weights_only=True, mmap=True)
-        return int(state["optimizer_history"][-1]["num_updates"])
-    except (RuntimeError, EOFError, pickle.UnpicklingError, LookupError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"{path}: damaged, or no checkpoint of a training ({reason}); move it elsewhere"
-        ) from None
+    return int(look_up(path, "optimizer_history", -1, "num_updates"))
 
 
 def average_checkpoints(paths: list[Path], output: Path) -> None:

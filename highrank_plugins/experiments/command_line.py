@@ -7,7 +7,18 @@ from pathlib import Path
 import highrank_plugins
 from highrank_plugins.experiments.yaml_tree import ConfigurationError
 
-PROGRAMS = {"train": "fairseq-train", "generate": "fairseq-generate"}
+# block of a configuration → the command whose options it holds
+PROGRAMS = {
+    "corpus": "highrank lm-corpus",
+    "dialogues": "highrank dialogue-text",
+    "train": "fairseq-train",
+    "finetune": "fairseq-train",
+    "generate": "fairseq-generate",
+    "evaluate": "fairseq-eval-lm",
+    "dynamic_eval": "highrank dynamic-eval",
+    "cache_eval": "highrank cache-eval",
+    "spectrum": "highrank analyse spectrum",
+}
 
 
 def flag(name: str) -> str:
@@ -45,7 +56,10 @@ def shell_line(tool: str, options: Mapping[str, object], extra: Sequence[str]) -
     for name in options:
         if flag(name) in extra:
             raise ConfigurationError(f"{tool}.{name}: set by the recipe, remove it")
-    rows = [[PROGRAMS[tool], *_leading(extra)], user_dir(), *arguments(options)]
+    program = PROGRAMS[tool]
+    rows = [[*program.split(), *_leading(extra)]]
+    rows += [user_dir()] if program.startswith("fairseq") else []
+    rows += arguments(options)
     rest = list(extra[len(_leading(extra)) :])
     return " \\\n    ".join(shlex.join(row) for row in [*rows, *_pairs(rest)])
 

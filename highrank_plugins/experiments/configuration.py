@@ -1,4 +1,4 @@
-"""What one training is: data, options of fairseq-train, averaging, options of fairseq-generate."""
+"""What one training and what follows it is: blocks of options, most of them of a command."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,7 +39,7 @@ class _Block(BaseModel):
 
 
 class DataSettings(_Block):
-    """How text becomes pieces."""
+    """How parallel text becomes pieces."""
 
     vocab_size: PositiveInt
     character_coverage: float = Field(default=1.0, gt=0.9, le=1.0)
@@ -51,16 +51,33 @@ class AverageSettings(_Block):
     last: PositiveInt = 1
 
 
-class Configuration(_Block):
-    """One training and what follows it.
+Options = Annotated[dict[str, Scalar], Field(default_factory=dict)]
 
-    `train` and `generate` hold options of fairseq-train and fairseq-generate, with underscores.
+
+class Configuration(_Block):
+    """One training and what follows it: a translator has `data`, a language model `corpus`.
+
+    Blocks of `Options` hold those of the command of that name in `PROGRAMS`, with underscores;
+    `finetune` only what differs from `train`. A step whose block is empty is left out.
     """
 
-    data: DataSettings
+    data: DataSettings | None = None
+    corpus: dict[str, Scalar] | None = None
+    dialogues: Options
     train: dict[str, Scalar]
+    finetune: Options
     average: AverageSettings = AverageSettings()
-    generate: dict[str, Scalar] = Field(default_factory=dict)
+    generate: Options
+    evaluate: Options
+    dynamic_eval: Options
+    cache_eval: Options
+    spectrum: Options
+
+    @model_validator(mode="after")
+    def _has_text(self) -> "Configuration":
+        if (self.data is None) == (self.corpus is None):
+            raise ValueError("one of the blocks data (translation) and corpus (language model)")
+        return self
 
     @model_validator(mode="after")
     def _keeps_enough_checkpoints(self) -> "Configuration":
@@ -71,9 +88,18 @@ class Configuration(_Block):
             raise ValueError(f"average.last is {self.average.last}, but train.{option} is {kept}")
         return self
 
+    def options(self, tool: str) -> dict[str, Any]:
+        """The options of a tool, a key of `PROGRAMS`."""
+        own: dict[str, Any] = getattr(self, tool) or {}
+        return {**self.train, **own} if tool == "finetune" else own
+
     def text(self) -> str:
         """The same as YAML, everything resolved; equal configurations give equal text."""
-        return yaml.safe_dump(self.model_dump(), sort_keys=True, allow_unicode=True)
+        return yaml.safe_dump(self.blocks(), sort_keys=True, allow_unicode=True)
+
+    def blocks(self) -> dict[str, Any]:
+        """The same as plain values, without what is not given."""
+        return {name: block for name, block in self.model_dump().items() if block is not None}
 
 
 def load_tree(path: Path, overrides: list[str]) -> Tree:

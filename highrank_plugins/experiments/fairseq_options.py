@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 import highrank_plugins
@@ -12,17 +13,16 @@ from highrank_plugins.experiments.yaml_tree import ConfigurationError, Tree
 
 
 def check_options(configuration: Configuration, tree: Tree) -> None:
-    """Names, types and choices in `train` and `generate`. Imports fairseq, which takes seconds.
+    """Names, types and choices in the blocks of fairseq's commands. Importing it takes seconds.
 
     Raises:
         ConfigurationError: each unknown name, or the first wrong value, with its file and line.
     """
     problems: list[str] = []
-    for tool in PROGRAMS:
-        options: dict[str, Any] = getattr(configuration, tool)
+    for tool in filter(partial(getattr, configuration), _PARSERS):  # blocks with something in them
         problems += [
             f"{tree.place((tool, name))}: {tool}.{name}: {problem}"
-            for name, problem in _problems(tool, options).items()
+            for name, problem in _problems(tool, configuration.options(tool)).items()
         ]
     if problems:
         raise ConfigurationError("\n".join(problems))
@@ -51,6 +51,15 @@ class _Rejected(Exception):
     """argparse's message, instead of the end of the process."""
 
 
+# name of the function of fairseq.options that makes the parser
+_PARSERS = {
+    "train": "get_training_parser",
+    "finetune": "get_training_parser",
+    "generate": "get_generation_parser",
+    "evaluate": "get_eval_lm_parser",
+}
+
+
 def _parser(tool: str) -> Any:
     highrank_plugins.register()
     from fairseq import options
@@ -58,8 +67,7 @@ def _parser(tool: str) -> Any:
     def reject(message: str) -> NoReturn:
         raise _Rejected(message)
 
-    build = {"train": options.get_training_parser, "generate": options.get_generation_parser}
-    parser = build[tool]()
+    parser = getattr(options, _PARSERS[tool])()
     parser.error = reject
     return parser
 

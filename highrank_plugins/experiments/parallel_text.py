@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_PROBLEMS = 20
+# what reading a damaged NAME.gz raises
+DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -45,13 +47,13 @@ def _check_file(path: Path, problems: list[str]) -> int:
         return 0
     number = 0
     try:
-        with _open(path) as file:
+        with open_binary(path) as file:
             for number, line in enumerate(file, 1):
                 problem = _problem(line.removesuffix(b"\n"), first=number == 1)
                 if problem:
                     column, text = problem
                     problems.append(f"{path}:{number}:{column}: {text}")
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except DAMAGE as error:
         problems.append(f"{path}:{number + 1}: damaged ({error}); copy or compress it again")
     else:
         if number == 0:
@@ -59,7 +61,8 @@ def _check_file(path: Path, problems: list[str]) -> int:
     return number
 
 
-def _open(path: Path) -> BinaryIO | gzip.GzipFile:
+def open_binary(path: Path) -> BinaryIO | gzip.GzipFile:
+    """The bytes of a file, or of what a file NAME.gz holds (reading may raise `DAMAGE`)."""
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 

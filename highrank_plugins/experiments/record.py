@@ -24,15 +24,15 @@ def make_record(
     """Everything that is needed to judge and to repeat a result, as plain values.
 
     Args:
-        scores: must hold `sacrebleu`, whose signature becomes `signature`.
+        scores: the signature of the first, which is the one to report, becomes `signature`.
         command: the line of fairseq-train.
         training: see `training_log.summarise`.
     """
     return {
         "metrics": {name: score.value for name, score in scores.items()},
-        "signature": scores["sacrebleu"].signature,
+        "signature": next(iter(scores.values())).signature,
         "signatures": {name: score.signature for name, score in scores.items()},
-        "config": configuration.model_dump(),
+        "config": configuration.blocks(),
         "seeds": [configuration.train.get("seed", 1)],  # 1 is fairseq's default
         "command": command,
         "train": training,

@@ -1,17 +1,56 @@
 """Records of runs as a Markdown table, so that no number in a document is typed by hand."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-HEADER = (
-    "| run | sacreBLEU | chrF | updates | words/s in training | cores | torch | revision |\n"
-    "|---|---|---|---|---|---|---|---|\n"
-)
+Record = dict[str, Any]
+Column = tuple[str, Callable[[Record], str]]
+
+# metric → its heading and format; a table has the columns of the metrics that its records have
+METRICS = {
+    "sacrebleu": ("sacreBLEU", ".2f"),
+    "chrf": ("chrF", ".2f"),
+    "valid_perplexity": ("valid ppl", ".2f"),
+    "test_perplexity": ("test ppl", ".2f"),
+    "test_dynamic_perplexity": ("test ppl, dynamic", ".2f"),
+    "test_cache_perplexity": ("test ppl, cache", ".2f"),
+    "test_rank": ("rank", ",.0f"),
+}
+OTHER: list[Column] = [
+    ("updates", lambda record: f"{record['train']['updates']:,.0f}"),
+    ("words/s in training", lambda record: f"{record['train']['words_per_second']:,.0f}"),
+    ("cores", lambda record: str(record["hardware"]["cores"])),
+    ("torch", lambda record: record["versions"]["torch"]),
+    ("revision", lambda record: (record["git"] or {}).get("revision", "-")[:9]),
+]
 
 
 class RecordError(ValueError):
     """A file is no record of a run."""
+
+
+def read_record(path: Path) -> Record:
+    """A file written by `highrank record`.
+
+    Raises:
+        RecordError: it is none; names it and what it lacks.
+    """
+    try:
+        record: Record = json.loads(path.read_text(encoding="utf-8"))
+        if not metrics_of([record]):
+            raise KeyError("metrics")
+        for _, cell in OTHER:
+            cell(record)
+        return record
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise RecordError(f"{path}: no record of a run ({error!r})") from None
+
+
+def metrics_of(records: list[Record]) -> list[str]:
+    """The known metrics that any of the records has, in the order of columns."""
+    return [name for name in METRICS if any(name in record["metrics"] for record in records)]
 
 
 def results_table(paths: list[Path]) -> str:
@@ -20,23 +59,27 @@ def results_table(paths: list[Path]) -> str:
     Raises:
         RecordError: a file that is no record; names it and what it lacks.
     """
-    return HEADER + "".join(_row(path) for path in paths)
-
-
-def _row(path: Path) -> str:
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        metrics, train = record["metrics"], record["train"]
-        cells = [
-            path.stem,
-            f"{metrics['sacrebleu']:.2f}",
-            f"{metrics['chrf']:.2f}",
-            f"{train['updates']:,.0f}",
-            f"{train['words_per_second']:,.0f}",
-            str(record["hardware"]["cores"]),
-            record["versions"]["torch"],
-            (record["git"] or {}).get("revision", "-")[:9],
+    records = {path.stem: read_record(path) for path in paths}
+    metrics = metrics_of(list(records.values()))
+    headings = ["run", *(METRICS[name][0] for name in metrics), *(name for name, _ in OTHER)]
+    rows = [
+        [
+            run,
+            *(number(name, record["metrics"].get(name)) for name in metrics),
+            *(cell(record) for _, cell in OTHER),
         ]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise RecordError(f"{path}: no record of a run ({error!r})") from None
-    return f"| {' | '.join(cells)} |\n"
+        for run, record in records.items()
+    ]
+    return markdown(headings, rows)
+
+
+def number(metric: str, value: float | None) -> str:
+    """The value as this metric is printed; a dash where there is none."""
+    return "–" if value is None else format(value, METRICS[metric][1])
+
+
+def markdown(headings: list[str], rows: list[list[str]]) -> str:
+    """A table."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    text = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return text.replace("| --- |", "|---|").replace(" --- |", "---|")

@@ -20,22 +20,29 @@ class Score:
 
 
 def read_hypotheses(generated: Path, count: int) -> list[str]:
-    """The detokenised hypotheses (`D-` lines) of fairseq-generate in the order of the input.
+    """The one detokenised hypothesis (`D-` line) of each input of fairseq-generate, in order.
+
+    Raises:
+        ScoreError: see `read_nbest`; an input has several.
+    """
+    nbest = read_nbest(generated, count)
+    for number, hypotheses in enumerate(nbest):
+        if len(hypotheses) > 1:
+            raise ScoreError(f"{generated}: several hypotheses D-{number}; generate with --nbest 1")
+    return [best for best, *_ in nbest]
+
+
+def read_nbest(generated: Path, count: int) -> list[list[str]]:
+    """All detokenised hypotheses of each input, the best first, in the order of the input.
 
     Args:
         count: number of input sentences.
     Raises:
-        ScoreError: an input has no hypothesis or several, or there is one without input.
+        ScoreError: an input has no hypothesis, or there is one without input.
     """
-    found: dict[int, str] = {}
-    for line in read_lines(generated):
-        match = _HYPOTHESIS.fullmatch(line)
-        if not match:
-            continue
-        number = int(match[1])
-        if number in found:
-            raise ScoreError(f"{generated}: several hypotheses D-{number}; generate with --nbest 1")
-        found[number] = match[2]
+    found: dict[int, list[str]] = {}
+    for match in filter(None, map(_HYPOTHESIS.fullmatch, read_lines(generated))):
+        found.setdefault(int(match[1]), []).append(match[2])
     missing = sorted(set(range(count)) - found.keys())
     if missing or len(found) != count:
         first = f"; the first input without one is line {missing[0] + 1}" if missing else ""

@@ -74,19 +74,26 @@ def digest(lines: Iterable[str], max_update: float, max_epoch: float) -> Iterato
         elif entry.kind == "train_inner":
             yield _progress(entry, max_update, max_epoch)
         elif entry.kind == "valid":
-            yield f"epoch {entry.stats['epoch']}: validation loss {entry.stats['valid_loss']}"
+            yield f"epoch {entry.stats['epoch']}: validation {_quality(entry, 'valid_')}"
 
 
 def _progress(entry: Entry, max_update: float, max_epoch: float) -> str:
     done = max(entry.number("num_updates") / max_update, entry.number("update") / max_epoch)
     text = (
         f"epoch {entry.stats['epoch']}, update {entry.stats['num_updates']}: "
-        f"loss {entry.stats['loss']}, {entry.number('wps'):,.0f} words/s"
+        f"{_quality(entry)}, {entry.number('wps'):,.0f} words/s"
     )
     if done == 0:
         return text
     left = entry.number("wall") * (1 - done) / done
     return f"{text}, {done:.0%} done, {_clock(max(left, 0))} left"
+
+
+def _quality(entry: Entry, prefix: str = "") -> str:
+    """The loss, and the perplexity where the criterion gives one."""
+    names = {"loss": "loss", "ppl": "perplexity"}
+    shown = {text: entry.stats.get(prefix + name) for name, text in names.items()}
+    return ", ".join(f"{text} {value}" for text, value in shown.items() if value is not None)
 
 
 def _clock(seconds: float) -> str:

@@ -29,6 +29,7 @@ class AveragedSGD(ASGD):
         weight_decay: L2 penalty, added to the gradient.
         nonmono: n of the trigger.
         at_epoch: average from the end of this epoch on instead; 0: from the first step.
+        stop: `finished` becomes true where the trigger would switch, for finetuning.
     Raises:
         ValueError: nonmono or at_epoch below 0; see also `torch.optim.ASGD`.
     """
@@ -40,12 +41,13 @@ class AveragedSGD(ASGD):
         weight_decay: float = 0.0,
         nonmono: int = 5,
         at_epoch: int | None = None,
+        stop: bool = False,
     ) -> None:
         for name, value in (("nonmono", nonmono), ("at_epoch", at_epoch)):
             if value is not None and value < 0:
                 raise ValueError(f"{name} must be at least 0, got {value}")
         super().__init__(params, lr=lr, lambd=0.0, t0=0.0, weight_decay=weight_decay)
-        self.nonmono, self.at_epoch = nonmono, at_epoch
+        self.nonmono, self.at_epoch, self.stop = nonmono, at_epoch, stop
         self.losses: list[float] = []
         self.first_epoch: int | None = None
         self.averaging = False
@@ -85,11 +87,12 @@ class AveragedSGD(ASGD):
         """
         if self.first_epoch is None:
             self.first_epoch = epoch
-        if self.at_epoch is None and len(self.losses) < epoch - self.first_epoch:
+        needs_losses = self.at_epoch is None or self.stop
+        if needs_losses and len(self.losses) < epoch - self.first_epoch:
             raise ValueError(
                 f"nt_asgd has seen {len(self.losses)} validation losses before epoch {epoch}, and "
                 "needs one at the end of each: no --disable-validation, --validate-interval 1, no "
-                "--validate-after-updates; or say when to average with --asgd-at-epoch"
+                "--validate-after-updates; or say when to average with --asgd-at-epoch alone"
             )
         if not self.averaging and self._is_time(epoch):
             self.averaging = True
@@ -111,6 +114,11 @@ class AveragedSGD(ASGD):
                 "--clip-norm"
             )
         self.losses.append(float(loss))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the training should end: the losses have stopped to fall."""
+        return self.stop and non_monotone_trigger(self.losses, self.nonmono) is not None
 
     def before_save(self) -> None:
         """The averages, where there are any, go into the parameters."""

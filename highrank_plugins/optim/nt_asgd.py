@@ -29,6 +29,13 @@ class NTASGDConfig(FairseqDataclass):
             "first update)"
         },
     )
+    nonmono_stop: bool = field(
+        default=False,
+        metadata={
+            "help": "end the training where --nonmono would begin to average; to finetune with "
+            "--asgd-at-epoch 0, whose losses are those of averages"
+        },
+    )
     fp16: bool = II("common.fp16")
     bf16: bool = II("common.bf16")
     lr: List[float] = II("optimization.lr")  # noqa: RUF009  (II makes a string)
@@ -49,13 +56,19 @@ class NTASGD(FairseqOptimizer):
             raise ValueError(
                 "--optimizer nt_asgd averages float32 weights: use --amp instead of --fp16 or bf16"
             )
+        if cfg.nonmono_stop and cfg.asgd_at_epoch is None:
+            raise ValueError("--nonmono-stop needs --asgd-at-epoch: or --nonmono decides both")
         for name in ("nonmono", "asgd_at_epoch"):
             value = getattr(cfg, name)
             if value is not None and value < 0:
                 option = "--" + name.replace("_", "-")
                 raise ValueError(f"{option} must be at least 0, got {value}")
         self._optimizer = AveragedSGD(
-            params, nonmono=cfg.nonmono, at_epoch=cfg.asgd_at_epoch, **self.optimizer_config
+            params,
+            nonmono=cfg.nonmono,
+            at_epoch=cfg.asgd_at_epoch,
+            stop=cfg.nonmono_stop,
+            **self.optimizer_config,
         )
 
     @property

@@ -2,27 +2,15 @@
 # The stages of a translation recipe from parallel text to a score. The recipe provides the text in
 # stage 0: $run_dir/text/{train,valid,test}.{$source_language,$target_language}.
 # It has these options: stage, stop_stage, conf, name, exp_dir, set.
-# shellcheck source=../lib/recipe.sh
-source "$(dirname -- "${BASH_SOURCE[0]}")/recipe.sh"
+# shellcheck source=../lib/training.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/training.sh"
 
-# shellcheck disable=SC2154
-# open_translation: the run's directory, and its configuration, checked before anything is done.
+# open_translation: the run's directory and configuration.
 open_translation() {
-    local status
-    open_run "${exp_dir:-$repository/exp}/${recipe_dir##*/}/${name:-$conf}"
-    config=$run_dir/config.yaml
-    log "configuration $conf into $run_dir (a new one is checked by fairseq: some seconds)"
-    run highrank configure "$recipe_dir/conf/$conf.yaml" --output "$config" \
-        ${set[@]+"${set[@]/#/--set=}"} || {
-        status=$?
-        abandon_run
-        exit "$status"
-    }
+    open_configured_run
     source_language=$(setting train.source_lang)
     target_language=$(setting train.target_lang)
 }
-
-setting() { highrank setting "$config" "$1"; }
 
 # translation_stages: 1 to 7.
 translation_stages() {
@@ -37,7 +25,7 @@ translation_stages() {
         "$(setting average)" "$run_dir/train"
     run_stage 5 generate "translate the test set" generate \
         "$(setting generate)" "$data" "$run_dir/average"
-    if [[ ! -e $run_dir/results.json ]]; then rm -rf -- "$run_dir/score"; fi
+    forget_score_without_record
     run_stage 6 score "score the translations" score_translations \
         "$(<"$config")" "$text" "$run_dir/generate"
     if in_range 7; then show_results; fi
@@ -60,13 +48,7 @@ binarise() {
         --joined-dictionary --destdir "$out" --workers "$(nproc)"
 }
 
-# Continues from checkpoint_last.pt if there is one. All that fairseq says goes to train.log.
-train() {
-    highrank command train "$config" -- "$run_dir/data-bin" --save-dir "$out" \
-        --tensorboard-logdir "$out/tensorboard" --log-format json >"$out/command.sh"
-    log "+ $(<"$out/command.sh")"
-    bash "$out/command.sh" 2>&1 | tee --append "$out/train.log" | highrank progress "$config"
-}
+train() { train_block train "$run_dir/data-bin"; }
 
 average_last() {
     run highrank average "$run_dir/train" --last "$(setting average.last)" \
@@ -83,9 +65,7 @@ generate() {
 score_translations() {
     run highrank score "$run_dir/generate/test.txt" "$run_dir/text/test.$target_language" \
         --hypotheses "$out/test.$target_language" --output "$out/scores.json"
-    run highrank record --scores "$out/scores.json" --config "$config" \
-        --command "$run_dir/train/command.sh" --log "$run_dir/train/train.log" \
-        --output "$run_dir/results.json"
+    record_scores
 }
 
 show_results() {

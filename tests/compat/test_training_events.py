@@ -2,6 +2,7 @@
 
 import pytest
 from fairseq import checkpoint_utils
+from fairseq.models.transformer import TransformerModel
 from fairseq.optim.adam import Adam
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
@@ -64,10 +65,49 @@ def test_nothing_is_handed_in_where_nothing_is_saved(data, tmp_path, told):
     assert "before_save" not in {name for name, *_ in told} and ("task",) not in told
 
 
-def test_stock_tells_nothing(data, tmp_path, told, stock):
+def test_an_optimizer_may_end_the_training(data, tmp_path, monkeypatch):
+    def after_epoch(optimizer, loss):
+        optimizer.finished = True
+
+    monkeypatch.setattr(Adam, "after_epoch", after_epoch, raising=False)
+    state = run(data, tmp_path, **{"--max-epoch": 3})
+    assert state["extra_state"]["train_iterator"]["epoch"] == 2  # the one that would be next
+
+
+class Monitor:
+    """Remembers what it was told."""
+
+    def __init__(self):
+        self.told = []
+
+    def before_update(self, updates):
+        self.told.append(("before", updates))
+
+    def after_update(self, updates, logdir):
+        self.told.append(("after", updates, logdir))
+
+
+@pytest.fixture
+def monitor(monkeypatch):
+    """What the model was told."""
+    listening = Monitor()
+    monkeypatch.setattr(TransformerModel, "monitor", listening, raising=False)
+    return listening
+
+
+def test_a_model_learns_which_update_it_is(data, tmp_path, monitor):
+    options = translation_options(**{"--max-update": 2, "--update-freq": 2})
+    run_training(data, tmp_path, *options, "--tensorboard-logdir", str(tmp_path))
+    here = str(tmp_path)
+    expected = [("before", 0), ("after", 1, here), ("before", 1), ("after", 2, here)]
+    assert monitor.told == expected
+
+
+def test_stock_tells_nothing(data, tmp_path, told, monitor, stock):
     stock(Trainer, "begin_epoch")
     stock(Trainer, "begin_valid_epoch")
     stock(training, "validate")
     stock(checkpoint_utils, "save_checkpoint")
+    stock(Trainer, "train_step")
     run(data, tmp_path)
-    assert told == []
+    assert told == [] and monitor.told == []

@@ -76,6 +76,12 @@ def test_progress_and_time_left_by_updates_and_by_epochs():
     assert unbounded.endswith("words/s")
 
 
+def test_a_perplexity_is_shown_where_there_is_one():
+    line = inner(50, 0.5, 30).replace('"loss": "5.5"', '"loss": "5.5", "ppl": "45.25"')
+    (shown,) = digest([line], 200, math.inf)
+    assert shown.startswith("epoch 1, update 50: loss 5.5, perplexity 45.25, 1,234 words/s")
+
+
 def test_news_stay_in_the_log_and_validation_is_shown():
     assert list(digest([*LOG[:2], valid(1, 100, 7.0)], 100, math.inf)) == [
         "epoch 1: validation loss 7.0"

@@ -4,9 +4,11 @@ import pytest
 import torch
 from fairseq import optim
 
+from highrank_plugins.optim import non_monotone_trigger
 from tests.fairseq_cli import CommandFailed
 from tests.stream_corpus import train_streams
 from tests.tasks.built import configure
+from tests.trainings import last
 
 
 def build(*words):
@@ -33,6 +35,7 @@ def test_five_epochs_without_an_epoch_are_the_default():
     [
         (["--nonmono", -1], "--nonmono must be at least 0, got -1"),
         (["--asgd-at-epoch", -1], "--asgd-at-epoch must be at least 0, got -1"),
+        (["--nonmono-stop"], "--nonmono-stop needs --asgd-at-epoch"),
         (["--fp16"], "use --amp instead of --fp16"),
     ],
     ids=str,
@@ -53,3 +56,18 @@ def test_nonsense_is_refused(words, message):
 def test_trainings_that_cannot_go_on_end(words, message, stream_data, tmp_path):
     with pytest.raises(CommandFailed, match=message):
         train_streams(stream_data, tmp_path, "--max-epoch", 2, *words)
+
+
+STOP = ["--asgd-at-epoch", 0, "--nonmono", 0, "--nonmono-stop", "--lr", 30, "--max-epoch", 12]
+
+
+def test_a_training_ends_when_its_losses_stop_to_fall(stream_data, tmp_path):
+    """As finetuning does; and starting it again changes nothing."""
+    train_streams(stream_data, tmp_path, *STOP)
+    before = last(tmp_path).read_bytes()
+    state = torch.load(last(tmp_path), weights_only=True)
+    losses = state["last_optimizer_state"]["nt_asgd"]["losses"]
+    assert len(losses) < 12
+    assert non_monotone_trigger(losses, 0) == len(losses)
+    assert "nothing left to train" in train_streams(stream_data, tmp_path, *STOP).output
+    assert last(tmp_path).read_bytes() == before

@@ -1,0 +1,114 @@
+"""Random targets that a layer should approximate: the synthetic experiment of Ganea et al. 2019.
+
+N distributions P*_i ~ Dirichlet(α) over M words. Word vectors are shared, every target has a free
+context vector of its own, and the cross-entropy −1/N Σ_i Σ_x P*_i(x) log Q_i(x) is minimised: what
+remains is the layer's lack of expressiveness, since there is nothing to generalise to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..heads import Head, build_head
+
+
+@dataclass(frozen=True)
+class DirichletSettings:
+    """Sizes of the experiment and of its optimisation by Adam; small enough for a CPU.
+
+    targets: N. classes: M. dim: d, of contexts and word vectors. alpha: α, .1 in the paper.
+    batch: targets per step, drawn anew each step. The paper has N = 1e5; M and its d are unknown.
+    """
+
+    targets: int = 1000
+    classes: int = 100
+    dim: int = 10
+    alpha: float = 0.1
+    steps: int = 2000
+    batch: int = 1000
+    lr: float = 0.1
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class DirichletFit:
+    """How near a layer came: share of targets whose most probable word is Q's, mean KL(P* ‖ Q)."""
+
+    mode_match: float
+    mean_kl: float
+
+
+def dirichlet_targets(settings: DirichletSettings) -> Tensor:
+    """N distributions [N, M] in float32 from a seed of their own."""
+    import numpy as np
+
+    generator = np.random.default_rng(settings.seed)
+    drawn = generator.dirichlet([settings.alpha] * settings.classes, settings.targets)
+    return torch.from_numpy(drawn).float()
+
+
+def dirichlet_experiment(
+    heads: Mapping[str, Mapping[str, Any]], settings: DirichletSettings | None = None
+) -> dict[str, DirichletFit]:
+    """Each head fitted to the same targets.
+
+    Args:
+        heads: label → options of `build_head` with its `name`, e.g.
+            {"plif": {"name": "softmax", "pointwise": "plif"}, "mos": {"name": "mos"}}; sizes are
+            those of the settings.
+    Returns:
+        label → fit.
+    """
+    settings = settings or DirichletSettings()
+    targets = dirichlet_targets(settings)
+    fits = {}
+    for label, options in heads.items():
+        torch.manual_seed(settings.seed)
+        head = build_head(
+            **{"num_classes": settings.classes, "feature_dim": settings.dim, **options}
+        )
+        fits[label] = fit_targets(head, targets, settings)
+    return fits
+
+
+def fit_targets(head: Head, targets: Tensor, settings: DirichletSettings) -> DirichletFit:
+    """Train the head and one free context vector per target; change the head in place.
+
+    Args:
+        head: any, freshly built; batches come from torch's default generator.
+        targets: P* [N, M].
+        settings: steps, batch and lr are read.
+    Raises:
+        ValueError: other sizes, a loss that is not finite.
+    """
+    if targets.dim() != 2 or targets.size(1) != head.num_classes:
+        raise ValueError(f"targets: expected [N, {head.num_classes}], got {tuple(targets.shape)}")
+    contexts = nn.Parameter(torch.randn(len(targets), head.feature_dim))
+    optimizer = torch.optim.Adam([contexts, *head.parameters()], lr=settings.lr)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps)
+    head.train()
+    for step in range(settings.steps):
+        chosen = torch.randperm(len(targets))[: settings.batch]
+        loss = -(targets[chosen] * head(contexts[chosen])).sum(-1).mean()
+        if not loss.isfinite():
+            raise ValueError(f"step {step}: the loss is {loss.item()}; lower lr ({settings.lr})")
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return measure_fit(head.eval(), contexts, targets)
+
+
+@torch.no_grad()
+def measure_fit(head: Head, contexts: Tensor, targets: Tensor) -> DirichletFit:
+    """Mode match and mean KL of a head at contexts [N, F] against targets [N, M]."""
+    log_probs = head(contexts).double()
+    wide = targets.double()
+    mode_match = (log_probs.argmax(-1) == wide.argmax(-1)).double().mean()
+    kl = (torch.special.xlogy(wide, wide) - wide * log_probs).sum(-1).mean()
+    return DirichletFit(float(mode_match), float(kl))

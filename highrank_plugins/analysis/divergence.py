@@ -1,0 +1,137 @@
+"""How far a model's predictions lie from each other: KL(P ‖ Q) = Σ_x P(x) (log P(x) − log Q(x))."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .blocks import check_log_probs, checked_blocks, chunks
+
+INFINITY = math.inf
+
+
+class Estimate(NamedTuple):
+    """A mean over drawn pairs, and the standard error of that mean."""
+
+    mean: float
+    standard_error: float
+    pairs: int
+
+
+def pairwise_kld(log_probs_p: Tensor, log_probs_q: Tensor) -> Tensor:
+    """KL(P_i ‖ Q_j) in nats for all pairs: one matrix product and the entropies of P.
+
+    Args:
+        log_probs_p: [n, M], any floating dtype.
+        log_probs_q: [m, M]; −∞ where P_i > 0 gives ∞.
+    Returns:
+        [n, m], float64; computed in float64, in chunks.
+    Raises:
+        ValueError: another number of classes, NaN (names the row), rows that do not sum to 1.
+    """
+    check_log_probs(log_probs_p, "log_probs_p")
+    check_log_probs(log_probs_q, "log_probs_q")
+    _same_classes(log_probs_p, log_probs_q)
+    out = log_probs_p.new_empty(len(log_probs_p), len(log_probs_q), dtype=torch.float64)
+    row = 0
+    for p_part in chunks(log_probs_p):
+        p = p_part.double().exp()
+        negative_entropy = torch.special.xlogy(p, p).sum(-1, keepdim=True)
+        column = 0
+        for q_part in chunks(log_probs_q):
+            block = out[row : row + len(p), column : column + len(q_part)]
+            torch.sub(negative_entropy, _expected_log(p, q_part.double()), out=block)
+            column += len(q_part)
+        row += len(p)
+    return out
+
+
+def sampled_kld(
+    log_probs_p: Tensor, log_probs_q: Tensor | None = None, pairs: int = 10_000, seed: int = 0
+) -> Estimate:
+    """Mean of KL(P_i ‖ Q_j) over pairs whose i and j are drawn independently.
+
+    The expected divergence between the predictions of two contexts (Yang et al. 2018). Drawn with
+    replacement, so that i = j happens, as in the paper's definition.
+
+    Args:
+        log_probs_p: [n, M].
+        log_probs_q: [m, M]; default log_probs_p.
+        pairs: how many, at least 2.
+        seed: of the draws.
+    Raises:
+        ValueError: fewer than two pairs, and what `pairwise_kld` refuses.
+    """
+    if pairs < 2:
+        raise ValueError(f"pairs must be at least 2 for a standard error, got {pairs}")
+    log_probs_q = log_probs_p if log_probs_q is None else log_probs_q
+    check_log_probs(log_probs_p, "log_probs_p")
+    check_log_probs(log_probs_q, "log_probs_q")
+    _same_classes(log_probs_p, log_probs_q)
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randint(len(log_probs_p), (pairs,), generator=generator)
+    second = torch.randint(len(log_probs_q), (pairs,), generator=generator)
+    size = max(1, 2**22 // log_probs_p.size(1))
+    values = torch.cat(
+        [
+            _row_kld(log_probs_p[i.to(log_probs_p.device)], log_probs_q[j.to(log_probs_q.device)])
+            for i, j in zip(first.split(size), second.split(size), strict=True)
+        ]
+    )
+    return Estimate(float(values.mean()), float(values.std() / math.sqrt(pairs)), pairs)
+
+
+def mean_pairwise_kld(blocks: Iterable[Tensor]) -> float:
+    """Mean of KL(P_i ‖ P_j) over all N² pairs of rows, in one pass and the memory of a block.
+
+    Σ_ij KL(P_i ‖ P_j) / N² = mean_i Σ_x P_i log P_i − Σ_x (mean_i P_i(x)) (mean_j log P_j(x)):
+    no pair is ever formed. Times N / (N − 1) it is the mean over pairs of different rows.
+
+    Args:
+        blocks: log-probabilities [n_i, M].
+    Raises:
+        ValueError: no rows, other widths, NaN, rows that do not sum to 1 (names the block).
+    """
+    rows = 0
+    sums: Tensor | None = None  # of P, of log P
+    negative_entropy = 0.0
+    for index, block in enumerate(checked_blocks(blocks, finite=False)):
+        check_log_probs(block, f"block {index}")
+        for part in chunks(block):
+            log_p = part.double()
+            p = log_p.exp()
+            rows += len(p)
+            added = torch.stack([p.sum(0), log_p.sum(0)])
+            sums = added if sums is None else sums.add_(added)
+            negative_entropy += float(torch.special.xlogy(p, p).sum())
+    if sums is None:
+        raise ValueError("no rows: all blocks are empty")
+    mean_p, mean_log = sums[:1] / rows, sums[1:] / rows
+    return negative_entropy / rows - float(_expected_log(mean_p, mean_log))
+
+
+def _expected_log(p: Tensor, log_q: Tensor) -> Tensor:
+    """Σ_x p_i(x) log q_j(x) [n, m] with 0 · −∞ = 0; the products of rows [n, M] and [m, M]."""
+    ruled_out = log_q == -INFINITY
+    if not ruled_out.any():
+        return p @ log_q.t()
+    expected = p @ log_q.masked_fill(ruled_out, 0).t()
+    return expected.masked_fill_(p @ ruled_out.to(p.dtype).t() > 0, -INFINITY)
+
+
+def _row_kld(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(P_i ‖ Q_i) [n] of rows [n, M]."""
+    log_p, log_q = log_p.double(), log_q.double()
+    p = log_p.exp()
+    return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1)
+
+
+def _same_classes(log_probs_p: Tensor, log_probs_q: Tensor) -> None:
+    if log_probs_p.size(1) != log_probs_q.size(1):
+        raise ValueError(
+            f"log_probs_p has {log_probs_p.size(1)} classes, log_probs_q {log_probs_q.size(1)}"
+        )

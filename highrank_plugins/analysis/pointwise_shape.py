@@ -1,0 +1,54 @@
+"""What a learned pointwise function looks like."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..heads.pointwise import PLIF, Pointwise
+
+
+class SlopeStatistics(NamedTuple):
+    """Of the Q slopes of a PLIF; sd divides by Q."""
+
+    mean: float
+    sd: float
+    smallest: float
+    largest: float
+
+
+def slope_statistics(pointwise: Pointwise) -> SlopeStatistics:
+    """Mean, standard deviation and range of a PLIF's slopes, which Ganea et al. 2019 print.
+
+    Raises:
+        ValueError: another pointwise function.
+    """
+    if not isinstance(pointwise, PLIF):
+        raise ValueError(f"slope_statistics is for plif, got {type(pointwise).__name__}")
+    slopes = pointwise.tensors()["slopes"].detach()
+    return SlopeStatistics(
+        float(slopes.mean()),
+        float(slopes.std(correction=0)),
+        float(slopes.min()),
+        float(slopes.max()),
+    )
+
+
+@torch.no_grad()
+def pointwise_curve(
+    pointwise: Pointwise, low: float = -20.0, high: float = 20.0, points: int = 401
+) -> tuple[Tensor, Tensor]:
+    """z [points] from low to high, and f(z), shifted so that f is 0 where z is nearest to 0.
+
+    A constant added to f changes no probability; shifted, functions can be drawn over each other.
+
+    Raises:
+        ValueError: low ≥ high, fewer than two points.
+    """
+    if not low < high or points < 2:
+        raise ValueError(f"expected low < high and two points or more: {low}, {high}, {points}")
+    z = torch.linspace(low, high, points, dtype=torch.float64)
+    f = pointwise(z)
+    return z, f - f[z.abs().argmin()]

@@ -1,0 +1,106 @@
+"""Do the rows of the vocabulary matrix know which words are alike?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+
+class WordPair(NamedTuple):
+    """Two words and how alike people find them."""
+
+    first: str
+    second: str
+    score: float
+
+
+class Similarity(NamedTuple):
+    """Spearman's correlation over `used` pairs; None if it is not defined (too few, no spread).
+
+    missing: pairs with a word that has no vector.
+    """
+
+    spearman: float | None
+    used: int
+    missing: int
+
+
+def read_word_pairs(path: str | os.PathLike[str]) -> list[WordPair]:
+    """The pairs of a benchmark: two words and a number a line, between spaces or tabs.
+
+    Raises:
+        ValueError: another line (names file and line), no pair at all.
+    """
+    pairs = []
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                pairs.append(_word_pair(line, f"{os.fspath(path)}:{number}"))
+    if not pairs:
+        raise ValueError(f"{os.fspath(path)}: no pairs")
+    return pairs
+
+
+def word_similarity(
+    vectors: Tensor,
+    vocabulary: Mapping[str, int] | Sequence[str],
+    pairs: Iterable[WordPair | tuple[str, str, float]],
+) -> Similarity:
+    """Spearman's correlation of cosines with people's scores (as in Parthiban et al. 2021).
+
+    Pairs are lower-cased and used if both words are known; ranks of ties are averaged.
+
+    Args:
+        vectors: one row per word [M, d].
+        vocabulary: word → row, or the words in the order of the rows.
+        pairs: from `read_word_pairs`.
+    Raises:
+        ValueError: a word whose row is not in `vectors`, or holds NaN, or is all zeros.
+    """
+    rows = vocabulary
+    if not isinstance(rows, Mapping):
+        rows = {word: row for row, word in enumerate(rows)}
+    lowered = [(first.lower(), second.lower(), float(score)) for first, second, score in pairs]
+    known = [pair for pair in lowered if pair[0] in rows and pair[1] in rows]
+    missing = len(lowered) - len(known)
+    if not known:
+        return Similarity(None, 0, missing)
+    first, second, scores = zip(*known, strict=True)
+    cosines = cosine_similarity(_rows(vectors, rows, first), _rows(vectors, rows, second))
+    spearman = _spearman(cosines, torch.tensor(scores, dtype=torch.float64))
+    return Similarity(spearman, len(known), missing)
+
+
+def _word_pair(line: str, place: str) -> WordPair:
+    try:
+        first, second, score = line.split()
+        return WordPair(first, second, float(score))
+    except ValueError:
+        raise ValueError(
+            f"{place}: expected two words and a number, got {line.strip()!r}"
+        ) from None
+
+
+def _rows(vectors: Tensor, vocabulary: Mapping[str, int], words: Sequence[str]) -> Tensor:
+    ids = [vocabulary[word] for word in words]
+    for word, row in zip(words, ids, strict=True):
+        if not 0 <= row < len(vectors):
+            raise ValueError(f"{word!r} is row {row}, but there are {len(vectors)} vectors")
+    rows = vectors[torch.tensor(ids, device=vectors.device)].detach().double().cpu()
+    for word, norm in zip(words, rows.norm(dim=-1).tolist(), strict=True):
+        if not norm > 0:
+            raise ValueError(f"the vector of {word!r} has the norm {norm}: it has no direction")
+    return rows
+
+
+def _spearman(x: Tensor, y: Tensor) -> float | None:
+    if len(x) < 2 or x.unique().numel() == 1 or y.unique().numel() == 1:
+        return None
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(x.numpy(), y.numpy()).statistic)

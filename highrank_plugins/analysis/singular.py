@@ -1,0 +1,116 @@
+"""Singular values of matrices that do not fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .gram import RELIABLE, gram_matrix, gram_singular_values
+from .rank import press_rank, press_tolerance
+from .tsqr import triangle
+
+METHODS = ("auto", "tsqr", "gram")
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Singular values with how they were computed.
+
+    values: [min(N, M)], float64, descending. shape: (N, M).
+    dtype: of the computation; method: "tsqr" or "gram".
+    matrix_dtype: the narrowest of the blocks.
+    smallest_reliable: below it lies rounding noise, of the matrix or of the computation.
+    """
+
+    values: Tensor
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    method: str
+    matrix_dtype: torch.dtype
+    smallest_reliable: float
+
+    def press_rank(self, dtype: torch.dtype | None = None) -> int:
+        """`press_rank` with this shape, at the resolution of dtype (default: the computation's).
+
+        Raises:
+            ValueError: the tolerance of dtype lies below `smallest_reliable`.
+        """
+        dtype = dtype or self.dtype
+        tolerance = press_tolerance(float(self.values[0]), self.shape, dtype)
+        if tolerance < self.smallest_reliable:
+            raise ValueError(
+                f"the Press rank in {dtype} counts singular values above {tolerance:.3g}, but "
+                f"below {self.smallest_reliable:.3g} they are noise of a {self.matrix_dtype} "
+                f"matrix and of {self.method!r} in {self.dtype}: let the model compute its blocks "
+                f"in {dtype}, and take method='tsqr', dtype={dtype}"
+            )
+        return press_rank(self.values, self.shape, dtype)
+
+
+def spectrum(
+    blocks: Iterable[Tensor],
+    dtype: torch.dtype = torch.float64,
+    method: str = "auto",
+    merge_rows: int | None = None,
+) -> Spectrum:
+    """Singular values of X [N, M], which arrives in blocks [n_i, M] and is never held.
+
+    - "tsqr": those of the triangle of X, in `dtype`; each is right to a few eps(dtype) σ_max.
+    - "gram": square roots of the eigenvalues of XᵀX in float64; right above 1e-7 σ_max, which is
+      finer than what float32 resolves.
+    - "auto": "tsqr" for float64; "gram" for float32, where its error is within that of "tsqr".
+
+    Args:
+        merge_rows: see `triangle`.
+    Raises:
+        ValueError: a dtype or method that is none of these, a single row, and what
+            `checked_blocks` refuses.
+    """
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    if method == "auto":
+        method = "gram" if dtype == torch.float32 else "tsqr"
+    counted = _Counted(blocks)
+    if method == "gram":
+        values = gram_singular_values(gram_matrix(counted))
+    else:
+        values = torch.linalg.svdvals(triangle(counted, dtype, merge_rows)).double()
+    if counted.shape[0] == 1:
+        raise ValueError("one row has rank 1 whatever the model: collect more contexts")
+    values, shape, matrix_dtype = values[: min(counted.shape)], counted.shape, counted.narrowest
+    largest = float(values[0])
+    reliable = press_tolerance(largest, shape, max(matrix_dtype, dtype, key=_resolution))
+    if method == "gram":
+        reliable = max(RELIABLE * largest, press_tolerance(largest, shape, matrix_dtype))
+    return Spectrum(values, shape, dtype, method, matrix_dtype, reliable)
+
+
+def singular_values(
+    blocks: Iterable[Tensor], dtype: torch.dtype = torch.float64, method: str = "auto"
+) -> Tensor:
+    """The `values` [min(N, M)] of `spectrum`: float64, descending."""
+    return spectrum(blocks, dtype, method).values
+
+
+def _resolution(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps
+
+
+class _Counted:
+    """Passes blocks on and remembers the shape of the whole and the narrowest dtype."""
+
+    def __init__(self, blocks: Iterable[Tensor]) -> None:
+        self.blocks = blocks
+        self.shape = (0, 0)
+        self.narrowest = torch.float64
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for block in self.blocks:
+            yield block  # whoever takes it checks it
+            self.shape = (self.shape[0] + block.size(0), block.size(1))
+            self.narrowest = max(self.narrowest, block.dtype, key=_resolution)

@@ -1,0 +1,73 @@
+"""The triangle of a tall matrix that is never held (TSQR)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from .blocks import checked_blocks
+
+
+def triangle(
+    blocks: Iterable[Tensor], dtype: torch.dtype = torch.float64, merge_rows: int | None = None
+) -> Tensor:
+    """R with RᵀR = XᵀX, for X the rows of all blocks: R has the singular values of X.
+
+    R of [R; block] replaces R (Demmel et al. 2012, sequential TSQR). The triangles of parts of a
+    matrix are blocks themselves: `singular_values([triangle(a), triangle(b)])` are those of a and
+    b together, which is how processes merge their parts.
+
+    Args:
+        blocks: [n_i, M].
+        dtype: of the computation, float32 or float64.
+        merge_rows: rows that are added to R at once, default M; (M + merge_rows) · M numbers are
+            held, and (1 + M / merge_rows) times the fewest operations are done.
+    Returns:
+        [min(N, M), M]; for N ≤ M the rows themselves.
+    Raises:
+        ValueError: as `checked_blocks`, or merge_rows below 1.
+    """
+    stack = None
+    for block in checked_blocks(blocks):
+        if stack is None:
+            stack = _Stack(block, dtype, merge_rows)
+        stack.add(block)
+    if stack is None:
+        raise ValueError("no rows: all blocks are empty")
+    return stack.triangle()
+
+
+class _Stack:
+    """[R; new rows] in one buffer, column by column as LAPACK wants it: its QR is in place."""
+
+    def __init__(self, like: Tensor, dtype: torch.dtype, merge_rows: int | None) -> None:
+        self.width = like.size(1)
+        added = self.width if merge_rows is None else merge_rows
+        if added < 1:
+            raise ValueError(f"merge_rows must be at least 1, got {added}")
+        self.buffer = like.new_empty(self.width, self.width + added, dtype=dtype).t()
+        self.tau = like.new_empty(self.width, dtype=dtype)
+        self.filled = 0
+
+    def add(self, block: Tensor) -> None:
+        while len(block):
+            room = self.buffer.size(0) - self.filled
+            taken, block = block[:room], block[room:]
+            self.buffer[self.filled : self.filled + len(taken)] = taken
+            self.filled += len(taken)
+            if self.filled == self.buffer.size(0):
+                self._reduce()
+
+    def _reduce(self) -> None:
+        # input and output are one tensor: no second buffer
+        torch.geqrf(self.buffer, out=(self.buffer, self.tau))
+        self.buffer[: self.width].triu_()
+        self.filled = self.width
+
+    def triangle(self) -> Tensor:
+        if self.filled > self.width:
+            self.buffer[self.filled :] = 0  # rows of zeros change no singular value
+            self._reduce()
+        return self.buffer[: self.filled].clone()

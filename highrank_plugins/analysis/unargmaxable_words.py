@@ -1,0 +1,118 @@
+"""Words that no context can make the most probable one."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..heads import Head, Softmax
+from .argmax_lp import NOISE, argmax_margin
+
+ROUNDING = 1e-12  # of the largest logit: a smaller lead may be none
+STEPS = 100  # of the walk; those that can win mostly do so within 25
+OVERSHOOT, PUSH = 1.5, 0.01  # of the gap to the best rival, and of the way to it
+
+
+def unargmaxable(
+    weight: Tensor,
+    bias: Tensor | None = None,
+    contexts: Tensor | None = None,
+    bound: float | None = None,
+) -> Tensor:
+    """Classes c for which no h has w_c·h + b_c > w_j·h + b_j for all j ≠ c (Grivas et al. 2022).
+
+    Most classes are cleared quickly: c wins in one of `contexts`, or h, from w_c on, finds a place
+    where it does by going away from the rival that wins (Agmon 1954, Motzkin and Schoenberg 1954).
+    A linear program decides each of the others exactly (`argmax_margin`). Of equal rows with equal
+    biases none is ever strictly above the others: all are listed.
+
+    Args:
+        weight: [M, d].
+        bias: [M].
+        contexts: features [n, d] to try first, e.g. some of the corpus.
+        bound: only |h_i| ≤ bound counts (1 for the output of an LSTM); default all of R^d.
+    Returns:
+        class ids, ascending, int64.
+    Raises:
+        ValueError: shapes that do not fit, values that are not finite, bound ≤ 0.
+    """
+    wide, offsets = _checked(weight, bias, bound)
+    if contexts is not None and (contexts.dim() != 2 or contexts.size(1) != wide.size(1)):
+        raise ValueError(f"contexts: expected [n, {wide.size(1)}], got {tuple(contexts.shape)}")
+    left = torch.ones(len(wide), dtype=torch.bool)
+    if contexts is not None:
+        given = contexts.detach().double().cpu()
+        given = given if bound is None else given.clamp(-bound, bound)
+        for part in given.split(_batch(wide)):
+            left[_strict_winners(part @ wide.t() + offsets)] = False
+    walked = [
+        _walk(wide, offsets, classes, bound)
+        for classes in left.nonzero().flatten().split(_batch(wide))
+    ]
+    found = [
+        c for c in torch.cat(walked).tolist() if argmax_margin(wide, offsets, c, bound) <= NOISE
+    ]
+    return torch.tensor(found, dtype=torch.int64)
+
+
+def unargmaxable_classes(
+    head: Head, contexts: Tensor | None = None, bound: float | None = None
+) -> Tensor:
+    """`unargmaxable` of a softmax layer, whose pointwise function keeps the order of logits.
+
+    Raises:
+        ValueError: not applicable, since the layer's probabilities do not follow the order of
+            logits that are linear in the features.
+    """
+    if type(head) is not Softmax:
+        raise ValueError(
+            f"unargmaxable classes: not applicable to {type(head).__name__}, whose logits are not "
+            "linear in the features; only softmax (with any increasing pointwise function) is"
+        )
+    bias = None if head.bias is None else head.bias.detach()
+    return unargmaxable(head.weight.detach(), bias, contexts, bound)
+
+
+def _checked(weight: Tensor, bias: Tensor | None, bound: float | None) -> tuple[Tensor, Tensor]:
+    if weight.dim() != 2 or len(weight) < 2:
+        raise ValueError(f"weight: expected [M, d] with M ≥ 2, got {tuple(weight.shape)}")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias: expected [{len(weight)}], got {tuple(bias.shape)}")
+    if bound is not None and not 0 < bound < math.inf:
+        raise ValueError(f"bound must be a number above 0, got {bound}")
+    wide = weight.detach().double().cpu()
+    offsets = torch.zeros(len(wide)) if bias is None else bias.detach().cpu()
+    if not (wide.isfinite().all() and offsets.isfinite().all()):
+        raise ValueError("weight or bias has entries that are not finite")
+    return wide, offsets.double()
+
+
+def _batch(weight: Tensor) -> int:
+    """Contexts whose logits [n, M] are held at once."""
+    return max(1, 2**22 // len(weight))
+
+
+def _walk(weight: Tensor, offsets: Tensor, classes: Tensor, bound: float | None) -> Tensor:
+    """Those of `classes` for which a walk of `STEPS` steps finds no h where they win."""
+    h = weight[classes]
+    for _ in range(STEPS):
+        h = h if bound is None else h.clamp(-bound, bound)
+        logits = h @ weight.t() + offsets
+        rounding = ROUNDING * logits.abs().amax(1)
+        own = logits.gather(1, classes.unsqueeze(1)).squeeze(1)
+        best, rival = logits.scatter(1, classes.unsqueeze(1), -torch.inf).max(1)
+        still = own - best <= rounding
+        classes, h, gap, rival = classes[still], h[still], (best - own)[still], rival[still]
+        away = weight[classes] - weight[rival]
+        length = away.square().sum(1).clamp_min(1e-200)  # equal rows stay where they are
+        h = h + away * (OVERSHOOT * gap / length + PUSH).unsqueeze(1)
+    return classes
+
+
+def _strict_winners(logits: Tensor) -> Tensor:
+    """Classes that are above all others in a row of logits [n, M], by more than rounding."""
+    top = logits.topk(2)
+    rounding = ROUNDING * logits.abs().amax(1)
+    return top.indices[top.values[:, 0] - top.values[:, 1] > rounding, 0]

@@ -1,0 +1,145 @@
+"""`highrank dynamic-eval` and `highrank cache-eval`: language models that adapt to the text."""
+
+import logging
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from highrank_plugins.cli.number_lists import numbers
+from highrank_plugins.cli.user_error import user_errors
+
+if TYPE_CHECKING:
+    from highrank_plugins.experiments.tuning import Search
+
+LIST = "With --grid several, separated by commas."
+
+Checkpoint = Annotated[Path, typer.Argument(help="Of --arch awd_lstm_lm_<head>.")]
+Data = Annotated[str, typer.Argument(help="Directory of fairseq-preprocess.")]
+Output = Annotated[Path, typer.Option(help="The JSON file to write.")]
+Split = Annotated[str, typer.Option(help="The text to score.")]
+Grid = Annotated[
+    bool, typer.Option("--grid", help="First choose among all combinations of values.")
+]
+GridSplit = Annotated[str, typer.Option(help="The text on which to choose.")]
+GridTokens = Annotated[
+    int | None, typer.Option(min=1, help="Choose on that many tokens of it (default: all).")
+]
+State = Annotated[
+    Path | None,
+    typer.Option(help="From which a killed evaluation goes on (default: OUTPUT.state)."),
+]
+SaveSeconds = Annotated[float, typer.Option(min=0, help="How often that is written.")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda or cuda:N (default: a GPU if there is one).")
+]
+
+
+def dynamic_eval(
+    checkpoint: Checkpoint,
+    data: Data,
+    output: Output,
+    lr: Annotated[str, typer.Option(help=f"Step size η. {LIST}")],
+    eps: Annotated[str, typer.Option(help=f"ε, added to the statistic. {LIST}")],
+    lamb: Annotated[
+        str, typer.Option("--lambda", help=f"Pull λ towards the trained weights. {LIST}")
+    ],
+    split: Split = "test",
+    train_split: Annotated[str, typer.Option(help="Text of the gradient statistics.")] = "train",
+    bptt: Annotated[int, typer.Option(min=1, help="Tokens of a segment.")] = 5,
+    train_batch_size: Annotated[
+        int, typer.Option(min=1, help="Streams of the training text, side by side.")
+    ] = 100,
+    statistic: Annotated[
+        Literal["rms", "sum"], typer.Option(help="Root of mean or of sum of squared gradients.")
+    ] = "rms",
+    normalise: Annotated[
+        Literal["mean", "sum"], typer.Option(help="Mean or sum over tensors of their statistic.")
+    ] = "mean",
+    grid: Grid = False,
+    grid_split: GridSplit = "valid",
+    grid_tokens: GridTokens = None,
+    state: State = None,
+    save_seconds: SaveSeconds = 120,
+    device: Device = None,
+) -> None:
+    """Score a text with a model that learns from it (Krause et al. 2018).
+
+    Every segment is scored first and then learnt from, without dropout of any kind. The state is
+    carried along, and every token counts once. Useful values depend on --statistic and
+    --normalise. For rms and mean, Krause's code begins with lr 5e-5, eps 2e-5, lambda 0.002. For
+    sum and sum, the MoS of Yang et al. (2018) had lr 0.002, eps 0.001, lambda 0.075 on Penn
+    Treebank and lr 0.002, eps 0.002, lambda 0.02 on WikiText-2. More in docs/evaluation.md.
+    """
+    logging.disable(logging.INFO)  # fairseq's
+    from highrank_plugins.experiments import dynamic_evaluation as dynamic
+    from highrank_plugins.experiments.adaptive_evaluation import Run
+
+    with user_errors():
+        values = {
+            "lr": numbers("--lr", lr, float),
+            "eps": numbers("--eps", eps, float),
+            "lambda": numbers("--lambda", lamb, float),
+        }
+        run = Run(
+            checkpoint, data, output, command=_command(), split=split,
+            search=_search(grid, grid_split, grid_tokens),
+            state=state, save_seconds=save_seconds, device=device,
+        )  # fmt: skip
+        options = dynamic.DynamicOptions(train_split, bptt, train_batch_size, statistic, normalise)
+        dynamic.run_dynamic_evaluation(run, values, options, typer.echo)
+
+
+def cache_eval(
+    checkpoint: Checkpoint,
+    data: Data,
+    output: Output,
+    theta: Annotated[str, typer.Option(help=f"How sharply θ the cache attends. {LIST}")],
+    lamb: Annotated[str, typer.Option("--lambda", help=f"Weight λ of the cache. {LIST}")],
+    window: Annotated[str, typer.Option(help=f"Tokens that the cache holds. {LIST}")],
+    split: Split = "test",
+    grid: Grid = False,
+    grid_split: GridSplit = "valid",
+    grid_tokens: GridTokens = None,
+    state: State = None,
+    save_seconds: SaveSeconds = 120,
+    device: Device = None,
+) -> None:
+    """Score a text with a model and a cache of recent words (Grave et al. 2017).
+
+    The first --window tokens are scored by the model alone. The state is carried along, and every
+    token counts once. Published for the AWD-LSTM of Merity et al. (2018): theta 1, lambda 0.1,
+    window 500 on Penn Treebank; theta 0.662, lambda 0.1279, window 3785 on WikiText-2. More in
+    docs/evaluation.md.
+    """
+    logging.disable(logging.INFO)  # fairseq's
+    from highrank_plugins.experiments.adaptive_evaluation import Run
+    from highrank_plugins.experiments.cache_evaluation import run_cache_evaluation
+
+    with user_errors():
+        values: dict[str, Sequence[float]] = {
+            "theta": numbers("--theta", theta, float),
+            "lambda": numbers("--lambda", lamb, float),
+            "window": numbers("--window", window, int),
+        }
+        run = Run(
+            checkpoint, data, output, command=_command(), split=split,
+            search=_search(grid, grid_split, grid_tokens),
+            state=state, save_seconds=save_seconds, device=device,
+        )  # fmt: skip
+        run_cache_evaluation(run, values, typer.echo)
+
+
+def _command() -> str:
+    return shlex.join(["highrank", *sys.argv[1:]])
+
+
+def _search(grid: bool, split: str, tokens: int | None) -> "Search | None":
+    from highrank_plugins.experiments.tuning import Search
+
+    if not grid and tokens is not None:
+        raise ValueError("--grid-tokens: without --grid nothing is chosen")
+    return Search(split, tokens) if grid else None

@@ -1,0 +1,56 @@
+"""Options of our own subcommands in a configuration, checked before anything is computed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from highrank_plugins.cli import build_app
+from highrank_plugins.experiments.command_line import PROGRAMS, arguments, flag
+from highrank_plugins.experiments.configuration import Configuration
+from highrank_plugins.experiments.nearest import did_you_mean
+from highrank_plugins.experiments.yaml_tree import ConfigurationError, Tree
+
+
+def check_own_options(configuration: Configuration, tree: Tree) -> None:
+    """Names and types in the blocks of `highrank` subcommands.
+
+    Raises:
+        ConfigurationError: each unknown name or wrong value, with its file and line.
+    """
+    problems = [
+        f"{tree.place((tool, name))}: {tool}.{name}: {problem}"
+        for tool, program in PROGRAMS.items()
+        if program.startswith("highrank ")
+        for name, problem in _problems(program, configuration.options(tool))
+    ]
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+
+
+def _problems(program: str, options: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    names = program.split()[1:]
+    command: Any = typer.main.get_command(build_app(names))
+    for name in names:
+        command = command.commands[name]
+    known = {option: p for p in command.params for option in p.opts if option.startswith("--")}
+    for option in options:
+        if flag(option) not in known:
+            near = did_you_mean(option, [name[2:].replace("-", "_") for name in known])
+            yield option, f"{program} has no {flag(option)}{near}"
+            continue
+        try:
+            words = [word for words in arguments({option: options[option]}) for word in words]
+            command.make_context(program, [*_required(command, flag(option)), *words])
+        except typer.BadParameter as error:
+            yield option, error.message.removeprefix("Value error, ")
+
+
+def _required(command: Any, given: str) -> list[str]:
+    """Words for all that the command needs, but for one option."""
+    words = []
+    for parameter in command.params:
+        named = parameter.opts[0].startswith("--")
+        if parameter.required and given not in parameter.opts:
+            words += [parameter.opts[0], "1"] if named else ["1"]
+    return words

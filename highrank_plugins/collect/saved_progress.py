@@ -1,0 +1,77 @@
+"""What a long evaluation has reached, in a file from which it goes on after a kill."""
+
+import pickle
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+
+
+class SavedProgress:
+    """A dictionary `reached` of plain values and tensors, and a file with it.
+
+    Args:
+        path: the file. Its contents are taken up if it exists.
+        identity: plain values by name; another evaluation has other ones.
+        seconds: how often `save_if_due` writes; 0: whenever it is called.
+    Raises:
+        ValueError: the file is damaged, or belongs to another evaluation; says what to do.
+    """
+
+    def __init__(self, path: Path, identity: dict[str, Any], seconds: float) -> None:
+        self.path, self.identity, self.seconds = path, identity, seconds
+        self.reached: dict[str, Any] = {}
+        self._saved_at = time.monotonic()
+        if path.exists():
+            stored = _load(path)
+            self._check_identity(stored["identity"])
+            self.reached = stored["reached"]
+
+    def save(self) -> None:
+        """Write the file, all or nothing: a kill leaves the old one or the new one."""
+        stored = {"identity": self.identity, "reached": self.reached}
+        checkpoint_utils.torch_persistent_save(stored, str(self.path))
+        self._saved_at = time.monotonic()
+
+    def save_if_due(self) -> None:
+        """Write the file if that was long ago."""
+        if time.monotonic() - self._saved_at >= self.seconds:
+            self.save()
+
+    def remove(self) -> None:
+        """Delete the file: the evaluation is over."""
+        self.path.unlink(missing_ok=True)
+
+    def _check_identity(self, stored: dict[str, Any]) -> None:
+        names = dict.fromkeys([*stored, *self.identity])
+        different = [n for n in names if stored.get(n) != self.identity.get(n)]
+        if different:
+            changes = "; ".join(
+                f"{name}: {stored.get(name)} there, {self.identity.get(name)} now"
+                for name in different
+            )
+            raise ValueError(
+                f"{self.path} is what another evaluation has reached ({changes}). Go on with that "
+                "one, name another file by --state, or delete this one"
+            )
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """The contents, after a look at the checksums inside, which torch does not take."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            reason = archive.testzip()
+        if reason is None:
+            stored = torch.load(path, "cpu", weights_only=True)
+            if isinstance(stored, dict) and stored.keys() == {"identity", "reached"}:
+                return stored
+            reason = "other contents"
+    except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        reason = str(error).partition("\n")[0]
+    raise ValueError(
+        f"{path}: damaged, or not what an evaluation has reached ({reason}); delete it to begin "
+        "anew, or name another file by --state"
+    )

@@ -1,0 +1,157 @@
+"""A checkpoint of a recurrent language model, and the texts of a binarised corpus as streams."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+from torch import Tensor, nn
+
+from highrank_plugins.tasks.carried_state import map_tensors
+from highrank_plugins.tasks.streams import Chunk, Streams, Text, chunk_plan
+
+TASK = "bptt_language_modeling"
+Batch = dict[str, Any]
+
+
+class Segments(NamedTuple):
+    """Parallel streams of a split, cut into chunks of equal length."""
+
+    streams: Streams
+    chunks: list[Chunk]
+
+    def starting_at(self, first: int) -> Iterator[Batch]:
+        """The batches from chunk number `first` on, see `Streams`."""
+        return (self.streams[chunk] for chunk in self.chunks[first:])
+
+
+class Observed(NamedTuple):
+    """What the model made of T tokens of one stream.
+
+    `hidden` [T, F] are the last layer's outputs before dropout, `target` [T] the words after them,
+    `log_probs` [T] the logarithms of their probabilities; `state` is the one after them.
+    """
+
+    hidden: Tensor
+    target: Tensor
+    log_probs: Tensor
+    state: Any
+
+
+class StreamingModel:
+    """A model in evaluation mode, so without any dropout, that hands on its recurrent state.
+
+    Args:
+        checkpoint: of a model that carries state, trained with `bptt_language_modeling`.
+        data: the directory of fairseq-preprocess.
+        device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one.
+    Raises:
+        ValueError: the checkpoint is damaged, of another kind of model or task, or was trained with
+            another dictionary; no such device.
+        OSError: a file is missing.
+    """
+
+    def __init__(self, checkpoint: Path, data: str, device: str | None = None) -> None:
+        self.device = pick_device(device)
+        path = str(checkpoint)
+        state = checkpoint_utils.load_checkpoint_to_cpu(path, {"data": data})
+        self.arch = _check_kind(path, state)
+        (model,), cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
+            [path], state=state
+        )
+        model.prepare_for_inference_(cfg)  # refuses heads that are not in the checkpoint
+        self.model: Any = model.to(self.device)
+        self.pad: int = self.task.dictionary.pad()
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What can learn, each tensor once: frozen ones are left out, a tied matrix is one."""
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    def text(self, split: str, tokens: int | None = None) -> Tensor:
+        """The word numbers of a split, or the first `tokens` of them; [N].
+
+        Raises:
+            ValueError: it is empty, or has words that the dictionary lacks.
+            OSError: there is no such split.
+        """
+        self.task.load_dataset(split)
+        return self.task.dataset(split).tokens[:tokens]
+
+    def segments(
+        self, split: str, length: int, count: int = 1, tokens: int | None = None
+    ) -> Segments:
+        """A split in chunks of `length` tokens of `count` streams.
+
+        Raises:
+            ValueError: fewer tokens than streams; and see `text`.
+        """
+        text = Text(self.text(split, tokens), split)
+        streams = Streams(text, self.task.dictionary, count, 0, 1, length)
+        return Segments(streams, chunk_plan(len(streams), length))
+
+    def score(self, batch: Batch, state: Any) -> tuple[Tensor, int, Any]:
+        """Summed nll of a batch, with gradients; its number of tokens; the state after it."""
+        out = self._forward(batch, state, reduction="sum")
+        return out.loss, batch["ntokens"], map_tensors(Tensor.detach, out.state)
+
+    @torch.no_grad()
+    def observe(self, batch: Batch, state: Any) -> Observed:
+        """Outputs and scores of a batch of one stream, without gradients."""
+        out = self._forward(batch, state, reduction="none")
+        target = batch["target"][0].to(self.device)
+        return Observed(out.raw[:, 0], target, -out.nll[0], map_tensors(Tensor.detach, out.state))
+
+    def _forward(self, batch: Batch, state: Any, reduction: str) -> Any:
+        return self.model(
+            batch["net_input"]["src_tokens"].to(self.device),
+            state=map_tensors(lambda t: t.to(self.device), state),
+            target=batch["target"].to(self.device),
+            ignore_index=self.pad,
+            reduction=reduction,
+        )
+
+
+def pick_device(name: str | None) -> torch.device:
+    """The device of that name; None: a GPU if there is one.
+
+    Raises:
+        ValueError: torch sees none.
+    """
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name != "cpu" and not (name.startswith("cuda") and torch.cuda.is_available()):
+        raise ValueError(f"--device {name}: torch sees no such device here; try --device cpu")
+    return torch.device(name)
+
+
+def digest_of_tokens(tokens: Tensor) -> str:
+    """What tells one text from another."""
+    return hashlib.sha256(tokens.contiguous().numpy().data).hexdigest()[:16]
+
+
+def digest_of_file(path: Path) -> str:
+    """What tells one file from another."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def _check_kind(path: str, state: dict[str, Any]) -> str:
+    """The architecture of a checkpoint, if it is of the right kind."""
+    cfg = state.get("cfg")
+    arch = cfg["model"]["_name"] if cfg else state["args"].arch
+    model = ARCH_MODEL_REGISTRY.get(arch, MODEL_REGISTRY.get(arch))
+    if not hasattr(model, "bptt_features"):
+        raise ValueError(
+            f"{path}: --arch {arch} has no recurrent state to carry along a text; this evaluation "
+            "is for awd_lstm_lm_<head> (docs/archs.md)"
+        )
+    task = cfg["task"]["_name"] if cfg else state["args"].task
+    if task != TASK:
+        raise ValueError(
+            f"{path} was trained with --task {task}, whose lines or blocks do not continue each "
+            f"other; this evaluation is for --task {TASK}"
+        )
+    return str(arch)

@@ -1,0 +1,27 @@
+"""Ways to score a text beyond one pass of a fixed model. Pure torch."""
+
+from .dynamic_evaluation import (
+    NORMALISATIONS,
+    STATISTICS,
+    Adaptation,
+    GradientStatistics,
+    Scored,
+    decay_rates,
+    dynamic_evaluation,
+    gather_statistics,
+    update_,
+)
+from .neural_cache import NeuralCache
+
+__all__ = [
+    "NORMALISATIONS",
+    "STATISTICS",
+    "Adaptation",
+    "GradientStatistics",
+    "NeuralCache",
+    "Scored",
+    "decay_rates",
+    "dynamic_evaluation",
+    "gather_statistics",
+    "update_",
+]

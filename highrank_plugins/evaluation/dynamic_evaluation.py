@@ -1,0 +1,226 @@
+"""Dynamic evaluation: a language model that goes on learning from the text it scores.
+
+Krause et al. 2018, with gradients divided by what they were on the training text, and weights drawn
+back to the trained ones. The text comes in segments of a few tokens. Each is scored by the weights
+that its predecessors have left, and only then is one step taken on it:
+
+    p += λ R (p_train − p) − η g / (MS + ε),    R = min(MS / norm, 1/λ)
+
+with g the gradient of the segment's mean nll, MS a statistic of the gradients g_b of the training
+segments, and norm one number for all parameters. Two readings are in use. Krause's code has
+MS = sqrt(mean_b g_b²) and norm the mean over tensors of mean(MS); that of Yang et al. 2018 (MoS)
+has MS = sqrt(Σ_b g_b²) and norm their sum. With P tensors and n training segments the second is
+the first with λ/P, η/sqrt(n) and ε/sqrt(n).
+
+Parameters are a list of tensors that require gradients, each once (a tied matrix is one); all other
+lists here have the same order and shapes. Dropout must be off, DropConnect and noise too, while
+gradients are kept. In evaluation mode a `torch.nn.LSTM` on cuDNN cannot do that: switch it to
+training mode with all rates 0, or run under `torch.backends.cudnn.flags(enabled=False)`; the LSTMs
+of `highrank_plugins.trunks` ask cuDNN for gradients by themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+STATISTICS = ("rms", "sum")
+NORMALISATIONS = ("mean", "sum")
+
+# (segment, state before it) → (its summed nll, a scalar with gradients; number of tokens; state
+# after it, detached). What segments and states are is the model's affair; the first state is given.
+Score = Callable[[Any, Any], tuple[Tensor, int, Any]]
+
+
+class Scored(NamedTuple):
+    """A segment's summed nll in nats before the step on it, its tokens, and the state after it."""
+
+    nll: float
+    tokens: int
+    state: Any
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """How fast weights learn and forget.
+
+    Args:
+        lr: η ≥ 0.
+        eps: ε > 0, added to MS.
+        lamb: λ in [0, 1], the pull towards the trained weights.
+        normalise: norm is the "mean" or the "sum" over tensors of mean(MS).
+    Raises:
+        ValueError: out of range; begins with the name.
+    """
+
+    lr: float
+    eps: float
+    lamb: float
+    normalise: str = "mean"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lr < math.inf:
+            raise ValueError(f"lr must be at least 0, got {self.lr}")
+        if not 0 < self.eps < math.inf:
+            raise ValueError(f"eps must be above 0, got {self.eps}")
+        if not 0 <= self.lamb <= 1:
+            raise ValueError(f"lamb must lie in [0, 1], got {self.lamb}")
+        _check_known("normalise", self.normalise, NORMALISATIONS)
+
+
+class GradientStatistics:
+    """Σ_b g_b² of each parameter, over training segments b.
+
+    Args:
+        parameters: give the shapes, dtypes and devices.
+    Attributes:
+        sums: the Σ_b g_b², as `parameters`.
+        segments: how many b there were, n.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.sums = [torch.zeros_like(p, requires_grad=False) for p in parameters]
+        self.segments = 0
+
+    def add(self, gradients: Sequence[Tensor]) -> None:
+        """One more segment: g_b, the gradients of its mean nll."""
+        for total, gradient in zip(self.sums, gradients, strict=True):
+            total.addcmul_(gradient, gradient)
+        self.segments += 1
+
+    def finish(self, statistic: str = "rms") -> list[Tensor]:
+        """MS: "rms" is sqrt(Σ_b g_b² / n), "sum" is sqrt(Σ_b g_b²).
+
+        Raises:
+            ValueError: no segment, or an unknown statistic.
+        """
+        _check_known("statistic", statistic, STATISTICS)
+        if not self.segments:
+            raise ValueError("gradient statistics of no segment: the training text is empty")
+        count = self.segments if statistic == "rms" else 1
+        return [(total / count).sqrt_() for total in self.sums]
+
+
+def decay_rates(
+    mean_squares: Sequence[Tensor], lamb: float, normalise: str = "mean"
+) -> list[Tensor]:
+    """R = min(MS / norm, 1/λ); without the bound for λ = 0.
+
+    Args:
+        mean_squares: MS.
+        normalise: norm is the "mean" or the "sum" over tensors of mean(MS).
+    Raises:
+        ValueError: unknown `normalise`, or all MS are 0.
+        FloatingPointError: MS are not finite.
+    """
+    _check_known("normalise", normalise, NORMALISATIONS)
+    means = torch.stack([ms.mean() for ms in mean_squares])
+    norm = means.sum() if normalise == "sum" else means.mean()
+    if not norm.isfinite():
+        raise FloatingPointError("the gradients of the training text are not finite")
+    if norm == 0:
+        raise ValueError("the gradients of the training text are all 0: nothing can be learnt")
+    largest = 1 / lamb if lamb else math.inf
+    return [(ms / norm).clamp_(max=largest) for ms in mean_squares]
+
+
+@torch.no_grad()
+def update_(
+    parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    start: Sequence[Tensor],
+    mean_squares: Sequence[Tensor],
+    rates: Sequence[Tensor],
+    lr: float,
+    eps: float,
+    lamb: float,
+) -> None:
+    """p += λ R (p_train − p) − η g / (MS + ε), in place.
+
+    Args:
+        parameters: p, changed.
+        gradients: g, of a segment's mean nll at p.
+        start: p_train.
+        mean_squares, rates: MS and R.
+        lr, eps, lamb: η, ε, λ.
+    """
+    for p, g, trained, ms, rate in zip(
+        parameters, gradients, start, mean_squares, rates, strict=True
+    ):
+        p.lerp_(trained, rate * lamb).addcdiv_(g, ms + eps, value=-lr)
+
+
+def gather_statistics(
+    score: Score,
+    parameters: Sequence[Tensor],
+    segments: Iterable[Any],
+    statistics: GradientStatistics,
+    state: Any = None,
+) -> Iterator[Scored]:
+    """Adds the gradient of every training segment to `statistics`, and yields after each.
+
+    Raises:
+        FloatingPointError: a loss is not finite.
+    """
+    for segment in segments:
+        scored, gradients = _gradients(score, parameters, segment, state)
+        statistics.add(gradients)
+        state = scored.state
+        yield scored
+
+
+def dynamic_evaluation(
+    score: Score,
+    parameters: Sequence[Tensor],
+    segments: Iterable[Any],
+    start: Sequence[Tensor],
+    mean_squares: Sequence[Tensor],
+    adaptation: Adaptation,
+    state: Any = None,
+) -> Iterator[Scored]:
+    """Scores segment after segment, and learns from each; yields after its step.
+
+    Whoever keeps `parameters` and the state between two segments can go on from there later.
+
+    Args:
+        parameters: changed in place; they need not be `start`.
+        start: p_train, other tensors than `parameters`.
+        mean_squares: MS.
+        state: before the first segment.
+    Raises:
+        FloatingPointError: a loss is not finite; the parameters are of no use then.
+    """
+    lr, eps, lamb = adaptation.lr, adaptation.eps, adaptation.lamb
+    rates = decay_rates(mean_squares, lamb, adaptation.normalise)
+    for segment in segments:
+        scored, gradients = _gradients(score, parameters, segment, state)
+        update_(parameters, gradients, start, mean_squares, rates, lr, eps, lamb)
+        state = scored.state
+        yield scored
+
+
+@torch.enable_grad()
+def _gradients(
+    score: Score, parameters: Sequence[Tensor], segment: Any, state: Any
+) -> tuple[Scored, Sequence[Tensor]]:
+    """The score of a segment, and the gradients of its mean nll; 0 for what it does not use."""
+    nll, tokens, state = score(segment, state)
+    scored = Scored(float(nll.detach()), tokens, state)
+    if not math.isfinite(scored.nll):
+        raise FloatingPointError(
+            f"the loss of a segment is {scored.nll}: the weights have run away, lower --lr or "
+            "raise --eps; without updates yet, the model itself is broken"
+        )
+    return scored, torch.autograd.grad(
+        nll / tokens, parameters, allow_unused=True, materialize_grads=True
+    )
+
+
+def _check_known(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} must be {' or '.join(known)}, got {value!r}")

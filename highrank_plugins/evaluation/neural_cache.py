@@ -1,0 +1,84 @@
+"""The continuous cache of Grave et al. 2017: recent words are likely to come again."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+BLOCK = 256  # tokens whose scores exist at a time, BLOCK × (window + BLOCK) numbers
+
+
+class NeuralCache:
+    """P(x) = (1 − λ) P_model(x) + λ Σ_i a_i [w_i = x],  a = softmax_i(θ h_i·h_t).
+
+    i runs over the `window` positions before t; w_i is the word that came after h_i. A text goes
+    through in any number of pieces, which make no difference: the cache remembers.
+
+    The first `window` tokens of a text fill the cache and are scored by the model alone. From then
+    on the cache is full, and every token is compared with exactly `window` pairs.
+
+    Args:
+        theta: θ, how sharply the cache attends; 0 weighs all words of the window equally.
+        lamb: λ in [0, 1), the weight of the cache.
+        window: number of pairs, at least 1.
+    Attributes:
+        hidden, words: the pairs, [n, F] and int64 [n] with n ≤ window; None before the first piece.
+            May be set, to continue where another cache was.
+    Raises:
+        ValueError: out of range; begins with the name.
+    """
+
+    def __init__(self, theta: float, lamb: float, window: int) -> None:
+        if not math.isfinite(theta):
+            raise ValueError(f"theta must be a number, got {theta}")
+        if not 0 <= lamb < 1:
+            raise ValueError(f"lamb must lie in [0, 1), got {lamb}")
+        if window < 1:
+            raise ValueError(f"window must be at least 1, got {window}")
+        self.theta, self.lamb, self.window = theta, lamb, window
+        self.hidden: Tensor | None = None
+        self.words: Tensor | None = None
+
+    @torch.no_grad()
+    def log_probs(self, hidden: Tensor, target: Tensor, model_log_probs: Tensor) -> Tensor:
+        """log P(target) [T] of the next T tokens of the text; afterwards the cache has them.
+
+        Args:
+            hidden: h_t, the last layer's outputs before dropout, [T, F], float32 or float64.
+            target: the words after them, int64 [T].
+            model_log_probs: log P_model(target), [T].
+        Raises:
+            ValueError: shapes that do not fit.
+        """
+        if hidden.dim() != 2 or not hidden.shape[:1] == target.shape == model_log_probs.shape:
+            raise ValueError(
+                "expected hidden [T, F], target [T] and model_log_probs [T], got "
+                f"{list(hidden.shape)}, {list(target.shape)} and {list(model_log_probs.shape)}"
+            )
+        pieces = zip(*(t.split(BLOCK) for t in (hidden, target, model_log_probs)), strict=True)
+        return torch.cat([self._block(*piece) for piece in pieces])
+
+    def _block(self, hidden: Tensor, target: Tensor, model_log_probs: Tensor) -> Tensor:
+        known, keys, words = self._remember(hidden, target)
+        order = torch.arange(keys.size(0), device=keys.device)
+        distance = order[known:].unsqueeze(1) - order
+        outside = (distance < 1) | (distance > self.window)
+        scores = (hidden @ keys.t()).mul_(self.theta).masked_fill_(outside, -math.inf)
+        total = scores.logsumexp(-1)
+        pointer = scores.masked_fill_(words != target.unsqueeze(1), -math.inf).logsumexp(-1) - total
+        weight = math.log(self.lamb) if self.lamb else -math.inf
+        mixed = torch.logaddexp(model_log_probs + math.log1p(-self.lamb), pointer + weight)
+        # before the cache is full a row may have nothing to attend to: its NaN is not taken
+        return torch.where(order[known:] < self.window, model_log_probs, mixed)
+
+    def _remember(self, hidden: Tensor, target: Tensor) -> tuple[int, Tensor, Tensor]:
+        """How many pairs there were, and all with the new ones; the last `window` are kept."""
+        known, keys, words = 0, hidden, target
+        if self.hidden is not None and self.words is not None:
+            known = len(self.words)
+            keys, words = torch.cat([self.hidden, hidden]), torch.cat([self.words, target])
+        # copies, which do not hold on to what is in front of them
+        self.hidden, self.words = keys[-self.window :].clone(), words[-self.window :].clone()
+        return known, keys, words

@@ -1,0 +1,121 @@
+"""What an archive holds, as files of a new folder; nothing of it can come to lie elsewhere."""
+
+import errno
+import gzip
+import os
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from highrank_plugins.experiments.progress_bar import bar_options
+
+_BLOCK = 1 << 20
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error)
+
+
+class ArchiveError(ValueError):
+    """An archive is damaged, or holds what it should not."""
+
+
+def extract(archive: Path, folder: Path) -> None:
+    """Write the files of a .tar.gz, .tgz or .zip, or the one in a .gz, into a new folder.
+
+    Files are streamed. Only regular files and folders are written: links and devices are refused,
+    and so are absolute names and names with `..`. The folder appears when it is complete.
+
+    Raises:
+        ArchiveError: the archive is damaged or hostile, or of another kind.
+        FileExistsError: there is such a folder.
+    """
+    if folder.exists():
+        raise FileExistsError(errno.EEXIST, "exists already; delete it first", str(folder))
+    unpack = _unpacker(archive)
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        unpack(archive, part)
+    except _DAMAGE as error:
+        # a full disk says so itself; whatever else goes wrong is the archive's fault
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ArchiveError(
+            f"{archive}: damaged ({error or 'it ends too early'}); delete it and fetch it again"
+        ) from None
+    else:
+        os.replace(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _unpacker(archive: Path) -> Callable[[Path, Path], None]:
+    kinds = {".tar.gz": _untar, ".tgz": _untar, ".zip": _unzip, ".gz": _gunzip}
+    for suffix, unpack in kinds.items():
+        if archive.name.endswith(suffix):
+            return unpack
+    raise ArchiveError(f"{archive}: expected a name that ends with {', '.join(kinds)}")
+
+
+def _untar(archive: Path, folder: Path) -> None:
+    from tqdm import tqdm
+
+    size = archive.stat().st_size
+    with (
+        archive.open("rb") as raw,
+        tqdm.wrapattr(raw, "read", total=size, desc="extract", **bar_options()) as shown,
+        gzip.GzipFile(fileobj=shown) as unzipped,
+    ):
+        with tarfile.open(fileobj=unzipped, mode="r|") as tar:
+            for member in tar:
+                if member.isdir():
+                    _inside(archive, folder, member.name).mkdir(parents=True, exist_ok=True)
+                    continue
+                content = tar.extractfile(member) if member.isreg() else None
+                _write(archive, folder, member.name, content)
+        while unzipped.read(_BLOCK):  # up to gzip's checksum, which is at its end
+            pass
+
+
+def _unzip(archive: Path, folder: Path) -> None:
+    with zipfile.ZipFile(archive) as zipped:
+        for member in zipped.infolist():
+            if member.is_dir():
+                _inside(archive, folder, member.filename).mkdir(parents=True, exist_ok=True)
+                continue
+            if member.flag_bits & 1:
+                raise ArchiveError(f"{archive}: {member.filename} is encrypted")
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if kind in (0, stat.S_IFREG):
+                with zipped.open(member) as content:
+                    _write(archive, folder, member.filename, content)
+            else:
+                _write(archive, folder, member.filename, None)
+
+
+def _gunzip(archive: Path, folder: Path) -> None:
+    if archive.stat().st_size == 0:
+        raise EOFError  # which gzip takes for an empty file
+    with gzip.open(archive) as content:
+        _write(archive, folder, archive.name.removesuffix(".gz"), content)
+
+
+def _write(archive: Path, folder: Path, name: str, content: IO[bytes] | None) -> None:
+    """Content None: neither file nor folder."""
+    if content is None:
+        raise ArchiveError(f"{archive}: refused, since {name} is a link or a device")
+    path = _inside(archive, folder, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        shutil.copyfileobj(content, file, _BLOCK)
+
+
+def _inside(archive: Path, folder: Path, name: str) -> Path:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ArchiveError(f"{archive}: refused, since {name} would lie outside of the folder")
+    return folder / path

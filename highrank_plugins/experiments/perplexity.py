@@ -1,0 +1,64 @@
+"""Perplexities of a language model, as its evaluations printed or wrote them."""
+
+import json
+import re
+from pathlib import Path
+
+from highrank_plugins.experiments.scoring import Score, ScoreError
+
+_COUNT = re.compile(r"Evaluated ([\d,]+) tokens")
+_LOSS = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity")
+
+
+def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
+    """`<split>_perplexity` and `<split>_bits` per token in what fairseq-eval-lm printed.
+
+    Every token of the text is predicted; the end of a line is one.
+
+    Raises:
+        ScoreError: the log has no result.
+    """
+    text = log.read_text(encoding="utf-8")
+    counts, losses = _COUNT.findall(text), _LOSS.findall(text)
+    if not counts or not losses:
+        raise ScoreError(f"{log}: fairseq-eval-lm has printed no result")
+    bits = float(losses[-1])
+    signature = f"tokens:{counts[-1].replace(',', '')}|eval:static"
+    return {
+        f"{split}_perplexity": Score(round(2**bits, 2), signature),
+        f"{split}_bits": Score(bits, signature),
+    }
+
+
+def read_adaptive(result: Path, split: str) -> dict[str, Score]:
+    """`<split>_<kind>_perplexity` in what `highrank dynamic-eval` or `cache-eval` wrote.
+
+    Raises:
+        ScoreError: the file is no such result.
+    """
+    try:
+        record = json.loads(result.read_text(encoding="utf-8"))
+        value, tokens = record["metrics"]["perplexity"], record["tokens"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ScoreError(f"{result}: no result of an evaluation ({error!r})") from None
+    kind = result.stem.removesuffix("_eval")
+    return {
+        f"{split}_{kind}_perplexity": Score(round(value, 2), f"tokens:{tokens}|eval:{kind}"),
+    }
+
+
+def read_spectrum(result: Path, split: str) -> dict[str, Score]:
+    """`<split>_rank` and what the impossible classes cost, from `highrank analyse spectrum`.
+
+    Raises:
+        ScoreError: the file is no such result.
+    """
+    try:
+        found = json.loads(result.read_text(encoding="utf-8"))
+        matrix = f"contexts:{found['contexts']}|words:{found['words']}|dtype:{found['dtype']}"
+        return {
+            f"{split}_rank": Score(found["press_rank"], f"press|{matrix}|method:{found['method']}"),
+            f"{split}_impossible_nats": Score(found["impossible_nats"], matrix),
+        }
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ScoreError(f"{result}: no result of analyse spectrum ({error!r})") from None

@@ -1,0 +1,65 @@
+"""A study of several seeds as a Markdown table: means, deviations, t-tests against a control."""
+
+from pathlib import Path
+from statistics import mean, stdev
+
+from highrank_plugins.analysis import student_t
+from highrank_plugins.experiments.results_table import (
+    METRICS,
+    Record,
+    markdown,
+    metrics_of,
+    number,
+    read_record,
+)
+
+CONTROL = "softmax"
+
+
+def seeds_table(paths: list[Path], tested: str) -> str:
+    """One row per system: mean ± sample deviation of every metric over its seeds.
+
+    p is that of Student's unpaired two-sided t-test of `tested` against the system `softmax`.
+
+    Args:
+        paths: records, named `<system>-<seed>.json`.
+        tested: a metric.
+    Raises:
+        RecordError: a file that is no record.
+        ValueError: no record has that metric.
+    """
+    systems: dict[str, list[Record]] = {}
+    for path in paths:
+        systems.setdefault(path.stem.rpartition("-")[0], []).append(read_record(path))
+    metrics = metrics_of([record for records in systems.values() for record in records])
+    if tested not in metrics:
+        raise ValueError(f"no record has the metric {tested!r}; there are: {', '.join(metrics)}")
+    headings = ["system", "seeds", *(METRICS[name][0] for name in metrics)]
+    headings += [f"p ({METRICS[tested][0]})", "words/s in training"]
+    rows = [
+        [
+            system,
+            str(len(records)),
+            *(_mean(name, _values(records, name)) for name in metrics),
+            _p_value(_values(records, tested), _values(systems.get(CONTROL, []), tested), system),
+            f"{mean(record['train']['words_per_second'] for record in records):,.0f}",
+        ]
+        for system, records in systems.items()
+    ]
+    return markdown(headings, rows)
+
+
+def _values(records: list[Record], metric: str) -> list[float]:
+    return [record["metrics"][metric] for record in records if metric in record["metrics"]]
+
+
+def _mean(metric: str, values: list[float]) -> str:
+    if len(values) < 2:
+        return number(metric, values[0] if values else None)
+    return f"{number(metric, mean(values))} ± {number(metric, stdev(values))}"
+
+
+def _p_value(runs: list[float], control: list[float], system: str) -> str:
+    if system == CONTROL or len(runs) < 2 or len(control) < 2:
+        return "–"
+    return f"{student_t(runs, control).p_value:.2g}"

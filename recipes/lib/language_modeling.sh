@@ -1,0 +1,124 @@
+# shellcheck shell=bash
+# The stages of a language-model recipe from a published corpus to perplexities. The recipe has a
+# file corpus.yaml, and these options: stage, stop_stage, data, conf, name, exp_dir, set.
+# shellcheck source=../lib/training.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/training.sh"
+
+# open_language_model: the run's directory and configuration.
+# shellcheck disable=SC2154
+open_language_model() {
+    if [[ -n $data ]]; then
+        [[ -d $data ]] || refuse "--data $data: no such folder"
+        data=$(absolute "$data")
+    fi
+    open_configured_run
+}
+
+# asks_for BLOCK: does the configuration have something in it?
+asks_for() { [[ $(setting "$1") != '{}' ]]; }
+
+# find_corpus: stage 0. $corpus is --data, or else the archive of corpus.yaml, fetched once for all
+# runs and unpacked.
+# shellcheck disable=SC2154
+find_corpus() {
+    if [[ -n $data ]]; then
+        corpus=$data
+        if in_range 0; then log "stage 0 corpus: it lies in $data"; fi
+    else
+        corpus=$run_dir/corpus/files
+        run_stage 0 corpus "fetch the corpus" fetch_corpus "" "$recipe_dir/corpus.yaml"
+    fi
+}
+
+fetch_corpus() {
+    local archive download=${exp_dir:-$repository/exp}/${recipe_dir##*/}/download
+    run highrank fetch-corpus "$recipe_dir/corpus.yaml" "$download" ||
+        refuse "or get the corpus in another way, and name its folder with --data DIR"
+    for archive in "$download"/*.{gz,tgz,zip}; do
+        if [[ -e $archive ]]; then run highrank extract "$archive" "$out/files"; fi
+    done
+}
+
+# prepare_corpus: writes the text, $out/{train,valid,test}.txt.
+prepare_corpus() {
+    highrank command corpus "$config" -- "${recipe_dir##*/}" --data "$corpus" --output "$out" \
+        >"$run_dir/log/lm-corpus.sh"
+    log "+ $(<"$run_dir/log/lm-corpus.sh")"
+    bash "$run_dir/log/lm-corpus.sh"
+}
+
+# text_stages: 0 to 2, for a corpus of lines of words.
+text_stages() {
+    find_corpus
+    run_stage 1 text "check and count the words" prepare_corpus "$(setting corpus)" "$corpus"
+    run_stage 2 data-bin "binarise, the dictionary sorted by frequency" binarise \
+        "" "$run_dir/text"
+}
+
+# language_model_stages: 3 to 7.
+language_model_stages() {
+    data_bin=$run_dir/data-bin
+    run_resumable_stage 3 train "train (tensorboard --logdir $run_dir/train/tensorboard)" train \
+        "$(setting train)" "$data_bin"
+    trainings=("$run_dir/train")
+    if asks_for finetune; then
+        run_resumable_stage 4 finetune "train on, averaging from the first update" finetune \
+            "$(setting finetune)" "$data_bin" "$run_dir/train"
+        trainings+=("$run_dir/finetune")
+    elif in_range 4; then
+        log "stage 4 finetune: $conf asks for none"
+    fi
+    run_resumable_stage 5 evaluate "perplexities of the best checkpoint" evaluate \
+        "$(for block in evaluate dynamic_eval cache_eval spectrum; do setting "$block"; done)" \
+        "$data_bin" "${trainings[@]}"
+    forget_score_without_record
+    run_stage 6 score "collect the perplexities" collect_perplexities \
+        "$(<"$config")" "$run_dir/evaluate"
+    if in_range 7; then
+        log "stage 7 summary: everything is in $run_dir/results.json"
+        highrank lm-summary "$run_dir/results.json"
+    fi
+}
+
+binarise() {
+    local text=$run_dir/text
+    run fairseq-preprocess --only-source --trainpref "$text/train.txt" \
+        --validpref "$text/valid.txt" --testpref "$text/test.txt" --destdir "$out" \
+        --padding-factor 1 --workers "$(nproc)"
+}
+
+train() { train_block train "$data_bin"; }
+
+finetune() {
+    train_block finetune "$data_bin" --finetune-from-model "$run_dir/train/checkpoint_best.pt"
+}
+
+evaluate() {
+    local checkpoint split
+    checkpoint=$(highrank best-checkpoint "${trainings[@]}")
+    for split in valid test; do
+        [[ ! -e $out/$split.log ]] || continue
+        highrank command evaluate "$config" -- "$data_bin" --path "$checkpoint" \
+            --gen-subset "$split" >"$out/$split.sh"
+        log "+ $(<"$out/$split.sh")"
+        bash "$out/$split.sh" 2>&1 | tee "$out/$split.part"
+        mv -- "$out/$split.part" "$out/$split.log"
+    done
+    further dynamic_eval "$checkpoint"
+    further cache_eval "$checkpoint"
+    further spectrum "$checkpoint"
+}
+
+# further BLOCK CHECKPOINT: an evaluation by a command of our own, if it is asked for.
+further() {
+    if ! asks_for "$1" || [[ -e $out/$1.json ]]; then return; fi
+    highrank command "$1" "$config" -- "$2" "$data_bin" --split test --output "$out/$1.json" \
+        >"$out/$1.sh"
+    log "+ $(<"$out/$1.sh")"
+    bash "$out/$1.sh"
+}
+
+collect_perplexities() {
+    run highrank lm-score "$run_dir/evaluate" --output "$out/scores.json"
+    record_scores
+}

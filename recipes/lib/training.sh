@@ -1,0 +1,44 @@
+# shellcheck shell=bash
+# What recipes share that train one configuration: the run with its configuration, the training, the
+# record. They have these options: stage, stop_stage, conf, name, exp_dir, set.
+# shellcheck source=../lib/recipe.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/recipe.sh"
+
+# shellcheck disable=SC2154
+# open_configured_run: the run's directory, and its configuration, checked before anything is done.
+open_configured_run() {
+    local status
+    open_run "${exp_dir:-$repository/exp}/${recipe_dir##*/}/${name:-$conf}"
+    config=$run_dir/config.yaml
+    log "configuration $conf into $run_dir (a new one is checked by fairseq: some seconds)"
+    run highrank configure "$recipe_dir/conf/$conf.yaml" --output "$config" \
+        ${set[@]+"${set[@]/#/--set=}"} || {
+        status=$?
+        abandon_run
+        exit "$status"
+    }
+}
+
+setting() { highrank setting "$config" "$1"; }
+
+# train_block BLOCK DATA [WORD…]: fairseq-train with the options of a block into $out, where it
+# continues from checkpoint_last.pt if there is one. All that it says goes to train.log.
+train_block() {
+    highrank command "$1" "$config" -- "$2" --save-dir "$out" \
+        --tensorboard-logdir "$out/tensorboard" --log-format json "${@:3}" >"$out/command.sh"
+    log "+ $(<"$out/command.sh")"
+    bash "$out/command.sh" 2>&1 | tee --append "$out/train.log" |
+        highrank progress "$config" --block "$1"
+}
+
+# The score stage writes scores.json, and the record beside the run's other results: done again if
+# somebody has removed that.
+forget_score_without_record() {
+    if [[ ! -e $run_dir/results.json ]]; then rm -rf -- "$run_dir/score"; fi
+}
+
+record_scores() {
+    run highrank record --scores "$out/scores.json" --config "$config" \
+        --command "$run_dir/train/command.sh" --log "$run_dir/train/train.log" \
+        --output "$run_dir/results.json"
+}

@@ -1,0 +1,146 @@
+"""Use of components, sharpness of gates, slopes: against the definitions, class by class."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from highrank_plugins.analysis import (
+    component_use,
+    gate_sharpness,
+    pointwise_curve,
+    prior_use,
+    slope_statistics,
+)
+from highrank_plugins.heads import build_head, build_pointwise, pointwise_names
+
+
+def test_use_by_hand():
+    prior = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.25, 0.5, 0.25], [0.0, 1.0, 0.0]])
+    found = component_use(prior.log())
+    torch.testing.assert_close(found.mean_prior, prior.double().mean(0))
+    assert found.top_share.tolist() == [0.5, 0.5, 0.0]
+    assert found.entropy == pytest.approx((math.log(2) + 1.5 * math.log(2)) / 4)
+    mean = [1.75 / 4, 2 / 4, 0.25 / 4]
+    assert found.overall_entropy == pytest.approx(-sum(p * math.log(p) for p in mean))
+
+
+def random_head(name, **options):
+    torch.manual_seed(1)
+    head = build_head(name, num_classes=9, feature_dim=5, embed_dim=3, **options).double()
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter)
+    return head, torch.randn(2, 7, 5, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", ["mos", "moc"])
+def test_the_prior_of_a_mixture(name):
+    head, features = random_head(name, components=4, dropout=0.5)
+    prior = (features.flatten(0, 1) @ head.prior.weight.t()).softmax(-1)
+    found, expected = prior_use(head, features), component_use(prior.log())
+    torch.testing.assert_close(found.mean_prior, expected.mean_prior)
+    assert found.entropy == pytest.approx(expected.entropy)
+
+
+@pytest.mark.parametrize("name", ["softmax", "mixtape"])
+def test_heads_without_a_prior(name):
+    head = build_head(name, num_classes=9, feature_dim=5)
+    with pytest.raises(ValueError, match=f"{type(head).__name__} has no prior"):
+        prior_use(head, torch.zeros(1, 5))
+
+
+def test_bad_priors():
+    with pytest.raises(ValueError, match="log_prior, row 0: the probabilities sum to 3"):
+        component_use(torch.zeros(2, 3))
+
+
+def gates_of_one_token(head, g):
+    """π [S + 1, K] by the products of the tree, class by class; K = 4."""
+    gates = []
+    hidden = np.tanh(head.gate_hidden.weight.detach().numpy() @ g).reshape(3, -1)
+    shared = head.gate_shared.weight.detach().numpy() @ g
+    for x in range(head.frequent + 1):
+        logits = shared
+        if x < head.frequent:
+            own = [hidden[k] @ head.gate_embed.detach().numpy()[x] for k in range(3)]
+            logits = shared + own + head.gate_bias.detach().numpy()[x]
+        a, b, c = 1 / (1 + np.exp(-logits))
+        gates.append([a * b, a * (1 - b), (1 - a) * c, (1 - a) * (1 - c)])
+    return np.array(gates)
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 100])
+def test_gates_by_the_frequency_of_the_word(tokens):
+    head, features = random_head("mixtape", frequent=6, gate_dim=2, gate_noise=1.0)
+    gates = np.stack([gates_of_one_token(head, g) for g in features.flatten(0, 1).numpy()])
+    entropy, largest = -(gates * np.log(gates)).sum(-1).mean(0), gates.max(-1).mean(0)
+    groups = gate_sharpness(head, features, ends=(2,), tokens=tokens)
+    assert [group[:2] for group in groups] == [(0, 2), (2, 6), (6, 9)]
+    for group, part in zip(groups, (slice(0, 2), slice(2, 6), slice(6, 7)), strict=True):
+        assert group.entropy == pytest.approx(entropy[part].mean(), rel=1e-12)
+        assert group.largest == pytest.approx(largest[part].mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("frequent", "groups"), [(0, [(0, 9)]), (9, [(0, 9)]), (1, [(0, 1), (1, 9)])]
+)
+def test_both_ends_of_sharing(frequent, groups):
+    head, features = random_head("mixtape", frequent=frequent, gate_dim=2)
+    assert [group[:2] for group in gate_sharpness(head, features)] == groups
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "ends", "message"),
+    [
+        ("mos", {}, (), "is for a Mixtape with K > 1, got MixtureOfSoftmaxes"),
+        ("mixtape", {"components": 1}, (), "is for a Mixtape with K > 1"),
+        ("mixtape", {"frequent": 4}, (4,), r"within \(0, 4\), got \[4\]"),
+        ("mixtape", {"frequent": 4}, (2, 1), r"within \(0, 4\)"),
+    ],
+)
+def test_bad_gates(name, options, ends, message):
+    head, features = random_head(name, **options)
+    with pytest.raises(ValueError, match=message):
+        gate_sharpness(head, features, ends)
+
+
+def test_no_features():
+    head, _ = random_head("mixtape")
+    with pytest.raises(ValueError, match="no features"):
+        gate_sharpness(head, torch.zeros(0, 5, dtype=torch.float64))
+
+
+def test_slopes():
+    plif = build_pointwise("plif", bound=2.0, knots=4)
+    wanted = torch.tensor([1.0, 2.0, 3.0, 6.0])
+    plif.slope_logits.data = wanted.expm1().log()
+    assert slope_statistics(plif) == pytest.approx((3.0, math.sqrt(14 / 4), 1.0, 6.0), rel=1e-5)
+    with pytest.raises(ValueError, match="is for plif, got SigSoftmax"):
+        slope_statistics(build_pointwise("sigsoftmax"))
+
+
+def test_the_published_slopes_have_the_initial_spread_of_ours():
+    """Ganea et al. 2019 print mean 1.10, sd .62 on WikiText-2: ours start near that."""
+    torch.manual_seed(1)
+    mean, sd, smallest, largest = slope_statistics(build_pointwise("plif"))
+    assert mean == pytest.approx(1.10, abs=0.02)
+    assert sd == pytest.approx(0.62, abs=0.02)
+    assert 0 < smallest < 0.1
+    assert largest > 4
+
+
+@pytest.mark.parametrize("name", pointwise_names())
+def test_curves_go_through_the_origin_and_rise(name):
+    function = build_pointwise(name)
+    z, f = pointwise_curve(function, -3, 3, points=7)
+    assert z.tolist() == [-3, -2, -1, 0, 1, 2, 3]
+    assert f[3] == 0
+    assert (f.diff() > 0).all()
+    torch.testing.assert_close(f.diff(), function(z).detach().diff())
+
+
+@pytest.mark.parametrize(("low", "high", "points"), [(1, 1, 5), (2, 1, 5), (0, 1, 1)])
+def test_bad_curves(low, high, points):
+    with pytest.raises(ValueError, match="expected low < high and two points"):
+        pointwise_curve(build_pointwise("identity"), low, high, points)

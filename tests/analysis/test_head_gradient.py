@@ -1,0 +1,49 @@
+"""The logits' gradient, held to what autograd finds for the vocabulary matrix and the bias."""
+
+import pytest
+import torch
+
+from highrank_plugins.analysis.head_gradient import logit_gradient
+from highrank_plugins.heads import Head
+from highrank_plugins.heads.draws import ChunkDraws
+from tests.heads.cases import CASES, CLASSES, MOS, SOFTMAX, make_features
+
+TARGET = torch.tensor([[0, 3, 6, 2, 1], [5, 4, 6, 0, 2]])
+
+
+def contexts_of(head, features):
+    """h [n, K, D]."""
+    inputs = head.token_inputs(features.flatten(0, 1), head.tensors(), ChunkDraws())
+    return inputs["contexts"].view(TARGET.numel(), -1, head.embed_dim)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_it_is_what_the_vocabulary_matrix_learns_from(case):
+    head, features = case.build(), make_features(2, 5)
+    gradient = logit_gradient(head, features, TARGET)
+    with torch.no_grad():
+        through = torch.einsum("nkm,nkd->md", gradient, contexts_of(head, features))
+    head.nll(features, TARGET, reduction="sum", impl="reference").loss.backward()
+    torch.testing.assert_close(through, head.weight.grad, rtol=1e-9, atol=1e-12)
+    if head.bias is not None:
+        torch.testing.assert_close(gradient.sum((0, 1)), head.bias.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_softmax_minus_one_hot():
+    head, features = SOFTMAX.build(), make_features(2, 5)
+    expected = head(features).exp().flatten(0, 1)
+    expected[torch.arange(10), TARGET.flatten()] -= 1
+    torch.testing.assert_close(logit_gradient(head, features, TARGET).squeeze(1), expected)
+
+
+def test_gradients_of_parameters_and_the_graph_are_left_alone():
+    head, features = MOS.build().train(), make_features(2, 5).requires_grad_()
+    with torch.no_grad():
+        logit_gradient(head, features, TARGET)
+    assert features.grad is None
+    assert all(parameter.grad is None for parameter in head.parameters())
+
+
+def test_a_layer_that_it_does_not_know():
+    with pytest.raises(ValueError, match=r"knows Softmax, .*; got Head"):
+        logit_gradient(Head(CLASSES, 4), make_features(2, 5), TARGET)

@@ -1,0 +1,103 @@
+"""Ranks, entropy and decay of spectra that can be checked by hand."""
+
+import math
+
+import pytest
+import torch
+
+from highrank_plugins.analysis import (
+    effective_rank,
+    press_rank,
+    press_tolerance,
+    spectral_decay,
+    spectral_entropy,
+)
+
+
+def values(*numbers):
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def test_press_rank_counts_what_lies_above_the_tolerance():
+    shape = (50, 49)  # √(50 + 49 + 1) / 2 = 5
+    eps = torch.finfo(torch.float32).eps
+    assert press_tolerance(2.0, shape, torch.float32) == pytest.approx(10 * eps, rel=1e-15)
+    s = values(2.0, 1.0, 10.1 * eps, 10 * eps, 9.9 * eps)
+    assert press_rank(s, shape, torch.float32) == 3
+    assert press_rank(s.flip(0), shape, torch.float32) == 3
+    assert press_rank(s, shape, torch.float64) == 5
+    assert press_rank(values(0.0, 0.0), shape, torch.float64) == 0
+
+
+@pytest.mark.parametrize(
+    ("eps", "rank"), [(0.9, 1), (0.41, 1), (0.39, 2), (0.11, 2), (0.09, 3), (1e-6, 4), (1e-30, 5)]
+)
+def test_effective_rank_by_hand(eps, rank):
+    s = values(0.6, 0.3, 0.0999, 0.0001, 1e-20).sqrt()  # squares sum to 1
+    assert effective_rank(s, eps) == rank
+    assert effective_rank(s.flip(0), eps) == rank
+
+
+def test_effective_rank_follows_its_definition():
+    s = torch.rand(200, generator=torch.Generator().manual_seed(1), dtype=torch.float64) ** 6
+    squares = sorted((float(x) ** 2 for x in s), reverse=True)
+    for eps in (0.5, 0.1, 1e-3, 1e-5):
+        total = math.fsum(squares)
+        least = next(k for k in range(201) if math.fsum(squares[:k]) >= (1 - eps) * total)
+        assert effective_rank(s, eps) == least
+    assert effective_rank(torch.zeros(3), 0.1) == 0
+
+
+@pytest.mark.parametrize("eps", [0.0, 1.0, -0.1, 2.0, float("nan")])
+def test_eps_lies_between_0_and_1(eps):
+    with pytest.raises(ValueError, match=r"eps must lie in \(0, 1\)"):
+        effective_rank(values(1.0), eps)
+
+
+def test_entropy():
+    assert spectral_entropy(torch.ones(7)) == pytest.approx(math.log(7), rel=1e-12)
+    assert spectral_entropy(values(3.0, 0.0)) == 0
+    expected = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert spectral_entropy(values(3.0, 1.0)) == pytest.approx(expected, rel=1e-12)
+    with pytest.raises(ValueError, match="all singular values are 0"):
+        spectral_entropy(torch.zeros(3))
+
+
+def test_decay_is_the_exponent_of_the_squares():
+    index = torch.arange(1, 101, dtype=torch.float64)
+    assert spectral_decay(5 * index**-0.7) == pytest.approx(1.4, rel=1e-12)
+    bent = torch.cat([index[:50] ** -0.5, torch.zeros(50)])
+    assert spectral_decay(bent, last=50) == pytest.approx(1.0, rel=1e-12)
+    assert spectral_decay(torch.ones(4)) == pytest.approx(0, abs=1e-15)
+    with pytest.raises(ValueError, match="singular value 51 is 0"):
+        spectral_decay(bent)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 3), (3, 3), (1, 5)])
+def test_the_range_of_the_decay(first, last):
+    with pytest.raises(ValueError, match="1 ≤ first < last ≤ 4"):
+        spectral_decay(torch.ones(4), first, last)
+
+
+@pytest.mark.parametrize(
+    "bad", [values(), values(1.0, -1.0), values(float("nan")), torch.ones(2, 2)]
+)
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda s: press_rank(s, (9, 9), torch.float32),
+        lambda s: effective_rank(s, 0.1),
+        spectral_entropy,
+        spectral_decay,
+    ],
+)
+def test_bad_singular_values(measure, bad):
+    with pytest.raises(ValueError, match="singular_values: "):
+        measure(bad)
+
+
+def test_the_shape_and_the_dtype_must_fit():
+    with pytest.raises(ValueError, match=r"a matrix \(2, 9\) has 2 singular values, got 3"):
+        press_rank(torch.ones(3), (2, 9), torch.float32)
+    with pytest.raises(ValueError, match="dtype: expected a floating one"):
+        press_rank(torch.ones(3), (9, 9), torch.int64)

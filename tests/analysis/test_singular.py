@@ -1,0 +1,197 @@
+"""Singular values of blocks are those of the whole matrix; each method says what it can see."""
+
+import pytest
+import torch
+
+from highrank_plugins.analysis import (
+    Spectrum,
+    press_rank,
+    singular_values,
+    spectrum,
+    triangle,
+)
+from tests.largest_tensor import Largest
+
+ROWS, WIDTH = 83, 20
+
+
+def matrix(rows=ROWS, width=WIDTH, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, width, generator=generator, dtype=torch.float64) - 9
+
+
+def log_probs(rows, width, rank):
+    """What a softmax layer gives: a spectrum over many orders of magnitude."""
+    logits = matrix(rows, rank, seed=2) @ matrix(rank, width, seed=3)
+    return (logits / rank).log_softmax(-1)
+
+
+@pytest.mark.parametrize("sizes", [[83], [20, 20, 43], [1] * 83, [0, 40, 0, 43, 0], [7] * 11 + [6]])
+@pytest.mark.parametrize("method", ["tsqr", "gram"])
+def test_blocks_of_any_size_give_the_dense_values(sizes, method):
+    x = matrix()
+    values = singular_values(iter(x.split(sizes)), method=method)
+    assert values.dtype == torch.float64
+    torch.testing.assert_close(values, torch.linalg.svdvals(x), rtol=1e-11, atol=0)
+
+
+@pytest.mark.parametrize("merge_rows", [1, 3, 20, 1000])
+def test_the_rows_merged_at_once_change_nothing(merge_rows):
+    x = matrix()
+    values = spectrum(x.split(9), merge_rows=merge_rows).values
+    torch.testing.assert_close(values, torch.linalg.svdvals(x), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("rows", [2, 19, 20, 21, 40, 41])
+@pytest.mark.parametrize("method", ["tsqr", "gram"])
+def test_there_are_as_many_values_as_the_smaller_side(rows, method):
+    x = matrix(rows)
+    found = spectrum([x], method=method)
+    assert found.shape == (rows, WIDTH)
+    torch.testing.assert_close(found.values, torch.linalg.svdvals(x), rtol=1e-9, atol=1e-9)
+
+
+def test_triangles_of_parts_are_blocks_of_the_whole():
+    x = matrix()
+    parts = [triangle(part.split(7)) for part in x.split([30, 3, 50])]
+    assert [len(part) for part in parts] == [WIDTH, 3, WIDTH]
+    whole = triangle(x.split(7))
+    assert torch.equal(whole, whole.triu())
+    torch.testing.assert_close(whole.t() @ whole, x.t() @ x)
+    torch.testing.assert_close(singular_values(parts), torch.linalg.svdvals(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("method", ["tsqr", "gram"])
+def test_narrow_blocks_are_computed_in_the_dtype_asked_for(dtype, method):
+    x = matrix().to(dtype)
+    values = singular_values(x.split(10), torch.float64, method)
+    torch.testing.assert_close(values, torch.linalg.svdvals(x.double()), rtol=1e-11, atol=0)
+
+
+def test_float64_sees_what_the_gram_matrix_cannot():
+    small = torch.tensor([1.0, 1e-3, 1e-6, 1e-9, 1e-12], dtype=torch.float64)
+    left, right = torch.linalg.qr(matrix(50, 5)).Q, torch.linalg.qr(matrix(5, 5, seed=5)).Q
+    x = left @ small.diag() @ right
+    exact = spectrum([x])
+    torch.testing.assert_close(exact.values, small, rtol=0, atol=1e-15)
+    blind = spectrum([x], method="gram")
+    torch.testing.assert_close(blind.values[:3], small[:3], rtol=1e-2, atol=0)
+    assert (blind.values[3:] / small[3:] - 1).abs().max() > 0.1
+    assert blind.smallest_reliable == pytest.approx(1e-7)
+    assert exact.smallest_reliable < 1e-14
+
+
+def test_auto_takes_the_gram_matrix_only_where_float32_is_enough():
+    assert spectrum([matrix()]).method == "tsqr"
+    narrow = spectrum([matrix()], dtype=torch.float32)
+    assert narrow.method == "gram"
+    assert narrow.smallest_reliable <= torch.finfo(torch.float32).eps * narrow.values[0]
+
+
+@pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16, torch.float32])
+def test_rounding_errors_of_the_matrix_are_no_rank(narrow):
+    x = log_probs(400, 60, rank=7)
+    found = spectrum([x[:100], x[100:].to(narrow)])
+    assert found.matrix_dtype == narrow
+    assert press_rank(found.values, found.shape, torch.float64) == 60
+    with pytest.raises(ValueError, match=f"noise of a {narrow} matrix"):
+        found.press_rank()
+    assert found.press_rank(narrow) <= 7 + 1
+    if narrow == torch.float32:
+        assert found.press_rank(narrow) == 7 + 1
+    else:
+        with pytest.raises(ValueError, match=f"noise of a {narrow} matrix"):
+            found.press_rank(torch.float32)
+
+
+def test_a_rank_finer_than_the_method_is_refused():
+    found = spectrum([matrix()], dtype=torch.float32, method="gram")
+    assert found.press_rank() == press_rank(found.values, found.shape, torch.float32)
+    with pytest.raises(ValueError, match=r"method='tsqr', dtype=torch.float64"):
+        found.press_rank(torch.float64)
+
+
+@pytest.mark.parametrize("method", ["tsqr", "gram"])
+def test_a_planted_rank_with_noise_at_the_edge_of_float32(method):
+    rank, rows, width = 17, 300, 80
+    planted = matrix(rows, rank, seed=2) @ matrix(rank, width, seed=3)
+    noise = matrix(rows, width, seed=4) + 9
+    largest = torch.linalg.matrix_norm(planted, 2)
+    x = planted + 7e-8 * largest / torch.linalg.matrix_norm(noise, 2) * noise
+    narrow = spectrum(x.float().split(64), torch.float32, method)
+    assert narrow.press_rank() == rank
+    assert spectrum(x.split(64)).press_rank() == width
+
+
+def test_log_probs_of_a_softmax_layer():
+    x = log_probs(400, 60, rank=7)
+    assert spectrum(x.split(50)).press_rank() == 7 + 1
+    assert spectrum(x.split(50), torch.float32).press_rank() == 7 + 1
+
+
+@pytest.mark.parametrize(("method", "numbers"), [("tsqr", 2 * WIDTH**2), ("gram", WIDTH**2)])
+def test_the_whole_matrix_is_never_held(method, numbers):
+    blocks = (matrix(20, seed=seed) for seed in range(100))
+    with Largest() as seen:
+        found = spectrum(blocks, method=method)
+    assert found.shape == (2000, WIDTH)
+    assert seen.numel == 2 * numbers  # of float32; these are float64
+
+
+@pytest.mark.slow
+def test_a_large_block_to_1e_10_of_the_largest():
+    x = log_probs(5000, 2000, rank=300).add_(matrix(5000, 2000), alpha=1e-3)
+    dense = torch.linalg.svdvals(x)
+    error = (singular_values(x.split(700)) - dense).abs().max() / dense[0]
+    assert error < 1e-10
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("method", ["tsqr", "gram"])
+def test_what_is_not_finite_is_named(bad, method):
+    x = matrix()
+    x[33, 4] = bad
+    with pytest.raises(ValueError, match=f"block 3, row 3: entry 4 is {bad}"):
+        singular_values(x.split(10), method=method)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ([], "no blocks"),
+        ([torch.zeros(0, 3)], "no rows"),
+        ([torch.zeros(1, 3)], "one row has rank 1"),
+        (
+            [torch.zeros(2, 3), torch.zeros(2, 4)],
+            "block 1 has 4 columns, .* have 3",
+        ),
+        ([torch.zeros(3)], r"block 0: expected floats \[n, M\], got torch.float32 of shape \(3,\)"),
+        ([torch.zeros(2, 3).long()], "block 0: expected floats .*int64"),
+        ([[1.0]], "block 0: expected floats .*list"),
+    ],
+)
+@pytest.mark.parametrize("method", ["tsqr", "gram"])
+def test_bad_blocks(blocks, message, method):
+    with pytest.raises(ValueError, match=message):
+        spectrum(blocks, method=method)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": torch.float16}, "dtype: expected"),
+        ({"method": "qr"}, "method: expected one of auto, tsqr, gram, got 'qr'"),
+        ({"merge_rows": 0}, "merge_rows must be at least 1"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        spectrum([matrix()], **options)
+
+
+def test_the_spectrum_says_how_it_came_about():
+    found = spectrum([matrix()], dtype=torch.float32, method="tsqr")
+    assert isinstance(found, Spectrum)
+    assert (found.shape, found.dtype, found.method) == ((ROWS, WIDTH), torch.float32, "tsqr")
+    torch.testing.assert_close(found.values, torch.linalg.svdvals(matrix()), rtol=1e-4, atol=1e-4)

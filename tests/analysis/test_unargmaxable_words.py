@@ -1,0 +1,195 @@
+"""Points inside a polygon are never the farthest one; the linear program finds them all."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial import ConvexHull
+
+from highrank_plugins.analysis import (
+    argmax_lp,
+    unargmaxable,
+    unargmaxable_classes,
+    unargmaxable_words,
+)
+from highrank_plugins.heads import Head, build_head, head_names
+
+CORNERS = torch.tensor([[2.0, 0.0], [0.0, 2.0], [-2.0, 0.0], [0.0, -2.0]])
+
+
+def random(*shape, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def hull_says(points):
+    """Without biases a class can win if and only if its point is a corner of the convex hull."""
+    return sorted(set(range(len(points))) - set(ConvexHull(points.numpy()).vertices.tolist()))
+
+
+def test_a_planted_point_inside_a_polygon():
+    weight = torch.cat([CORNERS, torch.tensor([[0.5, 0.3]])])
+    assert unargmaxable(weight).tolist() == [4]
+    weight[4] = torch.tensor([1.5, 1.0])
+    assert unargmaxable(weight).tolist() == []
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 5])
+def test_the_convex_hull_agrees(dim):
+    weight = random(60, dim)
+    if dim == 1:
+        expected = sorted(set(range(60)) - {int(weight.argmin()), int(weight.argmax())})
+    else:
+        expected = hull_says(weight)
+    found = unargmaxable(weight)
+    assert found.dtype == torch.int64
+    assert found.tolist() == expected
+
+
+def test_the_program_alone_agrees():
+    weight = random(40, 3, seed=2)
+    margins = [argmax_lp.argmax_margin(weight, torch.zeros(40).double(), c) for c in range(40)]
+    assert [c for c in range(40) if margins[c] <= argmax_lp.NOISE] == hull_says(weight)
+
+
+def test_margins_by_hand():
+    # rows ±2 and 0, biases 0, 0, 1: the last leads by 1 at h = 0, in units of 1 (biases)
+    weight, bias = torch.tensor([[2.0], [-2.0], [0.0]]).double(), torch.tensor([0, 0, 1.0]).double()
+    assert argmax_lp.argmax_margin(weight, bias, 2) == pytest.approx(1.0)
+    assert argmax_lp.argmax_margin(weight, bias, 0) == pytest.approx(0.5)  # x = 1, t = 0
+    assert argmax_lp.argmax_margin(weight, -bias, 2) == pytest.approx(0.0)
+    # within |h| ≤ 1/4: h = 1/4, 2 h − 1 in units of 4, the longest difference
+    assert argmax_lp.argmax_margin(weight, bias, 0, bound=0.25) == pytest.approx(-0.125)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_units_do_not_matter(scale):
+    weight, bias = random(40, 3, seed=2), random(40, seed=3)
+    expected = unargmaxable(weight, bias).tolist()
+    assert len(expected) > 5
+    assert unargmaxable(scale * weight, bias).tolist() == expected
+    assert unargmaxable(weight, scale * bias).tolist() == expected
+
+
+def test_biases_decide_where_directions_do_not():
+    # above the other two everywhere but near 0, where only its bias can lift it
+    weight = torch.tensor([[1.0], [-1.0], [0.0]])
+    assert unargmaxable(weight).tolist() == [2]
+    assert unargmaxable(weight, torch.tensor([0.0, 0.0, 0.1])).tolist() == []
+    assert unargmaxable(weight, torch.tensor([0.0, 0.0, -0.1])).tolist() == [2]
+
+
+def test_a_bias_is_one_more_coordinate():
+    # with biases: the upper envelope of planes over R², by a fine grid of directions and lengths
+    weight, bias = random(12, 2, seed=3), random(12, seed=4)
+    grid = torch.cartesian_prod(*[torch.linspace(-40, 40, 801, dtype=torch.float64)] * 2)
+    winners = set((grid @ weight.t() + bias).argmax(1).tolist())
+    assert unargmaxable(weight, bias).tolist() == sorted(set(range(12)) - winners)
+
+
+def test_a_bound_on_features():
+    weight, bias = torch.tensor([[1.0], [0.0]]), torch.tensor([-2.0, 0.0])
+    assert unargmaxable(weight, bias).tolist() == []
+    assert unargmaxable(weight, bias, bound=1.0).tolist() == [0]
+    assert unargmaxable(weight, bias, bound=3.0).tolist() == []
+    assert unargmaxable(weight, bias, torch.tensor([[5.0]]), bound=1.0).tolist() == [0]
+
+
+def test_equal_rows_never_win_alone():
+    weight = torch.cat([CORNERS, CORNERS[1:2]])
+    assert unargmaxable(weight).tolist() == [1, 4]
+    bias = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.5])
+    assert unargmaxable(weight, bias).tolist() == [1]
+
+
+@pytest.fixture
+def solved(monkeypatch):
+    """Names of the classes that went to HiGHS."""
+    names = []
+    solve = argmax_lp._largest_delta
+
+    def noted(*arguments):
+        names.append(arguments[-1])
+        return solve(*arguments)
+
+    monkeypatch.setattr(argmax_lp, "_largest_delta", noted)
+    return names
+
+
+def test_walks_spare_programs(solved):
+    weight = random(200, 20) - random(20, seed=2)
+    assert unargmaxable(weight).tolist() == []
+    assert not solved
+
+
+def test_contexts_spare_walks(solved, monkeypatch):
+    monkeypatch.setattr(unargmaxable_words, "STEPS", 0)
+    weight = torch.cat([CORNERS, torch.tensor([[1.1, 1.0], [0.1, 0.1]])])
+    contexts = torch.cat([CORNERS, torch.tensor([[1.0, 1.0]])])
+    assert unargmaxable(weight, contexts=contexts).tolist() == [5]
+    assert set(solved) == {"class 5"}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 100])
+@pytest.mark.parametrize("bound", [None, 0.5])
+def test_walks_change_no_answer(steps, bound, monkeypatch):
+    weight, bias = random(50, 3, seed=5), random(50, seed=6)
+    expected = unargmaxable(weight, bias, bound=bound)
+    assert 5 < len(expected) < 45
+    monkeypatch.setattr(unargmaxable_words, "STEPS", steps)
+    assert torch.equal(unargmaxable(weight, bias, bound=bound), expected)
+
+
+def increasing_heads():
+    return ["identity", "sigsoftmax", "gss", "plif", "monotone_mlp"]
+
+
+@pytest.mark.parametrize("pointwise", increasing_heads())
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_softmax_layer_with_any_increasing_function(pointwise, bias):
+    torch.manual_seed(1)
+    head = build_head("softmax", num_classes=30, feature_dim=3, bias=bias, pointwise=pointwise)
+    if bias:
+        head.bias.data.normal_()
+    found = unargmaxable_classes(head)
+    expected = unargmaxable(head.weight.detach(), head.bias.detach() if bias else None)
+    assert found.tolist() == expected.tolist() != []
+    winners = head.double()(100 * random(500, 3)).argmax(-1)
+    assert not set(winners.tolist()) & set(found.tolist())
+
+
+@pytest.mark.parametrize("name", sorted(set(head_names()) - {"softmax"}))
+def test_mixtures_are_said_to_be_out_of_reach(name):
+    head: Head = build_head(name, num_classes=8, feature_dim=3)
+    with pytest.raises(ValueError, match=f"not applicable to {type(head).__name__}"):
+        unargmaxable_classes(head)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weight": CORNERS[0]}, r"weight: expected \[M, d\] with M ≥ 2"),
+        ({"weight": CORNERS[:1]}, r"weight: expected \[M, d\] with M ≥ 2"),
+        ({"weight": CORNERS, "bias": torch.zeros(3)}, r"bias: expected \[4\], got \(3,\)"),
+        ({"weight": CORNERS * math.nan}, "not finite"),
+        ({"weight": CORNERS, "bias": torch.full((4,), -math.inf)}, "not finite"),
+        ({"weight": CORNERS, "contexts": torch.zeros(1, 3)}, r"contexts: expected \[n, 2\]"),
+        ({"weight": CORNERS, "bound": 0.0}, "bound must be a number above 0"),
+        ({"weight": CORNERS, "bound": np.nan}, "bound must be a number above 0"),
+    ],
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        unargmaxable(**arguments)
+
+
+def test_a_solver_that_gives_up_is_an_error(monkeypatch):
+    import scipy.optimize
+
+    class NoAnswer:
+        x, message = None, "time limit reached"
+
+    monkeypatch.setattr(scipy.optimize, "linprog", lambda *args, **options: NoAnswer())
+    with pytest.raises(RuntimeError, match="class 4: HiGHS found no answer: time limit"):
+        unargmaxable(torch.cat([CORNERS, torch.zeros(1, 2)]))

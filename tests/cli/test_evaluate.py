@@ -1,0 +1,254 @@
+"""`highrank dynamic-eval` and `cache-eval` on a checkpoint that fairseq-train wrote."""
+
+import json
+import logging
+import math
+import re
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from highrank_plugins.cli import build_app
+from highrank_plugins.collect.saved_progress import SavedProgress
+from highrank_plugins.experiments import cache_evaluation
+from tests.fairseq_cli import FORKS, run
+from tests.stream_corpus import CERTAIN, binarise, train_streams, write_text
+from tests.trainings import last
+
+STEP = "--lr 0.01 --eps 0.001 --lambda 0.01 --train-batch-size 10".split()
+CACHE = "--theta 0.5 --lambda 0.2 --window 9".split()
+GRID = "--lr 0.003,0.01 --eps 0.001 --lambda 0.01,0.1 --train-batch-size 10 --grid".split()
+CACHE_GRID = "--theta 0,0.5 --lambda 0.1,0.3 --window 5,20 --grid".split()
+
+
+@pytest.fixture(scope="module")
+def trained(stream_data, tmp_path_factory):
+    """MoS whose words depend on those before them."""
+    folder = tmp_path_factory.mktemp("trained")
+    words = "--optimizer adam --lr 0.03 --clip-norm 1 --max-epoch 3 --head-components 2".split()
+    train_streams(stream_data, folder, *CERTAIN, *words, arch="awd_lstm_lm_mos")
+    return last(folder)
+
+
+@pytest.fixture(autouse=True)
+def _logging():
+    yield
+    logging.disable(logging.NOTSET)  # the commands switch fairseq's off
+
+
+@pytest.fixture
+def call(trained, stream_data, tmp_path):
+    """A function (command, *words) → the result, with what it wrote in `tmp_path / out.json`."""
+
+    def evaluate(command, *words):
+        return invoke([command, trained, stream_data, "--output", tmp_path / "out.json", *words])
+
+    return evaluate
+
+
+def invoke(words):
+    words = [str(word) for word in words]
+    return CliRunner().invoke(build_app(words), words)
+
+
+def record(folder, name="out.json"):
+    return json.loads((folder / name).read_text())
+
+
+def eval_lm(data, path, split):
+    """Bits per token, and the number of tokens, of fairseq-eval-lm."""
+    words = [data, "--path", path, "--gen-subset", split, "--task", "bptt_language_modeling"]
+    output = run("eval-lm", *words).output
+    loss = float(re.search(r"Loss \(base 2\): ([\d.]+)", output)[1])
+    return loss, int(re.search(r"Evaluated (\d+) tokens", output)[1])
+
+
+def test_without_a_step_both_are_what_eval_lm_finds(call, trained, stream_data, tmp_path):
+    bits, tokens = eval_lm(stream_data, trained, "test")
+    assert call("dynamic-eval", *STEP, "--lr", 0, "--lambda", 0).exit_code == 0
+    dynamic = record(tmp_path)
+    assert call("cache-eval", *CACHE, "--lambda", 0).exit_code == 0
+    for found in (dynamic, record(tmp_path)):
+        assert found["tokens"] == tokens
+        assert found["metrics"]["nll"] / math.log(2) == pytest.approx(bits, abs=1e-4)
+        assert found["metrics"]["perplexity"] == pytest.approx(2**bits, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def changed_data(tmp_path_factory):
+    """A test text that is nothing like the training text, in the same words."""
+    folder = write_text(tmp_path_factory.mktemp("changed"))
+    (folder / "test.txt").write_text("red dog red\n" * 25)
+    return binarise(folder)
+
+
+@pytest.mark.parametrize(("command", "words"), [("dynamic-eval", STEP), ("cache-eval", CACHE)])
+def test_adapting_to_another_text_helps(command, words, trained, changed_data, tmp_path):
+    static = ["--lr", 0, "--lambda", 0] if command == "dynamic-eval" else ["--lambda", 0]
+    found = []
+    for more in ([], static):
+        output = tmp_path / "out.json"
+        done = invoke([command, trained, changed_data, "--output", output, *words, *more])
+        assert done.exit_code == 0, done.output
+        found.append(record(tmp_path)["metrics"]["perplexity"])
+    assert found[0] < 0.8 * found[1]
+
+
+def test_the_record_says_what_was_done(call, tmp_path):
+    done = call("dynamic-eval", *STEP, "--split", "valid")
+    found = record(tmp_path)
+    assert f"over {found['tokens']} tokens" in done.output
+    assert found["point"] == {"lr": 0.01, "eps": 0.001, "lambda": 0.01}
+    assert found["signature"] == f"split:valid|tokens:{found['tokens']}|eval:dynamic"
+    assert found["options"]["train-batch-size"] == 10
+    assert found["statistics"]["tensors"] == 1 + 2 * 4 + 4  # embedding, LSTMs, MoS and its bias
+    assert found["grid"] is None
+    assert found["checkpoint"]["arch"] == "awd_lstm_lm_mos"
+    assert {"command", "versions", "git", "hardware"} <= found.keys()
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+@pytest.mark.parametrize(("command", "words"), [("dynamic-eval", GRID), ("cache-eval", CACHE_GRID)])
+def test_the_best_on_valid_is_used_on_test(command, words, call, tmp_path):
+    done = call(command, *words, "--grid-tokens", 40)
+    assert done.exit_code == 0, done.output
+    found = record(tmp_path)
+    points = found["grid"]["points"]
+    assert len(points) == (4 if command == "dynamic-eval" else 8)
+    assert all(point["tokens"] == 40 for point in points)
+    assert len({point["perplexity"] for point in points}) == len(points)
+    best = min(points, key=lambda point: point["perplexity"])
+    assert {name: best[name] for name in found["point"]} == found["point"]
+    assert found["tokens"] > 40
+    single = [word for name, value in found["point"].items() for word in (f"--{name}", value)]
+    streams = ["--train-batch-size", 10] if command == "dynamic-eval" else []
+    assert call(command, *single, *streams).exit_code == 0
+    assert record(tmp_path)["metrics"] == found["metrics"]
+
+
+class Killed(BaseException):
+    """Stands for a signal right after the file was written."""
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "kills"),
+    [("dynamic-eval", GRID, [3, 11, 20, 17, 9]), ("cache-eval", CACHE_GRID, [2, 5, 4, 8])],
+)
+def test_killed_and_started_again_it_finds_the_same(
+    command, words, kills, call, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(cache_evaluation, "CHUNK", 7)
+    words = [*words, "--grid-tokens", 60, "--save-seconds", 0]
+    assert call(command, *words).exit_code == 0
+    want = record(tmp_path)
+    (tmp_path / "out.json").unlink()
+    save = SavedProgress.save
+    left = []
+
+    def save_and_die(progress):
+        save(progress)
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
+
+    monkeypatch.setattr(SavedProgress, "save", save_and_die)
+    for updates in kills:
+        left[:] = [updates]
+        with pytest.raises(Killed):
+            call(command, *words)
+        assert not (tmp_path / "out.json").exists()
+    left[:] = [10**9]
+    assert call(command, *words).exit_code == 0
+    assert left[0] < 10**9  # it had work to do
+    got = record(tmp_path)
+    assert {name: got[name] for name in ("metrics", "grid", "point")} == {
+        name: want[name] for name in ("metrics", "grid", "point")
+    }
+
+
+def _evaluate(words):
+    invoke(words)
+
+
+def test_a_real_kill(call, trained, stream_data, tmp_path):
+    words = ["dynamic-eval", trained, stream_data, "--output", tmp_path / "killed.json", *STEP]
+    words += ["--bptt", 2, "--save-seconds", 0, "--split", "train"]
+    child = FORKS.Process(target=_evaluate, args=(words,))
+    child.start()
+    state, patience = tmp_path / "killed.json.state", time.monotonic() + 60
+    while not state.exists() and time.monotonic() < patience:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    child.kill()
+    child.join()
+    assert state.exists() and not (tmp_path / "killed.json").exists()
+    assert invoke(words).exit_code == 0
+    assert not state.exists()
+    assert call(*words[:1], *words[5:]).exit_code == 0
+    assert record(tmp_path, "killed.json")["metrics"] == record(tmp_path)["metrics"]
+
+
+def test_the_state_of_another_evaluation_is_refused(call, tmp_path, monkeypatch):
+    def die(progress):
+        save(progress)
+        raise Killed
+
+    save = SavedProgress.save
+    monkeypatch.setattr(SavedProgress, "save", die)
+    with pytest.raises(Killed):
+        call("dynamic-eval", *STEP, "--save-seconds", 0)
+    done = call("dynamic-eval", *STEP, "--lr", 0.5)
+    assert done.exit_code == 2
+    assert "out.json.state is what another evaluation has reached (--lr: [0.01] there, [0.5]" in (
+        done.output
+    )
+    done = call("dynamic-eval", *STEP, "--bptt", 4, "--split", "valid")
+    assert "--bptt: 5 there, 4 now" in done.output
+    assert "text of valid: None there" in done.output
+
+
+def test_a_point_that_runs_away_does_not_end_the_search(call, tmp_path):
+    words = ["--lr", "1e30,0.01", "--grid", "--grid-tokens", 30]
+    done = call("dynamic-eval", *STEP, *words)
+    assert done.exit_code == 0, done.output
+    found = record(tmp_path)
+    lost, sound = found["grid"]["points"]
+    assert lost["perplexity"] is None and "lower --lr" in lost["problem"]
+    assert sound["perplexity"] and found["point"]["lr"] == 0.01
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "message"),
+    [
+        ("dynamic-eval", [*STEP, "--lr", "1e30"], "lower --lr"),
+        ("dynamic-eval", [*STEP, "--lr", "1e30,1e31", "--grid"], "broke down at every point"),
+        ("dynamic-eval", [*STEP, "--lr", "0.1,0.2"], "2 combinations of values: add --grid"),
+        ("dynamic-eval", [*STEP, "--lr", "fast"], "--lr fast: expected numbers separated by"),
+        ("dynamic-eval", [*STEP, "--lambda", "1.5"], "--lambda must lie in [0, 1], got 1.5"),
+        ("dynamic-eval", [*STEP, "--eps", "0"], "--eps must be above 0, got 0"),
+        ("dynamic-eval", [*STEP, "--statistic", "mean"], "'mean'"),
+        ("dynamic-eval", [*STEP, "--split", "nothing"], "no split 'nothing'"),
+        ("dynamic-eval", [*STEP, "--train-split", "nothing"], "no split 'nothing'"),
+        ("dynamic-eval", [*STEP, "--train-batch-size", "100000"], "cannot fill 100000 streams"),
+        ("dynamic-eval", [*STEP, "--grid-tokens", "5"], "--grid-tokens: without --grid"),
+        ("dynamic-eval", [*STEP, "--device", "tpu"], "--device tpu: torch sees no such device"),
+        ("cache-eval", [*CACHE, "--lambda", "1"], "--lambda must lie in [0, 1), got 1.0"),
+        ("cache-eval", [*CACHE, "--window", "0"], "--window must be at least 1, got 0"),
+        ("cache-eval", [*CACHE, "--window", "2.5"], "--window 2.5: expected whole numbers"),
+        ("cache-eval", [*CACHE, "--theta", "nan"], "--theta must be a number"),
+    ],
+    ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else "",
+)
+def test_nonsense_is_refused(command, words, message, call, tmp_path):
+    done = call(command, *words)
+    assert done.exit_code == 2
+    assert message in done.output
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_a_missing_checkpoint_is_named(stream_data, tmp_path):
+    words = [tmp_path / "none.pt", stream_data, "--output", tmp_path / "out.json"]
+    done = invoke(["cache-eval", *words, *CACHE])
+    assert done.exit_code == 2
+    assert "none.pt: no such file or directory" in done.output

@@ -1,0 +1,1 @@
+from tests.stream_corpus import stream_data  # noqa: F401  (a fixture)

@@ -1,0 +1,185 @@
+"""Dynamic evaluation against NumPy in float64, its order, its limits, and what it refuses."""
+
+import itertools
+
+import pytest
+import torch
+
+from highrank_plugins.evaluation import (
+    Adaptation,
+    GradientStatistics,
+    decay_rates,
+    dynamic_evaluation,
+    gather_statistics,
+    update_,
+)
+from tests.evaluation.plain import (
+    make_parameters,
+    make_segments,
+    plain_dynamic_evaluation,
+    score_with,
+)
+
+TRAIN = make_segments([3, 5, 5, 2], seed=4)
+TEST = make_segments([5, 5, 1, 5, 3], seed=5)
+FORMS = list(itertools.product(["rms", "sum"], ["mean", "sum"]))
+
+
+def statistics_of(parameters):
+    statistics = GradientStatistics(parameters)
+    for _ in gather_statistics(score_with(parameters), parameters, TRAIN, statistics):
+        pass
+    return statistics
+
+
+def evaluate(lr, eps, lamb, statistic="rms", normalise="mean"):
+    """(mean nll of each test segment, parameters in the end)."""
+    parameters = make_parameters()
+    mean_squares = statistics_of(parameters).finish(statistic)
+    start = [p.detach().clone() for p in parameters]
+    adaptation = Adaptation(lr, eps, lamb, normalise)
+    scored = dynamic_evaluation(
+        score_with(parameters), parameters, TEST, start, mean_squares, adaptation
+    )
+    return [step.nll / step.tokens for step in scored], [p.detach() for p in parameters]
+
+
+def static(parameters, segments=TEST):
+    state, losses = None, []
+    for segment in segments:
+        nll, tokens, state = score_with(parameters)(segment, state)
+        losses.append(nll.item() / tokens)
+    return losses
+
+
+@pytest.mark.parametrize(("statistic", "normalise"), FORMS)
+@pytest.mark.parametrize("lamb", [0.05, 0.9])  # without and with rates at their bound
+def test_numbers_are_those_of_the_equations(statistic, normalise, lamb):
+    options = (0.03, 0.002, lamb, statistic, normalise)
+    losses, parameters = evaluate(*options)
+    want_losses, want_parameters = plain_dynamic_evaluation(TRAIN, TEST, *options)
+    assert losses == pytest.approx(want_losses, rel=1e-12)
+    for got, want in zip(parameters, want_parameters, strict=True):
+        torch.testing.assert_close(got, torch.from_numpy(want), rtol=1e-12, atol=1e-13)
+
+
+def test_rates_reach_their_bound_only_in_one_of_these_cases():
+    mean_squares = statistics_of(make_parameters()).finish()
+    for lamb, bounded in ((0.05, False), (0.9, True)):
+        largest = max(rate.max().item() for rate in decay_rates(mean_squares, lamb))
+        assert (largest == 1 / lamb) == bounded
+
+
+def test_a_segment_is_scored_before_it_is_learnt_from():
+    losses, _ = evaluate(lr=0.5, eps=0.001, lamb=0.1)
+    fixed = static(make_parameters())
+    assert losses[0] == fixed[0]
+    assert all(abs(a - b) > 1e-3 for a, b in zip(losses[1:], fixed[1:], strict=True))
+
+
+def test_without_a_step_it_is_static_evaluation():
+    for lamb in (0, 0.3):  # nothing leaves the trained weights, so nothing returns
+        losses, parameters = evaluate(lr=0, eps=0.001, lamb=lamb)
+        assert losses == static(make_parameters())
+        assert all(torch.equal(a, b) for a, b in zip(parameters, make_parameters(), strict=True))
+
+
+def test_it_learns():
+    parameters = make_parameters()
+    mean_squares = statistics_of(parameters).finish()
+    start = [p.detach().clone() for p in parameters]
+    scored = list(
+        dynamic_evaluation(
+            score_with(parameters),
+            parameters,
+            TEST[:1] * 6,
+            start,
+            mean_squares,
+            Adaptation(0.05, 1e-3, 0.01),
+        )
+    )
+    assert scored[-1].nll < scored[0].nll - 1
+
+
+def test_one_form_becomes_the_other():
+    tensors, segments = len(make_parameters()), len(TRAIN)
+    lr, eps, lamb = 0.04, 0.003, 0.8
+    sums = evaluate(lr, eps, lamb, "sum", "sum")
+    means = evaluate(lr / segments**0.5, eps / segments**0.5, lamb / tensors, "rms", "mean")
+    assert sums[0] == pytest.approx(means[0], rel=1e-12)
+    torch.testing.assert_close(sums[1], means[1], rtol=1e-12, atol=1e-13)
+
+
+def test_weights_at_the_bound_return_at_once():
+    p, start = torch.tensor([3.0, 3.0]), torch.tensor([1.0, 1.0])
+    rates = decay_rates([torch.tensor([9.0, 0.1])], lamb=0.8)
+    update_([p], [torch.zeros(2)], [start], [torch.ones(2)], rates, lr=1.0, eps=1.0, lamb=0.8)
+    assert p[0] == 1
+    assert p[1] == pytest.approx(3 - 0.8 * (0.1 / 4.55) * 2)
+
+
+def test_it_goes_on_where_it_was_stopped():
+    whole, want = evaluate(0.1, 0.001, 0.2)
+    parameters = make_parameters()
+    mean_squares = statistics_of(parameters).finish()
+    start = [p.detach().clone() for p in parameters]
+    losses, state = [], None
+    for part in (TEST[:2], TEST[2:]):
+        parameters = [p.detach().clone().requires_grad_() for p in parameters]
+        for step in dynamic_evaluation(
+            score_with(parameters),
+            parameters,
+            part,
+            start,
+            mean_squares,
+            Adaptation(0.1, 0.001, 0.2),
+            state,
+        ):
+            losses.append(step.nll / step.tokens)
+            state = step.state
+    assert losses == whole
+    assert all(torch.equal(a, b) for a, b in zip(parameters, want, strict=True))
+
+
+def test_what_a_segment_does_not_use_has_no_gradient():
+    parameters = [*make_parameters(), torch.ones(3, dtype=torch.float64, requires_grad=True)]
+    statistics = GradientStatistics(parameters)
+    score = score_with(parameters[:2])
+    list(gather_statistics(score, parameters, TRAIN, statistics))
+    assert statistics.finish()[2].tolist() == [0, 0, 0]
+    want = statistics_of(make_parameters()).finish()
+    assert all(torch.equal(a, b) for a, b in zip(statistics.finish(), want, strict=False))
+
+
+def test_gradients_exist_under_no_grad():
+    with torch.no_grad():
+        assert statistics_of(make_parameters()).segments == len(TRAIN)
+
+
+def test_weights_that_run_away_are_reported():
+    with pytest.raises(FloatingPointError, match="lower --lr"):
+        evaluate(lr=1e308, eps=1e-3, lamb=0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Adaptation(-1, 1, 0), "lr must be at least 0, got -1"),
+        (lambda: Adaptation(float("nan"), 1, 0), "lr must be at least 0, got nan"),
+        (lambda: Adaptation(1, 0, 0), "eps must be above 0, got 0"),
+        (lambda: Adaptation(1, 1, 1.5), r"lamb must lie in \[0, 1\], got 1.5"),
+        (lambda: Adaptation(1, 1, 0, "max"), "normalise must be mean or sum, got 'max'"),
+        (lambda: GradientStatistics([]).finish(), "no segment"),
+        (lambda: GradientStatistics([]).finish("mean"), "statistic must be rms or sum"),
+        (lambda: decay_rates([torch.zeros(2)], 0.1), "all 0"),
+        (lambda: decay_rates([torch.ones(2)], 0.1, "rms"), "normalise must be mean or sum"),
+    ],
+)
+def test_nonsense_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_broken_statistics_are_refused():
+    with pytest.raises(FloatingPointError, match="not finite"):
+        decay_rates([torch.tensor([1.0, float("nan")])], 0.1)

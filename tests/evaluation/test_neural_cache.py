@@ -1,0 +1,126 @@
+"""The cache against a loop over tokens with whole distributions, in NumPy and float64."""
+
+import numpy as np
+import pytest
+import torch
+
+from highrank_plugins.evaluation import NeuralCache, neural_cache
+
+TOKENS, WIDTH, WORDS = 41, 3, 6
+
+
+def make_text(tokens=TOKENS):
+    """Hidden [N, F], targets [N], log-probabilities of the model [N, M]."""
+    generator = torch.Generator().manual_seed(8)
+    hidden = torch.randn(tokens, WIDTH, generator=generator, dtype=torch.float64)
+    target = torch.randint(WORDS, (tokens,), generator=generator)
+    logits = torch.randn(tokens, WORDS, generator=generator, dtype=torch.float64)
+    return hidden, target, logits.log_softmax(-1)
+
+
+def plain(hidden, target, log_probs, theta, lamb, window):
+    """log P(target), one token after another."""
+    scores = []
+    for t in range(len(target)):
+        probs = np.exp(log_probs[t].numpy())
+        if t >= window:
+            past = range(t - window, t)
+            logits = np.array([theta * (hidden[i] @ hidden[t]).item() for i in past])
+            attention = np.exp(logits - logits.max())
+            attention /= attention.sum()
+            cache = np.zeros(WORDS)
+            for weight, i in zip(attention, past, strict=True):
+                cache[target[i]] += weight
+            probs = (1 - lamb) * probs + lamb * cache
+            assert probs.sum() == pytest.approx(1)
+        scores.append(np.log(probs[target[t]]))
+    return torch.tensor(scores)
+
+
+def stream(cache, text, sizes):
+    """The same by the cache, in pieces of these sizes."""
+    hidden, target, log_probs = text
+    picked = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
+    pieces = zip(*(t.split(sizes) for t in (hidden, target, picked)), strict=True)
+    return torch.cat([cache.log_probs(*piece) for piece in pieces])
+
+
+@pytest.mark.parametrize("block", [1, 4, 256])
+@pytest.mark.parametrize("sizes", [[41], [1] * 41, [7, 1, 20, 2, 11], [40, 1]], ids=str)
+@pytest.mark.parametrize("window", [1, 5, 19, 40, 41, 100])
+def test_any_pieces_give_the_numbers_of_the_loop(window, sizes, block, monkeypatch):
+    monkeypatch.setattr(neural_cache, "BLOCK", block)
+    text = make_text()
+    want = plain(*text, theta=0.7, lamb=0.3, window=window)
+    got = stream(NeuralCache(0.7, 0.3, window), text, sizes)
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_without_weight_it_is_the_model():
+    hidden, target, log_probs = make_text()
+    got = stream(NeuralCache(1.0, 0.0, 5), (hidden, target, log_probs), [10, 31])
+    assert torch.equal(got, log_probs.gather(1, target.unsqueeze(1)).squeeze(1))
+
+
+def test_while_it_fills_it_is_the_model():
+    hidden, target, log_probs = make_text()
+    got = stream(NeuralCache(1.0, 0.5, 12), (hidden, target, log_probs), [5] * 8 + [1])
+    picked = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
+    assert torch.equal(got[:12], picked[:12])
+    assert (got[12:] != picked[12:]).all()
+
+
+def test_that_attends_to_all_alike_counts_words():
+    hidden, target, log_probs = make_text()
+    window, lamb = 8, 0.999999999
+    got = stream(NeuralCache(0.0, lamb, window), (hidden, target, log_probs), [41]).exp()
+    for t in range(window, TOKENS):
+        share = (target[t - window : t] == target[t]).double().mean()
+        assert got[t].item() == pytest.approx(share.item(), abs=1e-8)
+
+
+def test_extreme_scores_stay_finite():
+    hidden, target, log_probs = make_text()
+    for theta in (1e4, -1e4):
+        text = (hidden.float(), target, log_probs.float())
+        assert stream(NeuralCache(theta, 0.2, 6), text, [41]).isfinite().all()
+
+
+def test_it_remembers_no_more_than_its_window():
+    cache = NeuralCache(1.0, 0.1, 5)
+    hidden, target, log_probs = make_text()
+    stream(cache, (hidden, target, log_probs), [3, 38])
+    assert torch.equal(cache.hidden, hidden[-5:])
+    assert torch.equal(cache.words, target[-5:])
+    assert cache.hidden.untyped_storage().nbytes() == 5 * WIDTH * 8
+
+
+def test_it_goes_on_where_another_was():
+    text = make_text()
+    want = stream(NeuralCache(0.7, 0.3, 9), text, [41])
+    first, second = NeuralCache(0.7, 0.3, 9), NeuralCache(0.7, 0.3, 9)
+    parts = [tuple(t[:17] for t in text), tuple(t[17:] for t in text)]
+    start = stream(first, parts[0], [17])
+    second.hidden, second.words = first.hidden, first.words
+    got = torch.cat([start, stream(second, parts[1], [24])])
+    torch.testing.assert_close(got, want, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((float("inf"), 0.1, 5), "theta must be a number, got inf"),
+        ((1.0, 1.0, 5), r"lamb must lie in \[0, 1\), got 1.0"),
+        ((1.0, -0.1, 5), r"lamb must lie in \[0, 1\), got -0.1"),
+        ((1.0, 0.1, 0), "window must be at least 1, got 0"),
+    ],
+)
+def test_nonsense_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        NeuralCache(*options)
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    hidden, target, log_probs = make_text()
+    with pytest.raises(ValueError, match=r"expected hidden \[T, F\]"):
+        NeuralCache(1.0, 0.1, 5).log_probs(hidden, target, log_probs)

@@ -1,0 +1,65 @@
+"""A file server on this machine with the habits of servers: some know ranges, some fall over."""
+
+import re
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `content` under every path.
+
+    Attributes:
+        ranges: whether it sends the rest of a file that is asked for.
+        die_after: numbers of bytes after which an answer ends early, one answer each.
+        statuses: codes to answer with instead, one answer each.
+        asked: the Range of each request.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.content, self.ranges = content, True
+        self.die_after: list[int] = []
+        self.statuses: list[int] = []
+        self.asked: list[str | None] = []
+        self.url = f"http://127.0.0.1:{self.server_port}/file.bin"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        asked = self.headers.get("Range")
+        self.server.asked.append(asked)
+        if self.server.statuses:
+            self.send_error(self.server.statuses.pop(0))
+            return
+        whole = self.server.content
+        start = int(re.match(r"bytes=(\d+)-", asked)[1]) if asked and self.server.ranges else 0
+        if start >= len(whole) and start:
+            self.send_response(416)
+            self.send_header("Content-Range", f"bytes */{len(whole)}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(whole) - 1}/{len(whole)}")
+        self.send_header("Content-Length", str(len(whole) - start))
+        self.end_headers()
+        end = start + self.server.die_after.pop(0) if self.server.die_after else len(whole)
+        self.wfile.write(whole[start:end])
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(content: bytes):
+    """A `Server` in a thread of its own."""
+    with Server(content) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()

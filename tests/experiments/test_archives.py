@@ -1,0 +1,158 @@
+"""Archives made here: whole, damaged and hostile ones."""
+
+import gzip
+import io
+import stat
+import tarfile
+import zipfile
+
+import pytest
+
+from highrank_plugins.experiments.archives import ArchiveError, extract
+
+FILES = {"top.txt": b"one\n", "folder/below.txt": b"two\n" * 100_000}
+
+
+def write_tar(path, files=FILES, more=()):
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+        for member in more:
+            tar.addfile(member)
+    return path
+
+
+def write_zip(path, files=FILES):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name, content in files.items():
+            zipped.writestr(name, content)
+    return path
+
+
+def content_of(folder):
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "out" / "new"
+
+
+@pytest.mark.parametrize(
+    ("name", "write"), [("a.tar.gz", write_tar), ("a.tgz", write_tar), ("a.zip", write_zip)]
+)
+def test_all_files_are_extracted(tmp_path, folder, name, write):
+    extract(write(tmp_path / name), folder)
+    assert content_of(folder) == FILES
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_empty_folders_are_made(tmp_path, folder):
+    member = tarfile.TarInfo("empty")
+    member.type = tarfile.DIRTYPE
+    extract(write_tar(tmp_path / "a.tar.gz", more=[member]), folder)
+    assert (folder / "empty").is_dir()
+
+
+def test_one_compressed_file(tmp_path, folder):
+    (tmp_path / "train.txt.gz").write_bytes(gzip.compress(b"a b\n"))
+    extract(tmp_path / "train.txt.gz", folder)
+    assert content_of(folder) == {"train.txt": b"a b\n"}
+
+
+def test_an_existing_folder_is_left_alone(tmp_path, folder):
+    folder.mkdir(parents=True)
+    with pytest.raises(FileExistsError, match="exists already; delete it first"):
+        extract(write_tar(tmp_path / "a.tar.gz"), folder)
+    assert list(folder.iterdir()) == []
+
+
+def link(kind, target="/etc/passwd"):
+    member = tarfile.TarInfo("link")
+    member.type, member.linkname = kind, target
+    return member
+
+
+def device():
+    member = tarfile.TarInfo("null")
+    member.type = tarfile.CHRTYPE
+    return member
+
+
+HOSTILE = {
+    "absolute": lambda p: write_tar(p, {"/tmp/evil": b"x"}),
+    "above": lambda p: write_tar(p, {"a/../../evil": b"x"}),
+    "symbolic link": lambda p: write_tar(p, more=[link(tarfile.SYMTYPE)]),
+    "link inside": lambda p: write_tar(p, more=[link(tarfile.SYMTYPE, "top.txt")]),
+    "hard link": lambda p: write_tar(p, more=[link(tarfile.LNKTYPE, "top.txt")]),
+    "device": lambda p: write_tar(p, more=[device()]),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_tar_archives_are_refused(tmp_path, folder, kind):
+    archive = HOSTILE[kind](tmp_path / "a.tar.gz")
+    with pytest.raises(ArchiveError, match=r"a\.tar\.gz: refused, since"):
+        extract(archive, folder)
+    assert list(folder.parent.iterdir()) == []
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize("name", ["/tmp/evil", "../evil", "a/../../evil"])
+def test_names_in_zip_archives_stay_inside(tmp_path, folder, name):
+    with pytest.raises(ArchiveError, match="would lie outside of the folder"):
+        extract(write_zip(tmp_path / "a.zip", {name: b"x"}), folder)
+    assert list(folder.parent.iterdir()) == []
+
+
+def test_links_in_zip_archives_are_refused(tmp_path, folder):
+    member = zipfile.ZipInfo("link")
+    member.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as zipped:
+        zipped.writestr(member, "/etc/passwd")
+    with pytest.raises(ArchiveError, match="link is a link or a device"):
+        extract(tmp_path / "a.zip", folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"), [("a.tar.gz", write_tar), ("a.zip", write_zip), ("b.gz", write_tar)]
+)
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "text"])
+def test_damaged_archives_are_named_with_the_remedy(tmp_path, folder, name, write, damage):
+    path = write(tmp_path / name)
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    path.write_bytes(
+        {
+            "cut": whole[:middle],
+            "flip": whole[:middle] + bytes([whole[middle] ^ 64]) + whole[middle + 1 :],
+            "empty": b"",
+            "text": b"<html>not found</html>",
+        }[damage]
+    )
+    with pytest.raises(ArchiveError, match=r"damaged.*; delete it and fetch it again"):
+        extract(path, folder)
+    assert list(folder.parent.iterdir()) == []
+
+
+def test_the_checksum_at_the_very_end_is_read(tmp_path, folder):
+    path = write_tar(tmp_path / "a.tar.gz")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-8] + bytes(4) + whole[-4:])
+    with pytest.raises(ArchiveError, match="CRC"):
+        extract(path, folder)
+
+
+def test_other_kinds_are_refused(tmp_path, folder):
+    (tmp_path / "a.rar").write_bytes(b"x")
+    with pytest.raises(ArchiveError, match=r"expected a name that ends with \.tar\.gz"):
+        extract(tmp_path / "a.rar", folder)
+
+
+def test_a_missing_archive_is_an_error_of_its_own(tmp_path, folder):
+    with pytest.raises(FileNotFoundError):
+        extract(tmp_path / "a.zip", folder)
+    assert list(folder.parent.iterdir()) == []

@@ -1,0 +1,56 @@
+"""Every configuration that is shipped is one: each option exists and has a value of its type."""
+
+import pytest
+
+from highrank_plugins.cli.own_options import check_own_options
+from highrank_plugins.experiments import configuration
+from highrank_plugins.experiments.fairseq_options import check_options
+from highrank_plugins.experiments.yaml_tree import ConfigurationError
+from tests.recipes.running import RECIPES
+
+FILES = sorted(
+    path for path in RECIPES.glob("*/conf/**/*.yaml") if not path.stem.startswith("base")
+)
+
+
+def check(tree):
+    settings = configuration.validate(tree)
+    check_own_options(settings, tree)
+    check_options(settings, tree)
+    return settings
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(RECIPES)))
+def test_fairseq_and_our_commands_take_it(file):
+    settings = check(configuration.load_tree(file, []))
+    assert "arch" in settings.train
+
+
+PTB = RECIPES / "ptb" / "conf" / "yang2018" / "mos.yaml"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "dynamic_eval.eqs=1",
+            "dynamic_eval.eqs: highrank dynamic-eval has no --eqs; did",
+        ),
+        ("spectrum.dtype=int8", "spectrum.dtype: 'int8' is not one of 'float32', 'float64'"),
+        ("corpus.vocab_size=many", "corpus.vocab_size: Input should be a valid integer"),
+        ("finetune.nonmno=3", "finetune.nonmno: fairseq-train has no --nonmno; did you mean"),
+        ("evaluate.eval_streams=x", "evaluate.eval_streams: invalid int value"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_computed(change, message):
+    with pytest.raises(ConfigurationError) as caught:
+        check(configuration.load_tree(PTB, [change]))
+    assert f"--set {change}: {message}" in str(caught.value)
+
+
+def test_finetuning_has_the_options_of_the_training():
+    settings = configuration.load(PTB)
+    options = settings.options("finetune")
+    assert options["lr"] == 25 and options["asgd_at_epoch"] == 0
+    assert options["arch"] == settings.train["arch"]
+    assert settings.train["lr"] == 20

@@ -1,0 +1,134 @@
+"""A language-model recipe from words to perplexities: killed in training, gone on with, finetuned,
+evaluated in every way, and repeated."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.recipes.running import recipe, run, stages_done
+from tests.stream_corpus import write_text
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("language_model"),
+]
+SMALL = {
+    "corpus.vocab_size": 12,
+    "corpus.other_text": "true",
+    "decoder_embed_dim": 8,
+    "decoder_hidden_size": 8,
+    "decoder_last_hidden_size": 8,
+    "bptt": 5,
+    "batch_size": 2,
+    "eval_streams": 2,
+    "max_epoch": 3,
+    "asgd_at_epoch": 1,
+    "finetune.asgd_at_epoch": 0,
+    "finetune.nonmono_stop": "true",
+    "finetune.nonmono": 0,
+    "spectrum.tokens": 40,
+    "cache_eval.theta": 0.5,
+    "cache_eval.lambda": 0.1,
+    "cache_eval.window": 10,
+    "dynamic_eval.lr": 0.001,
+    "dynamic_eval.lambda": 0.01,
+    "dynamic_eval.eps": 0.001,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("language model")  # a space in every path
+
+
+@pytest.fixture(scope="module")
+def start(folder):
+    data = folder / "data"
+    data.mkdir()
+    write_text(data)
+    words = ["--data", data, "--scale", "small", "--conf", "mos", "--exp-dir", folder / "exp"]
+    return recipe("ptb", *words, settings=[f"{name}={value}" for name, value in SMALL.items()])
+
+
+@pytest.fixture(scope="module")
+def run_dir(folder):
+    return folder / "exp" / "ptb" / "small" / "mos"
+
+
+@pytest.fixture(scope="module")
+def killed(start, run_dir):
+    """SIGKILL to the recipe and all its children when the first checkpoint is there."""
+    with (run_dir.parents[3] / "killed.log").open("w+") as log:
+        process = subprocess.Popen(
+            start, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        while process.poll() is None and not (run_dir / "train" / "checkpoint_last.pt").exists():
+            time.sleep(0.05)
+        log.seek(0)
+        assert process.poll() is None, log.read()[-3000:]
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def finished(killed, start):
+    result = run(start)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result
+
+
+@pytest.fixture(scope="module")
+def record(finished, run_dir):
+    return json.loads((run_dir / "results.json").read_text())
+
+
+def test_after_the_kill_training_goes_on(finished, run_dir, record):
+    assert stages_done(finished) == [3, 4, 5, 6]
+    assert "Loaded checkpoint" in (run_dir / "train" / "train.log").read_text()
+    assert record["train"]["epochs"] == 3
+
+
+def test_rare_words_are_unknown(finished, run_dir):
+    words = (run_dir / "text" / "train.txt").read_text().split()
+    assert len(set(words)) == 12 + 1 and "<unk>" in words
+
+
+def test_every_perplexity_is_in_the_record(record):
+    metrics = record["metrics"]
+    assert {
+        "test_perplexity",
+        "valid_perplexity",
+        "test_dynamic_perplexity",
+        "test_cache_perplexity",
+        "test_rank",
+        "test_impossible_nats",
+    } <= metrics.keys()
+    # the text's words are drawn in a pattern: any model that has learned is below their number
+    assert 1 < metrics["test_perplexity"] < 13
+    assert 8 < metrics["test_rank"] <= 15
+    assert record["signature"].startswith("tokens:")
+
+
+def test_finetuning_averages_from_its_first_update(finished, run_dir):
+    command = (run_dir / "finetune" / "command.sh").read_text()
+    assert "--finetune-from-model" in command and "--nonmono-stop" in command
+    assert "averaging the weights from epoch 1 on" in (run_dir / "finetune/train.log").read_text()
+
+
+def test_the_last_line_is_the_test_perplexity(finished, record):
+    last = finished.stdout.splitlines()[-1]
+    assert last == f"test perplexity {record['metrics']['test_perplexity']} {record['signature']}"
+
+
+def test_nothing_is_done_twice(finished, start):
+    assert stages_done(run(start)) == []
+
+
+def test_without_data_it_says_what_is_needed(tmp_path):
+    result = run(recipe("ptb", "--exp-dir", tmp_path, "--scale", "tiny", "--data", tmp_path))
+    assert result.returncode == 2 and "--scale 'tiny': full or small" in result.stderr
