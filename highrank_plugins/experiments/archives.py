@@ -104,7 +104,9 @@ def _gunzip(archive: Path, folder: Path) -> None:
         _write(archive, folder, archive.name.removesuffix(".gz"), content)
 
 
-def _write(archive: Path, folder: Path, name: str, content: IO[bytes] | None) -> None:
+def _write(
+    archive: Path, folder: Path, name: str, content: IO[bytes] | gzip.GzipFile | None
+) -> None:
     """Content None: neither file nor folder."""
     if content is None:
         raise ArchiveError(f"{archive}: refused, since {name} is a link or a device")

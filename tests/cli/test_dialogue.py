@@ -1,0 +1,88 @@
+"""`highrank dialogue-…`: files in, files and lines out, and what is refused."""
+
+import json
+
+import pytest
+
+from tests.cli.test_highrank import highrank
+from tests.dialogue_corpus import write_pickle, write_references
+
+GENERATED = [
+    "S-1\t<other> x",
+    "D-1\t-0.1\tno",
+    "D-1\t-0.2\toh no",
+    "D-0\t-0.1\tyeah",
+    "D-0\t-1\toh",
+]
+SCORED = ["P-0\t-1.0 -3.0", "P-1\t-2.0 -2.0"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "generated").write_text("\n".join(GENERATED) + "\n")
+    (tmp_path / "scored").write_text("\n".join(SCORED) + "\n")
+    (tmp_path / "references").write_text("yeah\tright\nno\n")
+    (tmp_path / "contexts").write_text("<self> how is it\n<other> x\n")
+    (tmp_path / "responses").write_text("yeah\nno\n")
+    return tmp_path
+
+
+def score(folder, *words):
+    given = ["generated", "references", "--output", "scores.json", *words]
+    return highrank("dialogue-score", *given, cwd=folder)
+
+
+def test_text(tmp_path):
+    corpus = write_pickle(tmp_path / "corpus")
+    references = write_references(corpus.parent)
+    files = highrank("dialogue-files", "corpus", cwd=corpus.parent.parent)
+    assert files.stdout == f"corpus/{corpus.name}\ncorpus/{references.name}\n"
+    result = highrank("dialogue-text", "corpus", ".", "--context", "2", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    count = len((tmp_path / "test1.context").read_text().splitlines())
+    assert f"test1: {count} contexts, {3 * count} references" in result.stdout
+
+
+@pytest.mark.parametrize("command", [["dialogue-files", "."], ["dialogue-text", ".", "."]])
+def test_no_corpus(command, tmp_path):
+    result = highrank(*command, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("highrank: . has no corpus: put full_swda_clean_42da")
+
+
+def test_scores(folder):
+    result = score(folder, "--scored", "scored", "--responses", "responses")
+    assert result.returncode == 0, result.stderr
+    scores = json.loads((folder / "scores.json").read_text())
+    assert next(iter(scores)) == "test_perplexity"
+    assert scores["test_perplexity"] == {"value": 4.0, "signature": "tokens:4"}
+    assert scores["bleu1_recall"]["value"] == 0.75  # "right" is nobody's response
+
+
+def test_perplexity_may_be_left_out(folder):
+    assert score(folder).returncode == 0
+    assert "test_perplexity" not in json.loads((folder / "scores.json").read_text())
+
+
+def test_what_is_refused(folder):
+    result = score(folder, "--scored", "scored")
+    assert result.returncode == 2
+    assert "--scored and --responses belong together" in result.stderr
+    with (folder / "references").open("a") as file:
+        file.write("one more\n")
+    result = score(folder)
+    assert result.returncode == 2
+    assert "2 hypotheses for 3 inputs; the first input without one is line 3" in result.stderr
+
+
+def test_the_summary_ends_with_the_perplexity(folder):
+    score(folder, "--scored", "scored", "--responses", "responses")
+    scores = json.loads((folder / "scores.json").read_text())
+    metrics = {name: score["value"] for name, score in scores.items()}
+    (folder / "results.json").write_text(json.dumps({"metrics": metrics}))
+    words = ["results.json", "generated", "contexts", "references"]
+    result = highrank("dialogue-summary", *words, cwd=folder)
+    rows = result.stdout.splitlines()
+    assert rows[-1] == "test perplexity 4.0"
+    assert f"BLEU-1  precision {metrics['bleu1_precision']:.3f}  recall 0.750" in rows
+    assert "  response  oh no" in rows
