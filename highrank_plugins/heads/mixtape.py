@@ -138,14 +138,14 @@ class Mixtape(Latents, LogitHead):
         weight_frequent, weight_rare = tensors["weight"].split(self._split())
         leaves = widen(linear(inputs["contexts"], weight_frequent))
         if "hidden" in inputs:
-            leaves = mix(leaves, self._class_gate_logits(inputs, tensors, draws)).unsqueeze(1)
+            leaves = mix(leaves, self.class_gate_logits(inputs, tensors, draws)).unsqueeze(1)
         frequent = leaves.squeeze(1)
         rare = widen(linear(inputs["mixed"], weight_rare))
         logits = torch.cat((frequent, rare), -1)
         bias = tensors.get("bias")
         return logits if bias is None else logits + bias
 
-    def _class_gate_logits(
+    def class_gate_logits(
         self, inputs: dict[str, Tensor], tensors: dict[str, Tensor], draws: ChunkDraws
     ) -> Tensor:
         """l_{x,k} of the frequent classes [n, K−1, S], widened."""

@@ -2,27 +2,14 @@
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from highrank_plugins.losses.triton import tiles
 from tests.heads.cases import STRUCTURES, make_features
+from tests.largest_tensor import Largest
 from tests.losses.levels import ONCE, memory_for, run
 
 CLASSES, TOKENS = 500, 400
 TARGET = torch.arange(TOKENS)
-
-
-class Largest(TorchDispatchMode):
-    """The largest tensor that any operation returned, in float32 numbers."""
-
-    numel = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        sizes = [t.nbytes // 4 for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
-        self.numel = max([self.numel, *sizes])
-        return result
 
 
 def largest(case, **options):

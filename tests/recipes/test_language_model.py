@@ -26,6 +26,7 @@ SMALL = {
     "bptt": 5,
     "batch_size": 2,
     "eval_streams": 2,
+    "lr": 2,
     "max_epoch": 3,
     "asgd_at_epoch": 1,
     "finetune.asgd_at_epoch": 0,

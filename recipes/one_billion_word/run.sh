@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Word-level language models of the One Billion Word benchmark (Chelba et al. 2013).
+#
+# Stages: 0 take the corpus (1.8 GB, 4 GB unpacked), 2 count the words and binarise the shards,
+# 3 train, a shard an epoch, 5 evaluate, 6 score, 7 show the perplexities. A stage that is done is
+# not done again unless its options or inputs have changed. The last line of standard output is the
+# test perplexity.
+
+# shellcheck source=../lib/language_modeling.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/language_modeling.sh"
+
+stage=0             # first stage
+stop_stage=7        # last stage
+data=               # folder with the unpacked corpus; empty: fetched, see corpus.yaml
+conf=yang2018/mos   # what to train: conf/NAME.yaml
+name=               # results go to EXP_DIR/one_billion_word/NAME; empty: that of the configuration
+exp_dir=            # empty: exp in the repository
+set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
+parse_options "$@"
+
+# The shards as fairseq takes them: the first epoch is the first, and so on, and round again.
+shards() {
+    local folders=("$data_bin"/shard*) IFS=:
+    echo "${folders[*]}"
+}
+
+train() { train_block train "$(shards)"; }
+
+open_language_model
+find_corpus
+run_stage 2 data-bin "count the words, binarise each shard" prepare_corpus "$(setting corpus)" \
+    "$corpus"
+language_model_stages

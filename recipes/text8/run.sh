@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Character-level language models of text8 (100 million characters of Wikipedia).
+#
+# Stages: 0 take the corpus (31 MB), 2 binarise the characters, 3 train, 5 evaluate, 6 score,
+# 7 show the results: test_bits are the bits per character (BPC). A stage that is done is not done
+# again unless its options or inputs have changed. The last line of standard output is the test
+# perplexity, per character.
+
+# shellcheck source=../lib/language_modeling.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/language_modeling.sh"
+
+stage=0             # first stage
+stop_stage=7        # last stage
+data=               # folder with the file text8; empty: fetched, see corpus.yaml
+conf=yang2018/mos7  # what to train: conf/NAME.yaml
+name=               # results go to EXP_DIR/text8/NAME; empty: the name of the configuration
+exp_dir=            # empty: exp in the repository
+set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
+parse_options "$@"
+
+open_language_model
+find_corpus
+run_stage 2 data-bin "binarise the characters" prepare_corpus "$(setting corpus)" "$corpus"
+language_model_stages

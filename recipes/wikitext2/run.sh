@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Word-level language models of WikiText-2 (Merity et al. 2017), as the papers train them.
+#
+# Stages: 0 take the corpus, 1 check the words, 2 binarise, 3 train, 4 finetune, 5 evaluate (and
+# dynamic evaluation or cache, where the configuration has them), 6 score, 7 show the perplexities.
+# A stage that is done is not done again unless its options or inputs have changed. The last line of
+# standard output is the test perplexity.
+
+# shellcheck source=../lib/language_modeling.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/language_modeling.sh"
+
+stage=0             # first stage
+stop_stage=7        # last stage
+data=               # folder with wiki.{train,valid,test}.tokens; empty: fetched, see corpus.yaml
+conf=yang2018/mos   # what to train: conf/NAME.yaml
+name=               # results go to EXP_DIR/wikitext2/NAME; empty: the name of the configuration
+exp_dir=            # empty: exp in the repository
+set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
+parse_options "$@"
+
+open_language_model
+text_stages
+language_model_stages
