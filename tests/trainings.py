@@ -15,6 +15,8 @@ NARROW = """--encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-layers 1
     --decoder-layers 1 --decoder-attention-heads 2""".split()
 NARROW_LM = """--decoder-embed-dim 32 --decoder-input-dim 32 --decoder-output-dim 32
     --decoder-ffn-embed-dim 64 --decoder-layers 1 --decoder-attention-heads 2""".split()
+NARROW_LSTM = """--encoder-embed-dim 32 --encoder-hidden-size 24 --decoder-embed-dim 32
+    --decoder-hidden-size 24 --decoder-out-embed-dim 32""".split()
 NARROW_AWD = """--decoder-embed-dim 32 --decoder-hidden-size 24 --decoder-last-hidden-size 32
     --decoder-layers 2""".split()
 OUR_LOSS = ["--criterion", "highrank_cross_entropy"]
@@ -33,6 +35,8 @@ def task_and_shape(arch: str) -> list[str]:
         return [*LANGUAGE_MODEL, *NARROW_AWD]
     if arch.startswith("transformer_lm"):
         return [*LANGUAGE_MODEL, *NARROW_LM]
+    if arch.startswith("lstm"):
+        return [*TRANSLATION, *NARROW_LSTM]
     return [*TRANSLATION, *NARROW]
 
 

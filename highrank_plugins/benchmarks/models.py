@@ -79,11 +79,16 @@ def _train_step(model: Any, criterion: Any, case: ModelCase, dictionary: Diction
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
     sample = _sample(case, dictionary)
+    monitor = getattr(model, "monitor", None)
 
     def step() -> None:
         optimizer.zero_grad()
+        if monitor is not None:
+            monitor.before_update(0)
         criterion(model, sample)[0].backward()
         optimizer.step()
+        if monitor is not None:
+            monitor.after_update(1, None)
 
     return step
 

@@ -35,10 +35,10 @@ def lm_score(
     output: Annotated[Path, typer.Option(help="JSON file for values and signatures.")],
 ) -> None:
     """Collect the perplexities that the evaluations of a language model have left."""
-    from highrank_plugins.experiments import perplexity, record
+    from highrank_plugins.experiments import perplexity, record, scoring
 
     with user_errors():
-        scores = {}
+        scores: dict[str, scoring.Score] = {}
         for split in ("test", "valid"):
             scores |= perplexity.read_eval_lm(directory / f"{split}.log", split)
         for result in sorted(directory.glob("*_eval.json")):

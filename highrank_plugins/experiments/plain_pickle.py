@@ -49,5 +49,5 @@ def _check(file: BinaryIO, size: int) -> None:
         if opcode.name not in _PLAIN:
             what = f" {argument}" if argument is not None else ""
             raise ValueError(f"{opcode.name}{what} at byte {position}")
-        if opcode.name in _STORES and not 0 <= int(argument) < size:
+        if opcode.name in _STORES and not 0 <= int(argument or 0) < size:
             raise ValueError(f"value number {argument} at byte {position} of {size}")

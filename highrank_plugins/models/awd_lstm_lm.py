@@ -126,8 +126,8 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         if target is None:
             return self.decoder(src_tokens, state=state, **kwargs)
         features, raw, _, new_state = self.bptt_features(src_tokens, state)
-        options = {"reduction": "sum", **kwargs, **self.loss_level}
-        out = self.head.nll(features, target.t(), **options)
+        options = {"reduction": "sum", **kwargs}
+        out = self.head_loss(features, target.t(), **options)
         if options["reduction"] == "none":
             out = out._make(None if part is None else part.t() for part in out)
         return ModelLoss(*out, features=features, state=new_state, raw=raw)

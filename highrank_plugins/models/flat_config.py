@@ -13,6 +13,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY
 from fairseq.models.transformer import transformer_config
 
 from .head_options import HeadOptions
+from .relative_positions import RelativePositionOptions
 
 SECTIONS = {
     "encoder": transformer_config.EncDecBaseConfig,
@@ -56,7 +57,7 @@ def options_of(config: type, prefix: str = "") -> list[Option]:
 
 
 def flat_config(name: str, stock: type, stock_model: str) -> type:
-    """A dataclass with all options of ``stock``, flat, and those of ``HeadOptions``.
+    """A dataclass with all options of ``stock``, flat, those of the head and of relative positions.
 
     Args:
         name: of the new class.
@@ -66,7 +67,7 @@ def flat_config(name: str, stock: type, stock_model: str) -> type:
     """
     controlled = arch_keys(stock_model)
     flat = [_field(option, option.name in controlled) for option in options_of(stock)]
-    return make_dataclass(name, flat, bases=(HeadOptions,))
+    return make_dataclass(name, flat, bases=(RelativePositionOptions, HeadOptions))
 
 
 def arch_keys(stock_model: str) -> set[str]:

@@ -6,10 +6,12 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 from highrank_plugins.heads import Head
+from highrank_plugins.losses import LossOutput
 
 from .head_from_options import head_from_options
+from .head_monitor import HeadMonitor
 from .target_scores import TargetScores
-from .warm_start import fill_new_parameters
+from .warm_start import fill_new_parameters, fill_new_tables
 
 
 class HeadModel:
@@ -21,6 +23,7 @@ class HeadModel:
     """
 
     computes_loss = True
+    monitor: HeadMonitor | None = None  # compat/training_events.py tells it of updates
 
     def attach_head(
         self, cfg: Namespace, dictionary: Dictionary, locked_dropout: bool = False
@@ -30,7 +33,8 @@ class HeadModel:
         Args:
             locked_dropout: of contexts, see ``head_from_options``.
         Raises:
-            ValueError: see ``head_from_options``; ``--head-loss-memory`` below 1.
+            ValueError: see ``head_from_options``; ``--head-loss-memory`` below 1,
+                ``--head-monitor`` below 0.
         """
         memory = cfg.head_loss_memory
         if memory is not None and memory < 1:
@@ -49,6 +53,8 @@ class HeadModel:
             "memory": None if memory is None else memory * 2**20,
             "filter_gradients": cfg.head_loss_filter,
         }
+        if cfg.head_monitor:
+            self.monitor = HeadMonitor(self.head, cfg.head_monitor)
 
     @property
     def head(self) -> Head:
@@ -74,15 +80,20 @@ class HeadModel:
         if target is None:
             return super().forward(*args, **kwargs)
         features, _ = self.features(*args, **kwargs)
-        return self.head.nll(
+        return self.head_loss(
             features,
             target,
             label_smoothing=label_smoothing,
             ignore_index=ignore_index,
             reduction=reduction,
             accuracy=accuracy,
-            **self.loss_level,
         )
+
+    def head_loss(self, features: Tensor, target: Tensor, **options) -> LossOutput:
+        """``Head.nll`` with these options and the level asked for; the monitor sees the batch."""
+        if self.monitor is not None:
+            self.monitor.see(features, target, options.get("ignore_index"))
+        return self.head.nll(features, target, **(options | self.loss_level))
 
     def features(self, *args, **kwargs):
         """What the head reads [B, T, F], and the decoder's other output (attention)."""
@@ -93,18 +104,19 @@ class HeadModel:
         return TargetScores(self, target)
 
     def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
-        """Old checkpoints as in fairseq; a softmax checkpoint also starts any other head."""
+        """Old checkpoints as in fairseq; they also start other heads and relative positions."""
         super().upgrade_state_dict_named(state_dict, name)
-        self.new_parameters = fill_new_parameters(
-            state_dict, self.head, "decoder.output_projection."
-        )
+        self.new_parameters = [
+            *fill_new_parameters(state_dict, self.head, "decoder.output_projection."),
+            *fill_new_tables(state_dict, self),
+        ]
 
     def prepare_for_inference_(self, cfg) -> None:
         """As in fairseq, but refuses parameters that no checkpoint held."""
         if getattr(self, "new_parameters", None):
             raise ValueError(
                 f"the checkpoint holds no values of {', '.join(self.new_parameters)}: it has "
-                "another output layer. A softmax checkpoint starts the training of another head "
+                "another output layer or other positions. It can start a training with these "
                 "(--finetune-from-model), no more"
             )
         super().prepare_for_inference_(cfg)

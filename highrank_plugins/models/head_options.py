@@ -95,6 +95,13 @@ class CommonHeadOptions(FairseqDataclass):
         default=False,
         metadata={"help": "leave out gradients that their dtype would round away (not exact)"},
     )
+    head_monitor: int = field(
+        default=0,
+        metadata={
+            "help": "measure the head every so many updates and show it in log lines and "
+            "--tensorboard-logdir (default: 0, never)"
+        },
+    )
 
 
 def option_defaults(head: str, pointwise: str) -> dict:

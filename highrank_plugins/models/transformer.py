@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from .archs import fill_config, register_archs
 from .flat_config import flat_config
 from .head_model import HeadModel
+from .relative_positions import attach_relative_positions
 
 TransformerHeadConfig = flat_config("TransformerHeadConfig", TransformerConfig, "transformer")
 fill = partial(
@@ -31,11 +32,12 @@ class TransformerHeadModel(HeadModel, TransformerModelBase):
 
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
-        """Stock encoder and decoder, then the head."""
+        """Stock encoder and decoder, then the head and relative positions."""
         fill(cfg, stock_arch="transformer", head={})
         flat = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
         model = super().build_model(TransformerConfig.from_namespace(flat), task)
         model.attach_head(flat, task.target_dictionary)
+        attach_relative_positions(model, flat)
         return model
 
 

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from .archs import fill_config, register_archs
 from .flat_config import flat_config
 from .head_model import HeadModel
+from .relative_positions import attach_relative_positions
 
 TransformerLMHeadConfig = flat_config(
     "TransformerLMHeadConfig", TransformerLanguageModelConfig, "transformer_lm"
@@ -30,11 +31,12 @@ class TransformerLMHeadModel(HeadModel, TransformerLanguageModel):
 
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
-        """Stock decoder, then the head."""
+        """Stock decoder, then the head and relative positions."""
         fill(cfg, stock_arch="transformer_lm", head={})
         flat = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
         model = super().build_model(flat, task)
         model.attach_head(flat, task.target_dictionary)
+        attach_relative_positions(model, flat)
         return model
 
 

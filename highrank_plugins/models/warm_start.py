@@ -1,6 +1,9 @@
-"""Starting a head from the checkpoint of a softmax; refusing the checkpoint of another head."""
+"""Starting heads and relative positions from checkpoints without; refusing those of others."""
 
 import logging
+
+import torch
+from torch import Tensor, nn
 
 from highrank_plugins.heads import Head
 
@@ -8,6 +11,9 @@ logger = logging.getLogger(__name__)
 
 # what a softmax may consist of; fairseq's Transformers have no bias
 SOFTMAX_KEYS = ({"weight"}, {"weight", "bias"})
+# of relative positions
+TABLES = (".relative.key_table", ".relative.value_table")
+_SAME = "use --rel-pos-clip and --rel-pos-in as in that training"
 
 
 def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
@@ -48,3 +54,38 @@ def _other_head(prefix: str, saved: dict, own: dict) -> str:
         f"{{{', '.join(sorted(own))}}} in the model; use the --head… options of that training, "
         "or start from the checkpoint of a softmax"
     )
+
+
+def fill_new_tables(state_dict: dict[str, Tensor], model: nn.Module) -> list[str]:
+    """Put zeros where a checkpoint without relative positions has no tables.
+
+    The training then starts from the function that the checkpoint computes.
+
+    Args:
+        state_dict: of the whole model, changed in place.
+    Returns:
+        the keys that were filled, which are also logged.
+    Raises:
+        ValueError: the checkpoint has tables on a side where the model has none, or other sizes.
+    """
+    own = _tables(dict(model.named_parameters()))
+    saved = _tables(state_dict)
+    # by side: a checkpoint of more layers than are kept is pruned after this
+    for name in saved:
+        if name.split(".")[0] not in {key.split(".")[0] for key in own}:
+            raise ValueError(f"{name}: the checkpoint has relative positions; {_SAME}")
+    for name in saved.keys() & own.keys():
+        if saved[name].shape != own[name].shape:
+            raise ValueError(
+                f"{name}: {tuple(saved[name].shape)} in the checkpoint, {tuple(own[name].shape)} "
+                f"in the model; {_SAME}"
+            )
+    keys = sorted(own.keys() - saved.keys())
+    state_dict.update({key: torch.zeros_like(own[key]) for key in keys})
+    if keys:
+        logger.warning("new parameters, 0 at first, not in the checkpoint: %s", ", ".join(keys))
+    return keys
+
+
+def _tables(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value for name, value in state_dict.items() if name.endswith(TABLES)}

@@ -2,5 +2,6 @@
 
 from .awd_lstm import AWDLSTM, State, TrunkOutput
 from .rates import Rates
+from .relative_attention import RelativeAttention
 
-__all__ = ["AWDLSTM", "Rates", "State", "TrunkOutput"]
+__all__ = ["AWDLSTM", "Rates", "RelativeAttention", "State", "TrunkOutput"]

@@ -13,12 +13,19 @@ UPDATES = 40
 # 1e5 knots are slow for a model of this size
 SMALL = {"plif": ["--head-plif-knots", "500"], "mos_plif": ["--head-plif-knots", "500"]}
 # the published LSTMs are trained for hours
-QUICK = {"awd_lstm": "--lr 0.02 --decoder-layers 1 --dropouti 0.1 --wdrop 0.2".split()}
+QUICK = {
+    "awd_lstm": "--lr 0.02 --decoder-layers 1 --dropouti 0.1 --wdrop 0.2".split(),
+    "lstm": ["--lr", "0.02"],
+}
 
 
-@pytest.mark.parametrize("token", sorted(tokens()))
-def test_translation(token, mt_data, tmp_path):
-    arch, options = f"transformer_{token}_tiny", ["--label-smoothing", "0.1", *SMALL.get(token, [])]
+@pytest.mark.parametrize(
+    "arch",
+    [f"transformer_{token}_tiny" for token in sorted(tokens())] + ["lstm_mos", "lstm_mixtape"],
+)
+def test_translation(arch, mt_data, tmp_path):
+    trunk, _, token = arch.removesuffix("_tiny").partition("_")
+    options = ["--label-smoothing", "0.1", *SMALL.get(token, []), *QUICK.get(trunk, [])]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     done = train(mt_data, whole, arch, UPDATES, *options)
     train(mt_data, parts, arch, UPDATES // 2, *options)

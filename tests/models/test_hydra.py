@@ -4,7 +4,16 @@ import pytest
 import yaml
 
 from tests.fairseq_cli import REPOSITORY, run
-from tests.trainings import NARROW, NARROW_AWD, NARROW_LM, last, parameters, same, train
+from tests.trainings import (
+    NARROW,
+    NARROW_AWD,
+    NARROW_LM,
+    NARROW_LSTM,
+    last,
+    parameters,
+    same,
+    train,
+)
 
 TRANSLATION = {"_name": "translation", "source_lang": "en", "target_lang": "de"}
 LANGUAGE_MODEL = {"_name": "language_modeling", "tokens_per_sample": 32}
@@ -12,7 +21,12 @@ CASES = {
     "transformer_mixtape_tiny": (TRANSLATION, NARROW, "mt_data", {"head_gate_dim": 7}),
     "transformer_lm_mos_gpt2_tiny": (LANGUAGE_MODEL, NARROW_LM, "lm_data", {"head_bias": True}),
     "awd_lstm_lm_mos_wt2": (LANGUAGE_MODEL, NARROW_AWD, "lm_data", {"head_components": 3}),
+    "lstm_mixtape_wiseman_iwslt_de_en": (TRANSLATION, NARROW_LSTM, "mt_data", {"head_gate_dim": 7}),
     "transformer_mos_plif": (TRANSLATION, NARROW, "mt_data", {"head": "moc"}),
+    "transformer_softmax_tiny": (
+        *(TRANSLATION, NARROW, "mt_data"),
+        {"rel_pos_clip": 3, "rel_pos_in": "encoder"},
+    ),
 }
 
 

@@ -1,0 +1,90 @@
+"""Encoder-decoder LSTM with attention and a head; architectures ``lstm_<token>[_<preset>]``."""
+
+from argparse import Namespace
+from functools import partial
+
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import register_model
+from fairseq.models.lstm import LSTMDecoder, LSTMModel
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from .archs import fill_config, register_archs
+from .head_model import HeadModel
+from .lstm_options import LSTMHeadConfig
+
+fill = partial(
+    fill_config,
+    config_class=LSTMHeadConfig,
+    trunk={"head_frequent_ratio": 0.5, "head_bias": "true"},
+)
+OURS, STOCKS = "decoder.output_projection.", "decoder.fc_out."
+
+
+class LSTMHeadDecoder(LSTMDecoder):
+    """fairseq's LSTM decoder with, at ``output_projection``, the head."""
+
+    def output_layer(self, x: Tensor) -> Tensor:
+        """Log-probabilities [B, T, V] of features [B, T, F]."""
+        return self.output_projection(x)
+
+
+@register_model("lstm_highrank", dataclass=LSTMHeadConfig)
+class LSTMHeadModel(HeadModel, LSTMModel):
+    """fairseq's ``lstm`` whose output layer is a head.
+
+    The head reads what fairseq's output layer reads: the attentional vectors, brought to
+    ``--decoder-out-embed-dim`` where that is not their width.
+    """
+
+    @classmethod
+    def add_args(cls, parser):
+        """Options without defaults, which the architecture supplies."""
+        gen_parser_from_dataclass(parser, LSTMHeadConfig(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, cfg: DictConfig, task):
+        """Stock encoder and decoder, then the head."""
+        fill(cfg, stock_arch="lstm", head={})
+        options = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+        # fairseq looks there for its adaptive softmax
+        flat = Namespace(**options, criterion=None)
+        model = super().build_model(flat, task)
+        model.replace_output_layer(flat, task.target_dictionary)
+        return model
+
+    def replace_output_layer(self, cfg: Namespace, dictionary) -> None:
+        """Attach the head in place of ``fc_out``, or of the use of the embedding."""
+        decoder = self.decoder
+        decoder.__class__ = LSTMHeadDecoder  # fairseq offers no way to build another decoder
+        decoder.output_embed_dim = cfg.decoder_out_embed_dim
+        tied = decoder.share_input_output_embed
+        stock = decoder.output_projection = decoder.embed_tokens if tied else decoder.fc_out
+        self.attach_head(cfg, dictionary)
+        if tied:
+            return
+        del decoder.fc_out
+        if self.head.bias is not None:
+            self.head.bias = stock.bias  # same seed, same start
+
+    def features(self, *args, **kwargs):
+        """What the head reads [B, T, F], and the attention."""
+        return self.extract_features(*args, **kwargs)
+
+    def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
+        """Also from stock checkpoints, where the output layer has another name, or none."""
+        _rename_stocks(state_dict, tied=self.decoder.share_input_output_embed)
+        super().upgrade_state_dict_named(state_dict, name)
+
+
+def _rename_stocks(state_dict: dict, tied: bool) -> None:
+    """The output layer is ``fc_out`` there; tied, it has no key of its own."""
+    embedding = state_dict.get("decoder.embed_tokens.weight")
+    if tied and embedding is not None:
+        state_dict.setdefault(f"{OURS}weight", embedding)
+    elif not tied:
+        for key in [key for key in state_dict if key.startswith(STOCKS)]:
+            state_dict[OURS + key.removeprefix(STOCKS)] = state_dict.pop(key)
+
+
+register_archs("lstm_highrank", "lstm", fill)

@@ -1,0 +1,40 @@
+"""When is a component of a mixture given up for lost?"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+from torch import Tensor
+
+SHARE = 0.01  # of 1/K
+WINDOW = 10  # batches
+
+
+class CollapseWatch:
+    """Reports components whose mean weight over a window of batches is below 1 % of 1/K.
+
+    Nothing is said before the window is full, and of a component once, until it has recovered.
+
+    Args:
+        window: number of batches.
+    """
+
+    def __init__(self, window: int = WINDOW) -> None:
+        self._recent: deque[Tensor] = deque(maxlen=window)
+        self._collapsed: set[int] = set()
+
+    def see(self, use: Tensor) -> list[int]:
+        """The components that have collapsed since the last batch, counted from 0.
+
+        Args:
+            use: mean weight of each component in a batch [K]; they add up to 1.
+        """
+        self._recent.append(use)
+        if len(self._recent) < (self._recent.maxlen or 1):
+            return []
+        mean = torch.stack(list(self._recent)).mean(0)
+        collapsed = set((mean < SHARE / len(mean)).nonzero().flatten().tolist())
+        new = collapsed - self._collapsed
+        self._collapsed = collapsed
+        return sorted(new)

@@ -1,0 +1,67 @@
+"""``--lr-scheduler t2t_noam``: the schedule of Vaswani et al. 2017 as Tensor2Tensor writes it."""
+
+from dataclasses import dataclass, field
+from typing import List, Optional
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.optim import FairseqOptimizer
+from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
+from omegaconf import II
+
+
+@dataclass
+class T2TNoamConfig(FairseqDataclass):
+    """Options of ``t2t_noam``."""
+
+    noam_dim: Optional[int] = field(
+        default=None, metadata={"help": "D: the width of the model, as in --decoder-embed-dim"}
+    )
+    warmup_updates: int = field(
+        default=16000, metadata={"help": "w: updates until the learning rate falls"}
+    )
+    lr: List[float] = II("optimization.lr")  # noqa: RUF009  (II makes a string)
+
+
+def noam_factor(update: int, dim: int, warmup: int) -> float:
+    """D^−½ min(t^−½, t w^−3/2) for update t = 1, 2, …: rises until t = w, then falls."""
+    return dim**-0.5 * min(update**-0.5, update * warmup**-1.5)
+
+
+@register_lr_scheduler("t2t_noam", dataclass=T2TNoamConfig)
+class T2TNoamSchedule(FairseqLRScheduler):
+    """Update t = 1, 2, … has the learning rate ``--lr`` · `noam_factor`\\ (t, D, w).
+
+    With ``--lr`` c it is fairseq's ``inverse_sqrt`` with ``--lr`` c (D w)^−½ and the same
+    ``--warmup-updates``, one update earlier: there the first update has learning rate 0.
+
+    Nothing but the number of updates matters, so that a resumed training goes on exactly.
+    """
+
+    def __init__(self, cfg: T2TNoamConfig, optimizer: FairseqOptimizer):
+        """The schedule of a configuration.
+
+        Raises:
+            ValueError: ``--noam-dim`` or ``--warmup-updates`` missing or below 1; several ``--lr``.
+        """
+        super().__init__(cfg, optimizer)
+        for name in ("noam_dim", "warmup_updates"):
+            value = getattr(cfg, name)
+            if value is None or value < 1:
+                option = "--" + name.replace("_", "-")
+                raise ValueError(
+                    f"--lr-scheduler t2t_noam needs {option} of at least 1, got {value}"
+                )
+        if len(cfg.lr) != 1:
+            raise ValueError(f"--lr-scheduler t2t_noam takes one --lr, got {list(cfg.lr)}")
+        self.step_update(0)
+
+    def step(self, epoch: int, val_loss: float | None = None) -> float:
+        """The end of an epoch changes nothing."""
+        super().step(epoch, val_loss)
+        return self.optimizer.get_lr()
+
+    def step_update(self, num_updates: int) -> float:
+        """Set the learning rate for the update after ``num_updates``."""
+        factor = noam_factor(num_updates + 1, self.cfg.noam_dim, self.cfg.warmup_updates)
+        self.optimizer.set_lr(self.cfg.lr[0] * factor)
+        return self.optimizer.get_lr()

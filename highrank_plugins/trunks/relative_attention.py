@@ -1,0 +1,132 @@
+"""Attention with relative position representations (Shaw et al. 2018). Pure torch."""
+
+# T queries · S keys · d head_dim · k clip
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+
+class RelativeAttention(nn.Module):
+    r"""Attention in which each distance between positions has a learned key and a learned value.
+
+        z_i = Σ_j α_ij (v_j + a^V_{c(j−i)})
+        α_i = softmax_j q_i · (k_j + a^K_{c(j−i)}) / √d        c(x) = min(max(x, −k), k)
+
+    The queries are the last T of the S positions: T = S for a whole sentence, T = 1 for a decoding
+    step on cached keys and values. Nothing of size T × S × d is made: the products with the few
+    rows of a table are moved from distances to keys.
+
+    Parameters, shared by all heads: `key_table` a^K and `value_table` a^V, [2k + 1, d], row k + x
+    for distance x; Glorot uniform, as in the paper's code (Tensor2Tensor).
+
+    Args:
+        head_dim: d.
+        clip: k; farther positions count as being this far away. 16 in the papers.
+    Raises:
+        ValueError: a size below 1.
+    """
+
+    def __init__(self, head_dim: int, clip: int = 16) -> None:
+        super().__init__()
+        for name, size in (("head_dim", head_dim), ("clip", clip)):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
+        self.clip = clip
+        self.key_table = nn.Parameter(torch.empty(2 * clip + 1, head_dim))
+        self.value_table = nn.Parameter(torch.empty(2 * clip + 1, head_dim))
+        for table in self.parameters():
+            nn.init.xavier_uniform_(table)
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        dropout: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Contexts z [..., T, d] in v's dtype, and weights α [..., T, S] in at least float32.
+
+        Args:
+            q: [..., T, d], not scaled.
+            k, v: [..., S, d].
+            mask: added to the logits, broadcast to [..., T, S]; −inf excludes a key. A query
+                without any key becomes NaN.
+            dropout: acts on the weights that make the contexts, not on those returned.
+        Raises:
+            ValueError: more queries than keys.
+        """
+        queries, keys = q.size(-2), k.size(-2)
+        if queries > keys:
+            raise ValueError(f"{queries} queries, but {keys} keys: queries are the last positions")
+        distances = Distances.between(queries, keys, self.clip)
+        q = q * q.size(-1) ** -0.5
+        by_distance = distances.spread(q @ self.key_table[distances.rows].mT)
+        logits = q @ k.mT + to_keys(by_distance, keys)
+        if mask is not None:
+            logits = logits + mask
+        weights = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        kept = weights.to(v.dtype)
+        if dropout is not None:
+            kept = dropout(kept)
+        of_rows = distances.gather(to_distances(kept))
+        return kept @ v + of_rows @ self.value_table[distances.rows], weights
+
+    def extra_repr(self) -> str:
+        return f"clip={self.clip}"
+
+
+class Distances(NamedTuple):
+    """The distances 1 − S, …, T between T queries and S keys, and the rows of a table they have.
+
+    T itself does not occur; with it, rows of S + T columns can be skewed (see `to_keys`). The first
+    `left` distances are clipped to the first of `rows`, the last `right` to the last.
+    """
+
+    rows: slice
+    left: int
+    right: int
+
+    @classmethod
+    def between(cls, queries: int, keys: int, clip: int) -> Distances:
+        """Of the last `queries` of `keys` positions."""
+        back, ahead = min(keys - 1, clip), min(queries, clip)
+        rows = slice(clip - back, clip + ahead + 1)
+        return cls(rows, left=keys - 1 - back, right=queries - ahead)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """[..., rows] → [..., S + T]: each distance has the value of its row."""
+        # not index_select, whose gradient a GPU sums in any order
+        first = x[..., :1].expand(*x.shape[:-1], self.left)
+        last = x[..., -1:].expand(*x.shape[:-1], self.right)
+        return torch.cat((first, x, last), -1)
+
+    def gather(self, x: Tensor) -> Tensor:
+        """[..., S + T] → [..., rows]: each row has the sum over its distances."""
+        start, end = self.left + 1, x.size(-1) - self.right - 1
+        first = x[..., :start].sum(-1, keepdim=True)
+        last = x[..., end:].sum(-1, keepdim=True)
+        return torch.cat((first, x[..., start:end], last), -1)
+
+
+def to_keys(x: Tensor, keys: int) -> Tensor:
+    """[..., T, S + T], a column for each distance 1 − S, …, T → [..., T, S], one for each key.
+
+    Distances j − i − (S − T) to key j lie one column further left for each next query i. Read with
+    one column less per row, they are one below the other.
+    """
+    queries = x.size(-2)
+    return x.flatten(-2)[..., queries - 1 : -1].unflatten(-1, (queries, -1))[..., :keys]
+
+
+def to_distances(x: Tensor) -> Tensor:
+    """The way back: [..., T, S] → [..., T, S + T], 0 at distances to which there is no key."""
+    queries, keys = x.shape[-2:]
+    rows = pad(x, (0, queries - 1)).flatten(-2)
+    return pad(rows, (queries - 1, 1)).unflatten(-1, (queries, keys + queries))

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Responses in telephone conversations (Switchboard, as prepared by Zhao et al. 2017), with an LSTM.
+#
+# Stages: 0 write contexts and responses of the corpus, 1 check them, 2 binarise, 3 train, 4 take the
+# best checkpoint, 5 respond to the test contexts, 6 score, 7 show samples and the scores. A stage
+# that is done is not done again unless its options or inputs have changed. The last line of standard
+# output is the perplexity of the test responses.
+
+# shellcheck source=../lib/training.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/training.sh"
+
+stage=0             # first stage
+stop_stage=7        # last stage
+data=               # folder with the corpus, see the recipe's README.md (required)
+conf=mos            # what to train: conf/NAME.yaml
+name=               # results go to EXP_DIR/switchboard/NAME; empty: the name of --conf
+exp_dir=            # empty: exp in the repository
+set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
+parse_options "$@"
+
+# find_corpus: the files of the corpus, or what is missing.
+find_corpus() {
+    [[ -n $data ]] || refuse "--data DIR is required: a folder with the corpus of Zhao et al." \
+        "2017, see $recipe_dir/README.md"
+    local list
+    data=$(absolute "$data")
+    list=$(highrank dialogue-files "$data")
+    mapfile -t files <<<"$list"
+}
+
+write_text() {
+    highrank command dialogues "$config" -- "$data" "$out" >"$out/command.sh"
+    log "+ $(<"$out/command.sh")"
+    bash "$out/command.sh"
+}
+
+check_text() {
+    local part text=$run_dir/text
+    for part in train valid test; do
+        run highrank check-text "$text/$part."{context,response}
+    done
+    run highrank check-text "$text/test1."{context,response,references}
+}
+
+# test1: fairseq's name of the second test set, here the contexts with references.
+binarise() {
+    local text=$run_dir/text classes
+    classes=$(setting data.vocab_size)
+    run fairseq-preprocess --source-lang context --target-lang response \
+        --trainpref "$text/train" --validpref "$text/valid" \
+        --testpref "$text/test,$text/test1" --nwordssrc "$classes" --nwordstgt "$classes" \
+        --padding-factor 1 --destdir "$out" --workers "$(nproc)"
+}
+
+train() { train_block train "$run_dir/data-bin"; }
+
+take_best() {
+    local checkpoint
+    checkpoint=$(highrank best-checkpoint "$run_dir/train")
+    run cp -- "$checkpoint" "$out/checkpoint.pt"
+}
+
+# generate SET [WORD…]: fairseq-generate on a test set into $out/SET.txt.
+generate() {
+    highrank command generate "$config" -- "$run_dir/data-bin" --gen-subset "$1" \
+        --path "$run_dir/best/checkpoint.pt" "${@:2}" >"$out/$1.sh"
+    log "+ $(<"$out/$1.sh") >$out/$1.txt"
+    bash "$out/$1.sh" >"$out/$1.txt"
+}
+
+respond() {
+    generate test --score-reference
+    generate test1
+}
+
+score_responses() {
+    run highrank dialogue-score "$run_dir/generate/test1.txt" "$run_dir/text/test1.references" \
+        --scored "$run_dir/generate/test.txt" --responses "$run_dir/text/test.response" \
+        --output "$out/scores.json"
+    record_scores
+}
+
+files=()
+if in_range 0; then find_corpus; fi
+open_configured_run
+run_stage 0 text "write contexts and responses of the corpus in ${data:-nowhere}" write_text \
+    "$(setting dialogues)" ${files[@]+"${files[@]}"}
+run_stage 1 check "check every line" check_text "" "$run_dir/text"
+run_stage 2 data-bin "binarise, dictionaries sorted by frequency" binarise \
+    "$(setting data)" "$run_dir/text"
+run_resumable_stage 3 train "train (tensorboard --logdir $run_dir/train/tensorboard)" train \
+    "$(setting train)" "$run_dir/data-bin"
+run_stage 4 best "take the checkpoint with the lowest validation loss" take_best \
+    "" "$run_dir/train"
+run_stage 5 generate "score the test responses, and respond" respond \
+    "$(setting generate)" "$run_dir/data-bin" "$run_dir/best"
+forget_score_without_record
+run_stage 6 score "score the responses" score_responses \
+    "$(<"$config")" "$run_dir/text" "$run_dir/generate"
+if in_range 7; then
+    log "stage 7 summary: sample responses; everything is in $run_dir/results.json"
+    highrank dialogue-summary "$run_dir/results.json" "$run_dir/generate/test1.txt" \
+        "$run_dir/text/test1.context" "$run_dir/text/test1.references"
+fi

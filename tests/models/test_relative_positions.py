@@ -1,0 +1,191 @@
+"""--rel-pos-clip: which self-attentions it changes, and that decoding agrees with training."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq.modules import MultiheadAttention
+
+from highrank_plugins.models.relative_positions import (
+    RelativePositionOptions,
+    attach_relative_positions,
+)
+from highrank_plugins.models.relative_self_attention import RelativeSelfAttention
+from tests.models.small import build
+from tests.trainings import last, parameters, same, train
+
+CLIP = ["--rel-pos-clip", 3]
+RELATIVE = [*CLIP, "--no-token-positional-embeddings"]
+TABLES = ("key_table", "value_table")
+MT, LM = "transformer_mixtape_tiny", "transformer_lm_mos"
+TRUNKS = [(MT, "mt_data"), (LM, "lm_data")]
+
+
+def tables(*sides):
+    return {f"{side}.layers.0.self_attn.relative.{name}" for side in sides for name in TABLES}
+
+
+def added(model, stock):
+    """Names of new parameters, once all others are known to have stock's values."""
+    new, old = model.state_dict(), stock.state_dict()
+    assert same({name: new[name] for name in old}, old)
+    return new.keys() - old.keys()
+
+
+def empty_tables(model):
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(TABLES):
+                parameter.zero_()
+    return model
+
+
+@pytest.mark.parametrize("where", ["both", "encoder", "decoder"])
+def test_tables_are_all_that_is_new_in_translation(where, mt_data):
+    stock = build(mt_data, MT).model
+    model = build(mt_data, MT, *CLIP, "--rel-pos-in", where).model
+    sides = ["encoder", "decoder"] if where == "both" else [where]
+    assert added(model, stock) == tables(*sides)
+    assert type(model.decoder.layers[0].encoder_attn) is MultiheadAttention
+
+
+def test_tables_are_all_that_is_new_in_a_language_model(lm_data):
+    model = build(lm_data, LM, *CLIP).model
+    assert added(model, build(lm_data, LM).model) == tables("decoder")
+    assert model.decoder.layers[0].self_attn.relative.clip == 3
+
+
+@pytest.mark.parametrize(("arch", "data"), TRUNKS)
+def test_clip_0_is_off(arch, data, request):
+    data = request.getfixturevalue(data)
+    model = build(data, arch, "--rel-pos-clip", 0).model
+    assert not added(model, build(data, arch).model)
+    assert not any(isinstance(m, RelativeSelfAttention) for m in model.modules())
+
+
+@pytest.mark.parametrize(("arch", "data"), TRUNKS)
+def test_tables_of_zeros_change_nothing(arch, data, request):
+    data = request.getfixturevalue(data)
+    built = build(data, arch)
+    inputs = built.batch()["net_input"]
+    want, _ = built.model.eval()(**inputs)
+    got, _ = empty_tables(build(data, arch, *CLIP).model).eval()(**inputs)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_padding_changes_nothing(mt_data):
+    built = build(mt_data, MT, *RELATIVE)
+    model, sample = built.model.eval(), built.batch()
+    together, _ = model(**sample["net_input"])
+    data = built.task.dataset("valid")
+    lengths = sample["target"].ne(built.task.target_dictionary.pad()).sum(1).tolist()
+    assert len(set(lengths)) > 1
+    for row, number in enumerate(sample["id"].tolist()):
+        alone, _ = model(**data.collater([data[number]])["net_input"])
+        torch.testing.assert_close(together[row, : lengths[row]], alone[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("words", [RELATIVE, CLIP, [*CLIP, "--rel-pos-in", "decoder"]], ids=str)
+def test_hypotheses_have_the_scores_of_teacher_forcing(words, mt_data):
+    built = build(mt_data, MT, *words)
+    model, sample = built.model.eval(), built.batch()
+    search = Namespace(beam=4, max_len_a=0, max_len_b=12, min_len=5, lenpen=0)
+    generator = built.task.build_generator([model], search)
+    for row, hypotheses in enumerate(generator.generate([model], sample)):
+        net_input = {k: v[row : row + 1] for k, v in sample["net_input"].items()}
+        assert len(hypotheses) == 4
+        for hypothesis in hypotheses:
+            tokens = hypothesis["tokens"][None]
+            net_input["prev_output_tokens"] = tokens.roll(1, 1)  # </s> comes first
+            log_probs, _ = model(**net_input)
+            want = log_probs.gather(-1, tokens[..., None]).flatten()
+            torch.testing.assert_close(hypothesis["positional_scores"], want, rtol=0, atol=1e-5)
+
+
+def test_steps_of_a_language_model_are_its_forward_pass(lm_data):
+    model = build(lm_data, LM, *RELATIVE).model.eval()
+    tokens = torch.randint(4, 20, (3, 9))
+    want, _ = model(tokens)
+    state = {}
+    steps = [model.decoder(tokens[:, : t + 1], incremental_state=state)[0] for t in range(9)]
+    torch.testing.assert_close(torch.cat(steps, 1), want, rtol=0, atol=1e-5)
+
+
+def test_weights_are_returned_as_stocks_are(mt_data):
+    stock = build(mt_data, MT).model.encoder.layers[0].self_attn.eval()
+    ours = empty_tables(build(mt_data, MT, *CLIP).model).encoder.layers[0].self_attn.eval()
+    x = torch.randn(5, 2, 32)
+    padding = torch.tensor([[False] * 5, [True] * 2 + [False] * 3])
+    for kind in ({"need_weights": False}, {"need_weights": True}, {"need_head_weights": True}):
+        # the path of stock that knows need_head_weights is that of decoding
+        want = stock(x, x, x, key_padding_mask=padding, incremental_state={}, **kind)
+        got = ours(x, x, x, key_padding_mask=padding, **kind)
+        torch.testing.assert_close(got, want)
+
+
+def test_padding_among_earlier_steps_stays_hidden(mt_data):
+    stock = build(mt_data, MT).model.decoder.layers[0].self_attn.eval()
+    ours = empty_tables(build(mt_data, MT, *CLIP).model).decoder.layers[0].self_attn.eval()
+    states = {}, {}
+    for padding in (None, torch.tensor([[False], [True]]), None):
+        x = torch.randn(1, 2, 32)
+        want, got = (
+            attention(x, x, x, key_padding_mask=padding, incremental_state=state)
+            for attention, state in zip((stock, ours), states, strict=True)
+        )
+        torch.testing.assert_close(got, want)
+    weights = got[1]
+    assert weights[1, 0, 1] == 0 < weights[0, 0, 1]
+
+
+def test_checkpointed_activations_change_no_gradient(mt_data):
+    gradients = []
+    for words in (RELATIVE, [*RELATIVE, "--checkpoint-activations"]):
+        built = build(mt_data, MT, *words)
+        built.criterion(built.model.eval(), built.batch())[0].backward()
+        gradients.append({n: p.grad for n, p in built.model.named_parameters()})
+    assert all(gradients[0][name].any() for name in tables("encoder", "decoder"))
+    for name in gradients[0]:
+        torch.testing.assert_close(gradients[0][name], gradients[1][name])
+
+
+def test_half_precision_trains(mt_data, tmp_path):
+    half = ["--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", 128]
+    train(mt_data, tmp_path, MT, 5, *RELATIVE, *half)
+    before = build(mt_data, MT, *RELATIVE).model.state_dict()
+    after = parameters(last(tmp_path))
+    for name in tables("encoder", "decoder"):
+        assert after[name].isfinite().all()
+        assert not torch.equal(after[name].float(), before[name])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rel-pos-clip", -1], "--rel-pos-clip must be at least 0"),
+        (["--rel-pos-in", "encoder"], "--rel-pos-in encoder needs --rel-pos-clip"),
+        ([*CLIP, "--quant-noise-pq", 0.1], "does not work with --quant-noise-pq"),
+        ([*CLIP, "--quant-noise-scalar", 0.1], "does not work with --quant-noise-scalar"),
+        ([*CLIP, "--cross-self-attention"], "does not work with --cross-self-attention"),
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused(words, message, mt_data):
+    with pytest.raises(ValueError, match=message):
+        build(mt_data, MT, *words)
+
+
+def test_xformers_are_refused():
+    options = Namespace(rel_pos_clip=3, rel_pos_in="both", decoder_xformers_att_config="{}")
+    with pytest.raises(ValueError, match="does not work with --decoder-xformers-att-config"):
+        attach_relative_positions(torch.nn.Module(), options)
+
+
+def test_a_language_model_has_no_encoder(lm_data):
+    with pytest.raises(ValueError, match="--rel-pos-in encoder: a language model has a decoder"):
+        build(lm_data, LM, *CLIP, "--rel-pos-in", "encoder")
+
+
+def test_options_are_public():
+    names = set(RelativePositionOptions.__dataclass_fields__) - {"_name"}
+    assert names == {"rel_pos_clip", "rel_pos_in"}

@@ -1,0 +1,34 @@
+"""When a component is reported."""
+
+import torch
+
+from highrank_plugins.monitoring import CollapseWatch
+
+HEALTHY = torch.tensor([0.5, 0.3, 0.2])
+DYING = torch.tensor([0.6, 0.399, 0.001])  # the last one has .3 % of an equal share
+
+
+def seen(watch, *uses):
+    return [watch.see(use) for use in uses]
+
+
+def test_a_component_is_reported_once_when_the_window_is_full():
+    assert seen(CollapseWatch(3), *[DYING] * 5) == [[], [], [2], [], []]
+
+
+def test_the_mean_over_the_window_counts():
+    assert seen(CollapseWatch(2), HEALTHY, DYING, DYING, DYING) == [[], [], [2], []]
+
+
+def test_one_per_cent_of_an_equal_share_is_the_bound():
+    above, below = (torch.tensor([1 - x, x]) for x in (0.00501, 0.00499))
+    assert seen(CollapseWatch(1), above, below) == [[], [1]]
+
+
+def test_after_recovery_it_is_reported_again():
+    assert seen(CollapseWatch(1), DYING, HEALTHY, DYING) == [[2], [], [2]]
+
+
+def test_another_component_is_reported_alone():
+    both = torch.tensor([0.999, 0.0005, 0.0005])
+    assert seen(CollapseWatch(1), DYING, both) == [[2], [1]]

@@ -1,0 +1,187 @@
+"""A snapshot against the functions of highrank_plugins.analysis, and what it leaves alone."""
+
+import math
+
+import pytest
+import torch
+
+from highrank_plugins.analysis import (
+    gate_sharpness,
+    gradient_retention,
+    prior_use,
+    slope_statistics,
+    spectral_entropy,
+)
+from highrank_plugins.analysis.head_gradient import logit_gradient
+from highrank_plugins.heads import Head
+from highrank_plugins.monitoring import batch, take_snapshot
+from tests.heads.cases import CLASSES, MIXTAPE, MOC, MOS, SOFTMAX, Case, make_features
+
+TARGET = torch.tensor([[0, 3, 6, 2, 1], [5, 4, 6, 0, 2]])
+HEADS = [SOFTMAX, MOC, MOS, MIXTAPE]
+
+
+def snapshot_of(case: Case, **options):
+    return take_snapshot(case.build(**options), make_features(2, 5), TARGET)
+
+
+@pytest.mark.parametrize("case", HEADS, ids=str)
+def test_the_vocabulary_matrix(case):
+    values = torch.linalg.svdvals(case.build().weight.detach())
+    found = snapshot_of(case)
+    assert found.scalars["spectral_entropy"] == pytest.approx(spectral_entropy(values), rel=1e-9)
+    rank = math.exp(spectral_entropy(values))
+    assert found.scalars["effective_rank"] == pytest.approx(rank, rel=1e-9)
+    torch.testing.assert_close(found.histograms["singular_values"], values)
+
+
+@pytest.mark.parametrize("pointwise", ["identity", "gss", "plif"])
+@pytest.mark.parametrize("case", HEADS, ids=str)
+def test_gradient_retention(case, pointwise):
+    head = case.with_pointwise(pointwise).build()
+    rows = logit_gradient(head, make_features(2, 5), TARGET).flatten(0, 1)
+    expected = float(gradient_retention(head.weight, rows))
+    found = take_snapshot(head, make_features(2, 5), TARGET).scalars["gradient_retention"]
+    assert 0 < found < 1
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("factor", [0, 1])
+def test_gradient_retention_of_a_matrix_without_full_rank(factor):
+    head = SOFTMAX.build()
+    with torch.no_grad():
+        head.weight[:, 3] = factor * (head.weight[:, 0] - head.weight[:, 1])
+    rows = logit_gradient(head, make_features(2, 5), TARGET).flatten(0, 1)
+    found = take_snapshot(head, make_features(2, 5), TARGET).scalars["gradient_retention"]
+    assert found == pytest.approx(float(gradient_retention(head.weight, rows)), rel=1e-6)
+
+
+@pytest.mark.parametrize("case", [MOC, MOS], ids=str)
+def test_the_prior(case):
+    expected, found = prior_use(case.build(), make_features(2, 5)), snapshot_of(case)
+    torch.testing.assert_close(found.component_use, expected.mean_prior)
+    assert found.scalars["component_entropy"] == pytest.approx(expected.entropy)
+    assert found.scalars["component_entropy_overall"] == pytest.approx(expected.overall_entropy)
+    least = 3 * float(expected.mean_prior.min())
+    assert found.scalars["component_least"] == pytest.approx(least)
+
+
+@pytest.mark.parametrize("frequent", [0, 3, CLASSES])
+def test_the_gates_of_the_words_that_come(frequent):
+    head = MIXTAPE.with_options(frequent=frequent).build()
+    found = take_snapshot(head, make_features(2, 5), TARGET)
+    # z_x = Σ_k π_{x,k} z_{x,k}: the components' gradients are in the ratio of their gates
+    gradient = logit_gradient(head, make_features(2, 5), TARGET)
+    index = TARGET.view(-1, 1, 1).expand(-1, 4, 1)
+    own = gradient.gather(-1, index).squeeze(-1)
+    expected = (own / own.sum(-1, keepdim=True)).mean(0)
+    torch.testing.assert_close(found.component_use, expected)
+
+
+def test_the_sharpness_of_gates():
+    head = MIXTAPE.build()
+    frequent, rare = gate_sharpness(head, make_features(2, 5))
+    scalars = take_snapshot(head, make_features(2, 5), TARGET).scalars
+    assert scalars["gate_entropy_frequent"] == pytest.approx(frequent.entropy)
+    assert scalars["gate_largest_rare"] == pytest.approx(rare.largest)
+
+
+def test_slopes():
+    head = MOS.with_pointwise("plif", knots=50).build()
+    found = take_snapshot(head)
+    expected = slope_statistics(head.pointwise)
+    for name, value in expected._asdict().items():
+        assert found.scalars[f"slope_{name}"] == value
+    assert found.histograms["slopes"].shape == (50,)
+
+
+@pytest.mark.parametrize("components", [1, 4])
+def test_without_a_batch_only_parameters_are_measured(components):
+    head = MIXTAPE.with_options(components=components).build()
+    for found in (take_snapshot(head), take_snapshot(head, make_features(0), TARGET[:0, 0])):
+        assert found.scalars.keys() == {"spectral_entropy", "effective_rank"}
+        assert found.component_use is None
+
+
+@pytest.mark.parametrize("case", [MOS, MIXTAPE], ids=str)
+def test_one_component_has_no_use_to_be_measured(case):
+    found = snapshot_of(case.with_options(components=1))
+    assert found.component_use is None
+    assert found.scalars.keys() == {"spectral_entropy", "effective_rank", "gradient_retention"}
+
+
+def test_a_layer_of_the_users_own_has_at_least_its_vocabulary_measured():
+    found = take_snapshot(Head(CLASSES, 4).double(), make_features(2, 5), TARGET)
+    assert found.scalars.keys() == {"spectral_entropy", "effective_rank"}
+
+
+@pytest.mark.parametrize("case", HEADS, ids=str)
+def test_ignored_tokens_do_not_count(case):
+    head, features = case.build(), make_features(2, 5)
+    padded = torch.where(TARGET == 6, 99, TARGET)
+    kept = TARGET != 6
+    expected = take_snapshot(head, features[kept], TARGET[kept])
+    assert take_snapshot(head, features, padded, ignore_index=99).scalars == expected.scalars
+
+
+@pytest.mark.parametrize("case", [MOS, MIXTAPE], ids=str)
+def test_the_size_of_chunks_changes_nothing(case, monkeypatch):
+    expected = snapshot_of(case)
+    monkeypatch.setattr(batch, "NUMBERS", 3 * 4 * CLASSES)
+    found = snapshot_of(case)
+    assert found.scalars == pytest.approx(expected.scalars, rel=1e-12)
+    torch.testing.assert_close(found.component_use, expected.component_use)
+
+
+def test_some_tokens_stand_for_many():
+    features, target = torch.arange(200.0).unsqueeze(1), torch.arange(200)
+    some, words = batch.spread(features, target, 64)
+    assert words.tolist() == [200 * i // 64 for i in range(64)]
+    assert torch.equal(some.squeeze(1).long(), words)
+
+
+NOISY = {"dropout": 0.5, "gate_dropout": 0.5, "gate_noise": 1.0}
+
+
+@pytest.mark.parametrize("case", HEADS, ids=str)
+def test_training_mode_changes_nothing_and_nothing_changes_in_training(case):
+    if case.head != "softmax":
+        options = NOISY if case.head == "mixtape" else {"dropout": 0.5}
+        case = case.with_options(**options)
+    head, features = case.build(), make_features(2, 5).requires_grad_()
+    expected = take_snapshot(head, features, TARGET)
+    before = {name: value.clone() for name, value in head.state_dict().items()}
+    state = torch.get_rng_state()
+    found = take_snapshot(head.train(), features, TARGET)
+    assert found.scalars == expected.scalars
+    assert torch.equal(torch.get_rng_state(), state)
+    assert features.grad is None and all(p.grad is None for p in head.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in head.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", HEADS, ids=str)
+def test_half_precision(case, dtype):
+    rounded = case.build(dtype=dtype)  # the same numbers in both
+    features = make_features(2, 5).to(dtype)
+    expected = take_snapshot(rounded.double(), features.double(), TARGET)
+    found = take_snapshot(rounded.to(dtype), features, TARGET)
+    for name, value in expected.scalars.items():
+        assert found.scalars[name] == pytest.approx(value, rel=100 * torch.finfo(dtype).eps)
+
+
+def test_autocast_does_not_blur():
+    head, features = MOS.build(dtype=torch.float32), make_features(2, 5)
+    expected = take_snapshot(head, features, TARGET)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert take_snapshot(head, features, TARGET).scalars == expected.scalars
+
+
+@pytest.mark.parametrize("broken", ["weight", "latent.bias", "feature"])
+def test_what_is_not_finite(broken):
+    head, features = MOS.build(), make_features(2, 5)
+    with torch.no_grad():
+        place = features if broken == "feature" else head.get_parameter(broken)
+        place.view(-1)[1] = math.inf
+    with pytest.raises(ValueError, match=f"{broken}.* not finite"):
+        take_snapshot(head, features, TARGET)

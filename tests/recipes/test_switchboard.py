@@ -1,0 +1,161 @@
+"""The recipe for dialogues: fifty invented ones from the corpus to the scores; bad corpora."""
+
+import json
+import os
+
+import pytest
+
+from highrank_plugins.experiments.configuration import load
+from tests.dialogue_corpus import PICKLE, corpus, write_json_lines, write_pickle, write_references
+from tests.recipes.running import RECIPES, accept, recipe, run, stages_done
+
+NAME = "switchboard"
+SMALL = [
+    "data.vocab_size=64",
+    "dialogues.context=2",
+    "encoder_embed_dim=16",
+    "encoder_hidden_size=16",
+    "decoder_embed_dim=16",
+    "decoder_hidden_size=16",
+    "decoder_out_embed_dim=16",
+    "head_components=2",
+    "max_epoch=2",
+    "generate.max_len_b=5",
+]
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Run stages 0 and 1 on the corpus in `data`."""
+    run_dir = tmp_path / "exp" / NAME / "mos"
+    accept(NAME, "mos", run_dir, SMALL)
+
+    def start(*arguments: object):
+        words = ["--exp-dir", tmp_path / "exp", "--stop-stage", 1]
+        return run(recipe(NAME, *words, *arguments, settings=SMALL))
+
+    start.data, start.text = tmp_path / "data", run_dir / "text"
+    return start
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A whole run, and where it is."""
+    folder = tmp_path_factory.mktemp("whole run")  # a space in every path
+    write_pickle(folder / "data")
+    write_references(folder / "data")
+
+    def whole(*changes: str):
+        words = ["--data", folder / "data", "--exp-dir", folder / "exp", "--conf", "mos"]
+        return run(recipe(NAME, *words, settings=[*SMALL, *changes]))
+
+    whole.first, whole.run_dir = whole(), folder / "exp" / NAME / "mos"
+    return whole
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("switchboard")
+class TestWholeRun:
+    """From the corpus to the scores."""
+
+    def test_scores(self, whole):
+        assert whole.first.returncode == 0, whole.first.stderr[-3000:]
+        assert stages_done(whole.first) == [0, 1, 2, 3, 4, 5, 6]
+        record = json.loads((whole.run_dir / "results.json").read_text())
+        names = [f"bleu{n}_{kind}" for n in (1, 2, 3, 4) for kind in ("precision", "recall")]
+        assert list(record["metrics"]) == ["test_perplexity", *names]
+        assert record["config"]["dialogues"] == {"context": 2}
+        assert record["config"]["train"]["arch"] == "lstm_mos"
+        perplexity = record["metrics"]["test_perplexity"]
+        assert 1 < perplexity < 64
+        assert whole.first.stdout.splitlines()[-1] == f"test perplexity {perplexity}"
+
+    def test_every_word_and_every_context_counts(self, whole):
+        record = json.loads((whole.run_dir / "results.json").read_text())
+        responses = (whole.run_dir / "text" / "test.response").read_text().splitlines()
+        tokens = sum(len(line.split()) + 1 for line in responses)
+        assert record["signature"] == f"tokens:{tokens}"
+        contexts = len(responses)
+        assert record["signatures"]["bleu4_recall"] == (
+            f"order:4|smooth:nltk-method7|contexts:{contexts}|hypotheses:{5 * contexts}"
+            f"|references:{3 * contexts}"
+        )
+
+    def test_a_second_run_does_nothing_and_says_the_same(self, whole):
+        again = whole()
+        assert stages_done(again) == []
+        assert again.stdout == whole.first.stdout
+
+    def test_other_hypotheses_are_scored_anew(self, whole):
+        changed = whole("generate.nbest=2")
+        assert changed.returncode == 0, changed.stderr[-3000:]
+        assert stages_done(changed) == [5, 6]
+
+
+@pytest.mark.parametrize("form", [write_pickle, write_json_lines])
+def test_both_forms_of_the_corpus(form, start):
+    form(start.data)
+    result = start("--data", start.data)
+    assert result.returncode == 0, result.stderr
+    assert stages_done(result) == [0, 1]
+    assert (start.text / "test1.references").read_text() == (
+        (start.text / "test.response").read_text()
+    )
+    write_references(start.data)
+    assert stages_done(start("--data", start.data)) == [0, 1]
+    assert "\t" in (start.text / "test1.references").read_text()
+
+
+def test_a_corpus_is_required(start):
+    result = start()
+    assert result.returncode == 2
+    assert "--data DIR is required" in result.stderr
+    start.data.mkdir()
+    result = start("--data", start.data)
+    assert result.returncode == 2
+    assert f"highrank: {start.data} has no corpus: put {PICKLE} there" in result.stderr
+    assert "configuration mos" not in result.stderr  # before its slow check
+
+
+class Hostile:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+def test_bad_corpora_are_refused_in_the_file_that_was_given(start, tmp_path):
+    path = write_pickle(start.data, corpus() | {"valid": [Hostile(tmp_path / "made")]})
+    result = start("--data", start.data)
+    assert result.returncode == 2
+    assert f"highrank: {path} is refused, it is no pickle of plain values" in result.stderr
+    assert not (tmp_path / "made").exists()
+
+    write_pickle(start.data, corpus() | {"valid": [{"utts": []}]})
+    result = start("--data", start.data)
+    assert result.returncode == 2
+    assert f"{path}: valid[0]: a dialogue without utterances" in result.stderr
+    assert not start.text.exists()
+
+
+def test_an_unknown_option_of_the_dialogues_is_named(start):
+    write_pickle(start.data)
+    result = start("--data", start.data, "--set", "dialogues.contxt=3")
+    assert result.returncode == 2
+    assert "dialogues.contxt: highrank dialogue-text has no --contxt; did you mean 'context'?" in (
+        result.stderr
+    )
+
+
+@pytest.mark.parametrize("conf", ["softmax", "moc", "mos"])
+def test_configurations_differ_in_the_head_alone(conf):
+    folder = RECIPES / NAME / "conf"
+    base, configuration = load(folder / "base.yaml"), load(folder / f"{conf}.yaml")
+    own = configuration.train.items() - base.train.items()
+    assert dict(own)["arch"] == f"lstm_{conf}"
+    assert {name for name, _ in own} <= {"arch", "head_components"}
+    assert configuration.generate == base.generate

@@ -1,0 +1,150 @@
+"""Relative attention is the paper's formula, at every length, mask and step, without its size."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from highrank_plugins.trunks import RelativeAttention
+from tests.trunks.plain_attention import relative_attention
+
+BATCH, HEADS, DIM = 2, 3, 4
+# queries, keys, clip
+SIZES = [(1, 1, 1), (1, 6, 2), (1, 3, 5), (2, 2, 1), (5, 5, 2), (5, 5, 16), (3, 7, 2), (7, 7, 1),
+         (4, 9, 4), (6, 6, 5), (6, 6, 6)]  # fmt: skip
+MASKS = ["none", "causal", "padding", "both"]
+
+
+def inputs(queries, keys, dim=DIM, dtype=torch.float64):
+    torch.manual_seed(1)
+    lengths = (queries, keys, keys)
+    return [torch.randn(BATCH, HEADS, n, dim).to(dtype).requires_grad_() for n in lengths]
+
+
+def mask_of(kind, queries, keys):
+    hidden = -math.inf
+    causal = torch.full((queries, keys), hidden).triu(keys - queries + 1).double()
+    padding = torch.zeros(BATCH, 1, 1, keys).double()
+    padding[1, ..., : keys // 2] = hidden
+    if kind == "both":
+        padding[1, ..., 0] = 0  # a first query that sees nothing would be NaN, as it is in torch
+    return {"none": None, "causal": causal, "padding": padding, "both": causal + padding}[kind]
+
+
+def layer_of(clip, dim=DIM):
+    torch.manual_seed(0)
+    return RelativeAttention(dim, clip).double()
+
+
+def gradients(outputs, leaves):
+    torch.manual_seed(2)
+    loss = sum((out * torch.randn_like(out)).sum() for out in outputs)
+    return torch.autograd.grad(loss, leaves)
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize(("queries", "keys", "clip"), SIZES)
+def test_values_and_gradients_are_the_formulas(queries, keys, clip, kind):
+    layer, (q, k, v) = layer_of(clip), inputs(queries, keys)
+    tables = (layer.key_table, layer.value_table)
+    mask = mask_of(kind, queries, keys)
+    want = relative_attention(q, k, v, tables, clip, mask)
+    got = layer(q, k, v, mask)
+    assert_close(got, want, rtol=1e-12, atol=1e-12)
+    leaves = [q, k, v, *tables]
+    for ours, theirs in zip(gradients(got, leaves), gradients(want, leaves), strict=True):
+        assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_dropout_acts_on_both_sums_and_not_on_the_weights_returned():
+    layer, (q, k, v) = layer_of(2), inputs(5, 5)
+    torch.manual_seed(3)
+    kept = torch.empty(BATCH, HEADS, 5, 5).bernoulli_(0.5).double() * 2
+    tables = (layer.key_table, layer.value_table)
+    want = relative_attention(q, k, v, tables, 2, dropout=kept)
+    assert_close(layer(q, k, v, dropout=lambda w: w * kept), want)
+    assert_close(want[1].sum(-1), torch.ones(BATCH, HEADS, 5).double())
+
+
+@pytest.mark.parametrize("clip", [1, 3, 16])
+def test_one_query_at_a_time_gives_the_whole(clip):
+    layer, (q, k, v) = layer_of(clip), inputs(7, 7)
+    want, _ = layer(q, k, v, mask_of("causal", 7, 7))
+    steps = [
+        layer(q[..., t : t + 1, :], k[..., : t + 1, :], v[..., : t + 1, :])[0] for t in range(7)
+    ]
+    assert_close(torch.cat(steps, -2), want)
+
+
+def test_tables_of_zeros_leave_torchs_attention():
+    layer, (q, k, v) = layer_of(2), inputs(6, 6)
+    with torch.no_grad():
+        layer.key_table.zero_()
+        layer.value_table.zero_()
+    want = scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert_close(layer(q, k, v, mask_of("causal", 6, 6))[0], want)
+
+
+def test_order_matters_without_any_other_position():
+    layer, (_, k, v) = layer_of(2), inputs(1, 4)
+    same = k.mean(2, keepdim=True).expand(-1, -1, 4, -1)
+    _, weights = layer(same, same, v)
+    assert (weights.std(-1) > 1e-3).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_as_good_as_the_formula_in_half(dtype):
+    layer, exact = layer_of(3, dim=16), inputs(20, 20, 16)
+    want, _ = layer(*exact)
+    half, args = layer.to(dtype), [x.to(dtype) for x in exact]
+    got, weights = half(*args)
+    assert (got.dtype, weights.dtype) == (dtype, torch.float32)
+    plain, _ = relative_attention(*args, (half.key_table, half.value_table), 3)
+    assert (got - want).norm() < 1.5 * (plain - want).norm()
+
+
+class Largest(TorchDispatchMode):
+    """Elements of the largest memory behind the result of any operation."""
+
+    size = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        tensors = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        sizes = [t.untyped_storage().nbytes() // t.element_size() for t in tensors]
+        self.size = max([self.size, *sizes])
+        return result
+
+
+def test_nothing_has_a_vector_for_each_pair_of_positions():
+    length, dim = 40, 64
+    layer, args = layer_of(16, dim), inputs(length, length, dim)
+    with Largest() as largest:
+        layer(*args)[0].sum().backward()
+    per_head = largest.size / (BATCH * HEADS)
+    assert length * length < per_head <= 2 * length * length < length * length * dim / 8
+
+
+def test_tables_start_glorot_uniform():
+    layer = RelativeAttention(64, 16)
+    bound = math.sqrt(6 / (33 + 64))
+    for table in (layer.key_table, layer.value_table):
+        assert table.shape == (33, 64)
+        assert 0.95 * bound < table.abs().max() <= bound
+    assert sorted(layer.state_dict()) == ["key_table", "value_table"]
+
+
+@pytest.mark.parametrize(("sizes", "name"), [((0, 16), "head_dim"), ((4, 0), "clip")])
+def test_sizes_below_one_are_refused(sizes, name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        RelativeAttention(*sizes)
+
+
+def test_more_queries_than_keys_are_refused():
+    q, _, _ = inputs(3, 2)
+    with pytest.raises(ValueError, match="3 queries, but 2 keys"):
+        layer_of(2)(q, *inputs(3, 2)[1:])
