@@ -154,9 +154,9 @@ class FusedLoss:
                 total = self.sums.get(name)
                 if total is not None:
                     total.index_add_(0, kept, (grad.t() @ rows).to(total.dtype))
-                return rows_times(grad @ weight, factor)
+                return rows_times_(grad @ weight, factor)
         self.add_product(name, grad, rows)
-        return rows_times(grad @ weight, factor)
+        return rows_times_(grad @ weight, factor)
 
     def add_columns(self, name: str, grad: Tensor, factor: Tensor | None) -> None:
         """sums[name] += Σ_n factor_n grad_n over rows; summed in the wide dtype."""
@@ -191,3 +191,8 @@ def rows_times(rows: Tensor, factor: Tensor | None) -> Tensor:
     if factor is None:
         return rows
     return (rows * factor.view(-1, *([1] * (rows.dim() - 1)))).to(rows.dtype)
+
+
+def rows_times_(rows: Tensor, factor: Tensor | None) -> Tensor:
+    """The same in place."""
+    return rows if factor is None else rows.mul_(factor.view(-1, *([1] * (rows.dim() - 1))))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..plan import LossPlan
-from .base import Scores, rows_times
+from .base import Scores, rows_times, rows_times_
 from .scores import gather_scores
 from .softmax_pass import OneSoftmax
 from .tournament import back_down, slots_of_leaves, up
@@ -152,7 +152,7 @@ class FusedMixtape(OneSoftmax):
                 self.gate_sums[k].addmm_(grad.t(), rows)
             else:
                 self.gate_sums[k].add_(grad.t() @ rows)
-            grads.append(rows_times(grad @ self.gate_weights[k], factor))
+            grads.append(rows_times_(grad @ self.gate_weights[k], factor))
         grad_hidden = torch.stack(grads, 1)
         size = self.gate_dim
         return {"hidden": grad_hidden[..., :size], "shared": grad_hidden[..., size]}
