@@ -7,8 +7,13 @@ import subprocess
 import time
 
 import pytest
+import torch
 
+import highrank_plugins
 from tests.recipes.running import overrides, raw_text, recipe, run, stages_done
+from tests.trainings import parameters
+
+highrank_plugins.register()  # admits the plain classes that fairseq stores
 
 NAME = "multi30k_en_de"
 pytestmark = [
@@ -84,6 +89,16 @@ def test_the_record_says_how_to_repeat_it(finished, run_dir):
     assert record["config"]["data"]["vocab_size"] == 200
     assert record["train"]["words_per_second"] > 0
     assert record["command"] == (run_dir / "train" / "command.sh").read_text().rstrip()
+
+
+def test_what_translates_is_the_average_of_the_last_checkpoints(finished, run_dir):
+    assert "average/checkpoint.pt" in (run_dir / "generate" / "command.sh").read_text()
+    averaged = parameters(run_dir / "average" / "checkpoint.pt")
+    third, second = (parameters(run_dir / "train" / f"checkpoint{n}.pt") for n in (3, 2))
+    name = "decoder.output_projection.weight"
+    assert not torch.equal(second[name], third[name])
+    for name, value in averaged.items():
+        torch.testing.assert_close(value, (second[name] + third[name]) / 2)
 
 
 def test_every_test_sentence_has_its_translation(finished, run_dir):
