@@ -20,7 +20,7 @@ Loss = Callable[[Head, Tensor, Tensor], Tensor]
 
 
 def loss_step(contender: str, case: LossCase) -> Step:
-    """One step of a contender: "floor", "usual", a level of our losses or another library's."""
+    """One step of a contender, see `check_contenders`."""
     if contender == "floor":
         return floor_step(case)
     torch.manual_seed(0)
@@ -49,7 +49,7 @@ def check_contenders(names: list[str]) -> None:
     Raises:
         CaseError: names the nearest.
     """
-    known = ["floor", "usual", "auto", *LEVELS, *LIBRARIES]
+    known = ["floor", "usual", "plain_softmax", "auto", *LEVELS, *LIBRARIES]
     for name in names:
         if name not in known:
             raise CaseError(
@@ -76,6 +76,10 @@ def available(contender: str, case: LossCase) -> str | None:
 def _loss(contender: str, case: LossCase) -> Loss:
     if contender == "usual":
         return lambda head, x, y: usual_nll(head, x, y, case.label_smoothing)
+    if contender == "plain_softmax":  # of any case's size, whatever its head
+        return lambda head, x, y: F.cross_entropy(
+            F.linear(x, head.weight, head.bias), y, reduction="sum"
+        )
     if contender in LIBRARIES:
         return LIBRARIES[contender](case)
     return lambda head, x, y: (

@@ -12,6 +12,7 @@ import torch
 from .case import Case, CaseError, LossCase, ModelCase, changed, named
 from .contenders import available, check_contenders
 from .fit import largest_batch
+from .operations import operations, operations_table
 from .process import ContenderFailed, measure
 from .report import check_outputs, table
 from .report import plot as write_plot
@@ -109,6 +110,31 @@ def run_models(
             _keep(rows, csv, echo)
     _show(rows, echo)
     return failed
+
+
+def profile_losses(
+    names: list[str],
+    contender: str,
+    changes: dict[str, Any],
+    repeats: int,
+    threads: int,
+    *,
+    echo: Echo,
+) -> None:
+    """Print which operations each case spends its time in, in this process.
+
+    Raises:
+        CaseError: a preset or contender that does not exist, or that cannot do a case.
+    """
+    check_device(changes["device"])
+    check_contenders([contender])
+    for name, case in _cases("loss", names, changes).items():
+        assert isinstance(case, LossCase)
+        reason = available(contender, case)
+        if reason is not None:
+            raise CaseError(f"{name}: --impl {contender}: {reason}")
+        found = operations(case, contender, repeats, threads)
+        echo(operations_table(f"{name} {contender} {case.reduction}", found))
 
 
 def check_device(device: str) -> None:

@@ -1,4 +1,4 @@
-"""`highrank bench loss|train|generate|table`."""
+"""`highrank bench loss|profile|train|generate|table`."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,7 +39,7 @@ def loss(
         str,
         typer.Option(
             help="Contenders, separated by commas: levels of our losses, usual, "
-            "linear_cross_entropy, liger, cce."
+            "plain_softmax, linear_cross_entropy, liger, cce."
         ),
     ] = "usual,chunked,fused,linear_cross_entropy",
     tokens: Sizes = None,
@@ -70,6 +70,24 @@ def loss(
         )  # fmt: skip
     if failed:
         raise typer.Exit(1)
+
+
+@bench.command("profile")
+def profile(
+    preset: LossPreset,
+    impl: Annotated[str, typer.Option(help="One contender of `bench loss`.")] = "fused",
+    reduction: Annotated[str, typer.Option(help="sum or none.")] = "sum",
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    repeats: Repeats = 5,
+    threads: Threads = 1,
+) -> None:
+    """Which of torch's operations a loss spends its time in."""
+    from highrank_plugins.benchmarks.run import profile_losses
+
+    changes = {"reduction": reduction, "dtype": dtype, "device": device}
+    with user_errors():
+        profile_losses(preset, impl, changes, repeats, threads, echo=typer.echo)
 
 
 def models(

@@ -1,0 +1,60 @@
+"""Where the time of a loss goes: torch's operations, the longest first."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from .case import LossCase
+from .contenders import loss_step
+
+PRODUCTS = {"aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::baddbmm_"}
+
+
+class Operation(NamedTuple):
+    """Self time in ms per step, and calls per step. All matrix products are one operation."""
+
+    name: str
+    milliseconds: float
+    calls: float
+
+
+def operations(case: LossCase, contender: str, repeats: int, threads: int) -> list[Operation]:
+    """Operations of a step (forward and backward), after a warm-up step.
+
+    Args:
+        threads: of torch; 0: its own choice.
+    """
+    if threads:
+        torch.set_num_threads(threads)
+    step = loss_step(contender, case)
+    step()
+    activity = ProfilerActivity.CUDA if case.device != "cpu" else ProfilerActivity.CPU
+    with profile(activities=[activity]) as profiled:
+        for _ in range(repeats):
+            step()
+    times: dict[str, list[float]] = {}
+    for event in profiled.key_averages():
+        name = "matrix products" if event.key in PRODUCTS else event.key.removeprefix("aten::")
+        spent = event.self_cpu_time_total if case.device == "cpu" else event.self_device_time_total
+        total = times.setdefault(name, [0.0, 0.0])
+        total[0] += spent / 1000 / repeats
+        total[1] += event.count / repeats
+    found = [Operation(name, *total) for name, total in times.items()]
+    return sorted(found, key=lambda operation: -operation.milliseconds)
+
+
+def operations_table(case: str, found: list[Operation], least: float = 0.005) -> str:
+    """Markdown; operations below a share of `least` are summed up."""
+    total = sum(operation.milliseconds for operation in found)
+    large = [o for o in found if o.milliseconds >= least * total]
+    small = [o for o in found if o.milliseconds < least * total]
+    rows = [*large, Operation("others", *(sum(o[i] for o in small) for i in (1, 2)))]
+    lines = [f"| {case} | ms | share | calls |", "|---|---|---|---|"]
+    lines += [
+        f"| {o.name} | {o.milliseconds:,.1f} | {o.milliseconds / total:.1%} | {o.calls:,.0f} |"
+        for o in rows
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,35 @@
+"""benchmarks/operations.py"""
+
+import pytest
+
+from highrank_plugins.benchmarks.case import CaseError, LossCase
+from highrank_plugins.benchmarks.operations import Operation, operations, operations_table
+from highrank_plugins.benchmarks.run import profile_losses
+
+CASE = LossCase(head="softmax", tokens=40, dim=16, classes=300)
+
+
+def test_a_step_has_the_products_of_its_layer():
+    found = {operation.name: operation for operation in operations(CASE, "fused", 2, 1)}
+    # two chunks with three products each
+    assert found["matrix products"].calls == 6
+    assert found["matrix products"].milliseconds > 0
+    assert found["_softmax"].calls == 2
+    assert [o.milliseconds for o in found.values()] == sorted(
+        (o.milliseconds for o in found.values()), reverse=True
+    )
+
+
+def test_shares_are_of_the_whole_and_small_ones_are_summed_up():
+    found = [Operation("matrix products", 90, 3), Operation("exp", 9.6, 2), Operation("a", 0.4, 5)]
+    assert operations_table("case", found).splitlines()[2:] == [
+        "| matrix products | 90.0 | 90.0% | 3 |",
+        "| exp | 9.6 | 9.6% | 2 |",
+        "| others | 0.4 | 0.4% | 5 |",
+    ]
+
+
+def test_a_contender_that_cannot_do_a_case_is_refused():
+    changes = {"reduction": "sum", "dtype": "float32", "device": "cpu"}
+    with pytest.raises(CaseError, match="mos_ptb: --impl linear_cross_entropy: plain softmax only"):
+        profile_losses(["mos_ptb"], "linear_cross_entropy", changes, 1, 1, echo=print)
