@@ -51,7 +51,8 @@ def operations_table(case: str, found: list[Operation], least: float = 0.005) ->
     total = sum(operation.milliseconds for operation in found)
     large = [o for o in found if o.milliseconds >= least * total]
     small = [o for o in found if o.milliseconds < least * total]
-    rows = [*large, Operation("others", *(sum(o[i] for o in small) for i in (1, 2)))]
+    rest = sum(o.milliseconds for o in small)
+    rows = [*large, Operation("others", rest, sum(o.calls for o in small))]
     lines = [f"| {case} | ms | share | calls |", "|---|---|---|---|"]
     lines += [
         f"| {o.name} | {o.milliseconds:,.1f} | {o.milliseconds / total:.1%} | {o.calls:,.0f} |"
