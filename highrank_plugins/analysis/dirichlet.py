@@ -77,12 +77,20 @@ def dirichlet_experiment(
 
 
 def fit_targets(head: Head, targets: Tensor, settings: DirichletSettings) -> DirichletFit:
+    """`fit_contexts`, and `measure_fit` of what it reached."""
+    contexts = fit_contexts(head, targets, settings)
+    return measure_fit(head, contexts, targets)
+
+
+def fit_contexts(head: Head, targets: Tensor, settings: DirichletSettings) -> Tensor:
     """Train the head and one free context vector per target; change the head in place.
 
     Args:
         head: any, freshly built; batches come from torch's default generator.
         targets: P* [N, M].
         settings: steps, batch and lr are read.
+    Returns:
+        the contexts [N, F]; the head is in evaluation mode.
     Raises:
         ValueError: other sizes, a loss that is not finite.
     """
@@ -101,7 +109,8 @@ def fit_targets(head: Head, targets: Tensor, settings: DirichletSettings) -> Dir
         loss.backward()
         optimizer.step()
         schedule.step()
-    return measure_fit(head.eval(), contexts, targets)
+    head.eval()
+    return contexts.detach()
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -78,7 +79,7 @@ def sampled_kld(
     size = max(1, 2**22 // log_probs_p.size(1))
     values = torch.cat(
         [
-            _row_kld(log_probs_p[i.to(log_probs_p.device)], log_probs_q[j.to(log_probs_q.device)])
+            row_kld(log_probs_p[i.to(log_probs_p.device)], log_probs_q[j.to(log_probs_q.device)])
             for i, j in zip(first.split(size), second.split(size), strict=True)
         ]
     )
@@ -96,22 +97,61 @@ def mean_pairwise_kld(blocks: Iterable[Tensor]) -> float:
     Raises:
         ValueError: no rows, other widths, NaN, rows that do not sum to 1 (names the block).
     """
-    rows = 0
-    sums: Tensor | None = None  # of P, of log P
-    negative_entropy = 0.0
-    for index, block in enumerate(checked_blocks(blocks, finite=False)):
-        check_log_probs(block, f"block {index}")
-        for part in chunks(block):
-            log_p = part.double()
-            p = log_p.exp()
-            rows += len(p)
-            added = torch.stack([p.sum(0), log_p.sum(0)])
-            sums = added if sums is None else sums.add_(added)
-            negative_entropy += float(torch.special.xlogy(p, p).sum())
-    if sums is None:
-        raise ValueError("no rows: all blocks are empty")
-    mean_p, mean_log = sums[:1] / rows, sums[1:] / rows
-    return negative_entropy / rows - float(_expected_log(mean_p, mean_log))
+    sums = PredictionSums.of(blocks)
+    return mean_kld_of_sums(sums, sums)
+
+
+@dataclass(frozen=True)
+class PredictionSums:
+    """What n predictions contribute to the mean over all pairs; those of two runs add up.
+
+    sums: of P and of log P [2, M]; negative_entropy: Σ_i Σ_x P_i log P_i.
+    """
+
+    rows: int
+    sums: Tensor
+    negative_entropy: float
+
+    @classmethod
+    def of(cls, blocks: Iterable[Tensor]) -> PredictionSums:
+        """Of log-probabilities [n_i, M].
+
+        Raises:
+            ValueError: as `mean_pairwise_kld`.
+        """
+        rows, negative_entropy = 0, 0.0
+        sums: Tensor | None = None
+        for index, block in enumerate(checked_blocks(blocks, finite=False)):
+            check_log_probs(block, f"block {index}")
+            for part in chunks(block):
+                log_p = part.double()
+                p = log_p.exp()
+                rows += len(p)
+                added = torch.stack([p.sum(0), log_p.sum(0)])
+                sums = added if sums is None else sums.add_(added)
+                negative_entropy += float(torch.special.xlogy(p, p).sum())
+        if sums is None:
+            raise ValueError("no rows: all blocks are empty")
+        return cls(rows, sums, negative_entropy)
+
+    def __add__(self, other: PredictionSums) -> PredictionSums:
+        return PredictionSums(
+            self.rows + other.rows,
+            self.sums + other.sums,
+            self.negative_entropy + other.negative_entropy,
+        )
+
+
+def mean_kld_of_sums(p: PredictionSums, q: PredictionSums) -> float:
+    """Mean of KL(P_i ‖ Q_j) over all pairs, from what P's and Q's rows contribute.
+
+    Raises:
+        ValueError: another number of classes.
+    """
+    if p.sums.size(1) != q.sums.size(1):
+        raise ValueError(f"P has {p.sums.size(1)} classes, Q {q.sums.size(1)}")
+    mean_p, mean_log = p.sums[:1] / p.rows, q.sums[1:] / q.rows
+    return p.negative_entropy / p.rows - float(_expected_log(mean_p, mean_log))
 
 
 def _expected_log(p: Tensor, log_q: Tensor) -> Tensor:
@@ -123,8 +163,8 @@ def _expected_log(p: Tensor, log_q: Tensor) -> Tensor:
     return expected.masked_fill_(p @ ruled_out.to(p.dtype).t() > 0, -INFINITY)
 
 
-def _row_kld(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(P_i ‖ Q_i) [n] of rows [n, M]."""
+def row_kld(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(P_i ‖ Q_i) [n] in nats, float64, of rows of log-probabilities [n, M]."""
     log_p, log_q = log_p.double(), log_q.double()
     p = log_p.exp()
     return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,6 +69,33 @@ def spectrum(
         ValueError: a dtype or method that is none of these, a single row, and what
             `checked_blocks` refuses.
     """
+    return whole_spectrum([spectrum_part(blocks, dtype, method, merge_rows)])
+
+
+@dataclass(frozen=True)
+class SpectrumPart:
+    """What a run of the rows of X contributes: its triangle, or XᵀX ("gram").
+
+    matrix: [min(n, M), M] or [M, M]. rows: n. The others as in `Spectrum`.
+    """
+
+    matrix: Tensor
+    rows: int
+    dtype: torch.dtype
+    method: str
+    matrix_dtype: torch.dtype
+
+
+def spectrum_part(
+    blocks: Iterable[Tensor],
+    dtype: torch.dtype = torch.float64,
+    method: str = "auto",
+    merge_rows: int | None = None,
+) -> SpectrumPart:
+    """The first half of `spectrum`, for processes that have a run of the rows each.
+
+    Args, raises: as `spectrum`; a single row is fine.
+    """
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
     if method not in METHODS:
@@ -76,13 +103,29 @@ def spectrum(
     if method == "auto":
         method = "gram" if dtype == torch.float32 else "tsqr"
     counted = _Counted(blocks)
-    if method == "gram":
-        values = gram_singular_values(gram_matrix(counted))
-    else:
-        values = torch.linalg.svdvals(triangle(counted, dtype, merge_rows)).double()
-    if counted.shape[0] == 1:
+    gram = method == "gram"
+    matrix = gram_matrix(counted) if gram else triangle(counted, dtype, merge_rows)
+    return SpectrumPart(matrix, counted.shape[0], dtype, method, counted.narrowest)
+
+
+def whole_spectrum(parts: Sequence[SpectrumPart]) -> Spectrum:
+    """The spectrum of all rows from the parts of one matrix, made with one dtype and method.
+
+    Raises:
+        ValueError: a single row.
+    """
+    rows, dtype, method = sum(part.rows for part in parts), parts[0].dtype, parts[0].method
+    if rows == 1:
         raise ValueError("one row has rank 1 whatever the model: collect more contexts")
-    values, shape, matrix_dtype = values[: min(counted.shape)], counted.shape, counted.narrowest
+    matrices = [part.matrix for part in parts]
+    if method == "gram":
+        values = gram_singular_values(sum(matrices[1:], matrices[0]))
+    else:
+        whole = matrices[0] if len(matrices) == 1 else triangle(matrices, dtype)
+        values = torch.linalg.svdvals(whole).double()
+    matrix_dtype = max((part.matrix_dtype for part in parts), key=_resolution)
+    shape = (rows, matrices[0].size(1))
+    values = values[: min(shape)]
     largest = float(values[0])
     reliable = press_tolerance(largest, shape, max(matrix_dtype, dtype, key=_resolution))
     if method == "gram":

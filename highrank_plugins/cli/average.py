@@ -1,6 +1,7 @@
 """`highrank average`."""
 
 import logging
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +13,38 @@ from highrank_plugins.cli.user_error import user_errors
 def average(
     directory: Annotated[Path, typer.Argument(help="--save-dir of a training.")],
     output: Annotated[Path, typer.Option(help="The checkpoint to write.")],
-    last: Annotated[int, typer.Option(min=1, help="How many checkpoints.")] = 5,
+    last: Annotated[
+        int | None, typer.Option(min=1, help="How many, the newest (default: 5).")
+    ] = None,
+    best: Annotated[
+        int | None, typer.Option(min=1, help="How many, those with the best validation score.")
+    ] = None,
+    from_update: Annotated[
+        int | None,
+        typer.Option(min=0, help="None with fewer updates; without --last or --best all."),
+    ] = None,
+    to_update: Annotated[int | None, typer.Option(min=0, help="None with more.")] = None,
 ) -> None:
-    """Average the weights of the last checkpoints of a training."""
-    from highrank_plugins.experiments.averaging import average_checkpoints, last_checkpoints
+    """Average the weights of checkpoints of a training; memory holds two, however many."""
+    from highrank_plugins.experiments.averaging import average_checkpoints
 
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
-        paths = last_checkpoints(directory, last)
+        paths = _choose(directory, last, best, from_update, to_update)
         typer.echo(f"averaging {', '.join(path.name for path in paths)} of {directory}")
         average_checkpoints(paths, output)
+
+
+def _choose(
+    directory: Path, last: int | None, best: int | None, first: int | None, end: int | None
+) -> list[Path]:
+    from highrank_plugins.experiments import checkpoint_choice as choice
+
+    updates = choice.Updates(first or 0, math.inf if end is None else end)
+    if best is None:
+        in_range = updates != choice.Updates()
+        count = 5 if last is None and not in_range else last
+        return choice.last_checkpoints(directory, count, updates)
+    if last is not None:
+        raise ValueError("--last and --best exclude each other")
+    return choice.best_checkpoints(directory, best, updates)

@@ -30,12 +30,18 @@ def fetch(
 def fetch_corpus(
     file: Annotated[Path, typer.Argument(help="A recipe's corpus.yaml.")],
     folder: Annotated[Path, typer.Argument(help="Where the files and checksums.txt go.")],
+    ledger: Annotated[
+        Path | None, typer.Option(help="For sums that nobody published. [FOLDER/checksums.txt]")
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Check what is there; a missing file is an error.")
+    ] = False,
 ) -> None:
     """Fetch and check all files that a corpus is made of."""
     from highrank_plugins.experiments import corpus_files
 
     with user_errors():
-        for line in corpus_files.fetch_corpus(file, folder):
+        for line in corpus_files.fetch_corpus(file, folder, ledger=ledger, offline=offline):
             typer.echo(line)
 
 

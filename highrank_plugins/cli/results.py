@@ -18,14 +18,37 @@ def score(
     reference: Annotated[Path, typer.Argument(help="Untouched references, a line each.")],
     output: Annotated[Path, typer.Option(help="JSON file for values and signatures.")],
     hypotheses: Annotated[Path, typer.Option(help="File for the translations, a line each.")],
+    tokenise: Annotated[
+        str | None, typer.Option(help="Also BLEU of Moses' tokens of this language (de, fr, …).")
+    ] = None,
+    compound_split: Annotated[
+        bool, typer.Option("--compound-split", help="And of these split at hyphens; German only.")
+    ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="Another system's translations, a line each, for a paired bootstrap."),
+    ] = None,
 ) -> None:
-    """Compute sacreBLEU and chrF; every input must have its translation."""
-    from highrank_plugins.experiments import record, scoring
+    """Compute sacreBLEU and chrF; every input must have its translation.
+
+    The paired test, with --against, goes into paired.json beside the output.
+    """
+    from highrank_plugins.experiments import record, scoring, tokenised_bleu
 
     with user_errors():
+        if compound_split:
+            tokenised_bleu.check_compounds(tokenise)
         references = scoring.read_lines(reference)
         translations = scoring.read_hypotheses(generated, len(references))
         scores = scoring.score(translations, references)
+        if tokenise is not None:
+            scores |= tokenised_bleu.score(
+                translations, references, tokenise, compound_split=compound_split
+            )
+        if against is not None:
+            paired = scoring.compare(against, generated, translations, references)
+            record.write_json(output.with_name("paired.json"), paired)
+            typer.echo(json.dumps(paired, ensure_ascii=False))
         record.write_text(hypotheses, "".join(f"{line}\n" for line in translations))
         record.write_json(output, {name: asdict(value) for name, value in scores.items()})
 

@@ -1,5 +1,8 @@
-"""`highrank check-text` and `highrank pieces`: text before fairseq sees it."""
+"""`highrank check-text`, `pieces` and `binarise`: text before fairseq sees it."""
 
+import logging
+import os
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +11,17 @@ import typer
 from highrank_plugins.cli.user_error import user_errors
 
 PARTS = ("train", "valid", "test")
+Languages = Annotated[str, typer.Option(help="Separated by commas.")]
+Processes = Annotated[
+    int | None, typer.Option(min=1, help="[default: the number of cores]", show_default=False)
+]
+
+
+class Algorithm(StrEnum):
+    """What makes the pieces."""
+
+    SENTENCEPIECE = "sentencepiece"
+    SUBWORD_NMT = "subword_nmt"
 
 
 def check_text(
@@ -26,21 +40,65 @@ def check_text(
 def pieces(
     text: Annotated[Path, typer.Argument(help="Directory with {train,valid,test}.LANGUAGE.")],
     output: Annotated[Path, typer.Argument(help="Directory for the model and the same files.")],
-    languages: Annotated[str, typer.Option(help="Separated by commas.")],
+    languages: Languages,
     vocab_size: Annotated[int, typer.Option(help="Number of pieces, shared by all languages.")],
-    character_coverage: Annotated[float, typer.Option(help="Rarer characters are unknown.")] = 1.0,
+    character_coverage: Annotated[
+        float, typer.Option(help="SentencePiece: rarer characters are unknown.")
+    ] = 1.0,
+    algorithm: Annotated[
+        Algorithm,
+        typer.Option(help="subword_nmt: Moses' tokens, and vocab-size merges of subword-nmt."),
+    ] = Algorithm.SENTENCEPIECE,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Learn from so many lines of each training text.")
+    ] = None,
+    processes: Processes = None,
 ) -> None:
-    """Learn SentencePiece BPE from the training text, and write all text as pieces."""
-    from highrank_plugins.experiments.pieces import encode, learn_pieces
+    """Learn BPE from the training text, and write all text as pieces."""
+    from highrank_plugins.experiments import pieces as sentencepiece
+    from highrank_plugins.experiments import subword_nmt_pieces
 
-    names = languages.split(",")
+    training = {name: text / f"train.{name}" for name in languages.split(",")}
+    workers = processes or _cores()
     with user_errors():
-        model = learn_pieces(
-            [text / f"train.{name}" for name in names],
-            output / "pieces",
-            vocab_size=vocab_size,
-            character_coverage=character_coverage,
-        )
-        for part in PARTS:
-            for name in names:
-                encode(model, text / f"{part}.{name}", output / f"{part}.{name}")
+        if algorithm == Algorithm.SENTENCEPIECE:
+            model = sentencepiece.learn_pieces(
+                list(training.values()),
+                output / "pieces",
+                vocab_size=vocab_size,
+                character_coverage=character_coverage,
+                sample=sample,
+            )
+            encoders = dict.fromkeys(training, sentencepiece.encoder(model))
+        else:
+            codes = subword_nmt_pieces.learn_codes(
+                training,
+                output / "codes",
+                operations=vocab_size,
+                sample=sample,
+                processes=workers,
+            )
+            encoders = {name: subword_nmt_pieces.encoder(codes, name) for name in training}
+        for name, encode in encoders.items():
+            for part in PARTS:
+                file = f"{part}.{name}"
+                sentencepiece.write_pieces(encode, text / file, output / file, workers)
+
+
+def binarise(
+    pieces: Annotated[Path, typer.Argument(help="Directory with {train,valid,test}.LANGUAGE.")],
+    output: Annotated[Path, typer.Argument(help="Directory for what fairseq-train reads.")],
+    languages: Annotated[str, typer.Option(help="SOURCE,TARGET.")],
+    processes: Processes = None,
+) -> None:
+    """Write what fairseq-preprocess --joined-dictionary writes, the same bytes, but faster."""
+    from highrank_plugins.experiments import binarising
+
+    logging.disable(logging.INFO)  # fairseq's
+    with user_errors():
+        source, target = languages.split(",")
+        binarising.binarise(pieces, output, (source, target), processes or _cores())
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

@@ -17,16 +17,19 @@ class SavedProgress:
         path: the file. Its contents are taken up if it exists.
         identity: plain values by name; another evaluation has other ones.
         seconds: how often `save_if_due` writes; 0: whenever it is called.
+        option: by which a user names another file.
     Raises:
         ValueError: the file is damaged, or belongs to another evaluation; says what to do.
     """
 
-    def __init__(self, path: Path, identity: dict[str, Any], seconds: float) -> None:
-        self.path, self.identity, self.seconds = path, identity, seconds
+    def __init__(
+        self, path: Path, identity: dict[str, Any], seconds: float, option: str = "--state"
+    ) -> None:
+        self.path, self.identity, self.seconds, self.option = path, identity, seconds, option
         self.reached: dict[str, Any] = {}
         self._saved_at = time.monotonic()
         if path.exists():
-            stored = _load(path)
+            stored = _load(path, option)
             self._check_identity(stored["identity"])
             self.reached = stored["reached"]
 
@@ -36,9 +39,13 @@ class SavedProgress:
         checkpoint_utils.torch_persistent_save(stored, str(self.path))
         self._saved_at = time.monotonic()
 
+    def is_due(self) -> bool:
+        """Whether the file was written long ago."""
+        return time.monotonic() - self._saved_at >= self.seconds
+
     def save_if_due(self) -> None:
         """Write the file if that was long ago."""
-        if time.monotonic() - self._saved_at >= self.seconds:
+        if self.is_due():
             self.save()
 
     def remove(self) -> None:
@@ -55,11 +62,11 @@ class SavedProgress:
             )
             raise ValueError(
                 f"{self.path} is what another evaluation has reached ({changes}). Go on with that "
-                "one, name another file by --state, or delete this one"
+                f"one, name another place by {self.option}, or delete this one"
             )
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path, option: str) -> dict[str, Any]:
     """The contents, after a look at the checksums inside, which torch does not take."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -73,5 +80,5 @@ def _load(path: Path) -> dict[str, Any]:
         reason = str(error).partition("\n")[0]
     raise ValueError(
         f"{path}: damaged, or not what an evaluation has reached ({reason}); delete it to begin "
-        "anew, or name another file by --state"
+        f"anew, or name another place by {option}"
     )

@@ -1,17 +1,16 @@
-"""The spectrum of a language model's log-probabilities, and what they give to impossible words."""
+"""The spectrum of a model's log-probabilities, and what they give to impossible words."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from highrank_plugins.analysis import effective_rank, spectrum
+from highrank_plugins.analysis import effective_rank, spectral_decay, spectral_entropy
+from highrank_plugins.analysis.singular import Spectrum, spectrum_part, whole_spectrum
 
-from .predictions import log_prob_blocks
-from .streaming_model import StreamingModel
+from .collector import Collector
+from .loading import DTYPES
 
 EPSILONS = (1e-3, 1e-4, 1e-5)
 
@@ -20,8 +19,10 @@ EPSILONS = (1e-3, 1e-4, 1e-5)
 class LogProbSpectrum:
     """Ranks of the matrix [contexts, words] of log-probabilities.
 
-    `press_rank` is that of `dtype`; `effective_rank` by ε. `impossible_nats` is what the model
-    loses per token to <s> and <pad>, which a text never has: the mean of −log(1 − P(<s>, <pad>)).
+    `press_rank` is that of `dtype`, in which the model and the decomposition have computed;
+    `effective_rank` by ε. `impossible_nats` is what the model loses per token to <s> and <pad>,
+    which a text never has: the mean of −log(1 − P(<s>, <pad>)). Below `smallest_reliable` singular
+    values are noise. `spectral_decay` is fitted to those that the Press rank counts.
     """
 
     contexts: int
@@ -31,41 +32,47 @@ class LogProbSpectrum:
     smallest_reliable: float
     press_rank: int
     effective_rank: dict[str, int]
+    spectral_entropy: float
+    spectral_decay: float | None
     impossible_nats: float
     singular_values: list[float]
 
 
-def log_prob_spectrum(
-    checkpoint: Path, data: str, split: str, dtype: str, tokens: int | None, segment: int
-) -> LogProbSpectrum:
-    """Run a checkpoint along a split as one stream, see `StreamingModel` and `spectrum`.
+def log_prob_spectrum(collector: Collector, method: str = "auto") -> LogProbSpectrum | None:
+    """The spectrum over the text of a collector, in its dtype; see `spectrum`.
 
-    Args:
-        dtype: "float32" or "float64".
-        tokens: only the first so many.
-        segment: rows that are held at a time.
+    Several processes bring their triangles, or their XᵀX, together.
+
+    Returns:
+        None in processes other than the first.
     Raises:
-        ValueError: see `StreamingModel` and `spectrum`.
+        ValueError: see `spectrum`. FloatingPointError: NaN.
     """
-    model = StreamingModel(checkpoint, data)
-    segments = model.segments(split, segment, tokens=tokens)
-    dictionary = model.task.dictionary
-    lost = Lost([dictionary.bos(), dictionary.pad()])
-    blocks = tqdm(
-        log_prob_blocks(model, segments), "predict", len(segments.chunks), mininterval=1, unit="seg"
-    )
-    found = spectrum(lost.watch(blocks), getattr(torch, dtype))
+    lost = Lost([collector.dictionary.bos(), collector.dictionary.pad()])
+    blocks = (block.log_probs for block in collector.blocks("predict"))
+    part = spectrum_part(lost.watch(blocks), DTYPES[collector.dtype], method)
+    parts = collector.processes.gather((part, lost.nats))
+    if parts is None:
+        return None
+    found = whole_spectrum([part for part, _ in parts])
+    rank = found.press_rank()
     return LogProbSpectrum(
         contexts=found.shape[0],
         words=found.shape[1],
-        dtype=dtype,
+        dtype=collector.dtype,
         method=found.method,
         smallest_reliable=found.smallest_reliable,
-        press_rank=found.press_rank(),
+        press_rank=rank,
         effective_rank={f"{eps:g}": effective_rank(found.values, eps) for eps in EPSILONS},
-        impossible_nats=lost.nats / found.shape[0],
+        spectral_entropy=spectral_entropy(found.values),
+        spectral_decay=_decay(found, rank),
+        impossible_nats=sum(nats for _, nats in parts) / found.shape[0],
         singular_values=found.values.tolist(),
     )
+
+
+def _decay(found: Spectrum, rank: int) -> float | None:
+    return spectral_decay(found.values, last=rank) if rank > 1 else None
 
 
 class Lost:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from fairseq import checkpoint_utils
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from torch import Tensor, nn
 
 from highrank_plugins.tasks.carried_state import map_tensors
 from highrank_plugins.tasks.streams import Chunk, Streams, Text, chunk_plan
+
+from .loading import Checkpoint, build, open_checkpoint, pick_device
 
 TASK = "bptt_language_modeling"
 Batch = dict[str, Any]
@@ -48,22 +49,25 @@ class StreamingModel:
         checkpoint: of a model that carries state, trained with `bptt_language_modeling`.
         data: the directory of fairseq-preprocess.
         device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one.
+        dtype: of parameters and so of all that is computed; None: float32.
     Raises:
         ValueError: the checkpoint is damaged, of another kind of model or task, or was trained with
             another dictionary; no such device.
         OSError: a file is missing.
     """
 
-    def __init__(self, checkpoint: Path, data: str, device: str | None = None) -> None:
+    def __init__(
+        self,
+        checkpoint: Path,
+        data: str,
+        device: str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         self.device = pick_device(device)
-        path = str(checkpoint)
-        state = checkpoint_utils.load_checkpoint_to_cpu(path, {"data": data})
-        self.arch = _check_kind(path, state)
-        (model,), cfg, self.task = checkpoint_utils.load_model_ensemble_and_task(
-            [path], state=state
-        )
-        model.prepare_for_inference_(cfg)  # refuses heads that are not in the checkpoint
-        self.model: Any = model.to(self.device)
+        opened = open_checkpoint(checkpoint, data)
+        _check_kind(opened)
+        self.arch = opened.arch
+        self.model, self.task = build(opened, self.device, dtype)
         self.pad: int = self.task.dictionary.pad()
 
     def parameters(self) -> list[nn.Parameter]:
@@ -114,19 +118,6 @@ class StreamingModel:
         )
 
 
-def pick_device(name: str | None) -> torch.device:
-    """The device of that name; None: a GPU if there is one.
-
-    Raises:
-        ValueError: torch sees none.
-    """
-    if name is None:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name != "cpu" and not (name.startswith("cuda") and torch.cuda.is_available()):
-        raise ValueError(f"--device {name}: torch sees no such device here; try --device cpu")
-    return torch.device(name)
-
-
 def digest_of_tokens(tokens: Tensor) -> str:
     """What tells one text from another."""
     return hashlib.sha256(tokens.contiguous().numpy().data).hexdigest()[:16]
@@ -138,20 +129,17 @@ def digest_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
-def _check_kind(path: str, state: dict[str, Any]) -> str:
-    """The architecture of a checkpoint, if it is of the right kind."""
-    cfg = state.get("cfg")
-    arch = cfg["model"]["_name"] if cfg else state["args"].arch
+def _check_kind(checkpoint: Checkpoint) -> None:
+    """Refuse models without a state to carry, and tasks that do not carry it."""
+    path, _, arch, task = checkpoint
     model = ARCH_MODEL_REGISTRY.get(arch, MODEL_REGISTRY.get(arch))
     if not hasattr(model, "bptt_features"):
         raise ValueError(
             f"{path}: --arch {arch} has no recurrent state to carry along a text; this evaluation "
             "is for awd_lstm_lm_<head> (docs/archs.md)"
         )
-    task = cfg["task"]["_name"] if cfg else state["args"].task
     if task != TASK:
         raise ValueError(
             f"{path} was trained with --task {task}, whose lines or blocks do not continue each "
             f"other; this evaluation is for --task {TASK}"
         )
-    return str(arch)

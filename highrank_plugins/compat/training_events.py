@@ -23,6 +23,7 @@ from fairseq.trainer import Trainer
 from fairseq_cli import train as training
 
 from highrank_plugins.compat._patch import replaces
+from highrank_plugins.compat.preemption import leave_if_asked
 
 logger = logging.getLogger(__name__)
 
@@ -75,12 +76,16 @@ def is_finished(trainer) -> bool:
 
 
 @replaces(training, "validate_and_save")
-def validate_and_save(stock, cfg, trainer, *args, **kwargs):
+def validate_and_save(stock, cfg, trainer, task, epoch_itr, *args, **kwargs):
     """Validation losses, and whether to stop."""
-    losses, stop = stock(cfg, trainer, *args, **kwargs)
+    losses, stop = stock(cfg, trainer, task, epoch_itr, *args, **kwargs)
     if is_finished(trainer):
         logger.info("the validation loss has stopped to fall: the training ends")
-    return losses, stop or is_finished(trainer)
+    stop = stop or is_finished(trainer)
+    if not stop:
+        is_saved = getattr(trainer, "saved_after", None) == trainer.get_num_updates()
+        leave_if_asked(cfg, trainer, epoch_itr, is_saved)
+    return losses, stop
 
 
 @replaces(checkpoint_utils, "save_checkpoint")
@@ -89,4 +94,5 @@ def save_checkpoint(stock, cfg, trainer, epoch_itr, val_loss):
     if not cfg.no_save:
         tell(trainer.optimizer.optimizer, "before_save")
         tell(trainer.task, "before_save")
+    trainer.saved_after = trainer.get_num_updates()
     return stock(cfg, trainer, epoch_itr, val_loss)

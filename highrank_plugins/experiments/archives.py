@@ -9,12 +9,14 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from highrank_plugins.experiments.progress_bar import bar_options
 
 _BLOCK = 1 << 20
+Wanted = frozenset[str] | None
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error)
 
 
@@ -22,12 +24,14 @@ class ArchiveError(ValueError):
     """An archive is damaged, or holds what it should not."""
 
 
-def extract(archive: Path, folder: Path) -> None:
-    """Write the files of a .tar.gz, .tgz or .zip, or the one in a .gz, into a new folder.
+def extract(archive: Path, folder: Path, wanted: Wanted = None) -> None:
+    """Write the files of a .tar, .tar.gz, .tgz or .zip, or the one in a .gz, into a new folder.
 
     Files are streamed. Only regular files and folders are written: links and devices are refused,
     and so are absolute names and names with `..`. The folder appears when it is complete.
 
+    Args:
+        wanted: names of the files to write; the names of others are looked at all the same.
     Raises:
         ArchiveError: the archive is damaged or hostile, or of another kind.
         FileExistsError: there is such a folder.
@@ -39,7 +43,7 @@ def extract(archive: Path, folder: Path) -> None:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
-        unpack(archive, part)
+        unpack(archive, part, wanted)
     except _DAMAGE as error:
         # a full disk says so itself; whatever else goes wrong is the archive's fault
         if isinstance(error, OSError) and error.errno is not None:
@@ -53,64 +57,69 @@ def extract(archive: Path, folder: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _unpacker(archive: Path) -> Callable[[Path, Path], None]:
-    kinds = {".tar.gz": _untar, ".tgz": _untar, ".zip": _unzip, ".gz": _gunzip}
+def _unpacker(archive: Path) -> Callable[[Path, Path, Wanted], None]:
+    kinds = {".tar.gz": _untar, ".tgz": _untar, ".tar": _untar, ".zip": _unzip, ".gz": _gunzip}
     for suffix, unpack in kinds.items():
         if archive.name.endswith(suffix):
             return unpack
     raise ArchiveError(f"{archive}: expected a name that ends with {', '.join(kinds)}")
 
 
-def _untar(archive: Path, folder: Path) -> None:
+def _untar(archive: Path, folder: Path, wanted: Wanted) -> None:
     from tqdm import tqdm
 
     size = archive.stat().st_size
     with (
         archive.open("rb") as raw,
         tqdm.wrapattr(raw, "read", total=size, desc="extract", **bar_options()) as shown,
-        gzip.GzipFile(fileobj=shown) as unzipped,
+        nullcontext(shown) if archive.suffix == ".tar" else gzip.GzipFile(fileobj=shown) as file,
     ):
-        with tarfile.open(fileobj=unzipped, mode="r|") as tar:
+        with tarfile.open(fileobj=file, mode="r|") as tar:
             for member in tar:
+                path = _inside(archive, folder, member.name)
                 if member.isdir():
-                    _inside(archive, folder, member.name).mkdir(parents=True, exist_ok=True)
-                    continue
-                content = tar.extractfile(member) if member.isreg() else None
-                _write(archive, folder, member.name, content)
-        while unzipped.read(_BLOCK):  # up to gzip's checksum, which is at its end
+                    path.mkdir(parents=True, exist_ok=True)
+                elif _is_wanted(member.name, wanted):
+                    content = tar.extractfile(member) if member.isreg() else None
+                    _write(archive, path, content)
+        while file.read(_BLOCK):  # up to gzip's checksum, which is at its end
             pass
 
 
-def _unzip(archive: Path, folder: Path) -> None:
+def _unzip(archive: Path, folder: Path, wanted: Wanted) -> None:
     with zipfile.ZipFile(archive) as zipped:
         for member in zipped.infolist():
+            path = _inside(archive, folder, member.filename)
             if member.is_dir():
-                _inside(archive, folder, member.filename).mkdir(parents=True, exist_ok=True)
+                path.mkdir(parents=True, exist_ok=True)
+                continue
+            if not _is_wanted(member.filename, wanted):
                 continue
             if member.flag_bits & 1:
                 raise ArchiveError(f"{archive}: {member.filename} is encrypted")
             kind = stat.S_IFMT(member.external_attr >> 16)
             if kind in (0, stat.S_IFREG):
                 with zipped.open(member) as content:
-                    _write(archive, folder, member.filename, content)
+                    _write(archive, path, content)
             else:
-                _write(archive, folder, member.filename, None)
+                _write(archive, path, None)
 
 
-def _gunzip(archive: Path, folder: Path) -> None:
+def _gunzip(archive: Path, folder: Path, wanted: Wanted) -> None:
     if archive.stat().st_size == 0:
         raise EOFError  # which gzip takes for an empty file
     with gzip.open(archive) as content:
-        _write(archive, folder, archive.name.removesuffix(".gz"), content)
+        _write(archive, folder / archive.name.removesuffix(".gz"), content)
 
 
-def _write(
-    archive: Path, folder: Path, name: str, content: IO[bytes] | gzip.GzipFile | None
-) -> None:
+def _is_wanted(name: str, wanted: Wanted) -> bool:
+    return wanted is None or str(PurePosixPath(name)) in wanted
+
+
+def _write(archive: Path, path: Path, content: IO[bytes] | gzip.GzipFile | None) -> None:
     """Content None: neither file nor folder."""
     if content is None:
-        raise ArchiveError(f"{archive}: refused, since {name} is a link or a device")
-    path = _inside(archive, folder, name)
+        raise ArchiveError(f"{archive}: refused, since {path.name} is a link or a device")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         shutil.copyfileobj(content, file, _BLOCK)

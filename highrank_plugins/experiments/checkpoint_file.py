@@ -1,8 +1,15 @@
-"""Numbers that a checkpoint holds beside its weights, which are not read."""
+"""What a checkpoint holds, read from the file only as far as it is needed."""
 
 import pickle
+import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# what torch raises for a file that it cannot read
+_UNREADABLE = (RuntimeError, EOFError, OSError, pickle.UnpicklingError, LookupError, TypeError)
 
 
 def look_up(path: Path, *keys: str | int) -> Any:
@@ -16,16 +23,34 @@ def look_up(path: Path, *keys: str | int) -> Any:
     import highrank_plugins
 
     highrank_plugins.register()  # admits the plain classes that fairseq stores
+    path.open("rb").close()  # a missing file is no damaged one
     try:
         value = torch.load(path, "cpu", weights_only=True, mmap=True)
         for key in keys:
             value = value[key]
         return value
-    except (RuntimeError, EOFError, pickle.UnpicklingError, LookupError, TypeError) as error:
+    except _UNREADABLE as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(
             f"{path}: damaged, or no checkpoint of a training ({reason}); move it elsewhere"
         ) from None
+
+
+def mapped_model(path: Path) -> "dict[str, Tensor]":
+    """The weights of a checkpoint, in memory only where they are looked at; checksums are compared.
+
+    Raises:
+        ValueError: the file is damaged or has no weights; says so.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, EOFError) as error:
+        damaged = str(error)
+    if damaged is not None:
+        raise ValueError(f"{path} is damaged ({damaged}): copy it again or use another checkpoint")
+    model: dict[str, Tensor] = look_up(path, "model")
+    return model
 
 
 def best_checkpoint(directories: list[Path]) -> Path:

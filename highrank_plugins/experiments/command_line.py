@@ -9,8 +9,11 @@ from highrank_plugins.experiments.yaml_tree import ConfigurationError
 
 # block of a configuration → the command whose options it holds
 PROGRAMS = {
+    "data": "highrank pieces",
+    "clean": "highrank clean-texts",
     "corpus": "highrank lm-corpus",
     "dialogues": "highrank dialogue-text",
+    "launch": "highrank launch",
     "train": "fairseq-train",
     "finetune": "fairseq-train",
     "generate": "fairseq-generate",

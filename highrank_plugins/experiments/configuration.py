@@ -1,7 +1,7 @@
 """What one training and what follows it is: blocks of options, most of them of a command."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
@@ -39,10 +39,12 @@ class _Block(BaseModel):
 
 
 class DataSettings(_Block):
-    """How parallel text becomes pieces."""
+    """How parallel text becomes pieces: options of `highrank pieces`."""
 
     vocab_size: PositiveInt
     character_coverage: float = Field(default=1.0, gt=0.9, le=1.0)
+    algorithm: Literal["sentencepiece", "subword_nmt"] = "sentencepiece"
+    sample: PositiveInt | None = None
 
 
 class AverageSettings(_Block):
@@ -63,7 +65,9 @@ class Configuration(_Block):
 
     data: DataSettings | None = None
     corpus: dict[str, Scalar] | None = None
+    clean: Options
     dialogues: Options
+    launch: Options
     train: dict[str, Scalar]
     finetune: Options
     average: AverageSettings = AverageSettings()
@@ -90,6 +94,8 @@ class Configuration(_Block):
 
     def options(self, tool: str) -> dict[str, Any]:
         """The options of a tool, a key of `PROGRAMS`."""
+        if tool == "data":
+            return self.data.model_dump(exclude_none=True) if self.data else {}
         own: dict[str, Any] = getattr(self, tool) or {}
         return {**self.train, **own} if tool == "finetune" else own
 

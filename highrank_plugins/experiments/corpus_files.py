@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
-from highrank_plugins.experiments.fetch import fetch
+from highrank_plugins.experiments.fetch import FetchError, fetch
 from highrank_plugins.experiments.yaml_tree import ConfigurationError, read_tree
 
 LEDGER = "checksums.txt"
@@ -23,25 +23,54 @@ class CorpusFile(BaseModel):
     size: PositiveInt | None = None
 
 
+Names = Annotated[list[str], Field(min_length=2, max_length=2)]
+
+
+class Texts(BaseModel):
+    """Which of the archives' files are the text: [source, target] pairs, one after the other."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train: list[Names]
+    valid: list[Names]
+    test: list[Names]
+
+    def names(self) -> set[str]:
+        """All of them."""
+        return {name for pairs in (self.train, self.valid, self.test) for p in pairs for name in p}
+
+
 class CorpusFiles(BaseModel):
-    """The files by their names."""
+    """The files by their names; a parallel corpus says which text is in them.
+
+    `gigabytes` is the room that archives and text need, which recipes make sure of.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     files: Annotated[
-        dict[Annotated[str, Field(pattern=r"^[^/]*[^/.][^/]*$")], CorpusFile], Field(min_length=1)
+        dict[Annotated[str, Field(pattern=r"^[^/]*[^/.][^/]*$")], CorpusFile],
+        Field(min_length=1, default_factory=dict),
     ]
+    texts: Texts | None = None
+    gigabytes: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "CorpusFiles":
+        if not self.files and self.texts is None:
+            raise ValueError("needs files, or texts that somebody has")
+        return self
 
 
-def read_corpus_files(path: Path) -> dict[str, CorpusFile]:
-    """The files that a `corpus.yaml` names.
+def read_corpus(path: Path) -> CorpusFiles:
+    """What a `corpus.yaml` says.
 
     Raises:
         ConfigurationError: no such file, or it is not of this form; names file and line.
     """
     tree = read_tree(path)
     try:
-        return CorpusFiles.model_validate(tree.values).files
+        return CorpusFiles.model_validate(tree.values)
     except ValidationError as error:
         lines = [
             f"{tree.place(tuple(map(str, e['loc'])))}: {'.'.join(map(str, e['loc']))}: {e['msg']}"
@@ -50,21 +79,35 @@ def read_corpus_files(path: Path) -> dict[str, CorpusFile]:
         raise ConfigurationError("\n".join(lines)) from None
 
 
-def fetch_corpus(path: Path, folder: Path) -> list[str]:
-    """Fetch all files into a folder; sums that nobody published go into its `checksums.txt`.
+def read_corpus_files(path: Path) -> dict[str, CorpusFile]:
+    """The files that a `corpus.yaml` names; raises what `read_corpus` does."""
+    return read_corpus(path).files
 
+
+def fetch_corpus(
+    path: Path, folder: Path, *, ledger: Path | None = None, offline: bool = False
+) -> list[str]:
+    """Fetch all files into a folder, or check those that are there.
+
+    Args:
+        ledger: where sums go that nobody published; by default `checksums.txt` of the folder.
+        offline: a missing file is an error.
     Returns:
         A line for each.
     Raises:
         FetchError, ChecksumError: see `fetch`.
     """
+    files = read_corpus_files(path)
+    for name, file in files.items():
+        if offline and not (folder / name).is_file():
+            raise FetchError(f"{folder / name}: no such file; get it from {file.url}")
     return [
         fetch(
             file.url,
             folder / name,
             sha256=None if file.sha256 == UNKNOWN else file.sha256,
             size=file.size,
-            ledger=folder / LEDGER,
+            ledger=ledger or folder / LEDGER,
         )
-        for name, file in read_corpus_files(path).items()
+        for name, file in files.items()
     ]

@@ -1,26 +1,46 @@
-"""SentencePiece: learn pieces from training text, and write text as pieces."""
+"""Text as pieces of words: learn them from training text, and write text with them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from io import BytesIO
+from itertools import compress
 from pathlib import Path
+from typing import Any
+
+from highrank_plugins.experiments.ordered_map import batches, ordered_map
+
+# lines that a process encodes at once
+BATCH = 5_000
+Encoder = Callable[[list[str]], list[str]]
 
 
 def learn_pieces(
-    texts: list[Path], prefix: Path, *, vocab_size: int, character_coverage: float = 1.0
+    texts: list[Path],
+    prefix: Path,
+    *,
+    vocab_size: int,
+    character_coverage: float = 1.0,
+    sample: int | None = None,
 ) -> Path:
     """Learn one set of BPE pieces for all texts and return its model, `prefix.model`.
 
-    Characters stay as they are (no Unicode normalisation), so that translations can be compared
-    with untouched references; only white space is folded.
+    The same text gives the same bytes, wherever it lies. Characters stay as they are (no Unicode
+    normalisation), so that translations can be compared with untouched references; only white space
+    is folded.
 
+    Args:
+        sample: learn from so many lines of each text, spread evenly over it.
     Raises:
         ValueError: the text does not allow that many pieces.
     """
     import sentencepiece
 
+    model = prefix.with_name(f"{prefix.name}.model")
+    written = BytesIO()  # with a file, SentencePiece writes its path into it
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(line for text in texts for line in folded_lines(text)),
-            model_prefix=str(prefix),
+            sentence_iterator=(line for text in texts for line in sampled_lines(text, sample)),
+            model_writer=written,
             vocab_size=vocab_size,
             model_type="bpe",
             character_coverage=character_coverage,
@@ -30,17 +50,32 @@ def learn_pieces(
         )
     except RuntimeError as error:
         raise ValueError(f"data.vocab_size {vocab_size} does not fit the text: {error}") from None
-    return prefix.with_name(f"{prefix.name}.model")
+    model.write_bytes(written.getvalue())
+    return model
 
 
-def encode(model: Path, text: Path, output: Path) -> None:
-    """Write each line of `text` as its pieces with spaces between them."""
+def encoder(model: Path) -> Encoder:
+    """What writes lines with the pieces of a SentencePiece model, and can be sent to processes."""
+    return partial(_encode, str(model))
+
+
+@cache
+def _processor(model: str) -> Any:
     import sentencepiece
 
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    return sentencepiece.SentencePieceProcessor(model_file=model)
+
+
+def _encode(model: str, lines: list[str]) -> list[str]:
+    # all in one call: SentencePiece then stays in C++ but for the strings
+    return [" ".join(pieces) for pieces in _processor(model).encode(lines, out_type=str)]
+
+
+def write_pieces(encode: Encoder, text: Path, output: Path, processes: int = 1) -> None:
+    """Write each line of `text` as its pieces with spaces between them."""
     with output.open("w", encoding="utf-8", newline="\n") as file:
-        for line in folded_lines(text):
-            file.write(" ".join(processor.encode(line, out_type=str)) + "\n")
+        for lines in ordered_map(encode, batches(folded_lines(text), BATCH), processes):
+            file.writelines(f"{line}\n" for line in lines)
 
 
 def folded_lines(text: Path) -> Iterator[str]:
@@ -48,3 +83,16 @@ def folded_lines(text: Path) -> Iterator[str]:
     with text.open(encoding="utf-8", newline="\n") as file:
         for line in file:
             yield " ".join(line.split())
+
+
+def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
+    """`sample` lines, spread evenly; all where there are no more, or for None."""
+    lines = folded_lines(text)
+    if sample is None:
+        return lines
+    with text.open("rb") as file:
+        count = sum(1 for _ in file)
+    if count <= sample:
+        return lines
+    chosen = ((n + 1) * sample // count > n * sample // count for n in range(count))
+    return compress(lines, chosen)

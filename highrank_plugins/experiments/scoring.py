@@ -1,8 +1,9 @@
 """BLEU and chrF of what fairseq-generate wrote, with the signatures that let others repeat them."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 _HYPOTHESIS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")
 
@@ -71,3 +72,23 @@ def score(hypotheses: list[str], references: list[str]) -> dict[str, Score]:
         value = metric.corpus_score(hypotheses, [references]).score
         scores[name] = Score(round(value, 2), str(metric.get_signature()))
     return scores
+
+
+def compare(
+    baseline: Path, system: Path, hypotheses: list[str], references: list[str]
+) -> dict[str, Any]:
+    """sacreBLEU's paired bootstrap of a system against a baseline, as plain values.
+
+    Args:
+        baseline: the other system's translations, a line each.
+        system: a name for ours.
+    Raises:
+        ScoreError: the baseline has another number of lines.
+    """
+    from highrank_plugins.analysis import paired_bleu
+
+    other = read_lines(baseline)
+    if len(other) != len(references):
+        raise ScoreError(f"{baseline}: {len(other)} lines for {len(references)} references")
+    systems = {str(baseline): other, str(system): hypotheses}
+    return asdict(paired_bleu(systems, [references]))

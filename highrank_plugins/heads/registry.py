@@ -50,6 +50,17 @@ class Registry(Generic[T]):
         """Registered names, sorted."""
         return sorted(self._classes)
 
+    def name_of(self, instance: object) -> str:
+        """Under which name the class of `instance` is registered.
+
+        Raises:
+            ValueError: it is not.
+        """
+        for name, cls in self._classes.items():
+            if type(instance) is cls:
+                return name
+        raise ValueError(f"{type(instance).__name__} is not registered as a {self.kind}")
+
     def options(self, name: str) -> dict[str, Any]:
         """Options of one class with their defaults.
 

@@ -6,6 +6,7 @@
 import logging
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
 from functools import cache, partial
 from typing import Any
 
@@ -99,14 +100,24 @@ def given_options(config: Namespace | DictConfig) -> dict:
 
 
 def set_options(config: Namespace | DictConfig, values: dict, config_class: type) -> None:
-    """Put ``values`` into ``config``, as far as ``config_class`` has such fields."""
+    """Put ``values`` into ``config``, as far as ``config_class`` has such fields.
+
+    Options that ``config`` does not know, since its checkpoint is older than they are, get their
+    defaults.
+    """
     types = field_types(config_class)
     values = {k: _cast(types[k], v) for k, v in values.items() if k in types}
+    values = {f.name: f.default for f in fields(config_class) if _is_new(f, config)} | values
     if isinstance(config, Namespace):
         vars(config).update(values)
         return
     with open_dict(config):
         config.update(values)
+
+
+def _is_new(option: Field, config: Namespace | DictConfig) -> bool:
+    plain = option.default is not MISSING and not str(option.default).startswith("${")
+    return plain and option.name not in config
 
 
 def _cast(kind: Any, value: Any) -> Any:

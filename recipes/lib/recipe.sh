@@ -225,6 +225,18 @@ look_at_stage() {
     fi
 }
 
+# bytes_of PATH…: what files and folders hold.
+bytes_of() { du --summarize --bytes --total -- "$@" | tail -n 1 | cut -f 1; }
+
+# need_space BYTES: refuse a stage whose output, so many bytes or fewer, may not fit on the disk.
+need_space() {
+    local free
+    free=$(df --output=avail --block-size=1 -- "$out" | tail -n 1)
+    ((free >= $1)) ||
+        refuse "$(numfmt --to=iec "$1") are needed on the disk of $out, $(numfmt --to=iec "$free")" \
+            "are free: make room, or write elsewhere with --exp-dir"
+}
+
 # fairseq tells much at level INFO: that is in the logs only, but for its progress.
 without_chatter() { sed -u 's/^INFO:fairseq.logging.progress_bar:*//; /^INFO:/d'; }
 

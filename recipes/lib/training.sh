@@ -21,14 +21,36 @@ open_configured_run() {
 
 setting() { highrank setting "$config" "$1"; }
 
+# run_block FILE BLOCK [WORD…]: print and run the command of a block, which stays in FILE. If
+# $through is set, that runs it.
+run_block() {
+    { printf '%s' "${through-}"; highrank command "$2" "$config" -- "${@:3}"; } >"$1"
+    log "+ $(<"$1")"
+    bash "$1"
+}
+
 # train_block BLOCK DATA [WORD…]: fairseq-train with the options of a block into $out, where it
-# continues from checkpoint_last.pt if there is one. All that it says goes to train.log.
+# continues from checkpoint_last.pt if there is one. All that it says goes to train.log. With the
+# recipe's option launch, or a block of that name, `highrank launch` starts it on several processes.
 train_block() {
-    highrank command "$1" "$config" -- "$2" --save-dir "$out" \
-        --tensorboard-logdir "$out/tensorboard" --log-format json "${@:3}" >"$out/command.sh"
+    {
+        launcher
+        highrank command "$1" "$config" -- "$2" --save-dir "$out" \
+            --tensorboard-logdir "$out/tensorboard" --log-format json "${@:3}"
+    } >"$out/command.sh"
     log "+ $(<"$out/command.sh")"
     bash "$out/command.sh" 2>&1 | tee --append "$out/train.log" |
         highrank progress "$config" --block "$1"
+}
+
+# launcher: the words before those of fairseq-train, if any.
+launcher() {
+    local words line
+    read -ra words <<<"${launch-}"
+    if ((${#words[@]} > 0)) || [[ $(setting launch) != '{}' ]]; then
+        line=$(highrank command launch "$config" -- ${words[@]+"${words[@]}"} --log-dir "$out/logs")
+        printf '%s -- \\\n    ' "$line"
+    fi
 }
 
 # The score stage writes scores.json, and the record beside the run's other results: done again if

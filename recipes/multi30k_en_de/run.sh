@@ -14,6 +14,8 @@ data=               # folder with {train,valid,test2016}.{en,de}, or the same wi
 conf=mixtape        # what to train: conf/NAME.yaml
 name=               # results go to EXP_DIR/multi30k_en_de/NAME; empty: the name of --conf
 exp_dir=            # empty: exp in the repository
+launch=             # train through highrank launch with these options: --launch="--processes 2"
+processes=1         # translate on so many
 set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
 parse_options "$@"
 

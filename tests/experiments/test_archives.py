@@ -13,8 +13,8 @@ from highrank_plugins.experiments.archives import ArchiveError, extract
 FILES = {"top.txt": b"one\n", "folder/below.txt": b"two\n" * 100_000}
 
 
-def write_tar(path, files=FILES, more=()):
-    with tarfile.open(path, "w:gz") as tar:
+def write_tar(path, files=FILES, more=(), mode="w:gz"):
+    with tarfile.open(path, mode) as tar:
         for name, content in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
@@ -22,6 +22,10 @@ def write_tar(path, files=FILES, more=()):
         for member in more:
             tar.addfile(member)
     return path
+
+
+def write_tar_plain(path, files=FILES):
+    return write_tar(path, files, mode="w")
 
 
 def write_zip(path, files=FILES):
@@ -42,7 +46,13 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "write"), [("a.tar.gz", write_tar), ("a.tgz", write_tar), ("a.zip", write_zip)]
+    ("name", "write"),
+    [
+        ("a.tar.gz", write_tar),
+        ("a.tgz", write_tar),
+        ("a.tar", write_tar_plain),
+        ("a.zip", write_zip),
+    ],
 )
 def test_all_files_are_extracted(tmp_path, folder, name, write):
     extract(write(tmp_path / name), folder)
@@ -156,3 +166,21 @@ def test_a_missing_archive_is_an_error_of_its_own(tmp_path, folder):
     with pytest.raises(FileNotFoundError):
         extract(tmp_path / "a.zip", folder)
     assert list(folder.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "write"), [("a.tgz", write_tar), ("a.tar", write_tar_plain), ("a.zip", write_zip)]
+)
+def test_only_what_is_wanted_is_written(tmp_path, folder, name, write):
+    files = {f"./{name}": content for name, content in FILES.items()}
+    extract(write(tmp_path / name, files), folder, frozenset({"folder/below.txt", "other"}))
+    assert content_of(folder) == {"folder/below.txt": FILES["folder/below.txt"]}
+
+
+@pytest.mark.parametrize("name", ["a.tgz", "a.zip"])
+def test_a_bad_name_is_refused_though_nobody_wants_it(tmp_path, folder, name):
+    write = write_tar if name == "a.tgz" else write_zip
+    archive = write(tmp_path / name, FILES | {"../evil.txt": b""})
+    with pytest.raises(ArchiveError, match=r"evil\.txt would lie outside"):
+        extract(archive, folder, frozenset(FILES))
+    assert not folder.exists()

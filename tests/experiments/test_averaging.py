@@ -1,18 +1,37 @@
 """The average of checkpoints: which, exactly, tied weights, and what is refused."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from highrank_plugins.experiments.averaging import average_checkpoints, last_checkpoints
+from highrank_plugins.experiments.averaging import average_checkpoints
+from highrank_plugins.experiments.checkpoint_choice import (
+    Updates,
+    best_checkpoints,
+    last_checkpoints,
+)
 
 
-def save(path: Path, embedding: torch.Tensor, steps: int = 0, **more: torch.Tensor) -> Path:
+def save(
+    path: Path,
+    embedding: torch.Tensor,
+    steps: int = 0,
+    val_loss: float | None = None,
+    **more: torch.Tensor,
+) -> Path:
     """A checkpoint as fairseq writes it, with an embedding that is also the output layer."""
     state = {
         "args": None,
-        "cfg": {"task": {"_name": "translation"}, "model": {"_name": "transformer_softmax"}},
+        "cfg": {
+            "task": {"_name": "translation"},
+            "model": {"_name": "transformer_softmax"},
+            "checkpoint": {
+                "maximize_best_checkpoint_metric": val_loss is not None and val_loss < 0
+            },
+        },
         "model": {
             "decoder.embed_tokens.weight": embedding,
             "decoder.output_projection.weight": embedding,
@@ -22,7 +41,7 @@ def save(path: Path, embedding: torch.Tensor, steps: int = 0, **more: torch.Tens
         "optimizer_history": [
             {"optimizer_name": "x", "lr_scheduler_state": {}, "num_updates": steps}
         ],
-        "extra_state": {"train_iterator": {"epoch": 1}},
+        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": val_loss},
         "last_optimizer_state": {"exp_avg": embedding},
     }
     torch.save(state, path)
@@ -146,3 +165,90 @@ def test_a_truncated_checkpoint_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"2\.pt"):
         average_checkpoints(paths, tmp_path / "average.pt")
     assert not (tmp_path / "average.pt").exists()
+
+
+def best(directory: Path, count: int, **range_of_updates: int) -> list[str]:
+    paths = best_checkpoints(directory, count, Updates(**range_of_updates))
+    return [path.stem.removeprefix("checkpoint") for path in paths]
+
+
+def scored(tmp_path: Path, scores: list[float | None]) -> Path:
+    """checkpoint1.pt after 10 updates, checkpoint2.pt after 20, … with these validation scores."""
+    for number, score in enumerate(scores, 1):
+        save(tmp_path / f"checkpoint{number}.pt", torch.ones(2), 10 * number, score)
+    return tmp_path
+
+
+def test_the_best_are_taken_by_loss_in_the_order_of_training(tmp_path):
+    directory = scored(tmp_path, [5.0, 3.0, None, 2.0, 4.0])
+    save(directory / "checkpoint_best.pt", torch.ones(2), 40, 2.0)  # a copy
+    save(directory / "checkpoint.best_loss_1.000.pt", torch.ones(2), 25, 1.0)
+    assert best(directory, 3) == ["2", ".best_loss_1.000", "4"]
+    assert best(directory, 2, first=30) == ["4", "5"]
+    assert best(directory, 1, last=24) == ["2"]
+
+
+def test_a_score_that_is_to_be_high_is_taken_so(tmp_path):
+    assert best(scored(tmp_path, [-5.0, -3.0, -4.0]), 2) == ["2", "3"]
+
+
+def test_checkpoints_without_validation_are_not_the_best(tmp_path):
+    with pytest.raises(ValueError, match="has 1 checkpoints with a validation score"):
+        best(scored(tmp_path, [None, 3.0]), 2)
+
+
+def test_a_range_of_updates(tmp_path):
+    directory = scored(tmp_path, [None] * 5)
+    for count, want in ((None, ["2", "3", "4"]), (2, ["3", "4"])):
+        paths = last_checkpoints(directory, count, Updates(20, 40))
+        assert [path.stem[-1] for path in paths] == want
+    with pytest.raises(ValueError, match="has 0 checkpoints of different updates from update 99"):
+        last_checkpoints(directory, None, Updates(99))
+
+
+def test_flipped_bits_in_any_of_them_are_found(tmp_path):
+    weights = torch.zeros(1000)
+    paths = [save(tmp_path / f"{i}.pt", weights) for i in range(3)]
+    content = bytearray(paths[0].read_bytes())
+    content[content.index(bytes(2000)) + 900] ^= 4
+    paths[0].write_bytes(content)
+    with pytest.raises(ValueError, match=r"0\.pt is damaged"):
+        average_checkpoints(paths, tmp_path / "average.pt")
+
+
+MEASURE = """
+import sys, threading, time
+from pathlib import Path
+import highrank_plugins; highrank_plugins.register()
+from highrank_plugins.experiments.averaging import average_checkpoints
+
+def private():
+    rows = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return int(rows["RssAnon"].split()[0]) * 1024
+
+def watch():
+    while True:
+        peak[0] = max(peak[0], private())
+        time.sleep(0.001)
+
+before = private()
+peak = [before]
+threading.Thread(target=watch, daemon=True).start()
+average_checkpoints([Path(name) for name in sys.argv[2:]], Path(sys.argv[1]))
+print(peak[0] - before)
+"""
+
+
+@pytest.mark.slow
+def test_memory_for_two_whatever_the_number(tmp_path):
+    numbers = 4_000_000
+    tensors = {f"layer{i}": torch.randn(numbers // 8) for i in range(8)}
+    paths = [save(tmp_path / f"{i}.pt", torch.ones(2), **tensors) for i in range(6)]
+    peaks = []
+    for count in (2, 6):
+        words = [sys.executable, "-c", MEASURE, str(tmp_path / "average.pt")]
+        done = subprocess.run([*words, *map(str, paths[:count])], capture_output=True, check=True)
+        peaks.append(int(done.stdout))
+    # a sum in float64 is two in float32; a tensor (an eighth of them) is on its way in both types
+    assert max(peaks) < 2.75 * 4 * numbers
+    assert peaks[1] < 1.15 * peaks[0]

@@ -27,6 +27,18 @@ def test_a_damaged_file_is_named(tmp_path, content):
         best_checkpoint([tmp_path])
 
 
+def test_a_file_cut_in_half_is_named(tmp_path):
+    file = write(tmp_path / "a", 1.0) / "checkpoint_best.pt"
+    file.write_bytes(file.read_bytes()[:-200])
+    with pytest.raises(ValueError, match=r"checkpoint_best\.pt: damaged"):
+        look_up(file, "extra_state", "best")
+
+
+def test_a_missing_file_is_no_damaged_one(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        best_checkpoint([tmp_path])
+
+
 def test_a_missing_value_is_named(tmp_path):
     with pytest.raises(ValueError, match="'nothing'"):
         look_up(write(tmp_path / "a", 1.0) / "checkpoint_best.pt", "extra_state", "nothing")

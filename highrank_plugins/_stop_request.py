@@ -1,0 +1,63 @@
+"""Being asked to stop: a training saves a checkpoint, ends, and goes on when it is started again.
+
+`highrank launch` asks by a file, SLURM and people by a signal. Light: it is imported before torch.
+"""
+
+import os
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+# EX_TEMPFAIL of sysexits.h: "try again later"
+REQUEUE = 75
+# of one machine: `stop` asks its processes, `started` and `stopped` are what they answer
+DIRECTORY = "HIGHRANK_STOP_DIRECTORY"
+
+_signalled = False
+_listener: int | None = None
+
+
+def listen() -> None:
+    """From here on `SIGNALS` ask this process to stop, instead of ending it."""
+    global _listener
+    _listener = os.getpid()
+    for number in SIGNALS:
+        signal.signal(number, _note)
+    _answer("started")
+
+
+def listening() -> bool:
+    """Whether this process called `listen`, and not the one that it was forked from."""
+    return _listener == os.getpid()
+
+
+def asked() -> bool:
+    """Whether this process is to stop."""
+    directory = os.environ.get(DIRECTORY)
+    return _signalled or (directory is not None and Path(directory, "stop").exists())
+
+
+def leave() -> NoReturn:
+    """End this process after its checkpoint is written.
+
+    The exit code is `REQUEUE`; under torchrun, which would restart everything, it is 0, and the
+    file `stopped` says so.
+    """
+    raise SystemExit(0 if _answer("stopped") else REQUEUE)
+
+
+def _answer(name: str) -> bool:
+    directory = os.environ.get(DIRECTORY)
+    if directory is None:
+        return False
+    Path(directory, name).touch()
+    return True
+
+
+def _note(_number: int, _frame: FrameType | None) -> None:
+    # processes that load data inherit this: a signal to the whole group must leave them working
+    # until the checkpoint is written; they end with their training
+    global _signalled
+    _signalled = True

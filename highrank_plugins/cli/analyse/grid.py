@@ -1,0 +1,65 @@
+"""`highrank analyse gss-grid`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from highrank_plugins.cli.analyse.options import Device, Output, Plot, Segment, Split, Tokens
+from highrank_plugins.cli.analyse.running import measuring, report
+from highrank_plugins.cli.number_lists import numbers
+
+SWAPPED = "one checkpoint, whose pointwise function is replaced without training; no substitute"
+
+
+def gss_grid(
+    records: Annotated[
+        list[Path] | None, typer.Argument(help="Records of models, each trained with its c and k.")
+    ] = None,
+    rank: Annotated[str, typer.Option(help="Number of the records.")] = "test_rank",
+    perplexity: Annotated[str, typer.Option(help="Number of the records.")] = "test_perplexity",
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Instead of records: swap c and k in this softmax.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="With --checkpoint: directory of fairseq-preprocess.")
+    ] = None,
+    c: Annotated[str, typer.Option(help="With --checkpoint.")] = "-2,-1.5,-1,-0.5,0,0.5,1,1.5,2",
+    k: Annotated[str, typer.Option(help="With --checkpoint.")] = "1.25,1.5,1.75,2,2.25,2.5,2.75,3",
+    split: Split = "test",
+    tokens: Tokens = None,
+    segment: Segment = 500,
+    device: Device = None,
+    output: Output = None,
+    plot: Plot = None,
+) -> None:
+    """Rank and perplexity over c and k of GSS, and how they correlate.
+
+    Of records of models that were trained with each (Parthiban et al. 2021), or quickly of one
+    checkpoint in which only the function is replaced; the output says which. The default grid is
+    that of the paper for Penn Treebank.
+    """
+    with measuring(plot):
+        from highrank_plugins.experiments import gss_grid as grids
+        from highrank_plugins.experiments import plots
+
+        if bool(records) == (checkpoint is not None) or (checkpoint is None) != (data is None):
+            raise ValueError("give records, or --checkpoint and --data")
+        if checkpoint is None or data is None:
+            points = grids.grid_of_records(records or [], rank, perplexity)
+        else:
+            from highrank_plugins.collect.collector import Collector
+
+            grid = numbers("--c", c, float), numbers("--k", k, float)
+            collector = Collector(
+                checkpoint, data, split, tokens=tokens, rows=segment, device=device
+            )
+            points = grids.grid_of_swapped(collector, *grid)
+        mode = "a model trained for each point" if checkpoint is None else SWAPPED
+        report({"mode": mode, "points": points, "correlation": grids.correlation(points)}, output)
+        if plot is not None:
+            maps = {
+                "Press rank": {(p.c, p.k): p.rank for p in points},
+                "perplexity": {(p.c, p.k): p.perplexity for p in points},
+            }
+            plots.maps(plot, maps, ("c", "k"))

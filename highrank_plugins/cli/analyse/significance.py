@@ -1,0 +1,94 @@
+"""`highrank analyse ttest`, `correlation` and `bleu`: is a difference more than chance?"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from highrank_plugins.cli.analyse.options import Output, Plot
+from highrank_plugins.cli.analyse.running import measuring, report
+
+
+def ttest(
+    systems: Annotated[
+        list[str],
+        typer.Argument(
+            help="NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS or NAME=RECORD.json,…; first the baseline.",
+            metavar="SYSTEM...",
+        ),
+    ],
+    metric: Annotated[
+        str | None, typer.Option(help="Number of the records, such as test_perplexity.")
+    ] = None,
+    test: Annotated[
+        Literal["student", "welch"],
+        typer.Option(help="Equal variances (the papers'), or any."),
+    ] = "student",
+    output: Output = None,
+    plot: Plot = None,
+) -> None:
+    """Two-sided t-test of each system against the first, with Holm's adjustment for several."""
+    with measuring(plot):
+        from highrank_plugins.analysis import summarise
+        from highrank_plugins.experiments import plots
+        from highrank_plugins.experiments.systems import compare, read_system
+
+        read = [read_system(text, metric) for text in systems]
+        found = compare(read, test)
+        baseline = {"name": read[0].name} | summarise(read[0].runs)._asdict()
+        report({"test": test, "baseline": baseline, "systems": found}, output)
+        if plot is not None:
+            means = {system.name: summarise(system.runs).mean for system in read}
+            plots.bars(plot, means, "means of the runs", ("system", metric or "mean"))
+
+
+def correlation(
+    records: Annotated[list[Path], typer.Argument(help="Records of runs, a model each.")],
+    x: Annotated[str, typer.Option(help="A number of the records.")] = "test_rank",
+    y: Annotated[str, typer.Option(help="Another one.")] = "test_perplexity",
+    output: Output = None,
+    plot: Plot = None,
+) -> None:
+    """Pearson's correlation of two measures over models, with its p-value."""
+    with measuring(plot):
+        from highrank_plugins.analysis import pearson
+        from highrank_plugins.experiments import plots
+        from highrank_plugins.experiments.systems import metric_of
+
+        found = {str(path): (metric_of(path, x), metric_of(path, y)) for path in records}
+        xs, ys = zip(*found.values(), strict=True)
+        report(pearson(xs, ys), output, x=x, y=y, points=found)
+        if plot is not None:
+            at = {Path(name).stem: place for name, place in found.items()}
+            plots.points(plot, at, f"{x} and {y}", (x, y))
+
+
+def bleu(
+    systems: Annotated[
+        list[Path], typer.Argument(help="Translations, a line each; first the baseline.")
+    ],
+    reference: Annotated[list[Path], typer.Option(help="References, a line each. Repeatable.")],
+    test: Annotated[
+        Literal["bootstrap", "randomisation"],
+        typer.Option(help="Paired bootstrap, or approximate randomisation."),
+    ] = "bootstrap",
+    samples: Annotated[
+        int, typer.Option(min=0, help="How many; 0: sacreBLEU's 1,000 or 10,000.")
+    ] = 0,
+    output: Output = None,
+    plot: Plot = None,
+) -> None:
+    """BLEU of systems, and whether each differs from the first, by sacreBLEU's paired tests."""
+    with measuring(plot):
+        from highrank_plugins.analysis import paired_bleu
+        from highrank_plugins.experiments import plots
+        from highrank_plugins.experiments.scoring import read_lines
+
+        if len(set(systems)) < len(systems):
+            raise ValueError("a system is given twice")
+        texts = {str(path): read_lines(path) for path in systems}
+        found = paired_bleu(texts, [read_lines(path) for path in reference], test, samples)
+        report(found, output, test=test)
+        if plot is not None:
+            scores = {Path(score.system).name: score.score for score in found.scores}
+            plots.bars(plot, scores, "sacreBLEU", ("system", "BLEU"))

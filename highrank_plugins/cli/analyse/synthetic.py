@@ -1,0 +1,123 @@
+"""`highrank analyse dirichlet` and `multimode`: what layers can express, without a corpus."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from highrank_plugins.cli.analyse.options import Output, Plot
+from highrank_plugins.cli.analyse.running import measuring, report
+
+Heads = Annotated[
+    str, typer.Option(help="Layers: mos, plif (on a softmax), mos+plif, …, with commas between.")
+]
+Components = Annotated[
+    int | None, typer.Option(min=1, help="Of mixtures (default: the layer's own).")
+]
+Classes = Annotated[int, typer.Option(min=2, help="Words M.")]
+Dim = Annotated[int, typer.Option(min=1, help="Size d of contexts and word vectors.")]
+Steps = Annotated[int, typer.Option(min=1, help="Of Adam.")]
+Lr = Annotated[float, typer.Option(help="Of Adam, falling to 0.")]
+Seed = Annotated[int, typer.Option(help="Of targets and weights.")]
+DEFAULT = "softmax,sigsoftmax,gss,plif,moc,mos,mixtape"
+
+
+def dirichlet(
+    heads: Heads = DEFAULT,
+    components: Components = None,
+    targets: Annotated[int, typer.Option(min=1, help="Distributions N to approximate.")] = 1000,
+    classes: Classes = 100,
+    dim: Dim = 10,
+    alpha: Annotated[float, typer.Option(help="Of the Dirichlet distribution.")] = 0.1,
+    steps: Steps = 2000,
+    batch: Annotated[int, typer.Option(min=1, help="Targets in a step.")] = 1000,
+    lr: Lr = 0.1,
+    seed: Seed = 0,
+    output: Output = None,
+    plot: Plot = None,
+) -> None:
+    """Random distributions approximated by each layer (Ganea et al. 2019): mode match and KL."""
+    with measuring(plot):
+        from highrank_plugins.analysis import DirichletSettings, dirichlet_experiment
+        from highrank_plugins.experiments import plots
+        from highrank_plugins.experiments.multimode import heads_named
+
+        chosen = heads_named(heads.split(","), components)
+        if not alpha > 0:
+            raise ValueError(f"--alpha {alpha}: must be above 0")
+        settings = DirichletSettings(targets, classes, dim, alpha, steps, batch, lr, seed)
+        fits = dirichlet_experiment(chosen, settings)
+        report({"settings": settings, "fits": fits}, output)
+        if plot is not None:
+            divergences = {name: fit.mean_kl for name, fit in fits.items()}
+            plots.bars(plot, divergences, f"Dirichlet({alpha}) targets", ("layer", "mean KL, nats"))
+
+
+def multimode(
+    heads: Heads = DEFAULT,
+    components: Components = None,
+    contexts: Annotated[int, typer.Option(min=1, help="Contexts, each with its vector.")] = 500,
+    classes: Classes = 100,
+    dim: Dim = 10,
+    modes: Annotated[int, typer.Option(min=1, help="Right words of each context.")] = 3,
+    learn_words: Annotated[
+        bool, typer.Option("--learn-words", help="Learn the word vectors, too.")
+    ] = False,
+    steps: Steps = 1000,
+    lr: Lr = 0.1,
+    seed: Seed = 0,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Instead: a language model on --contexts-file.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="With --checkpoint: directory of fairseq-preprocess.")
+    ] = None,
+    contexts_file: Annotated[
+        Path | None, typer.Option(help="Lines: a context, then the word after it.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="With --checkpoint: words that count.")] = 5,
+    output: Output = None,
+    plot: Plot = None,
+) -> None:
+    """Contexts with several right words that are not alike: are they all on top?
+
+    Synthetic, of layers; or with --checkpoint on contexts of your own, as Yang et al. (2018) and
+    Parthiban et al. (2021) print them: is the true word in the top 5?
+    """
+    with measuring(plot):
+        given = [checkpoint, data, contexts_file]
+        if any(given) and not all(given):
+            raise ValueError("--checkpoint, --data and --contexts-file belong together")
+        if checkpoint and data and contexts_file:
+            shares = _of_checkpoint(checkpoint, data, contexts_file, top, output)
+        else:
+            from highrank_plugins.experiments.multimode import (
+                MultimodeSettings,
+                heads_named,
+                multimode_experiment,
+            )
+
+            chosen = heads_named(heads.split(","), components)
+            settings = MultimodeSettings(
+                contexts, classes, dim, modes, steps, lr, seed, learn_words
+            )
+            fits = multimode_experiment(chosen, settings)
+            report({"settings": settings, "fits": fits}, output)
+            shares = {name: fit.recall for name, fit in fits.items()}
+        if plot is not None:
+            from highrank_plugins.experiments import plots
+
+            plots.bars(plot, shares, "right words on top", ("", "share"))
+
+
+def _of_checkpoint(
+    checkpoint: Path, data: str, contexts_file: Path, top: int, output: Path | None
+) -> dict[str, float]:
+    """1 for each context whose word is among the top, 0 for others."""
+    from highrank_plugins.collect.contexts import continuations, read_contexts
+
+    found = continuations(checkpoint, data, read_contexts(contexts_file), top)
+    hits = [float(one.rank < top) for one in found]
+    share = sum(hits) / len(hits)
+    report({"top": top, "share": share, "contexts": found}, output)
+    return {str(number): hit for number, hit in enumerate(hits, 1)}

@@ -1,0 +1,58 @@
+"""`highrank analyse word-similarity` and `unargmaxable`: the rows of the vocabulary matrix."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from highrank_plugins.cli.analyse.options import Checkpoint, Data, Output, Plot
+from highrank_plugins.cli.analyse.running import measuring, report
+
+
+def word_similarity(
+    checkpoint: Checkpoint,
+    data: Data,
+    pairs: Annotated[
+        list[Path], typer.Option(help="Benchmark: two words and a number a line. Repeatable.")
+    ],
+    output: Output = None,
+    plot: Plot = None,
+) -> None:
+    """Spearman's correlation of the cosines of word vectors with people's scores."""
+    with measuring(plot):
+        from highrank_plugins.collect.words import load_vocabulary, similarities
+        from highrank_plugins.experiments import plots
+
+        found = similarities(load_vocabulary(checkpoint, data), pairs)
+        report({"benchmarks": found}, output)
+        if plot is not None:
+            known = {Path(n).stem: s.spearman for n, s in found.items() if s.spearman is not None}
+            plots.bars(plot, known, "word similarity", ("benchmark", "Spearman's ρ"))
+
+
+def unargmaxable(
+    checkpoint: Checkpoint,
+    data: Data,
+    output: Output = None,
+    bound: Annotated[
+        float | None,
+        typer.Option(help="Only features within ± this count: 1 for the output of an LSTM."),
+    ] = None,
+    plot: Plot = None,
+) -> None:
+    """Words that no context makes the most probable one, by linear programs.
+
+    For a softmax with any increasing function; of mixtures it says that it does not apply.
+    """
+    with measuring(plot):
+        from highrank_plugins.collect.words import load_vocabulary, unargmaxable_words
+        from highrank_plugins.experiments import plots
+
+        vocabulary = load_vocabulary(checkpoint, data)
+        found = unargmaxable_words(vocabulary, bound)
+        total = vocabulary.head.num_classes
+        count = None if found.words is None else len(found.words)
+        report(found, output, total=total, count=count)
+        if plot is not None and count is not None:
+            shares = {"can be predicted": total - count, "never": count}
+            plots.bars(plot, shares, "words and whether they can win", ("", "words"))

@@ -1,0 +1,53 @@
+"""`highrank unpack-texts` and `clean-texts`: a parallel corpus from its archives to text."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from highrank_plugins.cli.user_error import user_errors
+
+CorpusYaml = Annotated[Path, typer.Argument(help="A recipe's corpus.yaml, with a block texts.")]
+
+
+def unpack_texts(
+    file: CorpusYaml,
+    archives: Annotated[Path, typer.Argument(help="Folder with the archives.")],
+    output: Annotated[Path, typer.Argument(help="Folder for the text in them.")],
+) -> None:
+    """Unpack the text of a parallel corpus and nothing else of its archives."""
+    from highrank_plugins.experiments.bitext import unpacking
+    from highrank_plugins.experiments.corpus_files import read_corpus
+
+    with user_errors():
+        corpus = read_corpus(file)
+        texts = unpacking.texts_of(corpus, file)
+        for line in unpacking.unpack_texts(corpus, texts, archives, output):
+            typer.echo(line)
+
+
+def clean_texts(
+    file: CorpusYaml,
+    folder: Annotated[Path, typer.Argument(help="Folder with the text, as archives name it.")],
+    output: Annotated[Path, typer.Argument(help="Folder for {train,valid,test}.LANGUAGE.")],
+    languages: Annotated[str, typer.Option(help="SOURCE,TARGET.")],
+    max_words: Annotated[int, typer.Option(min=1, help="Longer lines go.")] = 250,
+    max_ratio: Annotated[
+        float, typer.Option(min=1, help="Pairs go where one line has so many times more words.")
+    ] = 9.0,
+    drop_duplicates: Annotated[
+        bool, typer.Option("--drop-duplicates", help="Keep the first of equal pairs.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Take so many pairs only.")] = None,
+) -> None:
+    """Clean the training text; say how many pairs went and why, also in cleaning.json."""
+    from highrank_plugins.experiments.bitext import preparing, unpacking
+    from highrank_plugins.experiments.bitext.cleaning import Rules
+    from highrank_plugins.experiments.corpus_files import read_corpus
+
+    with user_errors():
+        texts = unpacking.texts_of(read_corpus(file), file)
+        source, target = languages.split(",")
+        rules = Rules(max_words, max_ratio, drop_duplicates, limit)
+        for line in preparing.prepare_texts(texts, folder, output, (source, target), rules):
+            typer.echo(line)

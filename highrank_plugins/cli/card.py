@@ -1,0 +1,40 @@
+"""`highrank card`: one page about the output layer of a checkpoint."""
+
+import logging
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from highrank_plugins.cli.user_error import user_errors
+
+
+def card(
+    checkpoint: Annotated[Path, typer.Argument(help="Of any model, also a stock one.")],
+    output: Annotated[Path, typer.Option(help="The HTML file to write.")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="Directory of fairseq-preprocess (default: look at the weights only)."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="The text of --data to predict.")] = "valid",
+    tokens: Annotated[int, typer.Option(min=2, help="Only the first so many.")] = 5000,
+    json: Annotated[Path | None, typer.Option(help="A JSON file for the numbers.")] = None,
+) -> None:
+    """Make a page on a checkpoint: configuration, ranks, divergence, components, samples.
+
+    The page is one file, which needs neither network nor scripts. What does not apply to the model
+    is on the page with the reason. More in docs/card.md.
+    """
+    logging.disable(logging.INFO)  # fairseq's
+    from highrank_plugins.experiments.card.gather import make_card
+    from highrank_plugins.experiments.card.render import plain, render
+    from highrank_plugins.experiments.record import write_json, write_text
+
+    with user_errors():
+        made = make_card(checkpoint, data, split, tokens, shlex.join(["highrank", *sys.argv[1:]]))
+        write_text(output, render(made))
+        if json is not None:
+            write_json(json, plain(made))
+    typer.echo(output)

@@ -1,0 +1,40 @@
+"""`highrank export` and `highrank import`: a model as a folder without pickle, and back."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from highrank_plugins.cli.user_error import user_errors
+
+
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="Of fairseq-train or `highrank average`.")],
+    output: Annotated[Path, typer.Option(help="The new folder.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Where the dictionaries are (default: where the training had them)."),
+    ] = None,
+    licence: Annotated[str, typer.Option("--license", help="For the model's card.")] = "unknown",
+) -> None:
+    """Write a model as safetensors with configuration, dictionaries and a card."""
+    from highrank_plugins.experiments.model_folder import export_model
+
+    logging.disable(logging.INFO)  # fairseq's
+    with user_errors():
+        export_model(checkpoint, output, data, licence)
+        typer.echo(f"{output}: {', '.join(sorted(path.name for path in output.iterdir()))}")
+
+
+def import_model(
+    folder: Annotated[Path, typer.Argument(help="Written by `highrank export`.")],
+    output: Annotated[Path, typer.Option(help="The checkpoint to write.")],
+) -> None:
+    """Write the checkpoint of an exported model, for fairseq."""
+    from highrank_plugins.experiments import model_folder
+
+    logging.disable(logging.INFO)  # fairseq's
+    with user_errors():
+        model_folder.import_model(folder, output)
+        typer.echo(output)

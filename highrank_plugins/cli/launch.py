@@ -1,0 +1,150 @@
+"""`highrank launch`."""
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from highrank_plugins.cli.user_error import user_errors
+
+if TYPE_CHECKING:
+    from highrank_plugins.experiments.launch.plan import Plan
+    from highrank_plugins.experiments.launch.slurm import Job
+
+
+def launch(
+    command: Annotated[list[str], typer.Argument(help="After --: fairseq-train and its options.")],
+    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
+    gpus_per_node: Annotated[
+        int | None,
+        typer.Option(min=1, help="A process for each (default: all there are, else 1 on the CPU)."),
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Per machine, on CPU cores instead of GPUs.")
+    ] = None,
+    rendezvous: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where several nodes meet.")
+    ] = None,
+    rendezvous_timeout: Annotated[
+        int, typer.Option(min=1, help="Seconds in which all processes must have met.")
+    ] = 300,
+    max_restarts: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Times to go on from the last checkpoint after a failure "
+            "(default: 3 with several nodes, else 0).",
+        ),
+    ] = None,
+    effective_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens per update of all processes: sets --update-freq."),
+    ] = None,
+    log_dir: Annotated[
+        Path | None,
+        typer.Option(help="For rank0.log, rank1.log, … (default: logs in --save-dir)."),
+    ] = None,
+    slurm: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a script for sbatch instead.")
+    ] = None,
+    submit: Annotated[bool, typer.Option("--submit", help="And give it to sbatch.")] = False,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(help="An option of sbatch, --sbatch=--time=24:00:00; may be repeated."),
+    ] = None,
+    one_gpu_each: Annotated[
+        bool,
+        typer.Option(
+            "--one-gpu-each/--all-gpus-each",
+            help="Under SLURM: what a task sees of its node's GPUs.",
+        ),
+    ] = True,
+    grace: Annotated[
+        int, typer.Option(min=1, help="Under SLURM: seconds before the time limit to save at.")
+    ] = 180,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print everything, start nothing.")
+    ] = False,
+) -> None:
+    """Train on several processes: highrank launch --gpus-per-node 8 -- fairseq-train DATA …
+
+    SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75: the same command goes on from
+    there. On several nodes give the same command to each. See docs/clusters.md.
+    """
+    from highrank_plugins.experiments.launch.plan import Plan
+    from highrank_plugins.experiments.launch.slurm import Job
+
+    with user_errors():
+        gpus, per_node = _devices(gpus_per_node, processes)
+        plan = Plan(
+            _complete(command, effective_tokens, nodes * per_node),
+            log_dir or _default_log_dir(command), nodes, per_node, gpus, rendezvous,
+            rendezvous_timeout, _restarts(max_restarts, nodes),
+        )  # fmt: skip
+        if slurm is not None:
+            job = Job(slurm.stem, one_gpu_each, grace, sbatch or ())
+            _slurm(plan, job, slurm, submit and not dry_run, dry_run)
+            return
+        if submit or sbatch:
+            raise ValueError("--submit and --sbatch need --slurm FILE")
+        raise typer.Exit(_run(plan, dry_run))
+
+
+def _devices(gpus_per_node: int | None, processes: int | None) -> tuple[bool, int]:
+    """Whether on GPUs, and how many processes per machine."""
+    if gpus_per_node is not None and processes is not None:
+        raise ValueError("--gpus-per-node and --processes (on a CPU) exclude each other")
+    if processes is not None:
+        return False, processes
+    if gpus_per_node is not None:
+        return True, gpus_per_node
+    import torch
+
+    count = torch.cuda.device_count()
+    return (True, count) if count else (False, 1)
+
+
+def _complete(command: list[str], effective_tokens: int | None, world_size: int) -> tuple[str, ...]:
+    from highrank_plugins.experiments.launch.effective_batch import with_update_freq
+
+    if effective_tokens is None:
+        return tuple(command)
+    words, line = with_update_freq(command, effective_tokens, world_size)
+    typer.echo(f"highrank: {line}", err=True)
+    return tuple(words)
+
+
+def _default_log_dir(command: list[str]) -> Path:
+    from highrank_plugins.experiments.launch.flags import option
+
+    return Path(option(command, "--save-dir") or "checkpoints") / "logs"
+
+
+def _restarts(given: int | None, nodes: int) -> int:
+    return (3 if nodes > 1 else 0) if given is None else given
+
+
+def _slurm(plan: "Plan", job: "Job", script: Path, submit: bool, dry_run: bool) -> None:
+    from highrank_plugins.experiments.launch.slurm import sbatch_script
+    from highrank_plugins.experiments.record import write_text
+
+    text = sbatch_script(plan, job)
+    if dry_run:
+        typer.echo(text, nl=False)
+        return
+    plan.log_dir.mkdir(parents=True, exist_ok=True)  # SLURM does not make it
+    write_text(script, text)
+    typer.echo(f"sbatch {script}")
+    if submit:
+        raise typer.Exit(subprocess.run(["sbatch", str(script)]).returncode)
+
+
+def _run(plan: "Plan", dry_run: bool) -> int:
+    from highrank_plugins.experiments.launch.description import describe
+    from highrank_plugins.experiments.launch.supervise import launch
+
+    if dry_run:
+        typer.echo(describe(plan))
+        return 0
+    return launch(plan, lambda line: typer.echo(f"highrank: {line}", err=True))

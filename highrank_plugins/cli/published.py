@@ -1,0 +1,26 @@
+"""`highrank published`: the papers' scores beside ours."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from highrank_plugins.cli.user_error import user_errors
+
+
+def published(
+    task: Annotated[str, typer.Argument(help="Name of a recipe: wmt14_en_de or wmt14_en_fr.")],
+    results: Annotated[
+        list[Path] | None, typer.Option(help="Written by `highrank record`; may be repeated.")
+    ] = None,
+) -> None:
+    """Print the papers' scores, and ours, each kind of BLEU in a column of its own."""
+    from highrank_plugins.experiments.published import table
+
+    with user_errors():
+        ours = {
+            str(path.parent): json.loads(path.read_text(encoding="utf-8"))["metrics"]
+            for path in results or []
+        }
+        typer.echo(table(task, ours))

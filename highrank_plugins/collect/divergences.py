@@ -1,0 +1,127 @@
+"""How far predictions lie from each other, within a model and between two."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.analysis import Estimate
+from highrank_plugins.analysis.divergence import PredictionSums, mean_kld_of_sums, row_kld
+from highrank_plugins.heads import Head
+
+from .collector import Collector
+
+NUMBERS = 2**22  # of log-probabilities that are held at a time
+
+
+@dataclass(frozen=True)
+class Divergences:
+    """KL(P_i ‖ Q_j) in nats, i and j contexts of the text; Q is P where there is one model.
+
+    sampled: mean over drawn pairs. all_pairs: over all; None if not asked for. matched: of
+    KL(P_i ‖ Q_i), two models in the same context; None with one.
+    """
+
+    contexts: int
+    sampled: Estimate | None
+    all_pairs: float | None
+    matched: Estimate | None
+
+
+def divergences(
+    collector: Collector,
+    other: Collector | None = None,
+    pairs: int | None = 10_000,
+    seed: int = 0,
+) -> Divergences | None:
+    """The mean divergence of predictions along a text, see `sampled_kld`.
+
+    Args:
+        other: Q's, of the same text and classes.
+        pairs: that are drawn, with replacement; None: the mean over all N² pairs, exactly.
+        seed: of the draws.
+    Returns:
+        None in processes other than the first.
+    Raises:
+        ValueError: other words, another text, fewer than two pairs. FloatingPointError: NaN.
+    """
+    if pairs is not None and pairs < 2:
+        raise ValueError(f"--pairs {pairs}: a standard error needs at least 2")
+    if pairs is None:
+        return _all_pairs(collector, other)
+    own = _features(collector)
+    its = None if other is None else _features(other)
+    if own is None:
+        return None
+    if other is None or its is None:
+        sampled = _sampled(collector.head, own[0], collector.head, own[0], pairs, seed)
+        return Divergences(len(own[0]), sampled, None, None)
+    _check_same(collector, other, own[1], its[1])
+    sampled = _sampled(collector.head, own[0], other.head, its[0], pairs, seed)
+    every = torch.arange(len(own[0]))
+    matched = _mean_of(collector.head, own[0], every, other.head, its[0], every)
+    return Divergences(len(own[0]), sampled, None, matched)
+
+
+def _all_pairs(collector: Collector, other: Collector | None) -> Divergences | None:
+    own = _sums(collector)
+    its = own if other is None else _sums(other)
+    if own is None or its is None:
+        return None
+    if other is not None and collector.dictionary != other.dictionary:
+        raise ValueError(_OTHER_WORDS)
+    return Divergences(own.rows, None, mean_kld_of_sums(own, its), None)
+
+
+def _sums(collector: Collector) -> PredictionSums | None:
+    part = PredictionSums.of(block.log_probs for block in collector.blocks("predict"))
+    parts = collector.processes.gather(part)
+    return None if parts is None else sum(parts[1:], parts[0])
+
+
+def _features(collector: Collector) -> tuple[Tensor, Tensor] | None:
+    """What the layer reads at every token [N, F], and the words [N]: small beside log P."""
+    blocks = [(block.features, block.target) for block in collector.blocks("predict")]
+    own = [torch.cat(of) for of in zip(*blocks, strict=True)]
+    parts = collector.processes.gather(own)
+    if parts is None:
+        return None
+    device = own[0].device
+    features, target = (torch.cat([p.to(device) for p in of]) for of in zip(*parts, strict=True))
+    return features, target
+
+
+_OTHER_WORDS = "the two checkpoints have other dictionaries: their classes are not the same words"
+
+
+def _check_same(p: Collector, q: Collector, words: Tensor, other_words: Tensor) -> None:
+    if p.dictionary != q.dictionary:
+        raise ValueError(_OTHER_WORDS)
+    if not torch.equal(words.cpu(), other_words.cpu()):
+        raise ValueError(
+            "the two checkpoints read other contexts of the split (their --tokens-per-sample or "
+            "--sample-break-mode differ, or their kind): they cannot be matched"
+        )
+
+
+def _sampled(p: Head, x: Tensor, q: Head, y: Tensor, pairs: int, seed: int) -> Estimate:
+    """The pairs are those of `sampled_kld`."""
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randint(len(x), (pairs,), generator=generator)
+    second = torch.randint(len(y), (pairs,), generator=generator)
+    return _mean_of(p, x, first, q, y, second)
+
+
+@torch.no_grad()
+def _mean_of(p: Head, x: Tensor, first: Tensor, q: Head, y: Tensor, second: Tensor) -> Estimate:
+    size = max(1, NUMBERS // p.num_classes)
+    values = torch.cat(
+        [
+            row_kld(p.log_probs(x[i.to(x.device)]), q.log_probs(y[j.to(y.device)]))
+            for i, j in zip(first.split(size), second.split(size), strict=True)
+        ]
+    )
+    if values.isnan().any():
+        raise FloatingPointError("log-probabilities are NaN: the checkpoint has diverged")
+    return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))), len(values))

@@ -1,0 +1,1 @@
+"""Parallel corpora as they are published: unpacked, cleaned and counted, split into pieces."""

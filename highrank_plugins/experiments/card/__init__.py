@@ -1,0 +1,1 @@
+"""The head card: one page with all that the measures tell about a checkpoint."""

@@ -1,0 +1,110 @@
+"""One process of a training: `python -m …launch.rank --world-size N … -- fairseq-train …`.
+
+torchrun or srun starts it, and tells by the environment which one it is. It becomes fairseq-train
+with all options that follow from that.
+"""
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from highrank_plugins import _stop_request
+from highrank_plugins._processes import end_with_parent
+from highrank_plugins.experiments.launch.flags import Place, check_command, distributed_flags
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Train as the process that the environment says."""
+    end_with_parent()
+    for number in _stop_request.SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # for `tee`, which would lose the end of the log
+    options, command = _parse(sys.argv[1:] if words is None else words)
+    place = find_place(os.environ, options.init_method)
+    write_to_log(Path(options.log_dir), place.rank)
+    _stop_request.listen()
+    check_command(command)
+    check_world_size(place, options.world_size)
+    flags = distributed_flags(place, None if options.cpu else _visible_gpus(), command)
+    line = [*command, *(word for flag in flags for word in flag)]
+    print(f"+ {shlex.join(line)}", flush=True)
+    train(line)
+
+
+def train(line: list[str]) -> None:
+    """Run fairseq-train with our models and workarounds, whatever --user-dir it has."""
+    from fairseq_cli.train import cli_main
+
+    import highrank_plugins
+
+    highrank_plugins.register()
+    sys.argv = line
+    cli_main()
+
+
+def find_place(environment: Mapping[str, str], address: str) -> Place:
+    """Which process this is.
+
+    Raises:
+        ValueError: neither torchrun nor srun has started it.
+    """
+    if "TORCHELASTIC_RUN_ID" in environment:  # torchrun may itself run under srun
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    elif "SLURM_PROCID" in environment:
+        names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+    else:
+        raise ValueError("neither torchrun nor srun has started this: use `highrank launch`")
+    rank, world_size, local_rank = (int(environment[name]) for name in names)
+    return Place(rank, world_size, local_rank, address)
+
+
+def check_world_size(place: Place, expected: int) -> None:
+    """Whether as many processes were started as the launcher planned.
+
+    Raises:
+        ValueError: more or fewer.
+    """
+    if place.world_size != expected:
+        raise ValueError(
+            f"rank {place.rank}: {place.world_size} processes were started, {expected} were "
+            "planned: --nodes × --gpus-per-node must be what the job gets"
+        )
+
+
+def write_to_log(folder: Path, rank: int) -> None:
+    """Append what this process prints to `rank<N>.log`; show that of rank 0 as well."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"rank{rank}.log"
+    if rank == 0:
+        tee = subprocess.Popen(["tee", "--append", "--", str(path)], stdin=subprocess.PIPE)
+        assert tee.stdin is not None
+        to = tee.stdin.fileno()
+    else:
+        to = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for output in (1, 2):
+        os.dup2(to, output)
+    os.close(to)
+
+
+def _visible_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(prog="rank", allow_abbrev=False)
+    parser.add_argument("--world-size", type=int, required=True)
+    parser.add_argument("--log-dir", required=True)
+    parser.add_argument("--init-method", default="env://")
+    parser.add_argument("--cpu", action="store_true")
+    at = list(words).index("--")
+    return parser.parse_args(words[:at]), list(words[at + 1 :])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The batch script by which SLURM starts a training, a task of srun for each process."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from highrank_plugins._stop_request import REQUEUE
+from highrank_plugins.experiments.launch.plan import PORT, Plan
+from highrank_plugins.experiments.launch.torchrun import environment, rank_words
+
+_SCRIPT = """\
+#!/usr/bin/env bash
+# Written by `highrank launch --slurm`; submit it from the folder where it was written.
+{directives}
+set -uo pipefail
+
+# the batch shell must outlive what it waits for
+trap : TERM USR1
+{exports}
+host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+port={port}
+restart=${{SLURM_RESTART_COUNT:-0}}
+echo "job $SLURM_JOB_ID, restart $restart: {world_size} processes meet at $host:$port"
+
+{srun}
+code=$?
+if ((code == {requeue})); then
+    echo "a checkpoint is written, the job is queued again"
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What SLURM is asked for besides nodes and GPUs.
+
+    Attributes:
+        one_gpu_each: every task sees its own GPU only; else all of its node's.
+        grace: seconds before the time limit at which a checkpoint is written.
+        directives: further options of sbatch, such as `--partition=gpu`.
+    """
+
+    name: str = "highrank"
+    one_gpu_each: bool = True
+    grace: int = 180
+    directives: Sequence[str] = ()
+
+
+def sbatch_script(plan: Plan, job: Job) -> str:
+    """The text of the script. srun passes signals to every task; the exit code 75 requeues."""
+    gpus = _gpu_options(plan, job)
+    options = [
+        f"--job-name={job.name}",
+        f"--nodes={plan.nodes}",
+        f"--ntasks-per-node={plan.per_node}",
+        *gpus,
+        f"--output={plan.log_dir}/slurm-%j.log",
+        "--open-mode=append",
+        "--requeue",
+        f"--signal=USR1@{job.grace}",
+        *job.directives,
+    ]
+    module, *words = rank_words(plan)
+    rank = [sys.executable, "-m", module, "--init-method", "tcp://$host:$port", *words]
+    rows = [["srun", "--kill-on-bad-exit=1", *_bindings(plan, job), *gpus], *_rows(rank)]
+    return _SCRIPT.format(
+        directives="\n".join(f"#SBATCH {option}" for option in options),
+        exports="\n".join(_exports(plan)),
+        port=_port(plan),
+        world_size=plan.world_size,
+        requeue=REQUEUE,
+        srun=" \\\n    ".join(" ".join(map(_quote, row)) for row in rows),
+    )
+
+
+def _gpu_options(plan: Plan, job: Job) -> list[str]:
+    if not plan.gpus:
+        return []
+    return ["--gpus-per-task=1"] if job.one_gpu_each else [f"--gpus-per-node={plan.per_node}"]
+
+
+def _bindings(plan: Plan, job: Job) -> list[str]:
+    return ["--gpu-bind=none"] if plan.gpus and not job.one_gpu_each else []
+
+
+def _exports(plan: Plan) -> list[str]:
+    variables = environment(plan)
+    # cores are those of the job, not of the machine where the script is written
+    del variables["OMP_NUM_THREADS"]
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    return [*lines, 'export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"']
+
+
+def _port(plan: Plan) -> str:
+    if plan.rendezvous:
+        return plan.rendezvous.rpartition(":")[2]
+    # two jobs on one node get two ports
+    return f"$(({PORT} + SLURM_JOB_ID % 20000))"
+
+
+def _rows(words: list[str]) -> list[list[str]]:
+    """An option with its values per row."""
+    rows: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("--"):
+            rows.append([])
+        rows[-1].append(word)
+    return rows
+
+
+def _quote(word: str) -> str:
+    return f'"{word}"' if word.startswith("tcp://$") else shlex.quote(word)

@@ -1,0 +1,149 @@
+"""A model as a folder that can be published: weights without pickle, configuration, dictionaries.
+
+`model.safetensors` holds each tensor once; its metadata name those that are tied. `config.json`
+holds the rest of the checkpoint as far as a model needs it, `README.md` is the model's card.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from highrank_plugins.experiments.averaging import first_names, load_without_weights
+from highrank_plugins.experiments.checkpoint_file import mapped_model
+from highrank_plugins.experiments.model_card import model_card
+from highrank_plugins.experiments.record import versions, write_json, write_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+FORMAT = 1
+_HISTORY = ("criterion_name", "optimizer_name", "num_updates")
+
+
+def export_model(checkpoint: Path, folder: Path, data: Path | None, licence: str) -> None:
+    """Write a checkpoint's model into a new folder, all or nothing.
+
+    Absolute paths in the configuration are cut to their last name: they say where somebody works.
+
+    Args:
+        data: where the dictionaries are, `dict.*.txt`; None: where the training had them.
+        licence: for the card.
+    Raises:
+        ValueError: the checkpoint is refused, or there are no dictionaries.
+        FileExistsError: the folder exists.
+    """
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists: give another --output, or remove it")
+    state = load_without_weights(checkpoint)
+    model = mapped_model(checkpoint)
+    dictionaries = _dictionaries(data or Path(str(state["cfg"]["task"]["data"]).split(":")[0]))
+    config = _config(state, checkpoint)
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    parameters = _save_weights(model, part / WEIGHTS)
+    for path in dictionaries:
+        shutil.copyfile(path, part / path.name)
+    write_json(part / CONFIG, config)
+    write_text(part / CARD, model_card(folder.name, config, parameters, dictionaries, licence))
+    part.rename(folder)
+
+
+def import_model(folder: Path, output: Path) -> None:
+    """Write the checkpoint that a folder of `export_model` holds, for inference and warm starts.
+
+    Raises:
+        ValueError: the folder is incomplete or was written by a later version; names the file.
+    """
+    import highrank_plugins
+
+    highrank_plugins.register()
+    from fairseq.checkpoint_utils import torch_persistent_save
+
+    config = _read_config(folder / CONFIG)
+    state = {
+        "args": None,
+        "cfg": config["fairseq"],
+        "model": _load_weights(folder / WEIGHTS),
+        "criterion": None,
+        "optimizer_history": [{**config["training"], "lr_scheduler_state": {}}],
+        "task_state": config["task_state"],
+        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": config["valid_loss"]},
+    }
+    torch_persistent_save(state, str(output))
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.torch
+    except ModuleNotFoundError:
+        raise ValueError(
+            "safetensors is not installed; run: pip install 'highrank_plugins[export]'"
+        ) from None
+    return safetensors
+
+
+def _save_weights(model: "dict[str, Tensor]", path: Path) -> int:
+    """Returns the number of parameters."""
+    first = first_names(model)
+    tied = {name: other for name, other in first.items() if name != other}
+    # a part of another tensor's memory is a tensor of its own here
+    tensors = {name: model[name].contiguous().clone() for name in model if name not in tied}
+    metadata = {"format": "pt", "tied": json.dumps(tied)}
+    _safetensors().torch.save_file(tensors, path, metadata)
+    return sum(value.numel() for value in tensors.values() if value.is_floating_point())
+
+
+def _load_weights(path: Path) -> "dict[str, Tensor]":
+    library = _safetensors()
+    try:
+        with library.safe_open(path, framework="pt") as file:
+            tied = json.loads((file.metadata() or {}).get("tied", "{}"))
+            model = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return model | {name: model[other] for name, other in tied.items()}
+    except (library.SafetensorError, json.JSONDecodeError, KeyError) as error:
+        raise ValueError(f"{path} is damaged ({error}): copy it again") from None
+
+
+def _dictionaries(folder: Path) -> list[Path]:
+    found = sorted(folder.glob("dict.*txt"))
+    if not found:
+        raise ValueError(f"{folder} has no dict.*.txt: name the binarised data with --data DIR")
+    return found
+
+
+def _config(state: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
+    history = state["optimizer_history"][-1]
+    config = {
+        "format": FORMAT,
+        "versions": versions(),
+        "training": {name: history.get(name) for name in _HISTORY},
+        "valid_loss": state["extra_state"].get("val_loss"),
+        "task_state": state.get("task_state", {}),
+        "fairseq": _without_places(state["cfg"]),
+    }
+    try:
+        return dict(json.loads(json.dumps(config)))
+    except TypeError as error:
+        raise ValueError(f"{checkpoint}: its state cannot be written as JSON ({error})") from None
+
+
+def _without_places(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_places(inner) for key, inner in value.items()}
+    if isinstance(value, str) and value.startswith("/"):
+        return Path(value).name
+    return value
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = config["format"]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not of `highrank export` ({error})") from None
+    if found != FORMAT:
+        raise ValueError(f"{path} has format {found}, this version reads {FORMAT}: update it")
+    return config

@@ -1,0 +1,109 @@
+# shellcheck shell=bash
+# The stages of a translation recipe from published archives to a score. Stages 0 to 2 are shared by
+# all runs that ask for the same text and pieces. The recipe has the files corpus.yaml and
+# corpus_small.yaml, and these options: stage, stop_stage, data, scale, corpus, conf, name, exp_dir,
+# against, set.
+# shellcheck source=../lib/translation.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/translation.sh"
+
+# wmt_recipe [FLAG…]: all stages, with further flags for highrank score.
+# shellcheck disable=SC2154
+wmt_recipe() {
+    choose_scale
+    take_paths
+    open_translation
+    score_flags+=("$@")
+    if [[ -n $against ]]; then
+        score_flags+=(--against "$against")
+        score_inputs+=("$against")
+    fi
+    share_preparation
+    prepare
+    model_stages
+}
+
+# shellcheck disable=SC2154
+choose_scale() {
+    case $scale in
+        full) corpus=${corpus:-$recipe_dir/corpus.yaml} conf=${conf:-yang2019/mixtape} ;;
+        small) corpus=${corpus:-$recipe_dir/corpus_small.yaml} conf=${conf:-small/mixtape} ;;
+        *) refuse "--scale '$scale': expected full or small$(did_you_mean "$scale" full small)" ;;
+    esac
+}
+
+# take_paths: options that are paths, as seen from anywhere.
+take_paths() {
+    if [[ -n $data ]]; then
+        [[ -d $data ]] || refuse "--data $data: no such folder"
+        data=$(absolute "$data")
+    fi
+    [[ -f $corpus ]] || refuse "--corpus $corpus: no such file"
+    corpus=$(absolute "$corpus")
+    if [[ -n $against ]]; then
+        [[ -f $against ]] || refuse "--against $against: no such file"
+        against=$(absolute "$against")
+    fi
+    exp_dir=$(absolute "${exp_dir:-$repository/exp}")
+}
+
+# share_preparation: sets $prepared, whose name stands for all that the data depends on.
+share_preparation() {
+    local key
+    key=$(digest "$data $(setting clean) $(setting data)" "$corpus")
+    prepared=$exp_dir/${recipe_dir##*/}/prepared-${key:0:8}
+    prepared=${prepared#"$repository/"}
+}
+
+# prepare: stages 0 to 2, by one process at a time; others wait.
+prepare() {
+    local run_dir=$prepared
+    in_range 0 || in_range 1 || in_range 2 || return 0
+    mkdir -p -- "$run_dir/log"
+    log "text and binarised data: $run_dir"
+    exec 8>>"$run_dir/.lock"
+    flock --nonblock 8 || { log "waiting for another run that prepares them" && flock 8; }
+    find_corpus
+    run_stage 1 text "clean the text" clean_text "$(setting clean)" "$texts" "$corpus"
+    data_stages
+    exec 8>&-
+}
+
+# find_corpus: stage 0. $texts is --data if there are no archives in it, or else what the archives
+# hold.
+find_corpus() {
+    local archives=${data:-$exp_dir/${recipe_dir##*/}/download}
+    if [[ -n $data ]] && ! compgen -G "$data/*.t[ag][rz]" >/dev/null; then
+        texts=$data
+        if in_range 0; then log "stage 0 corpus: it lies in $data"; fi
+        return
+    fi
+    texts=$run_dir/corpus/files
+    run_stage 0 corpus "fetch, check and unpack the corpus" fetch_texts "$archives" "$corpus"
+}
+
+fetch_texts() {
+    local flags=() have=0 gigabytes
+    gigabytes=$(sed -n 's/^gigabytes: *\([0-9]*\).*/\1/p' "$corpus")
+    if [[ -e $archives ]]; then have=$(bytes_of "$archives"); fi
+    need_space "$((${gigabytes:-0} * 1000000000 - have))"
+    if [[ -n $data ]]; then flags=(--offline --ledger "$run_dir/checksums.txt"); fi
+    run highrank fetch-corpus "$corpus" "$archives" ${flags[@]+"${flags[@]}"} ||
+        refuse "or get the archives in another way, and name their folder with --data DIR"
+    run highrank unpack-texts "$corpus" "$archives" "$out/files"
+}
+
+clean_text() {
+    # a third of what is packed may be .gz still
+    need_space "$(($(bytes_of "$texts") * 2))"
+    run_block "$run_dir/log/clean.sh" clean "$corpus" "$texts" "$out" \
+        --languages "$source_language,$target_language"
+}
+
+# show_results: of translation_stages, after the published numbers.
+show_results() {
+    log "stage 7 summary: everything is in $run_dir/results.json; papers' scores are of newstest2014"
+    highrank published "${recipe_dir##*/}" --results "$run_dir/results.json"
+    highrank summary "$run_dir/results.json" \
+        "$prepared/text/test.$source_language" "$prepared/text/test.$target_language" \
+        "$run_dir/score/test.$target_language"
+}

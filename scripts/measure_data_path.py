@@ -1,0 +1,127 @@
+"""What scripts/measure_data_path.sh runs: the same text through our commands and fairseq's."""
+
+import filecmp
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from highrank_plugins.experiments.pieces import learn_pieces
+
+LANGUAGES = ("en", "de")
+CORPUS = "texts: {train: [[t.en, t.de]], valid: [[v.en, v.de]], test: [[v.en, v.de]]}\n"
+# a line at a time, as fairseq's scripts/spm_encode.py goes through text
+STOCK_ENCODER = """
+import sys
+import sentencepiece
+processor = sentencepiece.SentencePieceProcessor(model_file=sys.argv[1])
+for line in sys.stdin:
+    print(" ".join(processor.encode(line.rstrip("\\n"), out_type=str)))
+"""
+
+
+def sentences(count: int, seed: int) -> Iterator[str]:
+    """Words of 50,000 by Zipf's law, some 25 in a sentence."""
+    draw = random.Random(seed)
+    words = ["".join(draw.choices("enirtsadhulcgm", k=draw.randint(2, 10))) for _ in range(50_000)]
+    for _ in range(count):
+        length = max(1, int(draw.gauss(25, 10)))
+        places = (int(50_000 ** draw.random()) - 1 for _ in range(length))
+        yield " ".join(words[place] for place in places)
+
+
+def generate(folder: Path, pairs: int) -> None:
+    """Raw text, and the model of pieces, which takes no part in the comparison."""
+    for seed, language in enumerate(LANGUAGES):
+        for name, count in (("t", pairs), ("v", 1000)):
+            with (folder / f"{name}.{language}").open("w") as file:
+                file.writelines(f"{line}\n" for line in sentences(count, seed))
+    (folder / "corpus.yaml").write_text(CORPUS)
+    learn_pieces(
+        [folder / "t.en", folder / "t.de"], folder / "pieces", vocab_size=32_000, sample=100_000
+    )
+
+
+def timed(name: str, pairs: int, command: list[str]) -> float:
+    """Run a command and print its line; returns its seconds."""
+    start = time.perf_counter()
+    child = os.posix_spawnp(command[0], command, os.environ)
+    _, status, usage = os.wait4(child, 0)
+    seconds = time.perf_counter() - start
+    if status != 0:
+        raise SystemExit(f"{name}: {command} failed")
+    row = {
+        "name": name,
+        "seconds": round(seconds, 1),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
+        "pairs_per_second": round(pairs / seconds),
+        "max_rss_mib": round(usage.ru_maxrss / 1024),
+    }
+    print(json.dumps(row), flush=True)
+    return seconds
+
+
+def ours(folder: Path, pairs: int, processes: str) -> float:
+    """Clean, encode with the given model, binarise."""
+    for name in ("text", "pieces.ours", "bin.ours"):
+        (folder / name).mkdir()
+    both = ["--languages", "en,de"]
+    clean = ["highrank", "clean-texts", str(folder / "corpus.yaml"), str(folder)]
+    encode = [sys.executable, "-c", OUR_ENCODER, str(folder), processes]
+    binarise = ["highrank", "binarise", str(folder / "pieces.ours"), str(folder / "bin.ours")]
+    return (
+        timed("ours: clean", pairs, [*clean, str(folder / "text"), *both])
+        + timed("ours: encode", pairs, encode)
+        + timed("ours: binarise", pairs, [*binarise, *both, "--processes", processes])
+    )
+
+
+# `highrank pieces` after it has learnt the model
+OUR_ENCODER = """
+import sys
+from pathlib import Path
+from highrank_plugins.experiments.pieces import encoder, write_pieces
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    encode = encoder(folder / "pieces.model")
+    for name in ("train.en", "train.de", "valid.en", "valid.de", "test.en", "test.de"):
+        output = folder / "pieces.ours" / name
+        write_pieces(encode, folder / "text" / name, output, int(sys.argv[2]))
+"""
+
+
+def stock(folder: Path, pairs: int, processes: str) -> float:
+    """Both sides at once, a process each, then fairseq-preprocess."""
+    (folder / "pieces.stock").mkdir()
+    encode = 'for file in train.en train.de; do "$0" -c "$1" "$2/pieces.model"'
+    encode += ' <"$2/text/$file" >"$2/pieces.stock/$file" & done; wait'
+    words = ["bash", "-c", encode, sys.executable, STOCK_ENCODER, str(folder)]
+    seconds = timed("stock: encode", pairs, words)
+    options = f"--source-lang en --target-lang de --joined-dictionary --workers {processes}"
+    train, output = str(folder / "pieces.stock" / "train"), str(folder / "bin.stock")
+    command = ["fairseq-preprocess", *options.split(), "--trainpref", train, "--destdir", output]
+    return seconds + timed("stock: preprocess", pairs, command)
+
+
+def main() -> None:
+    folder, pairs, processes = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    generate(folder, pairs)
+    mine, theirs = ours(folder, pairs, processes), stock(folder, pairs, processes)
+    for name in ("train.en-de.en.bin", "train.en-de.de.idx", "dict.en.txt"):
+        if not filecmp.cmp(folder / "bin.ours" / name, folder / "bin.stock" / name, shallow=False):
+            raise SystemExit(f"{name} differs")
+    row = {
+        "pairs": pairs,
+        "processes": int(processes),
+        "ours_pairs_per_second": round(pairs / mine),
+        "stock_pairs_per_second": round(pairs / theirs),
+        "ratio": round(theirs / mine, 2),
+    }
+    print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()

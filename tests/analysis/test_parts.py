@@ -1,0 +1,45 @@
+"""What several processes find of their rows is together what one finds of all."""
+
+import pytest
+import torch
+
+from highrank_plugins.analysis import mean_pairwise_kld, pairwise_kld, spectrum
+from highrank_plugins.analysis.divergence import PredictionSums, mean_kld_of_sums
+from highrank_plugins.analysis.singular import spectrum_part, whole_spectrum
+
+CUTS = [[83], [40, 43], [1, 50, 32]]
+
+
+def log_probs(rows=83, classes=20, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, classes, generator=generator, dtype=torch.float64).log_softmax(-1)
+
+
+@pytest.mark.parametrize("sizes", CUTS)
+@pytest.mark.parametrize("method", ["tsqr", "gram"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_spectrum_of_parts(sizes, method, dtype):
+    x = log_probs().to(dtype)
+    want = spectrum([x], dtype, method)
+    found = whole_spectrum([spectrum_part([part], dtype, method) for part in x.split(sizes)])
+    assert (found.shape, found.method, found.matrix_dtype) == (want.shape, method, dtype)
+    torch.testing.assert_close(found.values, want.values, rtol=1e-5, atol=0)
+    assert found.smallest_reliable == pytest.approx(want.smallest_reliable)
+
+
+def test_one_row_in_all_is_refused():
+    with pytest.raises(ValueError, match="one row has rank 1"):
+        whole_spectrum([spectrum_part([log_probs(1)])])
+
+
+@pytest.mark.parametrize("sizes", CUTS)
+def test_the_mean_divergence_of_parts(sizes):
+    p, q = log_probs(), log_probs(31, seed=2)
+    parts = [PredictionSums.of([part]) for part in p.split(sizes)]
+    whole = sum(parts[1:], parts[0])
+    assert whole.rows == 83
+    assert mean_kld_of_sums(whole, whole) == pytest.approx(mean_pairwise_kld([p]))
+    other = PredictionSums.of([q])
+    assert mean_kld_of_sums(whole, other) == pytest.approx(pairwise_kld(p, q).mean().item())
+    with pytest.raises(ValueError, match="P has 20 classes, Q 5"):
+        mean_kld_of_sums(whole, PredictionSums.of([log_probs(3, 5)]))

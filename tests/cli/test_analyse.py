@@ -1,0 +1,217 @@
+"""`highrank analyse …` along a text: numbers of `highrank_plugins.analysis`, plots, refusals."""
+
+import json
+import logging
+import math
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from highrank_plugins.analysis import (
+    effective_rank,
+    gradient_retention,
+    mean_entropy,
+    mean_pairwise_kld,
+    pairwise_kld,
+    prior_use,
+    sampled_kld,
+    spectrum,
+    top_k_share,
+)
+from highrank_plugins.analysis.head_gradient import logit_gradient
+from highrank_plugins.cli import build_app
+from highrank_plugins.collect.collector import Collector
+from tests.collect.checkpoints import FEW_KNOTS, write_checkpoint
+from tests.models import small
+from tests.tasks.built import build
+
+SIZE = ["--tokens", 60, "--segment", 25]
+
+
+@pytest.fixture(autouse=True)
+def _logging():
+    yield
+    logging.disable(logging.NOTSET)  # the commands switch fairseq's off
+
+
+@pytest.fixture(scope="module")
+def stock(mt_data, tmp_path_factory):
+    """fairseq's own Transformer, and its data."""
+    built = small.build(mt_data, "transformer", "--criterion", "cross_entropy")
+    return write_checkpoint(tmp_path_factory.mktemp("stock") / "a.pt", built), mt_data
+
+
+@pytest.fixture(scope="module")
+def mos(stream_data, tmp_path_factory):
+    built = build(stream_data, "--head-components", 2, arch="awd_lstm_lm_mos")
+    return write_checkpoint(tmp_path_factory.mktemp("mos") / "a.pt", built), stream_data
+
+
+@pytest.fixture(params=["stock", "mos"])
+def either(request):
+    return request.getfixturevalue(request.param)
+
+
+def invoke(*words):
+    words = ["analyse", *map(str, words)]
+    return CliRunner().invoke(build_app(words), words)
+
+
+def analyse(folder, command, *words):
+    """What a command wrote; and that it drew."""
+    output, plot = folder / "out.json", folder / "plot.png"
+    done = invoke(command, *words, "--output", output, "--plot", plot)
+    assert done.exit_code == 0, done.output
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    found = json.loads(output.read_text())
+    assert {"command", "versions", "git", "hardware"} <= found.keys()
+    return found
+
+
+def whole(checkpoint, data, **options):
+    """log P, features and words of all tokens at once, and the head."""
+    collector = Collector(checkpoint, str(data), "test", **({"tokens": 60} | options))
+    parts = [(b.log_probs, b.features, b.target) for b in collector.blocks()]
+    return *(torch.cat(of) for of in zip(*parts, strict=True)), collector.head
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_spectrum(dtype, either, tmp_path):
+    found = analyse(tmp_path, "spectrum", *either, *SIZE, "--dtype", dtype)
+    log_probs, *_, head = whole(*either, dtype=dtype)
+    want = spectrum([log_probs], getattr(torch, dtype))
+    assert [found["contexts"], found["words"]] == list(want.shape)
+    assert found["press_rank"] == want.press_rank()
+    assert found["effective_rank"]["0.001"] == effective_rank(want.values, 1e-3)
+    values = torch.tensor(found["singular_values"], dtype=torch.float64)
+    noise = 3 * want.smallest_reliable  # batches of other sizes round otherwise
+    torch.testing.assert_close(values, want.values, rtol=0, atol=noise)
+    assert noise < (1e-4 if dtype == "float32" else 1e-12) * want.values[0]
+    possible = 1 - log_probs[:, [0, 1]].double().exp().sum(1)
+    assert found["impossible_nats"] == pytest.approx(-possible.log().mean().item(), rel=1e-5)
+    if type(head).__name__ == "Softmax":
+        assert found["press_rank"] <= head.feature_dim + 2
+
+
+def test_spectrum_prints_what_is_short(mos):
+    done = invoke("spectrum", *mos, *SIZE)
+    assert json.loads(done.stdout)["contexts"] == 60
+    assert "singular_values" not in done.stdout
+
+
+def test_kld(either, tmp_path):
+    log_probs, *_ = whole(*either)
+    drawn = analyse(tmp_path, "kld", *either, *SIZE, "--pairs", 40, "--seed", 3)
+    want = sampled_kld(log_probs, pairs=40, seed=3)
+    assert drawn["sampled"] == pytest.approx(want._asdict(), rel=1e-4)
+    every = analyse(tmp_path, "kld", *either, *SIZE, "--pairs", "all")
+    assert every["all_pairs"] == pytest.approx(mean_pairwise_kld([log_probs]), rel=1e-4)
+
+
+def test_kld_of_two_checkpoints(stream_data, mos, tmp_path):
+    other = write_checkpoint(tmp_path / "b.pt", build(stream_data))
+    p, *_ = whole(*mos)
+    q, *_ = whole(other, stream_data)
+    matrix = pairwise_kld(p, q)
+    every = analyse(tmp_path, "kld", *mos, *SIZE, "--other", other, "--pairs", "all")
+    assert every["all_pairs"] == pytest.approx(matrix.mean().item(), rel=1e-4)
+    drawn = analyse(tmp_path, "kld", *mos, *SIZE, "--other", other, "--pairs", 30)
+    assert drawn["matched"]["mean"] == pytest.approx(matrix.diag().mean().item(), rel=1e-4)
+    assert drawn["sampled"] == pytest.approx(sampled_kld(p, q, 30)._asdict(), rel=1e-4)
+
+
+def test_predictions(either, tmp_path):
+    words = ["--top", "1,3", "--bands", "5,50"]
+    found = analyse(tmp_path, "predictions", *either, *SIZE, *words)
+    log_probs, _, target, _ = whole(*either)
+    nll = -log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
+    assert found["nll"] == pytest.approx(nll.mean().item(), rel=1e-5)
+    assert found["perplexity"] == pytest.approx(nll.mean().exp().item(), rel=1e-4)
+    assert found["entropy"] == pytest.approx(mean_entropy(log_probs), rel=1e-5)
+    assert found["top_k_share"]["3"] == top_k_share(log_probs, target, 3)
+    bands = [*found["bands"], found["uncounted"]]
+    assert sum(band["tokens"] for band in bands) == found["tokens"] == 60
+    nats = sum(b["tokens"] * math.log(b["perplexity"]) for b in bands if b["tokens"])
+    assert nats == pytest.approx(nll.sum().item(), rel=1e-5)
+    special = target < 4  # <s>, <pad>, </s>, <unk>
+    assert found["uncounted"]["tokens"] == special.sum()
+
+
+def test_retention(either, tmp_path):
+    found = analyse(tmp_path, "retention", *either, *SIZE)
+    _, features, target, head = whole(*either)
+    rows = logit_gradient(head, features, target).flatten(0, 1)
+    want = gradient_retention(head.weight, rows).item()
+    assert found["whole"] == pytest.approx(want, rel=1e-4)
+    assert len(found["batches"]) == len(found["first"]) > 1
+    assert found["tokens"] == 60
+
+
+def test_components_of_a_prior(mos, tmp_path):
+    found = analyse(tmp_path, "components", *mos, *SIZE)
+    _, features, _, head = whole(*mos)
+    want = prior_use(head, features)
+    assert found["prior"]["mean_prior"] == pytest.approx(want.mean_prior.tolist(), rel=1e-5)
+    assert found["prior"]["entropy"] == pytest.approx(want.entropy, rel=1e-5)
+    assert found["gates"] is None and "only a Mixtape" in found["absent"]["gates"]
+
+
+def test_components_of_gates(stream_data, tmp_path):
+    built = build(stream_data, "--head-frequent-ratio", 0.5, arch="awd_lstm_lm_mixtape")
+    path = write_checkpoint(tmp_path / "a.pt", built)
+    found = analyse(tmp_path, "components", path, stream_data, *SIZE, "--ends", 4)
+    first, second, rare = found["gates"]
+    assert (first["first"], first["last"], rare["last"]) == (0, 4, len(built.task.dictionary))
+    assert 0 < first["entropy"] < math.log(4) and 0.25 < second["largest"] <= 1
+    done = invoke("components", path, stream_data, "--ends", "1000")
+    assert done.exit_code == 2 and "ends must increase within (0, " in done.output
+
+
+def test_components_of_slopes(lm_data, tmp_path):
+    built = small.build(lm_data, "transformer_lm_plif", *FEW_KNOTS)
+    path = write_checkpoint(tmp_path / "a.pt", built)
+    found = analyse(tmp_path, "components", path, lm_data, *SIZE)
+    slopes = torch.nn.functional.softplus(built.model.head.pointwise.slope_logits.double())
+    assert found["slopes"]["mean"] == pytest.approx(slopes.mean().item(), rel=1e-4)
+    z, f = found["curve"]
+    assert z[0] == -20 and f == sorted(f)
+
+
+def test_nothing_to_draw_is_said(stock, tmp_path):
+    done = invoke("components", *stock, *SIZE, "--plot", tmp_path / "a.png")
+    assert done.exit_code == 2
+    assert "nothing to draw. only MoS and MoC have a prior; this is softmax" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["kld", "--pairs", "1"], "--pairs 1: a standard error needs at least 2"),
+        (["kld", "--pairs", "some"], "--pairs some: expected whole numbers"),
+        (["predictions", "--top", "0"], "--top 0: there are"),
+        (["predictions", "--bands", "5,5"], "bands: ends must increase"),
+        (["spectrum", "--split", "nothing"], "nothing"),
+        (["spectrum", "--plot", "a.gif"], "--plot a.gif: the name must end with .png"),
+        (["spectrum", "--dtype", "float32", "--method", "svd"], "'svd'"),
+        (["retention", "--device", "tpu"], "--device tpu: torch sees no such device"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_nonsense_is_refused(words, message, mos):
+    done = invoke(words[0], *mos, *words[1:])
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+def test_a_dictionary_that_is_missing(mos, tmp_path):
+    done = invoke("spectrum", mos[0], tmp_path)
+    assert done.exit_code == 2
+    assert "dict.txt: no such file. A checkpoint holds no words" in done.output
+
+
+def test_without_matplotlib_only_plots_are_refused(mos, monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    done = invoke("spectrum", *mos, *SIZE, "--plot", tmp_path / "a.png")
+    assert done.exit_code == 2 and "--plot needs matplotlib" in done.output
+    assert invoke("spectrum", *mos, *SIZE).exit_code == 0

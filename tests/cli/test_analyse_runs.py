@@ -1,0 +1,164 @@
+"""`highrank analyse …` without a text: significance, the grid of GSS, synthetic experiments."""
+
+import json
+
+import pytest
+
+from highrank_plugins.analysis import holm, pearson, student_t, welch_t
+from tests.cli.test_analyse import analyse, invoke, whole
+from tests.collect.checkpoints import write_checkpoint
+from tests.models import small
+
+LINES = "the cat sees the red house\na dog eats the big tree\nsmall cats like the house in red\n"
+
+
+def write_record(path, rank, perplexity, c=None, k=None):
+    train = {} if c is None else {"head_gss_c": c, "head_gss_k": k}
+    metrics = {"test_rank": rank, "test_perplexity": perplexity}
+    path.write_text(json.dumps({"metrics": metrics, "config": {"train": train}}))
+    return path
+
+
+def test_ttest_gives_published_p_values(tmp_path):
+    systems = ["Softmax=57.08:.10:10", "PLIF=56.81:.11:10", "MoS=54.88:.26:10"]
+    found = analyse(tmp_path, "ttest", *systems)
+    plif, mos = found["systems"]
+    assert plif["p_value"] == pytest.approx(2.19e-5, rel=0.2)
+    assert mos["p_value"] == pytest.approx(2.02e-15, rel=0.2)
+    assert [plif["holm"], mos["holm"]] == holm([plif["p_value"], mos["p_value"]])
+
+
+def test_ttest_of_runs_and_records(tmp_path):
+    a, b = [3.0, 4.0, 5.5], [6.0, 7.0, 9.0]
+    records = [write_record(tmp_path / f"{n}.json", 1, value) for n, value in enumerate(b)]
+    names = ",".join(map(str, records))
+    words = ["a=3,4,5.5", f"b={names}", "--metric", "test_perplexity"]
+    for test, function in (("student", student_t), ("welch", welch_t)):
+        (found,) = analyse(tmp_path, "ttest", *words, "--test", test)["systems"]
+        assert found["p_value"] == pytest.approx(function(b, a).p_value)
+        assert found["statistic"] > 0 and found["runs"] == 3
+    assert "--metric must say" in invoke("ttest", *words[:2]).output
+    done = invoke("ttest", *words[:3], "test_perplexty")
+    assert done.exit_code == 2 and "did you mean 'test_perplexity'" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a=1,2"], "needs a baseline and a system"),
+        (["a=1,2", "b"], "b: expected NAME="),
+        (["a=1,2", "b=1,x"], "b=1,x: 1,x are no numbers"),
+        (["a=1,2", "b=3"], "b against a: a t-test needs at least two runs"),
+        (["a=1,2", "b=none.json", "--metric", "x"], "none.json: no such file"),
+    ],
+)
+def test_ttest_refuses(words, message):
+    done = invoke("ttest", *words)
+    assert done.exit_code == 2 and message in done.output
+
+
+def test_correlation(tmp_path):
+    values = [(10, 60.0), (200, 58.0), (3000, 57.9), (90, 61.0)]
+    records = [write_record(tmp_path / f"{n}.json", *pair) for n, pair in enumerate(values)]
+    found = analyse(tmp_path, "correlation", *records)
+    want = pearson(*zip(*values, strict=True))
+    assert (found["r"], found["p_value"]) == pytest.approx((want.r, want.p_value))
+    (tmp_path / "list.json").write_text("[]")
+    done = invoke("correlation", tmp_path / "list.json")
+    assert done.exit_code == 2 and "list.json: no record of a run" in done.output
+
+
+@pytest.mark.parametrize("test", ["bootstrap", "randomisation"])
+def test_bleu(test, tmp_path):
+    texts = {"reference": LINES, "good": LINES.replace("big", "tall"), "bad": "no idea\n" * 3}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text)
+    systems = [tmp_path / "bad.txt", tmp_path / "good.txt"]
+    words = ["--reference", tmp_path / "reference.txt", "--test", test, "--samples", 50]
+    baseline, other = analyse(tmp_path, "bleu", *systems, *words)["scores"]
+    assert baseline["p_value"] is None and baseline["score"] < 5 < 70 < other["score"]
+    assert 0 < other["p_value"] <= 1
+    assert invoke("bleu", systems[0], *words).exit_code == 2
+    assert "given twice" in invoke("bleu", systems[0], systems[0], *words).output
+
+
+def test_gss_grid_of_records(tmp_path):
+    cells = [(-1, 2, 30, 60), (-1, 3, 50, 58), (0, 2, 40, 59.5), (0, 3, 70, 57)]
+    records = [
+        write_record(tmp_path / f"{n}.json", rank, perplexity, c, k)
+        for n, (c, k, rank, perplexity) in enumerate(cells)
+    ]
+    found = analyse(tmp_path, "gss-grid", *records)
+    assert found["mode"] == "a model trained for each point"
+    assert found["points"][1] == {"c": -1, "k": 3, "rank": 50, "perplexity": 58}
+    assert found["correlation"]["r"] < -0.9
+    write_record(tmp_path / "other.json", 3, 3)
+    done = invoke("gss-grid", *records, tmp_path / "other.json")
+    assert done.exit_code == 2 and "other.json: its configuration has no train.head_gss_c" in (
+        done.output
+    )
+
+
+def test_gss_grid_of_one_checkpoint(lm_data, tmp_path):
+    path = write_checkpoint(tmp_path / "a.pt", small.build(lm_data, "transformer_lm_softmax"))
+    words = ["--checkpoint", path, "--data", lm_data, "--tokens", 60, "--c", "0,-1", "--k", "1,2"]
+    found = analyse(tmp_path, "gss-grid", *words)
+    assert "without training" in found["mode"]
+    plain = [point for point in found["points"] if point["k"] == 1]
+    log_probs, _, target, _ = whole(path, lm_data)
+    nll = -log_probs.gather(1, target.unsqueeze(1)).mean()
+    # k = 1 is the identity, whatever c
+    assert [p["perplexity"] for p in plain] == pytest.approx([nll.exp().item()] * 2, rel=1e-4)
+    bent = [point for point in found["points"] if point["k"] == 2]
+    assert min(p["rank"] for p in bent) > max(p["rank"] for p in plain)
+    assert "give records, or --checkpoint" in invoke("gss-grid", "--checkpoint", path).output
+    assert "give records, or --checkpoint" in invoke("gss-grid").output
+
+
+def test_gss_cannot_be_swapped_in_a_mixture(lm_data, tmp_path):
+    path = write_checkpoint(tmp_path / "a.pt", small.build(lm_data, "transformer_lm_mos"))
+    done = invoke("gss-grid", "--checkpoint", path, "--data", lm_data)
+    assert done.exit_code == 2 and "in a softmax only, not in MixtureOfSoftmaxes" in done.output
+
+
+TINY = "--classes 12 --dim 2 --steps 200 --components 3".split()
+
+
+def test_dirichlet(tmp_path):
+    words = [*TINY, "--targets", 50, "--batch", 50, "--heads", "softmax,mos,mos+gss"]
+    fits = analyse(tmp_path, "dirichlet", *words)["fits"]
+    assert list(fits) == ["softmax", "mos", "mos+gss"]
+    assert fits["mos"]["mean_kl"] < fits["softmax"]["mean_kl"]
+
+
+def test_multimode(tmp_path):
+    words = [*TINY, "--contexts", 40, "--modes", 2]
+    found = analyse(tmp_path, "multimode", *words, "--heads", "softmax,mos,moc")
+    fits = found["fits"]
+    # words whose vectors lie apart are on top together only where probabilities are mixed
+    assert fits["mos"]["recall"] > fits["softmax"]["recall"] + 0.05
+    assert fits["mos"]["mean_kl"] < min(fits["softmax"]["mean_kl"], fits["moc"]["mean_kl"])
+    assert all(0 <= fit["complete"] <= fit["recall"] <= 1 for fit in fits.values())
+    learnt = analyse(tmp_path, "multimode", *words, "--heads", "softmax", "--learn-words")
+    assert learnt["fits"]["softmax"]["mean_kl"] < fits["softmax"]["mean_kl"]
+
+
+def test_with_a_dimension_for_every_word_all_modes_are_on_top(tmp_path):
+    words = [*TINY, "--contexts", 40, "--modes", 2, "--heads", "softmax", "--dim", 12]
+    fit = analyse(tmp_path, "multimode", *words)["fits"]["softmax"]
+    assert fit["recall"] == fit["complete"] == 1
+    assert fit["mean_kl"] < 0.05
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["multimode", "--modes", 100], "--modes 100: must lie in [1, 100)"),
+        (["multimode", "--heads", "mus"], "--heads mus: expected one of"),
+        (["dirichlet", "--heads", "mos+x"], "--heads mos+x: expected one of"),
+        (["dirichlet", "--alpha", 0], "--alpha 0.0: must be above 0"),
+    ],
+)
+def test_the_synthetic_ones_refuse(words, message):
+    done = invoke(*words)
+    assert done.exit_code == 2 and message in done.output

@@ -1,0 +1,92 @@
+"""`highrank analyse word-similarity`, `unargmaxable`, `multimode`: what a model knows of words."""
+
+import json
+
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity
+
+from tests.cli.test_analyse import analyse, invoke
+from tests.collect.checkpoints import write_checkpoint
+from tests.models import small
+from tests.tasks.built import build
+
+
+@pytest.fixture(scope="module")
+def softmax(stream_data, tmp_path_factory):
+    built = build(stream_data)
+    return write_checkpoint(tmp_path_factory.mktemp("softmax") / "a.pt", built), stream_data
+
+
+@pytest.fixture(scope="module")
+def mos(stream_data, tmp_path_factory):
+    built = build(stream_data, "--head-components", 2, arch="awd_lstm_lm_mos")
+    return write_checkpoint(tmp_path_factory.mktemp("mos") / "a.pt", built), stream_data
+
+
+def test_word_similarity(softmax, tmp_path):
+    pairs = [("Cat", "dog"), ("cat", "house"), ("tree", "house"), ("red", "under")]
+    weight = torch.load(softmax[0], weights_only=True)["model"]["decoder.output_projection.weight"]
+    words = [line.split()[0] for line in (softmax[1] / "dict.txt").read_text().splitlines()]
+    rows = {word: row for row, word in enumerate(words, 4)}
+    cosines = [
+        cosine_similarity(weight[rows[a.lower()]], weight[rows[b]], 0).item() for a, b in pairs
+    ]
+    first, second = tmp_path / "same.txt", tmp_path / "opposite.txt"
+    first.write_text("".join(f"{a}\t{b}\t{c}\n" for (a, b), c in zip(pairs, cosines, strict=True)))
+    second.write_text(
+        "".join(f"{a} {b} {-c}\n" for (a, b), c in zip(pairs, cosines, strict=True)) + "cat cow 1\n"
+    )
+    found = analyse(tmp_path, "word-similarity", *softmax, "--pairs", first, "--pairs", second)
+    assert found["benchmarks"] == {
+        str(first): {"spearman": pytest.approx(1), "used": 4, "missing": 0},
+        str(second): {"spearman": pytest.approx(-1), "used": 4, "missing": 1},
+    }
+
+
+def test_no_pairs_and_words_without_vectors(softmax, tmp_path):
+    file = tmp_path / "pairs.txt"
+    file.write_text("cat cow much\n")
+    done = invoke("word-similarity", *softmax, "--pairs", file)
+    assert done.exit_code == 2 and "pairs.txt:1: expected two words and a number" in done.output
+    file.write_text("cow pig 3\n")
+    found = json.loads(invoke("word-similarity", *softmax, "--pairs", file).stdout)
+    assert found["benchmarks"][str(file)] == {"spearman": None, "used": 0, "missing": 1}
+
+
+def test_unargmaxable_names_planted_words(mt_data, tmp_path):
+    built = small.build(mt_data, "transformer_softmax")
+    path = write_checkpoint(tmp_path / "a.pt", built)
+    state = torch.load(path, weights_only=True)
+    weight = state["model"]["decoder.output_projection.weight"]
+    weight[10] = weight[11:40].mean(0)  # inside the hull of others
+    torch.save(state, path)
+    found = analyse(tmp_path, "unargmaxable", path, mt_data)
+    word = built.task.target_dictionary[10]
+    assert found["classes"] == [10] and found["words"] == [word] and found["count"] == 1
+
+
+def test_unargmaxable_does_not_apply_to_mixtures(mos):
+    done = invoke("unargmaxable", *mos)
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)
+    assert not found["applicable"] and "not applicable" in found["reason"]
+    assert found["words"] is None
+
+
+def test_contexts_of_ones_own(softmax, mos, tmp_path):
+    file = tmp_path / "contexts.txt"
+    file.write_text("the cat dog tree\nred in the\n")
+    for checkpoint, data in (softmax, mos):
+        words = ["--checkpoint", checkpoint, "--data", data, "--contexts-file", file, "--top", 3]
+        found = analyse(tmp_path, "multimode", *words)
+        assert [c["word"] for c in found["contexts"]] == ["tree", "the"]
+        for context in found["contexts"]:
+            assert (context["rank"] < 3) == (context["word"] in context["top"])
+        assert found["share"] == sum(c["rank"] < 3 for c in found["contexts"]) / 2
+    file.write_text("cat\n")
+    done = invoke("multimode", *words)
+    assert done.exit_code == 2 and "contexts.txt:1: expected a context and the word" in done.output
+    file.write_text("the cow\n")
+    assert "'cow' is not in the dictionary" in invoke("multimode", *words).output
+    assert "belong together" in invoke("multimode", "--checkpoint", softmax[0]).output

@@ -1,0 +1,51 @@
+"""`highrank launch` without starting anything."""
+
+import pytest
+
+from tests.cli.test_highrank import highrank
+
+TRAIN = ["--", "fairseq-train", "data", "--save-dir", "save", "--max-tokens", "100"]
+
+
+def test_a_dry_run_prints_every_process_and_starts_none(tmp_path):
+    result = highrank("launch", "--processes", "3", "--dry-run", *TRAIN, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    lines = [line for line in result.stdout.splitlines() if line.startswith("fairseq-train")]
+    assert len(lines) == 3
+    for rank, line in enumerate(lines):
+        assert f"--distributed-world-size 3 --distributed-rank {rank} " in line
+    assert "torch.distributed.run --nnodes 1 --nproc-per-node 3 " in result.stdout
+    assert "save/logs/rank<N>.log" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_effective_batch_is_printed():
+    words = ["--processes", "2", "--effective-tokens", "800", "--dry-run"]
+    result = highrank("launch", *words, *TRAIN)
+    assert "2 processes × --max-tokens 100 × 4 = 800 tokens per update" in result.stderr
+    assert "--update-freq 4 --distributed-init-method" in result.stdout
+
+
+def test_a_batch_script_is_written(tmp_path):
+    words = ["--nodes", "2", "--gpus-per-node", "8", "--slurm", "job.sh", "--sbatch=--time=9"]
+    result = highrank("launch", *words, *TRAIN, cwd=tmp_path)
+    assert result.stdout == "sbatch job.sh\n"
+    assert "#SBATCH --time=9\n" in (tmp_path / "job.sh").read_text()
+    assert (tmp_path / "save" / "logs").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--processes", "2", "--gpus-per-node", "2"], "exclude each other"),
+        (["--nodes", "2", "--processes", "1", "--dry-run"], "--rendezvous HOST:PORT"),
+        (["--gpus-per-node", "99"], "--gpus-per-node 99: torch sees"),
+        (["--processes", "1", "--submit"], "need --slurm FILE"),
+        (["--processes", "1", "--rendezvous", "here"], "expected HOST:PORT"),
+        (["--processes", "2", "--effective-tokens", "900"], "--max-tokens 90 gives it"),
+    ],
+)
+def test_wrong_use_is_refused(words, message):
+    result = highrank("launch", *words, *TRAIN)
+    assert result.returncode == 2
+    assert message in result.stderr

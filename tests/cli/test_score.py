@@ -1,0 +1,65 @@
+"""`highrank score` and `published`: which scores, and what is refused."""
+
+import json
+
+import pytest
+
+from tests.cli.test_highrank import highrank
+
+SENTENCES = ["Die Nord-Süd-Linie fährt heute nicht.", "Er liest zehn Bücher im Jahr."]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rows = [f"D-{number}\t-0.1\t{line}\n" for number, line in enumerate(SENTENCES)]
+    (tmp_path / "generated").write_text("".join(reversed(rows)))
+    (tmp_path / "reference").write_text("".join(f"{line}\n" for line in SENTENCES))
+    return tmp_path
+
+
+def score(folder, *words):
+    given = ["generated", "reference", "--output", "scores.json", "--hypotheses", "test.de"]
+    return highrank("score", *given, *words, cwd=folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ([], {"sacrebleu", "chrf"}),
+        (["--tokenise", "fr"], {"sacrebleu", "chrf", "bleu_tokenised"}),
+        (
+            ["--tokenise", "de", "--compound-split"],
+            {"sacrebleu", "chrf", "bleu_tokenised", "bleu_compound_split"},
+        ),
+    ],
+)
+def test_scores_that_are_asked_for(folder, words, names):
+    assert score(folder, *words).returncode == 0
+    scores = json.loads((folder / "scores.json").read_text())
+    assert scores.keys() == names
+    assert {entry["value"] for entry in scores.values()} == {100.0}
+
+
+@pytest.mark.parametrize("words", [["--tokenise", "fr"], []])
+def test_french_compounds_are_not_split(folder, words):
+    result = score(folder, *words, "--compound-split")
+    assert result.returncode == 2
+    assert "compounds are split for German only (--tokenise de)" in result.stderr
+    assert not (folder / "scores.json").exists()
+
+
+def test_another_system_is_compared(folder):
+    (folder / "other").write_text("Nichts davon.\nEr liest zehn Bücher im Jahr.\n")
+    assert score(folder, "--against", "other").returncode == 0
+    paired = json.loads((folder / "paired.json").read_text())
+    baseline, ours = paired["scores"]
+    assert baseline["score"] < ours["score"] == pytest.approx(100)
+    assert "bs:1000" in paired["signature"]
+
+
+def test_the_papers_stand_beside_ours(tmp_path):
+    (tmp_path / "results.json").write_text(json.dumps({"metrics": {"sacrebleu": 27.0}}))
+    result = highrank("published", "wmt14_en_de", "--results", "results.json", cwd=tmp_path)
+    assert "| . | 27.0 |" in result.stdout
+    assert "Ott et al. 2018" in result.stdout
+    assert highrank("published", "wmt14_de_en").returncode == 2

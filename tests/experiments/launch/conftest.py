@@ -1,0 +1,1 @@
+from tests.tiny_corpus import mt_data  # noqa: F401  (a fixture)

@@ -1,0 +1,88 @@
+"""Nodes that cannot meet are told why, in time."""
+
+import socket
+import time
+from datetime import timedelta
+from threading import Timer
+
+import pytest
+from torch.distributed import TCPStore
+
+from highrank_plugins.experiments.launch import rendezvous
+from highrank_plugins.experiments.launch.plan import Plan, free_port, split_address
+from highrank_plugins.experiments.launch.rendezvous import check_rendezvous
+
+# RFC 5737: addresses that no machine has
+NOWHERE = "192.0.2.1"
+
+
+def address(port: int) -> str:
+    return f"127.0.0.1:{port}"
+
+
+@pytest.fixture
+def occupied(monkeypatch):
+    """A port of another program, which accepts and says nothing."""
+    monkeypatch.setattr(rendezvous, "STORE_SECONDS", 4)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+def test_a_free_port_will_do():
+    check_rendezvous(address(free_port()), 1, 1)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_an_occupied_port_is_named(occupied, nodes):
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=f":{occupied}: another program uses that port"):
+        check_rendezvous(address(occupied), nodes, 60)
+    assert time.monotonic() - began < 20
+
+
+def test_the_store_of_another_node_is_no_stranger():
+    port = free_port()
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    store.set_timeout(timedelta(seconds=5))
+    check_rendezvous(address(port), 2, 5)
+    with pytest.raises(ValueError, match="another program"):
+        check_rendezvous(address(port), 1, 5)
+
+
+def test_an_unreachable_node_is_named_in_time():
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=rf"{NOWHERE}:29500: no answer within 2 s"):
+        check_rendezvous(f"{NOWHERE}:29500", 2, 2)
+    assert 1 < time.monotonic() - began < 10
+
+
+def test_a_node_that_comes_later_is_waited_for(monkeypatch):
+    port = free_port()
+    server = socket.socket()
+    server.bind(("127.0.0.1", port))
+    # the address is another machine's
+    monkeypatch.setattr(rendezvous, "_bind", lambda place: rendezvous.errno.EADDRNOTAVAIL)
+    timer = Timer(0.7, server.listen)
+    timer.start()
+    check_rendezvous(address(port), 2, 10)
+    timer.join()
+    server.close()
+
+
+def test_an_unknown_host_is_named():
+    with pytest.raises(ValueError, match=r"no-such-host\.invalid:29500: unknown host"):
+        check_rendezvous("no-such-host.invalid:29500", 2, 5)
+
+
+@pytest.mark.parametrize("text", ["node1", "node1:", ":29500", "node1:99999", "node1:port"])
+def test_what_is_no_address(text):
+    with pytest.raises(ValueError, match="expected HOST:PORT"):
+        split_address(text)
+
+
+def test_several_nodes_must_know_where_to_meet(tmp_path):
+    plan = Plan(("fairseq-train", "data"), tmp_path, nodes=2)
+    with pytest.raises(ValueError, match="--rendezvous HOST:PORT"):
+        plan.check_meeting()

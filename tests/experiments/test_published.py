@@ -1,0 +1,28 @@
+"""The papers' scores: each kind in its column, each with a source."""
+
+import pytest
+
+from highrank_plugins.experiments.published import FILE, KINDS, read_published, table
+from highrank_plugins.experiments.yaml_tree import read_tree
+from tests.recipes.running import RECIPES
+
+
+@pytest.mark.parametrize("task", read_tree(FILE).values)
+def test_entries_are_complete_and_of_a_recipe(task):
+    assert (RECIPES / task).is_dir()
+    for entry in read_published(task):
+        assert entry.source
+        assert entry.scores.keys() <= KINDS.keys()
+
+
+def test_kinds_are_kept_apart():
+    ours = {"exp/a": {"sacrebleu": 20.04, "chrf": 50.0, "bleu_compound_split": 21.0}}
+    rows = table("wmt14_en_de", ours).splitlines()
+    assert rows[0] == "| system | sacrebleu | compound_split | unstated | source |"
+    assert rows[2] == "| exp/a | 20.0 | 21.0 |  | this run |"
+    assert rows[3] == "| Transformer big, softmax | 28.6 | 29.3 |  | Ott et al. 2018 |"
+
+
+def test_an_unknown_task_names_the_nearest():
+    with pytest.raises(ValueError, match="'wmt14_en_ed'; did you mean 'wmt14_en_de'"):
+        read_published("wmt14_en_ed")

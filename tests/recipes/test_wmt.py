@@ -1,0 +1,228 @@
+"""The WMT recipes from archives to scores: whole, killed within stages, on bad archives."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.experiments.test_archives import write_tar
+from tests.recipes.running import SMALL, accept, recipe, run, stages_done
+from tests.recipes.wmt_corpus import publish
+
+NAME, CONF = "wmt14_en_de", "small/mixtape"
+SETTINGS = [f"{name}={value}" for name, value in SMALL.items()]
+pytestmark = pytest.mark.timeout(600)
+whole = [pytest.mark.slow, pytest.mark.xdist_group("wmt")]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return publish(tmp_path_factory.mktemp("wmt published") / "archives")  # a space in every path
+
+
+def start(folder, corpus, *words: object, settings=SETTINGS) -> list[str]:
+    """The command of a run in `folder`, whose configuration is taken for checked."""
+    run_dir = folder / "exp" / NAME / "run"
+    if not run_dir.exists():
+        accept(NAME, CONF, run_dir, settings)
+    words = ("--scale", "small", "--corpus", corpus, "--exp-dir", folder / "exp", *words)
+    return recipe(NAME, *words, "--name", "run", settings=settings)
+
+
+def prepared(folder):
+    (found,) = (folder / "exp" / NAME).glob("prepared-*")
+    return found
+
+
+def content(folder):
+    """What a stage leaves, but for its log."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".log")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, corpus):
+    folder = tmp_path_factory.mktemp("wmt whole")
+    result = run(start(folder, corpus))
+    assert result.returncode == 0, result.stderr[-3000:]
+    return folder, result
+
+
+class TestWholeRun:
+    pytestmark = whole
+
+    def test_all_stages_end_in_the_score(self, finished):
+        folder, result = finished
+        assert stages_done(result) == [0, 1, 1, 2, 3, 4, 5, 6]
+        record = json.loads((folder / "exp" / NAME / "run" / "results.json").read_text())
+        last = result.stdout.splitlines()[-1]
+        assert last == f"sacreBLEU {record['metrics']['sacrebleu']} {record['signature']}"
+        names = {"sacrebleu", "chrf", "bleu_tokenised", "bleu_compound_split"}
+        assert record["metrics"].keys() == names
+
+    def test_what_went_is_said_and_kept(self, finished):
+        folder, result = finished
+        assert "all: 250 of 254 pairs kept" in result.stderr
+        report = json.loads((prepared(folder) / "text" / "cleaning.json").read_text())
+        assert report["all"]["not UTF-8"] == 1
+
+    def test_papers_stand_beside_it(self, finished):
+        assert "| Transformer big, softmax |" in finished[1].stdout
+
+    def test_again_there_is_nothing_to_do(self, finished, corpus):
+        folder, result = finished
+        again = run(start(folder, corpus))
+        assert stages_done(again) == []
+        assert again.stdout == result.stdout
+
+    def test_another_run_shares_the_data(self, finished, corpus):
+        folder, _ = finished
+        words = start(folder, corpus, "--stop-stage", 2)
+        words[words.index("run")] = "other"
+        accept(NAME, CONF, folder / "exp" / NAME / "other", SETTINGS)
+        assert stages_done(run(words)) == []
+
+    def test_the_own_translations_have_no_difference(self, finished, corpus):
+        folder, _ = finished
+        run_dir = folder / "exp" / NAME / "run"
+        other = folder / "other.de"
+        other.write_bytes((run_dir / "score" / "test.de").read_bytes())
+        result = run(start(folder, corpus, "--stage", 6, "--against", other))
+        assert stages_done(result) == [6]
+        paired = json.loads((run_dir / "score" / "paired.json").read_text())
+        assert [score["p_value"] for score in paired["scores"]] == [None, 1.0]
+
+
+def kill_in(command: list[str], part) -> None:
+    """SIGKILL to the recipe and all its children a moment after a stage has begun to write."""
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    while process.poll() is None and not part().exists():
+        time.sleep(0.01)
+    time.sleep(0.3)
+    assert process.poll() is None
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class TestKilled:
+    pytestmark = whole
+
+    def test_in_every_stage_of_the_data_it_ends_the_same(self, finished, corpus, tmp_path):
+        for name in ("corpus", "text", "pieces", "data-bin"):
+            kill_in(
+                start(tmp_path, corpus, "--stop-stage", 2),
+                lambda name=name: next(
+                    (tmp_path / "exp" / NAME).glob(f"prepared-*/{name}.part"), tmp_path / "no"
+                ),
+            )
+            assert not (prepared(tmp_path) / name).exists()
+        result = run(start(tmp_path, corpus, "--stop-stage", 2))
+        assert result.returncode == 0, result.stderr[-3000:]
+        for name in ("corpus", "text", "pieces", "data-bin"):
+            assert content(prepared(tmp_path) / name).keys() > {".done"}
+        for name in ("text", "pieces", "data-bin"):
+            ours, whole = (content(prepared(f) / name) for f in (tmp_path, finished[0]))
+            assert {**ours, ".done": b""} == {**whole, ".done": b""}
+
+    def test_in_the_score_it_ends_the_same(self, finished, corpus):
+        folder, _ = finished
+        run_dir = folder / "exp" / NAME / "run"
+        before = content(run_dir / "score")["scores.json"]
+        (run_dir / "results.json").unlink()
+        kill_in(start(folder, corpus), lambda: run_dir / "score.part")
+        assert not (run_dir / "score").exists()
+        assert stages_done(run(start(folder, corpus))) == [6]
+        assert content(run_dir / "score")["scores.json"] == before
+
+
+def refused(folder, corpus, *words: object, **environment: str) -> str:
+    """What a run says that is refused in stages 0 and 1."""
+    result = run(start(folder, corpus, "--stop-stage", 1, *words), **environment)
+    assert result.returncode == 2, result.stderr[-3000:]
+    return result.stderr
+
+
+def test_an_archive_that_has_changed_is_named_with_its_sums(tmp_path):
+    archives = tmp_path / "archives"
+    corpus = publish(archives)
+    assert run(start(tmp_path, corpus, "--stop-stage", 0)).returncode == 0
+    download = tmp_path / "exp" / NAME / "download" / "web.tgz"
+    download.write_bytes(download.read_bytes()[:-1] + b"x")
+    with corpus.open("a") as file:
+        file.write("# another key\n")
+    said = refused(tmp_path, corpus)
+    assert f"{download}: its sha256 is " in said
+    assert "checksums.txt was written" in said
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside"])
+def test_an_archive_that_leaves_its_folder_is_refused(tmp_path, name):
+    corpus = publish(tmp_path / "archives")
+    write_tar(tmp_path / "archives" / "web.tgz", {name: b"x"})
+    said = refused(tmp_path, corpus)
+    assert f"refused, since {name} would lie outside of the folder" in said
+    assert not (prepared(tmp_path) / "corpus").exists()
+
+
+def test_a_cut_archive_is_damaged(tmp_path):
+    corpus = publish(tmp_path / "archives")
+    path = tmp_path / "archives" / "web.tgz"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert "web.tgz: damaged" in refused(tmp_path, corpus)
+
+
+def test_archives_may_lie_in_data_and_none_is_fetched(tmp_path, corpus):
+    archives = tmp_path / "archives"
+    publish(archives)
+    giga = (archives / "giga.tar").rename(tmp_path / "giga.tar")
+    said = refused(tmp_path, corpus, "--data", archives)
+    assert "giga.tar: no such file; get it from" in said
+    giga.rename(archives / "giga.tar")
+    result = run(start(tmp_path, corpus, "--data", archives, "--stop-stage", 0))
+    assert stages_done(result) == [0]
+    assert not (tmp_path / "exp" / NAME / "download").exists()
+
+
+def test_a_line_without_partner_is_named(tmp_path, corpus):
+    files = tmp_path / "files"
+    for name in ("training/web.de-en", "giga", "dev/news"):
+        for language in ("en", "de"):
+            path = files / f"{name}.{language}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("one\ntwo\n")
+    (files / "training" / "web.de-en.de").write_text("eins\n")
+    text = corpus.read_text().replace(".gz", "").replace("test/news-src.en.sgm", "dev/news.en")
+    ours = tmp_path / "corpus.yaml"
+    ours.write_text(text.replace("test/news-ref.de.sgm", "dev/news.de"))
+    said = refused(tmp_path, ours, "--data", files)
+    assert "web.de-en.en:2: this line has no partner" in said
+    assert not (prepared(tmp_path) / "text").exists()
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, corpus):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "df").write_text("#!/bin/sh\necho Avail\necho 999999999\n")
+    (tools / "df").chmod(0o755)
+    said = refused(tmp_path, corpus, PATH=f"{tools}:{os.environ['PATH']}")
+    assert "954M are needed on the disk of" in said
+    assert not (tmp_path / "exp" / NAME / "download").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--scale", "smal"), "--scale 'smal': expected full or small; did you mean small?"),
+        (("--data", "nowhere"), "--data nowhere: no such folder"),
+        (("--against", "nowhere"), "--against nowhere: no such file"),
+        (("--corpus", "nowhere"), "--corpus nowhere: no such file"),
+    ],
+)
+def test_wrong_options_are_refused_first(tmp_path, words, message):
+    result = run(recipe(NAME, "--exp-dir", tmp_path / "exp", *words))
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert not (tmp_path / "exp").exists()

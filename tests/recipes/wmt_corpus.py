@@ -1,0 +1,75 @@
+"""The tiny text in archives with the layout of WMT's: several languages, .tar with .gz, .sgm."""
+
+import gzip
+from pathlib import Path
+
+from tests.experiments.test_archives import write_tar, write_tar_plain
+from tests.recipes.running import TEXT
+
+# pairs that are not to be kept, with what the report calls them
+BAD = [
+    (b"caf\xe9\n", b"Kaffee\n", "not UTF-8"),
+    (b" \t\n", b"leer\n", "empty"),
+    (b"one\n", b"zwei " * 10 + b"\n", "one 9 times longer than the other"),
+    (b"many " * 251 + b"\n", b"viele " * 251 + b"\n", "longer than 250 words"),
+]
+
+
+def lines(part: str, language: str) -> list[bytes]:
+    return (TEXT / f"{part}.{language}").read_bytes().splitlines(keepends=True)
+
+
+def sgm(sentences: list[bytes], kind: str) -> bytes:
+    segments = (
+        b'<seg id="%d">%s</seg>\n' % (number, sentence.rstrip())
+        for number, sentence in enumerate(sentences, 1)
+    )
+    return b"<%s>\n<doc>\n<p>\n%s</p>\n</doc>\n</%s>\n" % (
+        kind.encode(), b"".join(segments), kind.encode(),
+    )  # fmt: skip
+
+
+def publish(folder: Path) -> Path:
+    """Write the archives and a corpus.yaml with their places."""
+    folder.mkdir(parents=True)
+    files: dict[str, dict[str, bytes]] = {
+        "web.tgz": {},
+        "giga.tar": {},
+        "dev.tgz": {},
+        "test.tgz": {},
+    }
+    for side, (language, kind) in enumerate({"en": "srcset", "de": "refset"}.items()):
+        train = lines("train", language)
+        bad = [pair[side] for pair in BAD]
+        files["web.tgz"][f"./training/web.de-en.{language}"] = b"".join(train[:150] + bad)
+        files["web.tgz"][f"./training/web.cs-en.{language}"] = b"another pair\n"
+        files["giga.tar"][f"giga.{language}.gz"] = gzip.compress(b"".join(train[150:]))
+        files["dev.tgz"][f"dev/news.{language}"] = b"".join(lines("valid", language))
+        name = f"test/news-{kind[:3]}.{language}.sgm"
+        files["test.tgz"][name] = sgm(lines("test", language), kind)
+    for name, content in files.items():
+        write = write_tar_plain if name.endswith(".tar") else write_tar
+        write(folder / name, content)
+    return write_corpus(folder, list(files))
+
+
+def write_corpus(folder: Path, archives: list[str]) -> Path:
+    entries = "".join(
+        f"  {name}:\n    url: {folder / name}\n    sha256: unknown\n    source: nobody\n"
+        for name in archives
+    )
+    path = folder / "corpus.yaml"
+    path.write_text(
+        f"""gigabytes: 1
+files:
+{entries}texts:
+  train:
+    - [training/web.de-en.en, training/web.de-en.de]
+    - [giga.en.gz, giga.de.gz]
+  valid:
+    - [dev/news.en, dev/news.de]
+  test:
+    - [test/news-src.en.sgm, test/news-ref.de.sgm]
+"""
+    )
+    return path
