@@ -8,7 +8,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/recipe.sh"
 # open_configured_run: the run's directory, and its configuration, checked before anything is done.
 open_configured_run() {
     local status
-    open_run "${exp_dir:-$repository/exp}/${recipe_dir##*/}/${name:-$conf}"
+    exp_dir=$(absolute "${exp_dir:-$repository/exp}")   # open_run goes elsewhere
+    open_run "$exp_dir/${recipe_dir##*/}/${name:-$conf}"
     config=$run_dir/config.yaml
     log "configuration $conf into $run_dir (a new one is checked by fairseq: some seconds)"
     run highrank configure "$recipe_dir/conf/$conf.yaml" --output "$config" \

@@ -27,7 +27,7 @@ def train_and_keep(argv: list[str], log: str, path: str) -> None:
 
 def test_every_process_ends_with_the_parameters_of_one(mt_data, tmp_path):
     address = free_address()
-    words = [*command(mt_data, tmp_path / "two"), "--user-dir", REPOSITORY / "highrank_plugins"]
+    words = [*command(mt_data, tmp_path / "two"), "--user-dir", f"{REPOSITORY}/highrank_plugins"]
     children = []
     for rank in (0, 1):
         flags = distributed_flags(Place(rank, 2, rank, address), None, words)
