@@ -113,8 +113,8 @@ def _reach(group, timeout: timedelta) -> Store:
     except DistError as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(
-            f"rank {rank} cannot use {address} ({reason}): the port is taken by another program, "
-            "or the node of rank 0 is unreachable or was not started"
+            f"rank {rank} of {world} does not meet the others at {address} ({reason}): fewer were "
+            "started, the port is taken by another program, or the node of rank 0 is unreachable"
         ) from None
     return PrefixStore("joined", store)
 

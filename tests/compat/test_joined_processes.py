@@ -60,7 +60,7 @@ def test_fewer_processes_than_announced_end_with_the_missing_rank(mt_data, tmp_p
     children = [
         attempt(mt_data, folder, *group(address, rank, 3)) for rank, folder in enumerate(folders)
     ]
-    refused(children[:1], f"of 3 waited {TIMEOUT} s for the ranks 2", folders[0])
+    refused(children[:1], "2/3 clients joined.): fewer were started", folders[0])
     children[1][0].join(120)
     assert children[1][0].exitcode == 1
     assert time.monotonic() - began < TIMEOUT + 60
