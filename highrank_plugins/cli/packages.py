@@ -72,7 +72,8 @@ def try_import(package: Package) -> Package:
 
 def import_name(package: Package) -> str:
     """Name of the module of a distribution."""
-    return _IMPORT_NAMES.get(package.name.lower(), package.name.replace("-", "_"))
+    name = package.name.lower()
+    return _IMPORT_NAMES.get(name, name.replace("-", "_"))
 
 
 def import_failure(modules: list[str], then: str = "") -> str | None:

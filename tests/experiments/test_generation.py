@@ -20,12 +20,12 @@ def command(mt_data, tmp_path_factory):  # noqa: F811
     train(mt_data, folder, "transformer_mixtape_tiny", 10)
     return [
         *("fairseq-generate", str(mt_data), "--path", str(last(folder)), "--user-dir", USER_DIR),
-        *("--beam", "3", "--nbest", "2", "--batch-size", "3", "--max-len-b", "10"),
+        *("--beam", "3", "--nbest", "2", "--batch-size", "10", "--max-len-b", "10"),
     ]
 
 
 @pytest.mark.slow
-def test_two_processes_print_what_one_prints_sorted(command, tmp_path):
+def test_three_processes_for_two_batches_print_what_one_prints_sorted(command, tmp_path):
     one = generate(command, 1)
     file = tmp_path / "out.txt"
     words = [HIGHRANK, "generate", "--processes", "3", "--output", file, "--", *command]
