@@ -4,21 +4,23 @@ set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: bash scripts/test.sh [--fast]
+usage: bash scripts/test.sh [--fast | --all]
 
 Sets everything up, then runs ruff, mypy, shellcheck and pytest on each folder of tests.
 Ends with a table of times and the line "N passed, N failed, N skipped"; exits 1 if any failed.
 
   --fast   leave out the tests marked slow
+  --all    run those marked long, too: whole runs of further recipes, launched trainings
 TEXT
 }
 
 select_tests=()
 case "${1-}" in
     "") ;;
-    --fast) select_tests=(-m "not slow") ;;
+    --fast) select_tests=(-m "not slow and not long") ;;
+    --all) select_tests=(--run-long) ;;
     -h | --help) usage && exit 0 ;;
-    *) echo "test: unknown option '$1'; did you mean --fast or --help?" >&2 && exit 2 ;;
+    *) echo "test: unknown option '$1'; known are --fast, --all, --help" >&2 && exit 2 ;;
 esac
 
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."

@@ -1,4 +1,4 @@
-"""Tests that need what is not here are skipped, with the reason: a CUDA device, triton.
+"""Tests that need what is not here are skipped, with the reason: a CUDA device, triton, time.
 
 Without a CUDA device the kernels run in triton's interpreter.
 """
@@ -17,8 +17,14 @@ if HAS_TRITON:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--run-long", action="store_true", help="run the tests marked long, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
+        if item.get_closest_marker("long") and not config.getoption("--run-long"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes: bash scripts/test.sh --all"))
         if not HAS_TRITON and (_level(item) == "triton" or item.get_closest_marker("triton")):
             item.add_marker(
                 pytest.mark.skip(reason="needs the package triton (requirements/triton.txt)")

@@ -4,7 +4,7 @@ import pytest
 
 from tests.recipes.running import overrides, raw_text, recipe, run, stages_done
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def test_a_recipe_on_two_processes(tmp_path):

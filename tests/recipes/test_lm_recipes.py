@@ -66,7 +66,7 @@ def results(started) -> dict:
     return json.loads((run_dir / "results.json").read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("wikitext2")
 def test_wikitext2_counts_empty_lines(wikitext2):
@@ -78,7 +78,7 @@ def test_wikitext2_counts_empty_lines(wikitext2):
     assert stages_done(wikitext2[0]) == [1, 2, 3, 5, 6]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("one_billion_word")
 def test_one_billion_word_trains_on_a_shard_an_epoch(one_billion):
@@ -93,7 +93,7 @@ def test_one_billion_word_trains_on_a_shard_an_epoch(one_billion):
     assert record["signature"].startswith(f"tokens:{tokens}|")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("text8")
 def test_bits_of_text8_are_per_character(text8):

@@ -53,7 +53,7 @@ def whole(tmp_path_factory):
     return whole
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("switchboard")
 class TestWholeRun:

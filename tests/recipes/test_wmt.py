@@ -15,7 +15,7 @@ from tests.recipes.wmt_corpus import publish
 NAME, CONF = "wmt14_en_de", "small/mixtape"
 SETTINGS = [f"{name}={value}" for name, value in SMALL.items()]
 pytestmark = pytest.mark.timeout(600)
-whole = [pytest.mark.slow, pytest.mark.xdist_group("wmt")]
+whole = [pytest.mark.long, pytest.mark.xdist_group("wmt")]
 
 
 @pytest.fixture(scope="module")

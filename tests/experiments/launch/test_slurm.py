@@ -82,7 +82,7 @@ def slurm(tmp_path):
     }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_job_whose_time_is_over_is_queued_again_and_ends_as_if_it_had_not_been(slurm, mt_data):
     folder, env = slurm

@@ -16,7 +16,7 @@ from tests.trainings import last, parameters, same
 
 HIGHRANK = Path(sys.executable).parent / "highrank"
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(600),
     pytest.mark.xdist_group("launched"),
 ]
