@@ -71,8 +71,9 @@ def _awd_lstm() -> str:
 def _awd_lstm_row(preset: str, structure: str) -> tuple[str, ...]:
     settings = Namespace(head=structure)
     fill(settings, preset, head={})
-    values = [getattr(settings, name, "") for name in AWD_LSTM_COLUMNS.values()]
-    return f"`{awd_lstm_name('<token>', preset)}`", f"`{structure}`", *map(str, values)
+    values = [getattr(settings, name) for name in AWD_LSTM_COLUMNS.values()]
+    cells = ["" if value is None else str(value) for value in values]
+    return f"`{awd_lstm_name('<token>', preset)}`", f"`{structure}`", *cells
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
