@@ -24,7 +24,7 @@ def command(mt_data, tmp_path_factory):  # noqa: F811
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_three_processes_for_two_batches_print_what_one_prints_sorted(command, tmp_path):
     one = generate(command, 1)
     file = tmp_path / "out.txt"

@@ -27,6 +27,7 @@ SHOWN = {
     "awd_lstm_lm_moc": ALL | COMPONENTS,
     "lstm_mos": ALL | COMPONENTS,
 }
+LONG = [pytest.mark.long]
 OPTIONS = {"transformer_lm_plif": ["--head-plif-knots", 500]}
 
 
@@ -35,7 +36,15 @@ def events(folder) -> EventAccumulator:
     return found.Reload()
 
 
-@pytest.mark.parametrize("arch", SHOWN)
+@pytest.mark.parametrize(
+    "arch",
+    [
+        pytest.param(
+            arch, marks=[] if arch in ("transformer_mos_tiny", "awd_lstm_lm_moc") else LONG
+        )
+        for arch in SHOWN
+    ],
+)
 def test_every_model_shows_what_its_head_has(arch, mt_data, lm_data, tmp_path):
     data = lm_data if "_lm_" in arch else mt_data
     common = [*OPTIONS.get(arch, []), "--update-freq", 2, "--disable-validation"]
@@ -81,6 +90,7 @@ def test_a_resumed_training_continues_its_curves(mt_data, tmp_path):
     assert [event.step for event in found.Scalars("head_effective_rank")] == [3, 6]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "half", [["--fp16", "--fp16-no-flatten-grads"], ["--memory-efficient-fp16"]]
 )
@@ -94,6 +104,7 @@ def test_half_precision(half, mt_data, tmp_path):
     assert 0 < found.Scalars("head_gradient_retention")[0].value < 1
 
 
+@pytest.mark.long
 def test_the_first_of_two_processes_writes(mt_data, tmp_path):
     address, arch = free_address(), "transformer_mos_tiny"
     where = ["--arch", arch, "--max-update", 4, *TRANSLATION, *NARROW, *OUR_LOSS, "--dropout", 0]
