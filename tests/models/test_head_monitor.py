@@ -28,6 +28,7 @@ SHOWN = {
     "lstm_mos": ALL | COMPONENTS,
 }
 LONG = [pytest.mark.long]
+SOME = ["transformer_mos_tiny", "awd_lstm_lm_moc"]
 OPTIONS = {"transformer_lm_plif": ["--head-plif-knots", 500]}
 
 
@@ -37,13 +38,7 @@ def events(folder) -> EventAccumulator:
 
 
 @pytest.mark.parametrize(
-    "arch",
-    [
-        pytest.param(
-            arch, marks=[] if arch in ("transformer_mos_tiny", "awd_lstm_lm_moc") else LONG
-        )
-        for arch in SHOWN
-    ],
+    "arch", [*SOME, *(pytest.param(a, marks=LONG) for a in SHOWN if a not in SOME)]
 )
 def test_every_model_shows_what_its_head_has(arch, mt_data, lm_data, tmp_path):
     data = lm_data if "_lm_" in arch else mt_data
