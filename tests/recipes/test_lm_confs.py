@@ -7,11 +7,12 @@ import pytest
 from highrank_plugins.experiments.configuration import load_tree, validate
 from tests.recipes.running import RECIPES
 
-RECIPES_OF_LANGUAGE_MODELS = sorted(path.parent for path in RECIPES.glob("*/corpus.yaml"))
+# recipe → what its architectures end with
+PRESETS = {"ptb": "ptb", "wikitext2": "wt2", "one_billion_word": "1b", "text8": "text8"}
 CONFS = [
     path
-    for recipe in RECIPES_OF_LANGUAGE_MODELS
-    for path in sorted((recipe / "conf").rglob("*.yaml"))
+    for recipe in PRESETS
+    for path in sorted((RECIPES / recipe / "conf").rglob("*.yaml"))
     if not path.stem.startswith("base")  # those are only inherited from
 ]
 
@@ -24,8 +25,7 @@ def name_of(path: Path) -> str:
 def test_a_configuration_is_complete(path):
     configuration = validate(load_tree(path, []))
     train = configuration.train
-    preset = {"ptb": "ptb", "wikitext2": "wt2", "one_billion_word": "1b", "text8": "text8"}
-    assert train["arch"].endswith("_" + preset[path.relative_to(RECIPES).parts[0]])
+    assert train["arch"].endswith("_" + PRESETS[path.relative_to(RECIPES).parts[0]])
     assert {"task", "criterion", "optimizer", "lr", "batch_size", "max_epoch", "seed"} <= set(train)
     assert ("head_plif_lr" in train) == ("plif" in train["arch"] and "frozen" not in path.stem)
     if path.parent.name == "parthiban2021":
@@ -35,10 +35,9 @@ def test_a_configuration_is_complete(path):
 def test_bases_are_used():
     used = {
         (path.parent / line.removeprefix("base: ")).resolve()
-        for recipe in RECIPES_OF_LANGUAGE_MODELS
-        for path in (recipe / "conf").rglob("*.yaml")
+        for path in RECIPES.glob("*/conf/**/*.yaml")
         for line in path.read_text().splitlines()
         if line.startswith("base: ")
     }
-    bases = {p for r in RECIPES_OF_LANGUAGE_MODELS for p in (r / "conf").rglob("*.yaml")}
+    bases = set(RECIPES.glob("*/conf/**/*.yaml"))
     assert {path for path in bases if path.stem.startswith("base")} <= used
