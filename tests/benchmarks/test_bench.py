@@ -42,7 +42,7 @@ def test_a_loss_with_csv_and_plot(tmp_path):
     assert (tmp_path / "x.png").stat().st_size > 5000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["train", "generate"])
 def test_models(kind):
     done = bench(kind, "--contender", "transformer_mixtape_tiny --head-frequent-ratio 0.1",
@@ -78,7 +78,7 @@ def test_memory_counts_what_the_usual_code_holds():
     assert usual > 2 * whole > 2 * ours
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_largest_batch():
     limit = 64 * 2**20
     case = largest_batch(SMALL, "usual", limit, 1)

@@ -21,6 +21,7 @@ def without(mt_data, tmp_path_factory):
     return last(folder)
 
 
+@pytest.mark.long
 def test_a_resumed_training_ends_as_an_unbroken_one_and_translates(mt_data, tmp_path):
     train(mt_data, tmp_path / "whole", ARCH, 12, *RELATIVE)
     train(mt_data, tmp_path / "parts", ARCH, 6, *RELATIVE)

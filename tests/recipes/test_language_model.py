@@ -13,7 +13,7 @@ from tests.recipes.running import recipe, run, stages_done
 from tests.stream_corpus import write_text
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("language_model"),
 ]
