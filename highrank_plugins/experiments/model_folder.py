@@ -101,7 +101,8 @@ def _load_weights(path: Path) -> "dict[str, Tensor]":
     try:
         with library.safe_open(path, framework="pt") as file:
             tied = json.loads((file.metadata() or {}).get("tied", "{}"))
-            model = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = file.keys()  # of a file, which is no dict that one could iterate over
+            model = {name: file.get_tensor(name) for name in names}
         return model | {name: model[other] for name, other in tied.items()}
     except (library.SafetensorError, json.JSONDecodeError, KeyError) as error:
         raise ValueError(f"{path} is damaged ({error}): copy it again") from None

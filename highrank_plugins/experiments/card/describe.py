@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any
+from typing import Any, cast
 
 from highrank_plugins.experiments.card.contents import Absent, Configuration
 from highrank_plugins.experiments.card.subject import Subject
@@ -33,9 +33,10 @@ def describe(subject: Subject) -> Configuration:
     """What kind of model this is and how it was trained."""
     from omegaconf import OmegaConf
 
-    blocks: dict[str, Any] = OmegaConf.to_container(
+    plain = OmegaConf.to_container(
         subject.config, resolve=True, enum_to_str=True, throw_on_missing=False
-    )  # type: ignore[assignment]
+    )
+    blocks = cast("dict[str, Any]", plain)  # OmegaConf's own type allows lists and text, too
     stored = blocks["model"]  # of stock models that have no dataclass a Namespace
     stored = vars(stored) if isinstance(stored, Namespace) else stored
     model = {name: value for name, value in sorted(stored.items()) if _is_said(value)}
