@@ -57,8 +57,8 @@ def lm_score(
     directory: Annotated[Path, typer.Argument(help="Logs of fairseq-eval-lm, named by split.")],
     output: Annotated[Path, typer.Option(help="JSON file for values and signatures.")],
 ) -> None:
-    """Collect the perplexities that the evaluations of a language model have left."""
-    from highrank_plugins.experiments import perplexity, record, scoring
+    """Collect the perplexities and measures that the evaluations of a language model have left."""
+    from highrank_plugins.experiments import model_measures, perplexity, record, scoring
 
     with user_errors():
         scores: dict[str, scoring.Score] = {}
@@ -66,8 +66,7 @@ def lm_score(
             scores |= perplexity.read_eval_lm(directory / f"{split}.log", split)
         for result in sorted(directory.glob("*_eval.json")):
             scores |= perplexity.read_adaptive(result, "test")
-        if (directory / "spectrum.json").is_file():
-            scores |= perplexity.read_spectrum(directory / "spectrum.json", "test")
+        scores |= model_measures.read_measures(directory, "test")
         record.write_json(output, {name: asdict(value) for name, value in scores.items()})
 
 

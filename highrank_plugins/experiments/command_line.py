@@ -21,6 +21,9 @@ PROGRAMS = {
     "dynamic_eval": "highrank dynamic-eval",
     "cache_eval": "highrank cache-eval",
     "spectrum": "highrank analyse spectrum",
+    "kld": "highrank analyse kld",
+    "predictions": "highrank analyse predictions",
+    "retention": "highrank analyse retention",
 }
 
 

@@ -76,6 +76,9 @@ class Configuration(_Block):
     dynamic_eval: Options
     cache_eval: Options
     spectrum: Options
+    kld: Options
+    predictions: Options
+    retention: Options
 
     @model_validator(mode="after")
     def _has_text(self) -> "Configuration":

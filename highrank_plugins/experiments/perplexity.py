@@ -45,20 +45,3 @@ def read_adaptive(result: Path, split: str) -> dict[str, Score]:
     return {
         f"{split}_{kind}_perplexity": Score(round(value, 2), f"tokens:{tokens}|eval:{kind}"),
     }
-
-
-def read_spectrum(result: Path, split: str) -> dict[str, Score]:
-    """`<split>_rank` and what the impossible classes cost, from `highrank analyse spectrum`.
-
-    Raises:
-        ScoreError: the file is no such result.
-    """
-    try:
-        found = json.loads(result.read_text(encoding="utf-8"))
-        matrix = f"contexts:{found['contexts']}|words:{found['words']}|dtype:{found['dtype']}"
-        return {
-            f"{split}_rank": Score(found["press_rank"], f"press|{matrix}|method:{found['method']}"),
-            f"{split}_impossible_nats": Score(found["impossible_nats"], matrix),
-        }
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ScoreError(f"{result}: no result of analyse spectrum ({error!r})") from None

@@ -17,6 +17,11 @@ METRICS = {
     "test_dynamic_perplexity": ("test ppl, dynamic", ".2f"),
     "test_cache_perplexity": ("test ppl, cache", ".2f"),
     "test_rank": ("rank", ",.0f"),
+    "test_effective_rank_0.0001": ("ε-rank, 1e-4", ",.0f"),
+    "test_kld": ("KLD", ".3f"),
+    "test_top_5": ("top 5, %", ".2f"),
+    "test_retention": ("retention", ".3f"),
+    "word_similarity": ("word similarity", ".3f"),
 }
 OTHER: list[Column] = [
     ("updates", lambda record: f"{record['train']['updates']:,.0f}"),

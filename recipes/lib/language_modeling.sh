@@ -1,8 +1,12 @@
 # shellcheck shell=bash
 # The stages of a language-model recipe from a published corpus to perplexities. The recipe has a
-# file corpus.yaml, and these options: stage, stop_stage, data, conf, name, exp_dir, set.
+# file corpus.yaml, and these options: stage, stop_stage, data, conf, name, exp_dir, set. It can have
+# word_pairs.
 # shellcheck source=../lib/training.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/training.sh"
+
+# Blocks of a configuration: evaluations and measures by commands of our own, on the test set.
+further_evaluations=(dynamic_eval cache_eval spectrum kld predictions retention)
 
 # open_language_model: the run's directory and configuration.
 # shellcheck disable=SC2154
@@ -10,6 +14,10 @@ open_language_model() {
     if [[ -n $data ]]; then
         [[ -d $data ]] || refuse "--data $data: no such folder"
         data=$(absolute "$data")
+    fi
+    if [[ -n ${word_pairs-} ]]; then
+        compgen -G "$word_pairs/*.txt" >/dev/null || refuse "--word-pairs $word_pairs: no *.txt there"
+        word_pairs=$(absolute "$word_pairs")
     fi
     open_configured_run
 }
@@ -69,8 +77,8 @@ language_model_stages() {
         log "stage 4 finetune: $conf asks for none"
     fi
     run_resumable_stage 5 evaluate "perplexities of the best checkpoint" evaluate \
-        "$(for block in evaluate dynamic_eval cache_eval spectrum; do setting "$block"; done)" \
-        "$data_bin" "${trainings[@]}"
+        "$(for block in evaluate "${further_evaluations[@]}"; do setting "$block"; done)" \
+        "$data_bin" "${trainings[@]}" ${word_pairs:+"$word_pairs"}
     forget_score_without_record
     run_stage 6 score "collect the perplexities" collect_perplexities \
         "$(<"$config")" "$run_dir/evaluate"
@@ -94,7 +102,7 @@ finetune() {
 }
 
 evaluate() {
-    local checkpoint split
+    local checkpoint split block
     checkpoint=$(highrank best-checkpoint "${trainings[@]}")
     for split in valid test; do
         [[ ! -e $out/$split.log ]] || continue
@@ -104,9 +112,12 @@ evaluate() {
         bash "$out/$split.sh" 2>&1 | tee "$out/$split.part"
         mv -- "$out/$split.part" "$out/$split.log"
     done
-    further dynamic_eval "$checkpoint"
-    further cache_eval "$checkpoint"
-    further spectrum "$checkpoint"
+    for block in "${further_evaluations[@]}"; do further "$block" "$checkpoint"; done
+    if [[ -n ${word_pairs-} ]]; then
+        local benchmarks=("$word_pairs"/*.txt)
+        run highrank analyse word-similarity "$checkpoint" "$data_bin" "${benchmarks[@]/#/--pairs=}" \
+            --output "$out/word_similarity.json"
+    fi
 }
 
 # further BLOCK CHECKPOINT: an evaluation by a command of our own, if it is asked for.

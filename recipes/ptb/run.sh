@@ -15,6 +15,7 @@ data=               # folder with [ptb.]{train,valid,test}.txt; empty: fetched, 
 scale=full          # small: conf/small/NAME.yaml, made for two cores
 conf=               # what to train: conf/NAME.yaml; empty: yang2018/mos, or small/mos
 name=               # results go to EXP_DIR/ptb/NAME; empty: the name of the configuration
+word_pairs=         # folder with benchmarks of word similarity (*.txt: two words, a number a line)
 exp_dir=            # empty: exp in the repository
 set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
 parse_options "$@"

@@ -14,6 +14,7 @@ stop_stage=7        # last stage
 data=               # folder with wiki.{train,valid,test}.tokens; empty: fetched, see corpus.yaml
 conf=yang2018/mos   # what to train: conf/NAME.yaml
 name=               # results go to EXP_DIR/wikitext2/NAME; empty: the name of the configuration
+word_pairs=         # folder with benchmarks of word similarity (*.txt: two words, a number a line)
 exp_dir=            # empty: exp in the repository
 set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
 parse_options "$@"

@@ -33,6 +33,8 @@ SMALL = {
     "finetune.nonmono_stop": "true",
     "finetune.nonmono": 0,
     "spectrum.tokens": 40,
+    "kld.tokens": 40,
+    "retention.tokens": 40,
     "cache_eval.theta": 0.5,
     "cache_eval.lambda": 0.1,
     "cache_eval.window": 10,
@@ -52,7 +54,11 @@ def start(folder):
     data = folder / "data"
     data.mkdir()
     write_text(data)
+    pairs = folder / "pairs"
+    pairs.mkdir()
+    (pairs / "animals.txt").write_text("cat dog 9\ntree house 2\nDog house 4\ncat horse 7\n")
     words = ["--data", data, "--scale", "small", "--conf", "mos", "--exp-dir", folder / "exp"]
+    words += ["--word-pairs", pairs]
     return recipe("ptb", *words, settings=[f"{name}={value}" for name, value in SMALL.items()])
 
 
@@ -99,7 +105,7 @@ def test_rare_words_are_unknown(finished, run_dir):
     assert len(set(words)) == 12 + 1 and "<unk>" in words
 
 
-def test_every_perplexity_is_in_the_record(record):
+def test_every_perplexity_and_measure_is_in_the_record(record):
     metrics = record["metrics"]
     assert {
         "test_perplexity",
@@ -108,10 +114,17 @@ def test_every_perplexity_is_in_the_record(record):
         "test_cache_perplexity",
         "test_rank",
         "test_impossible_nats",
+        "test_kld",
+        "test_top_5",
+        "test_retention",
+        "word_similarity",
     } <= metrics.keys()
     # the text's words are drawn in a pattern: any model that has learned is below their number
     assert 1 < metrics["test_perplexity"] < 13
     assert 2 <= metrics["test_rank"] <= 17  # classes, with <s> and <pad>
+    assert metrics["test_kld"] > 0 and 100 * 5 / 17 < metrics["test_top_5"] <= 100
+    assert 0 < metrics["test_retention"] <= 1
+    assert record["signatures"]["similarity_animals"] == "spearman|used:3|missing:1"
     assert record["signature"].startswith("tokens:")
 
 
@@ -133,3 +146,11 @@ def test_nothing_is_done_twice(finished, start):
 def test_without_data_it_says_what_is_needed(tmp_path):
     result = run(recipe("ptb", "--exp-dir", tmp_path, "--scale", "tiny", "--data", tmp_path))
     assert result.returncode == 2 and "--scale 'tiny': full or small" in result.stderr
+
+
+def test_a_folder_without_word_pairs_is_refused(tmp_path):
+    words = ["--exp-dir", tmp_path / "exp", "--data", tmp_path, "--word-pairs", tmp_path]
+    result = run(recipe("ptb", *words))
+    assert result.returncode == 2
+    assert f"--word-pairs {tmp_path}: no *.txt there" in result.stderr
+    assert not (tmp_path / "exp").exists()
