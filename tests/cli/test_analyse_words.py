@@ -1,6 +1,8 @@
 """`highrank analyse word-similarity`, `unargmaxable`, `multimode`: what a model knows of words."""
 
 import json
+import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -90,3 +92,39 @@ def test_contexts_of_ones_own(softmax, mos, tmp_path):
     file.write_text("the cow\n")
     assert "'cow' is not in the dictionary" in invoke("multimode", *words).output
     assert "belong together" in invoke("multimode", "--checkpoint", softmax[0]).output
+
+
+def test_saturation_follows_the_updates(stream_data, tmp_path):
+    """A flat spectrum, a known one and an untrained matrix, given out of order."""
+    built = build(stream_data)
+    path = write_checkpoint(tmp_path / "first.pt", built)
+    state = torch.load(path, weights_only=True)
+    weight = state["model"]["decoder.output_projection.weight"]
+    basis = torch.linalg.qr(torch.randn_like(weight))[0]
+    scales = torch.arange(weight.size(1), 0, -1.0)
+    for name, updates, spectrum in [("flat", 30, torch.ones_like(scales)), ("falls", 20, scales)]:
+        state["model"]["decoder.output_projection.weight"].copy_(basis * spectrum)
+        state["optimizer_history"][-1]["num_updates"] = updates
+        torch.save(state, tmp_path / f"{name}.pt")
+    files = [tmp_path / f"{name}.pt" for name in ("flat", "first", "falls")]
+    found = analyse(tmp_path, "saturation", *files, stream_data)
+    first, falls, flat = found["checkpoints"]
+    assert [one["updates"] for one in (first, falls, flat)] == [1, 20, 30]
+    assert [Path(one["checkpoint"]).stem for one in (first, falls, flat)] == [
+        "first", "falls", "flat"
+    ]  # fmt: skip
+    assert flat["flat_divergence"] == pytest.approx(0, abs=1e-6)
+    share = (scales / scales.sum()).double()
+    entropy = -(share * share.log()).sum().item()
+    assert falls["spectral_entropy"] == pytest.approx(entropy, abs=1e-6)
+    assert falls["flat_divergence"] == pytest.approx(math.log(len(scales)) - entropy, abs=1e-6)
+    assert falls["largest"] == pytest.approx(len(scales), rel=1e-6)
+
+
+def test_a_matrix_that_is_not_finite_is_named(stream_data, tmp_path):
+    path = write_checkpoint(tmp_path / "diverged.pt", build(stream_data))
+    state = torch.load(path, weights_only=True)
+    state["model"]["decoder.output_projection.weight"][3, 1] = math.nan
+    torch.save(state, path)
+    done = invoke("saturation", path, stream_data)
+    assert done.exit_code == 2 and "diverged.pt: the vocabulary matrix is not fin" in done.output

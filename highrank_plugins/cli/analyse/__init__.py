@@ -9,7 +9,7 @@ from highrank_plugins.cli.analyse.layers import components, retention, spectrum
 from highrank_plugins.cli.analyse.predictions import kld, predictions
 from highrank_plugins.cli.analyse.significance import bleu, correlation, ttest
 from highrank_plugins.cli.analyse.synthetic import dirichlet, multimode
-from highrank_plugins.cli.analyse.words import unargmaxable, word_similarity
+from highrank_plugins.cli.analyse.words import saturation, unargmaxable, word_similarity
 
 analyse = typer.Typer(no_args_is_help=True, help="The papers' measures, as JSON and as plots.")
 
@@ -21,6 +21,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "retention": retention,
     "word-similarity": word_similarity,
     "unargmaxable": unargmaxable,
+    "saturation": saturation,
     "ttest": ttest,
     "correlation": correlation,
     "bleu": bleu,

@@ -1,4 +1,4 @@
-"""`highrank analyse word-similarity` and `unargmaxable`: the rows of the vocabulary matrix."""
+"""`highrank analyse word-similarity`, `unargmaxable`, `saturation`: the vocabulary matrix alone."""
 
 from pathlib import Path
 from typing import Annotated
@@ -56,3 +56,25 @@ def unargmaxable(
         if plot is not None and count is not None:
             shares = {"can be predicted": total - count, "never": count}
             plots.bars(plot, shares, "words and whether they can win", ("", "words"))
+
+
+def saturation(
+    checkpoints: Annotated[
+        list[Path], typer.Argument(help="Of one training, in any order; sorted by updates.")
+    ],
+    data: Data,
+    output: Output = None,
+    plot: Plot = None,
+) -> None:
+    """Spectrum of the vocabulary matrix along a training (Godey et al. 2024)."""
+    with measuring(plot):
+        from highrank_plugins.collect.saturation import saturation as measure
+        from highrank_plugins.experiments import plots
+
+        found = measure(checkpoints, data)
+        report({"checkpoints": found}, output)
+        if plot is not None:
+            curve = {s.updates: s.flat_divergence for s in found if s.updates is not None}
+            title = "divergence of the spectrum of W from a flat one"
+            axes = ("updates", "log d − H, nats")
+            plots.lines(plot, {"W": (list(curve), list(curve.values()))}, title, axes)
