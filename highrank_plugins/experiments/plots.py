@@ -57,6 +57,18 @@ def bars(path: Path, values: Mapping[str, float], title: str, axes: tuple[str, s
     _save(figure, path)
 
 
+def means(
+    path: Path, found: Mapping[str, tuple[float, float]], title: str, axes: tuple[str, str]
+) -> None:
+    """For each label a mean and its deviation, upwards and downwards of it."""
+    figure, plot = _figure(title)
+    middle, deviation = zip(*found.values(), strict=True)
+    plot.errorbar(list(found), middle, yerr=deviation, fmt="o", capsize=4)
+    plot.tick_params("x", rotation=30)
+    _label(plot, axes, "linear")
+    _save(figure, path)
+
+
 def points(
     path: Path, at: Mapping[str, tuple[float, float]], title: str, axes: tuple[str, str]
 ) -> None:

@@ -3,8 +3,9 @@
 import json
 
 import pytest
+import torch
 
-from highrank_plugins.analysis import holm, pearson, student_t, welch_t
+from highrank_plugins.analysis import holm, pearson, spectrum, student_t, welch_t
 from tests.cli.test_analyse import analyse, invoke, whole
 from tests.collect.checkpoints import write_checkpoint
 from tests.models import small
@@ -162,3 +163,47 @@ def test_with_a_dimension_for_every_word_all_modes_are_on_top(tmp_path):
 def test_the_synthetic_ones_refuse(words, message):
     done = invoke(*words)
     assert done.exit_code == 2 and message in done.output
+
+
+def write_spectrum(path, matrix):
+    found = spectrum([matrix], torch.float64)
+    values = {
+        "contexts": matrix.size(0),
+        "words": matrix.size(1),
+        "dtype": "float64",
+        "press_rank": found.press_rank(),
+        "effective_rank": {"0.001": 2},
+        "spectral_entropy": 0.5,
+        "singular_values": found.values.tolist(),
+    }
+    path.write_text(json.dumps(values))
+    return path
+
+
+def test_spectra_of_several_models(tmp_path):
+    low = torch.randn(20, 3, dtype=torch.float64) @ torch.randn(3, 8, dtype=torch.float64)
+    files = [
+        write_spectrum(tmp_path / "softmax.json", low),
+        write_spectrum(tmp_path / "mos.json", torch.randn(20, 8, dtype=torch.float64)),
+    ]
+    found = analyse(tmp_path, "spectra", *files)
+    ranks = [(model["name"], model["press_rank"], model["contexts"]) for model in found["models"]]
+    assert ranks == [("softmax", 3, 20), ("mos", 8, 20)]
+    assert "singular_values" not in found["models"][0]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"singular_values": []}', '{"press_rank": 3}'])
+def test_spectra_refuse_another_file(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    done = invoke("spectra", tmp_path / "a.json")
+    assert done.exit_code == 2 and "a.json: no result of analyse spectrum" in done.output
+
+
+def test_spectra_of_one_name_are_refused(tmp_path):
+    (tmp_path / "b").mkdir()
+    files = [
+        write_spectrum(folder / "a.json", torch.eye(3).double())
+        for folder in (tmp_path, tmp_path / "b")
+    ]
+    done = invoke("spectra", *files)
+    assert done.exit_code == 2 and "two files have the same name" in done.output

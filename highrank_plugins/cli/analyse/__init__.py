@@ -8,6 +8,7 @@ from highrank_plugins.cli.analyse.grid import gss_grid
 from highrank_plugins.cli.analyse.layers import components, retention, spectrum
 from highrank_plugins.cli.analyse.predictions import kld, predictions
 from highrank_plugins.cli.analyse.significance import bleu, correlation, ttest
+from highrank_plugins.cli.analyse.spectra import spectra
 from highrank_plugins.cli.analyse.synthetic import dirichlet, multimode
 from highrank_plugins.cli.analyse.words import saturation, unargmaxable, word_similarity
 
@@ -15,6 +16,7 @@ analyse = typer.Typer(no_args_is_help=True, help="The papers' measures, as JSON 
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "spectrum": spectrum,
+    "spectra": spectra,
     "kld": kld,
     "predictions": predictions,
     "components": components,

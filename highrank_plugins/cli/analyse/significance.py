@@ -38,8 +38,8 @@ def ttest(
         baseline = {"name": read[0].name} | summarise(read[0].runs)._asdict()
         report({"test": test, "baseline": baseline, "systems": found}, output)
         if plot is not None:
-            means = {system.name: summarise(system.runs).mean for system in read}
-            plots.bars(plot, means, "means of the runs", ("system", metric or "mean"))
+            runs = {system.name: summarise(system.runs)[:2] for system in read}
+            plots.means(plot, runs, "mean ± deviation of the runs", ("system", metric or "mean"))
 
 
 def correlation(
