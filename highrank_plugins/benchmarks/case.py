@@ -25,6 +25,7 @@ class LossCase:
     """One call of `head.nll` with its backward pass.
 
     Sizes are the papers': N tokens, K components, d1 = d = dim, M classes, S frequent, d2 gate_dim.
+    `memory` is that of a chunk in MiB, `--head-loss-memory`; 0: the device's default.
     """
 
     head: str
@@ -38,6 +39,7 @@ class LossCase:
     label_smoothing: float = 0.0
     bias: bool = True
     reduction: str = "sum"
+    memory: int = 0
     dtype: str = "float32"
     device: str = "cpu"
 
@@ -143,7 +145,7 @@ def changed(case: Case, changes: dict[str, Any]) -> Case:
     for field in fields(new):
         value = getattr(new, field.name)
         if isinstance(value, int) and not isinstance(value, bool):
-            least = 0 if field.name == "frequent" else 1
+            least = 0 if field.name in ("frequent", "memory") else 1
             if value < least:
                 raise CaseError(f"--{field.name} must be at least {least}, got {value}")
     return new

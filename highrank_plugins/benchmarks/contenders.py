@@ -84,9 +84,10 @@ def _loss(contender: str, case: LossCase) -> Loss:
         return LIBRARIES[contender](case)
     return lambda head, x, y: (
         head.nll(
-            x, y, label_smoothing=case.label_smoothing, reduction=case.reduction, impl=contender
+            x, y, label_smoothing=case.label_smoothing, reduction=case.reduction, impl=contender,
+            memory=case.memory * 2**20 or None,
         ).loss
-    )
+    )  # fmt: skip
 
 
 def _linear_cross_entropy(case: LossCase) -> Loss:

@@ -45,6 +45,10 @@ def loss(
     tokens: Sizes = None,
     components: Sizes = None,
     classes: Sizes = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="MiB of a chunk, as --head-loss-memory; 0: the default."),
+    ] = None,
     reduction: Annotated[str, typer.Option(help="sum or none.")] = "sum",
     within: Annotated[
         int | None,
@@ -61,7 +65,7 @@ def loss(
     from highrank_plugins.benchmarks.run import run_losses
 
     changes = {"reduction": reduction, "dtype": dtype, "device": device}
-    grid = {"tokens": tokens, "components": components, "classes": classes}
+    grid = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
     with user_errors():
         contenders = [name.strip() for name in impl.split(",")]
         failed = run_losses(

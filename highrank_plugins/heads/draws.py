@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from .._dropout_masks import dropout_mask
+
 NOISE_BLOCK = 64  # tokens that share one generator
 
 
@@ -81,8 +83,7 @@ class ChunkDraws:
 def draw_mask(leading: torch.Size, width: int, p: float, locked: bool, like: Tensor) -> Tensor:
     """A dropout mask [R, width] for features [*leading, d1]; one row per column when locked."""
     rows = math.prod(leading[1:]) if locked and len(leading) > 1 else math.prod(leading)
-    keep = torch.empty(rows, width, dtype=like.dtype, device=like.device).bernoulli_(1 - p)
-    return keep.div_(1 - p)
+    return dropout_mask((rows, width), p, like)
 
 
 def draw_noise_seed() -> int:

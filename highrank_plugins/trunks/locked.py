@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from .._dropout_masks import dropout_mask
+
 
 def locked_dropout(x: Tensor, p: float) -> Tensor:
     """x [T, B, D] times one mask [1, B, D] of zeros and 1/(1 − p); x itself for p = 0."""
     if not p:
         return x
-    mask = x.new_empty(1, *x.shape[1:]).bernoulli_(1 - p)
-    return x * mask.div_(1 - p)
+    return x * dropout_mask((1, *x.shape[1:]), p, x)
 
 
 def embed_words(weight: Tensor, tokens: Tensor, p: float) -> Tensor:
@@ -24,8 +25,7 @@ def embed_words(weight: Tensor, tokens: Tensor, p: float) -> Tensor:
     rows = embedding(tokens, weight)
     if not p:
         return rows
-    mask = weight.new_empty(weight.size(0), 1).bernoulli_(1 - p)
-    return rows * embedding(tokens, mask.div_(1 - p))
+    return rows * embedding(tokens, dropout_mask((weight.size(0), 1), p, weight))
 
 
 def add_noise(x: Tensor, sd: float) -> Tensor:

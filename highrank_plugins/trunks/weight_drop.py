@@ -6,7 +6,8 @@ import warnings
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout
+
+from .._dropout_masks import dropout_mask
 
 # A dropped matrix is a new tensor, so cuDNN copies the weights into one piece at every call, as it
 # must; `flatten_parameters`, which the warning recommends, would not help.
@@ -45,7 +46,9 @@ class WeightDropLSTM(nn.LSTM):
             RuntimeError: sizes that do not fit.
         """
         self.check_forward_args(x, state, None)
-        recurrent = dropout(self.weight_hh_l0, p, self.training)
+        recurrent: Tensor = self.weight_hh_l0
+        if self.training and p:
+            recurrent = recurrent * dropout_mask(recurrent.shape, p, recurrent)
         weights = [self.weight_ih_l0, recurrent, self.bias_ih_l0, self.bias_hh_l0]
         # cuDNN keeps what gradients need only in its training mode, which for one layer without
         # torch's own dropout changes nothing else: so evaluation may ask for gradients, too

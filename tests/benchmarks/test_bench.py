@@ -3,14 +3,17 @@
 import csv
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from highrank_plugins.benchmarks.case import LossCase, presets
+from highrank_plugins.benchmarks.contenders import loss_step
 from highrank_plugins.benchmarks.fit import largest_batch
 from highrank_plugins.benchmarks.process import ContenderFailed, measure
 from highrank_plugins.benchmarks.report import table
 from highrank_plugins.benchmarks.rows import row
+from highrank_plugins.heads import Head
 
 SMALL = LossCase("mos", tokens=64, dim=16, classes=500, components=3)
 
@@ -79,6 +82,17 @@ def test_memory_counts_what_the_usual_code_holds():
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("mib, expected", [(0, None), (3, 3 * 2**20)])
+def test_the_memory_of_a_chunk_reaches_the_loss(monkeypatch, mib, expected):
+    asked = []
+    nll = Head.nll
+    monkeypatch.setattr(
+        Head, "nll", lambda *args, **words: asked.append(words["memory"]) or nll(*args, **words)
+    )
+    loss_step("fused", replace(SMALL, memory=mib))()
+    assert asked == [expected]
+
+
 def test_largest_batch():
     limit = 64 * 2**20
     case = largest_batch(SMALL, "usual", limit, 1)

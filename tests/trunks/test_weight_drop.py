@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
-from torch.nn.functional import dropout
 
+from highrank_plugins._dropout_masks import dropout_mask
 from highrank_plugins.trunks.locked import add_noise, embed_words, locked_dropout
 from highrank_plugins.trunks.weight_drop import WeightDropLSTM
 from tests.trunks import plain
@@ -29,7 +29,7 @@ def inputs():
 def dropped(layer):
     """The recurrent matrix as the next forward pass after `SEED` will see it."""
     torch.manual_seed(SEED)
-    return dropout(layer.weight_hh_l0, P)
+    return layer.weight_hh_l0 * dropout_mask(layer.weight_hh_l0.shape, P, layer.weight_hh_l0)
 
 
 def run(layer, x, state):
@@ -112,7 +112,7 @@ def test_a_word_is_dropped_everywhere_or_nowhere():
     torch.manual_seed(0)
     rows = embed_words(weight, tokens, 0.5)
     torch.manual_seed(0)
-    masked = weight * torch.empty(200, 1).bernoulli_(0.5) * 2
+    masked = weight * dropout_mask((200, 1), 0.5, weight)
     assert torch.equal(rows, masked[tokens])
     rows.sum().backward()
     is_dropped = (masked == 0).all(1)
