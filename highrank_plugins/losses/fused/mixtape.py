@@ -11,7 +11,7 @@ from ..plan import LossPlan
 from .base import Scores, rows_times, rows_times_
 from .scores import gather_scores
 from .softmax_pass import OneSoftmax
-from .tournament import back_down, slots_of_leaves, up
+from .tournament import back_down, permute_, slots_of_leaves, up
 
 
 class FusedMixtape(OneSoftmax):
@@ -63,10 +63,12 @@ class FusedMixtape(OneSoftmax):
     def chunk(
         self, local: dict[str, Tensor], target: Tensor, scale: Tensor | None, draws: Any
     ) -> tuple[Scores, dict[str, Tensor]]:
-        contexts = local["contexts"].to(self.compute).transpose(0, 1).contiguous()  # [K, n, D]
+        tokens, components, width = local["contexts"].shape
+        contexts = local["contexts"].new_empty(components, tokens, width, dtype=self.compute)
+        contexts.copy_(local["contexts"].transpose(0, 1))  # a copy: `by_slot` changes it
         mixed = local["mixed"].to(self.compute)
         hidden = self._gate_inputs(local) if self.gates else None
-        tokens, common = mixed.size(0), len(self.frequent)
+        common = len(self.frequent)
         logits = self.buffer("logits", tokens, self.plan.head.num_classes)
         leaves = self.buffer("leaves", len(contexts), tokens, common)
         gates = self.buffer("gates", self.gates, tokens, common)
@@ -106,15 +108,14 @@ class FusedMixtape(OneSoftmax):
         """What `mix` left of leaves and gates becomes their gradients, given that of its `out`."""
         back_down(grad, leaves.unbind(), gates.unbind())
 
-    def by_slot(self, contexts: Tensor) -> Tensor:
-        """[K, ...] in the order in which `unmix` leaves the gradients of leaves."""
-        # no indexing with a list: a GPU would wait for it
-        return torch.stack([contexts[leaf] for leaf in slots_of_leaves(len(contexts))])
+    def by_slot(self, contexts: Tensor) -> None:
+        """Put [K, ...] into the order in which `unmix` leaves the gradients of leaves."""
+        permute_(contexts, slots_of_leaves(len(contexts)))
 
-    def by_leaf(self, grads: Tensor) -> Tensor:
-        """[K, ...] in that order → in the order of leaves."""
-        order = slots_of_leaves(len(grads))
-        return torch.stack([grads[order.index(leaf)] for leaf in range(len(order))])
+    def by_leaf(self, grads: Tensor) -> None:
+        """Put [K, ...] in that order into the order of leaves."""
+        slots = slots_of_leaves(len(grads))
+        permute_(grads, [slots.index(leaf) for leaf in range(len(slots))])
 
     def _context_products(
         self,
@@ -128,10 +129,12 @@ class FusedMixtape(OneSoftmax):
         grad_mixed = self.backward_products("rare", rare, mixed, self.rare, factor)
         grad = leaves.flatten(0, 1).to(self.compute)
         factors = None if factor is None else factor.repeat(len(contexts))
-        rows = self.by_slot(contexts).flatten(0, 1)
+        self.by_slot(contexts)
+        rows = contexts.flatten(0, 1)
         result = self.backward_products("frequent", grad, rows, self.frequent, factors)
         result = result.view_as(contexts)
-        return {"mixed": grad_mixed, "contexts": self.by_leaf(result).transpose(0, 1)}
+        self.by_leaf(result)
+        return {"mixed": grad_mixed, "contexts": result.transpose(0, 1)}
 
     def _gate_inputs(self, local: dict[str, Tensor]) -> Tensor:
         """[t_k, s_k, 1] [K−1, n, G + 2]."""
