@@ -77,7 +77,7 @@ def points(
     x, y = zip(*at.values(), strict=True)
     plot.scatter(x, y)
     for label, place in at.items():
-        plot.annotate(label, place, fontsize=7)
+        plot.annotate(label, place, (4, 3), textcoords="offset points", fontsize=7)
     _label(plot, axes, "linear")
     _save(figure, path)
 
