@@ -17,7 +17,9 @@ setup(
     author="the highrank_plugins authors",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["highrank_plugins", "highrank_plugins.*"]),
-    package_data={"highrank_plugins": ["**/*.html", "**/*.yaml", "py.typed"]},
+    package_data={
+        "highrank_plugins": ["**/*.cpp", "**/*.hpp", "**/*.html", "**/*.yaml", "py.typed"]
+    },
     install_requires=[
         "Jinja2>=3.1,<4",
         "numpy>=1.26,<3",

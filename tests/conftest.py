@@ -1,8 +1,10 @@
-"""Tests that need what is not here are skipped, with the reason: a CUDA device, triton, time.
+"""Tests that need what is not here are skipped, with the reason: a CUDA device, triton, a C++
+compiler, time.
 
 Without a CUDA device the kernels run in triton's interpreter.
 """
 
+import functools
 import importlib.util
 import os
 
@@ -29,6 +31,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(
                 pytest.mark.skip(reason="needs the package triton (requirements/triton.txt)")
             )
+        if not has_compiler() and (_level(item) == "cpp" or item.get_closest_marker("cpp")):
+            item.add_marker(pytest.mark.skip(reason="needs a C++ compiler (c++, g++ or clang++)"))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -37,6 +41,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device; torch sees none"))
+
+
+@functools.cache
+def has_compiler() -> bool:
+    from highrank_plugins.losses.cpp.build import Unavailable, library
+
+    return not isinstance(library(), Unavailable)
 
 
 def _level(item: pytest.Item) -> str | None:

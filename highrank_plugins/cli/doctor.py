@@ -49,6 +49,7 @@ def render(report: dict[str, Any]) -> str:
         ("free disk", f"{report['disk_free_gib']} GiB here"),
         ("CUDA devices", _devices(report)),
         ("triton", "yes" if report.get("triton") else "no (only for GPU kernels)"),
+        ("CPU kernels", report.get("cpu_kernels", "unknown without torch")),
     ]
     rows += [(package["name"], package["version"] or "-") for package in report["packages"]]
     lines = [f"{name:<18}{value}" for name, value in rows]

@@ -23,14 +23,21 @@ def describe_machine() -> dict[str, object]:
 
 
 def describe_devices() -> dict[str, object]:
-    """CUDA devices by name, the CUDA version of torch, and whether triton is there."""
+    """CUDA devices by name, the CUDA version of torch, and where kernels of losses can run.
+
+    `cpu_kernels` is the file of their library, or why there is none.
+    """
     import torch
 
+    from highrank_plugins.losses.cpp.build import Unavailable, library
+
     count = torch.cuda.device_count()
+    kernels = library()
     return {
         "cuda": torch.version.cuda,
         "devices": [torch.cuda.get_device_name(index) for index in range(count)],
         "triton": find_spec("triton") is not None,
+        "cpu_kernels": str(kernels) if isinstance(kernels, Unavailable) else kernels._name,
     }
 
 

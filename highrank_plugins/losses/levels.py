@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import cpp
 from .chunked import chunked_nll
 from .fused.level import fused_nll
 from .plan import REDUCTIONS, ChunkedHead, LossOutput, LossPlan, check_target
@@ -22,10 +23,11 @@ LEVELS: dict[str, Callable[[LossPlan], LossOutput]] = {
     "reference": reference_nll,
     "chunked": chunked_nll,
     "fused": fused_nll,
+    "cpp": cpp.cpp_nll,
     "triton": triton_nll,
 }
-FILTERING = ("fused", "triton")  # levels that can leave negligible gradients out
-_logged: set[str] = set()
+FUSED = ("fused", "cpp", "triton")  # levels of heads with a fused loss
+_logged: set[tuple[str, str]] = set()
 
 
 def compute_nll(
@@ -71,11 +73,11 @@ def compute_nll(
         accuracy=accuracy,
         filter_gradients=filter_gradients,
     )
-    level = _choose(impl, head)
-    if filter_gradients and level not in FILTERING:
+    level = _choose(impl, head, features)
+    if filter_gradients and level not in FUSED:
         raise ValueError(
             f"filter_gradients: level {level!r} computes every gradient; "
-            f"use impl= (--head-loss) {' or '.join(FILTERING)}"
+            f"use impl= (--head-loss) {' or '.join(FUSED)}"
         )
     out = LEVELS[level](plan)
     if reduction == "sum":
@@ -84,15 +86,18 @@ def compute_nll(
     return LossOutput(out.loss.view(leading), out.nll.view(leading), correct)
 
 
-def _choose(impl: str, head: ChunkedHead) -> str:
+def _choose(impl: str, head: ChunkedHead, features: Tensor) -> str:
     kind = type(head).__name__
-    if impl in ("fused", "triton") and head.fused is None:
+    if impl in FUSED and head.fused is None:
         raise ValueError(f"impl: {kind} has no fused loss; impl='chunked' (--head-loss) serves it")
     if impl != "auto":
         return impl
-    level = "chunked" if head.fused is None else "fused"
-    if kind not in _logged:
-        _logged.add(kind)
+    if head.fused is None:
+        level = "chunked"
+    else:
+        level = "cpp" if cpp.is_choice(head.fused, features) else "fused"
+    if (kind, level) not in _logged:
+        _logged.add((kind, level))
         logger.info("loss of %s: level %r (impl='auto')", kind, level)
     return level
 

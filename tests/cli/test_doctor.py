@@ -35,6 +35,7 @@ def test_machine(report):
     assert report["memory_gib"] > 0
     assert report["disk_free_gib"] > 0
     assert isinstance(report["devices"], list)
+    assert report["cpu_kernels"].endswith(".so") or "compiler" in report["cpu_kernels"]
 
 
 def test_text_shows_what_the_json_has(report):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.losses import LEVELS
+from highrank_plugins.losses.cpp.build import Unavailable, library
 
 CLASSES, TOKENS = 13, 7
 TARGET = torch.tensor([3, 12, 5, 3, 0, 5, 3])  # 3 and 5 repeat; 5 is ignored where that is asked
@@ -18,7 +19,9 @@ WEIGHT = torch.tensor([1.0, 0.3, 2.0, 0.0, 1.7, 0.9, 1.1], dtype=torch.float64)
 UPSTREAM = torch.tensor([0.8, -1.3, 0.4, 2.1, 1.9, -0.7, 0.6], dtype=torch.float64)
 ONCE = sorted(LEVELS.keys() - {"reference"})  # the levels that are differentiable once
 # those that run here; tests with a parameter `impl` are skipped for the others
-RUNNABLE = [name for name in LEVELS if name != "triton" or find_spec("triton")]
+MISSING = {"triton"} if find_spec("triton") is None else set()
+MISSING |= {"cpp"} if isinstance(library(), Unavailable) else set()
+RUNNABLE = [name for name in LEVELS if name not in MISSING]
 FULL = {"weight": WEIGHT, "label_smoothing": 0.1, "ignore_index": IGNORED, "accuracy": True}
 
 
@@ -68,7 +71,7 @@ def memory_for(head: nn.Module, tokens: int, impl: str = "chunked") -> int:
     """The budget in bytes that lets exactly so many float64 tokens into a chunk."""
     floats = (
         head.fused.floats_per_token(head)
-        if impl in ("fused", "triton")
+        if impl in ("fused", "cpp", "triton")
         else head.floats_per_token()
     )
     return floats * 8 * tokens

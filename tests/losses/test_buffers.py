@@ -7,7 +7,7 @@ from tests.heads.cases import STRUCTURES, make_features
 from tests.losses.levels import CLASSES, TARGET, TOKENS, WEIGHT
 
 
-@pytest.mark.parametrize("impl", ["chunked", "fused"])
+@pytest.mark.parametrize("impl", ["chunked", "fused", "cpp"])
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_targets_and_weights_are_those_of_the_call(case, reduction, impl):

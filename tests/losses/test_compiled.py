@@ -23,7 +23,7 @@ def gradients(net, function, impl):
     return {name: p.grad.clone() for name, p in net.named_parameters()}
 
 
-@pytest.mark.parametrize("impl", ["reference", "chunked", "fused"])
+@pytest.mark.parametrize("impl", ["reference", "chunked", "fused", "cpp"])
 @pytest.mark.parametrize("part", ["trunk", "everything"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_compiled(case, part, impl):

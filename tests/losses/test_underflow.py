@@ -13,7 +13,7 @@ CASES = [MOS.with_pointwise(name, **options) for name, options in POINTWISE]
 @pytest.fixture
 def taken(monkeypatch):
     """How often the pass through logarithms was taken."""
-    calls = []
+    calls: list[int] = []
     original = mixture.FusedMixture._log_domain_pass
 
     def counted(self, *args):
@@ -28,7 +28,9 @@ def taken(monkeypatch):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_same_numbers_by_logarithms(case, reduction, taken, monkeypatch):
     """As a GPU takes it, for every block."""
-    monkeypatch.setattr(mixture, "_underflows", lambda probabilities: True)
+    monkeypatch.setattr(
+        mixture, "_underflows", lambda probabilities: torch.ones(len(probabilities)).bool()
+    )
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     options = {**FULL, "reduction": reduction}
     want = run(head, features, TARGET, impl="reference", **options)
@@ -36,12 +38,17 @@ def test_same_numbers_by_logarithms(case, reduction, taken, monkeypatch):
     assert taken
 
 
+@pytest.mark.parametrize("impl", ["fused", "cpp"])
 @pytest.mark.parametrize("reduction", ["none", "sum"])
-def test_underflow_is_seen_and_exact(reduction, taken):
-    head, features = MOS.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+@pytest.mark.parametrize("case", [c for c in CASES if c.pointwise != "monotone_mlp"], ids=str)
+def test_underflow_is_seen_and_exact(case, reduction, impl, taken):
+    """For some of the tokens: the contexts of the others weigh against the bias."""
+    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     with torch.no_grad():
         head.bias.copy_(torch.linspace(0, -2000, CLASSES))  # e^-2000 is 0 in float64
-    options = {"label_smoothing": 0.1, "reduction": reduction}
+        head.weight.copy_(torch.linspace(0, 1, CLASSES).unsqueeze(-1).expand_as(head.weight))
+        features[::2] *= 500
+    options = {**FULL, "reduction": reduction}
     want = run(head, features, TARGET, impl="reference", **options)
-    assert_same(run(head, features, TARGET, impl="fused", **options), want)
+    assert_same(run(head, features, TARGET, impl=impl, **options), want)
     assert taken

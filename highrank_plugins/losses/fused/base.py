@@ -36,9 +36,11 @@ class FusedLoss:
     The loss of token n is scale_n (α nll + ε_i Σ_x −log P_x), with α and ε_i of the plan.
     """
 
-    # whether kernels do the passes: a chunk is then in the compute dtype and passed over at once,
-    # and gradients leave with their factor
-    kernels: ClassVar[bool] = False
+    # whether a chunk is in the compute dtype and passed over at once, as suits a GPU's kernels
+    narrow_chunks: ClassVar[bool] = False
+    # whether gradients leave the pass with the factor of their row, and whether it adds the bias
+    factor_in_pass: ClassVar[bool] = False
+    bias_in_pass: ClassVar[bool] = False
     # whether the −ε_i in the gradient of every logit is left to the matrix products
     folds_constant = False
     # names of the tensors read here and not in `head.token_inputs`, apart from pointwise ones
@@ -53,7 +55,7 @@ class FusedLoss:
     ) -> None:
         self.plan, self.sums, self.compute = plan, sums, compute
         self.wide = torch.float64 if compute == torch.float64 else torch.float32
-        self.stored = compute if self.kernels else self.wide  # dtype of chunks
+        self.stored = compute if self.narrow_chunks else self.wide  # dtype of chunks
         self.weight = tensors["weight"].to(compute)
         bias = tensors.get("bias")
         self.bias = None if bias is None else bias.to(self.stored)
@@ -63,7 +65,7 @@ class FusedLoss:
         self.evaluate = plan.head.pointwise.bind(own, own_sums, self.wide)
         # A factor per row can wait until after the matrix products, unless the pointwise function
         # adds up gradients of its own, or float16 would lose what the factor makes large enough.
-        self.factor_first = self.kernels or bool(own_sums) or compute == torch.float16
+        self.factor_first = self.factor_in_pass or bool(own_sums) or compute == torch.float16
         self._buffers: dict[str, Tensor] = {}
 
     @classmethod
@@ -109,7 +111,7 @@ class FusedLoss:
     def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
         """Ranges of rows for elementwise passes: cache-sized on a CPU, everything on a GPU."""
         size = rows
-        if self.plan.features.device.type == "cpu" and not self.kernels:
+        if self.plan.features.device.type == "cpu" and not self.narrow_chunks:
             size = max(1, BLOCK_MEMORY // (4 * max(1, floats_per_row)))
         return chunk_ranges(0, rows, size)
 
@@ -159,7 +161,7 @@ class FusedLoss:
         return rows_times_(grad @ weight, factor)
 
     def add_columns(self, name: str, grad: Tensor, factor: Tensor | None) -> None:
-        """sums[name] += Σ_n factor_n grad_n over rows; summed in the wide dtype."""
+        """sums[name] += Σ_n factor_n grad_n over rows, summed in the wide dtype."""
         total = self.sums.get(name)
         if total is None:
             return

@@ -44,9 +44,12 @@ class FusedLogits(OneSoftmax):
     ) -> tuple[Scores, dict[str, Tensor]]:
         contexts = local["contexts"].to(self.compute)
         logits = self.buffer("logits", contexts.size(0), self.weight.size(0))
-        self.product(contexts, self.weight, logits, self.bias)
+        self.product(contexts, self.weight, logits, None if self.bias_in_pass else self.bias)
+        late_bias = self.bias if self.bias_in_pass else None
         scores = gather_scores(
-            self.softmax_pass(logits[a:b], target[a:b], None if scale is None else scale[a:b])
+            self.softmax_pass(
+                logits[a:b], target[a:b], None if scale is None else scale[a:b], late_bias
+            )
             for a, b in self.row_blocks(logits.size(0), logits.size(1))
         )
         if scale is None:

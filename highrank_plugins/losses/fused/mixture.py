@@ -12,6 +12,9 @@ from .base import FusedLoss, Scores
 from .scores import gather_scores
 from .softmax_pass import softmax_in_place
 
+# indices of tokens of a block → their logits [n, K, M]
+Again = Callable[[Tensor], Tensor]
+
 
 class FusedMixture(FusedLoss):
     """Loss of lse_k [log π_k + log_softmax(f(W h_k + b))].
@@ -35,24 +38,15 @@ class FusedMixture(FusedLoss):
         rows = contexts.reshape(tokens * components, size)
         grad = self.buffer("logits", tokens * components, self.weight.size(0))
         logits = grad.unflatten(0, (tokens, components))
-        self.product(rows, self.weight, grad, self.bias)
+        self.product(rows, self.weight, grad, None if self.bias_in_pass else self.bias)
         grad_prior = torch.empty_like(log_prior)
         factor = torch.empty_like(log_prior)
 
         def block(a: int, b: int) -> Scores:
-            def again() -> Tensor:
-                part = logits[a:b]
-                self.product(
-                    rows[a * components : b * components],
-                    self.weight,
-                    part.flatten(0, 1),
-                    self.bias,
-                )
-                return part
-
             return self.mixture_pass(
                 logits[a:b], log_prior[a:b], target[a:b],
-                None if scale is None else scale[a:b], factor[a:b], grad_prior[a:b], again,
+                None if scale is None else scale[a:b], factor[a:b], grad_prior[a:b],
+                lambda which: self._logits(contexts[a:b][which]),
             )  # fmt: skip
 
         scores = gather_scores(
@@ -66,6 +60,13 @@ class FusedMixture(FusedLoss):
         result = self.backward_products("weight", grad, rows, self.weight, late).view_as(contexts)
         return scores, {"contexts": result, "log_prior": grad_prior}
 
+    def _logits(self, contexts: Tensor) -> Tensor:
+        """[n, K, M] of contexts [n, K, D], in memory of their own."""
+        rows = contexts.flatten(0, 1)
+        logits = torch.empty(len(rows), len(self.weight), dtype=self.stored, device=rows.device)
+        self.product(rows, self.weight, logits, self.bias)
+        return logits.unflatten(0, contexts.shape[:2])
+
     def mixture_pass(
         self,
         logits: Tensor,
@@ -74,12 +75,12 @@ class FusedMixture(FusedLoss):
         scale: Tensor | None,
         factor: Tensor,
         grad_prior: Tensor,
-        again: Callable[[], Tensor],
+        again: Again,
     ) -> Scores:
         """Scores of a block; logits [n, K, M], factor and grad_prior [n, K] become results.
 
-        `again` makes the logits of the block anew, for the rare block in which a probability
-        underflows.
+        `again` makes the logits of some tokens anew, for the rare ones whose probabilities
+        underflow.
         """
         if self.plan.smooth and logits.is_cuda:  # looking for underflow would wait for the device
             return self._log_domain_pass(logits, log_prior, target, scale, factor, grad_prior)
@@ -93,10 +94,10 @@ class FusedMixture(FusedLoss):
         if self.plan.smooth or self.plan.accuracy:
             mixture = torch.bmm(log_prior.exp().unsqueeze(1), values).squeeze(1)
         hits = mixture.argmax(-1) == target if self.plan.accuracy and mixture is not None else None
-        smooth_sum = None
+        smooth_sum = lost = None
         if self.plan.smooth and mixture is not None:
-            if _underflows(mixture):
-                return self._log_domain_pass(again(), log_prior, target, scale, factor, grad_prior)
+            lost = _underflows(mixture).nonzero().squeeze(-1)
+            mixture[lost] = 1.0
             smooth_sum = -mixture.log().sum(-1)
         if scale is not None:
             if mixture is None or not self.plan.smooth:
@@ -115,8 +116,42 @@ class FusedMixture(FusedLoss):
                 torch.mul(log_prior.exp(), scale.unsqueeze(-1), out=factor)
                 torch.mul(factor, share.squeeze(-1), out=grad_prior).neg_()
                 values.mul_(share - ratio.unsqueeze(1))
+                values[lost] = 0.0
             self._pull(values, pullback, factor, logits)
-        return Scores(-log_likelihood, smooth_sum, hits)
+        scores = Scores(-log_likelihood, smooth_sum, hits)
+        if lost is not None:
+            self.redo(lost, scores, logits, log_prior, target, scale, factor, grad_prior, again)
+        return scores
+
+    def redo(
+        self,
+        which: Tensor,
+        scores: Scores,
+        logits: Tensor,
+        log_prior: Tensor,
+        target: Tensor,
+        scale: Tensor | None,
+        factor: Tensor,
+        grad_prior: Tensor,
+        again: Again,
+    ) -> None:
+        """Scores and results of the tokens `which` of a block once more, by logarithms.
+
+        Until here their logits have had the gradient 0.
+        """
+        per_token = self.floats_per_token(self.plan.head)
+        for a, b in self.row_blocks(len(which), per_token) if len(which) else ():
+            part = which[a:b]
+            own, own_factor, own_grad = again(part), factor[part], grad_prior[part]
+            found = self._log_domain_pass(
+                own, log_prior[part], target[part],
+                None if scale is None else scale[part], own_factor, own_grad,
+            )  # fmt: skip
+            for whole, mended in zip(scores, found, strict=True):
+                if whole is not None and mended is not None:
+                    whole[part] = mended
+            if scale is not None:
+                logits[part], factor[part], grad_prior[part] = own, own_factor, own_grad
 
     def _log_domain_pass(
         self,
@@ -157,7 +192,7 @@ class FusedMixture(FusedLoss):
             logits.copy_(gradient)
 
 
-def _underflows(mixture: Tensor) -> bool:
-    """Whether a probability is too small to divide by."""
+def _underflows(mixture: Tensor) -> Tensor:
+    """Whether a probability [n, M] is too small to divide by: [n] bool."""
     limits = torch.finfo(mixture.dtype)
-    return mixture.numel() > 0 and bool(mixture.min() < limits.tiny / limits.eps)
+    return mixture.amin(-1) < limits.tiny / limits.eps

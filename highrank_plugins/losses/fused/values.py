@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..fused.base import FusedLoss
+from .base import FusedLoss
 
 IDENTITY = (0.0, 1.0)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from ..fused.kernel_passes import kernel_loss
 from ..fused.level import run_fused
 from ..plan import LossOutput, LossPlan
 from .available import check_available
@@ -23,7 +24,7 @@ def triton_nll(plan: LossPlan) -> LossOutput:
         ValueError: the kernels cannot run here, or there are none for this head.
     """
     check_available(plan.features.device)
-    from .registry import kernel_loss  # needs triton
+    from .registry import KERNEL_LOSSES  # needs triton
 
     with torch.cuda.device_of(plan.features):  # kernels start on the current device
-        return run_fused(plan, kernel_loss(plan.head.fused))
+        return run_fused(plan, kernel_loss(KERNEL_LOSSES, plan.head.fused, "Triton"))

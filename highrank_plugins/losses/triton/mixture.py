@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from ..fused import FusedMixture
 from ..fused.base import Scores
+from ..fused.mixture import Again
+from ..fused.values import Values
 from . import launch
 from .passes import TritonPasses
-from .values import Values
 
 
 class TritonMixture(TritonPasses, FusedMixture):
@@ -29,7 +28,7 @@ class TritonMixture(TritonPasses, FusedMixture):
         scale: Tensor | None,
         factor: Tensor,
         grad_prior: Tensor,
-        again: Callable[[], Tensor],
+        again: Again,
     ) -> Scores:
         plan = self.plan
         target, log_prior = target.contiguous(), log_prior.contiguous()

@@ -1,34 +1,29 @@
-"""What the losses with kernels share, and the pass of one softmax per row."""
+"""What the losses with Triton kernels share."""
 
 from __future__ import annotations
 
-import torch
+from typing import Any, ClassVar
+
 from torch import Tensor
 
 from ..fused.base import Scores
-from ..fused.softmax_pass import OneSoftmax
+from ..fused.kernel_passes import KernelPasses
+from ..fused.values import Values
 from . import launch
-from .values import Values
 
 
-class TritonPasses(OneSoftmax):
-    """Mixin before a fused loss: kernels instead of its elementwise passes."""
+class TritonPasses(KernelPasses):
+    """Mixin before a fused loss: its passes are Triton kernels."""
 
-    kernels = True
+    kernels: ClassVar[Any] = launch
+    narrow_chunks = True
 
-    def softmax_pass(
-        self, logits: Tensor, target: Tensor, factor: Tensor | None, bias: Tensor | None = None
-    ) -> Scores:
-        plan, rows = self.plan, len(logits)
-        values = Values.of(self, logits, bias)
-        scores = Scores(
-            logits.new_empty(rows, dtype=self.wide),
-            logits.new_empty(rows, dtype=self.wide) if plan.smooth else None,
-            logits.new_empty(rows, dtype=torch.bool) if plan.accuracy else None,
-        )
+    def softmax_kernel(
+        self, values: Values, target: Tensor, factor: Tensor | None, scores: Scores
+    ) -> None:
         launch.softmax(
             values.tensor,
-            target.contiguous(),
+            target,
             values.bent_line,
             scores.nll,
             bias=values.bias,
@@ -37,12 +32,7 @@ class TritonPasses(OneSoftmax):
             smooth_sum=scores.smooth_sum,
             hits=scores.hits,
         )
-        if factor is not None:
-            values.pull_into(logits)
-        return scores
 
     def weights(self) -> launch.Weights:
         """Of the plan's smoothed loss."""
-        on_target, every_class = self.plan.on_target, self.plan.every_class
-        total = on_target + self.plan.head.num_classes * every_class
-        return launch.Weights(total, on_target, every_class)
+        return launch.Weights(self.total, self.plan.on_target, self.plan.every_class)

@@ -1,0 +1,26 @@
+"""Level `cpp`: the fused losses with compiled kernels for their elementwise passes, on a CPU.
+
+Matrix products stay torch's. A thread takes a row of a chunk (all components of a token for a
+Mixture of Softmaxes) from its logits to their gradient while it is in cache, with everything
+applied. `build` compiles the kernels at the first use, by the C++ compiler that is there.
+"""
+
+from __future__ import annotations
+
+from ..fused.kernel_passes import kernel_loss
+from ..fused.level import run_fused
+from ..plan import LossOutput, LossPlan
+from .available import check_available, is_choice
+from .registry import KERNEL_LOSSES
+
+__all__ = ["cpp_nll", "is_choice"]
+
+
+def cpp_nll(plan: LossPlan) -> LossOutput:
+    """As `fused_nll`.
+
+    Raises:
+        ValueError: the kernels cannot be compiled or run here, or there are none for this head.
+    """
+    check_available(plan.features.device)
+    return run_fused(plan, kernel_loss(KERNEL_LOSSES, plan.head.fused, "C++"))

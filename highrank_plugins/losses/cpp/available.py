@@ -1,0 +1,48 @@
+"""Whether the kernels can run here, said before anything is computed."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from .build import Unavailable, library
+from .registry import KERNEL_LOSSES
+
+logger = logging.getLogger(__name__)
+_logged: set[str] = set()
+
+
+def check_available(device: torch.device) -> None:
+    """Nothing, or an error that names the remedy.
+
+    Raises:
+        ValueError: tensors lie on another device than the CPU, or there is no library.
+    """
+    if device.type != "cpu":
+        raise ValueError(
+            f"impl: 'cpp' works on a CPU, the features lie on {device}; choose impl='fused' or "
+            "'triton' (--head-loss)"
+        )
+    loaded = library()
+    if isinstance(loaded, Unavailable):
+        raise ValueError(
+            f"impl: 'cpp' has no kernels here: {loaded}; or choose impl='fused' (--head-loss fused)"
+        )
+
+
+def is_choice(fused: type, features: Tensor) -> bool:
+    """Whether `auto` takes this level: on a CPU, for float32, where the kernels are there.
+
+    float64, whose elementary functions the kernels take one by one, is left to torch's.
+    """
+    if features.device.type != "cpu" or features.dtype == torch.float64:
+        return False
+    if fused not in KERNEL_LOSSES:
+        return False
+    loaded = library()
+    if isinstance(loaded, Unavailable) and str(loaded) not in _logged:
+        _logged.add(str(loaded))
+        logger.warning("losses do without compiled kernels, some of them 1.3 x slower: %s", loaded)
+    return not isinstance(loaded, Unavailable)

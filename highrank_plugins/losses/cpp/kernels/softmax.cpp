@@ -1,0 +1,58 @@
+// One softmax per row of a chunk of logits.
+#include <omp.h>
+
+#include <vector>
+
+#include "row.hpp"
+
+namespace {
+
+template <class T>
+void softmax(
+    T* logits, int64_t row_stride, int64_t rows, int64_t classes,
+    const T* bias, const int64_t* target, const T* factor,
+    BentLine<T> f, T total, T on_target, T every_class,
+    T* nll, T* smooth_sum, uint8_t* hit, T* columns, int threads
+) {
+#pragma omp parallel num_threads(threads)
+    {
+        std::vector<T> slope(f.is_identity() ? 0 : classes);
+#pragma omp for schedule(static)
+        for (int64_t r = 0; r < rows; ++r) {
+            T* row = logits + r * row_stride;
+            const int64_t label = target[r];
+            const Summary<T> found = evaluate(row, classes, bias, f, slope.data());
+            const T at_target = row[label];
+            if (hit) hit[r] = is_first_top(row, label, found.top);
+            const T norm = exponentials(row, classes, found.top);
+            const T log_norm = found.top + std::log(norm);
+            nll[r] = log_norm - at_target;
+            if (smooth_sum) smooth_sum[r] = log_norm * classes - found.sum;
+            if (!factor) continue;
+            scale_and_shift(row, classes, factor[r] * total / norm, factor[r] * every_class);
+            row[label] -= factor[r] * on_target;
+            if (!f.is_identity()) multiply(row, slope.data(), classes);
+            if (columns) add_to(columns + omp_get_thread_num() * classes, row, classes);
+        }
+    }
+}
+
+}  // namespace
+
+// nll [rows] and, unless null, Σ_x −log P_x and whether the target wins, of logits [rows, classes].
+// With `factor` [rows] the logits become factor (total P − on_target 1[x = y] − every_class) f',
+// and each thread adds up its rows in its own row of columns [threads, classes], unless null.
+#define SOFTMAX(name, T)                                                                           \
+    extern "C" void name(                                                                          \
+        T* logits, int64_t row_stride, int64_t rows, int64_t classes, const T* bias,               \
+        const int64_t* target, const T* factor, double c, double k, double total,                  \
+        double on_target, double every_class, T* nll, T* smooth_sum, uint8_t* hit, T* columns,     \
+        int threads                                                                                \
+    ) {                                                                                            \
+        softmax<T>(                                                                                \
+            logits, row_stride, rows, classes, bias, target, factor, {T(c), T(k)}, T(total),       \
+            T(on_target), T(every_class), nll, smooth_sum, hit, columns, threads                   \
+        );                                                                                         \
+    }
+SOFTMAX(softmax_float, float)
+SOFTMAX(softmax_double, double)

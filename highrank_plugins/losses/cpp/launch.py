@@ -1,0 +1,118 @@
+"""The kernels as functions of tensors on a CPU, float32 or float64.
+
+Rows of logits are contiguous; results are written into the tensors given for them.
+"""
+
+from __future__ import annotations
+
+from ctypes import CDLL, c_double, c_int, c_int64, c_void_p
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .build import Unavailable, library
+
+SUFFIX = {torch.float32: "float", torch.float64: "double"}
+_POINTER, _SIZE, _NUMBER = c_void_p, c_int64, c_double
+ARGUMENTS: dict[str, list[Any]] = {
+    "softmax": [_POINTER, *[_SIZE] * 3, *[_POINTER] * 3, *[_NUMBER] * 5, *[_POINTER] * 4, c_int],
+    "mixture": [_POINTER, *[_SIZE] * 3, *[_POINTER] * 4, *[_NUMBER] * 4, *[_POINTER] * 6, c_int],
+    "mix": [_POINTER, _POINTER, _SIZE, _POINTER, *[_SIZE] * 4, c_int],
+    "unmix": [_POINTER, _POINTER, _SIZE, _POINTER, *[_SIZE] * 4, c_int],
+}
+
+
+class Weights(NamedTuple):
+    """The gradient of a row is total P − on_target 1[x = y] − every_class."""
+
+    total: float
+    on_target: float
+    every_class: float
+
+
+def softmax(
+    values: Tensor,
+    target: Tensor,
+    bent_line: tuple[float, float],
+    weights: Weights,
+    *,
+    bias: Tensor | None,
+    factor: Tensor | None,
+    nll: Tensor,
+    smooth_sum: Tensor | None,
+    hits: Tensor | None,
+    columns: Tensor | None,
+) -> None:
+    """Scores [n] of values [n, M]; with `factor` [n] they become their gradient.
+
+    `columns` [threads, M] gets the sum of the gradients of each thread's rows added.
+    """
+    rows, classes = values.shape
+    _call(
+        "softmax", values.dtype, values, values.stride(0), rows, classes, bias, target, factor,
+        *bent_line, *weights, nll, smooth_sum, hits, columns,
+    )  # fmt: skip
+
+
+def mixture(
+    values: Tensor,
+    target: Tensor,
+    bent_line: tuple[float, float],
+    weights: Weights,
+    log_prior: Tensor,
+    *,
+    bias: Tensor | None,
+    scale: Tensor | None,
+    nll: Tensor,
+    smooth_sum: Tensor | None,
+    hits: Tensor | None,
+    grad_prior: Tensor,
+    underflow: Tensor,
+    columns: Tensor | None,
+) -> None:
+    """Scores [n] of values [n, K, M]; with `scale` [n] they become their gradient.
+
+    `log_prior` and its gradient `grad_prior` are [n, K]. With `smooth_sum`, `underflow` [n] says of
+    which tokens nothing else can be trusted. `columns` as in `softmax`.
+    """
+    tokens, components, classes = values.shape
+    _call(
+        "mixture", values.dtype, values, tokens, components, classes, bias, target, log_prior,
+        scale, *bent_line, weights.on_target, weights.every_class, nll, smooth_sum, hits,
+        grad_prior, underflow, columns,
+    )  # fmt: skip
+
+
+def mix(leaves: Tensor, gates: Tensor, out: Tensor, wide: torch.dtype) -> None:
+    """out [n, S] = Σ_j π_j leaf_j of leaves [K, n, S]; gate logits [K − 1, n, S] become σ."""
+    _tree("mix", leaves, gates, out, wide)
+
+
+def unmix(grad: Tensor, leaves: Tensor, gates: Tensor, wide: torch.dtype) -> None:
+    """leaves and gates, as `mix` left them, become their gradients, given that of its out."""
+    _tree("unmix", leaves, gates, grad, wide)
+
+
+def _tree(name: str, leaves: Tensor, gates: Tensor, mixed: Tensor, wide: torch.dtype) -> None:
+    components, rows, classes = leaves.shape
+    _call(
+        name, wide, leaves, gates, leaves.stride(0), mixed, mixed.stride(0), rows, classes,
+        components,
+    )  # fmt: skip
+
+
+def _call(name: str, dtype: torch.dtype, *arguments: Any) -> None:
+    loaded = library()
+    if isinstance(loaded, Unavailable):
+        raise loaded
+    function = _function(loaded, f"{name}_{SUFFIX[dtype]}", ARGUMENTS[name])
+    given = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
+    function(*given, torch.get_num_threads())
+
+
+def _function(loaded: CDLL, name: str, arguments: list[Any]) -> Any:
+    function = getattr(loaded, name)  # the same object each time
+    if function.argtypes is None:
+        function.argtypes, function.restype = arguments, None
+    return function

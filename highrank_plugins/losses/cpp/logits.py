@@ -1,0 +1,10 @@
+"""Heads with one softmax over f(W h + b), with compiled kernels."""
+
+from __future__ import annotations
+
+from ..fused import FusedLogits
+from .passes import CppPasses
+
+
+class CppLogits(CppPasses, FusedLogits):
+    """`FusedLogits` with a kernel: a row of the chunk is read once, and stays in cache."""

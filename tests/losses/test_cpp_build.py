@@ -1,0 +1,98 @@
+"""The library of level `cpp`: made once, whole or not at all, and every obstacle is named."""
+
+import logging
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from highrank_plugins.losses.cpp import available, build
+from tests.heads.cases import SOFTMAX, make_features
+
+TARGET = torch.arange(3)
+LOAD = "from highrank_plugins.losses.cpp.build import library; print(library()._name)"
+
+
+@pytest.fixture(autouse=True)
+def anew(tmp_path, monkeypatch):
+    """As in a new process, with an empty cache."""
+    monkeypatch.setenv("HIGHRANK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(available, "_logged", set())
+    build.library.cache_clear()
+    yield
+    build.library.cache_clear()
+
+
+def refused() -> str:
+    with pytest.raises(ValueError, match=r"^impl: 'cpp' has no kernels here: ") as error:
+        SOFTMAX.build().nll(make_features(3), TARGET, impl="cpp")
+    assert str(error.value).endswith("or choose impl='fused' (--head-loss fused)")
+    return str(error.value)
+
+
+def test_a_missing_compiler_is_named(monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "")
+    assert "there is no C++ compiler (c++, g++, clang++); install one" in refused()
+
+
+def test_a_wrong_cxx_is_named(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "there is no C++ compiler 'no-such-compiler', which CXX names" in refused()
+
+
+def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
+    script = tmp_path / "broken"
+    script.write_text('#!/bin/sh\n[ "$1" = --version ] || { echo "no disk" >&2; exit 1; }\n')
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("CXX", str(script))
+    assert "broken failed: no disk" in refused()
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.cpp
+def test_a_folder_that_cannot_be_made_is_named(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HIGHRANK_CACHE", str(tmp_path / "file" / "cache"))
+    assert "cache cannot be made (Not a directory); name another by HIGHRANK_CACHE" in refused()
+
+
+@pytest.mark.cpp
+def test_a_damaged_library_is_named():
+    os.truncate(build._compiled(), 100)
+    assert "cannot be loaded" in refused() and "delete it" in refused()
+
+
+def test_auto_does_without_and_says_so_once(monkeypatch, caplog):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    head = SOFTMAX.build().float()
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            head.nll(make_features(3).float(), TARGET)
+    assert [r.levelname for r in caplog.records].count("WARNING") == 1
+    assert "losses do without compiled kernels" in caplog.text
+
+
+@pytest.mark.cpp
+def test_the_first_use_compiles_and_the_next_does_not(caplog, monkeypatch):
+    with caplog.at_level(logging.INFO):
+        first = build.library()._name
+    assert "compiling the loss kernels" in caplog.text
+    caplog.clear()
+    build.library.cache_clear()
+    monkeypatch.setattr(build, "_compile", None)
+    assert build.library()._name == first
+
+
+@pytest.mark.cpp
+def test_processes_that_compile_at_once_agree(tmp_path):
+    running = [
+        subprocess.Popen([sys.executable, "-c", LOAD], stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    names = {process.communicate()[0].strip() for process in running}
+    assert len(names) == 1 and not any(process.returncode for process in running)
+    assert [str(path) for path in (tmp_path / "cache").iterdir()] == list(names)
