@@ -12,7 +12,7 @@ from torch import Tensor
 REDUCTIONS = ("none", "sum")
 # Bytes of a chunk. On a CPU its working set should stay near the cache while its matrix products
 # stay large; on a GPU launches dominate small chunks.
-DEFAULT_MEMORY = {"cpu": 40 * 2**20, "cuda": 512 * 2**20}
+DEFAULT_MEMORY = {"cpu": 31 * 2**20, "cuda": 512 * 2**20}
 
 
 class LossOutput(NamedTuple):
