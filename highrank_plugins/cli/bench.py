@@ -41,7 +41,7 @@ def loss(
             help="Contenders, separated by commas: levels of our losses, usual, "
             "plain_softmax, linear_cross_entropy, liger, cce."
         ),
-    ] = "usual,chunked,fused,linear_cross_entropy",
+    ] = "usual,chunked,fused,cpp,linear_cross_entropy",
     tokens: Sizes = None,
     components: Sizes = None,
     classes: Sizes = None,

@@ -10,9 +10,12 @@ import torch
 from torch import Tensor
 
 REDUCTIONS = ("none", "sum")
-# Bytes of a chunk. On a CPU its working set should stay near the cache while its matrix products
-# stay large; on a GPU launches dominate small chunks.
-DEFAULT_MEMORY = {"cpu": 31 * 2**20, "cuda": 512 * 2**20}
+# Bytes of a chunk, at least and at most. On a CPU its working set should stay near the cache while
+# its products stay large; above 32 MiB the C library also returns memory after every batch and
+# faults it in again. On a GPU launches dominate small chunks.
+DEFAULT_MEMORY = {"cpu": (31 * 2**20, 64 * 2**20), "cuda": (512 * 2**20, 512 * 2**20)}
+# Between the two it grows with the vocabulary matrix, whose gradient every chunk reads and writes.
+CHUNK_PER_MATRIX = 1.5
 
 
 class LossOutput(NamedTuple):
@@ -126,20 +129,25 @@ def chunk_ranges(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
     return ((a, min(a + size, stop)) for a in range(start, max(stop, start + 1), size))
 
 
-def tokens_within(features: Tensor, floats_per_token: int, memory: int | None) -> int:
+def tokens_within(
+    features: Tensor, floats_per_token: int, memory: int | None, matrix: int = 0
+) -> int:
     """How many tokens a chunk may have, at least 1.
 
     Args:
         features: give the device and the width of numbers (at least 4 bytes).
         floats_per_token: numbers held per token.
+        matrix: numbers of the vocabulary matrix.
         memory: bytes; None takes the default of the device, half of the tokens at most (what is
             held should be less than all of it) and 16 at the least.
     Raises:
         ValueError: the budget does not hold one token.
     """
-    per_token = max(1, floats_per_token) * max(features.element_size(), 4)
+    width = max(features.element_size(), 4)
+    per_token = max(1, floats_per_token) * width
     if memory is None:
-        budget = DEFAULT_MEMORY.get(features.device.type, DEFAULT_MEMORY["cuda"])
+        least, most = DEFAULT_MEMORY.get(features.device.type, DEFAULT_MEMORY["cuda"])
+        budget = min(max(least, int(CHUNK_PER_MATRIX * matrix * width)), most)
         return max(16, min(budget // per_token, -(-features.size(0) // 2)))
     if memory < per_token:
         raise ValueError(

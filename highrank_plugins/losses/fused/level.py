@@ -78,8 +78,9 @@ class _Batch:
         return join(self.plan, parts), sums
 
     def _chunk_size(self, loss: FusedLoss) -> int:
+        floats = loss.floats_per_token(self.plan.head)
         return tokens_within(
-            self.plan.features, loss.floats_per_token(self.plan.head), self.plan.memory
+            self.plan.features, floats, self.plan.memory, matrix=loss.weight.numel()
         )
 
     def _blocks(self, loss: FusedLoss) -> list[tuple[int, int]]:
