@@ -31,7 +31,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(
                 pytest.mark.skip(reason="needs the package triton (requirements/triton.txt)")
             )
-        if not has_compiler() and (_level(item) == "cpp" or item.get_closest_marker("cpp")):
+        for_cpp = _level(item) == "cpp" or item.get_closest_marker("cpp")
+        if for_cpp and not has_compiler():
             item.add_marker(pytest.mark.skip(reason="needs a C++ compiler (c++, g++ or clang++)"))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:

@@ -9,6 +9,7 @@ Delete when: `FrozenBatchSampler` no longer keeps `ordered_batches`, or the trai
 loader of an epoch.
 """
 
+import inspect
 from weakref import WeakMethod
 
 from fairseq.data.iterators import FrozenBatchSampler
@@ -19,5 +20,8 @@ from highrank_plugins.compat._patch import replaces
 @replaces(FrozenBatchSampler, "__init__")
 def __init__(stock, sampler, ordered_batches, *args, **kwargs):
     """A sampler that does not keep the iterator alive, which owns it and outlives its use."""
-    method = WeakMethod(ordered_batches)
-    stock(sampler, lambda *words: method()(*words), *args, **kwargs)
+    if inspect.ismethod(ordered_batches):
+        method = WeakMethod(ordered_batches)
+        stock(sampler, lambda *words: method()(*words), *args, **kwargs)
+    else:
+        stock(sampler, ordered_batches, *args, **kwargs)

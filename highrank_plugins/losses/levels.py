@@ -95,7 +95,7 @@ def _choose(impl: str, head: ChunkedHead, features: Tensor) -> str:
     if head.fused is None:
         level = "chunked"
     else:
-        level = "cpp" if cpp.is_choice(head.fused, features) else "fused"
+        level = "cpp" if cpp.auto_takes(head, features) else "fused"
     if (kind, level) not in _logged:
         _logged.add((kind, level))
         logger.info("loss of %s: level %r (impl='auto')", kind, level)

@@ -12,7 +12,7 @@ from torch import Tensor
 REDUCTIONS = ("none", "sum")
 # Bytes of a chunk, at least and at most. On a CPU its working set should stay near the cache while
 # its products stay large; above 32 MiB the C library also returns memory after every batch and
-# faults it in again. On a GPU launches dominate small chunks.
+# faults it in again, which a large vocabulary is worth. On a GPU launches dominate small chunks.
 DEFAULT_MEMORY = {"cpu": (31 * 2**20, 64 * 2**20), "cuda": (512 * 2**20, 512 * 2**20)}
 # Between the two it grows with the vocabulary matrix, whose gradient every chunk reads and writes.
 CHUNK_PER_MATRIX = 1.5
@@ -69,7 +69,7 @@ class LossPlan:
 
     head: ChunkedHead
     features: Tensor  # [N, F]
-    target: Tensor  # [N], int64, in range: ignored tokens point to class 0
+    target: Tensor  # [N], int64, in range: ignored tokens have another's
     ignored: Tensor | None  # [N] bool
     weight: Tensor | None  # [N]
     draws: Any  # highrank_plugins.heads.draws.Draws
@@ -160,7 +160,9 @@ def tokens_within(
 def check_target(
     target: Tensor, leading: torch.Size, num_classes: int, ignore_index: int | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Flat target [N] with ignored tokens pointing to class 0, and where they are [N] or None.
+    """Flat target [N] with ignored tokens pointing to another's class, and where they are or None.
+
+    That class has a probability; class 0 may be one that a bias of −∞ rules out.
 
     Raises:
         ValueError: another shape or dtype, or a class outside [0, M). On a GPU the range is
@@ -178,6 +180,8 @@ def check_target(
     if ignore_index is not None:
         ignored = flat == ignore_index
         flat = flat.masked_fill(ignored, 0)
+        if flat.numel():
+            flat = torch.where(ignored, flat.amax(), flat)
     wrong = (flat < 0) | (flat >= num_classes)
     if wrong.is_cuda:
         torch._assert_async(~wrong.any(), f"target out of range [0, {num_classes})")

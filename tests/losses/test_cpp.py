@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from highrank_plugins.losses import levels as doors
-from highrank_plugins.losses.cpp import available
+from highrank_plugins.losses.cpp import available, launch
 from highrank_plugins.losses.fused import FusedLogits
+from highrank_plugins.losses.fused.kernel_passes import Weights
 from tests.heads.cases import MOS, SOFTMAX, STRUCTURES, make_features
-from tests.losses.levels import CLASSES, FULL, TARGET, TOKENS, assert_same, run
+from tests.losses.levels import CLASSES, FULL, IGNORED, ONCE, TARGET, TOKENS, assert_same, run
 
 needs_compiler = pytest.mark.cpp
 
@@ -75,20 +76,74 @@ def test_there_is_one_pool_of_threads():
     """Two OpenMP libraries would each have one, and wait busily beside each other."""
     code = (
         "from highrank_plugins.losses.cpp.build import library; library()\n"
-        "print(*{line.split()[-1] for line in open('/proc/self/maps') if 'omp' in line})"
+        "files = {line.split()[-1] for line in open('/proc/self/maps')}\n"
+        "print(*[file for file in files if 'omp' in file.rpartition('/')[2]])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert len(done.stdout.split()) == 1, done.stdout
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype, level", [(torch.float32, "cpp"), (torch.float64, "fused")])
-def test_auto_takes_it_for_float32(dtype, level, caplog, monkeypatch):
+@pytest.mark.parametrize(
+    "case, dtype, level",
+    [
+        (MOS, torch.float32, "cpp"),
+        (MOS.with_pointwise("gss"), torch.float32, "cpp"),
+        (MOS.with_pointwise("plif"), torch.float32, "fused"),
+        (MOS, torch.float64, "fused"),
+    ],
+    ids=str,
+)
+def test_auto_takes_it_for_float32_and_functions_that_it_knows(
+    case, dtype, level, caplog, monkeypatch
+):
     monkeypatch.setattr(doors, "_logged", set())
-    head, features = MOS.build(classes=CLASSES, dtype=dtype), make_features(TOKENS).to(dtype)
+    head, features = case.build(classes=CLASSES, dtype=dtype), make_features(TOKENS).to(dtype)
     with caplog.at_level(logging.INFO):
         head.nll(features, TARGET)
     assert f"loss of MixtureOfSoftmaxes: level {level!r}" in caplog.text
+
+
+@pytest.mark.parametrize("bias", [torch.randn(CLASSES, 2)[:, 0], torch.ones(1).expand(CLASSES)])
+@pytest.mark.parametrize("impl", ONCE)
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_a_bias_with_strides(case, impl, bias):
+    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    head.bias = torch.nn.Parameter(bias.double())
+    want = run(head, features, TARGET, impl="reference", reduction="sum")
+    assert_same(run(head, features, TARGET, impl=impl, reduction="sum"), want)
+
+
+@needs_compiler
+def test_a_tensor_that_a_kernel_would_misread_is_refused():
+    target, nll = torch.zeros(3, dtype=torch.long), torch.empty(3)
+    options = dict.fromkeys(("bias", "factor", "smooth_sum", "hits", "columns"))
+    for values in (torch.zeros(3, 4).double(), torch.zeros(4, 3).t()):
+        with pytest.raises(TypeError, match="a kernel needs a tensor on the CPU with contiguous"):
+            launch.softmax(values, target, (0.0, 1.0), Weights(), nll=nll, **options)
+
+
+@needs_compiler
+def test_a_prior_counts_beside_large_logits():
+    """Both components are sure of the class, so that the likelihood is the sum of their priors."""
+    head, features = MOS.build(classes=2), make_features(3)
+    with torch.no_grad():
+        head.bias.copy_(torch.tensor([1e30, 0.0]))
+    out = head.nll(features, torch.zeros(3, dtype=torch.long), impl="cpp")
+    assert out.loss.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("impl", ONCE)
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_ignored_tokens_with_the_first_class_ruled_out(case, impl):
+    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    with torch.no_grad():
+        head.bias[0] = -torch.inf
+    target = TARGET.clamp(min=1)
+    options = {"ignore_index": IGNORED, "reduction": "sum"}
+    want = run(head, features, target, impl="reference", **options)
+    assert all(g.isfinite().all() for g in want.gradients.values())
+    assert_same(run(head, features, target, impl=impl, **options), want)
 
 
 def test_another_device_is_named():

@@ -49,8 +49,50 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
     script.write_text('#!/bin/sh\n[ "$1" = --version ] || { echo "no disk" >&2; exit 1; }\n')
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CXX", str(script))
-    assert "broken failed: no disk" in refused()
+    assert "broken failed with status 1: no disk" in refused()
     assert list((tmp_path / "cache").iterdir()) == []
+    script.write_text("#!/bin/sh\nprintf 'caf\\351' >&2; exit 3\n")
+    build.library.cache_clear()
+    assert "broken failed with status 3: caf" in refused()
+
+
+@pytest.mark.cpp
+def test_the_next_compiler_has_its_turn(monkeypatch, tmp_path):
+    good = build._compilers()[0][0]
+    for name, script in (("c++", "exit 1"), ("g++", f'exec {good} "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert not isinstance(build.library(), build.Unavailable)
+
+
+@pytest.mark.cpp
+def test_cxx_may_have_arguments_and_the_cache_a_relative_name(monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", f"{build._compilers()[0][0]} -g0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HIGHRANK_CACHE", ".")
+    assert not isinstance(build.library(), build.Unavailable)
+
+
+def test_a_user_without_home_does_without(monkeypatch):
+    monkeypatch.delenv("HIGHRANK_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def no_home(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(build.Path, "expanduser", no_home)
+    assert "Could not determine home directory" in refused()
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("who", ["file", "folder"])
+def test_what_others_could_have_written_is_not_loaded(who, monkeypatch):
+    monkeypatch.setenv("CXX", build._compilers()[0][0])
+    path = build._compiled(build._compilers()[0])
+    (path if who == "file" else path.parent).chmod(0o777)
+    assert "can be changed by other users" in refused()
 
 
 @pytest.mark.cpp
@@ -61,9 +103,10 @@ def test_a_folder_that_cannot_be_made_is_named(monkeypatch, tmp_path):
 
 
 @pytest.mark.cpp
-def test_a_damaged_library_is_named():
-    os.truncate(build._compiled(), 100)
-    assert "cannot be loaded" in refused() and "delete it" in refused()
+def test_a_damaged_library_is_named(monkeypatch):
+    monkeypatch.setenv("CXX", build._compilers()[0][0])
+    os.truncate(build._compiled(build._compilers()[0]), 100)
+    assert "cannot be loaded" in refused()
 
 
 def test_auto_does_without_and_says_so_once(monkeypatch, caplog):

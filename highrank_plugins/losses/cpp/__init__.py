@@ -10,10 +10,10 @@ from __future__ import annotations
 from ..fused.kernel_passes import kernel_loss
 from ..fused.level import run_fused
 from ..plan import LossOutput, LossPlan
-from .available import check_available, is_choice
+from .available import auto_takes, check_available
 from .registry import KERNEL_LOSSES
 
-__all__ = ["cpp_nll", "is_choice"]
+__all__ = ["auto_takes", "cpp_nll"]
 
 
 def cpp_nll(plan: LossPlan) -> LossOutput:

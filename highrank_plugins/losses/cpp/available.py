@@ -7,6 +7,7 @@ import logging
 import torch
 from torch import Tensor
 
+from ..plan import ChunkedHead
 from .build import Unavailable, library
 from .registry import KERNEL_LOSSES
 
@@ -32,17 +33,17 @@ def check_available(device: torch.device) -> None:
         )
 
 
-def is_choice(fused: type, features: Tensor) -> bool:
-    """Whether `auto` takes this level: on a CPU, for float32, where the kernels are there.
+def auto_takes(head: ChunkedHead, features: Tensor) -> bool:
+    """Whether `auto` takes this level: on a CPU where the kernels are there and know the function.
 
     float64, whose elementary functions the kernels take one by one, is left to torch's.
     """
     if features.device.type != "cpu" or features.dtype == torch.float64:
         return False
-    if fused not in KERNEL_LOSSES:
+    if head.fused not in KERNEL_LOSSES or head.pointwise.bent_line is None:
         return False
     loaded = library()
     if isinstance(loaded, Unavailable) and str(loaded) not in _logged:
         _logged.add(str(loaded))
-        logger.warning("losses do without compiled kernels, some of them 1.3 x slower: %s", loaded)
+        logger.warning("losses do without compiled kernels, a tenth slower: %s", loaded)
     return not isinstance(loaded, Unavailable)

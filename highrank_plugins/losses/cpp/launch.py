@@ -5,12 +5,13 @@ Rows of logits are contiguous; results are written into the tensors given for th
 
 from __future__ import annotations
 
-from ctypes import CDLL, c_double, c_int, c_int64, c_void_p
-from typing import Any, NamedTuple
+from ctypes import c_double, c_int, c_int64, c_void_p
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..fused.kernel_passes import Weights
 from .build import Unavailable, library
 
 SUFFIX = {torch.float32: "float", torch.float64: "double"}
@@ -21,14 +22,6 @@ ARGUMENTS: dict[str, list[Any]] = {
     "mix": [_POINTER, _POINTER, _SIZE, _POINTER, *[_SIZE] * 4, c_int],
     "unmix": [_POINTER, _POINTER, _SIZE, _POINTER, *[_SIZE] * 4, c_int],
 }
-
-
-class Weights(NamedTuple):
-    """The gradient of a row is total P − on_target 1[x = y] − every_class."""
-
-    total: float
-    on_target: float
-    every_class: float
 
 
 def softmax(
@@ -105,14 +98,23 @@ def _tree(name: str, leaves: Tensor, gates: Tensor, mixed: Tensor, wide: torch.d
 def _call(name: str, dtype: torch.dtype, *arguments: Any) -> None:
     loaded = library()
     if isinstance(loaded, Unavailable):
-        raise loaded
-    function = _function(loaded, f"{name}_{SUFFIX[dtype]}", ARGUMENTS[name])
+        raise ValueError(str(loaded))
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            _check(argument, dtype)
+    function = getattr(loaded, f"{name}_{SUFFIX[dtype]}")  # the same object each time
+    if function.argtypes is None:
+        function.argtypes, function.restype = ARGUMENTS[name], None
     given = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
     function(*given, torch.get_num_threads())
 
 
-def _function(loaded: CDLL, name: str, arguments: list[Any]) -> Any:
-    function = getattr(loaded, name)  # the same object each time
-    if function.argtypes is None:
-        function.argtypes, function.restype = arguments, None
-    return function
+def _check(tensor: Tensor, dtype: torch.dtype) -> None:
+    """What a kernel takes for granted of each tensor, whose memory it reads and writes."""
+    rows_contiguous = tensor.dim() == 0 or tensor.size(-1) <= 1 or tensor.stride(-1) == 1
+    right = tensor.dtype in (torch.int64, torch.bool, dtype)
+    if not (rows_contiguous and right and tensor.device.type == "cpu"):
+        raise TypeError(
+            f"a kernel needs a tensor on the CPU with contiguous rows of {dtype}, got "
+            f"{tensor.dtype} with strides {tensor.stride()} on {tensor.device}"
+        )

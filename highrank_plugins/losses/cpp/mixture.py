@@ -38,7 +38,7 @@ class CppMixture(CppPasses, FusedMixture):
             target.contiguous(),
             values.bent_line,
             self.weights(),
-            log_prior.contiguous(),
+            log_prior,
             bias=values.bias,
             scale=scale,
             nll=nll,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ class CppPasses(KernelPasses):
     """Mixin before a fused loss: its passes are compiled kernels, which also add the bias and, for
     its gradient, the rows of a chunk while they are in cache."""
 
-    kernels: ClassVar[Any] = launch
     bias_in_pass = True
 
     def __init__(self, *arguments: Any) -> None:
@@ -52,10 +51,6 @@ class CppPasses(KernelPasses):
             hits=scores.hits,
             columns=self.columns,
         )
-
-    def weights(self) -> launch.Weights:
-        """Of the plan's smoothed loss."""
-        return launch.Weights(self.total, self.plan.on_target, self.plan.every_class)
 
     def add_columns(self, name: str, grad: Tensor, factor: Tensor | None) -> None:
         """Nothing where the pass has done it."""

@@ -58,7 +58,7 @@ class FusedLoss:
         self.stored = compute if self.narrow_chunks else self.wide  # dtype of chunks
         self.weight = tensors["weight"].to(compute)
         bias = tensors.get("bias")
-        self.bias = None if bias is None else bias.to(self.stored)
+        self.bias = None if bias is None else bias.to(self.stored).contiguous()
         prefix = "pointwise."
         own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
         own_sums = {n.removeprefix(prefix): t for n, t in sums.items() if n.startswith(prefix)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,13 +13,20 @@ from .softmax_pass import OneSoftmax
 from .values import Values
 
 
-class KernelPasses(OneSoftmax):
-    """Mixin before a fused loss: kernels instead of its elementwise passes.
+class Weights(NamedTuple):
+    """The gradient of a row is total P − on_target 1[x = y] − every_class.
 
-    `kernels` is a module of functions on tensors: `mix` and `unmix`, as `FusedMixtape` has them.
+    `total` is the sum of all weights: 1, but for a single class.
     """
 
-    kernels: ClassVar[Any]
+    total: float = 1.0
+    on_target: float = 1.0
+    every_class: float = 0.0
+
+
+class KernelPasses(OneSoftmax):
+    """Mixin before a fused loss: kernels instead of its elementwise passes."""
+
     factor_in_pass = True
 
     def softmax_pass(
@@ -44,14 +51,17 @@ class KernelPasses(OneSoftmax):
         """Fill `scores`; with a factor the values become their gradient."""
         raise NotImplementedError
 
-    @property
-    def total(self) -> float:
-        """Σ_x of the weights of the plan's smoothed loss: 1, but for a single class."""
-        return self.plan.on_target + self.plan.head.num_classes * self.plan.every_class
+    def weights(self) -> Weights:
+        """Of the plan's smoothed loss."""
+        on_target, every_class = self.plan.on_target, self.plan.every_class
+        return Weights(on_target + self.plan.head.num_classes * every_class, on_target, every_class)
 
 
 class KernelTree(FusedMixtape):
-    """`FusedMixtape` with kernels that leave the gradients of leaves in their order."""
+    """`FusedMixtape` with kernels that leave the gradients of leaves in their order.
+
+    `kernels` is a module with the functions `mix` and `unmix` on tensors.
+    """
 
     kernels: ClassVar[Any]
 

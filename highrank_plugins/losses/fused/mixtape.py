@@ -40,7 +40,7 @@ class FusedMixtape(OneSoftmax):
             frequent, rare = sums["weight"].split(split)
             self.sums = {**sums, "frequent": frequent, "rare": rare}
         bias = tensors.get("bias")
-        self.bias = None if bias is None else bias.to(self.wide)
+        self.bias = None if bias is None else bias.to(self.wide).contiguous()
         self.gates = len(tensors.get("gate_shared.weight", ())) if len(self.frequent) else 0
         if self.gates:
             self.gate_dim = tensors["gate_embed"].size(1)

@@ -33,7 +33,7 @@ class FusedMixture(FusedLoss):
         self, local: dict[str, Tensor], target: Tensor, scale: Tensor | None, draws: Any
     ) -> tuple[Scores, dict[str, Tensor]]:
         contexts = local["contexts"].to(self.compute)
-        log_prior = local["log_prior"]
+        log_prior = local["log_prior"].to(self.wide).contiguous()
         tokens, components, size = contexts.shape
         rows = contexts.reshape(tokens * components, size)
         grad = self.buffer("logits", tokens * components, self.weight.size(0))
@@ -101,9 +101,9 @@ class FusedMixture(FusedLoss):
             smooth_sum = -mixture.log().sum(-1)
         if scale is not None:
             if mixture is None or not self.plan.smooth:
-                torch.mul(
-                    (joint - log_likelihood.unsqueeze(-1)).exp_(), scale.unsqueeze(-1), out=factor
-                )
+                # −∞, a token that nothing explains, is no shift
+                shift = log_likelihood.masked_fill(log_likelihood == -torch.inf, 0).unsqueeze(-1)
+                torch.mul((joint - shift).exp_(), scale.unsqueeze(-1), out=factor)
                 torch.neg(factor, out=grad_prior)
                 values.scatter_add_(-1, index, values.new_full(index.shape, -1.0))
             else:
@@ -140,7 +140,9 @@ class FusedMixture(FusedLoss):
         Until here their logits have had the gradient 0.
         """
         per_token = self.floats_per_token(self.plan.head)
-        for a, b in self.row_blocks(len(which), per_token) if len(which) else ():
+        # this is torch's work, also where kernels do the rest
+        blocks = FusedLoss.row_blocks(self, len(which), per_token)
+        for a, b in blocks if len(which) else ():
             part = which[a:b]
             own, own_factor, own_grad = again(part), factor[part], grad_prior[part]
             found = self._log_domain_pass(

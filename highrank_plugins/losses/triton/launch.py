@@ -5,26 +5,19 @@ Chunks and their values have contiguous rows; results are written into the tenso
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
+from ..fused.kernel_passes import Weights
 from .kernels.mixture import mixture_kernel
 from .kernels.softmax import gradient_kernel, softmax_kernel
 from .kernels.tree import mix_kernel, unmix_kernel
 from .tiles import Tile, mixture_tile, softmax_tile, tree_tile
 
 WIDE = {torch.float32: tl.float32, torch.float64: tl.float64}
-
-
-class Weights(NamedTuple):
-    """The gradient of a row is total P − on_target 1[x = y] − every_class."""
-
-    total: float = 1.0
-    on_target: float = 1.0
-    every_class: float = 0.0
 
 
 PLAIN = Weights()

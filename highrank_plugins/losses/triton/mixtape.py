@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from ..fused.kernel_passes import KernelTree
+from . import launch
 from .passes import TritonPasses
 
 
 class TritonMixtape(TritonPasses, KernelTree):
     """`FusedMixtape` with kernels. Leaves and gates stay as they are until their gradients take
     their places."""
+
+    kernels: ClassVar[Any] = launch

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 from torch import Tensor
 
 from ..fused.base import Scores
@@ -15,7 +13,6 @@ from . import launch
 class TritonPasses(KernelPasses):
     """Mixin before a fused loss: its passes are Triton kernels."""
 
-    kernels: ClassVar[Any] = launch
     narrow_chunks = True
 
     def softmax_kernel(
@@ -32,7 +29,3 @@ class TritonPasses(KernelPasses):
             smooth_sum=scores.smooth_sum,
             hits=scores.hits,
         )
-
-    def weights(self) -> launch.Weights:
-        """Of the plan's smoothed loss."""
-        return launch.Weights(self.total, self.plan.on_target, self.plan.every_class)

@@ -43,8 +43,11 @@ struct Workspace {
 template <class T>
 T log_sum_exp(const std::vector<T>& joint) {
     const T top = *std::max_element(joint.begin(), joint.end());
-    if (top == -std::numeric_limits<T>::infinity()) return top;
     T sum = 0;
+    if (top == -std::numeric_limits<T>::infinity()) {
+        for (const T value : joint) sum += value;  // −∞, or NaN
+        return sum;
+    }
     for (const T value : joint) sum += std::exp(value - top);
     return top + std::log(sum);
 }
@@ -84,9 +87,11 @@ void plain_gradient(
     const Mixture<T>& m, T* rows, int64_t label, T scale, T log_likelihood, T* grad_prior,
     Workspace<T>& own
 ) {
+    // −∞, a token that nothing explains, is no shift
+    const T shift = log_likelihood == -std::numeric_limits<T>::infinity() ? T(0) : log_likelihood;
     for (int64_t k = 0; k < m.components; ++k) {
         T* row = rows + k * m.classes;
-        const T factor = scale * std::exp(own.joint[k] - log_likelihood);
+        const T factor = scale * std::exp(own.joint[k] - shift);
         scale_and_shift(row, m.classes, factor / own.norm[k], T(0));
         row[label] -= factor;
         grad_prior[k] = -factor;
@@ -130,12 +135,15 @@ void one_token(
             evaluate(row, m.classes, m.bias, m.f, own.slope_of(k, m.classes));
         const T at_target = row[label];
         own.norm[k] = exponentials(row, m.classes, found.top);
-        own.joint[k] = log_prior[k] + at_target - found.top - std::log(own.norm[k]);
+        // in this order the prior is not lost beside large logits
+        own.joint[k] = log_prior[k] + ((at_target - found.top) - std::log(own.norm[k]));
     }
     const T log_likelihood = log_sum_exp(own.joint);
     m.nll[token] = -log_likelihood;
     if (!own.mixture.empty()) mix(m, rows, log_prior, own);
-    if (m.hit) m.hit[token] = is_first_top(own.mixture.data(), label, greatest(own.mixture));
+    if (m.hit)
+        m.hit[token] = !std::isnan(log_likelihood) &&
+                       is_first_top(own.mixture.data(), label, greatest(own.mixture));
     if (m.smooth) {
         const T limit = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
         m.underflow[token] = least(own.mixture) < limit;
@@ -143,7 +151,7 @@ void one_token(
             std::fill(rows, rows + m.components * m.classes, T(0));
             return;
         }
-        T sum = 0;
+        T sum = 0;  // of a NaN the logarithm is finite, and the nll is NaN
 #pragma omp simd reduction(+ : sum)
         for (int64_t x = 0; x < m.classes; ++x) sum -= logarithm(own.mixture[x]);
         m.smooth_sum[token] = sum;

@@ -23,10 +23,11 @@ void softmax(
             const int64_t label = target[r];
             const Summary<T> found = evaluate(row, classes, bias, f, slope.data());
             const T at_target = row[label];
-            if (hit) hit[r] = is_first_top(row, label, found.top);
+            const bool wins = is_first_top(row, label, found.top);
             const T norm = exponentials(row, classes, found.top);
             const T log_norm = found.top + std::log(norm);
-            nll[r] = log_norm - at_target;
+            nll[r] = (found.top - at_target) + std::log(norm);  // exact beside large logits
+            if (hit) hit[r] = wins && !std::isnan(norm);
             if (smooth_sum) smooth_sum[r] = log_norm * classes - found.sum;
             if (!factor) continue;
             scale_and_shift(row, classes, factor[r] * total / norm, factor[r] * every_class);
