@@ -44,7 +44,7 @@ def softmax(
     rows, classes = values.shape
     _call(
         "softmax", values.dtype, values, values.stride(0), rows, classes, bias, target, factor,
-        *bent_line, *weights, nll, smooth_sum, hits, columns,
+        *bent_line, *weights, nll, smooth_sum, hits, columns, threads=_threads(columns),
     )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def mixture(
     _call(
         "mixture", values.dtype, values, tokens, components, classes, bias, target, log_prior,
         scale, *bent_line, weights.on_target, weights.every_class, nll, smooth_sum, hits,
-        grad_prior, underflow, columns,
+        grad_prior, underflow, columns, threads=_threads(columns),
     )  # fmt: skip
 
 
@@ -91,11 +91,17 @@ def _tree(name: str, leaves: Tensor, gates: Tensor, mixed: Tensor, wide: torch.d
     components, rows, classes = leaves.shape
     _call(
         name, wide, leaves, gates, leaves.stride(0), mixed, mixed.stride(0), rows, classes,
-        components,
+        components, threads=_threads(None),
     )  # fmt: skip
 
 
-def _call(name: str, dtype: torch.dtype, *arguments: Any) -> None:
+def _threads(columns: Tensor | None) -> int:
+    """All of torch's that have a row of columns."""
+    threads = torch.get_num_threads()
+    return threads if columns is None else min(threads, len(columns))
+
+
+def _call(name: str, dtype: torch.dtype, *arguments: Any, threads: int) -> None:
     loaded = library()
     if isinstance(loaded, Unavailable):
         raise ValueError(str(loaded))
@@ -106,7 +112,7 @@ def _call(name: str, dtype: torch.dtype, *arguments: Any) -> None:
     if function.argtypes is None:
         function.argtypes, function.restype = ARGUMENTS[name], None
     given = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
-    function(*given, torch.get_num_threads())
+    function(*given, threads)
 
 
 def _check(tensor: Tensor, dtype: torch.dtype) -> None:

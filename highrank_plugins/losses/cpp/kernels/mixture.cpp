@@ -191,8 +191,9 @@ void mixture(
 
 // nll [n] and, if `smooth`, Σ_x −log P_x [n] and whether a probability is too small for that, when
 // logits become 0 and nothing else is done; whether the target wins [n], unless null; of logits
-// [n, K, M] and normalised log π [n, K]. With `scale` [n] the logits become their gradient and grad_prior [n, K] that of
-// log π; each thread adds up its rows in its own row of columns [threads, M], unless null.
+// [n, K, M] and normalised log π [n, K]. With `scale` [n] the logits become their gradient and
+// grad_prior [n, K] that of log π; each thread adds up its rows in its own row of columns
+// [threads, M], unless null.
 #define MIXTURE(name, T)                                                                           \
     extern "C" void name(                                                                          \
         T* logits, int64_t tokens, int64_t components, int64_t classes, const T* bias,             \
