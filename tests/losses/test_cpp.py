@@ -1,6 +1,7 @@
 """Level `cpp` beyond what every level must do: its own arithmetic, threads, and what it chooses."""
 
 import logging
+import math
 import subprocess
 import sys
 
@@ -112,6 +113,34 @@ def test_a_bias_with_strides(case, impl, bias):
     head.bias = torch.nn.Parameter(bias.double())
     want = run(head, features, TARGET, impl="reference", reduction="sum")
     assert_same(run(head, features, TARGET, impl=impl, reduction="sum"), want)
+
+
+def pairs(first, target, bent_line):
+    """Values [n, 2] of logits (first, 0) that became gradients, and their nll [n]."""
+    values = torch.stack((first, torch.zeros_like(first)), -1)
+    nll, target = torch.empty_like(first), torch.full_like(first, target, dtype=torch.long)
+    options = dict.fromkeys(("bias", "smooth_sum", "hits", "columns"))
+    launch.softmax(
+        values, target, bent_line, Weights(), nll=nll, factor=torch.ones_like(first), **options
+    )
+    return values, nll
+
+
+@needs_compiler
+def test_the_exponential_in_float32():
+    x = torch.linspace(-86, 0, 100_001)
+    values, _ = pairs(x, 1, (0.0, 1.0))
+    wide = x.double().exp()
+    assert ((values[:, 0] - wide / (1 + wide)) / wide).abs().max() < 2.5e-7
+
+
+@needs_compiler
+def test_the_logarithm_in_float32():
+    x = torch.linspace(-30, 30, 100_001)
+    line = (0.0, 3.0)
+    f = pairs(x, 1, line)[1] - pairs(x, 0, line)[1]  # f(x) − f(0)
+    want = x.double() + 2 * (torch.nn.functional.logsigmoid(x.double()) + math.log(2))
+    assert ((f - want) / want.abs().clamp(min=1)).abs().max() < 4e-7
 
 
 @needs_compiler
