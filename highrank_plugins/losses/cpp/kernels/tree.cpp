@@ -98,26 +98,18 @@ void tiles(
 
 // mix: out [n, S] = Σ_j π_j leaf_j, and gate logits become σ. unmix: leaves and σ become the
 // gradients of leaves and gate logits, given that of out, which stays. Strides are in numbers.
-#define TREE(mix_name, unmix_name, T)                                                              \
-    extern "C" void mix_name(                                                                      \
-        T* leaves, T* gates, int64_t component_stride, T* out, int64_t out_stride, int64_t rows,   \
-        int64_t classes, int64_t components, int threads                                           \
+#define TREE(name, step, T)                                                                        \
+    extern "C" void name(                                                                          \
+        T* leaves, T* gates, int64_t component_stride, T* mixed, int64_t mixed_stride,             \
+        int64_t rows, int64_t classes, int64_t components, int threads                             \
     ) {                                                                                            \
         const Tree<T> tree{leaves, gates, component_stride, components};                           \
-        tiles(tree, out, out_stride, rows, classes, threads,                                       \
+        tiles(tree, mixed, mixed_stride, rows, classes, threads,                                   \
               [&](int64_t place, int64_t width, T* nodes, T* there) {                              \
-                  tree.mix(place, width, nodes, there);                                            \
-              });                                                                                  \
-    }                                                                                              \
-    extern "C" void unmix_name(                                                                    \
-        T* leaves, T* gates, int64_t component_stride, T* grad, int64_t grad_stride, int64_t rows, \
-        int64_t classes, int64_t components, int threads                                           \
-    ) {                                                                                            \
-        const Tree<T> tree{leaves, gates, component_stride, components};                           \
-        tiles(tree, grad, grad_stride, rows, classes, threads,                                     \
-              [&](int64_t place, int64_t width, T* nodes, T* there) {                              \
-                  tree.unmix(place, width, nodes, there);                                          \
+                  tree.step(place, width, nodes, there);                                           \
               });                                                                                  \
     }
-TREE(mix_float, unmix_float, float)
-TREE(mix_double, unmix_double, double)
+TREE(mix_float, mix, float)
+TREE(mix_double, mix, double)
+TREE(unmix_float, unmix, float)
+TREE(unmix_double, unmix, double)
