@@ -58,13 +58,18 @@ def processes_started(environment) -> int:
 def distributed_init(stock, cfg):
     """Make the process group, of processes that belong together; the rank in it."""
     is_new = not torch.distributed.is_initialized()
-    if is_new and not isinstance(cfg, Namespace) and not cfg.common.tpu:
-        meet(cfg)
-    return stock(cfg)
+    if not is_new or isinstance(cfg, Namespace) or cfg.common.tpu:
+        return stock(cfg)
+    # The group's own store shares our server as long as we hold it. Were it closed first, a fast
+    # process could reach for its group there before it closes, and wait for ever.
+    store = meet(cfg)
+    rank = stock(cfg)
+    del store
+    return rank
 
 
-def meet(cfg) -> list[Note]:
-    """What every process says of itself, by rank.
+def meet(cfg) -> Store:
+    """Compare notes with the other processes, and leave through the store that served for it.
 
     Raises:
         ValueError: some are missing, expect another number, or share a device.
@@ -76,16 +81,16 @@ def meet(cfg) -> list[Note]:
     store = _reach(group, timeout)
     notes = _exchange(store, rank, note, timeout)
     problem = disagreement(notes)
-    # rank 0 may be what the others talk to: it leaves when all have read
-    store.set(f"read/{rank}", "")
-    if rank == 0:
-        store.wait([f"read/{other}" for other in range(world)], timeout)
     if problem:
+        # rank 0 may be what the others talk to: it leaves when all have read
+        store.set(f"read/{rank}", "")
+        if rank == 0:
+            store.wait([f"read/{other}" for other in range(world)], timeout)
         raise ValueError(problem)
     if rank == 0:
         places = ", ".join(f"{r}: {n['host']} {n['device'] or 'cpu'}" for r, n in enumerate(notes))
         logger.info("all %d processes are there (%s)", world, places)
-    return notes
+    return store
 
 
 def _device(cfg, rank: int) -> Note:

@@ -1,11 +1,15 @@
 """Processes that do not belong together say so, all of them, and in time."""
 
+import logging
 import os
 import re
 import time
 from pathlib import Path
 
 import pytest
+import torch
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.distributed import utils as distributed_utils
 
 from highrank_plugins.compat.joined_processes import disagreement, processes_started
 from tests.fairseq_cli import FORKS, _run
@@ -70,6 +74,43 @@ def test_one_that_would_train_alone_refuses_to(mt_data, tmp_path):
     torchrun = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
     child = attempt(mt_data, tmp_path, "--max-update", 1, **torchrun)
     refused([child], "2 processes were started together, and each would train alone", tmp_path)
+
+
+class Slow(logging.Handler):
+    """Holds the process up when it says that all are there: rank 0, which says so, comes last."""
+
+    def emit(self, record):
+        time.sleep(2 if "processes are there" in record.getMessage() else 0)
+
+
+def join(address: str, rank: int, log: str) -> None:
+    torch.set_num_threads(1)
+    logging.getLogger("highrank_plugins").setLevel(logging.INFO)
+    logging.getLogger("highrank_plugins").addHandler(Slow())
+    cfg = FairseqConfig()
+    cfg.common.cpu = True
+    cfg.distributed_training.distributed_init_method = address
+    cfg.distributed_training.distributed_rank = rank
+    cfg.distributed_training.distributed_world_size = 2
+    cfg.distributed_training.distributed_backend = "gloo"
+    distributed_utils.distributed_init(cfg)
+    total = torch.ones(1)
+    torch.distributed.all_reduce(total)
+    Path(log).write_text(f"{total.item():.0f}")
+    torch.distributed.destroy_process_group()
+
+
+def test_a_slow_first_process_leaves_no_other_behind(tmp_path):
+    address, logs = free_address(), [str(tmp_path / str(rank)) for rank in (0, 1)]
+    children = [
+        FORKS.Process(target=join, args=(address, rank, log)) for rank, log in enumerate(logs)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+        child.kill()
+    assert [Path(log).read_text() for log in logs if Path(log).exists()] == ["2", "2"]
 
 
 @pytest.mark.parametrize(
