@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +32,13 @@ def _timed(step: Step, device: str) -> float:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
     return time.perf_counter() - start
+
+
+def return_free_memory() -> None:
+    """Give back what Python and the C library keep for later, as far as they can."""
+    gc.collect()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # GNU's
+        libc.malloc_trim(0)
 
 
 def peak_memory(step: Step, device: str) -> int | None:

@@ -29,7 +29,8 @@ def mix(leaves: Tensor, gate_logits: Tensor) -> Tensor:
     """
     values = leaves
     while (count := values.size(1)) > 1:
-        left, right = values[:, 0::2], values[:, 1::2]
+        # not two slices, whose gradients would each be padded to the size of the whole
+        left, right = values.unflatten(1, (-1, 2)).unbind(2)
         # nodes count/2 .. count − 1 are the parents of this level
         gate = gate_logits[:, count // 2 - 1 : count - 1].sigmoid()
         values = right.lerp(left, gate.expand_as(left))

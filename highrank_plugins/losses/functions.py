@@ -122,9 +122,10 @@ class _SumLoss(torch.autograd.Function):
         factor = upstream / ctx.scale
         if torch._C._autograd._get_current_graph_task_keep_graph():
             scaled = [None if s is None else s * factor for s in sums]
-        else:  # no second copy of the gradients
+        else:  # no second copy of the gradients, and none is touched for nothing
             ctx.sums = None
-            scaled = [None if s is None else s.mul_(factor) for s in sums]
+            is_one = factor.device.type == "cpu" and bool(factor == 1)  # a GPU would be waited for
+            scaled = sums if is_one else [None if s is None else s.mul_(factor) for s in sums]
         del sums
         return None, *(
             None if s is None else s.to(dtype) for s, dtype in zip(scaled, ctx.dtypes, strict=True)

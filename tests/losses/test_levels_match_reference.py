@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from highrank_plugins.losses import plan
+from highrank_plugins.losses.fused import level
 from tests.heads.cases import CASES, STRUCTURES, make_features
 from tests.losses.levels import (
     CLASSES,
@@ -11,6 +13,7 @@ from tests.losses.levels import (
     ONCE,
     TARGET,
     TOKENS,
+    UPSTREAM,
     WEIGHT,
     assert_same,
     memory_for,
@@ -51,6 +54,28 @@ def test_every_head(case, reduction, impl):
         want = compare(head, features, TARGET, impl, reduction=reduction,
                        **{**FULL, "label_smoothing": smoothing})  # fmt: skip
         assert {"weight", "features"} <= want.gradients.keys()
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("impl", [name for name in ONCE if name != "chunked"])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_a_block_of_several_chunks(case, impl, reduction, monkeypatch):
+    """As on a GPU: contexts and gates of 35 tokens at once, their logits in three chunks."""
+    head, features = case.build(classes=CLASSES), make_features(5 * TOKENS).requires_grad_()
+    options = {"reduction": reduction, "label_smoothing": 0.1}
+    if reduction == "none":
+        options["upstream"] = UPSTREAM.repeat(5)
+    want = run(head, features, TARGET.repeat(5), impl="reference", **options)
+
+    monkeypatch.setitem(plan.DEFAULT_MEMORY, "cpu", (1, 1))  # the least tokens, 16
+    monkeypatch.setitem(level.INPUT_MEMORY, "cpu", 2**28)
+    blocks, inputs = [], head.token_inputs
+    monkeypatch.setattr(
+        head, "token_inputs", lambda x, *rest: blocks.append(len(x)) or inputs(x, *rest)
+    )
+    got = run(head, features, TARGET.repeat(5), impl=impl, **options)
+    assert_same(got, want)
+    assert set(blocks) == {5 * TOKENS}
 
 
 @every_level

@@ -16,11 +16,12 @@ from .build import Unavailable, library
 
 SUFFIX = {torch.float32: "float", torch.float64: "double"}
 _POINTER, _SIZE, _NUMBER = c_void_p, c_int64, c_double
+_TREE = [*[_POINTER, _SIZE, _SIZE] * 2, _POINTER, *[_SIZE] * 4, c_int]
 ARGUMENTS: dict[str, list[Any]] = {
     "softmax": [_POINTER, *[_SIZE] * 3, *[_POINTER] * 3, *[_NUMBER] * 5, *[_POINTER] * 4, c_int],
     "mixture": [_POINTER, *[_SIZE] * 3, *[_POINTER] * 4, *[_NUMBER] * 4, *[_POINTER] * 6, c_int],
-    "mix": [_POINTER, _POINTER, _SIZE, _POINTER, *[_SIZE] * 4, c_int],
-    "unmix": [_POINTER, _POINTER, _SIZE, _POINTER, *[_SIZE] * 4, c_int],
+    "mix": _TREE,
+    "unmix": _TREE,
 }
 
 
@@ -78,7 +79,7 @@ def mixture(
 
 
 def mix(leaves: Tensor, gates: Tensor, out: Tensor, wide: torch.dtype) -> None:
-    """out [n, S] = Σ_j π_j leaf_j of leaves [K, n, S]; gate logits [K − 1, n, S] become σ."""
+    """out [n, S] = Σ_j π_j leaf_j of leaves [n, K, S]; gate logits [K − 1, n, S] become σ."""
     _tree("mix", leaves, gates, out, wide)
 
 
@@ -88,10 +89,10 @@ def unmix(grad: Tensor, leaves: Tensor, gates: Tensor, wide: torch.dtype) -> Non
 
 
 def _tree(name: str, leaves: Tensor, gates: Tensor, mixed: Tensor, wide: torch.dtype) -> None:
-    components, rows, classes = leaves.shape
+    rows, components, classes = leaves.shape
     _call(
-        name, wide, leaves, gates, leaves.stride(0), mixed, mixed.stride(0), rows, classes,
-        components, threads=_threads(None),
+        name, wide, leaves, *leaves.stride()[:2], gates, gates.stride(1), gates.stride(0),
+        mixed, mixed.stride(0), rows, classes, components, threads=_threads(None),
     )  # fmt: skip
 
 

@@ -71,11 +71,13 @@ class KernelTree(FusedMixtape):
     def unmix(self, grad: Tensor, leaves: Tensor, gates: Tensor) -> None:
         self.kernels.unmix(grad, leaves, gates, self.wide)
 
-    def by_slot(self, contexts: Tensor) -> None:
-        """Nothing: gradients are in the order of leaves."""
+    def by_slot(self, contexts: Tensor) -> Tensor:
+        """Itself: gradients are in the order of leaves."""
+        return contexts
 
-    def by_leaf(self, grads: Tensor) -> None:
-        """Nothing, as `by_slot`."""
+    def by_leaf(self, grads: Tensor) -> Tensor:
+        """Itself, as `by_slot`."""
+        return grads
 
 
 def kernel_loss(

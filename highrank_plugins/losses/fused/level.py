@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 from ..functions import Autocast, half_scale, join, once_differentiable_nll, zero_sums
 from ..plan import LossOutput, LossPlan, chunk_ranges, tokens_within
@@ -80,7 +81,11 @@ class _Batch:
     def _chunk_size(self, loss: FusedLoss) -> int:
         floats = loss.floats_per_token(self.plan.head)
         return tokens_within(
-            self.plan.features, floats, self.plan.memory, matrix=loss.weight.numel()
+            self.plan.features,
+            floats,
+            self.plan.memory,
+            matrix=loss.weight.numel(),
+            classes=self.plan.head.num_classes,
         )
 
     def _blocks(self, loss: FusedLoss) -> list[tuple[int, int]]:
@@ -127,16 +132,22 @@ class _Batch:
                 plan.draws.rows(a, b),
             )
             for name, grad in chunk_grads.items():
+                if (a, b) == (start, stop):
+                    grads[name] = grad.to(given[name].dtype)
+                    continue
                 if name not in grads:
                     grads[name] = torch.empty_like(given[name])
                 grads[name][rows].copy_(grad)
             parts.append(self._part(scores, a, b))
         outputs = [n for n in grads if local[n].requires_grad]
+        # edges, so that autograd frees the contexts themselves once it needs them no more
+        edges = [get_gradient_edge(local[n]) for n in outputs]
+        del local, given
         if outputs:
             found = torch.autograd.grad(
-                [local[n] for n in outputs],
+                edges,
                 [leaves[i] for i in small],
-                [grads[n] for n in outputs],
+                [grads.pop(n) for n in outputs],
                 allow_unused=True,
             )
             for i, grad in zip(small, found, strict=True):

@@ -11,7 +11,7 @@ from ..plan import LossPlan
 from .base import Scores, rows_times, rows_times_
 from .scores import gather_scores
 from .softmax_pass import OneSoftmax
-from .tournament import back_down, permute_, slots_of_leaves, up
+from .tournament import back_down, slots_of_leaves, up
 
 
 class FusedMixtape(OneSoftmax):
@@ -63,14 +63,13 @@ class FusedMixtape(OneSoftmax):
     def chunk(
         self, local: dict[str, Tensor], target: Tensor, scale: Tensor | None, draws: Any
     ) -> tuple[Scores, dict[str, Tensor]]:
-        tokens, components, width = local["contexts"].shape
-        contexts = local["contexts"].new_empty(components, tokens, width, dtype=self.compute)
-        contexts.copy_(local["contexts"].transpose(0, 1))  # a copy: `by_slot` changes it
+        contexts = local["contexts"].to(self.compute)
+        tokens, components, _ = contexts.shape
         mixed = local["mixed"].to(self.compute)
         hidden = self._gate_inputs(local) if self.gates else None
         common = len(self.frequent)
         logits = self.buffer("logits", tokens, self.plan.head.num_classes)
-        leaves = self.buffer("leaves", len(contexts), tokens, common)
+        leaves = self.buffer("leaves", tokens, components, common)
         gates = self.buffer("gates", self.gates, tokens, common)
         self.product(mixed, self.rare, logits[:, common:])
         self.product(contexts.flatten(0, 1), self.frequent, leaves.flatten(0, 1))
@@ -80,7 +79,7 @@ class FusedMixtape(OneSoftmax):
             draws.add_noise_(gates.transpose(0, 1))
 
         def block(a: int, b: int) -> Scores:
-            part, own_leaves, own_gates = logits[a:b], leaves[:, a:b], gates[:, a:b]
+            part, own_leaves, own_gates = logits[a:b], leaves[a:b], gates[:, a:b]
             if common:
                 self.mix(own_leaves, own_gates, part[:, :common])
             factor = None if scale is None else scale[a:b]
@@ -101,21 +100,21 @@ class FusedMixtape(OneSoftmax):
         return scores, grads
 
     def mix(self, leaves: Tensor, gates: Tensor, out: Tensor) -> None:
-        """out [n, S] = Σ_j π_j leaf_j, given leaves [K, n, S] and gate logits [K − 1, n, S]."""
-        up(leaves.unbind(), gates.unbind(), out)
+        """out [n, S] = Σ_j π_j leaf_j, given leaves [n, K, S] and gate logits [K − 1, n, S]."""
+        up(leaves.unbind(1), gates.unbind(), out)
 
     def unmix(self, grad: Tensor, leaves: Tensor, gates: Tensor) -> None:
         """What `mix` left of leaves and gates becomes their gradients, given that of its `out`."""
-        back_down(grad, leaves.unbind(), gates.unbind())
+        back_down(grad, leaves.unbind(1), gates.unbind())
 
-    def by_slot(self, contexts: Tensor) -> None:
-        """Put [K, ...] into the order in which `unmix` leaves the gradients of leaves."""
-        permute_(contexts, slots_of_leaves(len(contexts)))
+    def by_slot(self, contexts: Tensor) -> Tensor:
+        """[n, K, D] in the order in which `unmix` leaves the gradients of leaves."""
+        return in_order(contexts, slots_of_leaves(contexts.size(1)))
 
-    def by_leaf(self, grads: Tensor) -> None:
-        """Put [K, ...] in that order into the order of leaves."""
-        slots = slots_of_leaves(len(grads))
-        permute_(grads, [slots.index(leaf) for leaf in range(len(slots))])
+    def by_leaf(self, grads: Tensor) -> Tensor:
+        """[n, K, D] in that order, put into the order of leaves."""
+        slots = slots_of_leaves(grads.size(1))
+        return in_order(grads, [slots.index(leaf) for leaf in range(len(slots))])
 
     def _context_products(
         self,
@@ -128,13 +127,10 @@ class FusedMixtape(OneSoftmax):
         rare = rare.to(self.compute)
         grad_mixed = self.backward_products("rare", rare, mixed, self.rare, factor)
         grad = leaves.flatten(0, 1).to(self.compute)
-        factors = None if factor is None else factor.repeat(len(contexts))
-        self.by_slot(contexts)
-        rows = contexts.flatten(0, 1)
+        factors = None if factor is None else factor.repeat_interleave(contexts.size(1))
+        rows = self.by_slot(contexts).flatten(0, 1)
         result = self.backward_products("frequent", grad, rows, self.frequent, factors)
-        result = result.view_as(contexts)
-        self.by_leaf(result)
-        return {"mixed": grad_mixed, "contexts": result.transpose(0, 1)}
+        return {"mixed": grad_mixed, "contexts": self.by_leaf(result.view_as(contexts))}
 
     def _gate_inputs(self, local: dict[str, Tensor]) -> Tensor:
         """[t_k, s_k, 1] [K−1, n, G + 2]."""
@@ -168,3 +164,9 @@ class FusedMixtape(OneSoftmax):
             self.sums["gate_embed"].add_(self.gate_sums[..., :size].sum(0))
         if "gate_bias" in self.sums:
             self.sums["gate_bias"].add_(self.gate_sums[..., size + 1].t())
+
+
+def in_order(x: Tensor, order: list[int]) -> Tensor:
+    """x [n, K, D] with x[:, order[j]] at j, in memory of its own."""
+    # no indexing with a list: a GPU would wait for it
+    return torch.stack([x[:, source] for source in order], 1)

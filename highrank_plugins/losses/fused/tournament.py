@@ -69,22 +69,6 @@ def slots_of_leaves(components: int) -> list[int]:
     return order
 
 
-def permute_(x: Tensor, order: Sequence[int]) -> None:
-    """x[j] becomes x[order[j]] for all j, in the memory of x [K, ...] and of one part of it."""
-    # no indexing with a list: a GPU would wait for it
-    left = set(range(len(order)))
-    while left:
-        first = slot = left.pop()
-        if order[first] == first:
-            continue
-        kept = x[first].clone()
-        while (source := order[slot]) != first:
-            x[slot].copy_(x[source])
-            left.remove(source)
-            slot = source
-        x[slot].copy_(kept)
-
-
 def _downwards(components: int) -> list[tuple[int, int | None, int, int | None]]:
     """Inner nodes from the root: (node, slot of its gradient, slot of its difference, free slot).
 

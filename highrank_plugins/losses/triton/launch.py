@@ -96,7 +96,7 @@ def mixture(
 
 
 def mix(leaves: Tensor, gates: Tensor, out: Tensor, wide: torch.dtype) -> None:
-    """out [n, S] = Σ_j π_j leaf_j of leaves [K, n, S] and gate logits [K − 1, n, S]."""
+    """out [n, S] = Σ_j π_j leaf_j of leaves [n, K, S] and gate logits [K − 1, n, S]."""
     _tree(mix_kernel, leaves, gates, out, wide)
 
 
@@ -106,12 +106,13 @@ def unmix(grad: Tensor, leaves: Tensor, gates: Tensor, wide: torch.dtype) -> Non
 
 
 def _tree(kernel: Any, leaves: Tensor, gates: Tensor, mixed: Tensor, wide: torch.dtype) -> None:
-    components, rows, classes = leaves.shape
+    rows, components, classes = leaves.shape
     if leaves.numel() == 0:
         return
     tile = tree_tile(components, classes)
     kernel[(*_grid(rows, tile), -(-classes // tile.columns))](
-        leaves, gates, leaves.stride(0), mixed, mixed.stride(0), rows, classes,
+        leaves, *leaves.stride()[:2], gates, gates.stride(1), gates.stride(0),
+        mixed, mixed.stride(0), rows, classes,
         components, WIDE[wide], ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
 

@@ -19,21 +19,26 @@ T sigmoid(T x) {
 
 template <class T>
 struct Tree {
-    T *leaves, *gates;           // [K, n, S] and [K − 1, n, S]
-    int64_t component_stride, components;
+    T* leaves;  // [n, K, S]
+    int64_t leaf_row, leaf_component;
+    T* gates;  // [K − 1, n, S]
+    int64_t gate_row, gate_component;
+    int64_t components;
 
-    T* leaf(int64_t j, int64_t place) const { return leaves + j * component_stride + place; }
-    T* gate(int64_t node, int64_t place) const {
-        return gates + (node - 1) * component_stride + place;
+    T* leaf(int64_t j, int64_t row, int64_t x) const {
+        return leaves + row * leaf_row + j * leaf_component + x;
+    }
+    T* gate(int64_t node, int64_t row, int64_t x) const {
+        return gates + row * gate_row + (node - 1) * gate_component + x;
     }
 
     // Values of nodes[1 … 2K − 1][WIDTH] for `width` columns, gates being σ already.
-    void climb(int64_t place, int64_t width, T* nodes) const {
+    void climb(int64_t row, int64_t start, int64_t width, T* nodes) const {
         for (int64_t j = 0; j < components; ++j)
             for (int64_t x = 0; x < width; ++x)
-                nodes[(components + j) * WIDTH + x] = leaf(j, place)[x];
+                nodes[(components + j) * WIDTH + x] = leaf(j, row, start)[x];
         for (int64_t i = components - 1; i > 0; --i) {
-            const T *left = nodes + 2 * i * WIDTH, *right = left + WIDTH, *share = gate(i, place);
+            const T *left = nodes + 2 * i * WIDTH, *right = left + WIDTH, *share = gate(i, row, start);
             T* value = nodes + i * WIDTH;
 #pragma omp simd
             for (int64_t x = 0; x < width; ++x) {  // exact where a gate is saturated
@@ -44,23 +49,23 @@ struct Tree {
         }
     }
 
-    void mix(int64_t place, int64_t width, T* nodes, T* out) const {
+    void mix(int64_t row, int64_t start, int64_t width, T* nodes, T* out) const {
         for (int64_t i = 1; i < components; ++i) {
-            T* share = gate(i, place);
+            T* share = gate(i, row, start);
 #pragma omp simd
             for (int64_t x = 0; x < width; ++x) share[x] = sigmoid(share[x]);
         }
-        climb(place, width, nodes);
+        climb(row, start, width, nodes);
         for (int64_t x = 0; x < width; ++x) out[x] = nodes[WIDTH + x];
     }
 
     // The gradient of a node takes the place of its value once both children's have been read.
-    void unmix(int64_t place, int64_t width, T* nodes, const T* grad) const {
-        climb(place, width, nodes);
+    void unmix(int64_t row, int64_t start, int64_t width, T* nodes, const T* grad) const {
+        climb(row, start, width, nodes);
         for (int64_t x = 0; x < width; ++x) nodes[WIDTH + x] = grad[x];
         for (int64_t i = 1; i < components; ++i) {
             const T* above = nodes + i * WIDTH;
-            T *left = nodes + 2 * i * WIDTH, *right = left + WIDTH, *share = gate(i, place);
+            T *left = nodes + 2 * i * WIDTH, *right = left + WIDTH, *share = gate(i, row, start);
 #pragma omp simd
             for (int64_t x = 0; x < width; ++x) {
                 const T apart = left[x] - right[x];
@@ -71,11 +76,11 @@ struct Tree {
         }
         for (int64_t j = 0; j < components; ++j)
             for (int64_t x = 0; x < width; ++x)
-                leaf(j, place)[x] = nodes[(components + j) * WIDTH + x];
+                leaf(j, row, start)[x] = nodes[(components + j) * WIDTH + x];
     }
 };
 
-// work(place in a component, width, nodes, the same columns of `mixed`) for all tiles.
+// work(row, first column, width, nodes, the same columns of `mixed`) for all tiles.
 template <class T, class Work>
 void tiles(
     const Tree<T>& tree, T* mixed, int64_t mixed_stride, int64_t rows, int64_t classes,
@@ -89,7 +94,7 @@ void tiles(
             for (int64_t start = 0; start < classes; start += WIDTH) {
                 const int64_t width = classes - start < WIDTH ? classes - start : WIDTH;
                 T* there = mixed + r * mixed_stride + start;
-                work(r * classes + start, width, nodes.data(), there);
+                work(r, start, width, nodes.data(), there);
             }
     }
 }
@@ -100,13 +105,15 @@ void tiles(
 // gradients of leaves and gate logits, given that of out, which stays. Strides are in numbers.
 #define TREE(name, step, T)                                                                        \
     extern "C" void name(                                                                          \
-        T* leaves, T* gates, int64_t component_stride, T* mixed, int64_t mixed_stride,             \
+        T* leaves, int64_t leaf_row, int64_t leaf_component,                                       \
+        T* gates, int64_t gate_row, int64_t gate_component, T* mixed, int64_t mixed_stride,        \
         int64_t rows, int64_t classes, int64_t components, int threads                             \
     ) {                                                                                            \
-        const Tree<T> tree{leaves, gates, component_stride, components};                           \
+        const Tree<T> tree{                                                                        \
+            leaves, leaf_row, leaf_component, gates, gate_row, gate_component, components};        \
         tiles(tree, mixed, mixed_stride, rows, classes, threads,                                   \
-              [&](int64_t place, int64_t width, T* nodes, T* there) {                              \
-                  tree.step(place, width, nodes, there);                                           \
+              [&](int64_t row, int64_t start, int64_t width, T* nodes, T* there) {                 \
+                  tree.step(row, start, width, nodes, there);                                      \
               });                                                                                  \
     }
 TREE(mix_float, mix, float)

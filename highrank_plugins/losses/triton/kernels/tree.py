@@ -14,15 +14,15 @@ from .bent_line import log_sigmoid
 
 @triton.jit
 def mix_kernel(
-    leaves, gates, component_stride, out, out_stride, rows, classes,
-    components: tl.constexpr, wide: tl.constexpr,
+    leaves, leaf_row, leaf_component, gates, gate_row, gate_component,
+    out, out_stride, rows, classes, components: tl.constexpr, wide: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """out [n, S] = Σ_j π_j leaf_j, given leaves [K, n, S] and gate logits [K − 1, n, S]."""
+    """out [n, S] = Σ_j π_j leaf_j, given leaves [n, K, S] and gate logits [K − 1, n, S]."""
     row, column, inside = tile_here(rows, classes, ROWS, COLUMNS)
-    place = row * classes + column
-    values = load_tiles(leaves, place, inside, component_stride, components, wide)
-    logits = load_tiles(gates, place, inside, component_stride, components - 1, wide)
+    leaf_place, gate_place = row * leaf_row + column, row * gate_row + column
+    values = load_tiles(leaves, leaf_place, inside, leaf_component, components, wide)
+    logits = load_tiles(gates, gate_place, inside, gate_component, components - 1, wide)
     nodes = climb(values, logits, components)
     narrow: tl.constexpr = out.dtype.element_ty
     tl.store(out + row * out_stride + column, nodes[0].to(narrow), mask=inside)
@@ -30,21 +30,20 @@ def mix_kernel(
 
 @triton.jit
 def unmix_kernel(
-    leaves, gates, component_stride, grad, grad_stride, rows, classes,
-    components: tl.constexpr, wide: tl.constexpr,
+    leaves, leaf_row, leaf_component, gates, gate_row, gate_component,
+    grad, grad_stride, rows, classes, components: tl.constexpr, wide: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """leaves and gates become their gradients, given that of the mixed logits, `grad` [n, S]."""
     row, column, inside = tile_here(rows, classes, ROWS, COLUMNS)
-    place = row * classes + column
-    values = load_tiles(leaves, place, inside, component_stride, components, wide)
-    logits = load_tiles(gates, place, inside, component_stride, components - 1, wide)
+    leaf_place, gate_place = row * leaf_row + column, row * gate_row + column
+    values = load_tiles(leaves, leaf_place, inside, leaf_component, components, wide)
+    logits = load_tiles(gates, gate_place, inside, gate_component, components - 1, wide)
     nodes = climb(values, logits, components)
     narrow: tl.constexpr = leaves.dtype.element_ty
     grads = (tl.load(grad + row * grad_stride + column, mask=inside, other=0.0).to(wide),)
     tl.debug_barrier()  # every thread has read its leaves and gates
 
-    gate_place = place
     for i in tl.static_range(components - 1):  # node i + 1, from the root on
         gate = tl.exp(log_sigmoid(logits[i]))
         to_left = grads[i] * gate
@@ -52,11 +51,10 @@ def unmix_kernel(
         apart = nodes[2 * i + 1] - nodes[2 * i + 2]
         tl.store(gates + gate_place, (to_right * gate * apart).to(narrow), mask=inside)
         grads = grads + (to_left, to_right)
-        gate_place = gate_place + component_stride
-    leaf_place = place
+        gate_place = gate_place + gate_component
     for j in tl.static_range(components):
         tl.store(leaves + leaf_place, grads[components - 1 + j].to(narrow), mask=inside)
-        leaf_place = leaf_place + component_stride
+        leaf_place = leaf_place + leaf_component
 
 
 @triton.jit
