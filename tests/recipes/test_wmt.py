@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -127,15 +128,22 @@ class TestKilled:
             ours, whole = (content(prepared(f) / name) for f in (tmp_path, finished[0]))
             assert {**ours, ".done": b""} == {**whole, ".done": b""}
 
-    def test_in_the_score_it_ends_the_same(self, finished, corpus):
+    def test_in_every_stage_after_training_it_ends_the_same(self, finished, corpus):
         folder, _ = finished
         run_dir = folder / "exp" / NAME / "run"
-        before = content(run_dir / "score")["scores.json"]
+        stages = ("average", "generate", "score")
+        before = {name: content(run_dir / name) for name in stages}
+        for name in stages:
+            shutil.rmtree(run_dir / name)
         (run_dir / "results.json").unlink()
-        kill_in(start(folder, corpus), lambda: run_dir / "score.part")
-        assert not (run_dir / "score").exists()
+        for name in stages:
+            kill_in(start(folder, corpus), lambda name=name: run_dir / f"{name}.part")
+            assert not (run_dir / name).exists()
         assert stages_done(run(start(folder, corpus))) == [6]
-        assert content(run_dir / "score")["scores.json"] == before
+        after = {name: content(run_dir / name) for name in stages}
+        assert after["average"]["checkpoint.pt"] == before["average"]["checkpoint.pt"]
+        for name in ("test.de", "scores.json"):
+            assert after["score"][name] == before["score"][name]
 
 
 def refused(folder, corpus, *words: object, **environment: str) -> str:
