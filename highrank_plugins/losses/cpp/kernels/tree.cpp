@@ -38,7 +38,8 @@ struct Tree {
             for (int64_t x = 0; x < width; ++x)
                 nodes[(components + j) * WIDTH + x] = leaf(j, row, start)[x];
         for (int64_t i = components - 1; i > 0; --i) {
-            const T *left = nodes + 2 * i * WIDTH, *right = left + WIDTH, *share = gate(i, row, start);
+            const T *left = nodes + 2 * i * WIDTH, *right = left + WIDTH;
+            const T* share = gate(i, row, start);
             T* value = nodes + i * WIDTH;
 #pragma omp simd
             for (int64_t x = 0; x < width; ++x) {  // exact where a gate is saturated
