@@ -28,12 +28,15 @@ def score(
         Path | None,
         typer.Option(help="Another system's translations, a line each, for a paired bootstrap."),
     ] = None,
+    measures: Annotated[
+        Path | None, typer.Option(help="Folder with results of highrank analyse, to be added.")
+    ] = None,
 ) -> None:
     """Compute sacreBLEU and chrF; every input must have its translation.
 
     The paired test, with --against, goes into paired.json beside the output.
     """
-    from highrank_plugins.experiments import record, scoring, tokenised_bleu
+    from highrank_plugins.experiments import model_measures, record, scoring, tokenised_bleu
 
     with user_errors():
         if compound_split:
@@ -49,6 +52,8 @@ def score(
             paired = scoring.compare(against, generated, translations, references)
             record.write_json(output.with_name("paired.json"), paired)
             typer.echo(json.dumps(paired, ensure_ascii=False))
+        if measures is not None:
+            scores |= model_measures.read_measures(measures, "test")
         record.write_text(hypotheses, "".join(f"{line}\n" for line in translations))
         record.write_json(output, {name: asdict(value) for name, value in scores.items()})
 

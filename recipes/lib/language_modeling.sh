@@ -6,7 +6,7 @@
 source "$(dirname -- "${BASH_SOURCE[0]}")/training.sh"
 
 # Blocks of a configuration: evaluations and measures by commands of our own, on the test set.
-further_evaluations=(dynamic_eval cache_eval spectrum kld predictions retention)
+further_evaluations=(dynamic_eval cache_eval "${measures[@]}")
 
 # open_language_model: the run's directory and configuration.
 # shellcheck disable=SC2154
@@ -21,9 +21,6 @@ open_language_model() {
     fi
     open_configured_run
 }
-
-# asks_for BLOCK: does the configuration have something in it?
-asks_for() { [[ $(setting "$1") != '{}' ]]; }
 
 # find_corpus: stage 0. $corpus is --data, or else the archive of corpus.yaml, fetched once for all
 # runs and unpacked.
@@ -112,21 +109,14 @@ evaluate() {
         bash "$out/$split.sh" 2>&1 | tee "$out/$split.part"
         mv -- "$out/$split.part" "$out/$split.log"
     done
-    for block in "${further_evaluations[@]}"; do further "$block" "$checkpoint"; done
+    for block in "${further_evaluations[@]}"; do
+        further "$block" "$checkpoint" "$data_bin"
+    done
     if [[ -n ${word_pairs-} ]]; then
         local benchmarks=("$word_pairs"/*.txt)
         run highrank analyse word-similarity "$checkpoint" "$data_bin" "${benchmarks[@]/#/--pairs=}" \
             --output "$out/word_similarity.json"
     fi
-}
-
-# further BLOCK CHECKPOINT: an evaluation by a command of our own, if it is asked for.
-further() {
-    if ! asks_for "$1" || [[ -e $out/$1.json ]]; then return; fi
-    highrank command "$1" "$config" -- "$2" "$data_bin" --split test --output "$out/$1.json" \
-        >"$out/$1.sh"
-    log "+ $(<"$out/$1.sh")"
-    bash "$out/$1.sh"
 }
 
 collect_perplexities() {

@@ -4,6 +4,10 @@
 # shellcheck source=../lib/recipe.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/recipe.sh"
 
+# Blocks of a configuration: measures of the test set by highrank analyse.
+# shellcheck disable=SC2034
+measures=(spectrum kld predictions retention)
+
 # shellcheck disable=SC2154
 # open_configured_run: the run's directory, and its configuration, checked before anything is done.
 open_configured_run() {
@@ -21,6 +25,9 @@ open_configured_run() {
 }
 
 setting() { highrank setting "$config" "$1"; }
+
+# asks_for BLOCK: does the configuration have something in it?
+asks_for() { [[ $(setting "$1") != '{}' ]]; }
 
 # run_block FILE BLOCK [WORD…]: print and run the command of a block, which stays in FILE. If
 # $through is set, that runs it.
@@ -52,6 +59,15 @@ launcher() {
         line=$(highrank command launch "$config" -- ${words[@]+"${words[@]}"} --log-dir "$out/logs")
         printf '%s -- \\\n    ' "$line"
     fi
+}
+
+# further BLOCK CHECKPOINT DATA: an evaluation of the test set by a command of our own, if it is asked
+# for and not done.
+further() {
+    if ! asks_for "$1" || [[ -e $out/$1.json ]]; then return; fi
+    highrank command "$1" "$config" -- "$2" "$3" --split test --output "$out/$1.json" >"$out/$1.sh"
+    log "+ $(<"$out/$1.sh")"
+    bash "$out/$1.sh"
 }
 
 # The score stage writes scores.json, and the record beside the run's other results: done again if

@@ -39,7 +39,8 @@ model_stages() {
     run_stage 5 generate "translate the test set" generate \
         "$(setting generate)" "$data" "$run_dir/average"
     forget_score_without_record
-    run_stage 6 score "score the translations" score_translations \
+    run_stage 6 score "score the translations, measure the model if it is asked for" \
+        score_translations \
         "$(<"$config") ${score_flags[*]}" "$text" "$run_dir/generate" \
         ${score_inputs[@]+"${score_inputs[@]}"}
     if in_range 7; then show_results; fi
@@ -76,8 +77,12 @@ generate() {
 }
 
 score_translations() {
+    local block
+    for block in "${measures[@]}"; do
+        further "$block" "$run_dir/average/checkpoint.pt" "$prepared/data-bin"
+    done
     run highrank score "$run_dir/generate/test.txt" "$prepared/text/test.$target_language" \
-        --hypotheses "$out/test.$target_language" --output "$out/scores.json" \
+        --hypotheses "$out/test.$target_language" --output "$out/scores.json" --measures "$out" \
         ${score_flags[@]+"${score_flags[@]}"}
     record_scores
 }

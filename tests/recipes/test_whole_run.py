@@ -122,3 +122,17 @@ def test_a_changed_option_redoes_what_depends_on_it(finished, start, run_dir):
     assert stages_done(changed) == [5, 6]
     record = json.loads((run_dir / "results.json").read_text())
     assert record["config"]["generate"]["beam"] == 2
+
+
+def test_measures_that_are_asked_for_are_in_the_record(finished, start, run_dir):
+    asked = {"spectrum__tokens": 200, "kld__pairs": "all", "predictions__top": "1,5"}
+    measured = run(start(retention__tokens=200, **asked))
+    assert measured.returncode == 0, measured.stderr[-3000:]
+    assert stages_done(measured)[-1] == 6
+    record = json.loads((run_dir / "results.json").read_text())
+    metrics = record["metrics"]
+    assert 1 <= metrics["test_rank"] <= 200
+    assert 0 < metrics["test_retention"] <= 1
+    assert metrics["test_kld"] >= 0
+    assert metrics["test_top_1"] <= metrics["test_top_5"] <= 100
+    assert record["signatures"]["test_rank"].startswith("press|contexts:200|")
