@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 REDUCTIONS = ("none", "sum")
-# Bytes of a chunk, at least and at most. On a CPU every chunk packs the vocabulary matrix anew, so
-# that its products want many rows; what they save beyond this is not worth its memory unless the
-# vocabulary is large. On a GPU launches dominate small chunks.
-DEFAULT_MEMORY = {"cpu": (48 * 2**20, 64 * 2**20), "cuda": (512 * 2**20, 512 * 2**20)}
-# Between the two it grows with the vocabulary matrix, whose gradient every chunk reads and writes.
-CHUNK_PER_MATRIX = 1.5
+# Bytes of a chunk, at least and at most. On a CPU its working set should stay near the cache while
+# its products stay large; above 32 MiB the C library also returns memory after every batch and
+# faults it in again, which a large vocabulary is worth. On a GPU launches dominate small chunks.
+DEFAULT_MEMORY = {"cpu": (31 * 2**20, 64 * 2**20), "cuda": (512 * 2**20, 512 * 2**20)}
+# Between the two it grows with the vocabulary matrix: the products of every chunk pack it anew, and
+# read and write its gradient.
+CHUNK_PER_MATRIX = 4.5
 
 
 class LossOutput(NamedTuple):
