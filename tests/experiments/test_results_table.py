@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.experiments.results_table import RecordError, results_table
+from highrank_plugins.experiments.results_table import RecordError, read_record, results_table
 from highrank_plugins.experiments.seeds_table import seeds_table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -42,9 +42,10 @@ def test_no_record(tmp_path, text):
 
 
 def table_of(records):
-    """Records that are named SYSTEM-SEED make a table of seeds."""
+    """Records that are named SYSTEM-SEED make a table of seeds, tested by what was the aim."""
     if all(re.fullmatch(r".+-\d+", path.stem) for path in records):
-        return seeds_table(records, "test_perplexity")
+        metrics = read_record(records[0])["metrics"]
+        return seeds_table(records, "sacrebleu" if "sacrebleu" in metrics else "test_perplexity")
     return results_table(records)
 
 
