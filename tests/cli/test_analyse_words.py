@@ -52,8 +52,10 @@ def test_no_pairs_and_words_without_vectors(softmax, tmp_path):
     done = invoke("word-similarity", *softmax, "--pairs", file)
     assert done.exit_code == 2 and "pairs.txt:1: expected two words and a number" in done.output
     file.write_text("cow pig 3\n")
-    found = json.loads(invoke("word-similarity", *softmax, "--pairs", file).stdout)
+    done = invoke("word-similarity", *softmax, "--pairs", file)
+    found = json.loads(done.stdout)
     assert found["benchmarks"][str(file)] == {"spearman": None, "used": 0, "missing": 1}
+    assert "pairs.txt: no correlation; of 1 pairs, 1 with words that have no vector" in done.stderr
 
 
 def test_unargmaxable_names_planted_words(mt_data, tmp_path):

@@ -1,12 +1,15 @@
 """`highrank analyse word-similarity`, `unargmaxable`, `saturation`: the vocabulary matrix alone."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from highrank_plugins.cli.analyse.options import Checkpoint, Data, Output, Plot
 from highrank_plugins.cli.analyse.running import measuring, report
+
+if TYPE_CHECKING:
+    from highrank_plugins.analysis import Similarity
 
 
 def word_similarity(
@@ -23,11 +26,27 @@ def word_similarity(
         from highrank_plugins.collect.words import load_vocabulary, similarities
         from highrank_plugins.experiments import plots
 
-        found = similarities(load_vocabulary(checkpoint, data), pairs)
+        vocabulary = load_vocabulary(checkpoint, data)
+        found = similarities(vocabulary, pairs)
+        for name, some in found.items():
+            if some.spearman is None:
+                _say_why(name, some, vocabulary.dictionary)
         report({"benchmarks": found}, output)
         if plot is not None:
             known = {Path(n).stem: s.spearman for n, s in found.items() if s.spearman is not None}
             plots.bars(plot, known, "word similarity", ("benchmark", "Spearman's ρ"))
+
+
+def _say_why(name: str, found: "Similarity", dictionary: Any) -> None:
+    """Words that are missing may be there in another form: as pieces, in another language."""
+    known = ", ".join(
+        repr(dictionary[row]) for row in range(dictionary.nspecial, len(dictionary))[:5]
+    )
+    typer.echo(
+        f"highrank: {name}: no correlation; of {found.used + found.missing} pairs, {found.missing} "
+        f"with words that have no vector. The dictionary has words such as {known}",
+        err=True,
+    )
 
 
 def unargmaxable(
