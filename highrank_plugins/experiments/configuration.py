@@ -53,6 +53,12 @@ class AverageSettings(_Block):
     last: PositiveInt = 1
 
 
+# data.algorithm → how fairseq-generate makes text of its pieces again
+_TEXT_OF_PIECES: dict[str, dict[str, Scalar]] = {
+    "sentencepiece": {"post_process": "sentencepiece"},
+    "subword_nmt": {"post_process": "subword_nmt", "tokenizer": "moses"},
+}
+
 Options = Annotated[dict[str, Scalar], Field(default_factory=dict)]
 
 
@@ -96,11 +102,15 @@ class Configuration(_Block):
         return self
 
     def options(self, tool: str) -> dict[str, Any]:
-        """The options of a tool, a key of `PROGRAMS`."""
+        """The options of a tool, a key of `PROGRAMS`, with those that follow from other blocks."""
         if tool == "data":
             return self.data.model_dump(exclude_none=True) if self.data else {}
         own: dict[str, Any] = getattr(self, tool) or {}
-        return {**self.train, **own} if tool == "finetune" else own
+        if tool == "finetune":
+            return {**self.train, **own}
+        if tool == "generate" and self.data:
+            return {**_TEXT_OF_PIECES[self.data.algorithm], **own}
+        return own
 
     def text(self) -> str:
         """The same as YAML, everything resolved; equal configurations give equal text."""

@@ -55,6 +55,19 @@ def test_overrides_are_of_train_unless_they_name_a_block(write):
     assert configuration.generate == {"beam": 2}
 
 
+@pytest.mark.parametrize(
+    ("overrides", "options"),
+    [
+        ([], {"post_process": "sentencepiece"}),
+        (["data.algorithm=subword_nmt"], {"post_process": "subword_nmt", "tokenizer": "moses"}),
+        (["generate.post_process=letter"], {"post_process": "letter"}),
+    ],
+)
+def test_translations_are_joined_as_the_text_was_split(write, overrides, options):
+    configuration = load(write("leaf.yaml", "base: base.yaml\n"), [*overrides, "generate.beam=2"])
+    assert configuration.options("generate") == options | {"beam": 2}
+
+
 def test_text_is_the_same_configuration_and_does_not_depend_on_order(write):
     configuration = load(write("a.yaml", BASE + "generate: {flag: 'True', beam: 5}\n"))
     again = load(write("b.yaml", configuration.text()))

@@ -97,6 +97,23 @@ class TestWholeRun:
         assert [score["p_value"] for score in paired["scores"]] == [None, 1.0]
 
 
+@pytest.mark.long
+@pytest.mark.xdist_group("wmt")
+def test_moses_tokens_and_subword_nmt_give_text_again(tmp_path, corpus):
+    settings = [*SETTINGS, "data.algorithm=subword_nmt", "max_epoch=1", "average.last=1"]
+    result = run(start(tmp_path, corpus, settings=settings))
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "@@ " in (prepared(tmp_path) / "pieces" / "train.de").read_text()
+    run_dir = tmp_path / "exp" / NAME / "run"
+    command = (run_dir / "generate" / "command.sh").read_text()
+    assert "--post-process subword_nmt" in command
+    assert "--tokenizer moses" in command
+    translations = (run_dir / "score" / "test.de").read_text()
+    assert translations.strip()
+    assert "@@" not in translations
+    assert " ." not in translations
+
+
 def kill_in(command: list[str], part) -> None:
     """SIGKILL to the recipe and all its children a moment after a stage has begun to write."""
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
