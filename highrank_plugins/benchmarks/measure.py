@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -13,13 +13,11 @@ import torch
 Step = Callable[[], None]
 
 
-def alternate(
-    subject: Step, baseline: Step, device: str, repeats: int
-) -> tuple[list[float], list[float]]:
+def alternate(steps: Sequence[Step], device: str, repeats: int) -> list[list[float]]:
     """Seconds of each step, one after the other, after a warm-up of one each."""
-    timings: tuple[list[float], list[float]] = ([], [])
+    timings: list[list[float]] = [[] for _ in steps]
     for turn in range(repeats + 1):
-        for step, seconds in zip((subject, baseline), timings, strict=True):
+        for step, seconds in zip(steps, timings, strict=True):
             elapsed = _timed(step, device)
             if turn:
                 seconds.append(elapsed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import torch
@@ -31,20 +32,34 @@ def model_step(kind: str, contender: str, case: ModelCase) -> Step:
         kind: "train" or "generate".
         contender: an arch, and options of it after the first space.
     """
-    highrank_plugins.register()
-    arch, *more = contender.split()
     torch.manual_seed(1)
     dictionary = _dictionary(case.classes)
+    model, criterion = _build(contender, case, dictionary)
+    model = model.to(case.device, getattr(torch, case.dtype))
+    if kind == "generate":
+        return _generate_step(model, dictionary, case)
+    return _train_step(model, criterion, case, dictionary)
+
+
+def parameters(contender: str, case: ModelCase) -> int:
+    """How many the model has; none is made."""
+    with torch.device("meta"):
+        model, _ = _build(contender, case, _dictionary(case.classes))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _build(contender: str, case: ModelCase, dictionary: Dictionary) -> tuple[Any, Any]:
+    """Model and criterion."""
+    highrank_plugins.register()
+    arch, *more = shlex.split(contender)
     criterion = STOCK if arch == case.baseline else OURS
-    words = f"{COMMON} --arch {arch} --criterion {criterion} {case.shape} {' '.join(more)}".split()
+    own = [*shlex.split(case.shape), *more]
+    words = [*COMMON.split(), "--arch", arch, "--criterion", criterion, *own]
     cfg = convert_namespace_to_omegaconf(
         options.parse_args_and_arch(options.get_training_parser(), words)
     )
     task = tasks.TASK_REGISTRY["translation"](cfg.task, dictionary, dictionary)
-    model = task.build_model(cfg.model).to(case.device, getattr(torch, case.dtype))
-    if kind == "generate":
-        return _generate_step(model, dictionary, case)
-    return _train_step(model, task.build_criterion(cfg.criterion), case, dictionary)
+    return task.build_model(cfg.model), task.build_criterion(cfg.criterion)
 
 
 def _dictionary(size: int) -> Dictionary:

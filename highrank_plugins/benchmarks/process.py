@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import statistics
 import subprocess
 import sys
 from dataclasses import asdict
@@ -38,17 +39,29 @@ def measure(
     )  # fmt: skip
 
 
+def alone(
+    kind: str, case: Case, contender: str, repeats: int, threads: int
+) -> tuple[float, int | None, str]:
+    """Median seconds of a contender without baseline, its peak memory in bytes, and the machine.
+
+    Raises:
+        ContenderFailed: no memory, say.
+    """
+    result = _ask(kind, case, contender, None, repeats, threads)
+    return statistics.median(result["seconds"]), result["memory"], result["machine"]
+
+
 def peak(kind: str, case: Case, contender: str, threads: int) -> int | None:
     """Peak memory alone, in bytes.
 
     Raises:
         ContenderFailed: no memory, say.
     """
-    return _ask(kind, case, contender, contender, 0, threads)["memory"]
+    return _ask(kind, case, contender, None, 0, threads)["memory"]
 
 
 def _ask(
-    kind: str, case: Case, contender: str, baseline: str, repeats: int, threads: int
+    kind: str, case: Case, contender: str, baseline: str | None, repeats: int, threads: int
 ) -> dict[str, Any]:
     request = {
         "kind": kind, "case": asdict(case), "contender": contender, "baseline": baseline,

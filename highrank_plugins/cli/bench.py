@@ -1,5 +1,6 @@
-"""`highrank bench loss|profile|train|generate|table`."""
+"""`highrank bench loss|profile|train|generate|estimate|table`."""
 
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -122,6 +123,45 @@ def models(
 
 bench.command("train", help="Whole training steps against the stock Transformer's.")(models)
 bench.command("generate", help="Beam search of a batch against the stock Transformer's.")(models)
+
+
+@bench.command("estimate")
+def estimate(
+    file: Annotated[list[Path], typer.Argument(help="Configurations, conf/NAME.yaml.")],
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="key=value (of train) or block.key=value; may be repeated."),
+    ] = None,
+    devices: Annotated[int, typer.Option(min=1, help="GPUs of the training.")] = 1,
+    efficiency: Annotated[
+        float, typer.Option(min=0.01, max=1, help="What each keeps of its speed alone.")
+    ] = 1.0,
+    price: Annotated[
+        float | None, typer.Option(min=0, help="Of an hour of one device, in any currency.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of the measured step [max_tokens].")
+    ] = None,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    repeats: Repeats = 7,
+    threads: Threads = 0,
+) -> None:
+    """Hours, memory and cost of whole trainings, from a step that is measured here."""
+    from highrank_plugins.benchmarks.estimate import Training, estimates_table, run_estimates
+    from highrank_plugins.benchmarks.run import check_device
+    from highrank_plugins.experiments.configuration import load
+
+    logging.disable(logging.INFO)  # fairseq's
+    with user_errors():
+        check_device(device)
+        trainings = [Training.of(str(path), load(path, change), devices) for path in file]
+        changes = {"dtype": dtype, "device": device}
+        estimates = run_estimates(trainings, batch, changes, repeats, threads, echo=typer.echo)
+        typer.echo(f"\n{estimates[0].machine}\n")
+        typer.echo(estimates_table(estimates, devices, efficiency, price), nl=False)
+    if len(estimates) < len(trainings):
+        raise typer.Exit(1)
 
 
 @bench.command("table")

@@ -1,0 +1,164 @@
+"""What whole trainings take, from a step of each model that is measured here."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..experiments.command_line import arguments
+from ..experiments.configuration import Configuration
+from .case import CaseError, ModelCase, changed
+from .process import ContenderFailed, alone
+
+SENTENCE = 26  # pieces in one of WMT's
+
+
+@dataclass(frozen=True)
+class Training:
+    """Of a translator, as its configuration has it; `tokens` of an update, on all devices."""
+
+    name: str
+    arch: str
+    options: str  # further ones of fairseq-train, for a shell
+    classes: int
+    max_tokens: int
+    updates: int
+    tokens: int
+
+    @classmethod
+    def of(cls, name: str, configuration: Configuration, devices: int) -> Training:
+        """What a configuration says.
+
+        Raises:
+            CaseError: it does not say how long it trains, or is no translator's.
+        """
+        if configuration.data is None:
+            raise CaseError(f"{name}: no block data; estimates are made for translators alone")
+        options = {"update_freq": 1, **configuration.train}
+        arch = options.pop("arch", None)
+        if arch is None:
+            raise CaseError(f"{name}: train.arch is missing; try --set arch=transformer_softmax")
+        max_tokens = _count(name, options, "max_tokens")
+        tokens = devices * max_tokens * _count(name, options, "update_freq")
+        return cls(
+            name=name,
+            arch=arch,
+            options=shlex.join(word for words in arguments(options) for word in words),
+            classes=configuration.data.vocab_size,
+            max_tokens=max_tokens,
+            updates=_count(name, options, "max_update"),
+            tokens=int(configuration.launch.get("effective_tokens", tokens)),
+        )
+
+    def case(self, batch: int | None) -> ModelCase:
+        """One batch of it, of `batch` tokens if given."""
+        sentences = max(1, (batch or self.max_tokens) // SENTENCE)
+        return ModelCase(
+            classes=self.classes, sentences=sentences, length=SENTENCE, shape=self.options
+        )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A training with the speed of one device.
+
+    `memory` is in bytes: weights, gradients, Adam's moments and activations; None where it cannot
+    be read.
+    """
+
+    training: Training
+    parameters: int
+    tokens_per_second: float
+    memory: int | None
+    machine: str
+
+    def device_hours(self, efficiency: float) -> float:
+        """Of all devices together, each of which keeps `efficiency` of its speed alone."""
+        tokens = self.training.updates * self.training.tokens
+        return tokens / (self.tokens_per_second * efficiency) / 3600
+
+
+def run_estimates(
+    trainings: list[Training],
+    batch: int | None,
+    changes: Mapping[str, Any],
+    repeats: int,
+    threads: int,
+    *,
+    echo: Callable[[str], None],
+) -> list[Estimate]:
+    """Measure a step of each training on random words; those that fail are said and left out.
+
+    Args:
+        batch: tokens of that step instead of `max_tokens`.
+        changes: `device` and `dtype`.
+    Raises:
+        CaseError: nothing could be measured.
+    """
+    estimates = []
+    for training in trainings:
+        case = changed(training.case(batch), dict(changes))
+        assert isinstance(case, ModelCase)
+        try:
+            estimates.append(_estimate(training, case, repeats, threads))
+        except ContenderFailed as error:
+            echo(f"{training.name}: failed: {error}")
+            continue
+        echo(f"{training.name}: {estimates[-1].tokens_per_second:,.0f} tokens/s")
+    if not estimates:
+        raise CaseError("nothing could be measured; the reasons stand above")
+    return estimates
+
+
+def _estimate(training: Training, case: ModelCase, repeats: int, threads: int) -> Estimate:
+    from .models import parameters
+
+    seconds, memory, machine = alone("train", case, training.arch, repeats, threads)
+    count = parameters(training.arch, case)
+    weights = count * getattr(torch, case.dtype).itemsize
+    return Estimate(
+        training=training,
+        parameters=count,
+        tokens_per_second=case.work() / seconds,
+        memory=None if memory is None else memory + weights,
+        machine=machine,
+    )
+
+
+def estimates_table(
+    estimates: list[Estimate], devices: int, efficiency: float, price: float | None
+) -> str:
+    """Markdown, one line per training.
+
+    Args:
+        price: of an hour of one device; None leaves the costs out.
+    """
+    heading = ["configuration", "parameters", "tokens/s", "GiB", "updates", "tokens an update"]
+    heading += ["device hours", f"hours on {devices}", *(["cost"] if price is not None else [])]
+    lines = ["| " + " | ".join(heading) + " |", "|---" * len(heading) + "|"]
+    for each in estimates:
+        hours = each.device_hours(efficiency)
+        cells = [
+            each.training.name,
+            f"{each.parameters / 1e6:,.1f} M",
+            f"{each.tokens_per_second:,.0f}",
+            "-" if each.memory is None else f"{each.memory / 2**30:,.1f}",
+            f"{each.training.updates:,}",
+            f"{each.training.tokens:,}",
+            f"{hours:,.1f}",
+            f"{hours / devices:,.1f}",
+            *([f"{hours * price:,.0f}"] if price is not None else []),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _count(name: str, options: dict[str, Any], key: str) -> int:
+    value = options.get(key)
+    if not isinstance(value, int) or value < 1:
+        raise CaseError(f"{name}: train.{key} must be a number of at least 1; try --set {key}=N")
+    return value

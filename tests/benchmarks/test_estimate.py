@@ -1,0 +1,80 @@
+"""What a training takes: from its configuration and a measured step."""
+
+from pathlib import Path
+
+import pytest
+
+from highrank_plugins.benchmarks.case import CaseError
+from highrank_plugins.benchmarks.estimate import Estimate, Training, estimates_table
+from highrank_plugins.benchmarks.models import parameters
+from highrank_plugins.experiments.configuration import load
+from tests.benchmarks.test_bench import bench
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+TINY = [f"encoder_{size}" for size in ("layers=1", "embed_dim=8", "ffn_embed_dim=8")] + [
+    f"decoder_{size}" for size in ("layers=1", "embed_dim=8", "ffn_embed_dim=8")
+]
+
+
+def training(conf: str, *changes: str, devices: int = 1) -> Training:
+    return Training.of(conf, load(RECIPES / conf, list(changes)), devices)
+
+
+def test_the_mixtape_papers_training_is_read_from_its_configuration():
+    ours = training("wmt14_en_de/conf/yang2019/mixtape.yaml", devices=8)
+    assert (ours.updates, ours.tokens, ours.classes) == (300_000, 32_768, 32_000)
+    assert ours.arch == "transformer_mixtape_wmt_en_de_big"
+    assert ours.case(None).work() == 157 * 26
+    assert ours.case(520).work() == 520
+
+
+def test_without_effective_tokens_every_device_adds_its_batch():
+    ours = training("wmt14_en_de/conf/small/softmax.yaml", "update_freq=3", devices=4)
+    assert ours.tokens == 4 * 1024 * 3
+
+
+def test_parameters_are_those_of_the_layers():
+    ours = training("wmt14_en_de/conf/small/softmax.yaml", *TINY, "data.vocab_size=100")
+    attention, norm, feed_forward = 4 * (8 * 8 + 8), 16, 2 * (8 * 8 + 8)
+    encoder = attention + feed_forward + 2 * norm
+    decoder = 2 * attention + feed_forward + 3 * norm
+    assert parameters(ours.arch, ours.case(None)) == 100 * 8 + encoder + decoder
+
+
+def test_hours_and_costs():
+    ours = training("wmt14_en_de/conf/yang2019/mixtape.yaml", devices=8)
+    found = Estimate(ours, 214_600_000, 10_000, 2**31, "a machine")
+    hours = 300_000 * 32_768 / 10_000 / 3600
+    assert found.device_hours(1.0) == pytest.approx(hours)
+    row = estimates_table([found], 8, 0.5, 3.0).splitlines()[-1]
+    assert "| 214.6 M | 10,000 | 2.0 | 300,000 | 32,768 | 546.1 | 68.3 | 1,638 |" in row
+
+
+@pytest.mark.parametrize(
+    ("conf", "change", "message"),
+    [
+        ("ptb/conf/yang2018/mos.yaml", "lr=1", "no block data"),
+        ("wmt14_en_de/conf/small/mos.yaml", "max_update=null", r"train\.max_update must be"),
+        ("wmt14_en_de/conf/small/mos.yaml", "max_tokens=many", r"train\.max_tokens must be"),
+        ("wmt14_en_de/conf/small/mos.yaml", "update_freq=4,2", r"train\.update_freq must be"),
+        ("wmt14_en_de/conf/small/mos.yaml", "arch=null", r"train\.arch is missing"),
+    ],
+)
+def test_what_cannot_be_estimated_is_said(conf, change, message):
+    with pytest.raises(CaseError, match=message):
+        training(conf, change)
+
+
+@pytest.mark.slow
+def test_a_step_is_measured():
+    conf = RECIPES / "wmt14_en_de" / "conf" / "small" / "mixtape.yaml"
+    changes = [word for change in [*TINY, "data.vocab_size=100"] for word in ("--set", change)]
+    words = ("--devices", 4, "--price", 2, "--repeats", 2, "--threads", 1, "--batch", 52)
+    done = bench("estimate", conf, *changes, *words)
+    assert done.returncode == 0, done.stderr
+    cells = done.stdout.splitlines()[-1].split(" | ")
+    assert float(cells[2].replace(",", "")) > 0
+    assert cells[4:6] == ["4,000", "4,096"]
+    refused = bench("estimate", conf, "--set", "hed=3", "--repeats", 1)
+    assert refused.returncode == 2
+    assert "unrecognized arguments: --hed 3; did you mean --head?" in refused.stdout
