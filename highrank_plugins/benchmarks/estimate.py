@@ -11,6 +11,7 @@ import torch
 
 from ..experiments.command_line import arguments
 from ..experiments.configuration import Configuration
+from ..experiments.launch.effective_batch import fit
 from .case import CaseError, ModelCase, changed
 from .process import ContenderFailed, alone
 
@@ -19,7 +20,10 @@ SENTENCE = 26  # pieces in one of WMT's
 
 @dataclass(frozen=True)
 class Training:
-    """Of a translator, as its configuration has it; `tokens` of an update, on all devices."""
+    """Of a translator, as its configuration has it; `tokens` of an update, on all devices.
+
+    `max_tokens`, those of a batch on one device, are as `highrank launch` makes them.
+    """
 
     name: str
     arch: str
@@ -35,6 +39,7 @@ class Training:
 
         Raises:
             CaseError: it does not say how long it trains, or is no translator's.
+            ValueError: more devices than tokens of an update.
         """
         if configuration.data is None:
             raise CaseError(f"{name}: no block data; estimates are made for translators alone")
@@ -43,7 +48,9 @@ class Training:
         if arch is None:
             raise CaseError(f"{name}: train.arch is missing; try --set arch=transformer_softmax")
         max_tokens = _count(name, options, "max_tokens")
-        tokens = devices * max_tokens * _count(name, options, "update_freq")
+        freq = _count(name, options, "update_freq")
+        if (wanted := configuration.launch.get("effective_tokens")) is not None:
+            max_tokens, freq = fit(int(wanted), max_tokens, devices)
         return cls(
             name=name,
             arch=arch,
@@ -51,7 +58,7 @@ class Training:
             classes=configuration.data.vocab_size,
             max_tokens=max_tokens,
             updates=_count(name, options, "max_update"),
-            tokens=int(configuration.launch.get("effective_tokens", tokens)),
+            tokens=devices * max_tokens * freq,
         )
 
     def case(self, batch: int | None) -> ModelCase:

@@ -1,6 +1,5 @@
 """`highrank launch`."""
 
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,6 +75,8 @@ def launch(
     from highrank_plugins.experiments.launch.slurm import Job
 
     with user_errors():
+        if slurm is not None:
+            _check_slurm(gpus_per_node, processes, rendezvous, max_restarts)
         gpus, per_node = _devices(gpus_per_node, processes)
         plan = Plan(
             _complete(command, effective_tokens, nodes * per_node),
@@ -84,11 +85,28 @@ def launch(
         )  # fmt: skip
         if slurm is not None:
             job = Job(slurm.stem, one_gpu_each, grace, sbatch or ())
-            _slurm(plan, job, slurm, submit and not dry_run, dry_run)
+            _slurm(plan, job, slurm, submit, dry_run)
             return
         if submit or sbatch:
             raise ValueError("--submit and --sbatch need --slurm FILE")
         raise typer.Exit(_run(plan, dry_run))
+
+
+def _check_slurm(
+    gpus_per_node: int | None,
+    processes: int | None,
+    rendezvous: str | None,
+    max_restarts: int | None,
+) -> None:
+    """What this machine cannot know of those of the job, and what the job finds by itself."""
+    if gpus_per_node is None and processes is None:
+        raise ValueError(
+            "--slurm: say what a node of the job has, --gpus-per-node N (or --processes N on CPUs)"
+        )
+    if rendezvous is not None:
+        raise ValueError("--rendezvous: a job of SLURM finds where its processes meet, remove it")
+    if max_restarts is not None:
+        raise ValueError("--max-restarts: a job of SLURM ends with a lost process, remove it")
 
 
 def _devices(gpus_per_node: int | None, processes: int | None) -> tuple[bool, int]:
@@ -106,11 +124,11 @@ def _devices(gpus_per_node: int | None, processes: int | None) -> tuple[bool, in
 
 
 def _complete(command: list[str], effective_tokens: int | None, world_size: int) -> tuple[str, ...]:
-    from highrank_plugins.experiments.launch.effective_batch import with_update_freq
+    from highrank_plugins.experiments.launch.effective_batch import with_effective_batch
 
     if effective_tokens is None:
         return tuple(command)
-    words, line = with_update_freq(command, effective_tokens, world_size)
+    words, line = with_effective_batch(command, effective_tokens, world_size)
     typer.echo(f"highrank: {line}", err=True)
     return tuple(words)
 
@@ -127,6 +145,7 @@ def _restarts(given: int | None, nodes: int) -> int:
 
 def _slurm(plan: "Plan", job: "Job", script: Path, submit: bool, dry_run: bool) -> None:
     from highrank_plugins.experiments.launch.slurm import sbatch_script
+    from highrank_plugins.experiments.launch.slurm import submit as submit_script
     from highrank_plugins.experiments.record import write_text
 
     text = sbatch_script(plan, job)
@@ -134,10 +153,13 @@ def _slurm(plan: "Plan", job: "Job", script: Path, submit: bool, dry_run: bool) 
         typer.echo(text, nl=False)
         return
     plan.log_dir.mkdir(parents=True, exist_ok=True)  # SLURM does not make it
+    plan.finished.unlink(missing_ok=True)
     write_text(script, text)
-    typer.echo(f"sbatch {script}")
-    if submit:
-        raise typer.Exit(subprocess.run(["sbatch", str(script)]).returncode)
+    if not submit:
+        typer.echo(f"sbatch {script}")
+        return
+    number = submit_script(script, plan.log_dir)
+    typer.echo(f"sbatch {script}: job {number}; its log is {plan.log_dir}/slurm-{number}.log")
 
 
 def _run(plan: "Plan", dry_run: bool) -> int:

@@ -64,7 +64,7 @@ text_stages() {
 language_model_stages() {
     data_bin=$run_dir/data-bin
     run_resumable_stage 3 train "train (tensorboard --logdir $run_dir/train/tensorboard)" train \
-        "$(setting train)" "$data_bin"
+        "$(training_key)" "$data_bin"
     trainings=("$run_dir/train")
     if asks_for finetune; then
         run_resumable_stage 4 finetune "train on, averaging from the first update" finetune \

@@ -164,7 +164,7 @@ digest() {
         for path in "${@:2}"; do
             (
                 cd -- "$(dirname -- "$path")"
-                find "$(basename -- "$path")" -type f ! -name '*.log' ! -name '.*' -print0 |
+                find -L "$(basename -- "$path")" -type f ! -name '*.log' ! -name '.*' -print0 |
                     LC_ALL=C sort --zero-terminated | xargs --null --no-run-if-empty sha256sum
             )
         done
@@ -226,7 +226,7 @@ look_at_stage() {
 }
 
 # bytes_of PATH…: what files and folders hold.
-bytes_of() { du --summarize --bytes --total -- "$@" | tail -n 1 | cut -f 1; }
+bytes_of() { du --summarize --bytes --dereference --total -- "$@" | tail -n 1 | cut -f 1; }
 
 # need_space BYTES: refuse a stage whose output, so many bytes or fewer, may not fit on the disk.
 need_space() {
@@ -240,14 +240,18 @@ need_space() {
 # fairseq tells much at level INFO: that is in the logs only, but for its progress.
 without_chatter() { sed -u 's/^INFO:fairseq.logging.progress_bar:*//; /^INFO:/d'; }
 
-# log_stage NUMBER NAME FUNCTION: run it, show and keep what it prints; end with it if it fails.
+# log_stage NUMBER NAME FUNCTION: run it, show and keep what it prints; end with it if it fails, or
+# if its exit code is 75: it was stopped, or goes on elsewhere.
 log_stage() {
     local file=$run_dir/log/$1-$2.log started=$SECONDS status
     set +e                              # or the pipe's failure ends us without a word
     (set -e; "$3") 2>&1 | tee -- "$file" | without_chatter >&2
     status=${PIPESTATUS[0]}
     set -e
-    if ((status != 0)); then
+    if ((status == 75)); then           # EX_TEMPFAIL of sysexits.h
+        log "stage $1 ($2) is not at its end; the same command goes on with it"
+        exit "$status"
+    elif ((status != 0)); then
         log "error: stage $1 ($2) failed with exit code $status; its output is in $file"
         exit "$status"
     fi

@@ -37,18 +37,37 @@ run_block() {
     bash "$1"
 }
 
+# training_key: options that a training depends on. How many GPUs share an update is none of them.
+training_key() {
+    setting train
+    highrank setting "$config" launch.effective_tokens 2>/dev/null || true
+    if [[ ${launch-} =~ --effective-tokens[=\ ]([0-9]+) ]]; then echo "${BASH_REMATCH[1]}"; fi
+}
+
 # train_block BLOCK DATA [WORD…]: fairseq-train with the options of a block into $out, where it
 # continues from checkpoint_last.pt if there is one. All that it says goes to train.log. With the
-# recipe's option launch, or a block of that name, `highrank launch` starts it on several processes.
+# recipe's option launch, or a block of that name, `highrank launch` starts it on several processes;
+# if that has given it to SLURM, the exit code is 75 until the job has come to its end.
 train_block() {
+    local launcher finished=$out/logs/finished
+    launcher=$(launcher)
+    if [[ -n $launcher && -e $finished ]]; then
+        log "trained before: $finished"
+        return
+    fi
     {
-        launcher
+        printf '%s' "$launcher"
         highrank command "$1" "$config" -- "$2" --save-dir "$out" \
             --tensorboard-logdir "$out/tensorboard" --log-format json "${@:3}"
     } >"$out/command.sh"
     log "+ $(<"$out/command.sh")"
+    call_other_nodes "$launcher"
     bash "$out/command.sh" 2>&1 | tee --append "$out/train.log" |
         highrank progress "$config" --block "$1"
+    if [[ -n $launcher && ! -e $finished ]]; then
+        log "the training has not ended here; when it has, there is $finished"
+        return 75
+    fi
 }
 
 # launcher: the words before those of fairseq-train, if any.
@@ -58,6 +77,13 @@ launcher() {
     if ((${#words[@]} > 0)) || [[ $(setting launch) != '{}' ]]; then
         line=$(highrank command launch "$config" -- ${words[@]+"${words[@]}"} --log-dir "$out/logs")
         printf '%s -- \\\n    ' "$line"
+    fi
+}
+
+# call_other_nodes LAUNCHER: say what they are to run, where none is started from here.
+call_other_nodes() {
+    if [[ $1 == *--nodes* && $1 != *--slurm* ]]; then
+        log "now, on every other node: cd ${PWD@Q} && PATH=\$PWD/.venv/bin:\$PATH bash ${out@Q}/command.sh"
     fi
 }
 

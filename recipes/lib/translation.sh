@@ -8,6 +8,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/training.sh"
 # open_translation: the run's directory and configuration. Text and binarised data lie in $prepared,
 # the same directory unless the recipe shares them between runs.
 open_translation() {
+    [[ ${processes-1} =~ ^[1-9][0-9]*$ ]] || refuse "--processes '$processes': expected a number"
     open_configured_run
     prepared=$run_dir
     source_language=$(setting train.source_lang)
@@ -33,7 +34,7 @@ data_stages() {
 model_stages() {
     local text=$prepared/text data=$prepared/data-bin
     run_resumable_stage 3 train "train (tensorboard --logdir $run_dir/train/tensorboard)" train \
-        "$(setting train)" "$data"
+        "$(training_key)" "$data"
     run_stage 4 average "average the last checkpoints" average_last \
         "$(setting average)" "$run_dir/train"
     run_stage 5 generate "translate the test set" generate \

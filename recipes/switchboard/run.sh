@@ -89,7 +89,7 @@ run_stage 1 check "check every line" check_text "" "$run_dir/text"
 run_stage 2 data-bin "binarise, dictionaries sorted by frequency" binarise \
     "$(setting data)" "$run_dir/text"
 run_resumable_stage 3 train "train (tensorboard --logdir $run_dir/train/tensorboard)" train \
-    "$(setting train)" "$run_dir/data-bin"
+    "$(training_key)" "$run_dir/data-bin"
 run_stage 4 best "take the checkpoint with the lowest validation loss" take_best \
     "" "$run_dir/train"
 run_stage 5 generate "score the test responses, and respond" respond \

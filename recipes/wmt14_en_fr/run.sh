@@ -18,7 +18,7 @@ conf=               # what to train: conf/NAME.yaml; empty: yang2019/mixtape, or
 name=               # results go to EXP_DIR/wmt14_en_fr/NAME; empty: the name of the configuration
 exp_dir=            # empty: exp in the repository
 against=            # another system's translations, a line each, for a paired test
-launch=             # train through highrank launch with these options: --launch="--nodes 4"
+launch=             # train through highrank launch with these options: --launch="--gpus-per-node 8"
 processes=1         # translate on so many
 set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
 parse_options "$@"

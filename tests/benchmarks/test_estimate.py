@@ -28,6 +28,12 @@ def test_the_mixtape_papers_training_is_read_from_its_configuration():
     assert ours.case(520).work() == 520
 
 
+def test_a_batch_is_what_each_of_many_devices_would_have():
+    ours = training("wmt14_en_de/conf/big/mixtape.yaml", devices=32)
+    assert (ours.max_tokens, ours.tokens) == (1024, 32_768)
+    assert ours.case(None).work() == 39 * 26
+
+
 def test_without_effective_tokens_every_device_adds_its_batch():
     ours = training("wmt14_en_de/conf/small/softmax.yaml", "update_freq=3", devices=4)
     assert ours.tokens == 4 * 1024 * 3

@@ -42,7 +42,10 @@ def test_a_batch_script_is_written(tmp_path):
         (["--gpus-per-node", "99"], "--gpus-per-node 99: torch sees"),
         (["--processes", "1", "--submit"], "need --slurm FILE"),
         (["--processes", "1", "--rendezvous", "here"], "expected HOST:PORT"),
-        (["--processes", "2", "--effective-tokens", "900"], "--max-tokens 90 gives it"),
+        (["--processes", "2", "--effective-tokens", "1"], "use fewer processes"),
+        (["--nodes", "4", "--slurm", "job.sh"], "--gpus-per-node N (or --processes N on CPUs)"),
+        (["--processes", "1", "--slurm", "j", "--rendezvous", "a:1"], "--rendezvous: a job of SL"),
+        (["--processes", "1", "--slurm", "j", "--max-restarts", "1"], "--max-restarts: a job of "),
     ],
 )
 def test_wrong_use_is_refused(words, message):

@@ -1,8 +1,12 @@
-"""A recipe whose training and translation run on two processes."""
+"""A recipe whose training runs on two processes: of this machine, of two nodes, of a SLURM job."""
+
+import subprocess
 
 import pytest
 
-from tests.recipes.running import overrides, raw_text, recipe, run, stages_done
+from highrank_plugins.experiments.launch.plan import free_port
+from tests.experiments.launch.slurm import miniature
+from tests.recipes.running import REPOSITORY, overrides, raw_text, recipe, run, stages_done
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -20,3 +24,51 @@ def test_a_recipe_on_two_processes(tmp_path):
     assert "highrank launch" in (run_dir / "train" / "command.sh").read_text()
     assert "highrank generate --processes 2" in (run_dir / "generate" / "command.sh").read_text()
     assert len((run_dir / "score" / "test.de").read_text().splitlines()) == 20
+    more += ["--stage", 3, "--stop-stage", 3]
+    settings = overrides(max_epoch=2, launch__effective_tokens=2400)
+    other_batch = run(recipe("multi30k_en_de", *words, *more, settings=settings))
+    assert other_batch.returncode == 0, other_batch.stderr[-3000:]
+    assert "options or inputs have changed; the earlier work is kept in" in other_batch.stderr
+    assert "--update-freq 2: 2 processes × --max-tokens 600 × 2 = 2400" in other_batch.stderr
+
+
+def launched(tmp_path, launch: str) -> list[str]:
+    words = ["--data", raw_text(tmp_path / "data"), "--exp-dir", tmp_path / "exp"]
+    words += ["--conf", "softmax", "--name", "a", f"--launch={launch}"]
+    return recipe("multi30k_en_de", *words, settings=overrides(max_epoch=2))
+
+
+def test_a_recipe_on_two_nodes_says_what_the_other_is_to_run(tmp_path):
+    meeting = f"--nodes 2 --processes 1 --rendezvous 127.0.0.1:{free_port()}"
+    first = subprocess.Popen(launched(tmp_path, meeting), stderr=subprocess.PIPE, text=True)
+    said = next(line for line in first.stderr if "on every other node: " in line)
+    command = said.partition("on every other node: ")[2]
+    second = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    rest = first.communicate()[1]
+    assert second.returncode == 0, second.stderr[-3000:]
+    assert first.returncode == 0, rest[-3000:]
+    run_dir = tmp_path / "exp" / "multi30k_en_de" / "a"
+    assert "training on 2 devices" in (run_dir / "train" / "logs" / "rank0.log").read_text()
+    assert (run_dir / "results.json").exists()
+
+
+def test_a_recipe_gives_its_training_to_slurm_and_goes_on_after_its_end(tmp_path):
+    env = miniature(tmp_path)
+    path = {"PATH": env["PATH"]}
+    script = tmp_path / "job.sh"
+    command = launched(tmp_path, f"--processes 2 --slurm {script} --submit")
+    given = run(command, **path)
+    assert given.returncode == 75, given.stderr[-3000:]
+    assert stages_done(given) == [0, 1, 2]
+    assert "job 4242" in given.stderr
+    assert "stage 3 (train) is not at its end; the same command goes on with it" in given.stderr
+    (tmp_path / "queue").write_text("RUNNING")
+    early = run(command, **path)
+    assert early.returncode == 2
+    assert "job 4242 of this training is still in the queue (RUNNING)" in early.stderr
+    job = subprocess.run(["bash", script], cwd=REPOSITORY, env=env, capture_output=True, text=True)
+    assert job.returncode == 0, job.stderr[-3000:]
+    result = run(command, **path)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert stages_done(result) == [3, 4, 5, 6]
+    assert stages_done(run(command, **path)) == []

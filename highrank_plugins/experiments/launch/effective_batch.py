@@ -2,48 +2,53 @@
 
 from collections.abc import Sequence
 
-from highrank_plugins.experiments.launch.flags import option
+from highrank_plugins.experiments.launch.flags import option, with_option
 
 TOLERANCE = 0.1
 
 
-def update_freq(effective_tokens: int, max_tokens: int, world_size: int) -> int:
-    """The --update-freq whose product with world_size and max_tokens is nearest to what is wanted.
+def fit(effective_tokens: int, max_tokens: int, world_size: int) -> tuple[int, int]:
+    """--max-tokens and --update-freq whose product with `world_size` is what is wanted.
+
+    The first is `max_tokens`, or less where no multiple of that is within `TOLERANCE`: on many
+    processes, a batch of each may be more than an update's share.
 
     Raises:
-        ValueError: the nearest is more than `TOLERANCE` off; names a --max-tokens that fits.
+        ValueError: there are more processes than tokens.
     """
     each = world_size * max_tokens
     freq = max(1, round(effective_tokens / each))
-    if abs(freq * each - effective_tokens) > TOLERANCE * effective_tokens:
-        # rounded up: a smaller batch fits into memory
-        needed = -(-effective_tokens // each)
-        fits = effective_tokens // (needed * world_size)
-        advice = f"--max-tokens {fits} gives it" if fits else "use fewer processes"
+    if abs(freq * each - effective_tokens) <= TOLERANCE * effective_tokens:
+        return max_tokens, freq
+    freq = -(-effective_tokens // each)  # rounded up: a smaller batch fits into memory
+    lowered = effective_tokens // (freq * world_size)
+    if not lowered:
         raise ValueError(
-            f"--effective-tokens {effective_tokens}: {world_size} processes × --max-tokens "
-            f"{max_tokens} are {each}, of which no multiple is within {TOLERANCE:.0%}; {advice}"
+            f"--effective-tokens {effective_tokens}: {world_size} processes cannot have a token "
+            "each; use fewer processes"
         )
-    return freq
+    return lowered, freq
 
 
-def with_update_freq(
+def with_effective_batch(
     command: Sequence[str], effective_tokens: int, world_size: int
 ) -> tuple[list[str], str]:
-    """The command with --update-freq, and a line that says what it amounts to.
+    """The command with what `fit` finds, and a line that says what it amounts to.
 
     Raises:
-        ValueError: it has that option, or lacks --max-tokens; see also `update_freq`.
+        ValueError: it has --update-freq, or lacks --max-tokens; see also `fit`.
     """
-    max_tokens = option(command, "--max-tokens")
-    if max_tokens is None or not max_tokens.isdecimal() or int(max_tokens) == 0:
+    given = option(command, "--max-tokens")
+    if given is None or not given.isdecimal() or int(given) == 0:
         raise ValueError("--effective-tokens needs --max-tokens N of fairseq-train")
     if option(command, "--update-freq") is not None:
         raise ValueError("--effective-tokens sets --update-freq: remove one of the two")
-    freq = update_freq(effective_tokens, int(max_tokens), world_size)
-    total = world_size * int(max_tokens) * freq
+    max_tokens, freq = fit(effective_tokens, int(given), world_size)
+    lowered = "" if max_tokens == int(given) else f" (lowered from {given})"
     line = (
-        f"--update-freq {freq}: {world_size} processes × --max-tokens {max_tokens} × {freq} = "
-        f"{total} tokens per update at most ({effective_tokens} wanted)"
+        f"--update-freq {freq}: {world_size} processes × --max-tokens {max_tokens}{lowered} × "
+        f"{freq} = {world_size * max_tokens * freq} tokens per update at most "
+        f"({effective_tokens} wanted)"
     )
-    return [*command, "--update-freq", str(freq)], line
+    words = with_option(command, "--max-tokens", str(max_tokens))
+    return [*words, "--update-freq", str(freq)], line

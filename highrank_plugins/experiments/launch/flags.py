@@ -85,3 +85,14 @@ def option(words: Sequence[str], name: str) -> str | None:
         elif word.startswith(f"{name}="):
             value = word.partition("=")[2]
     return value
+
+
+def with_option(words: Sequence[str], name: str, value: str) -> list[str]:
+    """The words with every value of an option that is among them replaced."""
+    changed = list(words)
+    for i, word in enumerate(words):
+        if word == name:
+            changed[i + 1] = value
+        elif word.startswith(f"{name}="):
+            changed[i] = f"{name}={value}"
+    return changed

@@ -59,6 +59,11 @@ class Plan:
             )
 
     @property
+    def finished(self) -> Path:
+        """A file that is there when the training has come to its end, and not before."""
+        return self.log_dir / "finished"
+
+    @property
     def threads(self) -> int:
         """CPU threads for each process of this machine."""
         return max(1, len(os.sched_getaffinity(0)) // self.per_node)

@@ -1,13 +1,16 @@
 """The batch script by which SLURM starts a training, a task of srun for each process."""
 
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from highrank_plugins._stop_request import REQUEUE
 from highrank_plugins.experiments.launch.plan import PORT, Plan
 from highrank_plugins.experiments.launch.torchrun import environment, rank_words
+from highrank_plugins.experiments.record import write_text
 
 _SCRIPT = """\
 #!/usr/bin/env bash
@@ -19,15 +22,21 @@ set -uo pipefail
 trap : TERM USR1
 {exports}
 host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-port={port}
+port=$(({port} + SLURM_JOB_ID % 20000)) # two jobs on one node get two ports
 restart=${{SLURM_RESTART_COUNT:-0}}
 echo "job $SLURM_JOB_ID, restart $restart: {world_size} processes meet at $host:$port"
 
 {srun}
 code=$?
-if ((code == {requeue})); then
-    echo "a checkpoint is written, the job is queued again"
-    scontrol requeue "$SLURM_JOB_ID"
+if ((code == 0)); then
+    touch {finished}
+elif ((code == {requeue})); then
+    if [[ $(scontrol show job "$SLURM_JOB_ID") == *JobState=CANCELLED* ]]; then
+        echo "cancelled after a checkpoint was written; submit this script again to go on"
+    else
+        echo "a checkpoint is written, the job is queued again"
+        scontrol requeue "$SLURM_JOB_ID"
+    fi
 fi
 exit "$code"
 """
@@ -69,11 +78,39 @@ def sbatch_script(plan: Plan, job: Job) -> str:
     return _SCRIPT.format(
         directives="\n".join(f"#SBATCH {option}" for option in options),
         exports="\n".join(_exports(plan)),
-        port=_port(plan),
+        port=PORT,
+        finished=shlex.quote(str(plan.finished)),
         world_size=plan.world_size,
         requeue=REQUEUE,
         srun=" \\\n    ".join(" ".join(map(_quote, row)) for row in rows),
     )
+
+
+def submit(script: Path, log_dir: Path) -> str:
+    """Give a script to sbatch; the number of its job, which is kept in `log_dir`/job.
+
+    Raises:
+        ValueError: the job before is not done with, or sbatch refuses; says what sbatch says.
+    """
+    kept = log_dir / "job"
+    if kept.exists():
+        job = kept.read_text(encoding="utf-8").strip()
+        state = _output("squeue", "--noheader", "--jobs", job, "--format", "%T").stdout.strip()
+        if state:
+            raise ValueError(f"job {job} of this training is still in the queue ({state})")
+    sent = _output("sbatch", "--parsable", str(script))
+    if sent.returncode:
+        raise ValueError(f"sbatch {script}: {sent.stderr.strip()}")
+    job = sent.stdout.strip().partition(";")[0]  # a cluster's name may follow
+    write_text(kept, f"{job}\n")
+    return job
+
+
+def _output(*words: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise ValueError(f"--submit: there is no {words[0]} on this machine") from None
 
 
 def _gpu_options(plan: Plan, job: Job) -> list[str]:
@@ -91,14 +128,13 @@ def _exports(plan: Plan) -> list[str]:
     # cores are those of the job, not of the machine where the script is written
     del variables["OMP_NUM_THREADS"]
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    return [*lines, 'export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"']
-
-
-def _port(plan: Plan) -> str:
-    if plan.rendezvous:
-        return plan.rendezvous.rpartition(":")[2]
-    # two jobs on one node get two ports
-    return f"$(({PORT} + SLURM_JOB_ID % 20000))"
+    cores = "SLURM_CPUS_PER_TASK"
+    return [
+        *lines,
+        f'export OMP_NUM_THREADS="${{{cores}:-1}}"',
+        # srun does not take this from the job by itself (SLURM 22.05)
+        f'[[ -z ${{{cores}-}} ]] || export SRUN_CPUS_PER_TASK="${cores}"',
+    ]
 
 
 def _rows(words: list[str]) -> list[list[str]]:

@@ -36,14 +36,17 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
     if plan.rendezvous is not None:
         check_rendezvous(plan.rendezvous, plan.nodes, plan.timeout)
     address = plan.rendezvous or f"{LOOPBACK}:{free_port()}"
+    plan.finished.unlink(missing_ok=True)
     words = torchrun_words(plan, address)
     say(f"+ {shlex.join(words)}")
     with TemporaryDirectory(prefix="highrank-launch-") as folder:
         answers = Path(folder)
         code = _Supervisor(words, environment(plan), answers).wait()
-        if code == _stop_request.REQUEUE:
+        if code == 0:
+            plan.finished.touch()
+        elif code == _stop_request.REQUEUE:
             say(f"stopped, to be started again: exit code {code}")
-        elif code:
+        else:
             say(f"failed with exit code {code}: {_advice(plan, (answers / 'started').exists())}")
     return code
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from highrank_plugins.experiments.launch.effective_batch import update_freq, with_update_freq
+from highrank_plugins.experiments.launch.effective_batch import fit, with_effective_batch
 from highrank_plugins.experiments.launch.flags import (
     Place,
     check_command,
@@ -67,30 +67,43 @@ def test_the_last_value_of_an_option_counts():
 
 @pytest.mark.parametrize(
     ("effective", "max_tokens", "world", "want"),
-    [(25_000, 4096, 1, 6), (25_000, 3072, 8, 1), (400_000, 3584, 8, 14), (400_000, 3125, 32, 4)],
+    [
+        (25_000, 4096, 1, (4096, 6)),
+        (25_000, 3072, 8, (3072, 1)),
+        (400_000, 3584, 8, (3584, 14)),
+        (32_768, 4096, 32, (1024, 1)),  # 4 × 8 GPUs, what 8 have in one batch each
+        (25_000, 4096, 8, (3125, 1)),
+        (50_000, 4096, 8, (3125, 2)),
+    ],
 )
-def test_update_freq(effective, max_tokens, world, want):
-    assert update_freq(effective, max_tokens, world) == want
-    assert abs(want * max_tokens * world - effective) <= 0.1 * effective
+def test_an_effective_batch(effective, max_tokens, world, want):
+    found, freq = fit(effective, max_tokens, world)
+    assert (found, freq) == want
+    assert abs(found * freq * world - effective) <= 0.1 * effective
 
 
 def test_the_same_effective_batch_on_any_number_of_processes():
-    totals = {update_freq(65_536, 1024, world) * 1024 * world for world in (1, 2, 8, 32, 64)}
-    assert totals == {65_536}
+    sizes = {world: fit(65_536, 4096, world) for world in (1, 2, 8, 32, 64)}
+    assert {world * tokens * freq for world, (tokens, freq) in sizes.items()} == {65_536}
 
 
-def test_an_effective_batch_that_cannot_be_is_refused_with_one_that_can():
-    with pytest.raises(ValueError, match="--max-tokens 3125 gives it"):
-        update_freq(25_000, 4096, 8)
-    assert update_freq(25_000, 3125, 8) == 1
+def test_more_processes_than_tokens_are_refused():
     with pytest.raises(ValueError, match="use fewer processes"):
-        update_freq(4, 4096, 8)
+        fit(4, 4096, 8)
 
 
 def test_the_command_gets_update_freq_and_says_what_that_is():
-    words, line = with_update_freq(TRAIN, 32_768, 4)
+    words, line = with_effective_batch(TRAIN, 32_768, 4)
     assert words == [*TRAIN, "--update-freq", "2"]
     assert "4 processes × --max-tokens 4096 × 2 = 32768 tokens per update" in line
+
+
+@pytest.mark.parametrize("given", [["--max-tokens", "4096"], ["--max-tokens=4096"]])
+def test_the_command_gets_smaller_batches_on_many_processes(given):
+    words, line = with_effective_batch(["fairseq-train", *given, "--lr", "1"], 32_768, 32)
+    assert option(words, "--max-tokens") == "1024"
+    assert "4096" not in " ".join(words)
+    assert "32 processes × --max-tokens 1024 (lowered from 4096) × 1 = 32768 tokens" in line
 
 
 @pytest.mark.parametrize(
@@ -102,7 +115,7 @@ def test_the_command_gets_update_freq_and_says_what_that_is():
 )
 def test_an_effective_batch_needs_and_excludes_options(command, message):
     with pytest.raises(ValueError, match=message):
-        with_update_freq(command, 4096, 1)
+        with_effective_batch(command, 4096, 1)
 
 
 def test_a_process_finds_its_place():

@@ -10,29 +10,12 @@ import pytest
 
 from highrank_plugins._stop_request import REQUEUE
 from highrank_plugins.experiments.launch.plan import Plan
-from highrank_plugins.experiments.launch.slurm import Job, sbatch_script
+from highrank_plugins.experiments.launch.slurm import Job, sbatch_script, submit
+from tests.experiments.launch.slurm import miniature
 from tests.experiments.launch.trainings import UPDATES, command, one_process
 from tests.trainings import last, parameters, same
 
 PLAN = Plan(("fairseq-train", "a b", "--lr", "1"), Path("logs"), nodes=4, per_node=8)
-
-# starts every task, hands SIGUSR1 to each as slurmstepd does, and returns the highest exit code
-SRUN = f"""#!{sys.executable}
-import os, signal, subprocess, sys
-words = sys.argv[1:]
-while words[0].startswith("--"):
-    words.pop(0)
-tasks = [
-    subprocess.Popen(words, env=os.environ | {{"SLURM_PROCID": str(n), "SLURM_LOCALID": str(n)}})
-    for n in range(int(os.environ["SLURM_NTASKS"]))
-]
-signal.signal(signal.SIGUSR1, lambda *_: [task.send_signal(signal.SIGUSR1) for task in tasks])
-open("srun.pid", "w").write(str(os.getpid()))
-sys.exit(max(task.wait() for task in tasks))
-"""
-SCONTROL = """#!/usr/bin/env bash
-if [[ $1 == show ]]; then echo 127.0.0.1; else echo "$*" >>scontrol.log; fi
-"""
 
 
 def directives(script: str) -> list[str]:
@@ -71,15 +54,41 @@ def test_the_script_is_clean(one_gpu_each, tmp_path):
 @pytest.fixture
 def slurm(tmp_path):
     """A folder for a job, and the environment that SLURM gives it."""
-    for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
-        path = tmp_path / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
-    return tmp_path, os.environ | {
-        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SLURM_JOB_ID": "4242",
-        "SLURM_JOB_NODELIST": "here", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2",
-    }  # fmt: skip
+    return tmp_path, miniature(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "requeued"),
+    [("RUNNING", REQUEUE, True), ("CANCELLED", REQUEUE, False), ("RUNNING", 1, False)],
+)
+def test_a_job_is_queued_again_unless_it_failed_or_was_cancelled(slurm, state, code, requeued):
+    folder, env = slurm
+    (folder / "bin" / "srun").write_text(f"#!/bin/sh\necho $SRUN_CPUS_PER_TASK\nexit {code}\n")
+    (folder / "job.sh").write_text(sbatch_script(PLAN, Job()))
+    env |= {"STATE": state, "SLURM_CPUS_PER_TASK": "7"}
+    job = subprocess.run(["bash", "job.sh"], cwd=folder, env=env, capture_output=True, text=True)
+    assert job.returncode == code, job.stderr
+    assert "\n7\n" in job.stdout
+    assert (folder / "scontrol.log").exists() == requeued
+
+
+def test_a_job_is_given_to_sbatch_once(slurm, monkeypatch):
+    folder, env = slurm
+    monkeypatch.setenv("PATH", env["PATH"])
+    (folder / "queue").write_text("PENDING")
+    assert submit(folder / "job.sh", folder) == "4242"
+    with pytest.raises(ValueError, match=r"job 4242 .* still in the queue \(PENDING\)"):
+        submit(folder / "job.sh", folder)
+    (folder / "queue").unlink()
+    (folder / "bin" / "sbatch").write_text("#!/bin/sh\necho no such partition >&2\nexit 1\n")
+    with pytest.raises(ValueError, match="no such partition"):
+        submit(folder / "job.sh", folder)
+
+
+def test_where_there_is_no_slurm_that_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="there is no sbatch on this machine"):
+        submit(tmp_path / "job.sh", tmp_path)
 
 
 @pytest.mark.long
@@ -97,6 +106,8 @@ def test_a_job_whose_time_is_over_is_queued_again_and_ends_as_if_it_had_not_been
         os.kill(int((folder / "srun.pid").read_text()), 10)
         assert job.wait() == REQUEUE, (folder / "out").read_text()[-3000:]
     assert (folder / "scontrol.log").read_text() == "requeue 4242\n"
+    assert not plan.finished.exists()
     subprocess.run(["bash", "job.sh"], cwd=folder, env=env, check=True, capture_output=True)
     assert f"num_updates={UPDATES}," in log.read_text()
+    assert plan.finished.exists()
     assert same(parameters(last(folder / "save")), parameters(last(one_process(mt_data, folder))))
