@@ -49,7 +49,8 @@ def extract(archive: Path, folder: Path, wanted: Wanted = None) -> None:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise ArchiveError(
-            f"{archive}: damaged ({error or 'it ends too early'}); delete it and fetch it again"
+            f"{archive}: damaged ({str(error) or 'it ends too early'}); delete it and fetch it "
+            "again"
         ) from None
     else:
         os.replace(part, folder)
@@ -69,6 +70,8 @@ def _untar(archive: Path, folder: Path, wanted: Wanted) -> None:
     from tqdm import tqdm
 
     size = archive.stat().st_size
+    if archive.suffix == ".tar":
+        _check_end(archive, size)
     with (
         archive.open("rb") as raw,
         tqdm.wrapattr(raw, "read", total=size, desc="extract", **bar_options()) as shown,
@@ -84,6 +87,14 @@ def _untar(archive: Path, folder: Path, wanted: Wanted) -> None:
                     _write(archive, path, content)
         while file.read(_BLOCK):  # up to gzip's checksum, which is at its end
             pass
+
+
+def _check_end(archive: Path, size: int) -> None:
+    """Two blocks of zeros end a tar; tarfile does without, even if it is cut between two files."""
+    with archive.open("rb") as file:
+        file.seek(max(0, size - 2 * tarfile.BLOCKSIZE))
+        if file.read() != bytes(2 * tarfile.BLOCKSIZE):
+            raise EOFError
 
 
 def _unzip(archive: Path, folder: Path, wanted: Wanted) -> None:

@@ -1,4 +1,4 @@
-"""SHA-256 sums of files: given ones, and a ledger for those that nobody published."""
+"""Checksums of files: published ones, and a ledger of SHA-256 for those that have none."""
 
 import hashlib
 import os
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from highrank_plugins.experiments.record import write_text
 
+DIGITS = {"sha256": 64, "md5": 32}
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
@@ -14,23 +15,31 @@ class ChecksumError(ValueError):
     """A file is not the one that was meant, or a sum is none."""
 
 
-def sha256_of(path: Path) -> str:
+def checksum(path: Path, algorithm: str = "sha256") -> str:
     """The sum in hexadecimal digits; reads the file in blocks."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, algorithm).hexdigest()
 
 
-def check_sum(path: Path, expected: str) -> None:
+def check_sum(path: Path, expected: str, algorithm: str = "sha256") -> None:
     """Compare a file with a published sum.
 
+    Args:
+        algorithm: a key of `DIGITS`.
     Raises:
         ChecksumError: `expected` is no sum, or the file has another one; names both.
     """
-    if not re.fullmatch("[0-9a-f]{64}", expected):
-        raise ChecksumError(f"sha256 {expected!r}: expected 64 hexadecimal digits in lower case")
-    found = sha256_of(path)
+    digits = DIGITS[algorithm]
+    if not re.fullmatch(f"[0-9a-f]{{{digits}}}", expected):
+        raise ChecksumError(
+            f"{algorithm} {expected!r}: expected {digits} hexadecimal digits in lower case"
+        )
+    found = checksum(path, algorithm)
     if found != expected:
-        raise ChecksumError(_differs(path, found, f"should be {expected}"))
+        raise ChecksumError(
+            f"{path}: its {algorithm} is {found} and should be {expected}: the file is damaged or "
+            "another one; delete it and fetch it again"
+        )
 
 
 def check_in_ledger(path: Path, name: Path, ledger: Path) -> bool:
@@ -48,14 +57,18 @@ def check_in_ledger(path: Path, name: Path, ledger: Path) -> bool:
     """
     sums = read_ledger(ledger) if ledger.exists() else {}
     key = os.path.relpath(name, ledger.parent)
-    found = sha256_of(path)
+    found = checksum(path)
     if key not in sums:
         lines = [f"{value}  {other}\n" for other, value in {**sums, key: found}.items()]
         ledger.parent.mkdir(parents=True, exist_ok=True)
         write_text(ledger, "".join(lines))
         return True
     if sums[key] != found:
-        raise ChecksumError(_differs(path, found, f"was {sums[key]} when {ledger} was written"))
+        raise ChecksumError(
+            f"{path}: its sha256 is {found} and was {sums[key]} when {ledger} was written: the "
+            "file is damaged or another one; delete it and fetch it again. If it was the first one "
+            f"that was wrong, delete its line in {ledger}"
+        )
     return False
 
 
@@ -74,10 +87,3 @@ def read_ledger(ledger: Path) -> dict[str, str]:
             )
         sums[match[2]] = match[1]
     return sums
-
-
-def _differs(path: Path, found: str, expected: str) -> str:
-    return (
-        f"{path}: its sha256 is {found} and {expected}: the file is damaged or another one; delete "
-        "it and fetch it again"
-    )

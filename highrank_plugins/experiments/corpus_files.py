@@ -13,14 +13,24 @@ UNKNOWN = "unknown"
 
 
 class CorpusFile(BaseModel):
-    """One file. A `sha256` that nobody published is `unknown`; `source` says who did."""
+    """One file with its published sum, and `source`, who published that.
+
+    A `sha256` that nobody published is `unknown`.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     url: str
-    sha256: Annotated[str, Field(pattern=f"^([0-9a-f]{{64}}|{UNKNOWN})$")]
+    sha256: Annotated[str | None, Field(pattern=f"^([0-9a-f]{{64}}|{UNKNOWN})$")] = None
+    md5: Annotated[str | None, Field(pattern="^[0-9a-f]{32}$")] = None
     source: str
     size: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _has_a_sum(self) -> "CorpusFile":
+        if self.sha256 is None and self.md5 is None:
+            raise ValueError(f"needs sha256 (which may be {UNKNOWN}) or md5")
+        return self
 
 
 Names = Annotated[list[str], Field(min_length=2, max_length=2)]
@@ -106,6 +116,7 @@ def fetch_corpus(
             file.url,
             folder / name,
             sha256=None if file.sha256 == UNKNOWN else file.sha256,
+            md5=file.md5,
             size=file.size,
             ledger=ledger or folder / LEDGER,
         )

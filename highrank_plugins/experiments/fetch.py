@@ -16,6 +16,7 @@ def fetch(
     output: Path,
     *,
     sha256: str | None = None,
+    md5: str | None = None,
     size: int | None = None,
     ledger: Path | None = None,
 ) -> str:
@@ -26,9 +27,9 @@ def fetch(
 
     Args:
         url: http, https, file, or a path.
-        sha256: published sum of the file.
+        sha256, md5: published sum of the file.
         size: its length in bytes, if known.
-        ledger: where the sum is recorded the first time, and compared later, without `sha256`.
+        ledger: where the sum is recorded the first time, and compared later, without one.
     Returns:
         What was done, in one line.
     Raises:
@@ -41,7 +42,7 @@ def fetch(
         output.parent.mkdir(parents=True, exist_ok=True)
         _download(url, path, output)
     _check_size(path, size)
-    said = _check(path, output, sha256, ledger)
+    said = _check(path, output, {"sha256": sha256, "md5": md5}, ledger)
     os.replace(path, output)
     return f"{output}: {'was there' if there else 'fetched'}, {said}"
 
@@ -69,10 +70,12 @@ def _check_size(path: Path, size: int | None) -> None:
         )
 
 
-def _check(path: Path, output: Path, sha256: str | None, ledger: Path | None) -> str:
-    if sha256 is not None:
-        check_sum(path, sha256)
-        return "its sha256 is the published one"
+def _check(path: Path, output: Path, sums: dict[str, str | None], ledger: Path | None) -> str:
+    published = {algorithm: value for algorithm, value in sums.items() if value is not None}
+    if published:
+        for algorithm, value in published.items():
+            check_sum(path, value, algorithm)
+        return f"its {' and '.join(published)} is the published one"
     if ledger is None:
         return "its sha256 was not checked"
     if check_in_ledger(path, output, ledger):

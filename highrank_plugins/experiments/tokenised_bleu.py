@@ -6,7 +6,9 @@ from importlib.metadata import version
 from highrank_plugins.experiments.moses import tokenise
 from highrank_plugins.experiments.scoring import Score, ScoreError
 
-_HYPHEN = re.compile(r"(?<=\S)-(?=\S)")
+# without look-around, as get_ende_bleu.sh has it: what is around one hyphen is not around another,
+# and the U of Ex-U-Boot stays with Boot
+_HYPHEN = re.compile(r"(\S)-(\S)")
 
 
 def check_compounds(language: str | None) -> None:
@@ -47,7 +49,7 @@ def score(
 
 def split_compounds(tokens: str) -> str:
     """`Nord-Süd` becomes `Nord ##AT##-##AT## Süd`."""
-    return _HYPHEN.sub(" ##AT##-##AT## ", tokens)
+    return _HYPHEN.sub(r"\1 ##AT##-##AT## \2", tokens)
 
 
 def _bleu(sides: list[list[str]], made: str) -> Score:

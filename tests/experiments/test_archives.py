@@ -156,6 +156,17 @@ def test_the_checksum_at_the_very_end_is_read(tmp_path, folder):
         extract(path, folder)
 
 
+@pytest.mark.parametrize("blocks", [2, 20])
+def test_a_tar_without_its_end_is_cut(tmp_path, folder, blocks):
+    path = write_tar_plain(tmp_path / "a.tar")
+    whole = path.read_bytes().rstrip(b"\0")
+    path.write_bytes(whole + bytes(-len(whole) % 512))  # between two files
+    with pytest.raises(ArchiveError, match="it ends too early"):
+        extract(path, folder)
+    path.write_bytes(path.read_bytes() + bytes(512 * blocks))
+    extract(path, folder)
+
+
 def test_other_kinds_are_refused(tmp_path, folder):
     (tmp_path / "a.rar").write_bytes(b"x")
     with pytest.raises(ArchiveError, match=r"expected a name that ends with \.tar\.gz"):

@@ -171,9 +171,20 @@ def test_the_ledger_records_the_first_sum_and_compares_later(server, output):
     output.unlink()
     server.content = b"another edition"
     new = hashlib.sha256(server.content).hexdigest()
-    with pytest.raises(ChecksumError, match=f"its sha256 is {new} and was {SUM} when"):
+    with pytest.raises(ChecksumError, match=f"its sha256 is {new} and was {SUM} when") as caught:
         fetch(server.url, output, ledger=ledger)
+    assert f"If it was the first one that was wrong, delete its line in {ledger}" in str(
+        caught.value
+    )
     assert not output.exists()
+
+
+def test_an_md5_may_be_what_is_published(server, output):
+    md5 = hashlib.md5(CONTENT).hexdigest()
+    with pytest.raises(ChecksumError, match=f"its md5 is {md5} and should be {'0' * 32}"):
+        fetch(server.url, output, md5="0" * 32)
+    assert not output.exists()
+    assert "its md5 is the published one" in fetch(server.url, output, md5=md5)
 
 
 def test_a_damaged_ledger_is_named(server, output):

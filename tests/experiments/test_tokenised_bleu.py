@@ -13,6 +13,8 @@ def test_compounds_become_tokens():
     assert tokenised_bleu.split_compounds("die Nord-Süd-Linie - gut") == (
         "die Nord ##AT##-##AT## Süd ##AT##-##AT## Linie - gut"
     )
+    # what perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g' prints
+    assert tokenised_bleu.split_compounds("Ex-U-Boot") == "Ex ##AT##-##AT## U-Boot"
 
 
 def test_splitting_gives_credit_for_parts():

@@ -1,6 +1,7 @@
 """Lines of parallel text, from plain files, NAME.gz, and the NAME.sgm of WMT's test sets."""
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
@@ -31,7 +32,7 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Lines end with line feeds only; of a .sgm, the segments.
+    """Lines end with line feeds only; of a .sgm, the segments. A byte order mark goes.
 
     A segment is what sacreBLEU takes for one: a line that begins with <seg, without its tags.
     """
@@ -39,6 +40,8 @@ def read_lines(path: Path) -> Iterator[bytes]:
     try:
         with open_binary(path) as file:
             for line in file:
+                if lines == 0:
+                    line = line.removeprefix(BOM_UTF8)
                 lines += 1
                 if ".sgm" not in path.suffixes:
                     yield line.removesuffix(b"\n")

@@ -50,6 +50,15 @@ def test_archives_become_text_with_a_report(tmp_path):
     assert said[1] == "giga.en.gz: 100 of 100 pairs kept"
 
 
+def test_byte_order_marks_are_no_text(folder):
+    for name in TEXTS.names():
+        (folder / name).write_bytes(b"\xef\xbb\xbfone line\nand a second\n")
+    _, files = prepare(folder)
+    assert {
+        files[f"{part}.{side}"] for part in ("train", "valid", "test") for side in ("en", "de")
+    } == {b"one line\nand a second\n"}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
