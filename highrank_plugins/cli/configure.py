@@ -1,4 +1,4 @@
-"""`highrank configure`, `highrank setting` and `highrank command`: from YAML to a command line."""
+"""`highrank configure`, `setting`, `command`, `training-space`: from YAML to a command line."""
 
 import logging
 from pathlib import Path
@@ -70,3 +70,17 @@ def command(
         if tool not in PROGRAMS:
             raise ValueError(f"no tool {tool!r}{did_you_mean(tool, PROGRAMS)}")
         typer.echo(shell_line(tool, load(file).options(tool), extra or []))
+
+
+def training_space(
+    file: ResolvedFile,
+    data: Annotated[Path, typer.Argument(help="Binarised data.")],
+    block: Annotated[str, typer.Option(help="The block that is trained.")] = "train",
+) -> None:
+    """Print how many bytes the checkpoints of a training will take on the disk."""
+    from highrank_plugins.experiments import training_space as space
+    from highrank_plugins.experiments.configuration import load
+
+    logging.disable(logging.INFO)  # fairseq's
+    with user_errors():
+        typer.echo(space.training_space(load(file).options(block), data))

@@ -1,0 +1,42 @@
+"""How much of a disk a training will take, against what it has taken."""
+
+import pytest
+
+from highrank_plugins.experiments.training_space import training_space
+from tests.trainings import OUR_LOSS, task_and_shape, train
+
+KEEP = {"save_interval_updates": 2, "keep_interval_updates": 2, "keep_last_epochs": 1}
+
+
+def as_options(words: list[object]) -> dict[str, object]:
+    """`--flag value --bare` as a configuration has it."""
+    options: dict[str, object] = {}
+    for word, following in zip(words, [*words[1:], "--"], strict=True):
+        if str(word).startswith("--"):
+            bare = str(following).startswith("--")
+            options[str(word)[2:].replace("-", "_")] = True if bare else following
+    return options
+
+
+def of_training(arch: str) -> dict[str, object]:
+    return as_options([*task_and_shape(arch), *OUR_LOSS]) | {"arch": arch} | KEEP
+
+
+@pytest.mark.slow
+def test_it_is_what_a_training_takes_and_a_checkpoint_more(mt_data, tmp_path):
+    arch = "transformer_mixtape_tiny"
+    keep = [word for name, value in KEEP.items() for word in (f"--{name.replace('_', '-')}", value)]
+    train(mt_data, tmp_path / "save", arch, 6, *keep)
+    sizes = [path.stat().st_size for path in (tmp_path / "save").glob("*.pt")]
+    assert len(sizes) == 4  # two of updates, the best, the last
+    space = training_space(of_training(arch), mt_data)
+    assert space == pytest.approx(5 * max(sizes), rel=0.15)  # and some settings
+
+
+@pytest.mark.parametrize("arch", ["lstm_mos", "transformer_lm_gss", "awd_lstm_lm_mos"])
+def test_every_kind_of_model_has_a_size(mt_data, lm_data, arch):
+    data = lm_data if "_lm_" in arch else mt_data
+    every_epoch = of_training(arch) | {"no_epoch_checkpoints": False, "keep_last_epochs": -1}
+    space = training_space(of_training(arch), data)
+    assert space > 5 * 12 * 1000
+    assert training_space(every_epoch, data) == space * 6 // 5
