@@ -23,7 +23,7 @@ def argmax_margin(weight: Tensor, offsets: Tensor, c: int, bound: float | None =
     Args:
         weight: [M, d] in float64; offsets: b [M] in float64.
     Raises:
-        RuntimeError: HiGHS gives up (names the class, and says why).
+        FloatingPointError: HiGHS gives up (names the class, and says why).
     """
     others = torch.arange(len(weight)) != c
     rows, gaps = weight[c] - weight[others], offsets[c] - offsets[others]
@@ -53,5 +53,5 @@ def _largest_delta(
         method="highs",
     )
     if result.x is None:
-        raise RuntimeError(f"{name}: HiGHS found no answer: {result.message}")
+        raise FloatingPointError(f"{name}: HiGHS found no answer: {result.message}")
     return float(result.x[-1])

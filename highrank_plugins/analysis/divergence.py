@@ -137,7 +137,7 @@ class PredictionSums:
     def __add__(self, other: PredictionSums) -> PredictionSums:
         return PredictionSums(
             self.rows + other.rows,
-            self.sums + other.sums,
+            self.sums + other.sums.to(self.sums.device),
             self.negative_entropy + other.negative_entropy,
         )
 

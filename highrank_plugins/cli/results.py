@@ -104,6 +104,9 @@ def record(
     command: Annotated[Path, typer.Option(help="Written by `highrank command`.")],
     log: Annotated[Path, typer.Option(help="What fairseq-train printed.")],
     output: Annotated[Path, typer.Option(help="The JSON file to write.")],
+    finetuning: Annotated[
+        Path | None, typer.Option(help="Folder of a second training: command.sh and train.log.")
+    ] = None,
 ) -> None:
     """Write the record of a run: metrics, signature, config, versions, git, hardware, speed."""
     from highrank_plugins.experiments import configuration, scoring, training_log
@@ -111,13 +114,13 @@ def record(
 
     with user_errors():
         found = json.loads(scores.read_text(encoding="utf-8"))
-        with log.open(encoding="utf-8") as lines:
-            training = training_log.summarise(lines)
+        trainings = [(command, log)]
+        if finetuning is not None:
+            trainings.append((finetuning / "command.sh", finetuning / "train.log"))
         result = make_record(
             {name: scoring.Score(**values) for name, values in found.items()},
             configuration.load(config),
-            command.read_text(encoding="utf-8").rstrip(),
-            training,
+            *(training_log.read_training(*files) for files in trainings),
         )
         write_json(output, result)
 

@@ -48,11 +48,13 @@ def component_measures(collector: Collector, ends: Sequence[int] = ()) -> Compon
     Returns:
         None in processes other than the first.
     Raises:
-        ValueError: ends that do not increase within the frequent words.
+        ValueError: ends that do not increase within the frequent words, or for another head.
     """
     head = collector.head
     gated = isinstance(head, Mixtape) and head.components > 1
-    parts = collector.processes.gather(_observe(collector, ends if gated else ()))
+    if ends and not gated:
+        raise ValueError(f"--ends: {type(head).__name__} has no gates of classes")
+    parts = collector.processes.gather(_observe(collector, ends))
     if parts is None:
         return None
     tokens = sum(part[0] for part in parts)

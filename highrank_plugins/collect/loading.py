@@ -1,5 +1,6 @@
 """Checkpoints of fairseq as models that compute."""
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,13 +72,15 @@ def build(
 
 
 def pick_device(name: str | None) -> torch.device:
-    """The device of that name; None: a GPU if there is one.
+    """The device of that name; None: a GPU if there is one, to each process of torchrun its own.
 
     Raises:
         ValueError: torch sees none.
     """
     if name is None:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cpu"
+        if count := torch.cuda.device_count():
+            name = f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % count}"
     if name != "cpu" and not (name.startswith("cuda") and torch.cuda.is_available()):
         raise ValueError(f"--device {name}: torch sees no such device here; try --device cpu")
     return torch.device(name)

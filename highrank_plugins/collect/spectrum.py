@@ -48,6 +48,11 @@ def log_prob_spectrum(collector: Collector, method: str = "auto") -> LogProbSpec
     Raises:
         ValueError: see `spectrum`. FloatingPointError: NaN.
     """
+    if method == "gram" and collector.dtype == "float64":
+        raise ValueError(
+            "--method gram: it squares the singular values, so that no rank in float64 can be "
+            "told; take --method tsqr, or --dtype float32"
+        )
     lost = Lost([collector.dictionary.bos(), collector.dictionary.pad()])
     blocks = (block.log_probs for block in collector.blocks("predict"))
     part = spectrum_part(lost.watch(blocks), DTYPES[collector.dtype], method)

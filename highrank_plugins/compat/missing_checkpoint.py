@@ -4,20 +4,26 @@ What breaks: with `checkpoint_last.pt` gone (deleted, or lost by a full disk) an
 in `--save-dir`, or with a `--restore-file` that does not exist, fairseq logs "No existing
 checkpoint found" and trains from random weights.
 Why: a missing file is how fairseq recognises the first start.
-What we do: refuse both. A directory without checkpoints is a first start as before, and so is any
-run with `--no-save` (nothing is overwritten) or with `--reset-dataloader` or `--reset-optimizer`.
+What we do: refuse both; but if `checkpoint_best.pt` is the only one, which fairseq writes before it
+copies it to `checkpoint_last.pt`, go on from there. A directory without checkpoints is a first
+start as before, and so is any run with `--no-save` (nothing is overwritten) or with
+`--reset-dataloader` or `--reset-optimizer`.
 Delete when: fairseq tells a first start from a lost file.
 """
 
 import glob
+import logging
 import os
+from copy import copy
 
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 from highrank_plugins.compat._patch import replaces
 
-_DEFAULT = "checkpoint_last.pt"
+logger = logging.getLogger(__name__)
+
+_DEFAULT, _BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 
 
 @replaces(checkpoint_utils, "load_checkpoint")
@@ -28,25 +34,31 @@ def load_checkpoint(stock, cfg, trainer, **passthrough_args):
         FileNotFoundError: naming the missing file and what to do.
     """
     if cfg.restore_file == _DEFAULT:
-        _check_save_dir(cfg, trainer.checkpoint_suffix)
+        cfg = _check_save_dir(cfg, trainer.checkpoint_suffix)
     else:
         _check_restore_file(cfg.restore_file, trainer.checkpoint_suffix)
     return stock(cfg, trainer, **passthrough_args)
 
 
-def _check_save_dir(cfg, suffix: str) -> None:
+def _check_save_dir(cfg, suffix: str):
+    """The options, with another file to restore from if need be."""
     last = os.path.join(cfg.save_dir, _DEFAULT.replace(".pt", f"{suffix}.pt"))
     fresh_start = cfg.no_save or cfg.reset_dataloader or cfg.reset_optimizer or cfg.continue_once
     if fresh_start or PathManager.exists(last):
-        return
+        return cfg
     others = glob.glob(os.path.join(glob.escape(cfg.save_dir), f"checkpoint*{suffix}.pt"))
-    if others:
+    if [os.path.basename(path) for path in others] == [f"checkpoint_best{suffix}.pt"]:
+        cfg = copy(cfg)
+        cfg.restore_file, cfg.finetune_from_model = os.path.join(cfg.save_dir, _BEST), None
+        logger.warning("%s is missing: it goes on from %s", last, cfg.restore_file)
+    elif others:
         raise FileNotFoundError(
             f"{last} is missing, but --save-dir holds {len(others)} other checkpoints: training "
             "would start from scratch and overwrite them. Continue with --restore-file "
             f"{max(others, key=os.path.getmtime)}, choose another --save-dir, or start anew with "
             "--reset-optimizer --reset-dataloader"
         )
+    return cfg
 
 
 def _check_restore_file(path: str, suffix: str) -> None:

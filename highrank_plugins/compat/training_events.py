@@ -8,11 +8,12 @@ A model does not learn which of its forward passes belong to which update.
 Why: `Trainer` and `save_checkpoint` call the task or the optimizer in one process only, or do not.
 What we do: call these methods where an optimizer (torch's, inside fairseq's) or a task has them:
 `begin_epoch(epoch)`; `before_validation()`; `after_epoch(loss)` with the validation loss at the end
-of an epoch, before it is saved; `before_save()`. Optimizers have all four, tasks the last. Every
-process calls them. An optimizer whose attribute `finished` is true ends the training. The attribute
-`monitor` of a model, if any, is told `before_update(updates)` and `after_update(updates, logdir)`,
-with the number of updates done and --tensorboard-logdir, in the first process only; both numbers
-are the same where an update failed.
+of an epoch, before it is saved; `before_save()`. Optimizers have all four, tasks the last and
+`begin_update()`, called again when an update is tried again. Every process calls them. An optimizer
+whose attribute `finished` is true ends the training. The attribute `monitor` of a model, if any, is
+told `before_update(updates)` and `after_update(updates, logdir)`, with the number of updates done
+and --tensorboard-logdir, in the first process only; both numbers are the same where an update
+failed.
 Delete when: fairseq has such hooks.
 """
 
@@ -47,6 +48,7 @@ def train_step(stock, trainer, samples, raise_oom=False):
     """One update; what fairseq logs of it."""
     monitor = trainer.is_data_parallel_master and getattr(trainer.get_model(), "monitor", None)
     tell(monitor, "before_update", trainer.get_num_updates())
+    tell(trainer.task, "begin_update")
     logged = stock(trainer, samples, raise_oom)
     logdir = trainer.cfg.common.tensorboard_logdir
     tell(monitor, "after_update", trainer.get_num_updates(), logdir)

@@ -122,6 +122,7 @@ def _label(plot: Any, axes: tuple[str, str], scale: str) -> None:
 
 
 def _save(figure: Any, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.stem}.part{path.suffix}")
     figure.savefig(part)
     part.replace(path)

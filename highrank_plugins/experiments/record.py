@@ -11,6 +11,7 @@ from typing import Any
 import highrank_plugins
 from highrank_plugins.experiments.configuration import Configuration
 from highrank_plugins.experiments.scoring import Score
+from highrank_plugins.experiments.training_log import Training
 
 _PACKAGES = ("torch", "ve-fairseq", "numpy", "sacrebleu", "sentencepiece")
 
@@ -18,24 +19,27 @@ _PACKAGES = ("torch", "ve-fairseq", "numpy", "sacrebleu", "sentencepiece")
 def make_record(
     scores: dict[str, Score],
     configuration: Configuration,
-    command: str,
-    training: dict[str, float],
+    training: Training,
+    finetuning: Training | None = None,
 ) -> dict[str, Any]:
     """Everything that is needed to judge and to repeat a result, as plain values.
 
     Args:
         scores: the signature of the first, which is the one to report, becomes `signature`.
-        command: the line of fairseq-train.
-        training: see `training_log.summarise`.
+        finetuning: a second training, which went on from the first.
     """
+    again = {}
+    if finetuning is not None:
+        again["finetune"] = {"command": finetuning.command, "train": finetuning.summary}
     return {
         "metrics": {name: score.value for name, score in scores.items()},
         "signature": next(iter(scores.values())).signature,
         "signatures": {name: score.signature for name, score in scores.items()},
         "config": configuration.blocks(),
         "seeds": [configuration.train.get("seed", 1)],  # 1 is fairseq's default
-        "command": command,
-        "train": training,
+        "command": training.command,
+        "train": training.summary,
+        **again,
         "versions": versions(),
         "git": git_state(),
         "hardware": hardware(),
@@ -94,7 +98,8 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write all or nothing: beside the target first, then renamed."""
+    """Write all or nothing: beside the target first, then renamed; into a new folder if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     part.write_text(text, encoding="utf-8")
     os.replace(part, path)

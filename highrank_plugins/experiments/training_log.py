@@ -4,8 +4,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 _ENTRY = re.compile(r"[^|]*\| INFO \| (train_inner|train|valid) \| (\{.*\})\s*")
 # what starts a message: the format of fairseq-train, Python's before that is set, or a traceback
@@ -27,6 +28,19 @@ def parse(line: str) -> Entry | None:
     """The numbers in a line of the log, if it has any."""
     match = _ENTRY.fullmatch(line)
     return Entry(match[1], json.loads(match[2])) if match else None
+
+
+class Training(NamedTuple):
+    """What was run, and what `summarise` finds in its log."""
+
+    command: str
+    summary: dict[str, float]
+
+
+def read_training(command: Path, log: Path) -> Training:
+    """A training from the file with its command and its log."""
+    with log.open(encoding="utf-8") as lines:
+        return Training(command.read_text(encoding="utf-8").rstrip(), summarise(lines))
 
 
 def summarise(lines: Iterable[str]) -> dict[str, float]:

@@ -115,8 +115,10 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
         streams = Streams(dataset, self.dictionary, count, shard_id, num_shards, self.args.bptt)
         if trains:
             self.training_streams = streams
+        asked = "" if trains else " (--eval-streams; no --batch-size… changes it)"
         logger.info(
-            "%s: %d tokens in %d streams of %d", dataset.split, len(dataset), count, len(streams)
+            "%s: %d tokens in %d streams%s of %d",
+            *(dataset.split, len(dataset), count, asked, len(streams)),
         )
         return self._iterate(
             streams,
@@ -200,6 +202,10 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
             )
         return criterion
 
+    def begin_update(self):
+        """A new update, or one again after an overflow (compat/training_events.py)."""
+        self.lr_scales = []
+
     def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
         """Forward and backward of a chunk, from where the one before it ended."""
         self.training_state.give(sample)
@@ -213,6 +219,7 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
         self.evaluation_state.give(sample)
         result = super().valid_step(sample, model, criterion)
         self.evaluation_state.take(sample)
+        self.evaluation_state.settle()
         return result
 
     def optimizer_step(self, optimizer, model, update_num):
@@ -222,6 +229,7 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
         optimizer.step()
         optimizer.set_lr(lr)
         self.lr_scales = []
+        self.training_state.settle()
 
     # -- checkpoints -------------------------------------------------------------------------
 

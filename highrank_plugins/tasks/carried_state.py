@@ -14,9 +14,9 @@ STREAMS = -2  # the dimension
 
 
 class CarriedState:
-    """The state before and after the chunk that was last computed, by position in the streams.
+    """The states after the chunks since `settle`, and the one before these, by position.
 
-    The one before is kept, since fairseq computes a chunk again after an overflow.
+    They are kept, since fairseq computes all chunks of an update again after an overflow.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,9 @@ class CarriedState:
             RuntimeError: the chunk before this one was not computed.
         """
         position = batch["position"]
-        if position and position not in self.states:
+        if position == 0:
+            self.states = {}
+        elif position not in self.states:
             known = f"; known is that at {sorted(self.states)}" if self.states else ""
             raise RuntimeError(
                 f"the recurrent state at position {position} of the streams is lost{known}. A "
@@ -45,8 +47,12 @@ class CarriedState:
         """Keeps `batch["next_state"]`, detached."""
         position = batch["position"]
         after = map_tensors(Tensor.detach, batch.pop("next_state"))
-        before = batch["net_input"].pop("state")
-        self.states = {position: before, position + batch["target"].size(1): after}
+        del batch["net_input"]["state"]
+        self.states[position + batch["target"].size(1)] = after
+
+    def settle(self) -> None:
+        """Keeps the newest state alone: no chunk before it will be computed again."""
+        self.states = {p: state for p, state in self.states.items() if p == self.position}
 
     @property
     def position(self) -> int:

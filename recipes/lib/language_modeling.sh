@@ -78,7 +78,7 @@ language_model_stages() {
         "$data_bin" "${trainings[@]}" ${word_pairs:+"$word_pairs"}
     forget_score_without_record
     run_stage 6 score "collect the perplexities" collect_perplexities \
-        "$(<"$config")" "$run_dir/evaluate"
+        "$(<"$config") $(perplexity_logs)" "$run_dir/evaluate"
     if in_range 7; then
         log "stage 7 summary: everything is in $run_dir/results.json"
         highrank lm-summary "$run_dir/results.json"
@@ -119,7 +119,12 @@ evaluate() {
     fi
 }
 
+# perplexity_logs: what a digest leaves out, logs, is what the perplexities are read from.
+perplexity_logs() { cat -- "$run_dir"/evaluate/{valid,test}.log 2>/dev/null || true; }
+
 collect_perplexities() {
+    local finetuning=()
+    if asks_for finetune; then finetuning=(--finetuning "$run_dir/finetune"); fi
     run highrank lm-score "$run_dir/evaluate" --output "$out/scores.json"
-    record_scores
+    record_scores ${finetuning[@]+"${finetuning[@]}"}
 }

@@ -94,9 +94,11 @@ def test_spectrum(dtype, either, tmp_path):
         assert found["press_rank"] <= head.feature_dim + 2
 
 
-def test_spectrum_prints_what_is_short(mos):
-    done = invoke("spectrum", *mos, *SIZE)
+def test_spectrum_prints_what_is_short(mos, tmp_path):
+    output = tmp_path / "new" / "folder" / "spectrum.json"
+    done = invoke("spectrum", *mos, *SIZE, "--output", output)
     assert json.loads(done.stdout)["contexts"] == 60
+    assert json.loads(output.read_text())["contexts"] == 60
     assert "singular_values" not in done.stdout
 
 
@@ -194,6 +196,8 @@ def test_nothing_to_draw_is_said(stock, tmp_path):
         (["spectrum", "--split", "nothing"], "nothing"),
         (["spectrum", "--plot", "a.gif"], "--plot a.gif: the name must end with .png"),
         (["spectrum", "--dtype", "float32", "--method", "svd"], "'svd'"),
+        (["spectrum", "--dtype", "float64", "--method", "gram"], "take --method tsqr, or --dtype"),
+        (["components", "--ends", "5"], "--ends: MixtureOfSoftmaxes has no gates"),
         (["retention", "--device", "tpu"], "--device tpu: torch sees no such device"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

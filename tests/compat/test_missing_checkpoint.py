@@ -22,6 +22,13 @@ def test_refuses_to_start_over(data, used_dir):
         run_training(data, used_dir, *translation_options())
 
 
+def test_goes_on_from_the_best_if_it_alone_was_written(data, used_dir):
+    (used_dir / "checkpoint_1_50.pt").unlink()
+    state = run_training(data, used_dir, *translation_options(**{"--max-update": 4}))
+    assert state["optimizer_history"][-1]["num_updates"] == 4
+    assert (used_dir / "checkpoint_last.pt").exists()
+
+
 def test_stock_starts_over(data, used_dir, stock):
     stock(checkpoint_utils, "load_checkpoint")
     before = (used_dir / "checkpoint_best.pt").read_bytes()

@@ -9,13 +9,16 @@ import highrank_plugins
 from highrank_plugins.experiments import record
 from highrank_plugins.experiments.configuration import Configuration
 from highrank_plugins.experiments.scoring import Score
+from highrank_plugins.experiments.training_log import Training
 
 
 @pytest.fixture
 def result():
     configuration = Configuration(data={"vocab_size": 5}, train={"arch": "x", "seed": 7})
     scores = {"sacrebleu": Score(30.1, "sig:bleu"), "chrf": Score(50.2, "sig:chrf")}
-    return record.make_record(scores, configuration, "fairseq-train data", {"updates": 3.0})
+    first = Training("fairseq-train data", {"updates": 3.0})
+    second = Training("fairseq-train data --finetune-from-model a", {"updates": 2.0})
+    return record.make_record(scores, configuration, first, second)
 
 
 def test_everything_is_there(result):
@@ -25,6 +28,8 @@ def test_everything_is_there(result):
     assert result["seeds"] == [7]
     assert result["command"] == "fairseq-train data"
     assert result["train"] == {"updates": 3.0}
+    again = {"command": "fairseq-train data --finetune-from-model a", "train": {"updates": 2.0}}
+    assert result["finetune"] == again
     assert result["hardware"]["cores"] >= 1
     assert {"python", "torch", "ve-fairseq", "sacrebleu"} <= result["versions"].keys()
 

@@ -67,3 +67,14 @@ def test_far_tails_are_exact(case):
     assert got.min() < -1e3
     want = case.oracle_log_probs(arrays_of(head), features.numpy())
     np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", PRODUCT, ids=str)
+def test_nan_stays_nan(case):
+    """A diverged model has a loss that is NaN, whatever the function on its logits."""
+    head = case.build()
+    features = make_features(2)
+    features[0, 0] = torch.nan
+    for level in ("reference", "chunked", "fused"):
+        losses = head.nll(features, torch.tensor([1, 2]), impl=level).loss
+        assert losses[0].isnan() and losses[1].isfinite(), level

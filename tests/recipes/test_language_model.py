@@ -145,6 +145,13 @@ def test_nothing_is_done_twice(finished, start):
     assert stages_done(run(start)) == []
 
 
+def test_other_perplexities_are_collected_anew(finished, start, run_dir):
+    """They stand in logs, which the digests of stages leave out."""
+    with (run_dir / "evaluate" / "test.log").open("a") as log:
+        log.write("another line\n")
+    assert stages_done(run(start)) == [6]
+
+
 def test_without_data_it_says_what_is_needed(tmp_path):
     result = run(recipe("ptb", "--exp-dir", tmp_path, "--scale", "tiny", "--data", tmp_path))
     assert result.returncode == 2 and "--scale 'tiny': full or small" in result.stderr

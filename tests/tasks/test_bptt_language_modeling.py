@@ -33,6 +33,29 @@ def test_no_gradient_goes_back_through_the_state(stream_data):
         assert all(not t.requires_grad for layer in states for t in layer)
 
 
+def test_an_update_of_several_chunks_can_be_tried_again(stream_data):
+    built = build(stream_data, *CERTAIN)
+    chunks, optimizer = built.batches()[:3], Optimizer(lr=1.0)
+
+    def update():
+        built.task.begin_update()
+        for chunk in chunks[1:]:
+            built.task.train_step(dict(chunk), built.model, built.criterion, optimizer, 0)
+
+    built.task.train_step(dict(chunks[0]), built.model, built.criterion, optimizer, 0)
+    built.task.optimizer_step(optimizer, built.model, 0)
+    update()  # an overflow: no step follows
+    after_first_try = built.task.training_state.states
+    update()
+    again = built.task.training_state.states
+    assert again.keys() == after_first_try.keys()
+    end = built.task.training_state.position
+    assert torch.equal(again[end][0][0], after_first_try[end][0][0])
+    assert len(built.task.lr_scales) == 2
+    built.task.optimizer_step(optimizer, built.model, 1)
+    assert list(built.task.training_state.states) == [end]
+
+
 def test_validation_in_an_epoch_leaves_the_training_state_alone(stream_data):
     built = build(stream_data, *CERTAIN)
     first, second, *_ = built.batches()

@@ -43,7 +43,7 @@ def along_a_text(plot: Path | None) -> Iterator["Processes"]:
 def report(
     result: Any, output: Path | None, hidden: Sequence[str] = (), **more: object
 ) -> dict[str, Any]:
-    """Write the JSON file, with how it came about, and print the result.
+    """Print the result, and write the JSON file, with how it came about.
 
     Args:
         result: dataclass, named tuple, or dictionary.
@@ -55,12 +55,12 @@ def report(
     from highrank_plugins.experiments.record import git_state, hardware, versions, write_json
 
     found = plain(more) | plain(result)
+    shown = {name: value for name, value in found.items() if name not in hidden}
+    typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
     if output is not None:
         command = shlex.join(["highrank", *sys.argv[1:]])
         made = {"command": command, "versions": versions(), "git": git_state()}
         write_json(output, found | made | {"hardware": hardware()})
-    shown = {name: value for name, value in found.items() if name not in hidden}
-    typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
     return found
 
 

@@ -18,8 +18,8 @@ class Axis:
     log: bool = False
 
     def place(self, value: float) -> float:
-        """The pixel of a value; those beyond the ends are at the ends."""
-        value = min(max(value, self.low), self.high)
+        """The pixel of a value; those beyond the ends are at the ends, NaN at the lower one."""
+        value = self.low if math.isnan(value) else min(max(value, self.low), self.high)
         share = (self._scale(value) - self._scale(self.low)) / self._span()
         return round(self.start + share * (self.stop - self.start), 1)
 
@@ -35,21 +35,24 @@ class Axis:
 
 
 def linear(values: Sequence[float], start: float, stop: float) -> Axis:
-    """An axis with all values."""
-    low, high = min(values), max(values)
+    """An axis with all finite values."""
+    finite = [value for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(finite), max(finite)
     return Axis(low, high if high > low else low + 1, start, stop)
 
 
 def logarithmic(values: Sequence[float], start: float, stop: float, decades: int = 9) -> Axis:
-    """An axis with all positive values, those far below the largest at its end."""
-    positive = [value for value in values if value > 0] or [1.0]
+    """An axis with all positive finite values, those far below the largest at its end."""
+    positive = [value for value in values if 0 < value < math.inf] or [1.0]
     high = 10.0 ** math.ceil(math.log10(max(positive)) - 1e-9)
     low = max(min(positive), high * 10.0**-decades)
     return Axis(min(10.0 ** math.floor(math.log10(low)), high / 10), high, start, stop, log=True)
 
 
 def short(value: float) -> str:
-    """A number for the eye: 0.25, 1,200, 3e-07."""
+    """A number for the eye: 0.25, 1,200, 3e-07, ∞."""
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else "∞" if value > 0 else "−∞"
     if value == 0:
         return "0"
     if abs(value) >= 1e6 or abs(value) < 1e-3:

@@ -74,7 +74,7 @@ def never_argmax(subject: Subject, head: Head, contexts: Tensor | None) -> Never
         )
     try:
         classes = unargmaxable_classes(head, contexts).tolist()
-    except RuntimeError as error:
+    except FloatingPointError as error:
         raise ValueError(str(error)) from None
     return NeverArgmax(classes, [subject.word(c) for c in classes], head.num_classes)
 

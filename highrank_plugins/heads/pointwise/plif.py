@@ -117,8 +117,8 @@ class _PiecewiseLinear(torch.autograd.Function):
 
 
 def _cell(z: Tensor, bound: float, width: float, knots: int) -> Tensor:
-    """Index of the cell of each value; clamped before the cast, since ±1e30 has no integer."""
-    position = (z.detach() + bound).div_(width).clamp_(0, knots - 1)
+    """Index of the cell of each value; clamped before the cast, since ±1e30 and NaN have none."""
+    position = (z.detach() + bound).div_(width).clamp_(0, knots - 1).nan_to_num_(0.0)
     return position.to(torch.int32 if knots < 2**24 else torch.int64)
 
 

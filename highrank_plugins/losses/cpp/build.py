@@ -18,6 +18,7 @@ import stat
 import subprocess
 import tempfile
 from pathlib import Path
+from uuid import uuid4
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +119,8 @@ def _compile(compiler: list[str], path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, path.name)
         _output([*compiler, *FLAGS, *units, "-o", str(made)])
-        own = path.with_suffix(f".{os.getpid()}")
+        # not by the process's number, which two machines that share the folder may both have
+        own = path.with_suffix(f".{uuid4().hex}")
         try:
             shutil.copyfile(made, own)
             own.chmod(0o644)

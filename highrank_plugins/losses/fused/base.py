@@ -64,8 +64,14 @@ class FusedLoss:
         own_sums = {n.removeprefix(prefix): t for n, t in sums.items() if n.startswith(prefix)}
         self.evaluate = plan.head.pointwise.bind(own, own_sums, self.wide)
         # A factor per row can wait until after the matrix products, unless the pointwise function
-        # adds up gradients of its own, or float16 would lose what the factor makes large enough.
-        self.factor_first = self.factor_in_pass or bool(own_sums) or compute == torch.float16
+        # adds up gradients of its own, float16 would lose what the factor makes large enough, or
+        # gradients are compared across rows.
+        self.factor_first = (
+            self.factor_in_pass
+            or bool(own_sums)
+            or compute == torch.float16
+            or plan.filter_gradients
+        )
         self._buffers: dict[str, Tensor] = {}
 
     @classmethod

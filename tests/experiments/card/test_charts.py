@@ -31,6 +31,15 @@ def test_linear_axes_have_a_few_round_ticks_within(values):
     assert axis.place(axis.low) == 10 and axis.place(axis.high) == 210
 
 
+@pytest.mark.parametrize("make", [linear, logarithmic])
+def test_what_is_infinite_lies_at_an_end(make):
+    axis = make([1.0, 50.0, math.inf, math.nan], 200, 0)
+    assert (axis.low, axis.high) == (make([1.0, 50.0], 200, 0).low, make([1.0, 50.0], 200, 0).high)
+    assert (axis.place(math.inf), axis.place(math.nan)) == (0, 200)
+    assert [short(value) for value in (math.inf, -math.inf, math.nan)] == ["∞", "−∞", "–"]
+    assert make([math.inf], 200, 0).ticks()
+
+
 @pytest.mark.parametrize("values", [[1, 1e-12], [1, 0.5], [1, 0], [9201, 7.5], [0, 0], [1e-5]])
 def test_logarithmic_axes_have_powers_of_ten(values):
     axis = logarithmic(values, 200, 0)
