@@ -3,8 +3,8 @@
 What breaks: repeating a command after it reached `--max-update` (a scheduler that restarts jobs, a
 recipe killed just before it noted the end) changes the parameters and writes new checkpoints.
 Why: fairseq compares updates with `--max-update` after an update, never before the first.
-What we do: look before the first update of an epoch too; and ask the optimizer, which may have
-ended the training (training_events.py).
+What we do: look before the first update of an epoch too; and ask the optimizer and `--patience`,
+which may have ended the training (training_events.py, loss_memory.py).
 Delete when: `fairseq_cli.train.train` does so.
 """
 
@@ -14,6 +14,7 @@ import math
 from fairseq_cli import train as training
 
 from highrank_plugins.compat._patch import replaces
+from highrank_plugins.compat.loss_memory import stopped_early
 from highrank_plugins.compat.training_events import is_finished
 
 logger = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 def train(stock, cfg, trainer, task, epoch_itr):
     """One epoch, unless nothing is left to do; returns validation losses and whether to stop."""
     done, bound = trainer.get_num_updates(), cfg.optimization.max_update or math.inf
-    if done < bound and not is_finished(trainer):
+    if done < bound and not is_finished(trainer) and not stopped_early(cfg):
         return stock(cfg, trainer, task, epoch_itr)
     logger.info("nothing left to train: %d updates are done, --max-update is %s", done, bound)
     return [None], True

@@ -20,6 +20,7 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 from highrank_plugins.compat._patch import replaces
+from highrank_plugins.compat.loss_memory import recall
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,9 @@ def load_checkpoint(stock, cfg, trainer, **passthrough_args):
         cfg = _check_save_dir(cfg, trainer.checkpoint_suffix)
     else:
         _check_restore_file(cfg.restore_file, trainer.checkpoint_suffix)
-    return stock(cfg, trainer, **passthrough_args)
+    extra_state, epoch_itr = stock(cfg, trainer, **passthrough_args)
+    recall(extra_state, cfg.reset_optimizer or cfg.reset_meters)
+    return extra_state, epoch_itr
 
 
 def _check_save_dir(cfg, suffix: str):

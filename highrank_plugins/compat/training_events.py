@@ -24,6 +24,7 @@ from fairseq.trainer import Trainer
 from fairseq_cli import train as training
 
 from highrank_plugins.compat._patch import replaces
+from highrank_plugins.compat.loss_memory import step_at_end_of_epoch
 from highrank_plugins.compat.preemption import leave_if_asked
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ def validate(stock, cfg, trainer, task, epoch_itr, subsets):
     if epoch_itr.end_of_epoch():
         sign = -1 if cfg.checkpoint.maximize_best_checkpoint_metric else 1
         tell(trainer.optimizer.optimizer, "after_epoch", sign * losses[0])
+    step_at_end_of_epoch(trainer, epoch_itr, losses[0])
     return losses
 
 
