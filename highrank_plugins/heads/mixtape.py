@@ -77,17 +77,22 @@ class Mixtape(Latents, LogitHead):
         self.gate_dropout = probability("gate_dropout", gate_dropout)
         self.gate_noise = not_negative("gate_noise", gate_noise)
         self.gate_weight_norm = not_negative("gate_weight_norm", gate_weight_norm)
-        self._make_gates(gate_hidden_bias, gate_shared_bias, gate_class_bias)
+        self.gate_hidden_bias = bool(gate_hidden_bias)
+        self.gate_shared_bias = bool(gate_shared_bias)
+        self.gate_class_bias = bool(gate_class_bias)
+        self._make_gates()
 
-    def _make_gates(self, hidden_bias: bool, shared_bias: bool, class_bias: bool) -> None:
+    def _make_gates(self) -> None:
         gates = self.components - 1
         if gates == 0:
             return
-        self.gate_hidden = nn.Linear(self.feature_dim, gates * self.gate_dim, bias=hidden_bias)
-        self.gate_shared = nn.Linear(self.feature_dim, gates, bias=shared_bias)
+        self.gate_hidden = nn.Linear(
+            self.feature_dim, gates * self.gate_dim, bias=self.gate_hidden_bias
+        )
+        self.gate_shared = nn.Linear(self.feature_dim, gates, bias=self.gate_shared_bias)
         embed = torch.empty(self.frequent, self.gate_dim).uniform_(-0.1, 0.1)
         self.gate_embed = nn.Parameter(embed)
-        if class_bias:
+        if self.gate_class_bias:
             self.gate_bias = nn.Parameter(torch.zeros(self.frequent, gates))
 
     def draw(self, leading: torch.Size, like: Tensor) -> Draws:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any, cast
 
+from torch import Tensor
+
 from highrank_plugins.experiments.card.contents import Absent, Configuration
 from highrank_plugins.experiments.card.subject import Subject
 from highrank_plugins.heads import Head, head_options, pointwise_options
@@ -58,7 +60,8 @@ def describe_head(head: Head) -> dict[str, Any]:
     }
     named |= {name: getattr(head, name, None) for name in head_options(structure)}
     for name in pointwise_options(function):
-        named[f"{function} {name}"] = getattr(head.pointwise, name, None)
+        value = getattr(head.pointwise, name, None)
+        named[f"{function} {name}"] = value.item() if isinstance(value, Tensor) else value
     return {name: value for name, value in named.items() if _is_said(value)}
 
 

@@ -31,11 +31,23 @@ class GeneralizedSigSoftmax(Pointwise):
         super().__init__()
         if not k > 0:
             raise ValueError(f"gss: k must be > 0 for an increasing function, got {k}")
+        self.c: nn.Parameter | float
         if learn:
             self.c = nn.Parameter(torch.tensor(float(c)))
             self.log_k = nn.Parameter(torch.tensor(math.log(k)))
         else:
+            self.c = float(c)
             self.bent_line = (float(c), float(k))
+
+    @property
+    def learn(self) -> bool:
+        """Whether c and k are parameters."""
+        return self.bent_line is None
+
+    @property
+    def k(self) -> float:
+        """The slope on the far left, as it is now."""
+        return self.log_k.exp().item() if self.bent_line is None else self.bent_line[1]
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         c: float | Tensor

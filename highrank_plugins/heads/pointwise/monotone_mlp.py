@@ -31,6 +31,7 @@ class MonotoneMLP(Pointwise):
         units = integer("monotone_mlp: units", units)
         if not bound > 0:
             raise ValueError(f"monotone_mlp: bound must be > 0, got {bound}")
+        self.units, self.bound = units, float(bound)
         step = 2 * bound / units
         centres = torch.linspace(-bound + step / 2, bound - step / 2, units)
         slope, height = 4 / step, step

@@ -48,6 +48,11 @@ class PLIF(Pointwise):
         )
 
     @property
+    def freeze(self) -> bool:
+        """Whether the slopes stay as they were drawn."""
+        return not self.slope_logits.requires_grad
+
+    @property
     def cell_width(self) -> float:
         """D = 2T/Q."""
         return 2 * self.bound / self.knots
