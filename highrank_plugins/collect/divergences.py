@@ -57,21 +57,33 @@ def divergences(
     if other is None or its is None:
         sampled = _sampled(collector.head, own[0], collector.head, own[0], pairs, seed)
         return Divergences(len(own[0]), sampled, None, None)
-    _check_same(collector, other, own[1], its[1])
+    matched = _matched(collector, other, own, its)
     sampled = _sampled(collector.head, own[0], other.head, its[0], pairs, seed)
-    every = torch.arange(len(own[0]))
-    matched = _mean_of(collector.head, own[0], every, other.head, its[0], every)
     return Divergences(len(own[0]), sampled, None, matched)
 
 
 def _all_pairs(collector: Collector, other: Collector | None) -> Divergences | None:
     own = _sums(collector)
-    its = own if other is None else _sums(other)
-    if own is None or its is None:
+    if other is None:
+        return (
+            None if own is None else Divergences(own.rows, None, mean_kld_of_sums(own, own), None)
+        )
+    its = _sums(other)
+    read, its_read = _features(collector), _features(other)
+    if own is None or its is None or read is None or its_read is None:
         return None
-    if other is not None and collector.dictionary != other.dictionary:
-        raise ValueError(_OTHER_WORDS)
-    return Divergences(own.rows, None, mean_kld_of_sums(own, its), None)
+    matched = _matched(collector, other, read, its_read)
+    return Divergences(own.rows, None, mean_kld_of_sums(own, its), matched)
+
+
+Read = tuple[Tensor, Tensor]
+
+
+def _matched(p: Collector, q: Collector, own: Read, its: Read) -> Estimate:
+    """KL(P_i ‖ Q_i), of what `_features` finds."""
+    _check_same(p, q, own[1], its[1])
+    every = torch.arange(len(own[0]))
+    return _mean_of(p.head, own[0], every, q.head, its[0], every)
 
 
 def _sums(collector: Collector) -> PredictionSums | None:
@@ -80,7 +92,7 @@ def _sums(collector: Collector) -> PredictionSums | None:
     return None if parts is None else sum(parts[1:], parts[0])
 
 
-def _features(collector: Collector) -> tuple[Tensor, Tensor] | None:
+def _features(collector: Collector) -> Read | None:
     """What the layer reads at every token [N, F], and the words [N]: small beside log P."""
     blocks = [(block.features, block.target) for block in collector.blocks("predict")]
     own = [torch.cat(of) for of in zip(*blocks, strict=True)]
@@ -92,12 +104,11 @@ def _features(collector: Collector) -> tuple[Tensor, Tensor] | None:
     return features, target
 
 
-_OTHER_WORDS = "the two checkpoints have other dictionaries: their classes are not the same words"
-
-
 def _check_same(p: Collector, q: Collector, words: Tensor, other_words: Tensor) -> None:
     if p.dictionary != q.dictionary:
-        raise ValueError(_OTHER_WORDS)
+        raise ValueError(
+            "the two checkpoints have other dictionaries: their classes are not the same words"
+        )
     if not torch.equal(words.cpu(), other_words.cpu()):
         raise ValueError(
             "the two checkpoints read other contexts of the split (their --tokens-per-sample or "

@@ -118,6 +118,7 @@ def test_kld_of_two_checkpoints(stream_data, mos, tmp_path):
     matrix = pairwise_kld(p, q)
     every = analyse(tmp_path, "kld", *mos, *SIZE, "--other", other, "--pairs", "all")
     assert every["all_pairs"] == pytest.approx(matrix.mean().item(), rel=1e-4)
+    assert every["matched"]["mean"] == pytest.approx(matrix.diag().mean().item(), rel=1e-4)
     drawn = analyse(tmp_path, "kld", *mos, *SIZE, "--other", other, "--pairs", 30)
     assert drawn["matched"]["mean"] == pytest.approx(matrix.diag().mean().item(), rel=1e-4)
     assert drawn["sampled"] == pytest.approx(sampled_kld(p, q, 30)._asdict(), rel=1e-4)
