@@ -123,8 +123,6 @@ evaluate() {
 perplexity_logs() { cat -- "$run_dir"/evaluate/{valid,test}.log 2>/dev/null || true; }
 
 collect_perplexities() {
-    local finetuning=()
-    if asks_for finetune; then finetuning=(--finetuning "$run_dir/finetune"); fi
     run highrank lm-score "$run_dir/evaluate" --output "$out/scores.json"
-    record_scores ${finetuning[@]+"${finetuning[@]}"}
+    record_scores
 }

@@ -106,9 +106,10 @@ forget_score_without_record() {
     if [[ ! -e $run_dir/results.json ]]; then rm -rf -- "$run_dir/score"; fi
 }
 
-# record_scores [FLAG…]: with further flags for highrank record.
 record_scores() {
+    local second=()
+    if asks_for finetune; then second=(--finetuning "$run_dir/finetune"); fi
     run highrank record --scores "$out/scores.json" --config "$config" \
         --command "$run_dir/train/command.sh" --log "$run_dir/train/train.log" \
-        --output "$run_dir/results.json" "$@"
+        --output "$run_dir/results.json" ${second[@]+"${second[@]}"}
 }
