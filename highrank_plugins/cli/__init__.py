@@ -28,6 +28,7 @@ COMMANDS = {
     "collect": "highrank_plugins.cli.collect:collect",
     "command": "highrank_plugins.cli.configure:command",
     "configure": "highrank_plugins.cli.configure:configure",
+    "corpus-files": "highrank_plugins.cli.fetch:corpus_files",
     "dialogue-files": "highrank_plugins.cli.dialogue:dialogue_files",
     "dialogue-score": "highrank_plugins.cli.dialogue:dialogue_score",
     "dialogue-summary": "highrank_plugins.cli.dialogue:dialogue_summary",

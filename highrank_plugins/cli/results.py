@@ -101,12 +101,11 @@ def best_checkpoint(
 def record(
     scores: Annotated[Path, typer.Option(help="Written by `highrank score`.")],
     config: Annotated[Path, typer.Option(help="Written by `highrank configure`.")],
-    command: Annotated[Path, typer.Option(help="Written by `highrank command`.")],
-    log: Annotated[Path, typer.Option(help="What fairseq-train printed.")],
+    training: Annotated[
+        Path, typer.Option(help="Its --save-dir, with command.sh and train.log or logs/rank0.log.")
+    ],
     output: Annotated[Path, typer.Option(help="The JSON file to write.")],
-    finetuning: Annotated[
-        Path | None, typer.Option(help="Folder of a second training: command.sh and train.log.")
-    ] = None,
+    finetuning: Annotated[Path | None, typer.Option(help="That of a second training.")] = None,
 ) -> None:
     """Write the record of a run: metrics, signature, config, versions, git, hardware, speed."""
     from highrank_plugins.experiments import configuration, scoring, training_log
@@ -114,13 +113,11 @@ def record(
 
     with user_errors():
         found = json.loads(scores.read_text(encoding="utf-8"))
-        trainings = [(command, log)]
-        if finetuning is not None:
-            trainings.append((finetuning / "command.sh", finetuning / "train.log"))
+        folders = [training] if finetuning is None else [training, finetuning]
         result = make_record(
             {name: scoring.Score(**values) for name, values in found.items()},
             configuration.load(config),
-            *(training_log.read_training(*files) for files in trainings),
+            *map(training_log.read_training, folders),
         )
         write_json(output, result)
 

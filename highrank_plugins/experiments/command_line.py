@@ -52,16 +52,20 @@ def user_dir() -> list[str]:
 def shell_line(tool: str, options: Mapping[str, object], extra: Sequence[str]) -> str:
     """The line for a shell, an option per row.
 
+    For `launch`, whose further words a user gives to a recipe, these win over the configuration's.
+
     Args:
         tool: a key of `PROGRAMS`.
         options: the configuration's block for it.
         extra: what the caller adds, such as the data directory and `--save-dir DIR`.
     Raises:
-        ConfigurationError: an option is both in the configuration and in `extra`.
+        ConfigurationError: an option of another tool is in the configuration and in `extra`.
     """
-    for name in options:
-        if flag(name) in extra:
-            raise ConfigurationError(f"{tool}.{name}: set by the recipe, remove it")
+    given = {word.partition("=")[0] for word in extra}
+    twice = [name for name in options if flag(name) in given]
+    if twice and tool != "launch":
+        raise ConfigurationError(f"{tool}.{twice[0]}: set by the recipe, remove it")
+    options = {name: value for name, value in options.items() if name not in twice}
     program = PROGRAMS[tool]
     rows = [[*program.split(), *_leading(extra)]]
     rows += [user_dir()] if program.startswith("fairseq") else []

@@ -37,10 +37,20 @@ class Training(NamedTuple):
     summary: dict[str, float]
 
 
-def read_training(command: Path, log: Path) -> Training:
-    """A training from the file with its command and its log."""
-    with log.open(encoding="utf-8") as lines:
-        return Training(command.read_text(encoding="utf-8").rstrip(), summarise(lines))
+# train.log of a recipe lacks what SLURM's job or another node has printed
+_LOGS = ("train.log", "logs/rank0.log")
+
+
+def read_training(folder: Path) -> Training:
+    """A training that a recipe has run: `command.sh` and the logs of its `--save-dir`.
+
+    Raises:
+        OSError: no such command, or no log.
+    """
+    logs = [path for name in _LOGS if (path := folder / name).exists()] or [folder / _LOGS[0]]
+    lines = (line for path in logs for line in path.read_text(encoding="utf-8").splitlines())
+    command = (folder / "command.sh").read_text(encoding="utf-8").rstrip()
+    return Training(command, summarise(lines))
 
 
 def summarise(lines: Iterable[str]) -> dict[str, float]:
@@ -58,8 +68,9 @@ def summarise(lines: Iterable[str]) -> dict[str, float]:
             losses[int(entry.stats["valid_num_updates"])] = entry.number("valid_loss")
             continue
         prefix = "train_" if entry.kind == "train" else ""
-        last["updates"] = entry.number(f"{prefix}num_updates")
-        last["wall_seconds"] = entry.number(f"{prefix}wall")
+        updates = entry.number(f"{prefix}num_updates")
+        if updates >= last.get("updates", 0):  # several logs may overlap
+            last = {"updates": updates, "wall_seconds": entry.number(f"{prefix}wall")}
     speeds = [entry.number("train_wps") for entry in epochs.values()]
     summary = {**last, "epochs": max(epochs, default=0)}
     if speeds:

@@ -29,7 +29,7 @@ run() { log "+$(printf ' %q' "$@")"; "$@"; }
 # absolute PATH: the same place seen from anywhere.
 absolute() { [[ $1 == /* ]] && echo "$1" || echo "$PWD/$1"; }
 
-[[ -x $repository/.venv/bin/highrank ]] ||
+[[ ${1-} == -h || ${1-} == --help || -x $repository/.venv/bin/highrank ]] ||
     refuse "$repository/.venv is missing or incomplete; run: bash $repository/scripts/setup.sh"
 
 # --- options: lines NAME=DEFAULT  # HELP of the recipe, above its call of parse_options ----------
@@ -117,7 +117,7 @@ parse_options() {
             assign "${_name//-/_}" "$2"
             shift 2
         else
-            refuse "option $_flag needs a value: $_flag VALUE"
+            refuse "option $_flag needs a value: $_flag VALUE, or $_flag='--VALUE' if it has dashes"
         fi
     done
     check_stages "$_last_stage"
@@ -189,6 +189,10 @@ run_stage() {
 # The same for a FUNCTION that continues what an interrupted call of it left in $out, which is
 # $run_dir/NAME from the start. Work with other options or inputs is kept under another name.
 run_resumable_stage() {
+    if (($1 < stage)); then
+        check_earlier_work "$@"
+        return
+    fi
     look_at_stage "$@"
     [[ $stage_due == yes ]] || return 0
     out=$run_dir/$2
@@ -204,19 +208,27 @@ run_resumable_stage() {
     echo "$stage_key" >"$out/.done"
 }
 
+# check_earlier_work …: takes what run_resumable_stage takes, of a stage before those asked for. These
+# must not take half of its work for the whole, nor the work of other options for that of these.
+check_earlier_work() {
+    [[ -e $run_dir/$2 ]] || return 0    # what needs it says so
+    find_stage_key "$@"
+    [[ $(cat -- "$run_dir/$2/.key" 2>/dev/null || true) == "$stage_key" ]] ||
+        refuse "stage $1 ($2) was run with other options or inputs than this command's: give those" \
+            "of $run_dir/$2, or run it again with --stage $1"
+    [[ -e $run_dir/$2/.done ]] ||
+        refuse "stage $1 ($2) is not at its end; --stage $1 goes on with it"
+}
+
 # in_range NUMBER: is this stage asked for? Options of every recipe: stage and stop_stage.
 # shellcheck disable=SC2154
 in_range() { (($1 >= stage && $1 <= stop_stage)); }
 
 # look_at_stage …: takes what run_stage takes; sets stage_due and stage_key, and says what is next.
 look_at_stage() {
-    local path
     stage_due=no
     if ! in_range "$1"; then return; fi
-    for path in "${@:6}"; do
-        [[ -e $path ]] || refuse "stage $1 ($2) needs $path: start with an earlier --stage"
-    done
-    stage_key=$(digest "${@:5}")
+    find_stage_key "$@"
     if [[ $(cat -- "$run_dir/$2/.done" 2>/dev/null || true) == "$stage_key" ]]; then
         log "stage $1 $2: done before, nothing has changed"
     else
@@ -225,12 +237,22 @@ look_at_stage() {
     fi
 }
 
+# find_stage_key …: takes what run_stage takes; sets stage_key, which stands for options and inputs.
+find_stage_key() {
+    local path
+    for path in "${@:6}"; do
+        [[ -e $path ]] || refuse "stage $1 ($2) needs $path: start with an earlier --stage"
+    done
+    stage_key=$(digest "${@:5}")
+}
+
 # bytes_of PATH…: what files and folders hold.
 bytes_of() { du --summarize --bytes --dereference --total -- "$@" | tail -n 1 | cut -f 1; }
 
 # need_space BYTES: refuse a stage whose output, so many bytes or fewer, may not fit on the disk.
 need_space() {
     local free
+    [[ $1 =~ ^-?[0-9]+$ ]] || return 1  # what was to tell them has failed, and said why
     free=$(df --output=avail --block-size=1 -- "$out" | tail -n 1)
     ((free >= $1)) ||
         refuse "$(numfmt --to=iec "$1") are needed on the disk of $out, $(numfmt --to=iec "$free")" \

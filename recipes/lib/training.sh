@@ -110,6 +110,5 @@ record_scores() {
     local second=()
     if asks_for finetune; then second=(--finetuning "$run_dir/finetune"); fi
     run highrank record --scores "$out/scores.json" --config "$config" \
-        --command "$run_dir/train/command.sh" --log "$run_dir/train/train.log" \
-        --output "$run_dir/results.json" ${second[@]+"${second[@]}"}
+        --training "$run_dir/train" --output "$run_dir/results.json" ${second[@]+"${second[@]}"}
 }

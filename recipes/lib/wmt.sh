@@ -6,13 +6,15 @@
 # shellcheck source=../lib/translation.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/translation.sh"
 
-# wmt_recipe [FLAG…]: all stages, with further flags for highrank score.
+# wmt_recipe SOURCE TARGET [FLAG…]: all stages, with further flags for highrank score. The languages
+# are those of the pairs in corpus.yaml.
 # shellcheck disable=SC2154
 wmt_recipe() {
     choose_scale
     take_paths
     open_translation
-    score_flags+=("$@")
+    check_languages "$1" "$2"
+    score_flags+=("${@:3}")
     if [[ -n $against ]]; then
         score_flags+=(--against "$against")
         score_inputs+=("$against")
@@ -46,6 +48,16 @@ take_paths() {
     exp_dir=$(absolute "${exp_dir:-$repository/exp}")
 }
 
+# check_languages SOURCE TARGET: a configuration cannot turn the corpus around.
+check_languages() {
+    local block
+    for block in train generate; do
+        [[ "$(setting "$block.source_lang") $(setting "$block.target_lang")" == "$1 $2" ]] ||
+            refuse "$block.source_lang and $block.target_lang of $config: this recipe's corpus," \
+                "scores and published numbers are of $1 to $2; leave them so"
+    done
+}
+
 # share_preparation: sets $prepared, whose name stands for all that the data depends on.
 share_preparation() {
     local key
@@ -68,17 +80,22 @@ prepare() {
     exec 8>&-
 }
 
-# find_corpus: stage 0. $texts is --data if there are no archives in it, or else what the archives
-# hold.
+# find_corpus: stage 0. $texts is --data if none of the archives that $corpus names is there, or else
+# what the archives hold.
 find_corpus() {
-    local archives=${data:-$exp_dir/${recipe_dir##*/}/download}
-    if [[ -n $data ]] && ! compgen -G "$data/*.t[ag][rz]" >/dev/null; then
-        texts=$data
-        if in_range 0; then log "stage 0 corpus: it lies in $data"; fi
-        return
+    local archives=${data:-$exp_dir/${recipe_dir##*/}/download} found given=()
+    if [[ -n $data ]]; then
+        found=$(highrank corpus-files "$corpus" "$data")
+        if [[ -z $found ]]; then
+            texts=$data
+            if in_range 0; then log "stage 0 corpus: no archive of $corpus is in $data: it holds text"; fi
+            return
+        fi
+        mapfile -t given <<<"$found"
     fi
     texts=$run_dir/corpus/files
-    run_stage 0 corpus "fetch, check and unpack the corpus" fetch_texts "$archives" "$corpus"
+    run_stage 0 corpus "fetch, check and unpack the corpus" fetch_texts "$archives" "$corpus" \
+        ${given[@]+"${given[@]}"}
 }
 
 fetch_texts() {

@@ -23,4 +23,4 @@ processes=1         # translate on so many
 set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
 parse_options "$@"
 
-wmt_recipe --tokenise fr
+wmt_recipe en fr --tokenise fr

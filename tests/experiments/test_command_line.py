@@ -36,6 +36,15 @@ def test_what_the_recipe_sets_cannot_be_configured_too():
         shell_line("train", {"save_dir": "x"}, ["data", "--save-dir", "y"])
 
 
+@pytest.mark.parametrize("words", [["--effective-tokens", "65536"], ["--effective-tokens=65536"]])
+def test_what_a_user_gives_to_the_launcher_wins(words):
+    line = shell_line("launch", {"effective_tokens": 32768, "gpus_per_node": 8}, words)
+    assert "32768" not in line
+    assert shlex.split(line.replace("\\\n", "")) == [
+        *("highrank", "launch", "--gpus-per-node", "8", *words)
+    ]
+
+
 def check(*overrides: str) -> str:
     tree = load_tree(TRANSLATION, list(overrides))
     with pytest.raises(ConfigurationError) as caught:

@@ -3,7 +3,7 @@
 import json
 import math
 
-from highrank_plugins.experiments.training_log import digest, summarise
+from highrank_plugins.experiments.training_log import digest, read_training, summarise
 
 
 def line(kind: str, level: str = "INFO", **stats) -> str:
@@ -59,6 +59,20 @@ def test_an_epoch_done_twice_after_a_resume_counts_once():
 
 def test_updates_after_the_last_epoch_count():
     assert summarise([*LOG, inner(350, 3.5, 210)])["updates"] == 350
+
+
+def test_of_logs_that_overlap_the_furthest_counts():
+    assert summarise([*LOG, *LOG[:4]])["updates"] == 300
+
+
+def test_a_training_elsewhere_is_read_from_the_log_of_its_first_process(tmp_path):
+    (tmp_path / "command.sh").write_text("highrank launch --slurm job.sh --submit\n")
+    (tmp_path / "train.log").write_text("sbatch job.sh: job 1\n")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "rank0.log").write_text("".join(LOG))
+    found = read_training(tmp_path)
+    assert found.command == "highrank launch --slurm job.sh --submit"
+    assert found.summary["updates"] == 300
 
 
 def test_a_log_without_numbers():

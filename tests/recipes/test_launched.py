@@ -1,5 +1,6 @@
 """A recipe whose training runs on two processes: of this machine, of two nodes, of a SLURM job."""
 
+import json
 import subprocess
 
 import pytest
@@ -49,7 +50,7 @@ def test_a_recipe_on_two_nodes_says_what_the_other_is_to_run(tmp_path):
     assert first.returncode == 0, rest[-3000:]
     run_dir = tmp_path / "exp" / "multi30k_en_de" / "a"
     assert "training on 2 devices" in (run_dir / "train" / "logs" / "rank0.log").read_text()
-    assert (run_dir / "results.json").exists()
+    assert json.loads((run_dir / "results.json").read_text())["train"]["updates"] > 0
 
 
 def test_a_recipe_gives_its_training_to_slurm_and_goes_on_after_its_end(tmp_path):
@@ -71,4 +72,6 @@ def test_a_recipe_gives_its_training_to_slurm_and_goes_on_after_its_end(tmp_path
     result = run(command, **path)
     assert result.returncode == 0, result.stderr[-3000:]
     assert stages_done(result) == [3, 4, 5, 6]
+    record = json.loads((tmp_path / "exp/multi30k_en_de/a/results.json").read_text())
+    assert record["train"]["updates"] > 0  # which only the log of the job's first process tells
     assert stages_done(run(command, **path)) == []

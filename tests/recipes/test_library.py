@@ -109,6 +109,31 @@ def test_a_missing_input_names_the_file_and_the_remedy(toy):
     assert f"needs {toy.run}/first: start with an earlier --stage" in result.stderr
 
 
+def test_work_that_is_not_at_its_end_is_not_taken_for_whole(toy):
+    kill(hold(toy))
+    result = toy("--stage", "2")
+    assert result.returncode == 2
+    assert "stage 1 (second) is not at its end; --stage 1 goes on with it" in result.stderr
+    assert not (toy.run / "third").exists()
+
+
+def test_work_of_other_inputs_is_not_gone_on_with(toy):
+    toy()
+    (toy.run / "first" / "file").write_text("other\n")
+    result = toy("--stage", "2")
+    assert result.returncode == 2
+    assert "stage 1 (second) was run with other options or inputs than this" in result.stderr
+
+
+def test_a_size_that_could_not_be_told_ends_the_stage(toy, tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text(TOY.replace('{ echo "first', '{ need_space "$(false)"; echo "first'))
+    result = toy()
+    assert result.returncode == 1
+    assert "stage 0 (first) failed with exit code 1" in result.stderr
+    assert "are needed on the disk" not in result.stderr
+
+
 def test_a_failed_stage_is_named_with_its_log_and_leaves_no_output(toy):
     result = toy("--value", "bad")
     assert result.returncode == 1
@@ -193,6 +218,18 @@ def test_help_lists_every_option_with_its_default(toy):
     assert result.returncode == 0
     assert result.stdout.startswith("A toy.\n\n")
     assert "--stop-stage     last stage [2]" in result.stdout
+
+
+def test_help_needs_no_environment(tmp_path):
+    (tmp_path / "recipes" / "lib").mkdir(parents=True)
+    library = shutil.copy(LIBRARY, tmp_path / "recipes" / "lib")
+    script = tmp_path / "run.sh"
+    script.write_text(TOY.replace(str(LIBRARY), str(library)))
+    result = subprocess.run(["bash", script, "--help"], capture_output=True, text=True)
+    assert result.stdout.startswith("A toy.\n\n")
+    refused = subprocess.run(["bash", script], capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "run: bash" in refused.stderr
 
 
 def hold(toy) -> subprocess.Popen[bytes]:

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.experiments.test_archives import write_tar
-from tests.recipes.running import SMALL, accept, recipe, run, stages_done
+from tests.recipes.running import SMALL, accept, raw_text, recipe, run, stages_done
 from tests.recipes.wmt_corpus import publish
 
 NAME, CONF = "wmt14_en_de", "small/mixtape"
@@ -209,6 +209,38 @@ def test_archives_may_lie_in_data_and_none_is_fetched(tmp_path, corpus):
     result = run(start(tmp_path, corpus, "--data", archives, "--stop-stage", 0))
     assert stages_done(result) == [0]
     assert not (tmp_path / "exp" / NAME / "download").exists()
+
+
+def test_an_archive_in_data_that_has_changed_is_named(tmp_path):
+    archives = tmp_path / "archives"
+    corpus = publish(archives)
+    command = start(tmp_path, corpus, "--data", archives, "--stop-stage", 0)
+    assert run(command).returncode == 0
+    archive = archives / "web.tgz"
+    archive.write_bytes(archive.read_bytes()[:-1] + b"x")
+    said = refused(tmp_path, corpus, "--data", archives)
+    assert f"{archive}: its sha256 is " in said
+
+
+def test_text_in_data_may_have_other_archives_beside_it(tmp_path, corpus):
+    texts = raw_text(tmp_path / "texts")
+    (texts / "other.tgz").write_bytes(b"of something else")
+    ours = tmp_path / "corpus.yaml"
+    pairs = {"train": "train", "valid": "valid", "test": "test2016"}
+    blocks = "".join(f"  {part}:\n    - [{n}.en, {n}.de]\n" for part, n in pairs.items())
+    ours.write_text(f"texts:\n{blocks}")
+    result = run(start(tmp_path, ours, "--data", texts, "--stop-stage", 0))
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert f"no archive of {ours} is in {texts}: it holds text" in result.stderr
+
+
+def test_the_corpus_cannot_be_turned_around(tmp_path, corpus):
+    turned = ["source_lang=de", "target_lang=en"]
+    settings = [*SETTINGS, *turned, *(f"generate.{setting}" for setting in turned)]
+    result = run(start(tmp_path, corpus, "--stop-stage", 1, settings=settings))
+    assert result.returncode == 2
+    assert "scores and published numbers are of en to de; leave them so" in result.stderr
+    assert not list((tmp_path / "exp" / NAME).glob("prepared-*"))
 
 
 def test_a_line_without_partner_is_named(tmp_path, corpus):
