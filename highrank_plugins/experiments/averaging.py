@@ -19,14 +19,18 @@ def average_checkpoints(paths: list[Path], output: Path) -> None:
     checkpoint after the other, mapped, so that memory holds their sum and one of them. All are read
     safely, and damaged files are refused.
 
+    Args:
+        output: the file; its folder is made if need be.
     Raises:
         ValueError: parameters differ in name or shape; names the file.
+        OSError: there can be no such folder.
     """
     import highrank_plugins
 
     highrank_plugins.register()
     from fairseq.checkpoint_utils import torch_persistent_save
 
+    output.parent.mkdir(parents=True, exist_ok=True)  # before the work, which takes minutes
     state = load_without_weights(paths[-1])
     total: dict[str, Tensor] = {}
     for path in paths:

@@ -68,6 +68,8 @@ def best_checkpoints(directory: Path, count: int, updates: Updates | None = None
 
 
 def _found(directory: Path, pattern: re.Pattern[str], updates: Updates) -> dict[int, Path]:
+    if not directory.is_dir():
+        raise ValueError(f"{directory}: no such folder")
     found: dict[int, Path] = {}
     for path in sorted(directory.glob("*.pt")):  # checkpoint_last.pt after those with numbers
         match = pattern.fullmatch(path.name)

@@ -25,7 +25,8 @@ _HISTORY = ("criterion_name", "optimizer_name", "num_updates")
 def export_model(checkpoint: Path, folder: Path, data: Path | None, licence: str) -> None:
     """Write a checkpoint's model into a new folder, all or nothing.
 
-    Absolute paths in the configuration are cut to their last name: they say where somebody works.
+    Absolute paths in the configuration are cut to their last name, and where processes met is left
+    out: they say where somebody works.
 
     Args:
         data: where the dictionaries are, `dict.*.txt`; None: where the training had them.
@@ -63,6 +64,7 @@ def import_model(folder: Path, output: Path) -> None:
     from fairseq.checkpoint_utils import torch_persistent_save
 
     config = _read_config(folder / CONFIG)
+    output.parent.mkdir(parents=True, exist_ok=True)
     state = {
         "args": None,
         "cfg": config["fairseq"],
@@ -133,7 +135,12 @@ def _config(state: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
 
 def _without_places(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_places(inner) for key, inner in value.items()}
+        return {
+            key: None if key == "distributed_init_method" else _without_places(inner)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [_without_places(inner) for inner in value]
     if isinstance(value, str) and value.startswith("/"):
         return Path(value).name
     return value

@@ -52,9 +52,18 @@ def read_nbest(generated: Path, count: int) -> list[list[str]]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Lines that end with a line feed, and with nothing else that Unicode calls a line break."""
-    text = path.read_text(encoding="utf-8")
-    return text.removesuffix("\n").split("\n") if text else []
+    """Lines that end with a line feed, or as Windows has it, and with nothing else.
+
+    A carriage return alone, and what else Unicode calls a line break, is within a line.
+
+    Raises:
+        ScoreError: no UTF-8.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ScoreError(f"{path}: not UTF-8 at byte {error.start:,}; convert it") from None
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n") if text else []
 
 
 def score(hypotheses: list[str], references: list[str]) -> dict[str, Score]:

@@ -45,6 +45,15 @@ def test_only_line_feeds_end_lines(tmp_path):
     path = tmp_path / "reference"
     path.write_text(f"{text}\nlast", encoding="utf-8")
     assert read_lines(path) == [text, "last"]
+    path.write_bytes(b"\xef\xbb\xbfa b\rc d\r\nlast\r\n")
+    assert read_lines(path) == ["a b\rc d", "last"]
+
+
+def test_what_is_no_text_is_named(tmp_path):
+    path = tmp_path / "reference"
+    path.write_bytes(b"gut\ncaf\xe9\n")
+    with pytest.raises(ScoreError, match="reference: not UTF-8 at byte 7; convert it"):
+        read_lines(path)
 
 
 def test_an_empty_hypothesis_counts(tmp_path):
