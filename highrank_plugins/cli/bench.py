@@ -22,15 +22,23 @@ def _preset(default: str) -> Any:
 
 LossPreset = Annotated[list[str], _preset("mos_ptb")]
 ModelPreset = Annotated[list[str], _preset("ui_strings_en_de")]
-Repeats = Annotated[int, typer.Option(min=1, help="Timed repetitions, in turns with the baseline.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Timed repetitions.")]
+Turns = Annotated[int, typer.Option(min=1, help="Timed repetitions, in turns with the baseline.")]
 Threads = Annotated[int, typer.Option(min=0, help="CPU threads of torch; 0: its own choice.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="Also write a CSV file.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Also write a plot (.png, .svg, .pdf).")]
-Sizes = Annotated[
-    str | None, typer.Option(help="Sizes instead of the preset's, separated by commas.")
-]
+
+
+def _sizes(what: str) -> Any:
+    """Option for sizes in place of those of a preset."""
+    return typer.Option(help=f"{what} instead of the preset's, separated by commas.")
+
+
+Tokens = Annotated[str | None, _sizes("Tokens N")]
+Components = Annotated[str | None, _sizes("Components K")]
+Classes = Annotated[str | None, _sizes("Classes M")]
 
 
 @bench.command("loss")
@@ -43,9 +51,9 @@ def loss(
             "plain_softmax, linear_cross_entropy, liger, cce."
         ),
     ] = "usual,chunked,fused,cpp,linear_cross_entropy",
-    tokens: Sizes = None,
-    components: Sizes = None,
-    classes: Sizes = None,
+    tokens: Tokens = None,
+    components: Components = None,
+    classes: Classes = None,
     memory: Annotated[
         str | None,
         typer.Option(help="MiB of a chunk, as --head-loss-memory; 0: the default."),
@@ -57,7 +65,7 @@ def loss(
     ] = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",
-    repeats: Repeats = 7,
+    repeats: Turns = 7,
     threads: Threads = 0,
     csv: Csv = None,
     plot: Plot = None,
@@ -104,7 +112,7 @@ def models(
     ] = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",
-    repeats: Repeats = 7,
+    repeats: Turns = 7,
     threads: Threads = 0,
     csv: Csv = None,
 ) -> None:

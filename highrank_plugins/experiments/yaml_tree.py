@@ -42,6 +42,8 @@ def read_tree(path: Path, below: tuple[Path, ...] = ()) -> Tree:
     path = path.resolve()
     if path in below:
         raise ConfigurationError(f"{path}: inherits from itself through `base`")
+    if not path.is_file():
+        raise ConfigurationError(f"{path}: no such configuration{_hint(path, bool(below))}")
     tree = _parse(path)
     base = tree.values.pop("base", None)
     if base is None:
@@ -75,11 +77,27 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
     tree.places[path] = f"--set {assignment}"
 
 
+def _hint(path: Path, as_base: bool) -> str:
+    """Names that may be meant by that of a missing file: of the folder `conf` around it, if any.
+
+    Files `base*` are for others to inherit from (`as_base`), and no configurations of their own.
+    """
+    top = next((folder for folder in path.parents if folder.name == "conf"), None)
+    files = top.rglob("*.yaml") if top else path.parent.glob("*.yaml")
+    top = top or path.parent
+    names = (file.relative_to(top).with_suffix("").as_posix() for file in files)
+    known = sorted(name for name in names if as_base or not _last(name).startswith("base"))
+    name = path.relative_to(top).with_suffix("").as_posix()
+    same = [other for other in known if _last(other) == path.stem]
+    near = "" if same else did_you_mean(name, known)
+    return near or f"; there are: {', '.join(same or known) or 'none'}"
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
 def _parse(path: Path) -> Tree:
-    if not path.is_file():
-        known = sorted(other.stem for other in path.parent.glob("*.yaml"))
-        hint = did_you_mean(path.stem, known) or f"; there are: {', '.join(known) or 'none'}"
-        raise ConfigurationError(f"{path}: no such configuration{hint}")
     tree = Tree()
     loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
     try:

@@ -51,6 +51,13 @@ HELP = {
     "monotone_mlp_bound": "the sigmoids are spread over [-bound, bound] at the start",
     "monotone_mlp_units": "number of sigmoids",
 }
+# defaults as the help tells them where structure, trunk or preset has its own
+VARYING_DEFAULTS = {
+    "components": "15; mixtape 4; mos and moc in awd_lstm_lm's presets 1b and text8 7",
+    "dropout": "0.0; mixtures in awd_lstm_lm's presets ptb and wt2 0.29",
+    "frequent_ratio": "0.5; language models 0.1",
+    "gss_k": "2.5; a softmax in awd_lstm_lm's preset wt2 3.0",
+}
 
 
 @dataclass
@@ -76,7 +83,11 @@ class CommonHeadOptions(FairseqDataclass):
         },
     )
     head_bias: Optional[str] = field(
-        default=None, metadata={"help": "bias on the logits: true or false (default: false)"}
+        default=None,
+        metadata={
+            "help": "bias on the logits: true or false (default: false in Transformers, true in "
+            "lstm and awd_lstm_lm)"
+        },
     )
     head_plif_lr: Optional[float] = field(
         default=None,
@@ -86,7 +97,8 @@ class CommonHeadOptions(FairseqDataclass):
         },
     )
     head_loss: ChoiceEnum(["auto", *LEVELS]) = field(
-        default="auto", metadata={"help": "how highrank_cross_entropy computes the loss"}
+        default="auto",
+        metadata={"help": "how the criterion computes the loss (default: auto)"},
     )
     head_loss_memory: Optional[int] = field(
         default=None, metadata={"help": "memory for a chunk of the loss in MiB (default: chosen)"}
@@ -131,8 +143,9 @@ def _derived_defaults() -> dict:
 
 
 def _derived_field(name: str, default: object) -> tuple:
-    text = HELP.get(name.removeprefix("head_"), "see the documentation of the head")
-    metadata = {"help": f"{text} (default: {default})"}
+    own = name.removeprefix("head_")
+    text = HELP.get(own, "see the documentation of the head")
+    metadata = {"help": f"{text} (default: {VARYING_DEFAULTS.get(own, default)})"}
     return name, Optional[type(default)], field(default=None, metadata=metadata)
 
 

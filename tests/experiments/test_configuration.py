@@ -104,6 +104,26 @@ def test_errors_say_where_and_what(write, text, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("missing", "hint"),
+    [
+        ("mixtpe", "; did you mean 'big/mixtape'?"),
+        ("small/mixtpe", "; did you mean 'small/mixtape'?"),
+        ("mixtape", "; there are: big/mixtape, small/mixtape"),
+        ("small/big/mos", "; there are: big/mos"),
+        ("basw", "; there are: big/mixtape, big/mos, small/mixtape"),
+    ],
+)
+def test_a_missing_file_is_looked_for_in_the_whole_folder_conf(tmp_path, missing, hint):
+    for name in ("base", "big/base_mixture", "big/mixtape", "big/mos", "small/mixtape"):
+        file = tmp_path / "conf" / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(BASE)
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path / "conf" / f"{missing}.yaml")
+    assert str(caught.value).endswith(f"{missing}.yaml: no such configuration{hint}")
+
+
 def test_errors_in_a_base_name_the_base(write):
     write("base.yaml", BASE.replace("last: 2", "lst: 2"))
     with pytest.raises(ConfigurationError, match=r"base\.yaml:8: average\.lst: unknown key"):
