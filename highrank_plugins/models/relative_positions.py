@@ -8,6 +8,7 @@ from typing import Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import BaseFairseqModel
 from fairseq.modules import MultiheadAttention
+from torch import nn
 
 from .head_options import cli_name
 from .relative_self_attention import RelativeSelfAttention
@@ -35,7 +36,7 @@ class RelativePositionOptions(FairseqDataclass):
         },
     )
     rel_pos_in: ChoiceEnum(["both", *SIDES]) = field(
-        default="both", metadata={"help": "where --rel-pos-clip acts"}
+        default="both", metadata={"help": "where --rel-pos-clip acts (default: both)"}
     )
 
 
@@ -66,7 +67,9 @@ def attach_relative_positions(model: BaseFairseqModel, cfg: Namespace) -> None:
 
 def _self_attentions(model: BaseFairseqModel, sides: list[str]) -> Iterator[MultiheadAttention]:
     for side in sides:
-        for module in getattr(getattr(model, side, None), "layers", ()):
+        layers = getattr(getattr(model, side, None), "layers", nn.ModuleList())
+        # not the list itself: with layerdrop it leaves layers out, at random
+        for module in layers.children():
             # a BASE layer has none
             if hasattr(module, "self_attn"):
                 yield module.self_attn

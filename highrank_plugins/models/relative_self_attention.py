@@ -75,6 +75,9 @@ def _mask(attn_mask: Tensor | None, padding: Tensor | None, like: Tensor) -> Ten
     """What is added to the logits [B, H, T, S]."""
     if padding is None:
         return attn_mask
-    hidden = like.new_zeros(padding.shape).masked_fill(padding.bool(), float("-inf"))
+    # not −inf: before left padding ends (--left-pad-target) a query sees nothing else, and becomes
+    # NaN; half of the lowest number leaves room for the logits
+    lowest = torch.finfo(like.dtype).min / 2
+    hidden = like.new_zeros(padding.shape).masked_fill(padding.bool(), lowest)
     hidden = hidden[:, None, None]
     return hidden if attn_mask is None else hidden + attn_mask

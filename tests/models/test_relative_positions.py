@@ -55,6 +55,14 @@ def test_tables_are_all_that_is_new_in_a_language_model(lm_data):
     assert model.decoder.layers[0].self_attn.relative.clip == 3
 
 
+def test_layers_that_training_drops_have_tables_too(mt_data):
+    drop = ["--encoder-layerdrop", 0.9, "--decoder-layerdrop", 0.9]
+    layers = ["--encoder-layers", 3, "--decoder-layers", 3]
+    model = build(mt_data, MT, *CLIP, *layers, *drop).model
+    modules = [m for m in model.modules() if isinstance(m, RelativeSelfAttention)]
+    assert len(modules) == 6
+
+
 @pytest.mark.parametrize(("arch", "data"), TRUNKS)
 def test_clip_0_is_off(arch, data, request):
     data = request.getfixturevalue(data)
@@ -83,6 +91,19 @@ def test_padding_changes_nothing(mt_data):
     for row, number in enumerate(sample["id"].tolist()):
         alone, _ = model(**data.collater([data[number]])["net_input"])
         torch.testing.assert_close(together[row, : lengths[row]], alone[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_targets_padded_on_the_left_have_the_loss_of_those_on_the_right(half, mt_data):
+    losses = []
+    for words in (RELATIVE, [*RELATIVE, "--left-pad-target"]):
+        built = build(mt_data, MT, *words)
+        model = built.model.eval().half() if half else built.model.eval()
+        loss, *_ = built.criterion(model, built.batch())
+        loss.backward()
+        assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+        losses.append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3 if half else 1e-6)
 
 
 @pytest.mark.parametrize("words", [RELATIVE, CLIP, [*CLIP, "--rel-pos-in", "decoder"]], ids=str)
