@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from fairseq.trainer import Trainer
 
 from highrank_plugins.compat._patch import replaces
+from highrank_plugins.compat.equal_names import shown_to
 
 
 class _ReasonLast(AbstractContextManager):
@@ -34,7 +35,8 @@ def load_checkpoint(stock, trainer, filename, *args, **kwargs):
     """Load as fairseq does.
 
     Raises:
-        ValueError: the model's own, about parameters that do not fit; names the file.
+        ValueError: the model's own, about parameters that do not fit, or the task's; names the
+            file.
     """
-    with _ReasonLast(filename):
+    with _ReasonLast(filename), shown_to(trainer, filename):
         return stock(trainer, filename, *args, **kwargs)

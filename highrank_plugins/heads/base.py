@@ -46,6 +46,8 @@ class Head(nn.Module):
 
     # the loss with its gradient written out, if the structure has one; it needs `token_inputs`
     fused: ClassVar[type[FusedLoss] | None] = None
+    # options that the function depends on, of which no parameter tells
+    constants: ClassVar[tuple[str, ...]] = ()
 
     weight: nn.Parameter
     bias: nn.Parameter | None

@@ -44,6 +44,7 @@ class Mixtape(Latents, LogitHead):
     """
 
     fused = FusedMixtape
+    constants = ("gate_weight_norm",)
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from argparse import Namespace
 
 from fairseq.data import Dictionary
+from omegaconf import DictConfig
 from torch import Tensor
 
 from highrank_plugins.heads import Head
@@ -10,8 +11,9 @@ from highrank_plugins.losses import LossOutput
 
 from .head_from_options import head_from_options
 from .head_monitor import HeadMonitor
+from .kept_layers import count_kept_layers
 from .target_scores import TargetScores
-from .warm_start import fill_new_parameters, fill_new_tables
+from .warm_start import fill_new_parameters, fill_new_tables, require_same_function
 
 
 class HeadModel:
@@ -102,6 +104,22 @@ class HeadModel:
     def target_scores(self, target: Tensor) -> TargetScores:
         """This model for fairseq's ``SequenceScorer``, which wants log P(``target``) only."""
         return TargetScores(self, target)
+
+    def check_saved_options(self, options: dict) -> None:
+        """Before a training loads a checkpoint (compat/equal_names.py), of whose model these are.
+
+        Raises:
+            ValueError: see ``require_same_function``.
+        """
+        require_same_function(options, self.head)
+
+    def load_state_dict(
+        self, state_dict: dict, strict: bool = True, model_cfg: DictConfig | None = None, **kwargs
+    ):
+        """As in fairseq, which prunes layers; ``model_cfg`` then describes what is left."""
+        if model_cfg is not None:
+            count_kept_layers(model_cfg)
+        return super().load_state_dict(state_dict, strict, model_cfg, **kwargs)
 
     def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
         """Old checkpoints as in fairseq; they also start other heads and relative positions."""

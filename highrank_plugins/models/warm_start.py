@@ -6,14 +6,50 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.heads import Head
+from highrank_plugins.heads.base import HEADS
+from highrank_plugins.heads.pointwise import POINTWISE
+
+from .head_options import cli_name, option_defaults
 
 logger = logging.getLogger(__name__)
 
 # what a softmax may consist of; fairseq's Transformers have no bias
 SOFTMAX_KEYS = ({"weight"}, {"weight", "bias"})
+SOFTMAX = {"head": "softmax", "head_pointwise": "identity"}
 # of relative positions
 TABLES = (".relative.key_table", ".relative.value_table")
 _SAME = "use --rel-pos-clip and --rel-pos-in as in that training"
+
+
+def require_same_function(options: dict, head: Head) -> None:
+    """Refuse a checkpoint whose head has the parameters of ``head``, but is another function.
+
+    Args:
+        options: of the checkpoint's model, by name; unset ones are ``None`` or absent.
+    Raises:
+        ValueError: the head differs. A softmax without a pointwise function may start any other.
+    """
+    there = SOFTMAX | {name: value for name, value in options.items() if value is not None}
+    if {name: there[name] for name in SOFTMAX} == SOFTMAX:
+        return
+    here = _function_options(head)
+    there = option_defaults(here["head"], here["head_pointwise"]) | there
+    for name, value in here.items():
+        before = there.get(name, value)
+        if before != value:
+            raise ValueError(_other_head(f"{cli_name(name)} {before}", str(value)))
+
+
+def _function_options(head: Head) -> dict:
+    """Options by which two heads with the same parameters may differ."""
+    pointwise = head.pointwise
+    function = POINTWISE.name_of(pointwise)
+    return {
+        "head": HEADS.name_of(head),
+        "head_pointwise": function,
+        **{f"head_{name}": getattr(head, name) for name in head.constants},
+        **{f"head_{function}_{name}": getattr(pointwise, name) for name in pointwise.constants},
+    }
 
 
 def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
@@ -32,7 +68,8 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
     missing = sorted(own.keys() - saved.keys())
     may_fill = saved.keys() in SOFTMAX_KEYS
     if (missing and not may_fill) or saved.keys() - own.keys():
-        raise ValueError(_other_head(prefix, saved, own))
+        there, here = (f"{prefix}{{{', '.join(sorted(names))}}}" for names in (saved, own))
+        raise ValueError(_other_head(there, here))
     for name in saved:
         if saved[name].shape != own[name].shape:
             raise ValueError(
@@ -48,11 +85,10 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
     return keys
 
 
-def _other_head(prefix: str, saved: dict, own: dict) -> str:
+def _other_head(there: str, here: str) -> str:
     return (
-        f"the checkpoint has another output layer: {prefix}{{{', '.join(sorted(saved))}}} there, "
-        f"{{{', '.join(sorted(own))}}} in the model; use the --head… options of that training, "
-        "or start from the checkpoint of a softmax"
+        f"the checkpoint has another output layer: {there} there, {here} in the model; use the "
+        "--head… options of that training, or start from the checkpoint of a softmax"
     )
 
 

@@ -1,11 +1,12 @@
 """A softmax checkpoint of stock fairseq starts any head; that of another head is refused."""
 
 import pytest
+from omegaconf import OmegaConf
 
-import highrank_plugins.compat.safe_globals  # noqa: F401  (stock checkpoints hold a Namespace)
 from highrank_plugins.heads import build_head
 from highrank_plugins.models.warm_start import fill_new_parameters
 from tests.fairseq_cli import attempt
+from tests.models.small import build
 from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, train
 
 PREFIX = "decoder.output_projection."
@@ -56,14 +57,72 @@ def test_a_head_that_was_never_trained_does_not_translate(mt_data, tmp_path):
     assert not done.lines("H-")
 
 
-def test_the_checkpoint_of_another_head_is_refused(mt_data, tmp_path):
-    train(mt_data, tmp_path / "mos", "transformer_mos_tiny", 2)
-    words = ["--arch", "transformer_mixtape_tiny", "--save-dir", tmp_path / "new", *OUR_LOSS]
-    start = ["--finetune-from-model", last(tmp_path / "mos")]
+@pytest.mark.parametrize(
+    ("old", "new", "option"),
+    [
+        ("mos", "mixtape", "--finetune-from-model"),
+        ("mos", "moc", "--finetune-from-model"),
+        ("gss", "softmax", "--restore-file"),
+    ],
+)
+def test_the_checkpoint_of_another_head_is_refused(old, new, option, mt_data, tmp_path):
+    train(mt_data, tmp_path / old, f"transformer_{old}_tiny", 1)
+    words = ["--arch", f"transformer_{new}_tiny", "--save-dir", tmp_path / new, *OUR_LOSS]
+    start = ["--max-update", 2, option, last(tmp_path / old)]
     done = attempt("train", mt_data, *words, *TRANSLATION, *NARROW, *start)
     assert done.code == 1
     last_line = done.output.splitlines()[-1]
-    assert last_line.startswith(f"ValueError: {last(tmp_path / 'mos')}: the checkpoint has another")
+    assert last_line.startswith(f"ValueError: {last(tmp_path / old)}: the checkpoint has another")
+
+
+def check_start(data, old, new):
+    """Whether a checkpoint of one model may start the training of another; both as words."""
+    options = OmegaConf.to_container(build(data, *old).cfg.model, enum_to_str=True)
+    build(data, *new).model.check_saved_options(options)
+
+
+MOS, MOC, MIXTAPE, GSS = (
+    [f"transformer_{token}_tiny"] for token in ("mos", "moc", "mixtape", "gss")
+)
+SOFTMAX, SIGSOFTMAX = ["transformer_softmax_tiny"], ["transformer_sigsoftmax_tiny"]
+PLIF = ["transformer_plif_tiny", "--head-plif-knots", 5]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (MOS, MOC, "--head mos there, moc in the model"),
+        (GSS, SOFTMAX, "--head-pointwise gss there, identity in the model"),
+        (SIGSOFTMAX, MOS, "--head softmax there, mos in the model"),
+        ([*MOS, "--head-pointwise", "sigsoftmax"], MOS, "--head-pointwise sigsoftmax there"),
+        ([*GSS, "--head-gss-c", -1], GSS, "--head-gss-c -1.0 there, -1.5 in the model"),
+        (GSS, [*GSS, "--head-gss-k", 2], "--head-gss-k 2.5 there, 2.0"),
+        ([*PLIF, "--head-plif-bound", 10], PLIF, "--head-plif-bound 10.0 there, 20.0"),
+        (MIXTAPE, [*MIXTAPE, "--head-gate-weight-norm", 1], "--head-gate-weight-norm 0.0 there"),
+    ],
+    ids=str,
+)
+def test_parameters_of_another_function_are_refused(old, new, message, mt_data):
+    with pytest.raises(ValueError, match=f"another output layer: {message}"):
+        check_start(mt_data, old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        *((SOFTMAX, new) for new in (SOFTMAX, MOC, GSS, PLIF, MIXTAPE)),
+        ([*MOS, "--head-dropout", 0.5], MOS),
+        ([*PLIF, "--head-plif-init-sd", 0.1], [*PLIF, "--head-plif-freeze"]),
+        *(
+            ([*GSS, "--head-gss-learn", "--head-gss-k", k], [*GSS, "--head-gss-learn"])
+            for k in "12"
+        ),
+        (["transformer_highrank", "--head-pointwise", "gss"], GSS),
+    ],
+    ids=str,
+)
+def test_those_of_a_softmax_or_the_same_function_are_not(old, new, mt_data):
+    check_start(mt_data, old, new)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ class Pointwise(nn.Module):
     is_identity: ClassVar[bool] = False
     # (c, k) where f(z) = z + (k − 1) log σ(z − c) with fixed numbers, which kernels compute
     bent_line: tuple[float, float] | None = None
+    # options that f depends on, of which no parameter tells
+    constants: tuple[str, ...] = ()
 
     def tensors(self) -> dict[str, Tensor]:
         """What `apply_to` reads besides the logits. Default: the parameters, widened."""

@@ -37,6 +37,7 @@ class GeneralizedSigSoftmax(Pointwise):
             self.log_k = nn.Parameter(torch.tensor(math.log(k)))
         else:
             self.c = float(c)
+            self.constants = ("c", "k")
             self.bent_line = (float(c), float(k))
 
     @property

@@ -29,6 +29,8 @@ class PLIF(Pointwise):
         ValueError: T ≤ 0 or Q < 1.
     """
 
+    constants = ("bound",)
+
     def __init__(
         self,
         bound: float = 20.0,
