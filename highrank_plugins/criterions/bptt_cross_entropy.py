@@ -6,6 +6,7 @@ from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
+from omegaconf import II
 from torch import Tensor
 
 from .activation_penalties import activation_penalty, temporal_penalty
@@ -25,6 +26,7 @@ class BPTTCrossEntropyConfig(FairseqDataclass):
         default=0.0,
         metadata={"help": "β: weight of the mean square of their change in time (AWD-LSTM: 1)"},
     )
+    sentence_avg: bool = II("optimization.sentence_avg")
 
 
 @register_criterion("bptt_cross_entropy", dataclass=BPTTCrossEntropyConfig)
@@ -41,8 +43,13 @@ class BPTTCrossEntropyCriterion(FairseqCriterion):
 
     carries_state = True
 
-    def __init__(self, task, ar_alpha: float, tar_beta: float):
+    def __init__(self, task, ar_alpha: float, tar_beta: float, sentence_avg: bool = False):
         super().__init__(task)
+        if sentence_avg:
+            raise ValueError(
+                "--sentence-avg: streams have no sentences, and the loss is a mean over tokens; "
+                "leave it out"
+            )
         for option, value in (("--ar-alpha", ar_alpha), ("--tar-beta", tar_beta)):
             if not value >= 0:
                 raise ValueError(f"{option} must be at least 0, got {value}")

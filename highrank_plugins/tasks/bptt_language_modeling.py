@@ -90,7 +90,17 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
         self.datasets[split] = Text(tokens, split)
         check_unknown(self.datasets, self.args.train_subset, self.dictionary.unk_index)
 
-    def get_batch_iterator(
+    def get_batch_iterator(self, dataset, **options):
+        """The chunks of a split, or the sentences that were typed or given to the hub interface.
+
+        Raises:
+            ValueError: an option that would lose tokens or their order, see ``bptt_checks``.
+        """
+        if isinstance(dataset, Text):
+            return self._chunks(dataset, **options)
+        return super().get_batch_iterator(dataset, **options)
+
+    def _chunks(
         self,
         dataset,
         max_tokens=None,
@@ -100,15 +110,17 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
         num_workers=0,
         epoch=1,
         data_buffer_size=0,
+        update_epoch_batch_itr=None,
         **kwargs,
     ):
         """The chunks of a split, in order; its streams are divided among ``num_shards`` processes.
 
-        Raises:
-            ValueError: an option that would lose tokens or their order, see ``bptt_checks``.
+        Args:
+            update_epoch_batch_itr: None for evaluation, which may be of the training text: the
+                trainer gives it when it asks for batches to train on, and nobody else does.
         """
         check_iterator_options(max_tokens, **kwargs)
-        trains = dataset.split == self.args.train_subset
+        trains = update_epoch_batch_itr is not None
         if trains and max_sentences is None:
             raise ValueError("--batch-size is missing: it is the number of streams per process")
         count = max_sentences * num_shards if trains else self.args.eval_streams
@@ -170,6 +182,20 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
             streams, self._equal_chunks, num_workers=num_workers, buffer_size=data_buffer_size
         )
         return ScoredStreams(batches.next_epoch_itr(shuffle=False))
+
+    def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
+        """Scores or continues sentences, each from the start.
+
+        Raises:
+            ValueError: a chunk of streams, whose state would be lost.
+        """
+        if "position" in sample:
+            raise ValueError(
+                "fairseq-generate would forget the recurrent state between the chunks of a text, "
+                "--score-reference too: score it with fairseq-eval-lm --task "
+                "bptt_language_modeling; fairseq-interactive continues sentences"
+            )
+        return super().inference_step(generator, models, sample, prefix_tokens, constraints)
 
     # -- training ----------------------------------------------------------------------------
 
@@ -233,19 +259,31 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
 
     # -- checkpoints -------------------------------------------------------------------------
 
-    def load_state_dict(self, state_dict):
-        """What a checkpoint says of the task that it was trained with.
+    def check_saved_task(self, state_dict):
+        """Before a training loads a checkpoint (compat/equal_names.py), whose task had this state.
 
         Raises:
             ValueError: that had another dictionary.
         """
-        self._check_dictionary(state_dict.get("dictionary", self.fingerprint))
+        if state_dict.get("dictionary", self.fingerprint) != self.fingerprint:
+            raise ValueError(
+                "dict.txt is not the dictionary that the checkpoint was trained with: its words "
+                "or their order differ, though the data may fit"
+            )
+
+    def load_state_dict(self, state_dict):
+        """What a checkpoint says of the task that it was trained with.
+
+        Raises:
+            ValueError: see ``check_saved_task``.
+        """
+        self.check_saved_task(state_dict)
         super().load_state_dict(state_dict)
 
     def before_save(self):
         """Collect the state of all processes (compat/training_events.py calls it in each)."""
         carried, streams = self.training_state, self.training_streams
-        self.saved = {"streams": streams.count, "dictionary": self.fingerprint}
+        self.saved = {"streams": streams.count}
         if 0 < carried.position < len(streams):
             self.saved["position"] = carried.position
             self.saved["state"] = gather_streams(carried.states[carried.position])
@@ -258,9 +296,8 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
         """Continue from ``get_checkpoint_dict`` of a training.
 
         Raises:
-            ValueError: that had another number of streams, or another dictionary.
+            ValueError: that had another number of streams.
         """
-        self._check_dictionary(saved["dictionary"])
         streams = self.training_streams
         if saved["streams"] != streams.count:
             raise ValueError(
@@ -271,13 +308,6 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
         if "state" in saved:
             state = streams_of(saved["state"], streams.rows)
             self.training_state.states = {saved["position"]: state}
-
-    def _check_dictionary(self, other: str) -> None:
-        if other != self.fingerprint:
-            raise ValueError(
-                "dict.txt is not the dictionary that the checkpoint was trained with: its words "
-                "or their order differ, though the data may fit"
-            )
 
 
 def fingerprint(dictionary: Dictionary) -> str:

@@ -25,7 +25,8 @@ class Built:
     def batches(self, split: str = "train", epoch: int = 1, **options):
         """An epoch's batches as a trainer gets them, with --batch-size 4 unless given."""
         self.task.load_dataset(split)
-        options = {"max_sentences": 4} | options
+        of_training = {"update_epoch_batch_itr": False} if split == "train" else {}
+        options = {"max_sentences": 4} | of_training | options
         dataset = self.task.dataset(split)
         return list(self.task.get_batch_iterator(dataset, epoch=epoch, **options).next_epoch_itr())
 

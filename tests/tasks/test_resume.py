@@ -66,6 +66,14 @@ def test_resumed_is_unbroken(stop, averaging, unbroken, stream_data, tmp_path):
     assert f"averaging the weights {switched[averaging]}" in output
 
 
+def test_a_training_that_validates_on_its_own_text_can_be_resumed(unbroken, stream_data, tmp_path):
+    words = [*AVERAGING["et"], "--valid-subset", "valid,train", "--batch-size-valid", 1]
+    train_streams(stream_data, tmp_path, *words, *STOPS["in an epoch"])
+    done = train_streams(stream_data, tmp_path, *words, *EPOCHS)
+    assert "train: 543 tokens in 1 streams (--eval-streams" in done.output
+    check_same(end_of(tmp_path), unbroken("et")[0])
+
+
 @pytest.mark.slow
 def test_workers_and_buffers_do_not_change_the_order(unbroken, stream_data, tmp_path):
     words = ["--num-workers", 2, "--data-buffer-size", 3]
