@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional
 
 from fairseq.data import Dictionary
 from fairseq.models import (
-    FairseqDecoder,
+    FairseqIncrementalDecoder,
     FairseqLanguageModel,
     register_model,
     register_model_architecture,
@@ -38,8 +38,12 @@ class ModelLoss(NamedTuple):
     raw: Tensor
 
 
-class AWDLSTMDecoder(FairseqDecoder):
-    """The trunk and, at ``output_projection``, the head, which the model attaches."""
+class AWDLSTMDecoder(FairseqIncrementalDecoder):
+    """The trunk and, at ``output_projection``, the head, which the model attaches.
+
+    A search for continuations gives it all words so far and an ``incremental_state``, which holds
+    the trunk's state after those that were read before.
+    """
 
     share_input_output_embed = True
 
@@ -60,15 +64,29 @@ class AWDLSTMDecoder(FairseqDecoder):
         encoder_out: None = None,
         src_lengths: Tensor | None = None,
         state: Sequence[tuple[Tensor, Tensor]] | None = None,
+        incremental_state: dict | None = None,
     ):
         """Features [B, T, F] of ``src_tokens`` [B, T], and a dictionary with the new ``state``.
 
         Args:
             state: where the words before ended, see ``AWDLSTM``; None: zeros.
+            incremental_state: if it holds a state, only the last word is read, T = 1.
             encoder_out, src_lengths: fairseq passes them; without effect.
         """
+        if incremental_state:
+            state = self.get_incremental_state(incremental_state, "state")
+            src_tokens = src_tokens[:, -1:]
         out = self.trunk(src_tokens.t(), state)
+        if incremental_state is not None:
+            self.set_incremental_state(incremental_state, "state", out.state)
         return out.features.transpose(0, 1), {"attn": None, "state": out.state}
+
+    def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
+        """The rows of the state that the search goes on with."""
+        state = self.get_incremental_state(incremental_state, "state")
+        if state is not None:
+            chosen = [tuple(t.index_select(1, new_order) for t in layer) for layer in state]
+            self.set_incremental_state(incremental_state, "state", chosen)
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Log-probabilities [B, T, V] of features [B, T, F]."""

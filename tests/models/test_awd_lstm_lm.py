@@ -1,5 +1,7 @@
 """The AWD-LSTM language model: every head on it, its loss, its state, its dropouts."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 
@@ -84,6 +86,24 @@ def test_the_embedding_is_the_vocabulary_matrix(built):
     names = set(model.state_dict())
     assert {"decoder.output_projection.weight", "decoder.output_projection.bias"} <= names
     assert "decoder.trunk.embed.weight" in names
+
+
+def test_continuations_have_the_scores_of_a_forward_pass(built):
+    model, prefix = built.model.eval(), torch.randint(4, 20, (3, 3))
+    read = []
+    model.decoder.trunk.register_forward_pre_hook(lambda _, args: read.append(args[0].size(0)))
+    search = Namespace(beam=4, max_len_a=0, max_len_b=12, min_len=5, lenpen=0)
+    generator = built.task.build_generator([model], search)
+    sample = {"net_input": {"src_tokens": prefix}}
+    found = built.task.inference_step(generator, [model], sample)
+    assert set(read) == {1}
+    for start, hypotheses in zip(prefix, found, strict=True):
+        for hypothesis in hypotheses:
+            tokens = hypothesis["tokens"][None]
+            assert torch.equal(tokens[0, :3], start)
+            log_probs, _ = model(tokens.roll(1, 1))  # </s> comes first
+            want = log_probs.gather(-1, tokens[..., None]).flatten()
+            torch.testing.assert_close(hypothesis["positional_scores"], want, rtol=0, atol=1e-5)
 
 
 def test_stock_cross_entropy_gives_the_same_loss(mos):
