@@ -89,6 +89,15 @@ def _rows(config: dict[str, Any], parameters: int) -> list[tuple[str, object]]:
 
 def _command(name: str, task: dict[str, Any]) -> str:
     if "language_modeling" in task["_name"]:
-        return f"fairseq-eval-lm DATA_BIN --user-dir $(highrank user-dir) --path {name}.pt"
-    pair = f"--source-lang {task.get('source_lang')} --target-lang {task.get('target_lang')}"
-    return f"fairseq-interactive {name} --user-dir $(highrank user-dir) {pair} --path {name}.pt"
+        words = f"fairseq-eval-lm DATA_BIN {_scoring(task)}"
+    else:
+        pair = f"--source-lang {task.get('source_lang')} --target-lang {task.get('target_lang')}"
+        words = f"fairseq-interactive {name} {pair}"
+    return f"{words} --user-dir $(highrank user-dir) --path {name}.pt"
+
+
+def _scoring(task: dict[str, Any]) -> str:
+    """What fairseq-eval-lm does not take from the checkpoint."""
+    blocks = task["_name"] == "language_modeling"
+    length = f" --tokens-per-sample {task['tokens_per_sample']}" if blocks else ""
+    return f"--task {task['_name']}{length}"

@@ -1,13 +1,15 @@
 """A model goes into a folder without pickle and comes back the same."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from highrank_plugins.experiments.model_folder import export_model, import_model
 from tests.fairseq_cli import run
-from tests.tiny_corpus import joined_data  # noqa: F401  (a fixture)
+from tests.stream_corpus import stream_data, train_streams  # noqa: F401  (a fixture)
+from tests.tiny_corpus import joined_data, lm_data, mt_data  # noqa: F401  (fixtures)
 from tests.trainings import last, parameters, same, train
 
 
@@ -61,6 +63,33 @@ def test_the_folder_is_whole_and_tells_no_paths(folder):
     assert "license: MIT" in card
     assert "| `--head-components` | 4 |" in card
     assert "--source-lang en --target-lang de" in card
+
+
+def test_the_card_of_a_language_model_has_a_command_that_scores(lm_data, tmp_path):  # noqa: F811
+    train(lm_data, tmp_path, "transformer_lm_mos", 1)
+    run_card(export(tmp_path), lm_data)
+
+
+def test_so_has_that_of_a_model_of_streams(stream_data, tmp_path):  # noqa: F811
+    train_streams(stream_data, tmp_path, "--max-update", 1)
+    run_card(export(tmp_path), stream_data)
+
+
+def export(save_dir):
+    export_model(last(save_dir), save_dir / "published", None, "MIT")
+    return save_dir / "published"
+
+
+def run_card(folder, data):
+    """The scoring command of a card gives a perplexity."""
+    imported = folder.parent / "published.pt"
+    import_model(folder, imported)
+    (line,) = re.findall("^fairseq-eval-lm .*", (folder / "README.md").read_text(), re.MULTILINE)
+    line = line.replace("--user-dir $(highrank user-dir) ", "")  # `run` gives it
+    places = {"DATA_BIN": data, imported.name: imported}
+    command, *words = (places.get(word, word) for word in line.split())
+    done = run(command.removeprefix("fairseq-"), *words, "--num-workers", 0)
+    assert "Perplexity" in done.output
 
 
 def test_a_folder_that_exists_is_left_alone(checkpoint, folder):
