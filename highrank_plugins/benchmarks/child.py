@@ -12,7 +12,7 @@ import torch
 from ..experiments.record import hardware
 from .case import Case, LossCase, case_from
 from .contenders import loss_step
-from .measure import Step, alternate, peak_memory, return_free_memory
+from .measure import Step, alternate, peak_memory, return_free_memory, use
 
 
 def main() -> None:
@@ -26,6 +26,7 @@ def main() -> None:
 def measured(request: dict[str, Any]) -> dict[str, Any]:
     """Seconds of contender and baseline (None: alone), and the contender's peak memory in bytes."""
     case = case_from(request["kind"], request["case"])
+    use(case.device)
     # what libraries keep from a first step, 7 to 20 MiB for products alone, is no part of a step
     _step(request["kind"], request["contender"], case)()
     return_free_memory()

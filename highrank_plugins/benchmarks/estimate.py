@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ class Estimate:
     """A training with the speed of one device.
 
     `memory` is in bytes: weights, gradients, Adam's moments and activations; None where it cannot
-    be read.
+    be read, or where a batch of another size was measured.
     """
 
     training: Training
@@ -101,7 +101,7 @@ def run_estimates(
     """Measure a step of each training on random words; those that fail are said and left out.
 
     Args:
-        batch: tokens of that step instead of `max_tokens`.
+        batch: tokens of that step instead of `max_tokens`; what it needs of memory is not told.
         changes: `device` and `dtype`.
     Raises:
         CaseError: nothing could be measured.
@@ -111,7 +111,10 @@ def run_estimates(
         case = changed(training.case(batch), dict(changes))
         assert isinstance(case, ModelCase)
         try:
-            estimates.append(_estimate(training, case, repeats, threads))
+            found = _estimate(training, case, repeats, threads)
+            if batch not in (None, training.max_tokens):
+                found = replace(found, memory=None)
+            estimates.append(found)
         except ContenderFailed as error:
             echo(f"{training.name}: failed: {error}")
             continue

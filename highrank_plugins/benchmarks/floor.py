@@ -34,7 +34,9 @@ def floor_step(case: LossCase) -> Step:
             continue
         piece = max(1, min(rows, PIECE // (columns * dtype.itemsize)))
         ways = [_product(memory, rows, inner, columns, size) for size in {rows, piece}]
-        chosen.append(min(ways, key=_seconds) if len(ways) > 1 else ways[0])
+        if len(ways) > 1:
+            ways.sort(key=lambda way: _seconds(way, case.device))
+        chosen.append(ways[0])
 
     def run() -> None:
         for product in chosen:
@@ -63,10 +65,12 @@ def _product(
     return run
 
 
-def _seconds(step: Step) -> float:
+def _seconds(step: Step, device: str) -> float:
     step()
+    if device != "cpu":
+        torch.cuda.synchronize()
     start = time.perf_counter()
     step()
-    if torch.cuda.is_available():
+    if device != "cpu":
         torch.cuda.synchronize()
     return time.perf_counter() - start

@@ -13,6 +13,12 @@ import torch
 Step = Callable[[], None]
 
 
+def use(device: str) -> None:
+    """Let all that names no GPU, such as counts of memory, mean this one."""
+    if device.startswith("cuda:"):
+        torch.cuda.set_device(device)
+
+
 def alternate(steps: Sequence[Step], device: str, repeats: int) -> list[list[float]]:
     """Seconds of each step, one after the other, after a warm-up of one each."""
     timings: list[list[float]] = [[] for _ in steps]

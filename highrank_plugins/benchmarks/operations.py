@@ -9,6 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from .case import LossCase
 from .contenders import loss_step
+from .measure import use
 
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::baddbmm_"}
 
@@ -29,6 +30,7 @@ def operations(case: LossCase, contender: str, repeats: int, threads: int) -> li
     """
     if threads:
         torch.set_num_threads(threads)
+    use(case.device)
     step = loss_step(contender, case)
     step()
     activity = ProfilerActivity.CUDA if case.device != "cpu" else ProfilerActivity.CPU

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -67,19 +68,19 @@ def check_outputs(csv: Path | None, plot: Path | None) -> None:
         raise CaseError(f"--plot {plot}: the file's ending must be one of {', '.join(known)}")
 
 
-def plot(rows: list[Row], sizes: dict[str, int], label: str, path: Path) -> None:
+def plot(rows: list[Row], size: Callable[[Row], int], label: str, path: Path) -> None:
     """Time and memory of each contender against a size, both axes logarithmic.
 
     Args:
-        sizes: case → what is on the x axis, called `label`.
+        size: what is on the x axis, called `label`.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     time, memory = figure.subplots(1, 2)
     for contender in dict.fromkeys(row.contender for row in rows):
-        own = sorted((r for r in rows if r.contender == contender), key=lambda r: sizes[r.case])
-        x = [sizes[row.case] for row in own]
+        own = sorted((row for row in rows if row.contender == contender), key=size)
+        x = [size(row) for row in own]
         time.plot(x, [row.milliseconds for row in own], marker="o", label=contender)
         memory.plot(x, [(row.memory or 0) / 2**20 for row in own], marker="o", label=contender)
     for axes, title in ((time, "time, ms"), (memory, "peak memory, MiB")):

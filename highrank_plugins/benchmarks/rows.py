@@ -76,7 +76,7 @@ def read_csv(path: Path) -> list[Row]:
     """What `write_csv` wrote.
 
     Raises:
-        ValueError: no such file, a column is missing or holds no number; names the file.
+        ValueError: no such file, a column is missing or holds no number, no line; names the file.
     """
     adapter = TypeAdapter(Row)
     with path.open(newline="", encoding="utf-8") as file:
@@ -85,6 +85,8 @@ def read_csv(path: Path) -> list[Row]:
         if missing:
             raise ValueError(f"{path}: no file of --csv, it lacks {', '.join(sorted(missing))}")
         lines = list(reader)
+    if not lines:
+        raise ValueError(f"{path}: holds no measurement")
     return [
         adapter.validate_python({**line, "memory": line.get("memory") or None}) for line in lines
     ]

@@ -48,6 +48,8 @@ def run_losses(
     check_device(changes["device"])
     check_outputs(csv, plot)
     check_contenders(contenders)
+    if plot is not None and sum(len(values) > 1 for values in grid.values()) > 1:
+        raise CaseError("--plot: several values of several sizes; it draws against one of them")
     cases = _grid_cases(_cases("loss", names, changes), grid)
     rows: list[Row] = []
     failed = 0
@@ -69,9 +71,7 @@ def run_losses(
             _keep(rows, csv, echo)
     _show(rows, echo)
     if plot is not None:
-        label = next(iter(grid), "tokens")
-        sizes = {name: getattr(case, label) for name, case in cases.items()}
-        write_plot(rows, sizes, label, plot)
+        write_plot(rows, *_axis(grid, cases), plot)
     return failed
 
 
@@ -170,6 +170,14 @@ def _grid_cases(cases: dict[str, Case], grid: dict[str, list[int]]) -> dict[str,
             words = " ".join(f"{key}={value}" for key, value in sizes.items())
             result[f"{name} {words}"] = changed(case, sizes)
     return result
+
+
+def _axis(grid: dict[str, list[int]], cases: dict[str, Case]) -> tuple[Callable[[Row], int], str]:
+    """What a plot has on its x axis: the size that varies, or tokens, as many as were measured."""
+    label = next((name for name, values in grid.items() if len(values) > 1), "tokens")
+    if label == "tokens":
+        return lambda row: row.tokens, label
+    return lambda row: int(getattr(cases[row.case], label)), label
 
 
 def _keep(rows: list[Row], csv: Path | None, echo: Echo) -> None:

@@ -174,12 +174,13 @@ def estimate(
 
 @bench.command("table")
 def table(csv: Annotated[list[Path], typer.Argument(help="CSV files of --csv.")]) -> None:
-    """Print the table of measurements that were kept."""
+    """Print the table of measurements that were kept, for each file its own."""
     from highrank_plugins.benchmarks.report import table as as_table
     from highrank_plugins.benchmarks.rows import read_csv
 
     with user_errors():
-        typer.echo(as_table([row for path in csv for row in read_csv(path)]), nl=False)
+        files = [read_csv(path) for path in csv]
+        typer.echo("\n".join(f"{rows[0].machine}\n\n{as_table(rows)}" for rows in files), nl=False)
 
 
 def _grid(given: dict[str, str | None]) -> dict[str, list[int]]:

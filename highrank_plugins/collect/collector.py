@@ -41,25 +41,39 @@ class Block:
         """
         with torch.no_grad():
             log_probs = self.head.log_probs(self.features)
-        broken = log_probs.isnan().any(1)
-        if broken.any():
-            raise FloatingPointError(
-                f"token {self.first + int(broken.nonzero()[0])} of the text: log-probabilities are "
-                "NaN. The checkpoint has diverged, or overflows; take an earlier one. What was "
-                "collected before it is kept"
-            )
+        self.refuse_nan(log_probs, "log-probabilities")
         return log_probs
 
     @cached_property
     def logits(self) -> Tensor | None:
         """f(z) [n, M], whose log_softmax `log_probs` is; None where K logit vectors are mixed
-        as probabilities."""
+        as probabilities.
+
+        Raises:
+            FloatingPointError: NaN; names the token.
+        """
         if not isinstance(self.head, LogitHead):
             return None
         with torch.no_grad():
             tensors = self.head.tensors()
             z = self.head.chunk_logits(self.features, tensors, ChunkDraws())
-            return self.head.apply_pointwise(z, tensors)
+            logits = self.head.apply_pointwise(z, tensors)
+        self.refuse_nan(logits, "logits")
+        return logits
+
+    def refuse_nan(self, values: Tensor, name: str) -> None:
+        """Look at numbers [n, …] of this block.
+
+        Raises:
+            FloatingPointError: NaN; names the token.
+        """
+        broken = values.isnan().any(1)
+        if broken.any():
+            raise FloatingPointError(
+                f"token {self.first + int(broken.nonzero()[0])} of the text: {name} are NaN. The "
+                "checkpoint has diverged, or overflows; take an earlier one. What was collected "
+                "before it is kept"
+            )
 
 
 class Collector:
@@ -129,6 +143,8 @@ class Collector:
 
         Args:
             state: that after batch `start` − 1; None where another process has had that.
+        Raises:
+            FloatingPointError: the model's features are NaN; names the token.
         """
         if state is None:
             state = self._state_before(start)
@@ -140,7 +156,9 @@ class Collector:
             features, target, state = self.text.step(index, state)
             first, last = self.starts[index : index + 2]
             kept = slice(last - first)
-            yield Block(self.head, features[kept], target[kept], first), state
+            block = Block(self.head, features[kept], target[kept], first)
+            block.refuse_nan(block.features, "features")
+            yield block, state
 
     def _state_before(self, start: int) -> Any:
         """The state at a later part of a stream: the trunk alone runs through what is before."""

@@ -113,8 +113,8 @@ def _identity(collector: Collector, what: Sequence[str]) -> dict[str, Any]:
     return {
         "checkpoint": digest_of_file(collector.checkpoint),
         "split": collector.split,
+        "text": collector.text.digest,
         "tokens": collector.total,
-        "batches": len(collector.starts) - 1,
         "dtype": collector.dtype,
         "what": list(what),
         "processes": collector.processes.count,

@@ -1,5 +1,6 @@
 """Where features come from: batches of sentences, or one stream with a carried state."""
 
+import hashlib
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,12 +23,32 @@ class Step(NamedTuple):
 
 
 class Text(Protocol):
-    """A split in batches, in the order of the corpus; `counts` are their numbers of tokens."""
+    """A split in batches, in the order of the corpus.
+
+    `counts` are their numbers of tokens; `digest` tells these batches from others.
+    """
 
     counts: list[int]
+    digest: str
 
     def step(self, index: int, state: Any) -> Step:
         """The model at batch number `index`, after the state that batch `index` − 1 left."""
+
+
+class Digest:
+    """Of the words that go in and of those that are predicted, and of how they are cut."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, batch: dict[str, Any]) -> None:
+        """The next batch."""
+        for words in (batch["net_input"]["src_tokens"], batch["target"]):
+            self._hash.update(f"{tuple(words.shape)}".encode())
+            self._hash.update(words.contiguous().numpy().data)
+
+    def __str__(self) -> str:
+        return self._hash.hexdigest()[:16]
 
 
 class StreamText:
@@ -36,6 +57,10 @@ class StreamText:
     def __init__(self, model: StreamingModel, segments: Segments) -> None:
         self.model, self.segments = model, segments
         self.counts = [chunk.length for chunk in segments.chunks]
+        digest = Digest()
+        for batch in segments.starting_at(0):
+            digest.add(batch)
+        self.digest = str(digest)
 
     @torch.no_grad()
     def step(self, index: int, state: Any) -> Step:
@@ -69,9 +94,11 @@ class SentenceText:
         task.load_dataset(split)
         self.dataset = task.dataset(split)
         self.batches = self._cut(split, task, size)
-        self.counts = [
-            int(self._collate(batch)["target"].ne(self.pad).sum()) for batch in self.batches
-        ]
+        self.counts, digest = [], Digest()
+        for batch in map(self._collate, self.batches):
+            self.counts.append(int(batch["target"].ne(self.pad).sum()))
+            digest.add(batch)
+        self.digest = str(digest)
 
     def _cut(self, split: str, task: Any, size: int) -> list[np.ndarray]:
         indices = np.arange(len(self.dataset))

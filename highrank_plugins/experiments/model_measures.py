@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from highrank_plugins.experiments.distinct_names import distinct_names
 from highrank_plugins.experiments.scoring import Score, ScoreError
 
 Found = dict[str, Any]
@@ -70,9 +71,11 @@ def _retention(found: Found, split: str) -> dict[str, Score]:
 def _word_similarity(found: Found, split: str) -> dict[str, Score]:
     """`similarity_<benchmark>`, and `word_similarity`, their mean weighted by pairs used."""
     del split  # rows of the vocabulary matrix belong to none
+    benchmarks = found["benchmarks"]
+    names = distinct_names([Path(path) for path in benchmarks])
     defined = {
-        Path(path).stem: values
-        for path, values in found["benchmarks"].items()
+        name: values
+        for name, values in zip(names, benchmarks.values(), strict=True)
         if values["spearman"] is not None
     }
     scores = {

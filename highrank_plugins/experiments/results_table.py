@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from highrank_plugins.experiments.distinct_names import distinct_names
+
 Record = dict[str, Any]
 Column = tuple[str, Callable[[Record], str]]
 
@@ -59,13 +61,14 @@ def metrics_of(records: list[Record]) -> list[str]:
 
 
 def results_table(paths: list[Path]) -> str:
-    """One row per record (written by `highrank record`), named by its file.
+    """One row per record (written by `highrank record`), named by its file, see `distinct_names`.
 
     Raises:
         RecordError: a file that is no record; names it and what it lacks.
+        ValueError: a file is given twice.
     """
-    records = {path.stem: read_record(path) for path in paths}
-    metrics = metrics_of(list(records.values()))
+    records = [read_record(path) for path in paths]
+    metrics = metrics_of(records)
     headings = ["run", *(METRICS[name][0] for name in metrics), *(name for name, _ in OTHER)]
     rows = [
         [
@@ -73,7 +76,7 @@ def results_table(paths: list[Path]) -> str:
             *(number(name, record["metrics"].get(name)) for name in metrics),
             *(cell(record) for _, cell in OTHER),
         ]
-        for run, record in records.items()
+        for run, record in zip(distinct_names(paths), records, strict=True)
     ]
     return markdown(headings, rows)
 

@@ -1,5 +1,6 @@
 """A study of several seeds as a Markdown table: means, deviations, t-tests against a control."""
 
+import re
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -26,11 +27,11 @@ def seeds_table(paths: list[Path], tested: str) -> str:
         tested: a metric.
     Raises:
         RecordError: a file that is no record.
-        ValueError: no record has that metric.
+        ValueError: no record has that metric; another name, or one that two files have.
     """
     systems: dict[str, list[Record]] = {}
     for path in paths:
-        systems.setdefault(path.stem.rpartition("-")[0], []).append(read_record(path))
+        systems.setdefault(_system(path, paths), []).append(read_record(path))
     metrics = metrics_of([record for records in systems.values() for record in records])
     if tested not in metrics:
         raise ValueError(f"no record has the metric {tested!r}; there are: {', '.join(metrics)}")
@@ -47,6 +48,15 @@ def seeds_table(paths: list[Path], tested: str) -> str:
         for system, records in systems.items()
     ]
     return markdown(headings, rows)
+
+
+def _system(path: Path, paths: list[Path]) -> str:
+    match = re.fullmatch(r"(.+)-\d+", path.stem)
+    if not match:
+        raise ValueError(f"{path}: expected a file named SYSTEM-SEED.json; rename it")
+    if [other.stem for other in paths].count(path.stem) > 1:
+        raise ValueError(f"{path}: another file is {match[0]} too; a seed counts once")
+    return match[1]
 
 
 def _values(records: list[Record], metric: str) -> list[float]:

@@ -12,7 +12,8 @@ from highrank_plugins.benchmarks.contenders import loss_step
 from highrank_plugins.benchmarks.fit import largest_batch
 from highrank_plugins.benchmarks.process import ContenderFailed, measure
 from highrank_plugins.benchmarks.report import table
-from highrank_plugins.benchmarks.rows import row
+from highrank_plugins.benchmarks.rows import row, write_csv
+from highrank_plugins.benchmarks.run import _axis
 from highrank_plugins.heads import Head
 
 SMALL = LossCase("mos", tokens=64, dim=16, classes=500, components=3)
@@ -63,6 +64,7 @@ def test_models(kind):
     (["train", "--device", "cuda:99"], "--device cuda:99"),
     (["loss", "--reduction", "mean"], "--reduction mean"),
     (["loss", "--csv", "/tmp"], "--csv /tmp: that is a folder"),
+    (["loss", "--tokens", "8,9", "--classes", "8,9", "--plot", "x.png"], "--plot: several values"),
     (["train", "--contender", " "], "--contender: expected an arch"),
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
 ])  # fmt: skip
@@ -70,6 +72,25 @@ def test_bad_input(words, message):
     done = bench(*words)
     assert done.returncode == 2 and not done.stdout
     assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_plot_is_drawn_against_the_size_that_varies():
+    cases = {f"c{size}": replace(SMALL, classes=size) for size in (300, 900)}
+    size, label = _axis({"tokens": [64], "classes": [300, 900]}, cases)
+    found = row("c900", "usual", 64, "floor", [1.0], [1.0], None, 1, "a machine")
+    assert (size(found), label) == (900, "classes")
+    size, label = _axis({}, cases)
+    assert (size(replace(found, tokens=32)), label) == (32, "tokens")  # as --within has found
+
+
+def test_tables_of_several_files_have_their_own_machines(tmp_path):
+    for machine in ("first", "second"):
+        measured = row("c", "usual", 64, "floor", [1.0], [2.0], None, 1, machine)
+        write_csv([measured], tmp_path / f"{machine}.csv")
+    done = bench("table", tmp_path / "first.csv", tmp_path / "second.csv")
+    assert done.stdout.startswith("first\n\n| case |") and "\n\nsecond\n\n| case |" in done.stdout
+    (tmp_path / "first.csv").write_text("".join((tmp_path / "first.csv").open().readlines()[:1]))
+    assert "first.csv: holds no measurement" in bench("table", tmp_path / "first.csv").stderr
 
 
 def test_memory_counts_what_the_usual_code_holds():

@@ -104,12 +104,44 @@ def test_nan_keeps_what_came_before(stream, tmp_path, monkeypatch):
 def test_another_collection_is_refused(stream, tmp_path):
     write_collection(collector(stream), tmp_path / "c", ["targets"])
     assert write_collection(collector(stream), tmp_path / "c", ["targets"])["rows"] == 60
-    with pytest.raises(ValueError, match=r"holds another collection \(tokens, rows differ\)"):
+    with pytest.raises(ValueError, match=r"holds another collection \(text, tokens, rows differ\)"):
         write_collection(collector(stream, tokens=50), tmp_path / "c", ["targets"])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
     with pytest.raises(ValueError, match="it exists and is no collection"):
         write_collection(collector(stream), tmp_path / "mine", ["targets"])
+
+
+def test_another_text_or_another_cut_of_it_is_refused(either, stream_data, tmp_path):
+    write_collection(collector(either), tmp_path / "c", ["targets"])
+    other = Collector(*either, "valid", rows=40, tokens=60)
+    other.split = "test"  # as if other data lay in the folder
+    with pytest.raises(ValueError, match="holds another collection"):
+        write_collection(other, tmp_path / "c", ["targets"])
+
+
+def test_what_was_begun_with_other_segments_is_not_gone_on_with(stream, tmp_path, monkeypatch):
+    def stop(collector, start, last, name):
+        for step in steps(collector, start, last, name):
+            yield step
+            raise Killed
+
+    steps = Collector.steps
+    with monkeypatch.context() as patch:
+        patch.setattr(Collector, "steps", stop)
+        with pytest.raises(Killed):
+            write_collection(collector(stream, rows=25), tmp_path / "c", ["targets"], 0)
+    assert len(collector(stream, rows=25).starts) == len(collector(stream, rows=28).starts)
+    with pytest.raises(ValueError, match="--output"):
+        write_collection(collector(stream, rows=28), tmp_path / "c", ["targets"])
+
+
+def test_features_that_are_nan_are_not_written(stream, tmp_path):
+    broken = collector(stream)
+    with torch.no_grad():
+        next(broken.model.decoder.trunk.parameters()).fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match="token 0 of the text: features are NaN"):
+        write_collection(broken, tmp_path / "c", ["features", "targets"])
 
 
 def test_what_was_begun_otherwise_is_refused(stream, tmp_path, monkeypatch):

@@ -33,6 +33,15 @@ def test_a_row_per_record(tmp_path):
     assert rows[3].startswith("| b | 31.00 |")
 
 
+def test_runs_whose_files_have_one_name_are_told_apart(tmp_path):
+    paths = [tmp_path / name / "results.json" for name in ("mos", "softmax")]
+    for bleu, path in enumerate(paths):
+        path.parent.mkdir()
+        write_record(path, bleu)
+    rows = results_table(paths).splitlines()[2:]
+    assert [row.split(" | ")[0] for row in rows] == ["| mos/results", "| softmax/results"]
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"metrics": {}}'])
 def test_no_record(tmp_path, text):
     path = tmp_path / "other.json"

@@ -47,6 +47,18 @@ def test_an_unknown_metric_is_named(records):
         seeds_table(records, "bleu")
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("mos-plif.json", "SYSTEM-SEED.json"), ("more/mos-1.json", "another file is mos-1 too")],
+)
+def test_files_that_are_no_further_seed_are_refused(records, tmp_path, name, message):
+    other = tmp_path / name
+    other.parent.mkdir(exist_ok=True)
+    other.write_text(records[0].read_text())
+    with pytest.raises(ValueError, match=message):
+        seeds_table([*records, other], "test_perplexity")
+
+
 def test_no_record_is_named(tmp_path):
     file = tmp_path / "mos-1.json"
     file.write_text("{}")

@@ -53,13 +53,15 @@ def correlation(
     with measuring(plot):
         from highrank_plugins.analysis import pearson
         from highrank_plugins.experiments import plots
+        from highrank_plugins.experiments.distinct_names import distinct_names
         from highrank_plugins.experiments.systems import metric_of
 
+        names = distinct_names(records)
         found = {str(path): (metric_of(path, x), metric_of(path, y)) for path in records}
         xs, ys = zip(*found.values(), strict=True)
         report(pearson(xs, ys), output, x=x, y=y, points=found)
         if plot is not None:
-            at = {Path(name).stem: place for name, place in found.items()}
+            at = dict(zip(names, found.values(), strict=True))
             plots.points(plot, at, f"{x} and {y}", (x, y))
 
 
@@ -82,13 +84,14 @@ def bleu(
     with measuring(plot):
         from highrank_plugins.analysis import paired_bleu
         from highrank_plugins.experiments import plots
+        from highrank_plugins.experiments.distinct_names import distinct_names
         from highrank_plugins.experiments.scoring import read_lines
 
-        if len(set(systems)) < len(systems):
-            raise ValueError("a system is given twice")
+        names = distinct_names(systems)
         texts = {str(path): read_lines(path) for path in systems}
         found = paired_bleu(texts, [read_lines(path) for path in reference], test, samples)
         report(found, output, test=test)
         if plot is not None:
-            scores = {Path(score.system).name: score.score for score in found.scores}
+            values = (score.score for score in found.scores)
+            scores = dict(zip(names, values, strict=True))
             plots.bars(plot, scores, "sacreBLEU", ("system", "BLEU"))

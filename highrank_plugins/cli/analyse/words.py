@@ -25,6 +25,7 @@ def word_similarity(
     with measuring(plot):
         from highrank_plugins.collect.words import load_vocabulary, similarities
         from highrank_plugins.experiments import plots
+        from highrank_plugins.experiments.distinct_names import distinct_names
 
         vocabulary = load_vocabulary(checkpoint, data)
         found = similarities(vocabulary, pairs)
@@ -33,7 +34,9 @@ def word_similarity(
                 _say_why(name, some, vocabulary.dictionary)
         report({"benchmarks": found}, output)
         if plot is not None:
-            known = {Path(n).stem: s.spearman for n, s in found.items() if s.spearman is not None}
+            names = distinct_names([Path(name) for name in found])
+            named = zip(names, found.values(), strict=True)
+            known = {name: s.spearman for name, s in named if s.spearman is not None}
             plots.bars(plot, known, "word similarity", ("benchmark", "Spearman's ρ"))
 
 
