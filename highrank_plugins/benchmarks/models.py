@@ -111,7 +111,7 @@ def _train_step(model: Any, criterion: Any, case: ModelCase, dictionary: Diction
 def _generate_step(model: Any, dictionary: Dictionary, case: ModelCase) -> Step:
     # as many steps for every layer, whatever its random weights prefer
     generator = SequenceGenerator(
-        [model.eval()], dictionary, beam_size=5, max_len_a=0, max_len_b=case.length,
+        [model.eval()], dictionary, beam_size=4, max_len_a=0, max_len_b=case.length,
         min_len=case.length,
     )  # fmt: skip
     sample = _sample(case, dictionary)

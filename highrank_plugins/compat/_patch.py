@@ -8,20 +8,24 @@ from typing import Any
 def replaces(owner: Any, name: str) -> Callable:
     """Decorator: `owner.name(*args)` becomes `new(stock, *args)`, where `stock` is the old one.
 
-    `owner` is a module or a class. The stock function stays reachable as `__wrapped__`. A function
-    that was replaced before is left alone, so that reloading a module does not stack patches.
+    `owner` is a module or a class. The stock function stays reachable as `__wrapped__`. Two modules
+    may replace the same function, one around the other; a module that is loaded again finds its
+    own replacement in place, and adds none.
     """
 
     def install(new: Callable) -> Callable:
-        stock = getattr(owner, name)
-        if getattr(stock, "highrank_patch", False):
-            return stock
+        stock = layer = getattr(owner, name)
+        source = f"{new.__module__}.{new.__qualname__}"
+        while hasattr(layer, "highrank_patch"):
+            if layer.highrank_patch == source:
+                return layer
+            layer = layer.__wrapped__
 
         @functools.wraps(stock)
         def patched(*args, **kwargs):
             return new(stock, *args, **kwargs)
 
-        patched.highrank_patch = True
+        patched.highrank_patch = source
         is_static = isinstance(owner, type) and isinstance(owner.__dict__.get(name), staticmethod)
         setattr(owner, name, staticmethod(patched) if is_static else patched)
         return patched

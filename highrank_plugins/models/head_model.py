@@ -20,11 +20,13 @@ class HeadModel:
     """Mixin of fairseq models with a ``decoder``, in front of the stock model class.
 
     ``decoder.output_projection`` is the head, so that the decoder returns log-probabilities
-    [B, T, V] in float32. fairseq's second log_softmax leaves these alone, and is right after
-    ``--temperature``. The stock model is built first and unchanged: same seed, same parameters.
+    [B, T, V] in float32. fairseq's second log_softmax would leave these alone; it is right after
+    ``--temperature``, and left out of a beam search without one. The stock model is built first and
+    unchanged: same seed, same parameters.
     """
 
     computes_loss = True
+    as_returned = False  # compat/second_softmax.py says when ours are asked for as they are
     monitor: HeadMonitor | None = None  # compat/training_events.py tells it of updates
 
     def attach_head(
@@ -100,6 +102,12 @@ class HeadModel:
     def features(self, *args, **kwargs):
         """What the head reads [B, T, F], and the decoder's other output (attention)."""
         return super().forward(*args, features_only=True, **kwargs)
+
+    def get_normalized_probs(self, net_output, log_probs: bool, sample=None) -> Tensor:
+        """log P or P, at least as exact as fairseq's: not normalised again where it is."""
+        if log_probs and self.as_returned:
+            return net_output[0].float()
+        return super().get_normalized_probs(net_output, log_probs, sample)
 
     def target_scores(self, target: Tensor) -> TargetScores:
         """This model for fairseq's ``SequenceScorer``, which wants log P(``target``) only."""
