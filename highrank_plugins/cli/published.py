@@ -10,12 +10,12 @@ from highrank_plugins.cli.user_error import user_errors
 
 
 def published(
-    task: Annotated[str, typer.Argument(help="Name of a recipe: wmt14_en_de or wmt14_en_fr.")],
+    task: Annotated[str, typer.Argument(help="Name of a recipe, e.g. wmt14_en_de.")],
     results: Annotated[
         list[Path] | None, typer.Option(help="Written by `highrank record`; may be repeated.")
     ] = None,
 ) -> None:
-    """Print the papers' scores, and ours, each kind of BLEU in a column of its own."""
+    """Print the papers' scores, and ours, each kind of score in a column of its own."""
     from highrank_plugins.experiments.published import table
 
     with user_errors():

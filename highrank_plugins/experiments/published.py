@@ -1,4 +1,4 @@
-"""The papers' scores beside ours, each kind of BLEU in a column of its own."""
+"""The papers' scores beside ours, each kind in a column of its own."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,23 +9,33 @@ from highrank_plugins.experiments.nearest import did_you_mean
 from highrank_plugins.experiments.yaml_tree import read_tree
 
 FILE = Path(__file__).with_suffix(".yaml")
-# kind of score → name of the metric in our records, where we compute it
-KINDS = {
-    "sacrebleu": "sacrebleu",
-    "tokenised": "bleu_tokenised",
-    "compound_split": "bleu_compound_split",
-    "unstated": None,
+# kind of score → name of the metric in our records, where we compute it, and its format
+KINDS: dict[str, tuple[str | None, str]] = {
+    "sacrebleu": ("sacrebleu", ".1f"),
+    "tokenised": ("bleu_tokenised", ".1f"),
+    "compound_split": ("bleu_compound_split", ".1f"),
+    "unstated": (None, ".1f"),
+    "valid ppl": ("valid_perplexity", ".2f"),
+    "test ppl": ("test_perplexity", ".2f"),
+    "test ppl (cache)": ("test_cache_perplexity", ".2f"),
+    "test ppl (dynamic)": ("test_dynamic_perplexity", ".2f"),
+    "rank": ("test_rank", ",.0f"),
+    "valid bits": ("valid_bits", ".2f"),
+    "test bits": ("test_bits", ".2f"),
+    "BLEU-4 precision": ("bleu4_precision", ".3f"),
+    "BLEU-4 recall": ("bleu4_recall", ".3f"),
 }
 
 
 class Published(BaseModel):
-    """One system of one paper: its scores by kind."""
+    """One system of one paper: its scores by kind, and their deviations over seeds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     system: str
     source: str
     scores: dict[str, float]
+    deviations: dict[str, float] = {}
 
 
 def read_published(task: str) -> list[Published]:
@@ -41,23 +51,30 @@ def read_published(task: str) -> list[Published]:
 
 
 def table(task: str, ours: Mapping[str, Mapping[str, float]]) -> str:
-    """Markdown: a row for each system, ours first, and a column for each kind that somebody has.
+    """Markdown: a row for each system, ours first, and a column for each kind that a paper has.
 
     Args:
         ours: name of a run → its metrics, as in its record.
     """
+    theirs = read_published(task)
+    kinds = [kind for kind in KINDS if any(kind in entry.scores for entry in theirs)]
     rows = [
-        (name, "this run", {kind: metrics.get(metric or "") for kind, metric in KINDS.items()})
+        (name, [_cell(kind, metrics.get(KINDS[kind][0] or "")) for kind in kinds], "this run")
         for name, metrics in ours.items()
     ]
-    rows += [(entry.system, entry.source, dict(entry.scores)) for entry in read_published(task)]
-    kinds = [kind for kind in KINDS if any(scores.get(kind) is not None for *_, scores in rows)]
+    rows += [
+        (
+            entry.system,
+            [_cell(kind, entry.scores.get(kind), entry.deviations.get(kind)) for kind in kinds],
+            entry.source,
+        )
+        for entry in theirs
+    ]
     lines = [f"| {' | '.join(['system', *kinds, 'source'])} |", f"|{'---|' * (len(kinds) + 2)}"]
-    for system, source, scores in rows:
-        cells = [_cell(scores.get(kind)) for kind in kinds]
-        lines.append(f"| {' | '.join([system, *cells, source])} |")
+    lines += [f"| {' | '.join([system, *cells, source])} |" for system, cells, source in rows]
     return "\n".join(lines)
 
 
-def _cell(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
+def _cell(kind: str, value: float | None, deviation: float | None = None) -> str:
+    numbers = [number for number in (value, deviation) if number is not None]
+    return " ± ".join(f"{number:{KINDS[kind][1]}}" for number in numbers)

@@ -81,6 +81,8 @@ language_model_stages() {
         "$(<"$config") $(perplexity_logs)" "$run_dir/evaluate"
     if in_range 7; then
         log "stage 7 summary: everything is in $run_dir/results.json"
+        # a small scale has words of its own, with which no perplexity can be compared
+        if [[ ${scale-full} == full ]]; then show_published; fi
         highrank lm-summary "$run_dir/results.json"
     fi
 }

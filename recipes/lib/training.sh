@@ -106,6 +106,11 @@ forget_score_without_record() {
     if [[ ! -e $run_dir/results.json ]]; then rm -rf -- "$run_dir/score"; fi
 }
 
+# show_published: the papers' scores of the recipe's task beside those of this run.
+show_published() {
+    highrank published "${recipe_dir##*/}" --results "$run_dir/results.json"
+}
+
 record_scores() {
     local second=()
     if asks_for finetune; then second=(--finetuning "$run_dir/finetune"); fi

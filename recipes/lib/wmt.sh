@@ -119,7 +119,7 @@ clean_text() {
 # show_results: of translation_stages, after the published numbers.
 show_results() {
     log "stage 7 summary: everything is in $run_dir/results.json; papers' scores are of newstest2014"
-    highrank published "${recipe_dir##*/}" --results "$run_dir/results.json"
+    show_published
     highrank summary "$run_dir/results.json" \
         "$prepared/text/test.$source_language" "$prepared/text/test.$target_language" \
         "$run_dir/score/test.$target_language"

@@ -99,6 +99,7 @@ run_stage 6 score "score the responses" score_responses \
     "$(<"$config")" "$run_dir/text" "$run_dir/generate"
 if in_range 7; then
     log "stage 7 summary: sample responses; everything is in $run_dir/results.json"
+    show_published
     highrank dialogue-summary "$run_dir/results.json" "$run_dir/generate/test1.txt" \
         "$run_dir/text/test1.context" "$run_dir/text/test1.references"
 fi

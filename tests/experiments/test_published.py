@@ -13,6 +13,7 @@ def test_entries_are_complete_and_of_a_recipe(task):
     for entry in read_published(task):
         assert entry.source
         assert entry.scores.keys() <= KINDS.keys()
+        assert entry.deviations.keys() <= entry.scores.keys()
 
 
 def test_kinds_are_kept_apart():
@@ -21,6 +22,16 @@ def test_kinds_are_kept_apart():
     assert rows[0] == "| system | sacrebleu | compound_split | unstated | source |"
     assert rows[2] == "| exp/a | 20.0 | 21.0 |  | this run |"
     assert rows[3] == "| Transformer big, softmax | 28.6 | 29.3 |  | Ott et al. 2018 |"
+
+
+def test_perplexities_have_deviations():
+    ours = {"exp/mos": {"test_perplexity": 55.123, "test_kld": 5.4}}
+    rows = table("ptb", ours).splitlines()
+    columns = "valid ppl | test ppl | test ppl (cache) | test ppl (dynamic) | rank"
+    assert rows[0] == f"| system | {columns} | source |"
+    assert rows[2] == "| exp/mos |  | 55.12 |  |  |  | this run |"
+    gss = "| GSS | 59.51 ± 0.13 | 57.00 ± 0.14 |  |  | 8,904 ± 57 |"
+    assert any(row.startswith(gss) for row in rows)
 
 
 def test_an_unknown_task_names_the_nearest():
