@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from .case import Case
+from .provenance import command, revision
 from .rows import Row, row
 
 
@@ -35,7 +36,7 @@ def measure(
     result = _ask(kind, case, contender, baseline, repeats, threads)
     return row(
         name, contender, case.work(), baseline, result["seconds"], result["baseline_seconds"],
-        result["memory"], result["threads"], result["machine"],
+        result["memory"], result["threads"], result["machine"], revision(), command(),
     )  # fmt: skip
 
 

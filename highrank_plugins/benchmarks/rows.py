@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import statistics
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -31,6 +31,8 @@ class Row:
     threads: int
     repeats: int
     machine: str  # processor or GPU, threads, dtype, versions
+    revision: str = ""  # see `provenance`; files of before these two columns lack them
+    command: str = ""
 
 
 def row(
@@ -43,6 +45,8 @@ def row(
     memory: int | None,
     threads: int,
     machine: str,
+    revision: str = "",
+    command: str = "",
 ) -> Row:
     """A row from the seconds of each repetition."""
     median = statistics.median(seconds)
@@ -61,6 +65,8 @@ def row(
         threads=threads,
         repeats=len(seconds),
         machine=machine,
+        revision=revision,
+        command=command,
     )
 
 
@@ -81,7 +87,8 @@ def read_csv(path: Path) -> list[Row]:
     adapter = TypeAdapter(Row)
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
-        missing = {field.name for field in fields(Row)} - set(reader.fieldnames or ())
+        needed = {field.name for field in fields(Row) if field.default is MISSING}
+        missing = needed - set(reader.fieldnames or ())
         if missing:
             raise ValueError(f"{path}: no file of --csv, it lacks {', '.join(sorted(missing))}")
         lines = list(reader)

@@ -11,6 +11,7 @@ from highrank_plugins.benchmarks.case import LossCase, presets
 from highrank_plugins.benchmarks.contenders import loss_step
 from highrank_plugins.benchmarks.fit import largest_batch
 from highrank_plugins.benchmarks.process import ContenderFailed, measure
+from highrank_plugins.benchmarks.provenance import revision
 from highrank_plugins.benchmarks.report import table
 from highrank_plugins.benchmarks.rows import row, write_csv
 from highrank_plugins.benchmarks.run import _axis
@@ -41,6 +42,8 @@ def test_a_loss_with_csv_and_plot(tmp_path):
     lines = list(csv.DictReader((tmp_path / "x.csv").open()))
     assert len(lines) == 4 and {line["contender"] for line in lines} == {"usual", "fused"}
     assert all(float(line["milliseconds"]) > 0 < float(line["over_baseline"]) for line in lines)
+    assert all(line["command"].startswith("highrank bench loss --preset") for line in lines)
+    assert {line["revision"] for line in lines} == {revision()}
     again = bench("table", tmp_path / "x.csv")
     assert again.returncode == 0 and again.stdout.strip() in done.stdout
     assert (tmp_path / "x.png").stat().st_size > 5000
