@@ -101,7 +101,7 @@ class _SumLoss(torch.autograd.Function):
     def forward(ctx: Any, batch: Batch, *inputs: Tensor) -> tuple[Tensor, ...]:
         needed = list(ctx.needs_input_grad[1:])
         values, sums = batch.gradients(needed, inputs, None)
-        if batch.scale > 1 and not all(s is None or s.isfinite().all() for s in sums):
+        if batch.scale > 1 and not _all_finite(sums):
             batch.scale = 1.0  # overflow that no loss scaler could ever undo
             values, sums = batch.gradients(needed, inputs, None)
         ctx.scale, ctx.dtypes = batch.scale, [t.dtype for t in inputs]
@@ -152,6 +152,11 @@ class _TokenLoss(torch.autograd.Function):
         return None, *(
             None if s is None else s.to(t.dtype) for s, t in zip(sums, inputs, strict=True)
         )
+
+
+def _all_finite(sums: list[Tensor | None]) -> bool:
+    """Of a GPU this waits, once, whatever the number of sums."""
+    return bool(torch.stack([s.isfinite().all() for s in sums if s is not None]).all())
 
 
 def _refuse_double_backward() -> None:

@@ -1,0 +1,41 @@
+"""How often the host reads a number of a tensor, for which it would wait for a GPU."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.heads.cases import STRUCTURES, make_features
+from tests.losses.levels import CLASSES, FULL, TARGET, TOKENS
+
+READS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default}
+
+
+class CountReads(TorchDispatchMode):
+    """`.item()`, `bool(tensor)` and the like, and sizes that depend on values."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func in READS
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("impl", ["reference", "chunked", "fused"])
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_never_for_each_chunk(case, dtype, reduction, impl):
+    """On a CPU the range of targets and a factor of 1 are looked at, on any device overflow is."""
+    head = case.build(classes=CLASSES).to(dtype)
+    features = make_features(10 * TOKENS).to(dtype).requires_grad_()
+    options = {**FULL, "weight": None, "label_smoothing": 0.0}
+    with CountReads() as reads:
+        out = head.nll(
+            features, TARGET.repeat(10), impl=impl, reduction=reduction, memory=8192, **options
+        )
+        out.loss.sum().backward()
+    of_loss = impl != "reference" and reduction == "sum"
+    overflow = of_loss and dtype == torch.float16
+    assert reads.count == 1 + of_loss + overflow
