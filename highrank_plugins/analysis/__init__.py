@@ -16,6 +16,7 @@ from .dirichlet import (
 from .divergence import Estimate, mean_pairwise_kld, pairwise_kld, sampled_kld
 from .gates import GateSharpness, gate_sharpness
 from .multiple_tests import Correlation, holm, pearson
+from .perplexity import perplexity_of
 from .pointwise_shape import SlopeStatistics, pointwise_curve, slope_statistics
 from .predictions import mean_entropy, target_ranks, top_k_share
 from .rank import effective_rank, press_rank, press_tolerance, spectral_decay, spectral_entropy
@@ -57,6 +58,7 @@ __all__ = [
     "pairwise_kld",
     "pearson",
     "perplexity_by_band",
+    "perplexity_of",
     "pointwise_curve",
     "press_rank",
     "press_tolerance",

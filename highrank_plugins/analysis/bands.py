@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from torch import Tensor
+
+from .perplexity import perplexity_of
 
 
 class Band(NamedTuple):
@@ -57,5 +58,4 @@ def _band(nll: Tensor, counts: Tensor, low: int, high: int | None) -> Band:
     tokens = int(inside.sum())
     if not tokens:
         return Band(low, high, 0, None)
-    mean = float(nll[inside].double().mean())
-    return Band(low, high, tokens, math.exp(mean) if mean < 700 else math.inf)
+    return Band(low, high, tokens, perplexity_of(float(nll[inside].double().mean())))

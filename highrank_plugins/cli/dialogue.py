@@ -1,6 +1,5 @@
 """`highrank dialogue-files`, `-text`, `-score` and `-summary`: responses in dialogues."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -72,10 +71,11 @@ def dialogue_summary(
     references: Annotated[Path, typer.Argument(help="A line per context, tabs between them.")],
 ) -> None:
     """Print sample responses, then precision and recall, and the perplexity as the last line."""
+    from highrank_plugins.experiments.results_table import read_record
     from highrank_plugins.experiments.scoring import read_lines, read_nbest
 
     with user_errors():
-        metrics = json.loads(results.read_text(encoding="utf-8"))["metrics"]
+        metrics = read_record(results)["metrics"]
         sources, good = read_lines(contexts), read_lines(references)
         hypotheses = read_nbest(generated, len(sources))
         rows = list(zip(sources, good, hypotheses, strict=True))

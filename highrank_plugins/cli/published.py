@@ -1,6 +1,5 @@
 """`highrank published`: the papers' scores beside ours."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -17,10 +16,8 @@ def published(
 ) -> None:
     """Print the papers' scores, and ours, each kind of score in a column of its own."""
     from highrank_plugins.experiments.published import table
+    from highrank_plugins.experiments.record_file import load_record
 
     with user_errors():
-        ours = {
-            str(path.parent): json.loads(path.read_text(encoding="utf-8"))["metrics"]
-            for path in results or []
-        }
+        ours = {str(path.parent): load_record(path)["metrics"] for path in results or []}
         typer.echo(table(task, ours))

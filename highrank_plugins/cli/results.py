@@ -79,8 +79,10 @@ def lm_summary(
     results: Annotated[Path, typer.Argument(help="Written by `highrank record`.")],
 ) -> None:
     """Print all perplexities, the speed of training, and that of the test set as the last line."""
+    from highrank_plugins.experiments.results_table import read_record
+
     with user_errors():
-        result = json.loads(results.read_text(encoding="utf-8"))
+        result = read_record(results)
     for name, value in result["metrics"].items():
         typer.echo(f"{name:>24}  {value}  {result['signatures'][name]}")
     typer.echo(_speed(result))
@@ -127,10 +129,11 @@ def summary(
     texts: Annotated[list[Path], typer.Argument(help="Source, reference and translations.")],
 ) -> None:
     """Print sample translations, the speed of training, and the score as the last line."""
+    from highrank_plugins.experiments.results_table import read_record
     from highrank_plugins.experiments.scoring import read_lines
 
     with user_errors():
-        result = json.loads(results.read_text(encoding="utf-8"))
+        result = read_record(results)
         sentences = list(zip(*map(read_lines, texts), strict=True))
     for index in range(SAMPLES):
         names = ("source", "reference", "translation")

@@ -1,11 +1,12 @@
 """One walk along the segments of a text, which may be interrupted anywhere."""
 
-import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
+
+from highrank_plugins.analysis import perplexity_of
 
 from .saved_progress import SavedProgress
 from .streaming_model import Batch, Segments
@@ -56,9 +57,8 @@ def walk(name: str, segments: Segments, progress: SavedProgress, begin: Begin) -
 
 
 def perplexity(reached: dict[str, Any]) -> float:
-    """Of the best of the models, so far; infinite where a float cannot hold it."""
-    nats = min(reached["nll"]) / reached["tokens"]
-    return math.exp(nats) if nats < 700 else math.inf
+    """Of the best of the models, so far."""
+    return perplexity_of(min(reached["nll"]) / reached["tokens"])
 
 
 def _after(reached: dict[str, Any], step: Step) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Rank and perplexity over c and k of GSS (Parthiban et al. 2021)."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from highrank_plugins.analysis import Correlation, pearson, spectrum
-from highrank_plugins.experiments.systems import load_record, metric_of
+from highrank_plugins.analysis import Correlation, pearson, perplexity_of, spectrum
+from highrank_plugins.experiments.record_file import load_record, metric_of
 from highrank_plugins.heads import Head, Softmax, build_pointwise
 
 if TYPE_CHECKING:
@@ -105,4 +104,4 @@ def _measured(head: Head, blocks: list[tuple[Tensor, Tensor]], c: float, k: floa
             yield block
 
     found = spectrum(log_probs(), torch.float32)
-    return GridPoint(c, k, found.press_rank(), math.exp(min(nats / found.shape[0], 700)))
+    return GridPoint(c, k, found.press_rank(), perplexity_of(nats / found.shape[0]))

@@ -1,11 +1,11 @@
 """Records of runs as a Markdown table, so that no number in a document is typed by hand."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from highrank_plugins.experiments.distinct_names import distinct_names
+from highrank_plugins.experiments.record_file import load_record
 
 Record = dict[str, Any]
 Column = tuple[str, Callable[[Record], str]]
@@ -34,25 +34,21 @@ OTHER: list[Column] = [
 ]
 
 
-class RecordError(ValueError):
-    """A file is no record of a run."""
-
-
 def read_record(path: Path) -> Record:
     """A file written by `highrank record`.
 
     Raises:
-        RecordError: it is none; names it and what it lacks.
+        ValueError: it is none; names it and what it lacks. OSError.
     """
     try:
-        record: Record = json.loads(path.read_text(encoding="utf-8"))
+        record: Record = load_record(path)
         if not metrics_of([record]):
             raise KeyError("metrics")
         for _, cell in OTHER:
             cell(record)
         return record
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise RecordError(f"{path}: no record of a run ({error!r})") from None
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: no record of a run ({error!r})") from None
 
 
 def metrics_of(records: list[Record]) -> list[str]:
@@ -64,8 +60,7 @@ def results_table(paths: list[Path]) -> str:
     """One row per record (written by `highrank record`), named by its file, see `distinct_names`.
 
     Raises:
-        RecordError: a file that is no record; names it and what it lacks.
-        ValueError: a file is given twice.
+        ValueError: a file that is no record; a file is given twice.
     """
     records = [read_record(path) for path in paths]
     metrics = metrics_of(records)

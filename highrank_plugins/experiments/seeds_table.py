@@ -26,8 +26,7 @@ def seeds_table(paths: list[Path], tested: str) -> str:
         paths: records, named `<system>-<seed>.json`.
         tested: a metric.
     Raises:
-        RecordError: a file that is no record.
-        ValueError: no record has that metric; another name, or one that two files have.
+        ValueError: a file that is no record; no record has that metric; another name, or one that two files have.
     """
     systems: dict[str, list[Record]] = {}
     for path in paths:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from highrank_plugins.experiments.distinct_names import distinct_names
+
 _NUMBERS = (
     "contexts", "words", "dtype", "press_rank", "effective_rank", "spectral_entropy",
 )  # fmt: skip
@@ -13,7 +15,7 @@ _NUMBERS = (
 
 @dataclass(frozen=True)
 class ModelSpectrum:
-    """What the file of a model says; `name` is that of the file."""
+    """What the file of a model says; names tell them apart, see `distinct_names`."""
 
     name: str
     contexts: int
@@ -35,21 +37,18 @@ def read_spectra(paths: Sequence[Path]) -> list[ModelSpectrum]:
     """One spectrum per file.
 
     Raises:
-        ValueError: a file is no such result; two have the same name. OSError.
+        ValueError: a file is no such result, or given twice. OSError.
     """
-    found = [_read(path) for path in paths]
-    if len({spectrum.name for spectrum in found}) < len(found):
-        raise ValueError("two files have the same name: it is what they are told apart by")
-    return found
+    return [_read(name, path) for name, path in zip(distinct_names(paths), paths, strict=True)]
 
 
-def _read(path: Path) -> ModelSpectrum:
+def _read(name: str, path: Path) -> ModelSpectrum:
     try:
         written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         values = [float(value) for value in written["singular_values"]]
         if not values or values[0] <= 0:
             raise ValueError("no singular value is above 0")
-        numbers = {name: written[name] for name in _NUMBERS}
+        numbers = {key: written[key] for key in _NUMBERS}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: no result of analyse spectrum ({error!r})") from None
-    return ModelSpectrum(path.stem, **numbers, singular_values=values)
+    return ModelSpectrum(name, **numbers, singular_values=values)

@@ -1,13 +1,11 @@
 """Systems to compare: the numbers of their runs, from the command line or from records."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from highrank_plugins.analysis import Summary, TTest, holm, student_t, summarise, welch_t
-from highrank_plugins.experiments.nearest import did_you_mean
+from highrank_plugins.experiments.record_file import metric_of
 
 TESTS = {"student": student_t, "welch": welch_t}
 
@@ -87,31 +85,3 @@ def _named(system: System, baseline: System, test: str) -> TTest:
         return TESTS[test](system.runs, baseline.runs)
     except ValueError as error:
         raise ValueError(f"{system.name} against {baseline.name}: {error}") from None
-
-
-def load_record(path: Path) -> dict[str, Any]:
-    """A JSON object with `metrics`, as `highrank record` and the evaluations write it.
-
-    Raises:
-        ValueError: another file. OSError: none.
-    """
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(record["metrics"], dict):
-            return dict(record)
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
-        pass
-    raise ValueError(f"{path}: no record of a run, which has metrics")
-
-
-def metric_of(path: Path, metric: str) -> float:
-    """A number of a record.
-
-    Raises:
-        ValueError: it has no such number; names those it has. OSError.
-    """
-    metrics = load_record(path)["metrics"]
-    if not isinstance(metrics.get(metric), (int, float)):
-        near = did_you_mean(metric, list(metrics))
-        raise ValueError(f"{path}: no {metric} among {', '.join(metrics)}{near}")
-    return float(metrics[metric])

@@ -1,11 +1,12 @@
 """Evaluating a model with numbers that must be chosen: on one text by trying, then on another."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
+
+from highrank_plugins.analysis import perplexity_of
 
 Point = dict[str, float]  # option, without --, → its value
 
@@ -30,7 +31,7 @@ class Outcome:
     def metrics(self) -> dict[str, float | None]:
         """Perplexity, and nats per token."""
         mean = None if self.nll is None else self.nll / self.tokens
-        return {"perplexity": None if mean is None else math.exp(mean), "nll": mean}
+        return {"perplexity": None if mean is None else perplexity_of(mean), "nll": mean}
 
     def plain(self) -> dict[str, Any]:
         """For a record."""

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Word-level language models of the One Billion Word benchmark (Chelba et al. 2013).
 #
-# Stages: 0 take the corpus (1.8 GB, 4 GB unpacked), 2 count the words and binarise the shards,
-# 3 train, a shard an epoch, 5 evaluate, 6 score, 7 show the perplexities. A stage that is done is
-# not done again unless its options or inputs have changed. The last line of standard output is the
-# test perplexity.
+# Stages: 0 take the corpus (1.8 GB, 4 GB unpacked), 2 count the words and binarise the shards, 3
+# train, a shard an epoch, 5 evaluate, 6 score, 7 show the papers' perplexities and ours. A stage
+# that is done is not done again unless its options or inputs have changed. The last line of
+# standard output is the test perplexity.
 
 # shellcheck source=../lib/language_modeling.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/language_modeling.sh"

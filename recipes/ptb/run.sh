@@ -2,9 +2,9 @@
 # Word-level language models of the Penn Treebank, in Mikolov's version, as the papers train them.
 #
 # Stages: 0 take the corpus, 1 check the words, 2 binarise, 3 train, 4 finetune, 5 evaluate (and
-# dynamic evaluation or cache, where the configuration has them), 6 score, 7 show the perplexities.
-# A stage that is done is not done again unless its options or inputs have changed. The last line of
-# standard output is the test perplexity.
+# dynamic evaluation or cache, where the configuration has them), 6 score, 7 show the papers'
+# perplexities and ours. A stage that is done is not done again unless its options or inputs have
+# changed. The last line of standard output is the test perplexity.
 
 # shellcheck source=../lib/language_modeling.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/language_modeling.sh"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Responses in telephone conversations (Switchboard, as prepared by Zhao et al. 2017), with an LSTM.
 #
-# Stages: 0 write contexts and responses of the corpus, 1 check them, 2 binarise, 3 train, 4 take the
-# best checkpoint, 5 respond to the test contexts, 6 score, 7 show samples and the scores. A stage
-# that is done is not done again unless its options or inputs have changed. The last line of standard
-# output is the perplexity of the test responses.
+# Stages: 0 write contexts and responses of the corpus, 1 check them, 2 binarise, 3 train, 4 take
+# the best checkpoint, 5 respond to the test contexts, 6 score, 7 show the papers' scores, samples
+# and the scores. A stage that is done is not done again unless its options or inputs have changed.
+# The last line of standard output is the perplexity of the test responses.
 
 # shellcheck source=../lib/training.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/training.sh"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Character-level language models of text8 (100 million characters of Wikipedia).
 #
-# Stages: 0 take the corpus (31 MB), 2 binarise the characters, 3 train, 5 evaluate, 6 score,
-# 7 show the results: test_bits are the bits per character (BPC). A stage that is done is not done
-# again unless its options or inputs have changed. The last line of standard output is the test
-# perplexity, per character.
+# Stages: 0 take the corpus (31 MB), 2 binarise the characters, 3 train, 5 evaluate, 6 score, 7 show
+# the papers' results and ours: test_bits are the bits per character (BPC). A stage that is done is
+# not done again unless its options or inputs have changed. The last line of standard output is the
+# test perplexity, per character.
 
 # shellcheck source=../lib/language_modeling.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/language_modeling.sh"

@@ -199,11 +199,12 @@ def test_spectra_refuse_another_file(tmp_path, text):
     assert done.exit_code == 2 and "a.json: no result of analyse spectrum" in done.output
 
 
-def test_spectra_of_one_name_are_refused(tmp_path):
-    (tmp_path / "b").mkdir()
-    files = [
-        write_spectrum(folder / "a.json", torch.eye(3).double())
-        for folder in (tmp_path, tmp_path / "b")
-    ]
+def test_spectra_of_one_name_are_told_apart(tmp_path):
+    folders = [tmp_path / name for name in ("mos", "gss")]
+    for folder in folders:
+        folder.mkdir()
+    files = [write_spectrum(folder / "a.json", torch.eye(3).double()) for folder in folders]
     done = invoke("spectra", *files)
-    assert done.exit_code == 2 and "two files have the same name" in done.output
+    assert done.exit_code == 0 and all(name in done.output for name in ("mos/a", "gss/a"))
+    done = invoke("spectra", files[0], files[0])
+    assert done.exit_code == 2 and "a.json is given twice" in done.output

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.experiments.results_table import RecordError, read_record, results_table
+from highrank_plugins.experiments.results_table import read_record, results_table
 from highrank_plugins.experiments.seeds_table import seeds_table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -46,7 +46,7 @@ def test_runs_whose_files_have_one_name_are_told_apart(tmp_path):
 def test_no_record(tmp_path, text):
     path = tmp_path / "other.json"
     path.write_text(text)
-    with pytest.raises(RecordError, match=r"other\.json: no record of a run"):
+    with pytest.raises(ValueError, match=r"other\.json: no record of a run"):
         results_table([path])
 
 

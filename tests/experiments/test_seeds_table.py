@@ -5,7 +5,6 @@ import json
 import pytest
 from scipy.stats import ttest_ind
 
-from highrank_plugins.experiments.results_table import RecordError
 from highrank_plugins.experiments.seeds_table import seeds_table
 
 RUNS = {"mos": [101.5, 102.25, 100.5], "softmax": [110.0, 111.5, 110.75], "gss": [109.0]}
@@ -62,5 +61,5 @@ def test_files_that_are_no_further_seed_are_refused(records, tmp_path, name, mes
 def test_no_record_is_named(tmp_path):
     file = tmp_path / "mos-1.json"
     file.write_text("{}")
-    with pytest.raises(RecordError, match=r"mos-1\.json"):
+    with pytest.raises(ValueError, match=r"mos-1\.json"):
         seeds_table([file], "test_perplexity")

@@ -54,7 +54,7 @@ def correlation(
         from highrank_plugins.analysis import pearson
         from highrank_plugins.experiments import plots
         from highrank_plugins.experiments.distinct_names import distinct_names
-        from highrank_plugins.experiments.systems import metric_of
+        from highrank_plugins.experiments.record_file import metric_of
 
         names = distinct_names(records)
         found = {str(path): (metric_of(path, x), metric_of(path, y)) for path in records}

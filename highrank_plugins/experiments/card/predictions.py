@@ -13,6 +13,7 @@ from highrank_plugins.analysis import (
     mean_entropy,
     mean_pairwise_kld,
     perplexity_by_band,
+    perplexity_of,
     prior_use,
     sampled_kld,
     target_ranks,
@@ -50,8 +51,7 @@ def predictions(seen: Seen) -> Predictions:
     shares = {
         str(k): float((ranks < k).double().mean()) for k in TOP_K if k <= seen.log_probs.size(1)
     }
-    perplexity = math.exp(nll) if nll < 700 else math.inf
-    return Predictions(len(ranks), perplexity, nll, mean_entropy(seen.log_probs), shares)
+    return Predictions(len(ranks), perplexity_of(nll), nll, mean_entropy(seen.log_probs), shares)
 
 
 def divergence(seen: Seen) -> Divergence:
