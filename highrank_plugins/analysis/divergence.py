@@ -22,6 +22,12 @@ class Estimate(NamedTuple):
     standard_error: float
     pairs: int
 
+    @classmethod
+    def of(cls, values: Tensor) -> Estimate:
+        """From the number of each pair [pairs]."""
+        error = float(values.std() / math.sqrt(len(values)))
+        return cls(float(values.mean()), error, len(values))
+
 
 def pairwise_kld(log_probs_p: Tensor, log_probs_q: Tensor) -> Tensor:
     """KL(P_i ‖ Q_j) in nats for all pairs: one matrix product and the entropies of P.
@@ -73,9 +79,7 @@ def sampled_kld(
     check_log_probs(log_probs_p, "log_probs_p")
     check_log_probs(log_probs_q, "log_probs_q")
     _same_classes(log_probs_p, log_probs_q)
-    generator = torch.Generator().manual_seed(seed)
-    first = torch.randint(len(log_probs_p), (pairs,), generator=generator)
-    second = torch.randint(len(log_probs_q), (pairs,), generator=generator)
+    first, second = drawn_pairs(len(log_probs_p), len(log_probs_q), pairs, seed)
     size = max(1, 2**22 // log_probs_p.size(1))
     values = torch.cat(
         [
@@ -83,7 +87,14 @@ def sampled_kld(
             for i, j in zip(first.split(size), second.split(size), strict=True)
         ]
     )
-    return Estimate(float(values.mean()), float(values.std() / math.sqrt(pairs)), pairs)
+    return Estimate.of(values)
+
+
+def drawn_pairs(n: int, m: int, pairs: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Row numbers i < n and j < m [pairs], drawn independently, with replacement."""
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randint(n, (pairs,), generator=generator)
+    return first, torch.randint(m, (pairs,), generator=generator)
 
 
 def mean_pairwise_kld(blocks: Iterable[Tensor]) -> float:

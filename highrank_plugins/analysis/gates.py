@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..heads import Head, Mixtape
 from ..heads.draws import ChunkDraws
-from ..heads.sigmoid_tree import mix
+from ..heads.sigmoid_tree import probabilities
 
 
 class GateSharpness(NamedTuple):
@@ -71,9 +71,4 @@ def _gate_probabilities(head: Mixtape, features: Tensor) -> Tensor:
     tensors, draws = head.tensors(), ChunkDraws()
     inputs = head.token_inputs(features, tensors, draws)
     own = head.class_gate_logits(inputs, tensors, draws)
-    logits = torch.cat((own, inputs["shared"].unsqueeze(-1)), -1).double()
-    # π_k is what the tree makes of leaves that are 1 at k and 0 elsewhere
-    leaves = torch.eye(head.components, dtype=logits.dtype, device=logits.device)
-    shape = (len(features), head.components, logits.size(-1))
-    parts = [mix(leaf.view(1, -1, 1).expand(shape), logits) for leaf in leaves]
-    return torch.stack(parts, 1)
+    return probabilities(torch.cat((own, inputs["shared"].unsqueeze(-1)), -1).double())

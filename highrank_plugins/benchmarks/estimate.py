@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from highrank_plugins.experiments import markdown
+
 from ..experiments.command_line import arguments
 from ..experiments.configuration import Configuration
 from ..experiments.launch.effective_batch import fit
@@ -149,7 +151,7 @@ def estimates_table(
     """
     heading = ["configuration", "parameters", "tokens/s", "GiB", "updates", "tokens an update"]
     heading += ["device hours", f"hours on {devices}", *(["cost"] if price is not None else [])]
-    lines = ["| " + " | ".join(heading) + " |", "|---" * len(heading) + "|"]
+    rows = []
     for each in estimates:
         hours = each.device_hours(efficiency)
         cells = [
@@ -163,8 +165,8 @@ def estimates_table(
             f"{hours / devices:,.1f}",
             *([f"{hours * price:,.0f}"] if price is not None else []),
         ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append(cells)
+    return markdown.table(heading, rows)
 
 
 def _count(name: str, options: dict[str, Any], key: str) -> int:

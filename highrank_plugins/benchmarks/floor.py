@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import torch
 
 from .case import LossCase
+from .measure import Step, alternate
 
 # Rows are also tried in pieces with outputs of this size, which stay near the cache.
 PIECE = 2**25
-
-Step = Callable[[], None]
 
 
 def floor_step(case: LossCase) -> Step:
@@ -35,7 +33,8 @@ def floor_step(case: LossCase) -> Step:
         piece = max(1, min(rows, PIECE // (columns * dtype.itemsize)))
         ways = [_product(memory, rows, inner, columns, size) for size in {rows, piece}]
         if len(ways) > 1:
-            ways.sort(key=lambda way: _seconds(way, case.device))
+            seconds = alternate(ways, case.device, 1)
+            ways = [ways[seconds.index(min(seconds))]]
         chosen.append(ways[0])
 
     def run() -> None:
@@ -63,14 +62,3 @@ def _product(
             torch.addmm(grad_weight, z.t(), x[part], beta=0 if start == 0 else 1, out=grad_weight)
 
     return run
-
-
-def _seconds(step: Step, device: str) -> float:
-    step()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    step()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from highrank_plugins.experiments import markdown
+
 from .case import LossCase
 from .contenders import loss_step
 from .measure import use
@@ -55,9 +57,10 @@ def operations_table(case: str, found: list[Operation], least: float = 0.005) ->
     small = [o for o in found if o.milliseconds < least * total]
     rest = sum(o.milliseconds for o in small)
     rows = [*large, Operation("others", rest, sum(o.calls for o in small))]
-    lines = [f"| {case} | ms | share | calls |", "|---|---|---|---|"]
-    lines += [
-        f"| {o.name} | {o.milliseconds:,.1f} | {o.milliseconds / total:.1%} | {o.calls:,.0f} |"
-        for o in rows
-    ]
-    return "\n".join(lines) + "\n"
+    return markdown.table(
+        [case, "ms", "share", "calls"],
+        [
+            [o.name, f"{o.milliseconds:,.1f}", f"{o.milliseconds / total:.1%}", f"{o.calls:,.0f}"]
+            for o in rows
+        ],
+    )

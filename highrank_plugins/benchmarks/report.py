@@ -6,6 +6,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+from highrank_plugins.experiments import markdown
+
 from .case import CaseError
 from .rows import Row
 
@@ -18,11 +20,9 @@ def table(rows: list[Row]) -> str:
     """
     usual = {row.case: row for row in rows if row.contender == "usual"}
     baseline = rows[0].baseline if rows else "baseline"
-    lines = [
-        f"| case | contender | tokens | ms | ± | × {baseline} | MiB "
-        + ("| × usual, time | × usual, memory |" if usual else "|"),
-        "|---" * (9 if usual else 7) + "|",
-    ]
+    headings = ["case", "contender", "tokens", "ms", "±", f"× {baseline}", "MiB"]
+    headings += ["× usual, time", "× usual, memory"] if usual else []
+    lines = []
     for row in rows:
         cells = [
             row.case,
@@ -35,8 +35,8 @@ def table(rows: list[Row]) -> str:
         ]
         if usual:
             cells += _against(row, usual.get(row.case))
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        lines.append(cells)
+    return markdown.table(headings, lines)
 
 
 def _against(row: Row, usual: Row | None) -> list[str]:

@@ -1,13 +1,17 @@
 """How far predictions lie from each other, within a model and between two."""
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from highrank_plugins.analysis import Estimate
-from highrank_plugins.analysis.divergence import PredictionSums, mean_kld_of_sums, row_kld
+from highrank_plugins.analysis.divergence import (
+    PredictionSums,
+    drawn_pairs,
+    mean_kld_of_sums,
+    row_kld,
+)
 from highrank_plugins.heads import Head
 
 from .collector import Collector
@@ -117,10 +121,7 @@ def _check_same(p: Collector, q: Collector, words: Tensor, other_words: Tensor) 
 
 
 def _sampled(p: Head, x: Tensor, q: Head, y: Tensor, pairs: int, seed: int) -> Estimate:
-    """The pairs are those of `sampled_kld`."""
-    generator = torch.Generator().manual_seed(seed)
-    first = torch.randint(len(x), (pairs,), generator=generator)
-    second = torch.randint(len(y), (pairs,), generator=generator)
+    first, second = drawn_pairs(len(x), len(y), pairs, seed)
     return _mean_of(p, x, first, q, y, second)
 
 
@@ -135,4 +136,4 @@ def _mean_of(p: Head, x: Tensor, first: Tensor, q: Head, y: Tensor, second: Tens
     )
     if values.isnan().any():
         raise FloatingPointError("log-probabilities are NaN: the checkpoint has diverged")
-    return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))), len(values))
+    return Estimate.of(values)

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from highrank_plugins.analysis.head_gradient import logit_gradient
-from highrank_plugins.monitoring.column_space import column_space, squared_norms
+from highrank_plugins.monitoring.column_space import column_space
+from highrank_plugins.monitoring.kept_gradient import kept_and_whole
 
 from .collector import Collector
 
@@ -33,15 +33,10 @@ def retention(collector: Collector) -> Retention | None:
         ValueError: a layer of another kind than `logit_gradient` knows, a gradient of zero.
     """
     head = collector.head
-    weight, to_basis = head.weight, column_space(head.weight).to_basis
-    size = max(1, NUMBERS // (getattr(head, "components", 1) * head.num_classes))
+    to_basis = column_space(head.weight).to_basis
     found = []
     for block in collector.blocks("gradients"):
-        kept = whole = 0.0
-        for x, y in zip(block.features.split(size), block.target.split(size), strict=True):
-            rows = logit_gradient(head, x, y).flatten(0, 1)
-            part, total = squared_norms(weight, to_basis, rows)
-            kept, whole = kept + part, whole + total
+        kept, whole = kept_and_whole(head, to_basis, block.features, block.target, NUMBERS)
         if not whole > 0:
             raise ValueError(f"batch at token {block.first}: the gradient of the logits is {whole}")
         found.append((block.first, len(block.target), kept, whole))

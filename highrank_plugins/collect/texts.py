@@ -68,8 +68,8 @@ class StreamText:
         device = self.model.device
         words = batch["net_input"]["src_tokens"].to(device)
         state = map_tensors(lambda tensor: tensor.to(device), state)
-        features, _, _, new = self.model.model.bptt_features(words, state)
-        return Step(features[:, 0], batch["target"][0].to(device), new)
+        out = self.model.model.bptt_features(words, state)
+        return Step(out.features[:, 0], batch["target"][0].to(device), out.state)
 
 
 class SentenceText:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from highrank_plugins.experiments import markdown
 from highrank_plugins.experiments.nearest import did_you_mean
 from highrank_plugins.experiments.yaml_tree import read_tree
 
@@ -70,9 +71,8 @@ def table(task: str, ours: Mapping[str, Mapping[str, float]]) -> str:
         )
         for entry in theirs
     ]
-    lines = [f"| {' | '.join(['system', *kinds, 'source'])} |", f"|{'---|' * (len(kinds) + 2)}"]
-    lines += [f"| {' | '.join([system, *cells, source])} |" for system, cells, source in rows]
-    return "\n".join(lines)
+    headings = ["system", *kinds, "source"]
+    return markdown.table(headings, [[system, *cells, source] for system, cells, source in rows])
 
 
 def _cell(kind: str, value: float | None, deviation: float | None = None) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.experiments.distinct_names import distinct_names
+from highrank_plugins.experiments.markdown import table
 from highrank_plugins.experiments.record_file import load_record
 
 Record = dict[str, Any]
@@ -73,16 +74,9 @@ def results_table(paths: list[Path]) -> str:
         ]
         for run, record in zip(distinct_names(paths), records, strict=True)
     ]
-    return markdown(headings, rows)
+    return table(headings, rows)
 
 
 def number(metric: str, value: float | None) -> str:
     """The value as this metric is printed; a dash where there is none."""
     return "–" if value is None else format(value, METRICS[metric][1])
-
-
-def markdown(headings: list[str], rows: list[list[str]]) -> str:
-    """A table."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    text = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-    return text.replace("| --- |", "|---|").replace(" --- |", "---|")

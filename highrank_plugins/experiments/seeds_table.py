@@ -5,10 +5,10 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from highrank_plugins.analysis import student_t
+from highrank_plugins.experiments.markdown import table
 from highrank_plugins.experiments.results_table import (
     METRICS,
     Record,
-    markdown,
     metrics_of,
     number,
     read_record,
@@ -26,7 +26,8 @@ def seeds_table(paths: list[Path], tested: str) -> str:
         paths: records, named `<system>-<seed>.json`.
         tested: a metric.
     Raises:
-        ValueError: a file that is no record; no record has that metric; another name, or one that two files have.
+        ValueError: a file that is no record; no record has that metric; another name, or one
+            that two files have.
     """
     systems: dict[str, list[Record]] = {}
     for path in paths:
@@ -46,7 +47,7 @@ def seeds_table(paths: list[Path], tested: str) -> str:
         ]
         for system, records in systems.items()
     ]
-    return markdown(headings, rows)
+    return table(headings, rows)
 
 
 def _system(path: Path, paths: list[Path]) -> str:

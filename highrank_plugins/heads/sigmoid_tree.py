@@ -7,6 +7,7 @@ et al. 2019 (Mixtape).
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -35,3 +36,13 @@ def mix(leaves: Tensor, gate_logits: Tensor) -> Tensor:
         gate = gate_logits[:, count // 2 - 1 : count - 1].sigmoid()
         values = right.lerp(left, gate.expand_as(left))
     return values.squeeze(1)
+
+
+def probabilities(gate_logits: Tensor) -> Tensor:
+    """π [n, K, S] of gates [n, K − 1, S]."""
+    count = gate_logits.size(1) + 1
+    # π_k is what the tree makes of leaves that are 1 at k and 0 elsewhere
+    leaves = torch.eye(count, dtype=gate_logits.dtype, device=gate_logits.device)
+    shape = (len(gate_logits), count, gate_logits.size(-1))
+    parts = [mix(leaf.view(1, -1, 1).expand(shape), gate_logits) for leaf in leaves]
+    return torch.stack(parts, 1)

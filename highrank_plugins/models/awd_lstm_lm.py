@@ -15,7 +15,7 @@ from fairseq.models import (
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from highrank_plugins.trunks import AWDLSTM, State
+from highrank_plugins.trunks import AWDLSTM, State, TrunkOutput
 
 from .archs import tokens
 from .awd_lstm_options import AWDLSTMLanguageModelConfig, fill, trunk_from_options
@@ -114,14 +114,9 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
 
     def bptt_features(
         self, src_tokens: Tensor, state: Sequence[tuple[Tensor, Tensor]] | None = None
-    ) -> tuple[Tensor, Tensor, Tensor, State]:
-        """(features, raw outputs, dropped outputs, new state) of ``src_tokens`` [B, T].
-
-        The first three are time-major, [T, B, F], and of the last LSTM. Features are the dropped
-        outputs themselves.
-        """
-        features, new_state, raw = self.decoder.trunk(src_tokens.t(), state)
-        return features, raw, features, new_state
+    ) -> TrunkOutput:
+        """What the trunk makes of ``src_tokens`` [B, T]; time-major, [T, B, F]."""
+        return self.decoder.trunk(src_tokens.t(), state)
 
     def forward(
         self,
@@ -143,7 +138,7 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         """
         if target is None:
             return self.decoder(src_tokens, state=state, **kwargs)
-        features, raw, _, new_state = self.bptt_features(src_tokens, state)
+        features, new_state, raw = self.bptt_features(src_tokens, state)
         options = {"reduction": "sum", **kwargs}
         out = self.head_loss(features, target.t(), **options)
         if options["reduction"] == "none":

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from ..analysis import component_use, gate_sharpness
-from ..analysis.head_gradient import LAYERS, logit_gradient
+from ..analysis.head_gradient import LAYERS
 from ..heads import Head, Mixtape
 from ..heads.draws import ChunkDraws
 from ..heads.prior_mixture import PriorMixture
-from ..heads.sigmoid_tree import mix
-from .column_space import squared_norms
+from ..heads.sigmoid_tree import probabilities
+from .kept_gradient import kept_and_whole, tokens_at_a_time
 
 TOKENS = 64  # of a batch, for what costs as much as the loss
 NUMBERS = 2**22  # of logits that exist at a time
@@ -57,15 +57,13 @@ def _gates_of(head: Mixtape, features: Tensor, target: Tensor) -> Tensor:
     """π_x [n, K] of x = target, in float64."""
     tensors, draws = head.tensors(), ChunkDraws()
     parts = []
-    for some, words in zip(*_chunks(head, features, target), strict=True):
+    size = tokens_at_a_time(head, NUMBERS)
+    for some, words in zip(features.split(size), target.split(size), strict=True):
         inputs = head.token_inputs(some, tensors, draws)
         own = head.class_gate_logits(inputs, tensors, draws)
         logits = torch.cat((own, inputs["shared"].unsqueeze(-1)), -1)  # rare classes share the last
         column = words.clamp_max(head.frequent).view(-1, 1, 1).expand(-1, logits.size(1), 1)
-        # mixing the rows of the identity gives π itself
-        leaves = torch.eye(head.components, dtype=torch.float64, device=logits.device)
-        shape = (len(some), head.components, head.components)
-        parts.append(mix(leaves.expand(shape), logits.gather(-1, column).double()))
+        parts.append(probabilities(logits.gather(-1, column).double()).squeeze(-1))
     return torch.cat(parts)
 
 
@@ -96,15 +94,5 @@ def retention(head: Head, to_basis: Tensor, features: Tensor, target: Tensor) ->
     """‖G P‖/‖G‖ of the logits' gradient G of some tokens; nothing for unknown layers."""
     if not isinstance(head, LAYERS):
         return {}
-    kept = whole = 0.0
-    for some, words in zip(*_chunks(head, *spread(features, target)), strict=True):
-        rows = logit_gradient(head, some, words).flatten(0, 1)
-        part, total = squared_norms(head.weight, to_basis, rows)
-        kept, whole = kept + part, whole + total
+    kept, whole = kept_and_whole(head, to_basis, *spread(features, target), NUMBERS)
     return {"gradient_retention": math.sqrt(kept / whole)} if whole else {}
-
-
-def _chunks(head: Head, features: Tensor, target: Tensor) -> tuple[tuple[Tensor, ...], ...]:
-    """Features and targets of so few tokens that all their logits may exist."""
-    size = max(1, NUMBERS // (getattr(head, "components", 1) * head.num_classes))
-    return features.split(size), target.split(size)

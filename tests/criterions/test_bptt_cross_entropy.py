@@ -43,7 +43,7 @@ def test_the_training_loss_is_nll_and_weighted_penalties(stream_data):
     batch = built.batches()[0]
     loss, size, log = losses(built, batch)
     tokens, target = batch["net_input"]["src_tokens"], batch["target"]
-    features, raw, _, _ = built.model.bptt_features(tokens)
+    features, _, raw = built.model.bptt_features(tokens)
     log_probs = built.model.head(features).transpose(0, 1)
     nll = -log_probs.gather(-1, target.unsqueeze(-1)).sum()
     ar, tar = features.square().mean(), (raw[1:] - raw[:-1]).square().mean()

@@ -115,17 +115,16 @@ def test_stock_cross_entropy_gives_the_same_loss(mos):
 def test_features_for_truncated_backpropagation(mos):
     built = mos(*RATES)
     words, _ = inputs_of(built)
-    features, raw, dropped, state = built.model.train().bptt_features(words)
+    features, state, raw = built.model.train().bptt_features(words)
     batch, time = words.shape
-    assert features.shape == raw.shape == dropped.shape == (time, batch, 32)
-    assert torch.equal(features, dropped)
-    kept = dropped != 0
-    torch.testing.assert_close(dropped[kept], raw[kept] / 0.6)
+    assert features.shape == raw.shape == (time, batch, 32)
+    kept = features != 0
+    torch.testing.assert_close(features[kept], raw[kept] / 0.6)
     assert [h.shape for h, _ in state] == [(1, batch, 24), (1, batch, 32)]
     built.model.eval()
     evaluated = built.model.bptt_features(words)
     want = built.model.features(words)[0].transpose(0, 1)
-    assert all(torch.equal(part, want) for part in evaluated[:3])
+    assert torch.equal(evaluated.features, want) and torch.equal(evaluated.raw, want)
 
 
 def test_dropout_on_contexts_is_locked_over_time(mos):
