@@ -1,6 +1,8 @@
 """Replacing one function of fairseq by ours."""
 
 import functools
+import inspect
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -21,10 +23,13 @@ def replaces(owner: Any, name: str) -> Callable:
                 return layer
             layer = layer.__wrapped__
 
-        @functools.wraps(stock)
-        def patched(*args, **kwargs):
+        def around(*args, **kwargs):
             return new(stock, *args, **kwargs)
 
+        # torch.jit.script compiles the stock source, and looks names up where this is from
+        names, cells = inspect.unwrap(stock).__globals__, around.__closure__
+        patched = types.FunctionType(around.__code__, names, closure=cells)
+        functools.update_wrapper(patched, stock)
         patched.highrank_patch = source
         is_static = isinstance(owner, type) and isinstance(owner.__dict__.get(name), staticmethod)
         setattr(owner, name, staticmethod(patched) if is_static else patched)

@@ -27,6 +27,10 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from highrank_plugins.compat._patch import replaces
 
+CONVERT = (
+    "import argparse, torch; torch.serialization.add_safe_globals([argparse.Namespace]); "
+    "torch.save(torch.load(old, weights_only=True), new)"
+)
 _PLAIN = (str, int, float, bool, type(None))
 _MAX_CONFIG_VALUES = 100_000  # real ones have about 1,000; more is a bomb or a cycle
 
@@ -55,8 +59,7 @@ def _check_archive(path: str) -> None:
     if not is_zip:
         raise ValueError(
             f"{path} is truncated or is not a checkpoint: no zip archive. Copy it again. A file "
-            "from before torch 1.6 that you trust can be converted: "
-            "torch.save(torch.load(old, weights_only=True), new)"
+            f"from before torch 1.6 can be converted: {CONVERT}"
         )
     try:
         with zipfile.ZipFile(path) as archive:

@@ -34,18 +34,30 @@ def load_checkpoint(stock, cfg, trainer, **passthrough_args):
     Raises:
         FileNotFoundError: naming the missing file and what to do.
     """
+    suffix = trainer.checkpoint_suffix
     if cfg.restore_file == _DEFAULT:
-        cfg = _check_save_dir(cfg, trainer.checkpoint_suffix)
+        cfg = _check_save_dir(cfg, suffix)
     else:
-        _check_restore_file(cfg.restore_file, trainer.checkpoint_suffix)
+        _check_restore_file(cfg.restore_file, suffix)
+    begins = _begins_from_another(cfg, suffix)  # before there is anything of its own
     extra_state, epoch_itr = stock(cfg, trainer, **passthrough_args)
-    recall(extra_state, cfg.reset_optimizer or cfg.reset_meters)
+    recall(extra_state, begins or cfg.reset_optimizer or cfg.reset_meters)
     return extra_state, epoch_itr
+
+
+def _begins_from_another(cfg, suffix: str) -> bool:
+    """Whether this is the first start of a training with --finetune-from-model."""
+    first = cfg.restore_file == _DEFAULT and not PathManager.exists(_last(cfg, suffix))
+    return first and cfg.finetune_from_model is not None and cfg.continue_once is None
+
+
+def _last(cfg, suffix: str) -> str:
+    return os.path.join(cfg.save_dir, _DEFAULT.replace(".pt", f"{suffix}.pt"))
 
 
 def _check_save_dir(cfg, suffix: str):
     """The options, with another file to restore from if need be."""
-    last = os.path.join(cfg.save_dir, _DEFAULT.replace(".pt", f"{suffix}.pt"))
+    last = _last(cfg, suffix)
     fresh_start = cfg.no_save or cfg.reset_dataloader or cfg.reset_optimizer or cfg.continue_once
     if fresh_start or PathManager.exists(last):
         return cfg

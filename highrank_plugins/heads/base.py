@@ -48,6 +48,8 @@ class Head(nn.Module):
     fused: ClassVar[type[FusedLoss] | None] = None
     # options that the function depends on, of which no parameter tells
     constants: ClassVar[tuple[str, ...]] = ()
+    # drop out in evaluation too, to sample from the distribution over masks
+    retain_dropout = False
 
     weight: nn.Parameter
     bias: nn.Parameter | None
@@ -117,7 +119,8 @@ class Head(nn.Module):
         return 2 * self.feature_dim
 
     def draw(self, leading: torch.Size, like: Tensor) -> Draws:
-        """Dropout masks and noise seed for features [*leading, F]; none in evaluation."""
+        """Dropout masks and noise seed for features [*leading, F]; none in evaluation, unless
+        `retain_dropout` asks for the masks."""
         return Draws()
 
     def tensors(self) -> dict[str, Tensor]:

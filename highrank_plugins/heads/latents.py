@@ -21,6 +21,7 @@ class Latents(nn.Module):
     embed_dim: int
     dropout: float
     locked_dropout: bool
+    retain_dropout: bool
     latent: nn.Linear
 
     def make_latents(self, components: int, dropout: float, locked_dropout: bool) -> None:
@@ -37,7 +38,7 @@ class Latents(nn.Module):
     def draw(self, leading: torch.Size, like: Tensor) -> Draws:
         """One mask of K·D units per token, or per column of a time-major batch when locked."""
         draws = Draws()
-        if self.training and self.dropout:
+        if self.dropout and (self.training or self.retain_dropout):
             width = self.components * self.embed_dim
             draws.masks["latent"] = draw_mask(
                 leading, width, self.dropout, self.locked_dropout, like

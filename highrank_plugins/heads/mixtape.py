@@ -98,7 +98,7 @@ class Mixtape(Latents, LogitHead):
 
     def draw(self, leading: torch.Size, like: Tensor) -> Draws:
         draws = super().draw(leading, like)
-        if self.training and self.gate_dropout:
+        if self.gate_dropout and (self.training or self.retain_dropout):
             width = (self.components - 1) * self.gate_dim
             draws.masks["gate"] = draw_mask(
                 leading, width, self.gate_dropout, self.locked_dropout, like

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import cpp
+from . import cpp, triton
 from .chunked import chunked_nll
 from .fused.level import fused_nll
 from .plan import REDUCTIONS, ChunkedHead, LossOutput, LossPlan, check_target
 from .reference import reference_nll
-from .triton import triton_nll
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +23,9 @@ LEVELS: dict[str, Callable[[LossPlan], LossOutput]] = {
     "chunked": chunked_nll,
     "fused": fused_nll,
     "cpp": cpp.cpp_nll,
-    "triton": triton_nll,
+    "triton": triton.triton_nll,
 }
+CHECKS = {"cpp": cpp.check_available, "triton": triton.check_available}
 FUSED = ("fused", "cpp", "triton")  # levels of heads with a fused loss
 _logged: set[tuple[str, str]] = set()
 
@@ -84,6 +84,22 @@ def compute_nll(
         return out
     correct = None if out.correct is None else out.correct.view(leading)
     return LossOutput(out.loss.view(leading), out.nll.view(leading), correct)
+
+
+def level_here(impl: str, device: torch.device) -> str:
+    """`impl`, or "auto" where that level cannot run on this device; the log says why."""
+    try:
+        CHECKS.get(impl, _any_device)(device)
+    except ValueError as error:
+        if (impl, device.type) not in _logged:
+            _logged.add((impl, device.type))
+            logger.warning("loss: level 'auto' instead of %r: %s", impl, error)
+        return "auto"
+    return impl
+
+
+def _any_device(_device: torch.device) -> None:
+    pass
 
 
 def _choose(impl: str, head: ChunkedHead, features: Tensor) -> str:

@@ -112,6 +112,12 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         model.attach_head(flat, dictionary, locked_dropout=True)
         return model
 
+    def prepare_for_inference_(self, cfg) -> None:
+        """As ``HeadModel``, without ``--retain-dropout``: masks of single words are not locked."""
+        if getattr(cfg.generation, "retain_dropout", False):
+            raise ValueError("--retain-dropout: an AWD-LSTM draws its masks for whole texts only")
+        super().prepare_for_inference_(cfg)
+
     def bptt_features(
         self, src_tokens: Tensor, state: Sequence[tuple[Tensor, Tensor]] | None = None
     ) -> TrunkOutput:

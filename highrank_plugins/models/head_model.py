@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from highrank_plugins.heads import Head
-from highrank_plugins.losses import LossOutput
+from highrank_plugins.losses import LossOutput, level_here
 
 from .head_from_options import head_from_options
 from .head_monitor import HeadMonitor
@@ -38,8 +38,13 @@ class HeadModel:
             locked_dropout: of contexts, see ``head_from_options``.
         Raises:
             ValueError: see ``head_from_options``; ``--head-loss-memory`` below 1,
-                ``--head-monitor`` below 0.
+                ``--head-monitor`` below 0; ``--quant-noise-scalar``.
         """
+        if getattr(cfg, "quant_noise_scalar", 0):
+            raise ValueError(
+                "--quant-noise-scalar does not reach this output layer, which would stay as exact "
+                "as it is while the log says otherwise; leave it out, or take a stock --arch"
+            )
         memory = cfg.head_loss_memory
         if memory is not None and memory < 1:
             raise ValueError(f"--head-loss-memory must be at least 1 (MiB), got {memory}")
@@ -94,10 +99,16 @@ class HeadModel:
         )
 
     def head_loss(self, features: Tensor, target: Tensor, **options) -> LossOutput:
-        """``Head.nll`` with these options and the level asked for; the monitor sees the batch."""
+        """``Head.nll`` with these options and the level asked for; the monitor sees the batch.
+
+        A model may be scored on another device than it was trained on: then by a level that works.
+        """
         if self.monitor is not None:
             self.monitor.see(features, target, options.get("ignore_index"))
-        return self.head.nll(features, target, **(options | self.loss_level))
+        level = self.loss_level
+        if not self.training:
+            level = level | {"impl": level_here(level["impl"], features.device)}
+        return self.head.nll(features, target, **(options | level))
 
     def features(self, *args, **kwargs):
         """What the head reads [B, T, F], and the decoder's other output (attention)."""
@@ -138,7 +149,11 @@ class HeadModel:
         ]
 
     def prepare_for_inference_(self, cfg) -> None:
-        """As in fairseq, but refuses parameters that no checkpoint held."""
+        """As in fairseq, but refuses parameters that no checkpoint held.
+
+        ``--retain-dropout`` is for the head, too, by the name of its class if
+        ``--retain-dropout-modules`` is given.
+        """
         if getattr(self, "new_parameters", None):
             raise ValueError(
                 f"the checkpoint holds no values of {', '.join(self.new_parameters)}: it has "
@@ -146,3 +161,6 @@ class HeadModel:
                 "(--finetune-from-model), no more"
             )
         super().prepare_for_inference_(cfg)
+        if getattr(cfg.generation, "retain_dropout", False):
+            names = cfg.generation.retain_dropout_modules
+            self.head.retain_dropout = names is None or type(self.head).__name__ in names

@@ -29,7 +29,7 @@ class TargetScores:
         features, extra = self.model.features(**net_input)
         if carried is not None:
             carried.states[self.model] = extra["state"]
-        nll = self.model.head.nll(features, self.target, **self.model.loss_level).nll
+        nll = self.model.head_loss(features, self.target).nll
         return -nll.unsqueeze(-1), extra
 
     def get_normalized_probs(self, net_output, log_probs: bool, sample=None) -> Tensor:

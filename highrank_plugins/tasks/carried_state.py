@@ -14,13 +14,15 @@ STREAMS = -2  # the dimension
 
 
 class CarriedState:
-    """The states after the chunks since `settle`, and the one before these, by position.
+    """The states after the chunks of an update, and the one before these, by position.
 
-    They are kept, since fairseq computes all chunks of an update again after an overflow.
+    They are kept, since fairseq computes all chunks of an update again after an overflow; with
+    --amp after the optimizer's step. So they go when the streams do go on.
     """
 
     def __init__(self) -> None:
         self.states: dict[int, Any] = {}
+        self.settled = False
 
     def give(self, batch: dict) -> None:
         """Puts the state into `batch["net_input"]["state"]`; None at the start of the streams.
@@ -31,6 +33,8 @@ class CarriedState:
         position = batch["position"]
         if position == 0:
             self.states = {}
+        elif self.settled and position == self.position:
+            self.states = {position: self.states[position]}
         elif position not in self.states:
             known = f"; known is that at {sorted(self.states)}" if self.states else ""
             raise RuntimeError(
@@ -39,6 +43,7 @@ class CarriedState:
                 "--bptt… or --seed than it was begun with, or from a checkpoint without a state: "
                 "begin the epoch anew with --reset-dataloader"
             )
+        self.settled = False
         device = batch["target"].device
         state = self.states[position] if position else None
         batch["net_input"]["state"] = map_tensors(lambda t: t.to(device), state)
@@ -51,8 +56,8 @@ class CarriedState:
         self.states[position + batch["target"].size(1)] = after
 
     def settle(self) -> None:
-        """Keeps the newest state alone: no chunk before it will be computed again."""
-        self.states = {p: state for p, state in self.states.items() if p == self.position}
+        """The update is done, unless its first chunk is the next to come."""
+        self.settled = True
 
     @property
     def position(self) -> int:

@@ -3,8 +3,10 @@
 import argparse
 import contextlib
 import os
+import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ import highrank_plugins.compat.config_eval
 import highrank_plugins.compat.hostile_checkpoint
 import highrank_plugins.compat.safe_globals  # noqa: F401  (applies it)
 from tests.compat.conftest import run_training, translation_options
+
+ROOT = Path(__file__).parents[2]
 
 
 class Call:
@@ -63,6 +67,19 @@ def test_pickled_calls(payload, place, state, sentinel, tmp_path):
     torch.save(state, tmp_path / "hostile.pt")
     with pytest.raises(ValueError, match=r"hostile\.pt is refused: it names"):
         load(tmp_path / "hostile.pt")
+
+
+def test_an_old_file_is_converted_as_the_message_says(state, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    old = {**state, "args": argparse.Namespace(arch="transformer")}
+    torch.save(old, "old.pt", _use_new_zipfile_serialization=False)
+    with pytest.raises(ValueError, match=r"before torch 1\.6") as refused:
+        load("old.pt")
+    advice = str(refused.value).partition("can be converted: ")[2]
+    assert advice in (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    code = f"old, new = 'old.pt', 'new.pt'; {advice}"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert checkpoint_utils.load_checkpoint_to_cpu("new.pt")["model"].keys() == old["model"].keys()
 
 
 @pytest.mark.parametrize("payload", PICKLED)

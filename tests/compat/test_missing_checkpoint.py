@@ -52,3 +52,15 @@ def test_restore_file_continues(data, used_dir):
 def test_missing_restore_file(data, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"--restore-file nowhere\.pt does not exist"):
         run_training(data, tmp_path, *translation_options(), "--restore-file", "nowhere.pt")
+
+
+def test_finetuning_counts_its_own_losses(data, tmp_path):
+    """--patience had ended the training that it starts from."""
+    rising = {"--lr": 0.5, "--lr-scheduler": "fixed", "--patience": 1}
+    first = {**rising, "--max-epoch": 9, "--max-update": 1000}
+    ended = run_training(data, tmp_path / "a", *translation_options(**first))
+    assert ended["extra_state"]["train_iterator"]["epoch"] < 9
+    words = ["--finetune-from-model", tmp_path / "a" / "checkpoint_last.pt"]
+    again = {"--lr": 1e-3, "--patience": 1, "--max-epoch": 1, "--max-update": 1000}
+    finetuned = run_training(data, tmp_path / "b", *translation_options(**again), *words)
+    assert finetuned["optimizer_history"][-1]["num_updates"] > 0

@@ -187,3 +187,9 @@ def test_the_hub_scores_and_writes(lm_data, tmp_path):
 def test_nonsense_is_refused(token, words, message, lm_data):
     with pytest.raises(ValueError, match=message):
         build(lm_data, f"awd_lstm_lm_{token}", *words)
+
+
+def test_retained_dropout_is_refused(mos):
+    generation = Namespace(retain_dropout=True, retain_dropout_modules=None)
+    with pytest.raises(ValueError, match="--retain-dropout: an AWD-LSTM"):
+        mos().model.prepare_for_inference_(Namespace(generation=generation))

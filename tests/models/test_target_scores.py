@@ -61,3 +61,17 @@ def test_no_log_probability_of_other_classes_is_kept(mt_data):
     with Largest(classes) as stock:
         stock_generate(scorer, [model], sample)
     assert stock.nbytes >= whole > 2 * lean.nbytes > 0
+
+
+def test_a_level_of_another_device_is_replaced(mt_data):
+    """A model that was trained on a GPU is scored on a CPU."""
+    built = build(mt_data, "transformer_mos_tiny", "--head-loss", "triton")
+    model, sample = built.model.eval(), built.batch()
+    scorer = SequenceScorer(built.task.target_dictionary)
+    got = scores(scorer.generate([model], sample))
+    model.loss_level["impl"] = "reference"
+    want = scores(scorer.generate([model], sample))
+    assert all(torch.allclose(*pair, atol=1e-5) for pair in zip(got, want, strict=True))
+    model.train().loss_level["impl"] = "triton"
+    with pytest.raises(ValueError, match="--head-loss fused"):
+        built.criterion(model, sample)

@@ -1,5 +1,7 @@
 """What fairseq's Transformer can do, it can do with a head."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 
@@ -69,3 +71,18 @@ def test_half_precision_models_return_float32(mt_data):
     log_probs, _ = built.model.half().eval()(**built.batch()["net_input"])
     assert log_probs.dtype == torch.float32
     torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones_like(log_probs[..., 0]))
+
+
+def test_scalar_quantisation_is_refused(mt_data):
+    with pytest.raises(ValueError, match="--quant-noise-scalar does not reach this output layer"):
+        build(mt_data, "transformer_mos_tiny", "--quant-noise-scalar", "0.5")
+
+
+@pytest.mark.parametrize("modules", [None, ["TransformerDecoder"], ["MixtureOfSoftmaxes"]])
+def test_retained_dropout_is_the_heads_too(modules, mt_data):
+    model = build(mt_data, "transformer_mos_tiny", "--head-dropout", "0.5").model
+    generation = Namespace(retain_dropout=True, retain_dropout_modules=modules)
+    model.prepare_for_inference_(Namespace(generation=generation))
+    features = torch.randn(3, model.head.feature_dim)
+    drawn = [model.head(features) for _ in range(2)]
+    assert torch.equal(*drawn) == (modules == ["TransformerDecoder"])

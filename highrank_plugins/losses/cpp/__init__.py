@@ -13,7 +13,7 @@ from ..plan import LossOutput, LossPlan
 from .available import auto_takes, check_available
 from .registry import KERNEL_LOSSES
 
-__all__ = ["auto_takes", "cpp_nll"]
+__all__ = ["auto_takes", "check_available", "cpp_nll"]
 
 
 def cpp_nll(plan: LossPlan) -> LossOutput:

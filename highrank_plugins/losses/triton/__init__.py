@@ -14,7 +14,7 @@ from ..fused.level import run_fused
 from ..plan import LossOutput, LossPlan
 from .available import check_available
 
-__all__ = ["triton_nll"]
+__all__ = ["check_available", "triton_nll"]
 
 
 def triton_nll(plan: LossPlan) -> LossOutput:

@@ -1,0 +1,21 @@
+"""Under --amp every gradient is divided by the loss scale twice.
+
+What breaks: on a GPU, SGD and NT-ASGD learn at `--lr` over the loss scale (128 and more), weight
+decay is as many times too strong, and Adam drifts towards its epsilon; the gradient norm in the log
+looks right.
+Why: `AMPOptimizer.clip_grad_norm` unscales the gradients of torch's optimizer, `step` hands
+fairseq's wrapper to the scaler, which knows optimizers by their identity and unscales them again.
+What we do: hand it torch's both times.
+Delete when: `AMPOptimizer.step` does.
+"""
+
+from fairseq.optim.amp_optimizer import AMPOptimizer
+
+from highrank_plugins.compat._patch import replaces
+
+
+@replaces(AMPOptimizer, "step")
+def step(_stock, optimizer) -> None:
+    """An update with gradients as `clip_grad_norm` left them; none if they are not finite."""
+    optimizer.scaler.step(optimizer.optimizer)
+    optimizer.scaler.update()
