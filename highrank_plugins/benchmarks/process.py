@@ -10,8 +10,10 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from highrank_plugins.experiments.typed_command import typed_command
+
 from .case import Case
-from .provenance import command, revision
+from .provenance import revision
 from .rows import Row, row
 
 
@@ -36,7 +38,7 @@ def measure(
     result = _ask(kind, case, contender, baseline, repeats, threads)
     return row(
         name, contender, case.work(), baseline, result["seconds"], result["baseline_seconds"],
-        result["memory"], result["threads"], result["machine"], revision(), command(),
+        result["memory"], result["threads"], result["machine"], revision(), typed_command(),
     )  # fmt: skip
 
 

@@ -1,7 +1,5 @@
 """With what a row was measured, so that it can be measured again."""
 
-import shlex
-import sys
 from functools import cache
 
 from highrank_plugins.experiments.record import git_state
@@ -12,8 +10,3 @@ def revision() -> str:
     """Of the clone, with `+` where files of it differ; empty outside of a clone."""
     state = git_state() or {}
     return (state.get("revision") or "")[:9] + ("+" if state.get("modified") else "")
-
-
-def command() -> str:
-    """This process's command line, as for a shell."""
-    return shlex.join(["highrank", *sys.argv[1:]])

@@ -31,7 +31,7 @@ class Row:
     threads: int
     repeats: int
     machine: str  # processor or GPU, threads, dtype, versions
-    revision: str = ""  # see `provenance`; files of before these two columns lack them
+    revision: str = ""  # see `provenance.revision`; files of before these two columns lack them
     command: str = ""
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from highrank_plugins.cli.language_pair import language_pair
 from highrank_plugins.cli.user_error import user_errors
 
 CorpusYaml = Annotated[Path, typer.Argument(help="A recipe's corpus.yaml, with a block texts.")]
@@ -47,7 +48,6 @@ def clean_texts(
 
     with user_errors():
         texts = unpacking.texts_of(read_corpus(file), file)
-        source, target = languages.split(",")
         rules = Rules(max_words, max_ratio, drop_duplicates, limit)
-        for line in preparing.prepare_texts(texts, folder, output, (source, target), rules):
+        for line in preparing.prepare_texts(texts, folder, output, language_pair(languages), rules):
             typer.echo(line)

@@ -1,8 +1,6 @@
 """`highrank card`: one page about the output layer of a checkpoint."""
 
 import logging
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -29,11 +27,13 @@ def card(
     """
     logging.disable(logging.INFO)  # fairseq's
     from highrank_plugins.experiments.card.gather import make_card
-    from highrank_plugins.experiments.card.render import plain, render
+    from highrank_plugins.experiments.card.render import render
+    from highrank_plugins.experiments.plain_values import plain
     from highrank_plugins.experiments.record import write_json, write_text
+    from highrank_plugins.experiments.typed_command import typed_command
 
     with user_errors():
-        made = make_card(checkpoint, data, split, tokens, shlex.join(["highrank", *sys.argv[1:]]))
+        made = make_card(checkpoint, data, split, tokens, typed_command())
         write_text(output, render(made))
         if json is not None:
             write_json(json, plain(made))

@@ -1,16 +1,16 @@
 """`highrank dynamic-eval` and `highrank cache-eval`: language models that adapt to the text."""
 
 import logging
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from highrank_plugins.cli.analyse.options import Data, Device
 from highrank_plugins.cli.number_lists import numbers
 from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.experiments.typed_command import typed_command
 
 if TYPE_CHECKING:
     from highrank_plugins.experiments.tuning import Search
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 LIST = "With --grid several, separated by commas."
 
 Checkpoint = Annotated[Path, typer.Argument(help="Of --arch awd_lstm_lm_<head>.")]
-Data = Annotated[str, typer.Argument(help="Directory of fairseq-preprocess.")]
 Output = Annotated[Path, typer.Option(help="The JSON file to write.")]
 Split = Annotated[str, typer.Option(help="The text to score.")]
 Grid = Annotated[
@@ -33,9 +32,6 @@ State = Annotated[
     typer.Option(help="From which a killed evaluation goes on (default: OUTPUT.state)."),
 ]
 SaveSeconds = Annotated[float, typer.Option(min=0, help="How often that is written.")]
-Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda or cuda:N (default: a GPU if there is one).")
-]
 
 
 def dynamic_eval(
@@ -85,7 +81,7 @@ def dynamic_eval(
             "lambda": numbers("--lambda", lamb, float),
         }
         run = Run(
-            checkpoint, data, output, command=_command(), split=split,
+            checkpoint, data, output, command=typed_command(), split=split,
             search=_search(grid, grid_split, grid_tokens),
             state=state, save_seconds=save_seconds, device=device,
         )  # fmt: skip
@@ -126,15 +122,11 @@ def cache_eval(
             "window": numbers("--window", window, int),
         }
         run = Run(
-            checkpoint, data, output, command=_command(), split=split,
+            checkpoint, data, output, command=typed_command(), split=split,
             search=_search(grid, grid_split, grid_tokens),
             state=state, save_seconds=save_seconds, device=device,
         )  # fmt: skip
         run_cache_evaluation(run, values, typer.echo)
-
-
-def _command() -> str:
-    return shlex.join(["highrank", *sys.argv[1:]])
 
 
 def _search(grid: bool, split: str, tokens: int | None) -> "Search | None":

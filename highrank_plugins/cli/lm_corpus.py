@@ -1,13 +1,13 @@
 """`highrank lm-corpus`: the text of a language model before training."""
 
 import logging
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.experiments.resources import usable_cores
 
 
 def lm_corpus(
@@ -37,7 +37,7 @@ def lm_corpus(
 
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
-        cores = len(os.sched_getaffinity(0))
-        options = CorpusOptions(vocab_size, max_train_lines, other_text, workers or cores)
+        workers = workers or usable_cores()
+        options = CorpusOptions(vocab_size, max_train_lines, other_text, workers)
         for line in prepare_corpus(name, data, output, options):
             typer.echo(line)

@@ -1,11 +1,12 @@
 """What this machine is: the part of `highrank doctor` that no package decides."""
 
-import os
 import platform
 import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+
+from highrank_plugins.experiments.resources import memory_gib, usable_cores
 
 GIB = 2**30
 
@@ -16,8 +17,8 @@ def describe_machine() -> dict[str, object]:
         "python": platform.python_version(),
         "executable": sys.executable,
         "platform": platform.platform(),
-        "cores": _usable_cores(),
-        "memory_gib": _memory_gib(),
+        "cores": usable_cores(),
+        "memory_gib": memory_gib(),
         "disk_free_gib": round(shutil.disk_usage(Path.cwd()).free / GIB, 1),
     }
 
@@ -39,13 +40,3 @@ def describe_devices() -> dict[str, object]:
         "triton": find_spec("triton") is not None,
         "cpu_kernels": str(kernels) if isinstance(kernels, Unavailable) else kernels._name,
     }
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _memory_gib() -> float:
-    return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB, 1)

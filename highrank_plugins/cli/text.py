@@ -1,14 +1,15 @@
 """`highrank check-text`, `pieces` and `binarise`: text before fairseq sees it."""
 
 import logging
-import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from highrank_plugins.cli.language_pair import language_pair
 from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.experiments.resources import usable_cores
 
 PARTS = ("train", "valid", "test")
 Languages = Annotated[str, typer.Option(help="Separated by commas.")]
@@ -59,7 +60,7 @@ def pieces(
     from highrank_plugins.experiments import subword_nmt_pieces
 
     training = {name: text / f"train.{name}" for name in languages.split(",")}
-    workers = processes or _cores()
+    workers = processes or usable_cores()
     with user_errors():
         if algorithm == Algorithm.SENTENCEPIECE:
             model = sentencepiece.learn_pieces(
@@ -96,9 +97,4 @@ def binarise(
 
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
-        source, target = languages.split(",")
-        binarising.binarise(pieces, output, (source, target), processes or _cores())
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+        binarising.binarise(pieces, output, language_pair(languages), processes or usable_cores())

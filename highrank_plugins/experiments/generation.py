@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 from highrank_plugins._processes import end_with_parent
 from highrank_plugins.experiments.nearest import did_you_mean
+from highrank_plugins.experiments.resources import usable_cores
 
 PROGRAM = "fairseq-generate"
 SKIPS = "--skip-invalid-size-inputs-valid-test"
@@ -119,7 +120,7 @@ def _environments(processes: int) -> list[dict[str, str]]:
 
     count = torch.cuda.device_count()
     if count == 0:
-        threads = max(1, len(os.sched_getaffinity(0)) // processes)
+        threads = max(1, usable_cores() // processes)
         return [{"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}] * processes
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(index) for index in range(count)]

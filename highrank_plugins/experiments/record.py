@@ -10,6 +10,7 @@ from typing import Any
 
 import highrank_plugins
 from highrank_plugins.experiments.configuration import Configuration
+from highrank_plugins.experiments.resources import memory_gib, usable_cores
 from highrank_plugins.experiments.scoring import Score
 from highrank_plugins.experiments.training_log import Training
 
@@ -77,8 +78,8 @@ def hardware() -> dict[str, Any]:
 
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
+        "cores": usable_cores(),
+        "memory_gib": memory_gib(),
         "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
     }
 

@@ -2,12 +2,8 @@
 
 import json
 import logging
-import math
-import shlex
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,30 +48,14 @@ def report(
     Returns:
         the result as plain values.
     """
+    from highrank_plugins.experiments.plain_values import plain
     from highrank_plugins.experiments.record import git_state, hardware, versions, write_json
+    from highrank_plugins.experiments.typed_command import typed_command
 
     found = plain(more) | plain(result)
     shown = {name: value for name, value in found.items() if name not in hidden}
     typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
     if output is not None:
-        command = shlex.join(["highrank", *sys.argv[1:]])
-        made = {"command": command, "versions": versions(), "git": git_state()}
+        made = {"command": typed_command(), "versions": versions(), "git": git_state()}
         write_json(output, found | made | {"hardware": hardware()})
     return found
-
-
-def plain(value: Any) -> Any:
-    """Numbers, strings, lists and dictionaries; a number that is not finite is None."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: plain(getattr(value, name)) for name in (f.name for f in fields(value))}
-    if hasattr(value, "_asdict"):
-        return plain(value._asdict())
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    if isinstance(value, Mapping):
-        return {str(name): plain(own) for name, own in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(own) for own in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from highrank_plugins.cli.analyse.options import Output, Plot
-from highrank_plugins.cli.analyse.running import measuring, plain, report
+from highrank_plugins.cli.analyse.running import measuring, report
 
 
 def spectra(
@@ -19,6 +19,7 @@ def spectra(
     """Ranks of several models side by side; with --plot their singular values, the largest 1."""
     with measuring(plot):
         from highrank_plugins.experiments import plots
+        from highrank_plugins.experiments.plain_values import plain
         from highrank_plugins.experiments.spectra import read_spectra
 
         found = read_spectra(results)

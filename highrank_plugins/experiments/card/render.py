@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -126,18 +125,3 @@ def _value(value: Any) -> str:
 def _share(value: float) -> str:
     """0.1234 as 12.3 %, which stays on one line."""
     return f"{100 * value:.1f}\u00a0%"
-
-
-def plain(card: Card) -> Any:
-    """The card as plain values for JSON, which has no infinity and no NaN: these are null."""
-    return _finite(asdict(card))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return _finite(value._asdict())
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

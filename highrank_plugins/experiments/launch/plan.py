@@ -1,12 +1,12 @@
 """What is to be started: how many processes, where, with which command."""
 
-import os
 import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from highrank_plugins.experiments.launch.flags import check_command
+from highrank_plugins.experiments.resources import usable_cores
 
 PORT = 29500
 LOOPBACK = "127.0.0.1"
@@ -66,7 +66,7 @@ class Plan:
     @property
     def threads(self) -> int:
         """CPU threads for each process of this machine."""
-        return max(1, len(os.sched_getaffinity(0)) // self.per_node)
+        return max(1, usable_cores() // self.per_node)
 
 
 def split_address(address: str) -> tuple[str, int]:

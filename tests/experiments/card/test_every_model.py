@@ -7,7 +7,8 @@ from dataclasses import fields
 import pytest
 
 from highrank_plugins.experiments.card.contents import Absent
-from highrank_plugins.experiments.card.render import plain, render
+from highrank_plugins.experiments.card.render import render
+from highrank_plugins.experiments.plain_values import plain
 from tests.experiments.card.made import Page, card_of, checkpoint
 
 ARCHS = [

@@ -1,0 +1,15 @@
+"""`--languages SOURCE,TARGET`."""
+
+import pytest
+
+from highrank_plugins.cli.language_pair import language_pair
+
+
+def test_two_languages():
+    assert language_pair("en,de") == ("en", "de")
+
+
+@pytest.mark.parametrize("text", ["", "en", "en,", ",de", "en,de,fr"])
+def test_anything_else_is_refused(text):
+    with pytest.raises(ValueError, match=f"--languages {text}: expected SOURCE,TARGET"):
+        language_pair(text)
