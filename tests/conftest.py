@@ -6,9 +6,12 @@ Without a CUDA device the kernels run in triton's interpreter.
 
 import functools
 import importlib.util
+import logging
 import os
 
 import pytest
+
+pytest_plugins = ["tests.stream_corpus", "tests.tiny_corpus"]  # fixtures of several folders
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -42,6 +45,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device; torch sees none"))
+
+
+@pytest.fixture(autouse=True)
+def _logging():
+    """Commands that run in this process switch fairseq's off."""
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @functools.cache

@@ -1,7 +1,6 @@
 """`highrank analyse …` along a text: numbers of `highrank_plugins.analysis`, plots, refusals."""
 
 import json
-import logging
 import math
 
 import pytest
@@ -29,23 +28,11 @@ from tests.tasks.built import build
 SIZE = ["--tokens", 60, "--segment", 25]
 
 
-@pytest.fixture(autouse=True)
-def _logging():
-    yield
-    logging.disable(logging.NOTSET)  # the commands switch fairseq's off
-
-
 @pytest.fixture(scope="module")
 def stock(mt_data, tmp_path_factory):
     """fairseq's own Transformer, and its data."""
     built = small.build(mt_data, "transformer", "--criterion", "cross_entropy")
     return write_checkpoint(tmp_path_factory.mktemp("stock") / "a.pt", built), mt_data
-
-
-@pytest.fixture(scope="module")
-def mos(stream_data, tmp_path_factory):
-    built = build(stream_data, "--head-components", 2, arch="awd_lstm_lm_mos")
-    return write_checkpoint(tmp_path_factory.mktemp("mos") / "a.pt", built), stream_data
 
 
 @pytest.fixture(params=["stock", "mos"])

@@ -20,12 +20,6 @@ def softmax(stream_data, tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp("softmax") / "a.pt", built), stream_data
 
 
-@pytest.fixture(scope="module")
-def mos(stream_data, tmp_path_factory):
-    built = build(stream_data, "--head-components", 2, arch="awd_lstm_lm_mos")
-    return write_checkpoint(tmp_path_factory.mktemp("mos") / "a.pt", built), stream_data
-
-
 def test_word_similarity(softmax, tmp_path):
     pairs = [("Cat", "dog"), ("cat", "house"), ("tree", "house"), ("red", "under")]
     weight = torch.load(softmax[0], weights_only=True)["model"]["decoder.output_projection.weight"]

@@ -1,7 +1,6 @@
 """`highrank dynamic-eval` and `cache-eval` on a checkpoint that fairseq-train wrote."""
 
 import json
-import logging
 import math
 import re
 import time
@@ -29,12 +28,6 @@ def trained(stream_data, tmp_path_factory):
     words = "--optimizer adam --lr 0.03 --clip-norm 1 --max-epoch 3 --head-components 2".split()
     train_streams(stream_data, folder, *CERTAIN, *words, arch="awd_lstm_lm_mos")
     return last(folder)
-
-
-@pytest.fixture(autouse=True)
-def _logging():
-    yield
-    logging.disable(logging.NOTSET)  # the commands switch fairseq's off
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.experiments.generation import check_command, generate
-from tests.tiny_corpus import mt_data  # noqa: F401  (a fixture)
 from tests.trainings import last, train
 
 HIGHRANK = Path(sys.executable).parent / "highrank"
@@ -15,7 +14,7 @@ USER_DIR = str(Path(__file__).parents[2] / "highrank_plugins")
 
 
 @pytest.fixture(scope="module")
-def command(mt_data, tmp_path_factory):  # noqa: F811
+def command(mt_data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     train(mt_data, folder, "transformer_mixtape_tiny", 10)
     return [

@@ -8,13 +8,12 @@ import pytest
 
 from highrank_plugins.experiments.model_folder import export_model, import_model
 from tests.fairseq_cli import run
-from tests.stream_corpus import stream_data, train_streams  # noqa: F401  (a fixture)
-from tests.tiny_corpus import joined_data, lm_data, mt_data  # noqa: F401  (fixtures)
+from tests.stream_corpus import train_streams
 from tests.trainings import last, parameters, same, train
 
 
 @pytest.fixture(scope="module")
-def checkpoint(joined_data, tmp_path_factory):  # noqa: F811
+def checkpoint(joined_data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     train(joined_data, folder, "transformer_mixtape_tiny", 4, "--share-all-embeddings")
     return last(folder)
@@ -38,7 +37,7 @@ def test_the_checkpoint_comes_back_with_equal_tensors_tied_as_before(checkpoint,
     assert len(others) == len({before[name].data_ptr() for name in before if name not in tied})
 
 
-def test_what_comes_back_translates_alike(joined_data, checkpoint, folder, tmp_path):  # noqa: F811
+def test_what_comes_back_translates_alike(joined_data, checkpoint, folder, tmp_path):
     import_model(folder, tmp_path / "back.pt")
     outputs = [
         run("generate", joined_data, "--path", path, "--max-len-b", 10).lines("H-")
@@ -65,12 +64,12 @@ def test_the_folder_is_whole_and_tells_no_paths(folder):
     assert "--source-lang en --target-lang de" in card
 
 
-def test_the_card_of_a_language_model_has_a_command_that_scores(lm_data, tmp_path):  # noqa: F811
+def test_the_card_of_a_language_model_has_a_command_that_scores(lm_data, tmp_path):
     train(lm_data, tmp_path, "transformer_lm_mos", 1)
     run_card(export(tmp_path), lm_data)
 
 
-def test_so_has_that_of_a_model_of_streams(stream_data, tmp_path):  # noqa: F811
+def test_so_has_that_of_a_model_of_streams(stream_data, tmp_path):
     train_streams(stream_data, tmp_path, "--max-update", 1)
     run_card(export(tmp_path), stream_data)
 

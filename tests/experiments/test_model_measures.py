@@ -5,12 +5,12 @@ import json
 import pytest
 
 from highrank_plugins.analysis import Band, Estimate, Similarity
-from highrank_plugins.cli.analyse.running import plain
 from highrank_plugins.collect.divergences import Divergences
 from highrank_plugins.collect.predictions import Predictions
 from highrank_plugins.collect.retention import Retention
 from highrank_plugins.collect.spectrum import LogProbSpectrum
 from highrank_plugins.experiments.model_measures import READERS, read_measures
+from highrank_plugins.experiments.plain_values import plain
 from highrank_plugins.experiments.scoring import Score, ScoreError
 
 SPECTRUM = LogProbSpectrum(

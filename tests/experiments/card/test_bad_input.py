@@ -1,7 +1,6 @@
 """Checkpoints that are damaged, diverged, of other layers, or without their data."""
 
 import json
-import logging
 
 import pytest
 import torch
@@ -16,12 +15,6 @@ from tests.experiments.card.made import Page, card_of, checkpoint
 @pytest.fixture(scope="module")
 def softmax(mt_data, tmp_path_factory):
     return checkpoint(tmp_path_factory.mktemp("card"), "transformer_softmax", mt_data)[0]
-
-
-@pytest.fixture(autouse=True)
-def _logging():
-    yield
-    logging.disable(logging.NOTSET)  # the command switches fairseq's off
 
 
 def call(*words):

@@ -1,1 +1,0 @@
-from tests.tiny_corpus import joined_data, lm_data, mt_data  # noqa: F401  (fixtures)
