@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 from highrank_plugins.experiments import markdown
+from highrank_plugins.experiments.plots import check_plot
 
 from .case import CaseError
 from .rows import Row
@@ -50,22 +50,14 @@ def check_outputs(csv: Path | None, plot: Path | None) -> None:
     """Refuse files that could not be written, before an hour of measurements is spent.
 
     Raises:
-        CaseError: names the option.
+        ValueError: names the option.
     """
     for option, path in (("--csv", csv), ("--plot", plot)):
         if path is not None and not path.resolve().parent.is_dir():
             raise CaseError(f"{option} {path}: there is no folder {path.parent}")
         if path is not None and path.is_dir():
             raise CaseError(f"{option} {path}: that is a folder, name a file")
-    if plot is None:
-        return
-    if find_spec("matplotlib") is None:
-        raise CaseError("--plot needs matplotlib: pip install 'highrank_plugins[plot]'")
-    from matplotlib.figure import Figure
-
-    known = Figure().canvas.get_supported_filetypes()
-    if plot.suffix.removeprefix(".") not in known:
-        raise CaseError(f"--plot {plot}: the file's ending must be one of {', '.join(known)}")
+    check_plot(plot)
 
 
 def plot(rows: list[Row], size: Callable[[Row], int], label: str, path: Path) -> None:

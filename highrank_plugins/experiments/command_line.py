@@ -67,20 +67,16 @@ def shell_line(tool: str, options: Mapping[str, object], extra: Sequence[str]) -
         raise ConfigurationError(f"{tool}.{twice[0]}: set by the recipe, remove it")
     options = {name: value for name, value in options.items() if name not in twice}
     program = PROGRAMS[tool]
-    rows = [[*program.split(), *_leading(extra)]]
+    leading, *rest = by_option(extra)
+    rows = [[*program.split(), *leading]]
     rows += [user_dir()] if program.startswith("fairseq") else []
     rows += arguments(options)
-    rest = list(extra[len(_leading(extra)) :])
-    return " \\\n    ".join(shlex.join(row) for row in [*rows, *_pairs(rest)])
+    return " \\\n    ".join(shlex.join(row) for row in [*rows, *rest])
 
 
-def _leading(words: Sequence[str]) -> list[str]:
-    first_flag = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
-    return list(words[:first_flag])
-
-
-def _pairs(words: list[str]) -> list[list[str]]:
-    rows: list[list[str]] = []
+def by_option(words: Sequence[str]) -> list[list[str]]:
+    """The words before the first option, then every option with its values."""
+    rows: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--"):
             rows.append([])

@@ -9,9 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
-from multiprocessing import Pool
 from pathlib import Path
-from typing import TypeVar
 
 from highrank_plugins.experiments.corpora.binarised import (
     END_NUMBER,
@@ -22,6 +20,7 @@ from highrank_plugins.experiments.corpora.binarised import (
 )
 from highrank_plugins.experiments.corpora.options import CorpusError, CorpusOptions
 from highrank_plugins.experiments.corpora.words import UNKNOWN, WordCounts, read_words
+from highrank_plugins.experiments.ordered_map import Item, Result, ordered_map
 from highrank_plugins.experiments.progress_bar import bar_options
 
 ARCHIVE = "1-billion-word-language-modeling-benchmark-r13output"
@@ -30,9 +29,6 @@ HELDOUT = "heldout-monolingual.tokenized.shuffled/news.en.heldout-{:05d}-of-0005
 SHARDS = range(1, 100)  # 00000 is the held-out part
 PARTS = {"valid": (0, 10), "test": (20, 30, 40)}
 VOCAB_SIZE = 100_000
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def prepare(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
@@ -120,16 +116,12 @@ def binarise(numbers: dict[str, int], job: tuple[Path, list[Path]]) -> Counter[s
 def _parallel(
     work: Callable[[Item], Result], items: Iterable[Item], workers: int, name: str
 ) -> Iterator[Result]:
-    """Results in the order of the items, whatever the number of processes."""
+    """`ordered_map` with a bar."""
     from tqdm import tqdm
 
     todo = list(items)
-    bar = partial(tqdm, total=len(todo), desc=name, unit="shard", **bar_options())
-    if workers == 1:
-        yield from bar(map(work, todo))
-        return
-    with Pool(min(workers, len(todo))) as pool:
-        yield from bar(pool.imap(work, todo))
+    results = ordered_map(work, todo, min(workers, len(todo)))
+    yield from tqdm(results, name, len(todo), unit="shard", **bar_options())
 
 
 def _heldout(root: Path, number: int) -> Path:

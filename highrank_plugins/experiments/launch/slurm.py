@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from highrank_plugins._stop_request import REQUEUE
+from highrank_plugins.experiments.command_line import by_option
 from highrank_plugins.experiments.launch.plan import PORT, Plan
 from highrank_plugins.experiments.launch.torchrun import environment, rank_words
 from highrank_plugins.experiments.record import write_text
@@ -74,7 +75,7 @@ def sbatch_script(plan: Plan, job: Job) -> str:
     ]
     module, *words = rank_words(plan)
     rank = [sys.executable, "-m", module, "--init-method", "tcp://$host:$port", *words]
-    rows = [["srun", "--kill-on-bad-exit=1", *_bindings(plan, job), *gpus], *_rows(rank)]
+    rows = [["srun", "--kill-on-bad-exit=1", *_bindings(plan, job), *gpus], *by_option(rank)]
     return _SCRIPT.format(
         directives="\n".join(f"#SBATCH {option}" for option in options),
         exports="\n".join(_exports(plan)),
@@ -135,16 +136,6 @@ def _exports(plan: Plan) -> list[str]:
         # srun does not take this from the job by itself (SLURM 22.05)
         f'[[ -z ${{{cores}-}} ]] || export SRUN_CPUS_PER_TASK="${cores}"',
     ]
-
-
-def _rows(words: list[str]) -> list[list[str]]:
-    """An option with its values per row."""
-    rows: list[list[str]] = [[]]
-    for word in words:
-        if word.startswith("--"):
-            rows.append([])
-        rows[-1].append(word)
-    return rows
 
 
 def _quote(word: str) -> str:
