@@ -12,7 +12,8 @@ from typing import NoReturn
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 # EX_TEMPFAIL of sysexits.h: "try again later"
 REQUEUE = 75
-# of one machine: `stop` asks its processes, `started` and `stopped` are what they answer
+# of one machine, or of a job of SLURM: `stop` asks the processes, `started` and `stopped` are what
+# they answer
 DIRECTORY = "HIGHRANK_STOP_DIRECTORY"
 
 _signalled = False
@@ -42,8 +43,8 @@ def asked() -> bool:
 def leave() -> NoReturn:
     """End this process after its checkpoint is written.
 
-    The exit code is `REQUEUE`; under torchrun, which would restart everything, it is 0, and the
-    file `stopped` says so.
+    The exit code is `REQUEUE`; under torchrun, which would restart everything, and srun, which
+    would kill the others, it is 0, and the file `stopped` says so.
     """
     raise SystemExit(0 if _answer("stopped") else REQUEUE)
 

@@ -54,6 +54,7 @@ COMMANDS = {
     "seeds-table": "highrank_plugins.cli.results_table:seeds_table",
     "setting": "highrank_plugins.cli.configure:setting",
     "summary": "highrank_plugins.cli.results:summary",
+    "text-files": "highrank_plugins.cli.bitext:text_files",
     "training-space": "highrank_plugins.cli.configure:training_space",
     "unpack-texts": "highrank_plugins.cli.bitext:unpack_texts",
     "user-dir": "highrank_plugins.cli.user_dir:user_dir",

@@ -1,4 +1,4 @@
-"""`highrank unpack-texts` and `clean-texts`: a parallel corpus from its archives to text."""
+"""`highrank unpack-texts`, `text-files`, `clean-texts`: a parallel corpus from archives to text."""
 
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +25,19 @@ def unpack_texts(
         texts = unpacking.texts_of(corpus, file)
         for line in unpacking.unpack_texts(corpus, texts, archives, output):
             typer.echo(line)
+
+
+def text_files(
+    file: CorpusYaml,
+    folder: Annotated[Path, typer.Argument(help="Folder with the text, as archives name it.")],
+) -> None:
+    """Print the paths of the text of a parallel corpus, a line each."""
+    from highrank_plugins.experiments.bitext import unpacking
+    from highrank_plugins.experiments.corpus_files import read_corpus
+
+    with user_errors():
+        for name in sorted(unpacking.texts_of(read_corpus(file), file).names()):
+            typer.echo(unpacking.find_text(folder, name))
 
 
 def clean_texts(

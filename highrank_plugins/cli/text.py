@@ -44,7 +44,8 @@ def pieces(
     languages: Languages,
     vocab_size: Annotated[int, typer.Option(help="Number of pieces, shared by all languages.")],
     character_coverage: Annotated[
-        float, typer.Option(help="SentencePiece: rarer characters are unknown.")
+        float,
+        typer.Option(min=0.98, max=1, help="SentencePiece: rarer characters are unknown."),
     ] = 1.0,
     algorithm: Annotated[
         Algorithm,
@@ -62,6 +63,7 @@ def pieces(
     training = {name: text / f"train.{name}" for name in languages.split(",")}
     workers = processes or usable_cores()
     with user_errors():
+        output.mkdir(parents=True, exist_ok=True)  # before the work, which may be long
         if algorithm == Algorithm.SENTENCEPIECE:
             model = sentencepiece.learn_pieces(
                 list(training.values()),

@@ -117,6 +117,8 @@ def _reach(group, timeout: timedelta) -> Store:
         store, _, _ = next(rendezvous(address, rank, world, timeout=timeout))
     except DistError as error:
         reason = str(error).partition("\n")[0]
+        if address == "env://":
+            address = ":".join(os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT"))
         raise ValueError(
             f"rank {rank} of {world} does not meet the others at {address} ({reason}): fewer were "
             "started, the port is taken by another program, or the node of rank 0 is unreachable"
@@ -144,12 +146,20 @@ def disagreement(notes: list[Note]) -> str | None:
     sizes = {note["world_size"] for note in notes}
     if len(sizes) > 1:
         return f"processes disagree on --distributed-world-size: {sorted(sizes)}"
-    seen: dict[tuple[str, str], int] = {}
+    problems = [str(note["problem"]) for note in notes if note["problem"]]
+    if problems:
+        return problems[0]
+    without = [rank for rank, note in enumerate(notes) if note["device"] is None]
+    if 0 < len(without) < len(notes):
+        rank = without[0]
+        return (
+            f"rank {rank} on {notes[rank]['host']} sees no GPU, and others do: see nvidia-smi "
+            "there; --cpu trains without any"
+        )
+    seen: dict[tuple[str, str | None], int] = {}
     for rank, note in enumerate(notes):
-        if note["problem"]:
-            return str(note["problem"])
         if note["device"] is None:
-            continue
+            break
         other = seen.setdefault((note["host"], note["device"]), rank)
         if other != rank:
             return (

@@ -11,12 +11,13 @@ import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Self
 
 from highrank_plugins.experiments.progress_bar import bar_options
 
 _BLOCK = 1 << 20
 Wanted = frozenset[str] | None
+_END = (tarfile.EOFHeaderError, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]  # no stubs
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error)
 
 
@@ -77,7 +78,7 @@ def _untar(archive: Path, folder: Path, wanted: Wanted) -> None:
         tqdm.wrapattr(raw, "read", total=size, desc="extract", **bar_options()) as shown,
         nullcontext(shown) if archive.suffix == ".tar" else gzip.GzipFile(fileobj=shown) as file,
     ):
-        with tarfile.open(fileobj=file, mode="r|") as tar:
+        with tarfile.open(fileobj=file, mode="r|", tarinfo=_StrictInfo) as tar:
             for member in tar:
                 path = _inside(archive, folder, member.name)
                 if member.isdir():
@@ -85,8 +86,24 @@ def _untar(archive: Path, folder: Path, wanted: Wanted) -> None:
                 elif _is_wanted(member.name, wanted):
                     content = tar.extractfile(member) if member.isreg() else None
                     _write(archive, path, content)
+            while rest := tar.fileobj.read(_BLOCK):
+                if rest.strip(b"\0"):
+                    raise tarfile.ReadError("there is more after its end")
         while file.read(_BLOCK):  # up to gzip's checksum, which is at its end
             pass
+
+
+class _StrictInfo(tarfile.TarInfo):
+    """A header of a tar; tarfile takes one that is damaged for the end, unless it is the first."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tar)
+        except _END:
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error)) from None
 
 
 def _check_end(archive: Path, size: int) -> None:

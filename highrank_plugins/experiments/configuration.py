@@ -94,12 +94,18 @@ class Configuration(_Block):
 
     @model_validator(mode="after")
     def _keeps_enough_checkpoints(self) -> "Configuration":
-        by_updates = self.train.get("save_interval_updates", 0) > 0
+        by_updates = self._number("save_interval_updates", 0) > 0
         option = "keep_interval_updates" if by_updates else "keep_last_epochs"
-        kept = self.train.get(option, -1)
+        kept = self._number(option, -1)
         if 0 <= kept < self.average.last:
             raise ValueError(f"average.last is {self.average.last}, but train.{option} is {kept}")
         return self
+
+    def _number(self, name: str, default: int) -> int:
+        value = self.train.get(name, default)
+        if not isinstance(value, int):
+            raise ValueError(f"train.{name}: expected a whole number, got {value!r}")
+        return value
 
     def options(self, tool: str) -> dict[str, Any]:
         """The options of a tool, a key of `PROGRAMS`, with those that follow from other blocks."""

@@ -1,5 +1,8 @@
 """`corpus.yaml` of a recipe: which files a corpus is made of, and where they are published."""
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -101,7 +104,7 @@ def fetch_corpus(
 
     Args:
         ledger: where sums go that nobody published; by default `checksums.txt` of the folder.
-        offline: a missing file is an error.
+        offline: a missing file is an error, and the folder may be one that is only read.
     Returns:
         A line for each.
     Raises:
@@ -111,14 +114,24 @@ def fetch_corpus(
     for name, file in files.items():
         if offline and not (folder / name).is_file():
             raise FetchError(f"{folder / name}: no such file; get it from {file.url}")
-    return [
-        fetch(
-            file.url,
-            folder / name,
-            sha256=None if file.sha256 == UNKNOWN else file.sha256,
-            md5=file.md5,
-            size=file.size,
-            ledger=ledger or folder / LEDGER,
-        )
-        for name, file in files.items()
-    ]
+    with nullcontext() if offline else _alone(folder):
+        return [
+            fetch(
+                file.url,
+                folder / name,
+                sha256=None if file.sha256 == UNKNOWN else file.sha256,
+                md5=file.md5,
+                size=file.size,
+                ledger=ledger or folder / LEDGER,
+            )
+            for name, file in files.items()
+        ]
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process fetches into a folder, and keep others waiting."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

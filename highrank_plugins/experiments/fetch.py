@@ -43,7 +43,8 @@ def fetch(
         _download(url, path, output)
     _check_size(path, size)
     said = _check(path, output, {"sha256": sha256, "md5": md5}, ledger)
-    os.replace(path, output)
+    if not there:  # what was there may be on a disk that is only read
+        os.replace(path, output)
     return f"{output}: {'was there' if there else 'fetched'}, {said}"
 
 

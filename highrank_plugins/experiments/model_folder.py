@@ -146,12 +146,19 @@ def _without_places(value: Any) -> Any:
     return value
 
 
+_KEYS = {"fairseq", "training", "task_state", "valid_loss"}
+
+
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        found = config["format"]
+        found, missing = config["format"], _KEYS - config.keys()
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not of `highrank export` ({error})") from None
     if found != FORMAT:
         raise ValueError(f"{path} has format {found}, this version reads {FORMAT}: update it")
+    if missing:
+        raise ValueError(
+            f"{path} is not of `highrank export`: it lacks {', '.join(sorted(missing))}"
+        )
     return config

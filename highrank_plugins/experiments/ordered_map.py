@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
+from highrank_plugins._processes import end_with_main_process
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -22,15 +24,20 @@ def ordered_map(
     Args:
         work: can be pickled, for more than one process; it travels with each item.
         processes: 1 works in this one.
+    Raises:
+        OSError: one of them was killed.
     """
     if processes == 1:
         yield from map(work, items)
         return
     from concurrent.futures import Future, ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
     from multiprocessing import get_context
 
     todo = iter(items)
-    with ProcessPoolExecutor(processes, mp_context=get_context("forkserver")) as pool:
+    with ProcessPoolExecutor(
+        processes, mp_context=get_context("forkserver"), initializer=end_with_main_process
+    ) as pool:
         try:
             first = islice(todo, processes * _AHEAD)
             running: deque[Future[Result]] = deque(pool.submit(work, item) for item in first)
@@ -38,6 +45,11 @@ def ordered_map(
                 result = running.popleft().result()
                 running.extend(pool.submit(work, item) for item in islice(todo, 1))
                 yield result
+        except BrokenProcessPool:
+            raise OSError(
+                f"one of {processes} processes was killed, perhaps for want of memory: try fewer "
+                "(--processes)"
+            ) from None
         finally:
             pool.shutdown(cancel_futures=True)
 

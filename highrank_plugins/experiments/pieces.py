@@ -49,7 +49,10 @@ def learn_pieces(
             minloglevel=1,
         )
     except RuntimeError as error:
-        raise ValueError(f"data.vocab_size {vocab_size} does not fit the text: {error}") from None
+        raise ValueError(
+            f"vocab_size {vocab_size} (in a configuration data.vocab_size) does not fit the text: "
+            f"{error}"
+        ) from None
     model.write_bytes(written.getvalue())
     return model
 

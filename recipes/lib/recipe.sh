@@ -155,8 +155,8 @@ abandon_run() {
 
 # --- stages --------------------------------------------------------------------------------------
 
-# digest TEXT PATH…: a hash of the text and of all files under the paths, wherever these lie. Logs
-# do not count.
+# digest TEXT PATH…: a hash of the text and of all files under the paths, wherever these lie. Logs in
+# folders do not count.
 digest() {
     local path
     {
@@ -164,7 +164,9 @@ digest() {
         for path in "${@:2}"; do
             (
                 cd -- "$(dirname -- "$path")"
-                find -L "$(basename -- "$path")" -type f ! -name '*.log' ! -name '.*' -print0 |
+                path=$(basename -- "$path")
+                if [[ -f $path ]]; then sha256sum -- "$path" && exit; fi
+                find -L "$path" -type f ! -name '*.log' ! -name '.*' -print0 |
                     LC_ALL=C sort --zero-terminated | xargs --null --no-run-if-empty sha256sum
             )
         done

@@ -37,11 +37,27 @@ run_block() {
     bash "$1"
 }
 
-# training_key: options that a training depends on. How many GPUs share an update is none of them.
+# training_key: options that a training depends on. How many GPUs share an update is one of them only
+# if they share no number of tokens: then a process more is a larger batch.
 training_key() {
+    local words
+    words=$(launch_words)
     setting train
     highrank setting "$config" launch.effective_tokens 2>/dev/null || true
     if [[ ${launch-} =~ --effective-tokens[=\ ]([0-9]+) ]]; then echo "${BASH_REMATCH[1]}"; fi
+    if [[ $words != *--effective-tokens* ]]; then
+        grep -oE -e '--(nodes|gpus-per-node|processes)[= ][0-9]+' <<<"$words" | sort || true
+    fi
+}
+
+# launch_words [WORD…]: `highrank launch` with the words of the option launch and of the block of that
+# name, and further ones; nothing if there are none of these.
+launch_words() {
+    local words
+    read -ra words <<<"${launch-}"
+    if ((${#words[@]} > 0)) || [[ $(setting launch) != '{}' ]]; then
+        highrank command launch "$config" -- ${words[@]+"${words[@]}"} "$@"
+    fi
 }
 
 # train_block BLOCK DATA [WORD…]: fairseq-train with the options of a block into $out, where it
@@ -76,12 +92,9 @@ train_block() {
 
 # launcher: the words before those of fairseq-train, if any.
 launcher() {
-    local words line
-    read -ra words <<<"${launch-}"
-    if ((${#words[@]} > 0)) || [[ $(setting launch) != '{}' ]]; then
-        line=$(highrank command launch "$config" -- ${words[@]+"${words[@]}"} --log-dir "$out/logs")
-        printf '%s -- \\\n    ' "$line"
-    fi
+    local line
+    line=$(launch_words --log-dir "$out/logs")
+    if [[ -n $line ]]; then printf '%s -- \\\n    ' "$line"; fi
 }
 
 # call_other_nodes LAUNCHER: say what they are to run, where none is started from here.

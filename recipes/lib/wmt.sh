@@ -68,14 +68,15 @@ share_preparation() {
 
 # prepare: stages 0 to 2, by one process at a time; others wait.
 prepare() {
-    local run_dir=$prepared
+    local run_dir=$prepared files=()
     in_range 0 || in_range 1 || in_range 2 || return 0
     mkdir -p -- "$run_dir/log"
     log "text and binarised data: $run_dir"
     exec 8>>"$run_dir/.lock"
     flock --nonblock 8 || { log "waiting for another run that prepares them" && flock 8; }
     find_corpus
-    run_stage 1 text "clean the text" clean_text "$(setting clean)" "$texts" "$corpus"
+    if in_range 1; then find_texts; fi
+    run_stage 1 text "clean the text" clean_text "$(setting clean)" "$corpus" ${files[@]+"${files[@]}"}
     data_stages
     exec 8>&-
 }
@@ -99,19 +100,31 @@ find_corpus() {
 }
 
 fetch_texts() {
-    local flags=() have=0 gigabytes
+    local flags=() have=0 gigabytes or="or get the archives in another way, and name their folder with"
     gigabytes=$(sed -n 's/^gigabytes: *\([0-9]*\).*/\1/p' "$corpus")
-    if [[ -e $archives ]]; then have=$(bytes_of "$archives"); fi
+    if [[ -n $data ]]; then
+        flags=(--offline --ledger "$run_dir/checksums.txt") or="mend the archives in"
+        have=$(bytes_of "${given[@]}")
+    elif [[ -e $archives ]]; then
+        have=$(bytes_of "$archives")
+    fi
     need_space "$((${gigabytes:-0} * 1000000000 - have))"
-    if [[ -n $data ]]; then flags=(--offline --ledger "$run_dir/checksums.txt"); fi
     run highrank fetch-corpus "$corpus" "$archives" ${flags[@]+"${flags[@]}"} ||
-        refuse "or get the archives in another way, and name their folder with --data DIR"
+        refuse "$or --data ${data:-DIR}"
     run highrank unpack-texts "$corpus" "$archives" "$out/files"
+}
+
+# find_texts: $files, those in $texts that are the corpus; --data may be a folder with much else.
+find_texts() {
+    local found
+    [[ -e $texts ]] || refuse "stage 1 (text) needs $texts: start with an earlier --stage"
+    found=$(highrank text-files "$corpus" "$texts")
+    mapfile -t files <<<"$found"
 }
 
 clean_text() {
     # a third of what is packed may be .gz still
-    need_space "$(($(bytes_of "$texts") * 2))"
+    need_space "$(($(bytes_of "${files[@]}") * 2))"
     run_block "$run_dir/log/clean.sh" clean "$corpus" "$texts" "$out" \
         --languages "$source_language,$target_language"
 }

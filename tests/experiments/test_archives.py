@@ -167,6 +167,20 @@ def test_a_tar_without_its_end_is_cut(tmp_path, folder, blocks):
     extract(path, folder)
 
 
+@pytest.mark.parametrize("byte", [b"\0", b"\xff"])
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+def test_a_broken_header_is_not_the_end(tmp_path, folder, suffix, byte):
+    """tarfile takes it for that, unless it is the first."""
+    plain = write_tar_plain(tmp_path / "plain.tar", {"one": b"1", "two": b"2", "three": b"3"})
+    content = bytearray(plain.read_bytes())
+    content[1024:1536] = byte * 512
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(gzip.compress(content) if suffix == "tar.gz" else content)
+    with pytest.raises(ArchiveError, match="damaged"):
+        extract(path, folder)
+    assert not folder.exists()
+
+
 def test_other_kinds_are_refused(tmp_path, folder):
     (tmp_path / "a.rar").write_bytes(b"x")
     with pytest.raises(ArchiveError, match=r"expected a name that ends with \.tar\.gz"):

@@ -136,6 +136,15 @@ def test_overrides_have_a_form(write, assignment):
         load(write("leaf.yaml", "base: base.yaml\n"), [assignment])
 
 
+@pytest.mark.parametrize("name", ["save_interval_updates", "keep_last_epochs"])
+def test_a_number_that_yaml_reads_as_text_is_named(write, name):
+    """YAML 1.1 wants a point and a sign in 1.0e+3."""
+    with pytest.raises(
+        ConfigurationError, match=f"train.{name}: expected a whole number, got '1e3"
+    ):
+        load(write("leaf.yaml", "base: base.yaml\n"), [f"{name}=1e3"])
+
+
 def test_a_wrong_override_is_named(write):
     with pytest.raises(ConfigurationError, match=r"--set data\.vocab_size=x: data\.vocab_size: "):
         load(write("leaf.yaml", "base: base.yaml\n"), ["data.vocab_size=x"])

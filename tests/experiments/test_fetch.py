@@ -1,7 +1,9 @@
 """Downloads from a server that dies, forgets ranges, refuses or is not there; and their sums."""
 
+import errno
 import fcntl
 import hashlib
+import os
 import random
 
 import pytest
@@ -54,6 +56,17 @@ def test_what_is_there_is_checked_and_not_fetched(server, output):
     assert server.asked == []
     with pytest.raises(ChecksumError, match=f"its sha256 is {SUM} and should be {OTHER}"):
         fetch(server.url, output, sha256=OTHER)
+
+
+def test_what_is_there_may_lie_where_nothing_can_be_written(tmp_path, output, monkeypatch):
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_bytes(b"text")
+
+    def read_only(*_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "replace", read_only)
+    assert "was there" in fetch("nowhere", output, size=4)
 
 
 def test_a_server_that_dies_midway_is_asked_for_the_rest(server, output):

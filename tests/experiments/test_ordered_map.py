@@ -1,6 +1,9 @@
 """Results come in order, items are read as they are needed, errors come through."""
 
 import os
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -47,6 +50,32 @@ def test_an_error_ends_it(processes):
     results = ordered_map(fails_at_three, range(100), processes)
     with pytest.raises(ValueError, match="three"):
         list(results)
+
+
+def dies(number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_process_is_named():
+    with pytest.raises(OSError, match="one of 2 processes was killed"):
+        list(ordered_map(dies, range(3), 2))
+
+
+ENDLESS = """
+import itertools, time
+from highrank_plugins.experiments.ordered_map import ordered_map
+
+for _ in ordered_map(time.sleep, itertools.repeat(0.05), 2):
+    print(flush=True)
+"""
+
+
+def test_nobody_outlives_a_killed_main_process():
+    """Whoever reads what it prints, such as a recipe's `tee`, sees the end."""
+    main = subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE)
+    assert main.stdout is not None and main.stdout.readline()
+    main.kill()
+    main.stdout.read()  # ends when no process holds the pipe
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 5])

@@ -25,6 +25,9 @@ def test_a_recipe_on_two_processes(tmp_path):
     assert "highrank launch" in (run_dir / "train" / "command.sh").read_text()
     assert "highrank generate --processes 2" in (run_dir / "generate" / "command.sh").read_text()
     assert len((run_dir / "score" / "test.de").read_text().splitlines()) == 20
+    one = ["--launch=--processes 1", "--stage", 4]  # without --effective-tokens half of the batch
+    refused = run(recipe("multi30k_en_de", *words, *one, settings=overrides(max_epoch=2)))
+    assert "stage 3 (train) was run with other options" in refused.stderr
     more += ["--stage", 3, "--stop-stage", 3]
     settings = overrides(max_epoch=2, launch__effective_tokens=2400)
     other_batch = run(recipe("multi30k_en_de", *words, *more, settings=settings))

@@ -29,11 +29,12 @@ second() {{
     if [[ ${{hold-}} ]]; then touch "$run_dir/holding"; sleep 60; fi
 }}
 third() {{ cp -- "$run_dir/second/file" "$out/file"; }}
-first_dir=$PWD/run/$name
+first_dir=$PWD/run/$name notes=$PWD/notes.log
+touch -a "$notes"
 open_run "$first_dir"
 run_stage 0 first "write" first "$value"
 run_resumable_stage 1 second "append" second "fixed" "$run_dir/first"
-run_stage 2 third "copy" third "" "$run_dir/second"
+run_stage 2 third "copy" third "" "$run_dir/second" "$notes"
 echo "set: ${{set[*]-}}"
 """
 
@@ -61,6 +62,12 @@ def done_stages(result: subprocess.CompletedProcess[str]) -> list[int]:
 
 def ran(result, number: int) -> bool:
     return any(f"stage {number} " in row and "done in" in row for row in result.stderr.splitlines())
+
+
+def test_a_log_counts_where_it_is_named(toy):
+    toy()
+    (toy.run.parents[1] / "notes.log").write_text("new")
+    assert done_stages(toy()) == [2]
 
 
 def test_stages_run_once(toy):

@@ -229,9 +229,12 @@ def test_text_in_data_may_have_other_archives_beside_it(tmp_path, corpus):
     pairs = {"train": "train", "valid": "valid", "test": "test2016"}
     blocks = "".join(f"  {part}:\n    - [{n}.en, {n}.de]\n" for part, n in pairs.items())
     ours.write_text(f"texts:\n{blocks}")
-    result = run(start(tmp_path, ours, "--data", texts, "--stop-stage", 0))
-    assert result.returncode == 0, result.stderr[-3000:]
+    command = start(tmp_path, ours, "--data", texts, "--stop-stage", 1)
+    result = run(command)
+    assert stages_done(result) == [1, 1], result.stderr[-3000:]
     assert f"no archive of {ours} is in {texts}: it holds text" in result.stderr
+    (texts / "other.tgz").write_bytes(b"of something else again")
+    assert stages_done(run(command)) == []
 
 
 def test_the_corpus_cannot_be_turned_around(tmp_path, corpus):

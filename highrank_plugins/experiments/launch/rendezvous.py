@@ -29,7 +29,8 @@ def check_rendezvous(address: str, nodes: int, timeout: float) -> None:
         return
     if problem == errno.EADDRNOTAVAIL:
         _wait_for(place, address, timeout)
-    elif problem != errno.EADDRINUSE or nodes == 1 or not _is_store(host, port):
+        problem = errno.EADDRINUSE
+    if problem != errno.EADDRINUSE or nodes == 1 or not _is_store(host, port):
         raise ValueError(
             f"--rendezvous {address}: another program uses that port; choose another one, on all "
             f"nodes the same (ss -ltnp 'sport = :{port}' shows who it is)"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from highrank_plugins._stop_request import REQUEUE
+from highrank_plugins._stop_request import DIRECTORY, REQUEUE
 from highrank_plugins.experiments.command_line import by_option
 from highrank_plugins.experiments.launch.plan import PORT, Plan
 from highrank_plugins.experiments.launch.torchrun import environment, rank_words
@@ -26,9 +26,16 @@ host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$(({port} + SLURM_JOB_ID % 20000)) # two jobs on one node get two ports
 restart=${{SLURM_RESTART_COUNT:-0}}
 echo "job $SLURM_JOB_ID, restart $restart: {world_size} processes meet at $host:$port"
+# tasks that were asked to stop say so there, and leave with 0: for another code srun would kill
+# those that are still leaving, and end with theirs
+export {directory}={log_dir}/stop-$SLURM_JOB_ID
+rm -rf -- "${directory}"
+mkdir -p -- "${directory}"
 
 {srun}
 code=$?
+if [[ -e ${directory}/stopped ]]; then code={requeue}; fi
+rm -rf -- "${directory}"
 if ((code == 0)); then
     touch {finished}
 elif ((code == {requeue})); then
@@ -60,7 +67,7 @@ class Job:
 
 
 def sbatch_script(plan: Plan, job: Job) -> str:
-    """The text of the script. srun passes signals to every task; the exit code 75 requeues."""
+    """The text of the script. srun passes signals to every task; one that was asked requeues."""
     gpus = _gpu_options(plan, job)
     options = [
         f"--job-name={job.name}",
@@ -81,6 +88,8 @@ def sbatch_script(plan: Plan, job: Job) -> str:
         exports="\n".join(_exports(plan)),
         port=PORT,
         finished=shlex.quote(str(plan.finished)),
+        log_dir=shlex.quote(str(plan.log_dir)),
+        directory=DIRECTORY,
         world_size=plan.world_size,
         requeue=REQUEUE,
         srun=" \\\n    ".join(" ".join(map(_quote, row)) for row in rows),
@@ -96,7 +105,14 @@ def submit(script: Path, log_dir: Path) -> str:
     kept = log_dir / "job"
     if kept.exists():
         job = kept.read_text(encoding="utf-8").strip()
-        state = _output("squeue", "--noheader", "--jobs", job, "--format", "%T").stdout.strip()
+        asked = _output("squeue", "--noheader", "--jobs", job, "--format", "%T")
+        if asked.returncode and "Invalid job id" not in asked.stderr:
+            raise ValueError(
+                f"squeue does not say whether job {job} of this training is still in the queue "
+                f"({asked.stderr.strip() or asked.returncode}): try again, or delete {kept} if it "
+                "is not"
+            )
+        state = asked.stdout.strip()
         if state:
             raise ValueError(f"job {job} of this training is still in the queue ({state})")
     sent = _output("sbatch", "--parsable", str(script))

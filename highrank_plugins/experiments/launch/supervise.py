@@ -22,26 +22,25 @@ from highrank_plugins.experiments.launch.plan import (
 from highrank_plugins.experiments.launch.rendezvous import check_rendezvous
 from highrank_plugins.experiments.launch.torchrun import environment, torchrun_words
 
+# beyond the time in which nodes must meet: to import torch there, and for torchrun to end
+STARTING_SECONDS, ENDING_SECONDS = 60, 30
+
 
 def launch(plan: Plan, say: Callable[[str], object]) -> int:
     """Train; the exit code: 0, that of a failure, or `_stop_request.REQUEUE` to be started again.
 
     Raises:
         ValueError: it cannot start; see `Plan.check_meeting`, `check_gpus`, `check_rendezvous`.
+        SystemExit: asked to stop before it began, with that code.
     """
-    plan.check_meeting()
-    if plan.gpus:
-        check_gpus(plan.per_node)
-    check_disk(plan.log_dir)
-    if plan.rendezvous is not None:
-        check_rendezvous(plan.rendezvous, plan.nodes, plan.timeout)
-    address = plan.rendezvous or f"{LOOPBACK}:{free_port()}"
-    plan.finished.unlink(missing_ok=True)
-    words = torchrun_words(plan, address)
-    say(f"+ {shlex.join(words)}")
     with TemporaryDirectory(prefix="highrank-launch-") as folder:
         answers = Path(folder)
-        code = _Supervisor(words, environment(plan), answers).wait()
+        supervisor = _Supervisor(answers)  # listens from here on: nodes may be long in coming
+        words = torchrun_words(plan, _meeting_place(plan))
+        plan.finished.unlink(missing_ok=True)
+        say(f"+ {shlex.join(words)}")
+        patience = plan.timeout + STARTING_SECONDS if plan.nodes > 1 else None
+        code = supervisor.run(words, environment(plan), patience)
         if code == 0:
             plan.finished.touch()
         elif code == _stop_request.REQUEUE:
@@ -49,6 +48,18 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
         else:
             say(f"failed with exit code {code}: {_advice(plan, (answers / 'started').exists())}")
     return code
+
+
+def _meeting_place(plan: Plan) -> str:
+    """The address at which the processes meet, once it is certain that they can."""
+    plan.check_meeting()
+    if plan.gpus:
+        check_gpus(plan.per_node)
+    check_disk(plan.log_dir)
+    if plan.rendezvous is None:
+        return f"{LOOPBACK}:{free_port()}"
+    check_rendezvous(plan.rendezvous, plan.nodes, plan.timeout)
+    return plan.rendezvous
 
 
 def _advice(plan: Plan, started: bool) -> str:
@@ -63,32 +74,53 @@ def _advice(plan: Plan, started: bool) -> str:
 class _Supervisor:
     """torchrun as a child that sees no signal but SIGINT, and the answers of its processes."""
 
-    def __init__(self, words: list[str], variables: dict[str, str], answers: Path) -> None:
+    def __init__(self, answers: Path) -> None:
         self.answers = answers
         self.asked = False
+        self.agent: subprocess.Popen[bytes] | None = None
         for number in _stop_request.SIGNALS:
             signal.signal(number, self.ask)
-        env = {**os.environ, **variables, _stop_request.DIRECTORY: str(answers)}
-        self.agent = subprocess.Popen(words, env=env, preexec_fn=_prepare_agent)
 
     def ask(self, _number: int, _frame: FrameType | None) -> None:
         """Ask all processes to stop; where none has begun, or at the second time, end them."""
-        if self.asked or not (self.answers / "started").exists():
+        if self.agent is None:
+            print("asked to stop before it began", file=sys.stderr)
+            raise SystemExit(_stop_request.REQUEUE)
+        if self.asked or not self._started():
             self.agent.send_signal(signal.SIGINT)
         self.asked = True
         (self.answers / "stop").touch()
 
-    def wait(self) -> int:
-        while True:
-            try:
-                code = self.agent.wait()
-                break
-            except KeyboardInterrupt:
-                print("interrupted: ending all processes", file=sys.stderr)  # torchrun got it too
-        started = (self.answers / "started").exists()
-        if (self.answers / "stopped").exists() or (self.asked and not started):
+    def run(self, words: list[str], variables: dict[str, str], patience: float | None) -> int:
+        """The exit code of torchrun, or what the answers make of it.
+
+        Args:
+            patience: seconds after which it is ended if no process has begun.
+        """
+        env = {**os.environ, **variables, _stop_request.DIRECTORY: str(self.answers)}
+        self.agent = subprocess.Popen(words, env=env, preexec_fn=_prepare_agent)
+        code = self._wait(self.agent, patience)
+        if (self.answers / "stopped").exists() or (self.asked and not self._started()):
             return _stop_request.REQUEUE
         return code if code >= 0 else 128 - code
+
+    def _wait(self, agent: subprocess.Popen[bytes], patience: float | None) -> int:
+        # torchrun's own limits do not hold for a node that comes to others' full rendezvous
+        ends = [signal.SIGINT, signal.SIGKILL]
+        while True:
+            try:
+                return agent.wait(patience)
+            except KeyboardInterrupt:
+                print("interrupted: ending all processes", file=sys.stderr)  # torchrun got it too
+            except subprocess.TimeoutExpired:
+                if self._started():
+                    patience = None
+                else:
+                    agent.send_signal(ends.pop(0))
+                    patience = ENDING_SECONDS if ends else None
+
+    def _started(self) -> bool:
+        return (self.answers / "started").exists()
 
 
 def _prepare_agent() -> None:

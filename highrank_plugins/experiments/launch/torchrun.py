@@ -1,5 +1,7 @@
 """The command of torchrun that starts the processes of one machine."""
 
+import hashlib
+import shlex
 import sys
 
 from highrank_plugins.experiments.launch.plan import LOOPBACK, Plan, split_address
@@ -17,7 +19,7 @@ def torchrun_words(plan: Plan, address: str) -> list[str]:
     words = [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--nnodes", str(plan.nodes), "--nproc-per-node", str(plan.per_node)),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", address, "--rdzv-id", "highrank"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", address, "--rdzv-id", run_id(plan)),
         *("--rdzv-conf", f"join_timeout={plan.timeout},read_timeout={plan.timeout}"),
         *("--max-restarts", str(plan.max_restarts)),
         *("--signals-to-handle", "SIGINT,SIGHUP,SIGQUIT"),
@@ -26,6 +28,11 @@ def torchrun_words(plan: Plan, address: str) -> list[str]:
         # the name of a machine often leads nowhere within a container
         words += ["--local-addr", LOOPBACK]
     return [*words, "--module", *rank_words(plan)]
+
+
+def run_id(plan: Plan) -> str:
+    """What keeps trainings apart that meet at one address: equal commands have equal ones."""
+    return f"highrank-{hashlib.sha256(shlex.join(plan.command).encode()).hexdigest()[:12]}"
 
 
 def rank_words(plan: Plan) -> list[str]:

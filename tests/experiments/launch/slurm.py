@@ -4,9 +4,10 @@ import os
 import sys
 from pathlib import Path
 
-# starts every task, hands SIGUSR1 to each as slurmstepd does, and returns the highest exit code
+# starts every task, hands SIGUSR1 to each as slurmstepd does, kills all others when one fails, and
+# returns the code of the last that failed, a killed one's too
 SRUN = f"""#!{sys.executable}
-import os, signal, subprocess, sys
+import os, signal, subprocess, sys, time
 words = sys.argv[1:]
 while words[0].startswith("--"):
     words.pop(0)
@@ -16,7 +17,16 @@ tasks = [
 ]
 signal.signal(signal.SIGUSR1, lambda *_: [task.send_signal(signal.SIGUSR1) for task in tasks])
 open(os.path.dirname(sys.argv[0]) + "/../srun.pid", "w").write(str(os.getpid()))
-sys.exit(max(task.wait() for task in tasks))
+code = 0
+while tasks:
+    for task in [task for task in tasks if task.poll() is not None]:
+        tasks.remove(task)
+        if task.returncode:
+            code = task.returncode if task.returncode > 0 else 128 - task.returncode
+            for other in tasks:
+                other.terminate()
+    time.sleep(0.01)
+sys.exit(code)
 """
 SCONTROL = """#!/usr/bin/env bash
 case "$1 $2" in

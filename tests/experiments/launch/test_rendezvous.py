@@ -20,6 +20,12 @@ def address(port: int) -> str:
     return f"127.0.0.1:{port}"
 
 
+def store_at(port: int) -> TCPStore:
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    store.set_timeout(timedelta(seconds=5))
+    return store
+
+
 @pytest.fixture
 def occupied(monkeypatch):
     """A port of another program, which accepts and says nothing."""
@@ -44,11 +50,11 @@ def test_an_occupied_port_is_named(occupied, nodes):
 
 def test_the_store_of_another_node_is_no_stranger():
     port = free_port()
-    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-    store.set_timeout(timedelta(seconds=5))
+    stores = [store_at(port)]
     check_rendezvous(address(port), 2, 5)
     with pytest.raises(ValueError, match="another program"):
         check_rendezvous(address(port), 1, 5)
+    assert stores  # it serves as long as somebody holds it
 
 
 def test_an_unreachable_node_is_named_in_time():
@@ -59,16 +65,19 @@ def test_an_unreachable_node_is_named_in_time():
 
 
 def test_a_node_that_comes_later_is_waited_for(monkeypatch):
-    port = free_port()
-    server = socket.socket()
-    server.bind(("127.0.0.1", port))
+    port, stores = free_port(), []
     # the address is another machine's
     monkeypatch.setattr(rendezvous, "_bind", lambda place: rendezvous.errno.EADDRNOTAVAIL)
-    timer = Timer(0.7, server.listen)
+    timer = Timer(0.7, lambda: stores.append(store_at(port)))
     timer.start()
     check_rendezvous(address(port), 2, 10)
     timer.join()
-    server.close()
+
+
+def test_another_program_on_another_node_is_named(occupied, monkeypatch):
+    monkeypatch.setattr(rendezvous, "_bind", lambda place: rendezvous.errno.EADDRNOTAVAIL)
+    with pytest.raises(ValueError, match=f":{occupied}: another program uses that port"):
+        check_rendezvous(address(occupied), 2, 60)
 
 
 def test_an_unknown_host_is_named():

@@ -59,11 +59,18 @@ def slurm(tmp_path):
 
 @pytest.mark.parametrize(
     ("state", "code", "requeued"),
-    [("RUNNING", REQUEUE, True), ("CANCELLED", REQUEUE, False), ("RUNNING", 1, False)],
+    [
+        ("RUNNING", REQUEUE, True),
+        ("CANCELLED", REQUEUE, False),
+        ("RUNNING", 1, False),
+        ("RUNNING", 0, False),
+    ],
 )
 def test_a_job_is_queued_again_unless_it_failed_or_was_cancelled(slurm, state, code, requeued):
     folder, env = slurm
-    (folder / "bin" / "srun").write_text(f"#!/bin/sh\necho $SRUN_CPUS_PER_TASK\nexit {code}\n")
+    (folder / "logs").mkdir()  # `launch` makes it
+    answer = "touch $HIGHRANK_STOP_DIRECTORY/stopped" if code == REQUEUE else f"exit {code}"
+    (folder / "bin" / "srun").write_text(f"#!/bin/sh\necho $SRUN_CPUS_PER_TASK\n{answer}\n")
     (folder / "job.sh").write_text(sbatch_script(PLAN, Job()))
     env |= {"STATE": state, "SLURM_CPUS_PER_TASK": "7"}
     job = subprocess.run(["bash", "job.sh"], cwd=folder, env=env, capture_output=True, text=True)
@@ -79,7 +86,11 @@ def test_a_job_is_given_to_sbatch_once(slurm, monkeypatch):
     assert submit(folder / "job.sh", folder) == "4242"
     with pytest.raises(ValueError, match=r"job 4242 .* still in the queue \(PENDING\)"):
         submit(folder / "job.sh", folder)
-    (folder / "queue").unlink()
+    (folder / "bin" / "squeue").write_text("#!/bin/sh\necho timed out >&2\nexit 1\n")
+    with pytest.raises(ValueError, match=r"squeue does not say whether job 4242 .*\(timed out\)"):
+        submit(folder / "job.sh", folder)
+    gone = "slurm_load_jobs error: Invalid job id specified"
+    (folder / "bin" / "squeue").write_text(f"#!/bin/sh\necho {gone} >&2\nexit 1\n")
     (folder / "bin" / "sbatch").write_text("#!/bin/sh\necho no such partition >&2\nexit 1\n")
     with pytest.raises(ValueError, match="no such partition"):
         submit(folder / "job.sh", folder)
