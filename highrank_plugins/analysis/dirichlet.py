@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..heads import Head, build_head
+from .progress import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,9 @@ def dirichlet_targets(settings: DirichletSettings) -> Tensor:
 
 
 def dirichlet_experiment(
-    heads: Mapping[str, Mapping[str, Any]], settings: DirichletSettings | None = None
+    heads: Mapping[str, Mapping[str, Any]],
+    settings: DirichletSettings | None = None,
+    progress: Progress = silent,
 ) -> dict[str, DirichletFit]:
     """Each head fitted to the same targets.
 
@@ -61,6 +64,7 @@ def dirichlet_experiment(
         heads: label → options of `build_head` with its `name`, e.g.
             {"plif": {"name": "softmax", "pointwise": "plif"}, "mos": {"name": "mos"}}; sizes are
             those of the settings.
+        progress: sees the steps of each, by label.
     Returns:
         label → fit.
     """
@@ -72,7 +76,8 @@ def dirichlet_experiment(
         head = build_head(
             **{"num_classes": settings.classes, "feature_dim": settings.dim, **options}
         )
-        fits[label] = fit_targets(head, targets, settings)
+        contexts = fit_contexts(head, targets, settings, progress, label)
+        fits[label] = measure_fit(head, contexts, targets)
     return fits
 
 
@@ -82,13 +87,20 @@ def fit_targets(head: Head, targets: Tensor, settings: DirichletSettings) -> Dir
     return measure_fit(head, contexts, targets)
 
 
-def fit_contexts(head: Head, targets: Tensor, settings: DirichletSettings) -> Tensor:
+def fit_contexts(
+    head: Head,
+    targets: Tensor,
+    settings: DirichletSettings,
+    progress: Progress = silent,
+    label: str = "",
+) -> Tensor:
     """Train the head and one free context vector per target; change the head in place.
 
     Args:
         head: any, freshly built; batches come from torch's default generator.
         targets: P* [N, M].
         settings: steps, batch and lr are read.
+        progress: sees the steps, under the name `label`.
     Returns:
         the contexts [N, F]; the head is in evaluation mode.
     Raises:
@@ -100,7 +112,7 @@ def fit_contexts(head: Head, targets: Tensor, settings: DirichletSettings) -> Te
     optimizer = torch.optim.Adam([contexts, *head.parameters()], lr=settings.lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps)
     head.train()
-    for step in range(settings.steps):
+    for step in progress(range(settings.steps), label):
         chosen = torch.randperm(len(targets))[: settings.batch]
         loss = -(targets[chosen] * head(contexts[chosen])).sum(-1).mean()
         if not loss.isfinite():

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..heads import Head, Softmax
 from .argmax_lp import NOISE, argmax_margin
+from .progress import Progress, silent
 
 ROUNDING = 1e-12  # of the largest logit: a smaller lead may be none
 STEPS = 100  # of the walk; those that can win mostly do so within 25
@@ -20,6 +21,7 @@ def unargmaxable(
     bias: Tensor | None = None,
     contexts: Tensor | None = None,
     bound: float | None = None,
+    progress: Progress = silent,
 ) -> Tensor:
     """Classes c for which no h has w_c·h + b_c > w_j·h + b_j for all j ≠ c (Grivas et al. 2022).
 
@@ -33,6 +35,7 @@ def unargmaxable(
         bias: [M].
         contexts: features [n, d] to try first, e.g. some of the corpus.
         bound: only |h_i| ≤ bound counts (1 for the output of an LSTM); default all of R^d.
+        progress: sees the classes that linear programs decide.
     Returns:
         class ids, ascending, int64.
     Raises:
@@ -51,14 +54,16 @@ def unargmaxable(
         _walk(wide, offsets, classes, bound)
         for classes in left.nonzero().flatten().split(_batch(wide))
     ]
-    found = [
-        c for c in torch.cat(walked).tolist() if argmax_margin(wide, offsets, c, bound) <= NOISE
-    ]
+    undecided = progress(torch.cat(walked).tolist(), "linear programs")
+    found = [c for c in undecided if argmax_margin(wide, offsets, c, bound) <= NOISE]
     return torch.tensor(found, dtype=torch.int64)
 
 
 def unargmaxable_classes(
-    head: Head, contexts: Tensor | None = None, bound: float | None = None
+    head: Head,
+    contexts: Tensor | None = None,
+    bound: float | None = None,
+    progress: Progress = silent,
 ) -> Tensor:
     """`unargmaxable` of a softmax layer, whose pointwise function keeps the order of logits.
 
@@ -72,7 +77,7 @@ def unargmaxable_classes(
             "linear in the features; only softmax (with any increasing pointwise function) is"
         )
     bias = None if head.bias is None else head.bias.detach()
-    return unargmaxable(head.weight.detach(), bias, contexts, bound)
+    return unargmaxable(head.weight.detach(), bias, contexts, bound, progress)
 
 
 def _checked(weight: Tensor, bias: Tensor | None, bound: float | None) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from highrank_plugins.analysis import (
     unargmaxable_classes,
     word_similarity,
 )
+from highrank_plugins.analysis.progress import Progress, silent
 from highrank_plugins.heads import Head, Softmax
 
 from .loading import build, open_checkpoint, pick_device
@@ -60,11 +61,14 @@ class Unargmaxable:
     classes: list[int] | None
 
 
-def unargmaxable_words(vocabulary: Vocabulary, bound: float | None = None) -> Unargmaxable:
+def unargmaxable_words(
+    vocabulary: Vocabulary, bound: float | None = None, progress: Progress = silent
+) -> Unargmaxable:
     """`unargmaxable_classes` as words; says so where the layer is a mixture.
 
     Args:
         bound: only features with |h_i| ≤ bound count.
+        progress: see `unargmaxable`.
     Raises:
         ValueError: a bound that is not above 0; parameters that are not finite.
     """
@@ -75,5 +79,5 @@ def unargmaxable_words(vocabulary: Vocabulary, bound: float | None = None) -> Un
             "of logits that are linear in the features"
         )
         return Unargmaxable(False, reason, None, None)
-    classes = unargmaxable_classes(head, bound=bound).tolist()
+    classes = unargmaxable_classes(head, bound=bound, progress=progress).tolist()
     return Unargmaxable(True, "", [dictionary[c] for c in classes], classes)

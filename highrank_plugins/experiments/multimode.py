@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from highrank_plugins.analysis import DirichletSettings, measure_fit
 from highrank_plugins.analysis.dirichlet import fit_contexts
+from highrank_plugins.analysis.progress import Progress, silent
 from highrank_plugins.heads import build_head, head_names, pointwise_names
 
 SCALE = 3.0  # of word vectors; contexts of mixtures lie in [−1, 1]
@@ -65,12 +66,13 @@ def multimode_targets(settings: MultimodeSettings) -> Tensor:
 
 
 def multimode_experiment(
-    heads: dict[str, dict[str, Any]], settings: MultimodeSettings
+    heads: dict[str, dict[str, Any]], settings: MultimodeSettings, progress: Progress = silent
 ) -> dict[str, MultimodeFit]:
     """Each head fitted to the same contexts, whose vectors are free.
 
     Args:
         heads: label → options of `build_head` with its `name`; see `heads_named`.
+        progress: sees the steps of each, by label.
     """
     targets = multimode_targets(settings)
     fits = {}
@@ -82,7 +84,7 @@ def multimode_experiment(
         head = build_head(**{**sizes, **options}, weight=weight)
         shared = {name: asdict(settings)[name] for name in ("steps", "lr")}
         fitting = DirichletSettings(batch=settings.contexts, **shared)
-        contexts = fit_contexts(head, targets, fitting)
+        contexts = fit_contexts(head, targets, fitting, progress, label)
         fits[label] = _measure(head, contexts, targets, settings.modes)
     return fits
 

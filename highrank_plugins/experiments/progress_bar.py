@@ -1,6 +1,7 @@
 """Progress bars with the time left: drawn in place on a terminal, a line now and then in a log."""
 
 import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -21,3 +22,10 @@ def bar_options() -> dict[str, Any]:
     if sys.stderr.isatty():
         return {"file": sys.stderr}
     return {"file": _Lines(), "mininterval": 10, "ascii": True, "ncols": 78}
+
+
+def bar(items: Sequence[Any], name: str) -> Iterable[Any]:
+    """The items, with a bar for them."""
+    from tqdm import tqdm
+
+    return tqdm(items, name, **bar_options())

@@ -72,3 +72,16 @@ def test_bad_input():
         fit_targets(head, torch.full((60, 3), math.nan), SMALL)
     with pytest.raises(ValueError, match="did you mean 'softmax'"):
         dirichlet_experiment({"x": {"name": "sotfmax"}}, SMALL)
+
+
+def test_progress_sees_every_step():
+    seen = {}
+
+    def progress(steps, name):
+        for step in steps:
+            seen[name] = seen.get(name, 0) + 1
+            yield step
+
+    heads = {"softmax": {"name": "softmax"}, "gss": {"name": "softmax", "pointwise": "gss"}}
+    dirichlet_experiment(heads, replace(SMALL, steps=7), progress)
+    assert seen == {"softmax": 7, "gss": 7}

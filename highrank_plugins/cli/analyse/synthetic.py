@@ -41,12 +41,13 @@ def dirichlet(
         from highrank_plugins.analysis import DirichletSettings, dirichlet_experiment
         from highrank_plugins.experiments import plots
         from highrank_plugins.experiments.multimode import heads_named
+        from highrank_plugins.experiments.progress_bar import bar
 
         chosen = heads_named(heads.split(","), components)
         if not alpha > 0:
             raise ValueError(f"--alpha {alpha}: must be above 0")
         settings = DirichletSettings(targets, classes, dim, alpha, steps, batch, lr, seed)
-        fits = dirichlet_experiment(chosen, settings)
+        fits = dirichlet_experiment(chosen, settings, bar)
         report({"settings": settings, "fits": fits}, output)
         if plot is not None:
             divergences = {name: fit.mean_kl for name, fit in fits.items()}
@@ -96,12 +97,13 @@ def multimode(
                 heads_named,
                 multimode_experiment,
             )
+            from highrank_plugins.experiments.progress_bar import bar
 
             chosen = heads_named(heads.split(","), components)
             settings = MultimodeSettings(
                 contexts, classes, dim, modes, steps, lr, seed, learn_words
             )
-            fits = multimode_experiment(chosen, settings)
+            fits = multimode_experiment(chosen, settings, bar)
             report({"settings": settings, "fits": fits}, output)
             shares = {name: fit.recall for name, fit in fits.items()}
         if plot is not None:

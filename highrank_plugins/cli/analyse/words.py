@@ -69,9 +69,10 @@ def unargmaxable(
     with measuring(plot):
         from highrank_plugins.collect.words import load_vocabulary, unargmaxable_words
         from highrank_plugins.experiments import plots
+        from highrank_plugins.experiments.progress_bar import bar
 
         vocabulary = load_vocabulary(checkpoint, data)
-        found = unargmaxable_words(vocabulary, bound)
+        found = unargmaxable_words(vocabulary, bound, bar)
         total = vocabulary.head.num_classes
         count = None if found.words is None else len(found.words)
         report(found, output, total=total, count=count)

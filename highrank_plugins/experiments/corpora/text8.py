@@ -12,6 +12,7 @@ from typing import Any
 
 from highrank_plugins.experiments.corpora.binarised import SPECIAL, write_dictionary, write_split
 from highrank_plugins.experiments.corpora.options import CorpusError, CorpusOptions
+from highrank_plugins.experiments.progress_bar import bar_options
 
 LENGTH = 100_000_000
 # hundredths of the text at which a split ends
@@ -29,6 +30,7 @@ def prepare(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
             text8's, or one in valid or test that train lacks.
     """
     import numpy as np
+    from tqdm import tqdm
 
     options.refuse("text8", "vocab_size", "max_train_lines")
     path = data / "text8"
@@ -47,7 +49,9 @@ def prepare(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
     for _, word, byte in ranked:
         table[byte] = numbers[word]
     for split, (start, end) in ranges.items():
-        pieces = (table[block] for block in _blocks(path, start, end))
+        total = -((start - end) // _BLOCK)
+        blocks = tqdm(_blocks(path, start, end), split, total, unit="MiB", **bar_options())
+        pieces = (table[block] for block in blocks)
         tokens = write_split(output / split, pieces, SPECIAL + len(numbers))
         yield f"{split}: {tokens:,} characters without </s>, {len(numbers)} types, none <unk>"
 
