@@ -5,10 +5,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from highrank_plugins.heads import build_head
+from highrank_plugins.losses.levels import FUSED
 from tests.heads.cases import STRUCTURES, make_features
 from tests.losses.levels import run
 
 CLASSES, TOKENS = 300, 16
+RESOLUTION = {torch.float32: 2**-23, torch.bfloat16: 2**-7}
 TARGET = torch.arange(TOKENS) % 5
 
 
@@ -20,17 +22,23 @@ def peaked(case, dtype=torch.float32):
     return head, make_features(TOKENS).to(dtype).requires_grad_()
 
 
+filtering = pytest.mark.parametrize("impl", FUSED)
+
+
+@filtering
+@pytest.mark.parametrize("dtype", RESOLUTION, ids=str)
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_within_the_bound(case, reduction):
-    """float32 resolves 2^-23: what is left out is below the rounding of what is kept."""
-    head, features = peaked(case)
-    options = {"impl": "fused", "reduction": reduction, "upstream": torch.tensor(1.0)}
+def test_within_the_bound(case, reduction, dtype, impl):
+    """What is left out is below the rounding of what is kept."""
+    head, features = peaked(case, dtype)
+    options = {"impl": impl, "reduction": reduction, "upstream": torch.tensor(1.0)}
     want = run(head, features, TARGET, **options)
     got = run(head, features, TARGET, filter_gradients=True, **options)
     assert got.values["loss"].equal(want.values["loss"])
     largest, contexts = 1.0, 2.0 * TOKENS * 3  # |P − 1| ≤ 1; |h| < 2, K components at most 4
-    bound = 2**-23 * largest * max(contexts, head.weight.abs().sum().item()) + 1e-6
+    sums = max(contexts, head.weight.abs().sum().item())
+    bound = RESOLUTION[dtype] * largest * sums + 1e-6
     for name, gradient in want.gradients.items():
         assert (got.gradients[name] - gradient).abs().max() <= bound, name
 
@@ -52,18 +60,19 @@ def test_a_component_of_small_weight_does_not_set_the_bound():
         assert (got.gradients[name] - gradient).abs().max() <= 1e-4, name
 
 
+@filtering
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_products_are_skipped(case):
+def test_products_are_skipped(case, impl):
     head, features = peaked(case)
 
     def flops(**options):
         with FlopCounterMode(display=False) as counter:
-            run(head, features, TARGET, impl="fused", reduction="sum", **options)
+            run(head, features, TARGET, impl=impl, reduction="sum", **options)
         return counter.get_total_flops()
 
     assert flops(filter_gradients=True) < flops()
     untouched = torch.zeros_like(head.weight)
-    got = run(head, features, TARGET, impl="fused", reduction="sum", filter_gradients=True)
+    got = run(head, features, TARGET, impl=impl, reduction="sum", filter_gradients=True)
     assert got.gradients["weight"][-50:].equal(untouched[-50:])
 
 

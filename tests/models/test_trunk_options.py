@@ -13,6 +13,9 @@ from tests.trainings import last, parameters, train
 OPTIONS = {
     "--fp16": ["--fp16-no-flatten-grads", "--fp16-init-scale", "128"],
     "--memory-efficient-fp16": ["--fp16-init-scale", "128"],
+    "--bf16": [],
+    "--memory-efficient-bf16": [],
+    "--amp": [],  # on a CPU without autocast and scale: the way through the trainer
     "--checkpoint-activations": [],
     "--share-decoder-input-output-embed": [],
     "--quant-noise-pq": ["0.05"],
