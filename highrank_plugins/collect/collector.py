@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from torch import Tensor
 from tqdm import tqdm
 
@@ -179,14 +178,9 @@ def _open(
     device: str | None,
 ) -> tuple[Any, Any, Text]:
     """Model, task and text of a checkpoint."""
-    checkpoint = open_checkpoint(path, data)
-    kind = ARCH_MODEL_REGISTRY.get(checkpoint.arch, MODEL_REGISTRY.get(checkpoint.arch))
-    if hasattr(kind, "bptt_features") and checkpoint.task == TASK:
-        stream = StreamingModel(path, data, device, DTYPES[dtype])
-        return (
-            stream.model,
-            stream.task,
-            StreamText(stream, stream.segments(split, rows, tokens=tokens)),
-        )
-    model, task = build(checkpoint, pick_device(device), DTYPES[dtype])
+    checkpoint, chosen = open_checkpoint(path, data), pick_device(device)
+    model, task = build(checkpoint, chosen, DTYPES[dtype])
+    if hasattr(model, "bptt_features") and checkpoint.task == TASK:
+        stream = StreamingModel(model, task, checkpoint.arch, chosen)
+        return model, task, StreamText(stream, stream.segments(split, rows, tokens=tokens))
     return model, task, SentenceText(model, task, split, rows)

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
@@ -46,29 +46,29 @@ class StreamingModel:
     """A model in evaluation mode, so without any dropout, that hands on its recurrent state.
 
     Args:
-        checkpoint: of a model that carries state, trained with `bptt_language_modeling`.
-        data: the directory of fairseq-preprocess.
-        device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one.
-        dtype: of parameters and so of all that is computed; None: float32.
-    Raises:
-        ValueError: the checkpoint is damaged, of another kind of model or task, or was trained with
-            another dictionary; no such device.
-        OSError: a file is missing.
+        model, task: of `build`; the model carries a state, the task is `bptt_language_modeling`.
     """
 
-    def __init__(
-        self,
-        checkpoint: Path,
-        data: str,
-        device: str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        self.device = pick_device(device)
+    def __init__(self, model: Any, task: Any, arch: str, device: torch.device) -> None:
+        self.model, self.task, self.arch, self.device = model, task, arch, device
+        self.pad: int = task.dictionary.pad()
+
+    @classmethod
+    def open(cls, checkpoint: Path, data: str, device: str | None = None) -> Self:
+        """The model of a checkpoint.
+
+        Args:
+            data: the directory of fairseq-preprocess.
+            device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one.
+        Raises:
+            ValueError: the checkpoint is damaged, of another kind of model or task, or was trained
+                with another dictionary; no such device.
+            OSError: a file is missing.
+        """
+        chosen = pick_device(device)
         opened = open_checkpoint(checkpoint, data)
         _check_kind(opened)
-        self.arch = opened.arch
-        self.model, self.task = build(opened, self.device, dtype)
-        self.pad: int = self.task.dictionary.pad()
+        return cls(*build(opened, chosen), opened.arch, chosen)
 
     def parameters(self) -> list[nn.Parameter]:
         """What can learn, each tensor once: frozen ones are left out, a tied matrix is one."""

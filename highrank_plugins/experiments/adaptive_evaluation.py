@@ -31,7 +31,7 @@ class Run:
     """An evaluation, whatever its kind.
 
     Args:
-        checkpoint, data, device: see `StreamingModel`.
+        checkpoint, data, device: see `StreamingModel.open`.
         output: the JSON file to write.
         command: the line that was typed, for the record.
         split: the text to score.
@@ -59,7 +59,7 @@ class Evaluation:
         options: all others that change the result.
         more_splits: those whose texts change the result, beside that of `run`.
     Raises:
-        ValueError: see `StreamingModel` and `SavedProgress`.
+        ValueError: see `StreamingModel.open` and `SavedProgress`.
         OSError: a file is missing.
     """
 
@@ -67,7 +67,7 @@ class Evaluation:
         self, run: Run, values: Values, options: Mapping[str, Any], more_splits: Sequence[str] = ()
     ) -> None:
         self.run, self.values, self.options = run, values, options
-        self.model = StreamingModel(run.checkpoint, run.data, run.device)
+        self.model = StreamingModel.open(run.checkpoint, run.data, run.device)
         self.checkpoint = digest_of_file(run.checkpoint)
         run.output.parent.mkdir(parents=True, exist_ok=True)
         state = run.state or run.output.with_name(f"{run.output.name}.state")

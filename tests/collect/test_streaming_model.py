@@ -23,7 +23,7 @@ def mos(stream_data, tmp_path_factory):
     path = tmp_path_factory.mktemp("mos") / "mos.pt"
     words = [*RATES, "--head-components", 3, "--head-dropout", 0.3]
     write_checkpoint(path, build(stream_data, *words, arch="awd_lstm_lm_mos"))
-    return StreamingModel(path, str(stream_data), "cpu")
+    return StreamingModel.open(path, str(stream_data), "cpu")
 
 
 def in_one_go(model, split):
@@ -82,7 +82,7 @@ def test_a_tied_matrix_learns_once_and_a_frozen_tensor_never(stream_data, tmp_pa
     words = [*FEW_KNOTS, "--head-plif-freeze"]
     built = build(stream_data, *words, arch="awd_lstm_lm_plif")
     path = write_checkpoint(tmp_path / "a.pt", built)
-    model = StreamingModel(path, str(stream_data), "cpu")
+    model = StreamingModel.open(path, str(stream_data), "cpu")
     names = {id(p): name for name, p in model.model.named_parameters()}
     found = [names[id(p)] for p in model.parameters()]
     assert len(found) == len(set(found))
@@ -95,7 +95,7 @@ def test_every_head_learns_from_what_it_scores(token, stream_data, tmp_path):
     words = FEW_KNOTS if "plif" in token else []
     built = build(stream_data, *words, arch=f"awd_lstm_lm_{token}")
     path = write_checkpoint(tmp_path / "a.pt", built)
-    model = StreamingModel(path, str(stream_data), "cpu")
+    model = StreamingModel.open(path, str(stream_data), "cpu")
     parameters = model.parameters()
     start = [p.detach().clone() for p in parameters]
     statistics = GradientStatistics(parameters)
@@ -120,19 +120,19 @@ def test_every_head_learns_from_what_it_scores(token, stream_data, tmp_path):
 def test_other_kinds_of_models_and_tasks_are_refused(stream_data, tmp_path):
     stock = write_checkpoint(tmp_path / "a.pt", small.build(stream_data, "transformer_lm"))
     with pytest.raises(ValueError, match=r"a\.pt: --arch transformer_lm has no recurrent state"):
-        StreamingModel(stock, str(stream_data))
+        StreamingModel.open(stock, str(stream_data))
     lines = write_checkpoint(tmp_path / "b.pt", small.build(stream_data, "awd_lstm_lm_softmax"))
     with pytest.raises(ValueError, match=r"b\.pt was trained with --task language_modeling"):
-        StreamingModel(lines, str(stream_data))
+        StreamingModel.open(lines, str(stream_data))
 
 
 def test_missing_files_and_devices_are_named(mos, stream_data, tmp_path):
     with pytest.raises(OSError, match=r"none\.pt"):
-        StreamingModel(tmp_path / "none.pt", str(stream_data))
+        StreamingModel.open(tmp_path / "none.pt", str(stream_data))
     with pytest.raises(OSError, match="no split 'nothing'"):
         mos.segments("nothing", 5)
     with pytest.raises(ValueError, match="--device tpu: torch sees no such device"):
-        StreamingModel(tmp_path / "none.pt", str(stream_data), "tpu")
+        StreamingModel.open(tmp_path / "none.pt", str(stream_data), "tpu")
 
 
 def test_another_dictionary_is_refused(stream_data, tmp_path):
@@ -143,4 +143,4 @@ def test_another_dictionary_is_refused(stream_data, tmp_path):
     for text in folder.glob("*.txt"):
         text.write_text(text.read_text().replace("house", "horse"))
     with pytest.raises(ValueError, match="is not the dictionary"):
-        StreamingModel(path, str(binarise(folder)))
+        StreamingModel.open(path, str(binarise(folder)))

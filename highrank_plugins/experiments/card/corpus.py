@@ -71,9 +71,10 @@ def _text(subject: Subject, split: str, tokens: int) -> Text:
     from highrank_plugins.collect.streaming_model import TASK, StreamingModel
     from highrank_plugins.collect.texts import SentenceText, StreamText
 
-    if subject.config.task._name != TASK:
-        return SentenceText(subject.model, subject.task, split, ROWS)
-    stream = StreamingModel(subject.path, subject.config.task.data, "cpu")
+    model, task = subject.model, subject.task
+    if not (hasattr(model, "bptt_features") and subject.config.task._name == TASK):
+        return SentenceText(model, task, split, ROWS)
+    stream = StreamingModel(model, task, subject.arch, torch.device("cpu"))
     return StreamText(stream, stream.segments(split, ROWS, tokens=tokens))
 
 
