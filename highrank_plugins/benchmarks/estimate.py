@@ -11,7 +11,7 @@ import torch
 
 from highrank_plugins.experiments import markdown
 
-from ..experiments.command_line import arguments
+from ..experiments.command_line import words_of
 from ..experiments.configuration import Configuration
 from ..experiments.launch.effective_batch import fit
 from .case import CaseError, ModelCase, changed
@@ -56,7 +56,7 @@ class Training:
         return cls(
             name=name,
             arch=arch,
-            options=shlex.join(word for words in arguments(options) for word in words),
+            options=shlex.join(words_of(options)),
             classes=configuration.data.vocab_size,
             max_tokens=max_tokens,
             updates=_count(name, options, "max_update"),

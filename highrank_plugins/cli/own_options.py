@@ -5,8 +5,9 @@ from typing import Any
 
 import typer
 
+from highrank_plugins._flags import flag, option_name
 from highrank_plugins.cli import build_app
-from highrank_plugins.experiments.command_line import PROGRAMS, arguments, flag
+from highrank_plugins.experiments.command_line import PROGRAMS, words_of
 from highrank_plugins.experiments.configuration import Configuration
 from highrank_plugins.experiments.nearest import did_you_mean
 from highrank_plugins.experiments.yaml_tree import ConfigurationError, Tree
@@ -36,11 +37,11 @@ def _problems(program: str, options: dict[str, Any]) -> Iterator[tuple[str, str]
     known = {option: p for p in command.params for option in p.opts if option.startswith("--")}
     for option in options:
         if flag(option) not in known:
-            near = did_you_mean(option, [name[2:].replace("-", "_") for name in known])
+            near = did_you_mean(option, list(map(option_name, known)))
             yield option, f"{program} has no {flag(option)}{near}"
             continue
         try:
-            words = [word for words in arguments({option: options[option]}) for word in words]
+            words = words_of({option: options[option]})
             command.make_context(program, [*_required(command, flag(option)), *words])
         except typer.BadParameter as error:
             yield option, error.message.removeprefix("Value error, ")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import highrank_plugins
+from highrank_plugins._flags import flag
 from highrank_plugins.experiments.yaml_tree import ConfigurationError
 
 # block of a configuration → the command whose options it holds
@@ -27,11 +28,6 @@ PROGRAMS = {
 }
 
 
-def flag(name: str) -> str:
-    """`max_tokens` → `--max-tokens`."""
-    return f"--{name.replace('_', '-')}"
-
-
 def arguments(options: Mapping[str, object]) -> list[list[str]]:
     """Each option as its words: `true` is a bare flag, `false` nothing, else flag and value."""
     return [
@@ -39,6 +35,11 @@ def arguments(options: Mapping[str, object]) -> list[list[str]]:
         for name, value in options.items()
         if value is not False
     ]
+
+
+def words_of(options: Mapping[str, object]) -> list[str]:
+    """The same in one list."""
+    return [word for words in arguments(options) for word in words]
 
 
 def user_dir() -> list[str]:

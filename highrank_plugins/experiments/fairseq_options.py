@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any, NoReturn
 
 import highrank_plugins
-from highrank_plugins.experiments.command_line import PROGRAMS, arguments, flag, user_dir
+from highrank_plugins._flags import flag, option_name
+from highrank_plugins.experiments.command_line import PROGRAMS, user_dir, words_of
 from highrank_plugins.experiments.configuration import Configuration
 from highrank_plugins.experiments.nearest import did_you_mean
 from highrank_plugins.experiments.yaml_tree import ConfigurationError, Tree
@@ -33,13 +34,13 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
     from fairseq.options import parse_args_and_arch
 
     parser = _parser(tool)
-    given = [word for words in arguments(options) for word in words]
+    given = words_of(options)
     try:
         _, left = parse_args_and_arch(parser, ["data", *user_dir(), *given], parse_known=True)
     except _Rejected as rejection:
         return _explain(parser, str(rejection), options)
     # argparse tells nowhere publicly which options it has
-    known = [option[2:].replace("-", "_") for option in parser._option_string_actions]
+    known = list(map(option_name, parser._option_string_actions))
     return {
         name: f"{PROGRAMS[tool]} has no {flag(name)}{did_you_mean(name, known)}"
         for name in options
@@ -78,7 +79,7 @@ def _explain(parser: Any, message: str, options: Mapping[str, object]) -> dict[s
     if not found:
         return {"options": message}
     option, problem = found.groups()
-    name = option[2:].replace("-", "_")
+    name = option_name(option)
     if problem.startswith("invalid choice"):
         value = str(options[name])
         choices = [str(choice) for choice in parser._option_string_actions[option].choices]

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from highrank_plugins._flags import flag
+
 _CARD = """\
 ---
 library_name: fairseq
@@ -80,7 +82,7 @@ def _rows(config: dict[str, Any], parameters: int) -> list[tuple[str, object]]:
     if config["valid_loss"] is not None:
         rows.append(("loss on the validation set", config["valid_loss"]))
     rows += [
-        (f"`--{name.replace('_', '-')}`", value)
+        (f"`{flag(name)}`", value)
         for name, value in sorted(model.items())
         if name == "head" or (name.startswith("head_") and value is not None)
     ]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import highrank_plugins
-from highrank_plugins.experiments.command_line import arguments
+from highrank_plugins.experiments.command_line import words_of
 
 # of a parameter: its weight and Adam's two moments, in float32
 BYTES = 12
@@ -27,7 +27,7 @@ def training_space(options: Mapping[str, object], data: Path) -> int:
     from fairseq.options import get_training_parser, parse_args_and_arch
 
     highrank_plugins.register()
-    words = [str(data), *(word for option in arguments(options) for word in option)]
+    words = [str(data), *words_of(options)]
     cfg = convert_namespace_to_omegaconf(parse_args_and_arch(get_training_parser(), words))
     task = tasks.setup_task(cfg.task)
     with torch.device("meta"):

@@ -5,11 +5,12 @@ from collections.abc import Iterable
 
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY
 
+from highrank_plugins._flags import flag
+
 from .archs import TRUNKS, adaptive_options, arch_name, tokens
 from .awd_lstm_lm import arch_name as awd_lstm_name
 from .awd_lstm_options import fill
 from .awd_lstm_presets import DEFAULT, PRESETS
-from .head_options import cli_name
 
 INTRODUCTION = """# Architectures
 
@@ -52,7 +53,7 @@ def _presets(stock_model: str) -> str:
     for stock in sorted(ARCH_MODEL_INV_REGISTRY[stock_model]):
         preset = Namespace()
         ARCH_CONFIG_REGISTRY[stock](preset)
-        off = ", ".join(f"`{cli_name(name)}`" for name in adaptive_options(preset))
+        off = ", ".join(f"`{flag(name)}`" for name in adaptive_options(preset))
         rows.append((f"`{stock}`", f"`{arch_name(stock_model, '<token>', stock)}`", off))
     head = ("fairseq's", "with a head", "switched off with a head")
     return "\n".join([f"## On `{stock_model}`", "", *_table(head, rows)])

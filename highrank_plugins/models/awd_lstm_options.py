@@ -6,12 +6,13 @@ from typing import Optional
 
 from omegaconf import DictConfig
 
+from highrank_plugins._flags import flag
 from highrank_plugins.trunks import AWDLSTM
 
 from .archs import given_options, set_options
 from .awd_lstm_presets import preset_options
 from .head_choice import choose_head
-from .head_options import HeadOptions, cli_name
+from .head_options import HeadOptions
 
 # constructor arguments of the trunk that fairseq's users set under another name
 SIZES = {
@@ -98,4 +99,4 @@ def trunk_from_options(cfg: Namespace, num_words: int) -> AWDLSTM:
         return AWDLSTM(num_words, **options, **rates)
     except ValueError as error:  # begins with the name of the constructor's argument
         name, _, rest = str(error).partition(" ")
-        raise ValueError(f"{cli_name(SIZES.get(name, name))} {rest}") from None
+        raise ValueError(f"{flag(SIZES.get(name, name))} {rest}") from None

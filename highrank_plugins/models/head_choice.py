@@ -1,9 +1,10 @@
 """Which head is asked for: explicit options, then the architecture's, then the head's defaults."""
 
+from highrank_plugins._flags import flag
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.registry import unknown_name_message
 
-from .head_options import COMMON, DERIVED, RATES, cli_name, option_defaults
+from .head_options import COMMON, DERIVED, RATES, option_defaults
 
 
 def choose_head(options: dict, arch: dict, trunk: dict) -> dict:
@@ -43,8 +44,8 @@ def _reject_foreign(given: dict, defaults: dict) -> None:
     own = {*defaults, *COMMON, *rates}
     for name in given:
         if name in {*DERIVED, *RATES} and name not in own:
-            listed = ", ".join(map(cli_name, sorted(own)))
+            listed = ", ".join(map(flag, sorted(own)))
             raise ValueError(
-                f"{cli_name(name)}: --head {given['head']} with --head-pointwise "
+                f"{flag(name)}: --head {given['head']} with --head-pointwise "
                 f"{given['head_pointwise']} has no such option; it has {listed}"
             )

@@ -10,6 +10,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import nn
 
+from highrank_plugins._flags import flag
 from highrank_plugins.compat.own_learning_rate import set_own_rate
 from highrank_plugins.heads import (
     Head,
@@ -20,7 +21,7 @@ from highrank_plugins.heads import (
 )
 
 from .frequency_order import require_sorted_by_count
-from .head_options import GATE_BIASES, RENAMED, cli_name
+from .head_options import GATE_BIASES, RENAMED
 
 
 def head_from_options(
@@ -82,7 +83,7 @@ def _pointwise(cfg: Namespace) -> nn.Module:
         name: f"head_{cfg.head_pointwise}_{name}" for name in pointwise_options(cfg.head_pointwise)
     }
     options = {name: getattr(cfg, full) for name, full in own.items() if hasattr(cfg, full)}
-    flags = {name: cli_name(full) for name, full in own.items()}
+    flags = {name: flag(full) for name, full in own.items()}
     with _errors_name_flags("--head-pointwise", cfg.head_pointwise, flags):
         return build_pointwise(cfg.head_pointwise, **options)
 
@@ -90,7 +91,7 @@ def _pointwise(cfg: Namespace) -> nn.Module:
 def _structure_flags(head: str) -> dict[str, str]:
     """Constructor argument → option of fairseq's command line."""
     names = {name: RENAMED.get(name, name) for name in [*head_options(head), "embed_dim"]}
-    return {name: cli_name(f"head_{public}") for name, public in names.items() if public}
+    return {name: flag(f"head_{public}") for name, public in names.items() if public}
 
 
 @contextmanager

@@ -149,11 +149,6 @@ def _derived_field(name: str, default: object) -> tuple:
     return name, Optional[type(default)], field(default=None, metadata=metadata)
 
 
-def cli_name(name: str) -> str:
-    """``head_gss_c`` as ``--head-gss-c``."""
-    return "--" + name.replace("_", "-")
-
-
 # learning rate of a pointwise function's parameters: option → the function that has it
 RATES = {"head_plif_lr": "plif"}
 COMMON = [f.name for f in fields(CommonHeadOptions) if f.name not in ("_name", *RATES)]

@@ -10,7 +10,8 @@ from fairseq.models import BaseFairseqModel
 from fairseq.modules import MultiheadAttention
 from torch import nn
 
-from .head_options import cli_name
+from highrank_plugins._flags import flag
+
 from .relative_self_attention import RelativeSelfAttention
 
 SIDES = ("encoder", "decoder")
@@ -58,7 +59,7 @@ def attach_relative_positions(model: BaseFairseqModel, cfg: Namespace) -> None:
         raise ValueError(f"--rel-pos-clip must be at least 0 (off), got {cfg.rel_pos_clip}")
     for name in FOREIGN:
         if getattr(cfg, name, None):
-            raise ValueError(f"--rel-pos-clip does not work with {cli_name(name)}; leave one out")
+            raise ValueError(f"--rel-pos-clip does not work with {flag(name)}; leave one out")
     if sides == ["encoder"] and not hasattr(model, "encoder"):
         raise ValueError("--rel-pos-in encoder: a language model has a decoder only")
     for attention in _self_attentions(model, sides):

@@ -5,11 +5,12 @@ import logging
 import torch
 from torch import Tensor, nn
 
+from highrank_plugins._flags import flag
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
 
-from .head_options import cli_name, option_defaults
+from .head_options import option_defaults
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ def require_same_function(options: dict, head: Head) -> None:
     for name, value in here.items():
         before = there.get(name, value)
         if before != value:
-            raise ValueError(_other_head(f"{cli_name(name)} {before}", str(value)))
+            raise ValueError(_other_head(f"{flag(name)} {before}", str(value)))
 
 
 def _function_options(head: Head) -> dict:

@@ -7,6 +7,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
 
+from highrank_plugins._flags import flag
+
 from .averaged_sgd import AveragedSGD
 
 
@@ -61,7 +63,7 @@ class NTASGD(FairseqOptimizer):
         for name in ("nonmono", "asgd_at_epoch"):
             value = getattr(cfg, name)
             if value is not None and value < 0:
-                option = "--" + name.replace("_", "-")
+                option = flag(name)
                 raise ValueError(f"{option} must be at least 0, got {value}")
         self._optimizer = AveragedSGD(
             params,

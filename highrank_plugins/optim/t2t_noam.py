@@ -8,6 +8,8 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
+from highrank_plugins._flags import flag
+
 
 @dataclass
 class T2TNoamConfig(FairseqDataclass):
@@ -47,7 +49,7 @@ class T2TNoamSchedule(FairseqLRScheduler):
         for name in ("noam_dim", "warmup_updates"):
             value = getattr(cfg, name)
             if value is None or value < 1:
-                option = "--" + name.replace("_", "-")
+                option = flag(name)
                 raise ValueError(
                     f"--lr-scheduler t2t_noam needs {option} of at least 1, got {value}"
                 )

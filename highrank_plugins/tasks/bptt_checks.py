@@ -7,6 +7,8 @@ from fairseq.data import Dictionary
 from fairseq.tasks.language_modeling import LanguageModelingConfig
 from torch import Tensor
 
+from highrank_plugins._flags import flag
+
 from .streams import Text
 
 # options of language_modeling that have no place here, with what to do instead
@@ -37,13 +39,13 @@ def check_task_options(args) -> None:
         value = value.value if isinstance(value, Enum) else value
         if value != defaults[name]:
             raise ValueError(
-                f"{_option(name)} {value} does not fit --task bptt_language_modeling: {reason}"
+                f"{flag(name)} {value} does not fit --task bptt_language_modeling: {reason}"
             )
     least = {"bptt": 1, "eval_streams": 1, "bptt_max_delta": 0}
     for name, bound in least.items():
         value = getattr(args, name)
         if value is not None and value < bound:
-            raise ValueError(f"{_option(name)} must be at least {bound}, got {value}")
+            raise ValueError(f"{flag(name)} must be at least {bound}, got {value}")
 
 
 def check_iterator_options(
@@ -100,7 +102,3 @@ def check_unknown(texts: dict[str, Text], train_subset: str, unk: int) -> None:
                 "has no <unk>, so that their probability would be noise: replace rare words of the "
                 "training text by <unk>, or binarise with a dictionary that has all words"
             )
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from highrank_plugins._flags import flag
+
 
 class CorpusError(ValueError):
     """A corpus is not there, not the one that is meant, or not to be had in that way."""
@@ -30,13 +32,13 @@ class CorpusOptions:
         for name in ("vocab_size", "max_train_lines", "workers"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise CorpusError(f"{_flag(name)} must be at least 1, got {value}")
+                raise CorpusError(f"{flag(name)} must be at least 1, got {value}")
 
     def refuse(self, corpus: str, *names: str) -> None:
         """Raise CorpusError for the first of these options that is given."""
         for name in names:
             if getattr(self, name) is not None:
-                raise CorpusError(f"{corpus} has no {_flag(name)}: leave it out")
+                raise CorpusError(f"{corpus} has no {flag(name)}: leave it out")
 
     def require_known(self, found: object, expected: object, what: str) -> None:
         """Raise CorpusError for another text than the published one, unless that is accepted."""
@@ -45,7 +47,3 @@ class CorpusOptions:
                 f"{what}: expected {expected}, found {found}: this is not the published text, and "
                 "perplexities cannot be compared with published ones; --other-text accepts it"
             )
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
