@@ -50,8 +50,7 @@ def learn_pieces(
         )
     except RuntimeError as error:
         raise ValueError(
-            f"vocab_size {vocab_size} (in a configuration data.vocab_size) does not fit the text: "
-            f"{error}"
+            f"data.vocab_size (--vocab-size) {vocab_size} does not fit the text: {error}"
         ) from None
     model.write_bytes(written.getvalue())
     return model
