@@ -10,6 +10,7 @@ from highrank_plugins.cli.user_error import user_errors
 
 SAMPLES = 3
 SHOWN_REFERENCES = 3
+_BLEU = [f"bleu{order}_{name}" for order in range(1, 5) for name in ("precision", "recall")]
 
 
 Corpus = Annotated[Path, typer.Argument(help="Folder with the corpus of Zhao et al. 2017.")]
@@ -71,11 +72,12 @@ def dialogue_summary(
     references: Annotated[Path, typer.Argument(help="A line per context, tabs between them.")],
 ) -> None:
     """Print sample responses, then precision and recall, and the perplexity as the last line."""
-    from highrank_plugins.experiments.results_table import read_record
+    from highrank_plugins.experiments.record_file import metric_of
     from highrank_plugins.experiments.scoring import read_lines, read_nbest
 
     with user_errors():
-        metrics = read_record(results)["metrics"]
+        bleu = {name: metric_of(results, name) for name in _BLEU}
+        perplexity = metric_of(results, "test_perplexity")
         sources, good = read_lines(contexts), read_lines(references)
         hypotheses = read_nbest(generated, len(sources))
         rows = list(zip(sources, good, hypotheses, strict=True))
@@ -88,6 +90,6 @@ def dialogue_summary(
             typer.echo(f"  response  {hypothesis}")
         typer.echo()
     for order in range(1, 5):
-        precision, recall = (metrics[f"bleu{order}_{name}"] for name in ("precision", "recall"))
+        precision, recall = bleu[f"bleu{order}_precision"], bleu[f"bleu{order}_recall"]
         typer.echo(f"BLEU-{order}  precision {precision:.3f}  recall {recall:.3f}")
-    typer.echo(f"test perplexity {metrics['test_perplexity']}")
+    typer.echo(f"test perplexity {perplexity}")

@@ -19,7 +19,6 @@ SIDES = ("encoder", "decoder")
 FOREIGN = [
     "cross_self_attention",
     "quant_noise_pq",
-    "quant_noise_scalar",
     "encoder_xformers_att_config",
     "decoder_xformers_att_config",
 ]

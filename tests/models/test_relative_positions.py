@@ -186,7 +186,6 @@ def test_half_precision_trains(mt_data, tmp_path):
         (["--rel-pos-clip", -1], "--rel-pos-clip must be at least 0"),
         (["--rel-pos-in", "encoder"], "--rel-pos-in encoder needs --rel-pos-clip"),
         ([*CLIP, "--quant-noise-pq", 0.1], "does not work with --quant-noise-pq"),
-        ([*CLIP, "--quant-noise-scalar", 0.1], "does not work with --quant-noise-scalar"),
         ([*CLIP, "--cross-self-attention"], "does not work with --cross-self-attention"),
     ],
     ids=str,
