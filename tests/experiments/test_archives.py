@@ -181,6 +181,15 @@ def test_a_broken_header_is_not_the_end(tmp_path, folder, suffix, byte):
     assert not folder.exists()
 
 
+def test_a_broken_header_with_nothing_after_it_is_not_the_end(tmp_path, folder):
+    path = write_tar_plain(tmp_path / "a.tar", {"one": b"1", "empty": b""})
+    content = bytearray(path.read_bytes())
+    content[1024:1536] = b"\xff" * 512
+    path.write_bytes(content)
+    with pytest.raises(ArchiveError, match="damaged"):
+        extract(path, folder)
+
+
 def test_other_kinds_are_refused(tmp_path, folder):
     (tmp_path / "a.rar").write_bytes(b"x")
     with pytest.raises(ArchiveError, match=r"expected a name that ends with \.tar\.gz"):
