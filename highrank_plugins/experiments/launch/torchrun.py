@@ -1,6 +1,7 @@
 """The command of torchrun that starts the processes of one machine."""
 
 import hashlib
+import os
 import shlex
 import sys
 
@@ -48,7 +49,7 @@ def rank_words(plan: Plan) -> list[str]:
 def environment(plan: Plan) -> dict[str, str]:
     """What torchrun's environment has besides the launcher's."""
     variables = {
-        "OMP_NUM_THREADS": str(plan.threads),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(plan.threads)),
         "HIGHRANK_RENDEZVOUS_TIMEOUT": str(plan.timeout),
         "PYTHONUNBUFFERED": "1",
         # or processes that start again read, in torchrun's own store, where others were before

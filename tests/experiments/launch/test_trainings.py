@@ -30,8 +30,9 @@ def unbroken(mt_data, tmp_path_factory):
 def start(data: Path, save_dir: Path, *options: object) -> subprocess.Popen[str]:
     words = [HIGHRANK, "launch", *options, "--", *command(data, save_dir)]
     return subprocess.Popen(
-        [str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+        [str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},  # more threads sum in another order
+    )  # fmt: skip
 
 
 def finish(process: subprocess.Popen[str], code: int = 0) -> str:
