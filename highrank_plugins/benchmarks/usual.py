@@ -34,7 +34,7 @@ def _softmax(head: Any, features: Tensor) -> Tensor:
 
 
 def _contexts(head: Any, features: Tensor) -> Tensor:
-    contexts = torch.tanh(head.latent(features))
+    contexts = head.context_scale * torch.tanh(head.latent(features))
     return contexts.view(-1, head.components, head.embed_dim)
 
 

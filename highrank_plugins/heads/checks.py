@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable
 
@@ -57,6 +58,17 @@ def probability(name: str, value: float) -> float:
     """
     if not 0 <= value < 1:
         raise ValueError(f"{name} must lie in [0, 1), got {value}")
+    return float(value)
+
+
+def positive(name: str, value: float) -> float:
+    """A finite number above 0.
+
+    Raises:
+        ValueError: none.
+    """
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return float(value)
 
 

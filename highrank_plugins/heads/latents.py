@@ -6,31 +6,39 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from .checks import integer, probability
+from .checks import integer, positive, probability
 from .draws import ChunkDraws, Draws, draw_mask
 
 
 class Latents(nn.Module):
-    """Mixin of mixture heads: h_k = tanh(A_k g + a_k), dropped out.
+    """Mixin of mixture heads: h_k = s·tanh(A_k g + a_k), dropped out; the papers have s = 1.
 
     `latent.weight` is [K·D, F], component-major: rows k·D..(k+1)·D−1 are A_k; `latent.bias` [K·D].
+
+    A scale s is the papers' head with a vocabulary matrix s·W. It is for a W that is also the
+    embedding and starts with rows of norm 1, as fairseq's: a tanh bounds the logits, a softmax's
+    features do not, and W would have to grow s times first.
     """
 
     components: int
     feature_dim: int
     embed_dim: int
+    context_scale: float
     dropout: float
     locked_dropout: bool
     retain_dropout: bool
     latent: nn.Linear
 
-    def make_latents(self, components: int, dropout: float, locked_dropout: bool) -> None:
+    def make_latents(
+        self, components: int, context_scale: float, dropout: float, locked_dropout: bool
+    ) -> None:
         """Options and parameters; called by the constructor of a mixture.
 
         Raises:
-            ValueError: components < 1, dropout outside [0, 1).
+            ValueError: components < 1, context_scale not above 0, dropout outside [0, 1).
         """
         self.components = integer("components", components)
+        self.context_scale = positive("context_scale", context_scale)
         self.dropout = probability("dropout", dropout)
         self.locked_dropout = bool(locked_dropout)
         self.latent = nn.Linear(self.feature_dim, components * self.embed_dim)
@@ -46,10 +54,14 @@ class Latents(nn.Module):
         return draws
 
     def token_floats(self) -> int:
-        """As `Head.token_floats`: the contexts, before and after dropout, and as many gradients."""
-        return 4 * self.components * self.embed_dim
+        """As `Head.token_floats`: the contexts, before and after each of scale and dropout, and as
+        many gradients."""
+        copies = 2 if self.context_scale == 1 else 3
+        return 2 * copies * self.components * self.embed_dim
 
     def contexts(self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws) -> Tensor:
         """h [n, K, D] of features [n, F]."""
         h = linear(features, tensors["latent.weight"], tensors["latent.bias"]).tanh()
+        if self.context_scale != 1:
+            h = self.context_scale * h
         return draws.dropout("latent", h).unflatten(-1, (self.components, self.embed_dim))

@@ -30,6 +30,7 @@ class Mixtape(Latents, LogitHead):
 
     Args:
         components: K, a power of two.
+        context_scale: s, see `Latents`.
         frequent: S in [0, M]; class ids must be sorted by frequency. Default M // 2.
         gate_dim: G, the paper's d2.
         dropout: rate on the contexts h; locked_dropout: one mask for all time steps.
@@ -40,11 +41,12 @@ class Mixtape(Latents, LogitHead):
         gate_class_bias: b_{x,k}, which it has.
         num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
     Raises:
-        ValueError: K not a power of two, S outside [0, M], a rate outside [0, 1).
+        ValueError: K not a power of two, S outside [0, M], context_scale not above 0, a rate
+            outside [0, 1).
     """
 
     fused = FusedMixtape
-    constants = ("gate_weight_norm",)
+    constants = ("context_scale", "gate_weight_norm")
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class Mixtape(Latents, LogitHead):
         bias: bool = True,
         pointwise: str | Pointwise = "identity",
         components: int = 4,
+        context_scale: float = 1.0,
         frequent: int | None = None,
         gate_dim: int = 64,
         dropout: float = 0.0,
@@ -67,7 +70,7 @@ class Mixtape(Latents, LogitHead):
         gate_class_bias: bool = True,
     ) -> None:
         super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
-        self.make_latents(components, dropout, locked_dropout)
+        self.make_latents(components, context_scale, dropout, locked_dropout)
         if not is_power_of_two(self.components):
             raise ValueError(f"mixtape: components must be a power of two, got {components}")
         half = num_classes // 2

@@ -16,12 +16,16 @@ class PriorMixture(Latents, Head):
 
     Args:
         components: K ≥ 1.
+        context_scale: s, see `Latents`.
         dropout: rate on the contexts h, before they are used.
         locked_dropout: one mask for all time steps of time-major features [T, B, F].
         num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
     Raises:
-        ValueError: components < 1, dropout outside [0, 1), and what `Head` refuses.
+        ValueError: components < 1, context_scale not above 0, dropout outside [0, 1), and what
+            `Head` refuses.
     """
+
+    constants = ("context_scale",)
 
     def __init__(
         self,
@@ -32,11 +36,12 @@ class PriorMixture(Latents, Head):
         bias: bool = True,
         pointwise: str | Pointwise = "identity",
         components: int = 15,
+        context_scale: float = 1.0,
         dropout: float = 0.0,
         locked_dropout: bool = False,
     ) -> None:
         super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
-        self.make_latents(components, dropout, locked_dropout)
+        self.make_latents(components, context_scale, dropout, locked_dropout)
         self.prior = nn.Linear(feature_dim, components, bias=False)
 
     def log_prior(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:

@@ -34,6 +34,8 @@ RENAMED = {
 ADAPTED_DEFAULTS = {"frequent_ratio": 0.5, "gate_biases": "paper"}
 HELP = {
     "components": "number of mixture components K; mixtape: a power of two",
+    "context_scale": "s of the contexts h_k = s*tanh(A_k g + a_k); with shared embeddings the "
+    "papers' 1 learns slowly",
     "dropout": "dropout on the context vectors h_k",
     "frequent_ratio": "r: the r*V most frequent classes have gates of their own (0 to 1)",
     "gate_biases": "biases of the gates: paper (of frequent classes), full (all) or none",

@@ -81,10 +81,10 @@ POINTWISE = {f.__name__: f for f in (identity, sigsoftmax, gss, plif, monotone_m
 # ---- structures: log-probabilities of one context ----------------------------------------------
 
 
-def contexts(p: Arrays, g: np.ndarray) -> list[np.ndarray]:
-    """h_k = tanh(A_k g + a_k); component k owns rows k*d .. (k+1)*d - 1."""
+def contexts(p: Arrays, g: np.ndarray, options: Options) -> list[np.ndarray]:
+    """h_k = s tanh(A_k g + a_k); component k owns rows k*d .. (k+1)*d - 1."""
     d = p["weight"].shape[1]
-    h = np.tanh(p["latent.weight"] @ g + p["latent.bias"])
+    h = options.get("context_scale", 1) * np.tanh(p["latent.weight"] @ g + p["latent.bias"])
     return [h[k * d : (k + 1) * d] for k in range(len(h) // d)]
 
 
@@ -98,13 +98,13 @@ def softmax(p: Arrays, g: np.ndarray, f: Callable, options: Options) -> np.ndarr
 
 def moc(p: Arrays, g: np.ndarray, f: Callable, options: Options) -> np.ndarray:
     prior = np.exp(log_softmax(p["prior.weight"] @ g))
-    mixed = sum(pi * h for pi, h in zip(prior, contexts(p, g), strict=True))
+    mixed = sum(pi * h for pi, h in zip(prior, contexts(p, g, options), strict=True))
     return log_softmax(f(output(p, mixed)))
 
 
 def mos(p: Arrays, g: np.ndarray, f: Callable, options: Options) -> np.ndarray:
     log_prior = log_softmax(p["prior.weight"] @ g)
-    rows = [log_softmax(f(output(p, h))) for h in contexts(p, g)]
+    rows = [log_softmax(f(output(p, h))) for h in contexts(p, g, options)]
     joint = np.stack([pi + row for pi, row in zip(log_prior, rows, strict=True)])
     return np.array([lse(joint[:, x]) for x in range(joint.shape[1])])
 
@@ -136,7 +136,7 @@ def gates_hidden(p: Arrays, g: np.ndarray, k: int, options: Options) -> np.ndarr
 
 
 def mixtape(p: Arrays, g: np.ndarray, f: Callable, options: Options) -> np.ndarray:
-    hs = contexts(p, g)
+    hs = contexts(p, g, options)
     inner = len(hs) - 1
     shared = p["gate_shared.weight"] @ g + p.get("gate_shared.bias", 0)
     classes = len(p["weight"])

@@ -47,12 +47,12 @@ POINTWISE = [
      {"in_logits": (3,), "in_bias": (3,), "out_logits": (3,), "out_bias": ()}),
 ]  # fmt: skip
 
-DROPOUTS = {"dropout": 0.0, "locked_dropout": False}
+CONTEXTS = {"context_scale": 1.0, "dropout": 0.0, "locked_dropout": False}
 HEAD_OPTIONS = {
     "softmax": {},
-    "moc": {"components": 15, **DROPOUTS},
-    "mos": {"components": 15, **DROPOUTS},
-    "mixtape": {"components": 4, "frequent": None, "gate_dim": 64, **DROPOUTS, "gate_dropout": 0.0,
+    "moc": {"components": 15, **CONTEXTS},
+    "mos": {"components": 15, **CONTEXTS},
+    "mixtape": {"components": 4, "frequent": None, "gate_dim": 64, **CONTEXTS, "gate_dropout": 0.0,
                 "gate_noise": 0.0, "gate_weight_norm": 0.0, "gate_hidden_bias": False,
                 "gate_shared_bias": False, "gate_class_bias": True},
 }  # fmt: skip

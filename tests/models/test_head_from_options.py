@@ -19,9 +19,11 @@ def trunk(request):
 def test_mixtape_gets_its_options(trunk):
     words = """--head-components 2 --head-gate-dim 5 --head-frequent-ratio 0.25 --head-dropout 0.1
         --head-gate-dropout 0.2 --head-gate-noise 0.3 --head-gate-weight-norm 1.5
-        --head-gate-biases full --head-bias true --head-pointwise gss --head-gss-c 0.5""".split()
+        --head-gate-biases full --head-bias true --head-pointwise gss --head-gss-c 0.5
+        --head-context-scale 4""".split()
     head = trunk("mixtape", *words).head
     assert (head.components, head.gate_dim, head.dropout) == (2, 5, 0.1)
+    assert head.context_scale == 4
     assert head.frequent == int(0.25 * head.num_classes) == len(head.gate_embed)
     assert (head.gate_dropout, head.gate_noise) == (0.2, 0.3)
     assert {"bias", "gate_hidden.bias", "gate_shared.bias", "gate_bias"} <= set(head.state_dict())
@@ -75,6 +77,7 @@ def test_shared_embeddings_are_one_parameter(trunk, joined_data):
 @pytest.mark.parametrize(
     ("token", "words", "message"),
     [
+        ("mixtape", ["--head-context-scale", "0"], r"--head-context-scale must be .* above 0"),
         ("mixtape", ["--head-components", "3"], r"--head mixtape: --head-components .*got 3"),
         ("mixtape", ["--head-frequent-ratio", "1.5"], r"--head-frequent-ratio.*\[0, 1\]"),
         ("mixtape", ["--head-gate-biases", "all"], "--head-gate-biases.*paper"),

@@ -99,6 +99,7 @@ PLIF = ["transformer_plif_tiny", "--head-plif-knots", 5]
         (GSS, [*GSS, "--head-gss-k", 2], "--head-gss-k 2.5 there, 2.0"),
         ([*PLIF, "--head-plif-bound", 10], PLIF, "--head-plif-bound 10.0 there, 20.0"),
         (MIXTAPE, [*MIXTAPE, "--head-gate-weight-norm", 1], "--head-gate-weight-norm 0.0 there"),
+        ([*MOS, "--head-context-scale", 2], MOS, "--head-context-scale 2.0 there, 1.0"),
     ],
     ids=str,
 )
