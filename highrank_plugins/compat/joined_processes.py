@@ -16,7 +16,9 @@ import json
 import logging
 import os
 import socket
+import time
 from argparse import Namespace
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -85,7 +87,8 @@ def meet(cfg) -> Store:
         # rank 0 may be what the others talk to: it leaves when all have read
         store.set(f"read/{rank}", "")
         if rank == 0:
-            store.wait([f"read/{other}" for other in range(world)], timeout)
+            with suppress(DistError):  # one that is not there is no reason to be silent
+                store.wait([f"read/{other}" for other in range(world)], timeout)
         raise ValueError(problem)
     if rank == 0:
         places = ", ".join(f"{r}: {n['host']} {n['device'] or 'cpu'}" for r, n in enumerate(notes))
@@ -121,24 +124,32 @@ def _reach(group, timeout: timedelta) -> Store:
             address = ":".join(os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT"))
         raise ValueError(
             f"rank {rank} of {world} does not meet the others at {address} ({reason}): fewer were "
-            "started, the port is taken by another program, or the node of rank 0 is unreachable"
+            "started, or with another --distributed-world-size, the port is taken by another "
+            "program, or the node of rank 0 is unreachable"
         ) from None
     return PrefixStore("joined", store)
 
 
 def _exchange(store: Store, rank: int, note: Note, timeout: timedelta) -> list[Note]:
+    """The notes of all ranks; or those so far and ours, once one expects another number of them."""
     keys = [f"note/{other}" for other in range(note["world_size"])]
     store.set(keys[rank], json.dumps(note))
-    try:
-        store.wait(keys, timeout)
-    except DistError:
-        missing = [str(other) for other, key in enumerate(keys) if not store.check([key])]
-        raise ValueError(
-            f"rank {rank} of {len(keys)} waited {timeout.total_seconds():.0f} s for the ranks "
-            f"{', '.join(missing)}: fewer processes were started than --distributed-world-size "
-            "says, or their nodes cannot reach this one"
-        ) from None
-    return [json.loads(store.get(key)) for key in keys]
+    deadline = time.monotonic() + timeout.total_seconds()
+    notes: list[Note] = []
+    for key in keys:
+        try:
+            store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 0.1)))
+        except DistError:
+            missing = [str(other) for other, key in enumerate(keys) if not store.check([key])]
+            raise ValueError(
+                f"rank {rank} of {len(keys)} waited {timeout.total_seconds():.0f} s for the ranks "
+                f"{', '.join(missing)}: fewer processes were started than --distributed-world-size "
+                "says, or their nodes cannot reach this one"
+            ) from None
+        notes.append(json.loads(store.get(key)))
+        if notes[-1]["world_size"] != note["world_size"]:
+            return [*notes, note]
+    return notes
 
 
 def disagreement(notes: list[Note]) -> str | None:

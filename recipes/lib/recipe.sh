@@ -149,7 +149,7 @@ open_run() {
 # abandon_run: a new run that is refused before its first stage leaves no directory behind.
 abandon_run() {
     ((${#new_directories[@]} > 0)) || return 0
-    rm -f -- "$run_dir/.lock"
+    rm -f -- "$run_dir/.lock" "$run_dir/config.yaml"
     rmdir --ignore-fail-on-non-empty -- "$run_dir/log" "${new_directories[@]}"
 }
 

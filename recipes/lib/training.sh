@@ -22,6 +22,27 @@ open_configured_run() {
         abandon_run
         exit "$status"
     }
+    check_launch
+}
+
+# check_launch: what the launcher refuses is told before hours go into the data. With --dry-run among
+# its options it prints all that it would do, and nothing is done.
+check_launch() {
+    local launcher status=0 dry
+    launcher=$(launch_words --dry-run --log-dir "$run_dir/train/logs")
+    [[ -n $launcher ]] || return 0
+    dry=$(bash -c "$launcher -- $(highrank command train "$config" -- DATA \
+        --save-dir "$run_dir/train")") || status=$?
+    if ((status != 0)); then
+        log "error: highrank launch refuses these options: ${launch-} (and the block launch of $conf)"
+    elif [[ " ${launch-} " == *" --dry-run "* ]]; then
+        printf '%s\n' "$dry"
+        log "nothing was done: --launch has --dry-run"
+    else
+        return 0
+    fi
+    abandon_run
+    exit "$status"
 }
 
 setting() { highrank setting "$config" "$1"; }

@@ -70,6 +70,14 @@ def test_fewer_processes_than_announced_end_with_the_missing_rank(mt_data, tmp_p
     assert time.monotonic() - began < TIMEOUT + 60
 
 
+def test_another_world_size_is_told_to_all_before_the_time_is_up(mt_data, tmp_path):
+    address, longer = free_address(), {"HIGHRANK_RENDEZVOUS_TIMEOUT": "300"}
+    children = [
+        attempt(mt_data, tmp_path, *group(address, rank, 2 + rank), **longer) for rank in (0, 1)
+    ]
+    refused(children, "processes disagree on --distributed-world-size: [2, 3]", tmp_path)
+
+
 def test_one_that_would_train_alone_refuses_to(mt_data, tmp_path):
     torchrun = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
     child = attempt(mt_data, tmp_path, "--max-update", 1, **torchrun)

@@ -92,6 +92,10 @@ def test_text_of_unequal_length_is_refused(multi30k):
     [
         (["--conf", "mixtpe"], "mixtpe.yaml: no such configuration; did you mean 'mixtape'?"),
         (["--set", "data.vocabsize=3"], "data.vocabsize: unknown key; did you mean 'vocab_size'?"),
+        (["--launch=--gpus-per-nod 8"], "No such option: --gpus-per-nod"),
+        (["--launch=--nodes 4"], "--nodes 4: say where they meet"),
+        (["--launch=--processes 2 --submit"], "--submit and --sbatch need --slurm FILE"),
+        (["--set", "launch.processes=2", "--launch=--gpus-per-node 2"], "exclude each other"),
     ],
 )
 def test_wrong_configurations_exit_2(multi30k, arguments, message):
@@ -107,6 +111,16 @@ def test_a_refused_configuration_leaves_no_directory(multi30k):
         result = multi30k("--data", multi30k.data, "--set", "data.vocabsize=3")
         assert result.returncode == 2
         assert not multi30k.exp.exists()
+
+
+def test_a_dry_run_of_the_launch_does_nothing(multi30k):
+    shutil.rmtree(multi30k.exp)
+    words = "--nodes 2 --processes 2 --rendezvous node1:29500 --dry-run"
+    result = multi30k("--data", multi30k.data, f"--launch={words}")
+    assert result.returncode == 0, result.stderr
+    assert "# rank 3: node 1" in result.stdout and "# on each of 2 nodes:" in result.stdout
+    assert result.stderr.splitlines()[-1].endswith("nothing was done: --launch has --dry-run")
+    assert not multi30k.exp.exists()
 
 
 def test_a_refused_configuration_leaves_an_earlier_run_as_it_was(multi30k):

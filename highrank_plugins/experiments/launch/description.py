@@ -18,7 +18,7 @@ def describe(plan: Plan) -> str:
     where = "on this machine" if plan.nodes == 1 else f"on each of {plan.nodes} nodes"
     variables = [f"{name}={shlex.quote(value)}" for name, value in environment(plan).items()]
     lines = [
-        f"# {where}, where {address} stands for {plan.rendezvous or 'a free port'}:",
+        f"# {where}:" if plan.rendezvous else f"# {where}, where {address} stands for a free port:",
         " \\\n    ".join([*variables, shlex.join(torchrun_words(plan, address))]),
         "",
         f"# {plan.world_size} processes, whose output goes to {plan.log_dir}/rank<N>.log:",
