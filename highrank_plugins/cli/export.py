@@ -16,14 +16,21 @@ def export(
         Path | None,
         typer.Option(help="Where the dictionaries are (default: where the training had them)."),
     ] = None,
+    pieces: Annotated[
+        Path | None,
+        typer.Option(help="What cut the text: SentencePiece's model, or subword-nmt's codes."),
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="A recipe's results.json, whose scores the card gives.")
+    ] = None,
     licence: Annotated[str, typer.Option("--license", help="For the model's card.")] = "unknown",
 ) -> None:
-    """Write a model as safetensors with configuration, dictionaries and a card."""
+    """Write a model as safetensors with configuration, dictionaries, pieces and a card."""
     from highrank_plugins.experiments.model_folder import export_model
 
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
-        export_model(checkpoint, output, data, licence)
+        export_model(checkpoint, output, data, licence, pieces, results)
         typer.echo(f"{output}: {', '.join(sorted(path.name for path in output.iterdir()))}")
 
 

@@ -1,4 +1,5 @@
-"""A model as a folder that can be published: weights without pickle, configuration, dictionaries.
+"""A model as a folder that can be published: weights without pickle, configuration, dictionaries,
+what cuts text into pieces.
 
 `model.safetensors` holds each tensor once; its metadata name those that are tied. `config.json`
 holds the rest of the checkpoint as far as a model needs it, `README.md` is the model's card.
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from highrank_plugins.experiments.averaging import first_names, load_without_weights
 from highrank_plugins.experiments.checkpoint_file import mapped_model
 from highrank_plugins.experiments.model_card import model_card
+from highrank_plugins.experiments.piece_options import piece_options
 from highrank_plugins.experiments.record import versions, write_json, write_text
+from highrank_plugins.experiments.record_file import load_record
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +25,14 @@ FORMAT = 1
 _HISTORY = ("criterion_name", "optimizer_name", "num_updates")
 
 
-def export_model(checkpoint: Path, folder: Path, data: Path | None, licence: str) -> None:
+def export_model(
+    checkpoint: Path,
+    folder: Path,
+    data: Path | None,
+    licence: str,
+    pieces: Path | None = None,
+    results: Path | None = None,
+) -> None:
     """Write a checkpoint's model into a new folder, all or nothing.
 
     Absolute paths in the configuration are cut to their last name, and where processes met is left
@@ -31,8 +41,10 @@ def export_model(checkpoint: Path, folder: Path, data: Path | None, licence: str
     Args:
         data: where the dictionaries are, `dict.*.txt`; None: where the training had them.
         licence: for the card.
+        pieces: what cut the text, see `piece_options`.
+        results: a recipe's record, whose scores go into the card.
     Raises:
-        ValueError: the checkpoint is refused, or there are no dictionaries.
+        ValueError: the checkpoint or a file is refused, or there are no dictionaries.
         FileExistsError: the folder exists.
     """
     if folder.exists():
@@ -41,14 +53,18 @@ def export_model(checkpoint: Path, folder: Path, data: Path | None, licence: str
     model = mapped_model(checkpoint)
     dictionaries = _dictionaries(data or Path(str(state["cfg"]["task"]["data"]).split(":")[0]))
     config = _config(state, checkpoint)
+    # read before anything is written
+    cut = [] if pieces is None else piece_options(pieces, f"{folder.name}/{pieces.name}")
+    record = None if results is None else load_record(results)
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     parameters = _save_weights(model, part / WEIGHTS)
-    for path in dictionaries:
+    for path in [*dictionaries, *([] if pieces is None else [pieces])]:
         shutil.copyfile(path, part / path.name)
     write_json(part / CONFIG, config)
-    write_text(part / CARD, model_card(folder.name, config, parameters, dictionaries, licence))
+    card = model_card(folder.name, config, parameters, dictionaries, cut, record, licence)
+    write_text(part / CARD, card)
     part.rename(folder)
 
 

@@ -47,7 +47,10 @@ def read_nbest(generated: Path, count: int) -> list[list[str]]:
     missing = sorted(set(range(count)) - found.keys())
     if missing or len(found) != count:
         first = f"; the first input without one is line {missing[0] + 1}" if missing else ""
-        raise ScoreError(f"{generated}: {len(found)} hypotheses for {count} inputs{first}")
+        raise ScoreError(
+            f"{generated}: {len(found)} hypotheses for {count} inputs{first}; generate the set "
+            "that is scored (--gen-subset), whole"
+        )
     return [found[number] for number in range(count)]
 
 
@@ -75,7 +78,10 @@ def score(hypotheses: list[str], references: list[str]) -> dict[str, Score]:
     from sacrebleu.metrics import BLEU, CHRF
 
     if len(hypotheses) != len(references) or not references:
-        raise ScoreError(f"{len(hypotheses)} hypotheses for {len(references)} references")
+        raise ScoreError(
+            f"{len(hypotheses)} hypotheses for {len(references)} references: as many are needed, "
+            "and at least one"
+        )
     scores = {}
     for name, metric in {"sacrebleu": BLEU(), "chrf": CHRF()}.items():
         value = metric.corpus_score(hypotheses, [references]).score
@@ -98,6 +104,9 @@ def compare(
 
     other = read_lines(baseline)
     if len(other) != len(references):
-        raise ScoreError(f"{baseline}: {len(other)} lines for {len(references)} references")
+        raise ScoreError(
+            f"{baseline}: {len(other)} lines for {len(references)} references; both systems must "
+            "have translated the same set, a line for each sentence"
+        )
     systems = {str(baseline): other, str(system): hypotheses}
     return asdict(paired_bleu(systems, [references]))

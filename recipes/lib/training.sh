@@ -82,7 +82,7 @@ launch_words() {
 }
 
 # train_block BLOCK DATA [WORD…]: fairseq-train with the options of a block into $out, where it
-# continues from checkpoint_last.pt if there is one; else the disk must have room for checkpoints.
+# continues from checkpoint_last.pt if there is one; the disk must have room for checkpoints.
 # All that it says goes to train.log. With the recipe's option launch, or a block of that name,
 # `highrank launch` starts it on several processes; if that has given it to SLURM, the exit code is
 # 75 until the job has come to its end.
@@ -93,7 +93,9 @@ train_block() {
         log "trained before: $finished"
         return
     fi
-    if [[ ! -e $out/checkpoint_last.pt ]]; then
+    if [[ -e $out/checkpoint_last.pt ]]; then
+        need_space "$(bytes_of "$out/checkpoint_last.pt")"      # the next one, before one is deleted
+    else
         need_space "$(highrank training-space "$config" "$2" --block "$1")"
     fi
     {

@@ -72,6 +72,7 @@ average_last() {
 
 generate() {
     local through=
+    need_space "$(($(bytes_of "$prepared/text/test.$source_language") * 20))"
     if ((${processes-1} > 1)); then through="highrank generate --processes $processes -- "; fi
     run_block "$out/command.sh" generate "$prepared/data-bin" --gen-subset test \
         --path "$run_dir/average/checkpoint.pt" >"$out/test.txt"
@@ -79,6 +80,7 @@ generate() {
 
 score_translations() {
     local block
+    need_space "$(($(bytes_of "$run_dir/generate") * 2))"
     for block in "${measures[@]}"; do
         further "$block" "$run_dir/average/checkpoint.pt" "$prepared/data-bin"
     done

@@ -49,6 +49,7 @@ check_text() {
 
 take_text() {
     local file to
+    need_space "$(($(bytes_of "${files[@]}") * 4))"     # what is packed may be a third as large
     for file in "${files[@]}"; do
         to=$(basename -- "${file%.gz}")
         # --force: files without .gz pass through

@@ -96,6 +96,40 @@ def test_a_folder_that_exists_is_left_alone(checkpoint, folder):
         export_model(checkpoint, folder, None, "MIT")
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("pieces.model", b"\n\x0e", "--bpe sentencepiece --sentencepiece-model out/pieces.model"),
+        ("codes", b"#version: 0.2\n", "--tokenizer moses --bpe subword_nmt --bpe-codes out/codes"),
+    ],
+)
+def test_with_what_cut_the_text_the_card_translates_plain_text(
+    checkpoint, tmp_path, name, content, options
+):
+    (tmp_path / name).write_bytes(content)
+    export_model(checkpoint, tmp_path / "out", None, "MIT", pieces=tmp_path / name)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert (tmp_path / "out" / name).read_bytes() == content
+    assert f"fairseq-interactive out --source-lang en --target-lang de {options}" in card
+    assert "takes text as people write it" in card
+
+
+def test_another_file_than_pieces_is_refused(checkpoint, tmp_path):
+    (tmp_path / "notes.txt").write_text("text")
+    with pytest.raises(ValueError, match=r"--pieces .*notes\.txt: neither a model"):
+        export_model(checkpoint, tmp_path / "out", None, "MIT", pieces=tmp_path / "notes.txt")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_scores_of_a_record_are_in_the_card(checkpoint, tmp_path):
+    record = tmp_path / "results.json"
+    signatures = {"sacrebleu": "nrefs:1|tok:13a"}
+    record.write_text(json.dumps({"metrics": {"sacrebleu": 38.04}, "signatures": signatures}))
+    export_model(checkpoint, tmp_path / "out", None, "MIT", results=record)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| sacrebleu | 38.04 (nrefs:1, tok:13a) |" in card
+
+
 def test_dictionaries_must_be_found(checkpoint, tmp_path):
     with pytest.raises(ValueError, match="--data DIR"):
         export_model(checkpoint, tmp_path / "out", tmp_path, "MIT")

@@ -16,8 +16,8 @@ def check_rendezvous(address: str, nodes: int, timeout: float) -> None:
     """Find out which side of HOST:PORT this machine is on, and whether that can work.
 
     Raises:
-        ValueError: the host is unknown, its port is taken by another program, or nobody has
-            answered there after `timeout` seconds.
+        ValueError: the host is unknown, its port is taken by another program, which it may take
+            STORE_SECONDS to find out, or nobody has answered there after `timeout` seconds.
     """
     host, port = split_address(address)
     try:
@@ -33,7 +33,7 @@ def check_rendezvous(address: str, nodes: int, timeout: float) -> None:
     if problem != errno.EADDRINUSE or nodes == 1 or not _is_store(host, port):
         raise ValueError(
             f"--rendezvous {address}: another program uses that port; choose another one, on all "
-            f"nodes the same (ss -ltnp 'sport = :{port}' shows who it is)"
+            f"nodes the same (on {host}, ss -ltnp 'sport = :{port}' shows who it is)"
         )
 
 
