@@ -52,13 +52,15 @@ def read_published(task: str) -> list[Published]:
 
 
 def table(task: str, ours: Mapping[str, Mapping[str, float]]) -> str:
-    """Markdown: a row for each system, ours first, and a column for each kind that a paper has.
+    """Markdown: a row for each system, ours first, and a column for each kind that any has.
 
     Args:
         ours: name of a run → its metrics, as in its record.
     """
     theirs = read_published(task)
-    kinds = [kind for kind in KINDS if any(kind in entry.scores for entry in theirs)]
+    known = {kind for entry in theirs for kind in entry.scores}
+    known |= {kind for kind in KINDS for metrics in ours.values() if KINDS[kind][0] in metrics}
+    kinds = [kind for kind in KINDS if kind in known]
     rows = [
         (name, [_cell(kind, metrics.get(KINDS[kind][0] or "")) for kind in kinds], "this run")
         for name, metrics in ours.items()

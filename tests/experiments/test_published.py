@@ -24,6 +24,12 @@ def test_kinds_are_kept_apart():
     assert rows[3] == "| Transformer big, softmax | 28.6 | 29.3 |  | Ott et al. 2018 |"
 
 
+def test_a_kind_that_no_paper_has_is_shown_for_ours():
+    rows = table("wmt14_en_de", {"exp/a": {"sacrebleu": 20.0, "bleu_tokenised": 19.5}}).splitlines()
+    assert rows[0] == "| system | sacrebleu | tokenised | compound_split | unstated | source |"
+    assert rows[2] == "| exp/a | 20.0 | 19.5 |  |  | this run |"
+
+
 def test_perplexities_have_deviations():
     ours = {"exp/mos": {"test_perplexity": 55.123, "test_kld": 5.4}}
     rows = table("ptb", ours).splitlines()
