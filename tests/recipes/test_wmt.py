@@ -9,9 +9,13 @@ import time
 
 import pytest
 
+import highrank_plugins
 from tests.experiments.test_archives import write_tar
 from tests.recipes.running import SMALL, accept, raw_text, recipe, run, stages_done
 from tests.recipes.wmt_corpus import publish
+from tests.trainings import parameters, same
+
+highrank_plugins.register()  # admits the plain classes that fairseq stores
 
 NAME, CONF = "wmt14_en_de", "small/mixtape"
 SETTINGS = [f"{name}={value}" for name, value in SMALL.items()]
@@ -114,12 +118,12 @@ def test_moses_tokens_and_subword_nmt_give_text_again(tmp_path, corpus):
     assert " ." not in translations
 
 
-def kill_in(command: list[str], part) -> None:
-    """SIGKILL to the recipe and all its children a moment after a stage has begun to write."""
+def kill_in(command: list[str], part, seconds: float = 0.3) -> None:
+    """SIGKILL to the recipe and all its children `seconds` after a stage has begun to write."""
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     while process.poll() is None and not part().exists():
         time.sleep(0.01)
-    time.sleep(0.3)
+    time.sleep(seconds)
     assert process.poll() is None
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -144,6 +148,18 @@ class TestKilled:
         for name in ("text", "pieces", "data-bin"):
             ours, whole = (content(prepared(f) / name) for f in (tmp_path, finished[0]))
             assert {**ours, ".done": b""} == {**whole, ".done": b""}
+
+    def test_in_training_it_ends_with_the_same_parameters(self, finished, corpus, tmp_path):
+        shutil.copytree(prepared(finished[0]), tmp_path / "exp" / NAME / prepared(finished[0]).name)
+        folder = tmp_path / "exp" / NAME / "run" / "train"
+        command = start(tmp_path, corpus, "--stop-stage", 3)
+        kill_in(command, lambda: folder / "checkpoint_last.pt", seconds=0)
+        result = run(command)
+        assert stages_done(result) == [3], result.stderr[-3000:]
+        assert "Loaded checkpoint" in (folder / "train.log").read_text()
+        unbroken = finished[0] / "exp" / NAME / "run" / "train"
+        for name in ("checkpoint2.pt", "checkpoint3.pt"):
+            assert same(parameters(folder / name), parameters(unbroken / name))
 
     def test_in_every_stage_after_training_it_ends_the_same(self, finished, corpus):
         folder, _ = finished
