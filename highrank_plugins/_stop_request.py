@@ -36,7 +36,8 @@ def listening() -> bool:
 
 def asked() -> bool:
     """Whether this process is to stop."""
-    directory = os.environ.get(DIRECTORY)
+    # SLURM asks by signals alone: its directory is on a shared disk, which has better to do
+    directory = os.environ.get(DIRECTORY) if "TORCHELASTIC_RUN_ID" in os.environ else None
     return _signalled or (directory is not None and Path(directory, "stop").exists())
 
 

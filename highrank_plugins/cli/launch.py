@@ -144,7 +144,7 @@ def _restarts(given: int | None, nodes: int) -> int:
 
 
 def _slurm(plan: "Plan", job: "Job", script: Path, submit: bool, dry_run: bool) -> None:
-    from highrank_plugins.experiments.launch.slurm import sbatch_script
+    from highrank_plugins.experiments.launch.slurm import check_queue, sbatch_script
     from highrank_plugins.experiments.launch.slurm import submit as submit_script
     from highrank_plugins.experiments.record import write_text
 
@@ -152,6 +152,8 @@ def _slurm(plan: "Plan", job: "Job", script: Path, submit: bool, dry_run: bool) 
     if dry_run:
         typer.echo(text, nl=False)
         return
+    if submit:
+        check_queue(plan.log_dir)
     plan.log_dir.mkdir(parents=True, exist_ok=True)  # SLURM does not make it
     plan.finished.unlink(missing_ok=True)
     write_text(script, text)

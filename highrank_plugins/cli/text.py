@@ -11,7 +11,6 @@ from highrank_plugins.cli.language_pair import language_pair
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.experiments.resources import usable_cores
 
-PARTS = ("train", "valid", "test")
 Languages = Annotated[str, typer.Option(help="Separated by commas.")]
 Processes = Annotated[
     int | None, typer.Option(min=1, help="[default: the number of cores]", show_default=False)
@@ -59,6 +58,7 @@ def pieces(
     """Learn BPE from the training text, and write all text as pieces."""
     from highrank_plugins.experiments import pieces as sentencepiece
     from highrank_plugins.experiments import subword_nmt_pieces
+    from highrank_plugins.experiments.binarising import PARTS
 
     training = {name: text / f"train.{name}" for name in languages.split(",")}
     workers = processes or usable_cores()

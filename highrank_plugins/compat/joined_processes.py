@@ -31,6 +31,7 @@ from highrank_plugins.compat._patch import replaces
 
 logger = logging.getLogger(__name__)
 Note = dict[str, Any]
+READING = timedelta(seconds=10)
 
 
 @replaces(Trainer, "__init__")
@@ -87,8 +88,8 @@ def meet(cfg) -> Store:
         # rank 0 may be what the others talk to: it leaves when all have read
         store.set(f"read/{rank}", "")
         if rank == 0:
-            with suppress(DistError):  # one that is not there is no reason to be silent
-                store.wait([f"read/{other}" for other in range(world)], timeout)
+            with suppress(DistError):  # not all may be there
+                store.wait([f"read/{other}" for other in range(world)], READING)
         raise ValueError(problem)
     if rank == 0:
         places = ", ".join(f"{r}: {n['host']} {n['device'] or 'cpu'}" for r, n in enumerate(notes))

@@ -1,6 +1,7 @@
 """`corpus.yaml` of a recipe: which files a corpus is made of, and where they are published."""
 
 import fcntl
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -133,5 +134,9 @@ def _alone(folder: Path) -> Iterator[None]:
     """Wait until no other process fetches into a folder, and keep others waiting."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another process that fetches into {folder}", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield

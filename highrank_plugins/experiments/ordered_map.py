@@ -47,8 +47,7 @@ def ordered_map(
                 yield result
         except BrokenProcessPool:
             raise OSError(
-                f"one of {processes} processes was killed, perhaps for want of memory: try fewer "
-                "(--processes)"
+                f"one of {processes} processes was killed, perhaps for want of memory: try fewer"
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)

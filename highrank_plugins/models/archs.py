@@ -17,6 +17,7 @@ from fairseq.models import (
 )
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from highrank_plugins._flags import flag
 from highrank_plugins.heads import head_names, pointwise_names
 
 from .flat_config import field_types, stock_defaults
@@ -129,7 +130,7 @@ def _reject_adaptive(given: dict) -> None:
     for name in ADAPTIVE_OFF:
         if given.get(name):
             raise ValueError(
-                f"--{name.replace('_', '-')}: a head needs the whole vocabulary matrix; leave "
+                f"{flag(name)}: a head needs the whole vocabulary matrix; leave "
                 "it out, or use a stock architecture"
             )
 

@@ -66,9 +66,19 @@ training_key() {
     setting train
     highrank setting "$config" launch.effective_tokens 2>/dev/null || true
     if [[ ${launch-} =~ --effective-tokens[=\ ]([0-9]+) ]]; then echo "${BASH_REMATCH[1]}"; fi
-    if [[ $words != *--effective-tokens* ]]; then
-        grep -oE -e '--(nodes|gpus-per-node|processes)[= ][0-9]+' <<<"$words" | sort || true
+    if [[ -n $words && $words != *--effective-tokens* ]]; then process_count "$words"; fi
+}
+
+# process_count WORDS: how many processes `highrank launch` would start, "processes N".
+process_count() {
+    local nodes=1 each
+    if [[ $1 =~ .*--nodes[=\ ]([0-9]+) ]]; then nodes=${BASH_REMATCH[1]}; fi
+    if [[ $1 =~ .*--(gpus-per-node|processes)[=\ ]([0-9]+) ]]; then
+        each=${BASH_REMATCH[2]}
+    else
+        each=$(python -c 'import torch; print(max(1, torch.cuda.device_count()))')
     fi
+    echo "processes $((nodes * each))"
 }
 
 # launch_words [WORD…]: `highrank launch` with the words of the option launch and of the block of that
@@ -93,11 +103,7 @@ train_block() {
         log "trained before: $finished"
         return
     fi
-    if [[ -e $out/checkpoint_last.pt ]]; then
-        need_space "$(bytes_of "$out/checkpoint_last.pt")"      # the next one, before one is deleted
-    else
-        need_space "$(highrank training-space "$config" "$2" --block "$1")"
-    fi
+    need_space "$(checkpoint_space "$1" "$2")"
     {
         printf '%s' "$launcher"
         highrank command "$1" "$config" -- "$2" --save-dir "$out" \
@@ -111,6 +117,18 @@ train_block() {
         log "the training has not ended here; when it has, there is $finished"
         return 75
     fi
+}
+
+# checkpoint_space BLOCK DATA: bytes of the checkpoints to come, the next one at least.
+checkpoint_space() {
+    local all next
+    all=$(highrank training-space "$config" "$2" --block "$1")
+    if [[ -e $out/checkpoint_last.pt ]]; then
+        next=$(bytes_of "$out/checkpoint_last.pt")
+        all=$((all - $(bytes_of "$out")))
+        if ((all < next)); then all=$next; fi
+    fi
+    echo "$all"
 }
 
 # launcher: the words before those of fairseq-train, if any.

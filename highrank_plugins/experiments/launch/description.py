@@ -31,5 +31,7 @@ def _process(plan: Plan, rank: int) -> str:
     place = Place(rank, plan.world_size, local_rank)
     flags = distributed_flags(place, plan.per_node if plan.gpus else None, plan.command)
     line = shlex.join([*plan.command, *(word for flag in flags for word in flag)])
-    device = f"GPU {local_rank}" if plan.gpus else f"{plan.threads} CPU threads"
+    device = (
+        f"GPU {local_rank}" if plan.gpus else f"{environment(plan)['OMP_NUM_THREADS']} CPU threads"
+    )
     return f"# rank {rank}: node {node}, {device}\n{line}"

@@ -10,6 +10,7 @@ from highrank_plugins.experiments.resources import usable_cores
 
 PORT = 29500
 LOOPBACK = "127.0.0.1"
+STARTING_SECONDS = 60  # to import torch on a busy machine
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,28 @@
 """Whether nodes can meet at an address, said before torchrun waits for it."""
 
 import errno
+import os
 import socket
 import subprocess
 import sys
 import time
 
-from highrank_plugins.experiments.launch.plan import split_address
+from highrank_plugins.experiments.launch.plan import STARTING_SECONDS, split_address
 
-STORE_SECONDS = 30  # to import torch on a busy machine, and to ask
+STRANGER = 3  # exit code: the store serves another training
 RETRY_SECONDS = 0.5
 
 
-def check_rendezvous(address: str, nodes: int, timeout: float) -> None:
+def check_rendezvous(address: str, nodes: int, timeout: float, run: str) -> None:
     """Find out which side of HOST:PORT this machine is on, and whether that can work.
 
+    Args:
+        run: the training's name. A store at a free port is for the first that asks there: it ends
+            with that training, and would end others.
     Raises:
-        ValueError: the host is unknown, its port is taken by another program, which it may take
-            STORE_SECONDS to find out, or nobody has answered there after `timeout` seconds.
+        ValueError: the host is unknown, its port is taken by another program or training, which it
+            may take STARTING_SECONDS to find out, or nobody has answered there after `timeout`
+            seconds.
     """
     host, port = split_address(address)
     try:
@@ -30,10 +35,13 @@ def check_rendezvous(address: str, nodes: int, timeout: float) -> None:
     if problem == errno.EADDRNOTAVAIL:
         _wait_for(place, address, timeout)
         problem = errno.EADDRINUSE
-    if problem != errno.EADDRINUSE or nodes == 1 or not _is_store(host, port):
+    if problem != errno.EADDRINUSE:
+        raise ValueError(f"--rendezvous {address}: {os.strerror(problem)}; choose another port")
+    found = "it is in use" if nodes == 1 else _stranger(host, port, run)
+    if found is not None:
         raise ValueError(
-            f"--rendezvous {address}: another program uses that port; choose another one, on all "
-            f"nodes the same (on {host}, ss -ltnp 'sport = :{port}' shows who it is)"
+            f"--rendezvous {address}: another program uses that port ({found}); choose another "
+            f"one, on all nodes the same (on {host}, ss -ltnp 'sport = :{port}' shows who it is)"
         )
 
 
@@ -67,16 +75,23 @@ def _wait_for(place: tuple[str, int], address: str, timeout: float) -> None:
         time.sleep(RETRY_SECONDS)
 
 
-def _is_store(host: str, port: int) -> bool:
-    """Whether torch's store answers there, as on the second of two "nodes" on one machine."""
-    code = "import sys, torch.distributed as d; d.TCPStore(sys.argv[1], int(sys.argv[2]))"
+def _stranger(host: str, port: int, run: str) -> str | None:
+    """None if torch's store of this training answers there; else what does."""
+    code = (
+        "import sys, torch.distributed as d; store = d.TCPStore(sys.argv[1], int(sys.argv[2])); "
+        "owner = store.compare_set('highrank', '', sys.argv[3]).decode(); "
+        f"sys.exit(0 if owner == sys.argv[3] else {STRANGER})"
+    )
     try:
         # in a process of its own: the store's time limit does not hold while it waits for a hello
         asked = subprocess.run(
-            [sys.executable, "-c", code, host, str(port)],
+            [sys.executable, "-c", code, host, str(port), run],
             capture_output=True,
-            timeout=STORE_SECONDS,
+            text=True,
+            timeout=STARTING_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return False
-    return asked.returncode == 0
+        return f"nothing that answers as torch's store within {STARTING_SECONDS} s"
+    if asked.returncode == STRANGER:
+        return "a training with another command"
+    return (asked.stderr.strip().splitlines() or ["no store"])[-1] if asked.returncode else None

@@ -13,6 +13,7 @@ from highrank_plugins.experiments.launch.plan import PORT, Plan
 from highrank_plugins.experiments.launch.torchrun import environment, rank_words
 from highrank_plugins.experiments.record import write_text
 
+JOB = "job"  # in the directory of logs: the number of the last one
 _SCRIPT = """\
 #!/usr/bin/env bash
 # Written by `highrank launch --slurm`; submit it from the folder where it was written.
@@ -96,13 +97,13 @@ def sbatch_script(plan: Plan, job: Job) -> str:
     )
 
 
-def submit(script: Path, log_dir: Path) -> str:
-    """Give a script to sbatch; the number of its job, which is kept in `log_dir`/job.
+def check_queue(log_dir: Path) -> None:
+    """Whether an earlier job of the same training is done with.
 
     Raises:
-        ValueError: the job before is not done with, or sbatch refuses; says what sbatch says.
+        ValueError: it is in the queue, or squeue does not say.
     """
-    kept = log_dir / "job"
+    kept = log_dir / JOB
     if kept.exists():
         job = kept.read_text(encoding="utf-8").strip()
         asked = _output("squeue", "--noheader", "--jobs", job, "--format", "%T")
@@ -115,11 +116,19 @@ def submit(script: Path, log_dir: Path) -> str:
         state = asked.stdout.strip()
         if state:
             raise ValueError(f"job {job} of this training is still in the queue ({state})")
+
+
+def submit(script: Path, log_dir: Path) -> str:
+    """Give a script to sbatch; the number of its job, which is kept in `log_dir`.
+
+    Raises:
+        ValueError: sbatch refuses; says what it says.
+    """
     sent = _output("sbatch", "--parsable", str(script))
     if sent.returncode:
         raise ValueError(f"sbatch {script}: {sent.stderr.strip()}")
     job = sent.stdout.strip().partition(";")[0]  # a cluster's name may follow
-    write_text(kept, f"{job}\n")
+    write_text(log_dir / JOB, f"{job}\n")
     return job
 
 

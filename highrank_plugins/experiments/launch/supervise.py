@@ -14,16 +14,16 @@ from highrank_plugins import _stop_request
 from highrank_plugins._processes import end_with_parent
 from highrank_plugins.experiments.launch.plan import (
     LOOPBACK,
+    STARTING_SECONDS,
     Plan,
     check_disk,
     check_gpus,
     free_port,
 )
 from highrank_plugins.experiments.launch.rendezvous import check_rendezvous
-from highrank_plugins.experiments.launch.torchrun import environment, torchrun_words
+from highrank_plugins.experiments.launch.torchrun import environment, run_id, torchrun_words
 
-# beyond the time in which nodes must meet: to import torch there, and for torchrun to end
-STARTING_SECONDS, ENDING_SECONDS = 60, 30
+ENDING_SECONDS = 30  # beyond the time in which nodes must meet: for torchrun to end
 
 
 def launch(plan: Plan, say: Callable[[str], object]) -> int:
@@ -58,7 +58,7 @@ def _meeting_place(plan: Plan) -> str:
     check_disk(plan.log_dir)
     if plan.rendezvous is None:
         return f"{LOOPBACK}:{free_port()}"
-    check_rendezvous(plan.rendezvous, plan.nodes, plan.timeout)
+    check_rendezvous(plan.rendezvous, plan.nodes, plan.timeout, run_id(plan))
     return plan.rendezvous
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from highrank_plugins._stop_request import REQUEUE
 from highrank_plugins.experiments.launch.plan import Plan
-from highrank_plugins.experiments.launch.slurm import Job, sbatch_script, submit
+from highrank_plugins.experiments.launch.slurm import Job, check_queue, sbatch_script, submit
 from tests.experiments.launch.slurm import miniature
 from tests.experiments.launch.trainings import UPDATES, command, one_process
 from tests.trainings import last, parameters, same
@@ -82,15 +82,17 @@ def test_a_job_is_queued_again_unless_it_failed_or_was_cancelled(slurm, state, c
 def test_a_job_is_given_to_sbatch_once(slurm, monkeypatch):
     folder, env = slurm
     monkeypatch.setenv("PATH", env["PATH"])
+    check_queue(folder)
     (folder / "queue").write_text("PENDING")
     assert submit(folder / "job.sh", folder) == "4242"
     with pytest.raises(ValueError, match=r"job 4242 .* still in the queue \(PENDING\)"):
-        submit(folder / "job.sh", folder)
+        check_queue(folder)
     (folder / "bin" / "squeue").write_text("#!/bin/sh\necho timed out >&2\nexit 1\n")
     with pytest.raises(ValueError, match=r"squeue does not say whether job 4242 .*\(timed out\)"):
-        submit(folder / "job.sh", folder)
+        check_queue(folder)
     gone = "slurm_load_jobs error: Invalid job id specified"
     (folder / "bin" / "squeue").write_text(f"#!/bin/sh\necho {gone} >&2\nexit 1\n")
+    check_queue(folder)
     (folder / "bin" / "sbatch").write_text("#!/bin/sh\necho no such partition >&2\nexit 1\n")
     with pytest.raises(ValueError, match="no such partition"):
         submit(folder / "job.sh", folder)
