@@ -1,5 +1,4 @@
-"""A model as a folder that can be published: weights without pickle, configuration, dictionaries,
-what cuts text into pieces.
+"""A model as a folder that can be published, without pickle and with all that it takes to use it.
 
 `model.safetensors` holds each tensor once; its metadata name those that are tied. `config.json`
 holds the rest of the checkpoint as far as a model needs it, `README.md` is the model's card.

@@ -65,7 +65,7 @@ def positive(name: str, value: float) -> float:
     """A finite number above 0.
 
     Raises:
-        ValueError: none.
+        ValueError: 0, negative, infinite or NaN.
     """
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
