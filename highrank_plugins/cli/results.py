@@ -108,6 +108,7 @@ def record(
     ],
     output: Annotated[Path, typer.Option(help="The JSON file to write.")],
     finetuning: Annotated[Path | None, typer.Option(help="That of a second training.")] = None,
+    paired: Annotated[Path | None, typer.Option(help="paired.json of `highrank score`.")] = None,
 ) -> None:
     """Write the record of a run: metrics, signature, config, versions, git, hardware, speed."""
     from highrank_plugins.experiments import configuration, scoring, training_log
@@ -120,6 +121,7 @@ def record(
             {name: scoring.Score(**values) for name, values in found.items()},
             configuration.load(config),
             *map(training_log.read_training, folders),
+            paired=None if paired is None else json.loads(paired.read_text(encoding="utf-8")),
         )
         write_json(output, result)
 
@@ -140,6 +142,12 @@ def summary(
         chosen = sentences[(2 * index + 1) * len(sentences) // (2 * SAMPLES)]
         typer.echo("\n".join(f"{n:>12}  {s}" for n, s in zip(names, chosen, strict=True)) + "\n")
     typer.echo(_speed(result))
+    if "paired" in result:
+        other, own = result["paired"]["scores"]
+        typer.echo(
+            f"against {other['system']}, {other['score']:.2f}: p = {own['p_value']:.4f} "
+            f"{result['paired']['signature']}"
+        )
     typer.echo(f"chrF {result['metrics']['chrf']} {result['signatures']['chrf']}")
     typer.echo(f"sacreBLEU {result['metrics']['sacrebleu']} {result['signature']}")
 

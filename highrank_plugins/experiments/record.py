@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,21 @@ def make_record(
     configuration: Configuration,
     training: Training,
     finetuning: Training | None = None,
+    *,
+    paired: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything that is needed to judge and to repeat a result, as plain values.
 
     Args:
         scores: the signature of the first, which is the one to report, becomes `signature`.
         finetuning: a second training, which went on from the first.
+        paired: the test against another system, see `scoring.compare`.
     """
-    again = {}
+    more: dict[str, Any] = {}
     if finetuning is not None:
-        again["finetune"] = {"command": finetuning.command, "train": finetuning.summary}
+        more["finetune"] = {"command": finetuning.command, "train": finetuning.summary}
+    if paired is not None:
+        more["paired"] = paired
     return {
         "metrics": {name: score.value for name, score in scores.items()},
         "signature": next(iter(scores.values())).signature,
@@ -40,7 +46,7 @@ def make_record(
         "seeds": [configuration.train.get("seed", 1)],  # 1 is fairseq's default
         "command": training.command,
         "train": training.summary,
-        **again,
+        **more,
         "versions": versions(),
         "git": git_state(),
         "hardware": hardware(),

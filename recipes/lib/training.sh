@@ -166,8 +166,9 @@ show_published() {
 }
 
 record_scores() {
-    local second=()
-    if asks_for finetune; then second=(--finetuning "$run_dir/finetune"); fi
+    local more=()
+    if asks_for finetune; then more+=(--finetuning "$run_dir/finetune"); fi
+    if [[ -e $out/paired.json ]]; then more+=(--paired "$out/paired.json"); fi
     run highrank record --scores "$out/scores.json" --config "$config" \
-        --training "$run_dir/train" --output "$run_dir/results.json" ${second[@]+"${second[@]}"}
+        --training "$run_dir/train" --output "$run_dir/results.json" ${more[@]+"${more[@]}"}
 }

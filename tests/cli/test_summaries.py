@@ -1,5 +1,6 @@
 """The last lines of recipes: a file that is no record is named, whatever reads it."""
 
+import json
 import re
 
 import pytest
@@ -23,6 +24,28 @@ def test_no_record(command, text, tmp_path):
     assert done.exit_code == 2 and re.search(
         "results.json: no (record of a run|bleu1)", done.output
     )
+
+
+def test_a_paired_test_is_part_of_record_and_summary(tmp_path):
+    for name, text in {"text": "a b c d e\n" * 4, "other": "a b c d\n" * 4}.items():
+        (tmp_path / name).write_text(text)
+    generated = "".join(f"D-{number}\t-0.1\ta b c d e\n" for number in range(4))
+    (tmp_path / "generated").write_text(generated)
+    (tmp_path / "config.yaml").write_text("data: {vocab_size: 5}\ntrain: {arch: x}\n")
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "command.sh").write_text("fairseq-train data\n")
+    stats = {"epoch": 1, "train_num_updates": "3", "train_wall": "9", "train_wps": "100"}
+    (tmp_path / "train" / "train.log").write_text(f"a | INFO | train | {json.dumps(stats)}\n")
+    scores, paired, results = (tmp_path / name for name in ("scores", "paired.json", "results"))
+    words = ["--output", scores, "--hypotheses", tmp_path / "ours", "--against", tmp_path / "other"]
+    done = invoke("score", tmp_path / "generated", tmp_path / "text", *words)
+    assert done.exit_code == 0, done.output
+    words = ["--scores", scores, "--paired", paired, "--config", tmp_path / "config.yaml"]
+    done = invoke("record", *words, "--training", tmp_path / "train", "--output", results)
+    assert done.exit_code == 0, done.output
+    assert json.loads(results.read_text())["paired"] == json.loads(paired.read_text())
+    done = invoke("summary", results, *[tmp_path / "text"] * 3)
+    assert re.search(rf"against {tmp_path}/other, \d+\.\d\d: p = 0\.\d{{4}} nrefs", done.output)
 
 
 def test_no_record_beside_published_scores(tmp_path):

@@ -18,7 +18,7 @@ def result():
     scores = {"sacrebleu": Score(30.1, "sig:bleu"), "chrf": Score(50.2, "sig:chrf")}
     first = Training("fairseq-train data", {"updates": 3.0})
     second = Training("fairseq-train data --finetune-from-model a", {"updates": 2.0})
-    return record.make_record(scores, configuration, first, second)
+    return record.make_record(scores, configuration, first, second, paired={"scores": []})
 
 
 def test_everything_is_there(result):
@@ -30,6 +30,7 @@ def test_everything_is_there(result):
     assert result["train"] == {"updates": 3.0}
     again = {"command": "fairseq-train data --finetune-from-model a", "train": {"updates": 2.0}}
     assert result["finetune"] == again
+    assert result["paired"] == {"scores": []}
     assert result["hardware"]["cores"] >= 1
     assert {"python", "torch", "ve-fairseq", "sacrebleu"} <= result["versions"].keys()
 

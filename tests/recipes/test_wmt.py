@@ -97,8 +97,9 @@ class TestWholeRun:
         other.write_bytes((run_dir / "score" / "test.de").read_bytes())
         result = run(start(folder, corpus, "--stage", 6, "--against", other))
         assert stages_done(result) == [6]
-        paired = json.loads((run_dir / "score" / "paired.json").read_text())
+        paired = json.loads((run_dir / "results.json").read_text())["paired"]
         assert [score["p_value"] for score in paired["scores"]] == [None, 1.0]
+        assert f"against {other}" in result.stdout
 
 
 @pytest.mark.long
