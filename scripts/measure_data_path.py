@@ -4,12 +4,17 @@ import filecmp
 import json
 import os
 import random
+import re
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 LANGUAGES = ("en", "de")
+SAMPLING_SECONDS = 0.5
 CORPUS = "texts: {train: [[t.en, t.de]], valid: [[v.en, v.de]], test: [[v.en, v.de]]}\n"
 # a line at a time, as fairseq's scripts/spm_encode.py goes through text
 STOCK_ENCODER = """
@@ -42,21 +47,39 @@ def generate(folder: Path, pairs: int) -> None:
 
 def timed(name: str, pairs: int, command: list[str]) -> float:
     """Run a command and print its line; returns its seconds."""
+    memory = 0
     start = time.perf_counter()
-    child = os.posix_spawnp(command[0], command, os.environ)
-    _, status, usage = os.wait4(child, 0)
+    with subprocess.Popen(command, stdout=sys.stderr, process_group=0) as running:
+        try:
+            while running.poll() is None:
+                memory = max(memory, memory_of(running.pid))
+                with suppress(subprocess.TimeoutExpired):
+                    running.wait(SAMPLING_SECONDS)
+        except BaseException:
+            os.killpg(running.pid, signal.SIGKILL)
+            raise
     seconds = time.perf_counter() - start
-    if status != 0:
+    if running.returncode != 0:
         raise SystemExit(f"{name}: {command} failed")
     row = {
         "name": name,
         "seconds": round(seconds, 1),
-        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
         "pairs_per_second": round(pairs / seconds),
-        "max_rss_mib": round(usage.ru_maxrss / 1024),
+        "mib": round(memory / 2**20),
     }
     print(json.dumps(row), flush=True)
     return seconds
+
+
+def memory_of(group: int) -> int:
+    """Bytes of memory of all processes of a group; what some of them share is counted once."""
+    found = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if os.getpgid(int(process.name)) == group:
+                rows = (process / "smaps_rollup").read_text()
+                found += 1024 * sum(map(int, re.findall(r"^Pss: +(\d+)", rows, re.MULTILINE)))
+    return found
 
 
 def ours(folder: Path, pairs: int, processes: str) -> float:

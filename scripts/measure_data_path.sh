@@ -11,7 +11,7 @@ Generates PAIRS (200000) pairs of invented words with the lengths of news, then 
   stock  the loop over lines of fairseq's spm_encode.py, both languages at once, then
          fairseq-preprocess --workers PROCESSES; the text is what ours has cleaned
 after each other, and compares what they have written. Prints a line of JSON for each command: time,
-pairs per second, memory of its largest process in MiB; then pairs per second and the ratio of both
+pairs per second, memory of all its processes in MiB; then pairs per second and the ratio of both
 paths without learning, whose pieces both use.
 
   --ours   leave out stock, which takes three times as long

@@ -151,7 +151,9 @@ class Head(nn.Module):
             features.requires_grad or any(t.requires_grad for t in tensors.values())
         )
         tokens = flat.size(0)
-        size = tokens if needs_graph else tokens_within(flat, self.floats_per_token(), None)
+        size = tokens
+        if not needs_graph:
+            size = tokens_within(flat, self.floats_per_token(), None, most=tokens)
         parts = [
             self.chunk_log_probs(flat[start:stop], tensors, draws.rows(start, stop))
             for start, stop in chunk_ranges(0, tokens, size)

@@ -152,16 +152,16 @@ class Mixtape(Latents, LogitHead):
         rare = widen(linear(inputs["mixed"], weight_rare))
         logits = torch.cat((frequent, rare), -1)
         bias = tensors.get("bias")
-        return logits if bias is None else logits + bias
+        return logits if bias is None else logits.add_(bias)
 
     def class_gate_logits(
         self, inputs: dict[str, Tensor], tensors: dict[str, Tensor], draws: ChunkDraws
     ) -> Tensor:
         """l_{x,k} of the frequent classes [n, K−1, S], widened."""
         own = widen(linear(inputs["hidden"], tensors["gate_embed"]))
-        gates = own + inputs["shared"].unsqueeze(-1)
+        gates = own.add_(inputs["shared"].unsqueeze(-1))
         if "gate_bias" in tensors:
-            gates = gates + tensors["gate_bias"].t()
+            gates = gates.add_(tensors["gate_bias"].t())
         return draws.add_noise(gates)
 
     def _split(self) -> list[int]:

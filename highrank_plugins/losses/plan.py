@@ -131,7 +131,7 @@ def chunk_ranges(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def tokens_within(
-    features: Tensor, floats_per_token: int, memory: int | None, matrix: int = 0, classes: int = 0
+    features: Tensor, floats_per_token: int, memory: int | None, matrix: int = 0, most: int = 0
 ) -> int:
     """How many tokens a chunk may have, at least 1.
 
@@ -139,21 +139,18 @@ def tokens_within(
         features: give the device and the width of numbers (at least 4 bytes).
         floats_per_token: numbers held per token.
         matrix: numbers of the vocabulary matrix.
-        classes: M.
-        memory: bytes; None takes the default of the device, at least 16 tokens, and at most as much
-            as the logits of all tokens or as half of the tokens take: a plain softmax holds its
-            logits two or three times.
+        most: tokens; half of them where that is more: a plain softmax holds its logits two or
+            three times, and a loss in chunks is to take less.
+        memory: bytes; None takes the default of the device, at least 16 tokens and at most `most`.
     Raises:
         ValueError: the budget does not hold one token.
     """
     width = max(features.element_size(), 4)
     per_token = max(1, floats_per_token) * width
     if memory is None:
-        least, most = DEFAULT_MEMORY.get(features.device.type, DEFAULT_MEMORY["cuda"])
-        budget = min(max(least, int(CHUNK_PER_MATRIX * matrix * width)), most)
-        tokens = features.size(0)
-        most_tokens = max(tokens * classes // max(1, floats_per_token), -(-tokens // 2))
-        return max(16, min(budget // per_token, most_tokens))
+        low, high = DEFAULT_MEMORY.get(features.device.type, DEFAULT_MEMORY["cuda"])
+        budget = min(max(low, int(CHUNK_PER_MATRIX * matrix * width)), high)
+        return max(16, min(budget // per_token, max(most, -(-features.size(0) // 2))))
     if memory < per_token:
         raise ValueError(
             f"memory: {memory} bytes do not hold one token, which takes {per_token}; "

@@ -1,5 +1,6 @@
-"""Every table of docs/benchmarks.md is what its CSV file says, and every file is shown."""
+"""Every table of measurements is what its file says, and every file is shown."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -19,3 +20,20 @@ def test_table(path):
 def test_no_table_without_a_file():
     text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
     assert FILES and text.count("| case | contender |") == len(FILES)
+
+
+def test_generation_on_two_processes():
+    text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    lines = (DOCS / "benchmarks" / "generate_processes.jsonl").read_text(encoding="utf-8")
+    for row in map(json.loads, lines.splitlines()[:-1]):
+        assert f"| {row['one']} | {row['two']} | {row['ratio']} |" in text
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "benchmarks").glob("data_path_*.jsonl")), ids=str)
+def test_cost_of_the_data(path):
+    text = (DOCS / "translation.md").read_text(encoding="utf-8")
+    *rows, total = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    for row in rows:
+        numbers = f"{row['seconds']} | {row['pairs_per_second']:,} | {row['mib']:,}"
+        assert f"| {row['name']} | {numbers} |" in text
+    assert f"**{total['ours_pairs_per_second']:,}** pairs/s" in text

@@ -47,3 +47,19 @@ def test_log_probs_without_gradients_hold_one_softmax_per_token(case):
     with Largest() as seen, torch.no_grad():
         head(make_features(TOKENS).float())
     assert seen.numel == CLASSES * TOKENS
+
+
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_log_probs_of_a_short_batch_are_one_chunk(case):
+    """A step of a beam search: two chunks would be copied into one tensor."""
+    head = case.build(classes=CLASSES, dtype=torch.float32)
+    chunks, chunk_log_probs = [], head.chunk_log_probs
+
+    def seen(features, *rest):
+        chunks.append(len(features))
+        return chunk_log_probs(features, *rest)
+
+    head.chunk_log_probs = seen
+    with torch.no_grad():
+        head(make_features(TOKENS).float())
+    assert chunks == [TOKENS]

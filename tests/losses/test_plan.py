@@ -23,15 +23,15 @@ def features(tokens, dtype=torch.float32):
 )
 def test_the_default_grows_with_the_vocabulary_matrix(matrix, budget):
     floats = 150_000
-    tokens = tokens_within(features(10_000), floats, None, matrix=matrix, classes=10_000)
+    tokens = tokens_within(features(10_000), floats, None, matrix=matrix)
     assert tokens == budget // (4 * floats)
 
 
-def test_the_default_is_at_most_half_of_the_tokens_or_as_much_as_their_logits():
-    plain = tokens_within(features(700), 10_000, None, classes=10_000)
-    assert plain == 700  # the logits themselves, in one chunk
-    assert tokens_within(features(100), 20_000, None, classes=10_000) == 50
-    assert tokens_within(features(20), 100_000, None, classes=10_000) == 16  # at least
+def test_the_default_is_at_most_half_of_the_tokens_or_what_the_caller_says():
+    assert tokens_within(features(700), 10_000, None) == 350
+    assert tokens_within(features(700), 10_000, None, most=700) == 700
+    assert tokens_within(features(700), 10_000, None, most=200) == 350
+    assert tokens_within(features(20), 100_000, None) == 16  # at least
 
 
 def test_a_budget_holds_what_it_says():

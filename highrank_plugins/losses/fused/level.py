@@ -80,12 +80,13 @@ class _Batch:
 
     def _chunk_size(self, loss: FusedLoss) -> int:
         floats = loss.floats_per_token(self.plan.head)
+        logits = self.plan.features.size(0) * self.plan.head.num_classes
         return tokens_within(
             self.plan.features,
             floats,
             self.plan.memory,
             matrix=loss.weight.numel(),
-            classes=self.plan.head.num_classes,
+            most=logits // max(1, floats),
         )
 
     def _blocks(self, loss: FusedLoss) -> list[tuple[int, int]]:
