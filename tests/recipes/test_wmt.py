@@ -1,4 +1,4 @@
-"""The WMT recipes from archives to scores: whole, killed within stages, on bad archives."""
+"""The WMT recipes from archives to scores: whole, on two processes, killed, on bad archives."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import subprocess
 import time
 
 import pytest
+import torch
 
 import highrank_plugins
 from tests.experiments.test_archives import write_tar
@@ -119,6 +120,28 @@ def test_moses_tokens_and_subword_nmt_give_text_again(tmp_path, corpus):
     assert " ." not in translations
 
 
+@pytest.mark.long
+@pytest.mark.xdist_group("wmt")
+def test_two_processes_train_as_one_with_twice_the_batches(finished, corpus, tmp_path):
+    data = prepared(finished[0])
+    settings = [*SETTINGS, "dropout=0", "max_epoch=1", "launch.effective_tokens=1200"]
+    trained = []
+    for processes, batches in ((1, 2), (2, 1)):
+        folder = tmp_path / str(processes)
+        shutil.copytree(data, folder / "exp" / NAME / data.name)
+        words = (f"--launch=--processes {processes}", "--stage", 3, "--stop-stage", 3)
+        result = run(start(folder, corpus, *words, settings=settings))
+        assert stages_done(result) == [3], result.stderr[-3000:]
+        product = f"{processes} process{'es' * (processes - 1)} × --max-tokens 600 × {batches}"
+        assert f"--update-freq {batches}: {product} = 1200" in result.stderr
+        train = folder / "exp" / NAME / "run" / "train"
+        trained.append(parameters(train / "checkpoint1.pt"))
+    one, two = trained
+    assert one.keys() == two.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-6)
+
+
 def kill_in(command: list[str], part, seconds: float = 0.3) -> None:
     """SIGKILL to the recipe and all its children `seconds` after a stage has begun to write."""
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -128,6 +151,20 @@ def kill_in(command: list[str], part, seconds: float = 0.3) -> None:
     assert process.poll() is None
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def kill_at_the_end(command: list[str], name: str, folder) -> None:
+    """SIGKILL to the recipe and all its children when a stage has written all, yet in NAME.part."""
+    folder.mkdir(exist_ok=True)
+    shim = folder / "mv"
+    kill = f'case "$*" in */{name}.part\\ *) kill -KILL 0;; esac'
+    shim.write_text(f'#!/bin/sh\n{kill}\nexec {shutil.which("mv")} "$@"\n')
+    shim.chmod(0o755)
+    path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+    result = subprocess.run(
+        command, stderr=subprocess.DEVNULL, start_new_session=True, env=os.environ | path
+    )
+    assert result.returncode == -signal.SIGKILL
 
 
 class TestKilled:
@@ -141,6 +178,9 @@ class TestKilled:
                     (tmp_path / "exp" / NAME).glob(f"prepared-*/{name}.part"), tmp_path / "no"
                 ),
             )
+            assert not (prepared(tmp_path) / name).exists()
+            kill_at_the_end(start(tmp_path, corpus, "--stop-stage", 2), name, tmp_path / "bin")
+            assert (prepared(tmp_path) / f"{name}.part" / ".done").exists()
             assert not (prepared(tmp_path) / name).exists()
         result = run(start(tmp_path, corpus, "--stop-stage", 2))
         assert result.returncode == 0, result.stderr[-3000:]
@@ -162,7 +202,7 @@ class TestKilled:
         for name in ("checkpoint2.pt", "checkpoint3.pt"):
             assert same(parameters(folder / name), parameters(unbroken / name))
 
-    def test_in_every_stage_after_training_it_ends_the_same(self, finished, corpus):
+    def test_in_every_stage_after_training_it_ends_the_same(self, finished, corpus, tmp_path):
         folder, _ = finished
         run_dir = folder / "exp" / NAME / "run"
         stages = ("average", "generate", "score")
@@ -172,6 +212,8 @@ class TestKilled:
         (run_dir / "results.json").unlink()
         for name in stages:
             kill_in(start(folder, corpus), lambda name=name: run_dir / f"{name}.part")
+            assert not (run_dir / name).exists()
+            kill_at_the_end(start(folder, corpus), name, tmp_path / "bin")
             assert not (run_dir / name).exists()
         assert stages_done(run(start(folder, corpus))) == [6]
         after = {name: content(run_dir / name) for name in stages}

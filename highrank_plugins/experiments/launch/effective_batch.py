@@ -45,8 +45,9 @@ def with_effective_batch(
         raise ValueError("--effective-tokens sets --update-freq: remove one of the two")
     max_tokens, freq = fit(effective_tokens, int(given), world_size)
     lowered = "" if max_tokens == int(given) else f" (lowered from {given})"
+    processes = "1 process" if world_size == 1 else f"{world_size} processes"
     line = (
-        f"--update-freq {freq}: {world_size} processes × --max-tokens {max_tokens}{lowered} × "
+        f"--update-freq {freq}: {processes} × --max-tokens {max_tokens}{lowered} × "
         f"{freq} = {world_size * max_tokens * freq} tokens per update at most "
         f"({effective_tokens} wanted)"
     )
