@@ -30,14 +30,14 @@ class Tree:
         return self.places.get(path, "configuration")
 
 
-def read_tree(path: Path, below: tuple[Path, ...] = ()) -> Tree:
+def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = True) -> Tree:
     """A file over the file that its key `base` names (relative to it), and so on down.
 
     A block is merged key by key; `null` removes an inherited key.
 
     Raises:
         ConfigurationError: no such file (names the nearest), no valid YAML, a key given twice,
-            or files that inherit from each other in a circle.
+            files that inherit from each other in a circle, or `base` where nothing may inherit.
     """
     path = path.resolve()
     if path in below:
@@ -48,6 +48,8 @@ def read_tree(path: Path, below: tuple[Path, ...] = ()) -> Tree:
     base = tree.values.pop("base", None)
     if base is None:
         return tree
+    if not may_inherit:
+        raise ConfigurationError(f"{tree.place(('base',))}: base: write all into this file")
     if not isinstance(base, str):
         raise ConfigurationError(f"{tree.place(('base',))}: base must be the name of a file")
     inherited = read_tree(path.parent / base, (*below, path))
