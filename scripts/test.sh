@@ -70,7 +70,7 @@ run_tests() {                       # run_tests NAME PATH…
     shift
     echo "== $name"
     # loadgroup: tests that share a costly fixture stay together by @pytest.mark.xdist_group
-    pytest -q -n 2 --dist loadgroup "${select_tests[@]+"${select_tests[@]}"}" "$@" 2>&1 |
+    pytest -q -n 2 --dist loadgroup --durations 5 --durations-min 5 "${select_tests[@]+"${select_tests[@]}"}" "$@" 2>&1 |
         tee "$log" || status=$?
     broken=$(count failed error)         # "error" finds "errors" too
     # 5: nothing was selected (--fast). A crash may leave no count behind.
