@@ -30,6 +30,8 @@ def average(
 
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
+        if output.is_dir():
+            raise ValueError(f"--output {output} is a directory: name the file to write")
         paths = _choose(directory, last, best, from_update, to_update)
         typer.echo(f"averaging {', '.join(path.name for path in paths)} of {directory}")
         average_checkpoints(paths, output)
@@ -40,6 +42,8 @@ def _choose(
 ) -> list[Path]:
     from highrank_plugins.experiments import checkpoint_choice as choice
 
+    if first is not None and end is not None and first > end:
+        raise ValueError(f"--from-update {first} is above --to-update {end}")
     updates = choice.Updates(first or 0, math.inf if end is None else end)
     if best is None:
         in_range = updates != choice.Updates()

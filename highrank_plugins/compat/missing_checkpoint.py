@@ -4,8 +4,9 @@ What breaks: with `checkpoint_last.pt` gone (deleted, or lost by a full disk) an
 in `--save-dir`, or with a `--restore-file` that does not exist, fairseq logs "No existing
 checkpoint found" and trains from random weights.
 Why: a missing file is how fairseq recognises the first start.
-What we do: refuse both; but if `checkpoint_best.pt` is the only one, which fairseq writes before it
-copies it to `checkpoint_last.pt`, go on from there. A directory without checkpoints is a first
+What we do: refuse both; but a first save writes `checkpoint1.pt` or `checkpoint_1_200.pt`, then its
+copies `checkpoint_best.pt` and `checkpoint_last.pt`: where there is no more than the former two, a
+training was killed in between, and goes on from there. A directory without checkpoints is a first
 start as before, and so is any run with `--no-save` (nothing is overwritten) or with
 `--reset-dataloader` or `--reset-optimizer`.
 Delete when: fairseq tells a first start from a lost file.
@@ -24,7 +25,8 @@ from highrank_plugins.compat.loss_memory import recall
 
 logger = logging.getLogger(__name__)
 
-_DEFAULT, _BEST = "checkpoint_last.pt", "checkpoint_best.pt"
+_DEFAULT = "checkpoint_last.pt"
+_COPIES = ("checkpoint_best", "checkpoint.best_")
 
 
 @replaces(checkpoint_utils, "load_checkpoint")
@@ -62,17 +64,19 @@ def _check_save_dir(cfg, suffix: str):
     if fresh_start or PathManager.exists(last):
         return cfg
     others = glob.glob(os.path.join(glob.escape(cfg.save_dir), f"checkpoint*{suffix}.pt"))
-    if [os.path.basename(path) for path in others] == [f"checkpoint_best{suffix}.pt"]:
-        cfg = copy(cfg)
-        cfg.restore_file, cfg.finetune_from_model = os.path.join(cfg.save_dir, _BEST), None
-        logger.warning("%s is missing: it goes on from %s", last, cfg.restore_file)
-    elif others:
+    if not others:
+        return cfg
+    newest = max(others, key=os.path.getmtime)
+    if sum(not os.path.basename(path).startswith(_COPIES) for path in others) > 1:
         raise FileNotFoundError(
             f"{last} is missing, but --save-dir holds {len(others)} other checkpoints: training "
-            "would start from scratch and overwrite them. Continue with --restore-file "
-            f"{max(others, key=os.path.getmtime)}, choose another --save-dir, or start anew with "
-            "--reset-optimizer --reset-dataloader"
+            f"would start from scratch and overwrite them. Continue with --restore-file {newest}, "
+            "choose another --save-dir, or start anew with --reset-optimizer --reset-dataloader"
         )
+    cfg = copy(cfg)
+    cfg.restore_file = newest.removesuffix(f"{suffix}.pt") + ".pt"  # fairseq puts the suffix in
+    cfg.finetune_from_model = None
+    logger.warning("%s is missing: it goes on from %s", last, newest)
     return cfg
 
 

@@ -97,6 +97,6 @@ def _check_enough(directory: Path, found: int, count: int | None, which: str) ->
         raise ValueError(
             f"{directory} has {found} checkpoints {which}, {wanted} are to be averaged: train "
             "longer, save more often (--save-interval-updates), keep more (--keep-last-epochs), or "
-            "average fewer (--last, --best)"
+            "average fewer (--last, --best) or others (--from-update, --to-update)"
         )
     return wanted

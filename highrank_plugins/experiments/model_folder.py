@@ -110,6 +110,7 @@ def _save_weights(model: "dict[str, Tensor]", path: Path) -> int:
     tensors = {name: model[name].contiguous().clone() for name in model if name not in tied}
     metadata = {"format": "pt", "tied": json.dumps(tied)}
     _safetensors().torch.save_file(tensors, path, metadata)
+    path.chmod(path.parent.stat().st_mode & 0o666)  # the library lets its owner alone read it
     return sum(value.numel() for value in tensors.values() if value.is_floating_point())
 
 
@@ -128,7 +129,9 @@ def _load_weights(path: Path) -> "dict[str, Tensor]":
 def _dictionaries(folder: Path) -> list[Path]:
     found = sorted(folder.glob("dict.*txt"))
     if not found:
-        raise ValueError(f"{folder} has no dict.*.txt: name the binarised data with --data DIR")
+        raise ValueError(
+            f"{folder} has no dict.*.txt: --data DIR is the binarised data of the training"
+        )
     return found
 
 

@@ -13,6 +13,7 @@ from tests.compat.conftest import run_training, translation_options
 def used_dir(translator, tmp_path):
     """A save directory that lost its last checkpoint."""
     shutil.copy(translator, tmp_path / "checkpoint_1_50.pt")
+    shutil.copy(translator, tmp_path / "checkpoint_1_100.pt")
     shutil.copy(translator, tmp_path / "checkpoint_best.pt")
     return tmp_path
 
@@ -22,8 +23,15 @@ def test_refuses_to_start_over(data, used_dir):
         run_training(data, used_dir, *translation_options())
 
 
-def test_goes_on_from_the_best_if_it_alone_was_written(data, used_dir):
-    (used_dir / "checkpoint_1_50.pt").unlink()
+@pytest.mark.parametrize(
+    "written", [["1_50"], ["1_50", "best"], ["best"], ["1_50", "best", ".best_loss_3.1"]]
+)
+def test_goes_on_where_a_first_save_was_cut_off(data, used_dir, written):
+    whole = (used_dir / "checkpoint_best.pt").read_bytes()
+    for path in used_dir.glob("checkpoint*"):
+        path.unlink()
+    for name in written:
+        (used_dir / f"checkpoint_{name}.pt".replace("_.", ".")).write_bytes(whole)
     state = run_training(data, used_dir, *translation_options(**{"--max-update": 4}))
     assert state["optimizer_history"][-1]["num_updates"] == 4
     assert (used_dir / "checkpoint_last.pt").exists()

@@ -91,6 +91,10 @@ def run_card(folder, data):
     assert "Perplexity" in done.output
 
 
+def test_who_may_read_one_file_may_read_all(folder):
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
+
+
 def test_a_folder_that_exists_is_left_alone(checkpoint, folder):
     with pytest.raises(FileExistsError, match="exists: give another --output"):
         export_model(checkpoint, folder, None, "MIT")

@@ -1,0 +1,26 @@
+"""`highrank average`: options that cannot be meant."""
+
+import pytest
+
+from tests.cli.test_highrank import highrank
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--output", "."], "--output . is a directory: name the file to write"),
+        (
+            ["--output", "a.pt", "--from-update", "20", "--to-update", "10"],
+            "--from-update 20 is above --to-update 10",
+        ),
+        (
+            ["--output", "a.pt", "--last", "2", "--best", "2"],
+            "--last and --best exclude each other",
+        ),
+    ],
+)
+def test_is_refused_before_anything_is_read(tmp_path, words, message):
+    result = highrank("average", "train", *words, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.strip() == f"highrank: {message}"
+    assert list(tmp_path.iterdir()) == []
