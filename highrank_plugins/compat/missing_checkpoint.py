@@ -70,8 +70,9 @@ def _check_save_dir(cfg, suffix: str):
     if sum(not os.path.basename(path).startswith(_COPIES) for path in others) > 1:
         raise FileNotFoundError(
             f"{last} is missing, but --save-dir holds {len(others)} other checkpoints: training "
-            f"would start from scratch and overwrite them. Continue with --restore-file {newest}, "
-            "choose another --save-dir, or start anew with --reset-optimizer --reset-dataloader"
+            f"would start from scratch and overwrite them. Copy {newest} to that name or give "
+            "it to --restore-file, choose another --save-dir, or start anew with --reset-optimizer "
+            "--reset-dataloader"
         )
     cfg = copy(cfg)
     cfg.restore_file = newest.removesuffix(f"{suffix}.pt") + ".pt"  # fairseq puts the suffix in
