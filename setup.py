@@ -2,6 +2,7 @@
 
 from setuptools import find_packages, setup
 
+DIALOGUE = ["nltk>=3.10"]
 EXPORT = ["safetensors>=0.4.3"]
 MOSES = ["sacremoses>=0.1.1", "subword-nmt>=0.3.8"]
 PLOT = ["matplotlib>=3.8"]
@@ -38,13 +39,14 @@ setup(
         "ve-fairseq>=0.12.3,<0.13",
     ],
     extras_require={
+        "dialogue": DIALOGUE,
         "export": EXPORT,
         "moses": MOSES,
         "plot": PLOT,
         "triton": ["triton>=3.4"],
         "test": TEST,
         "lint": LINT,
-        "dev": EXPORT + MOSES + PLOT + TEST + LINT,
+        "dev": DIALOGUE + EXPORT + MOSES + PLOT + TEST + LINT,
     },
     entry_points={"console_scripts": ["highrank = highrank_plugins.cli:main"]},
     classifiers=[

@@ -1,4 +1,4 @@
-"""A few hundred sentence pairs in data/tiny, binarised once a session; their loss and entropy."""
+"""A few hundred sentence pairs in text/tiny, binarised once a session; their loss and entropy."""
 
 import math
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from tests.fairseq_cli import run
 
-TEXT = Path(__file__).parent / "data" / "tiny"
+TEXT = Path(__file__).parent / "text" / "tiny"
 
 
 @pytest.fixture(scope="session")

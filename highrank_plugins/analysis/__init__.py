@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .bands import Band, perplexity_by_band
-from .bleu_tests import PairedScore, PairedScores, paired_bleu
-from .components import ComponentUse, component_use, prior_use
-from .dirichlet import (
+from highrank_plugins.analysis.bands import Band, perplexity_by_band
+from highrank_plugins.analysis.bleu_tests import PairedScore, PairedScores, paired_bleu
+from highrank_plugins.analysis.components import ComponentUse, component_use, prior_use
+from highrank_plugins.analysis.dirichlet import (
     DirichletFit,
     DirichletSettings,
     dirichlet_experiment,
@@ -13,19 +13,39 @@ from .dirichlet import (
     fit_targets,
     measure_fit,
 )
-from .divergence import Estimate, mean_pairwise_kld, pairwise_kld, sampled_kld
-from .gates import GateSharpness, gate_sharpness
-from .multiple_tests import Correlation, holm, pearson
-from .perplexity import perplexity_of
-from .pointwise_shape import SlopeStatistics, pointwise_curve, slope_statistics
-from .predictions import mean_entropy, target_ranks, top_k_share
-from .rank import effective_rank, press_rank, press_tolerance, spectral_decay, spectral_entropy
-from .retention import gradient_retention
-from .similarity import Similarity, WordPair, read_word_pairs, word_similarity
-from .singular import Spectrum, singular_values, spectrum
-from .t_test import Summary, TTest, student_t, summarise, welch_t
-from .tsqr import triangle
-from .unargmaxable_words import unargmaxable, unargmaxable_classes
+from highrank_plugins.analysis.divergence import (
+    Estimate,
+    mean_pairwise_kld,
+    pairwise_kld,
+    sampled_kld,
+)
+from highrank_plugins.analysis.gates import GateSharpness, gate_sharpness
+from highrank_plugins.analysis.multiple_tests import Correlation, holm, pearson
+from highrank_plugins.analysis.perplexity import perplexity_of
+from highrank_plugins.analysis.pointwise_shape import (
+    SlopeStatistics,
+    pointwise_curve,
+    slope_statistics,
+)
+from highrank_plugins.analysis.predictions import mean_entropy, target_ranks, top_k_share
+from highrank_plugins.analysis.rank import (
+    effective_rank,
+    press_rank,
+    press_tolerance,
+    spectral_decay,
+    spectral_entropy,
+)
+from highrank_plugins.analysis.retention import gradient_retention, logit_gradient
+from highrank_plugins.analysis.similarity import (
+    Similarity,
+    WordPair,
+    read_word_pairs,
+    word_similarity,
+)
+from highrank_plugins.analysis.singular import Spectrum, singular_values, spectrum
+from highrank_plugins.analysis.t_test import Summary, TTest, student_t, summarise, welch_t
+from highrank_plugins.analysis.tsqr import triangle
+from highrank_plugins.analysis.unargmaxable_words import unargmaxable, unargmaxable_classes
 
 __all__ = [
     "Band",
@@ -51,6 +71,7 @@ __all__ = [
     "gate_sharpness",
     "gradient_retention",
     "holm",
+    "logit_gradient",
     "mean_entropy",
     "mean_pairwise_kld",
     "measure_fit",

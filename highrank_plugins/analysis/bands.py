@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from .perplexity import perplexity_of
+from highrank_plugins.analysis.perplexity import perplexity_of
 
 
 class Band(NamedTuple):

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..heads import Head
-from ..heads.prior_mixture import PriorMixture
-from .blocks import check_log_probs
+from highrank_plugins.analysis.blocks import check_log_probs
+from highrank_plugins.heads import Head
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,17 @@ def component_use(log_prior: Tensor) -> ComponentUse:
 
 @torch.no_grad()
 def prior_use(head: Head, features: Tensor) -> ComponentUse:
-    """`component_use` of a MoS or MoC layer at features [..., F].
+    """Return the `component_use` of a layer with a prior at features [..., F].
 
     Raises:
         ValueError: a head without a prior, features of another size.
     """
-    if not isinstance(head, PriorMixture):
+    flat = head.flatten_features(features)
+    target = torch.zeros(len(flat), dtype=torch.int64, device=flat.device)  # without effect
+    prior = None if head.weights_by_class else head.log_weights(flat, target, head.tensors())
+    if prior is None:
         raise ValueError(
             f"{type(head).__name__} has no prior over components; MoS and MoC have, and Mixtape's "
             "gates are for gate_sharpness"
         )
-    return component_use(head.log_prior(head.flatten_features(features), head.tensors()))
+    return component_use(prior)

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..heads import Head, build_head
-from .progress import Progress, silent
+from highrank_plugins.common.progress import Progress, silent
+from highrank_plugins.heads import Head, build_head
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .blocks import check_log_probs, checked_blocks, chunks
+from highrank_plugins.analysis.blocks import check_log_probs, checked_blocks, chunks
 
 INFINITY = math.inf
 
@@ -130,20 +130,26 @@ class PredictionSums:
         Raises:
             ValueError: as `mean_pairwise_kld`.
         """
-        rows, negative_entropy = 0, 0.0
-        sums: Tensor | None = None
+        total: PredictionSums | None = None
         for index, block in enumerate(checked_blocks(blocks, finite=False)):
             check_log_probs(block, f"block {index}")
-            for part in chunks(block):
-                log_p = part.double()
-                p = log_p.exp()
-                rows += len(p)
-                added = torch.stack([p.sum(0), log_p.sum(0)])
-                sums = added if sums is None else sums.add_(added)
-                negative_entropy += float(torch.special.xlogy(p, p).sum())
-        if sums is None:
+            total = cls.of_rows(block, total)
+        if total is None:
             raise ValueError("no rows: all blocks are empty")
-        return cls(rows, sums, negative_entropy)
+        return total
+
+    @classmethod
+    def of_rows(cls, log_probs: Tensor, before: PredictionSums | None = None) -> PredictionSums:
+        """Return the sums of rows [n, M], added to those of rows before them."""
+        total = before
+        for part in chunks(log_probs):
+            log_p = part.double()
+            p = log_p.exp()
+            sums = torch.stack([p.sum(0), log_p.sum(0)])
+            own = cls(len(p), sums, float(torch.special.xlogy(p, p).sum()))
+            total = own if total is None else total + own
+        assert total is not None
+        return total
 
     def __add__(self, other: PredictionSums) -> PredictionSums:
         return PredictionSums(

@@ -7,28 +7,49 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from .blocks import checked_blocks, chunks
+from highrank_plugins.analysis.blocks import checked_blocks, chunks
 
 # σ² has an error of a few eps σ_max²: at 1e-7 σ_max the eigenvalue is 50 eps, below it is noise
 RELIABLE = 1e-7
 
 
 def gram_matrix(blocks: Iterable[Tensor]) -> Tensor:
-    """XᵀX [M, M] in float64, for X the rows of all blocks [n_i, M]; of parts, it is their sum.
+    """Return XᵀX [M, M] in float64, for X the rows of all blocks [n_i, M].
+
+    Of parts of a matrix, it is the sum of theirs.
 
     Raises:
         ValueError: as `checked_blocks`.
     """
-    total = None
+    gram = Gram()
     for block in checked_blocks(blocks):
-        if total is None:
-            total = block.new_zeros(block.size(1), block.size(1), dtype=torch.float64)
+        gram.add(block)
+    return gram.matrix()
+
+
+class Gram:
+    """XᵀX of rows that arrive in blocks."""
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+
+    def add(self, block: Tensor) -> None:
+        """Add the rows of a block [n, M]."""
+        if self._total is None:
+            self._total = block.new_zeros(block.size(1), block.size(1), dtype=torch.float64)
         for part in chunks(block, 2**24):
             wide = part.double()
-            total.addmm_(wide.t(), wide)
-    if total is None:
-        raise ValueError("no rows: all blocks are empty")
-    return total
+            self._total.addmm_(wide.t(), wide)
+
+    def matrix(self) -> Tensor:
+        """Return XᵀX [M, M].
+
+        Raises:
+            ValueError: there was no row.
+        """
+        if self._total is None:
+            raise ValueError("no rows: all blocks are empty")
+        return self._total
 
 
 def gram_singular_values(gram: Tensor) -> Tensor:

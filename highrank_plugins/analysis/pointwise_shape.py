@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..heads.pointwise import PLIF, Pointwise
+from highrank_plugins.heads.pointwise import Pointwise
 
 
 class SlopeStatistics(NamedTuple):
@@ -25,9 +25,9 @@ def slope_statistics(pointwise: Pointwise) -> SlopeStatistics:
     Raises:
         ValueError: another pointwise function.
     """
-    if not isinstance(pointwise, PLIF):
+    slopes = pointwise.slopes()
+    if slopes is None:
         raise ValueError(f"slope_statistics is for plif, got {type(pointwise).__name__}")
-    slopes = pointwise.tensors()["slopes"].detach()
     return SlopeStatistics(
         float(slopes.mean()),
         float(slopes.std(correction=0)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .blocks import check_log_probs, chunks
+from highrank_plugins.analysis.blocks import check_log_probs, chunks
 
 
 def target_ranks(log_probs: Tensor, target: Tensor) -> Tensor:

@@ -1,24 +1,50 @@
-"""How much of the logits' gradient reaches the features."""
+"""The share of the logits' gradient that reaches the features.
+
+Features g have logits W g, so that a gradient reaches them through Wᵀ only. Whatever is orthogonal
+to the d columns of W is lost, whatever the trunk (Godey and Artzi 2026).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .blocks import chunks
+from highrank_plugins.analysis.gram import RELIABLE, gram_matrix
+from highrank_plugins.heads import Head
+
+CLASSES = 4096  # rows of W that are widened at a time
+
+
+class ColumnSpace(NamedTuple):
+    """The singular values of W [M, d] and an orthonormal basis of its columns.
+
+    values: [d], descending, float64; right above 1e-7 of the largest.
+    to_basis: B [d, r] with orthonormal columns of W B, r the number of values above that.
+    """
+
+    values: Tensor
+    to_basis: Tensor
+
+
+class RowNorms(NamedTuple):
+    """‖G P‖² and ‖G‖² of each row of G [n, M], float64 [n]; P projects onto the columns of W."""
+
+    kept: Tensor
+    whole: Tensor
 
 
 def gradient_retention(weight: Tensor, logit_gradient: Tensor, per_token: bool = False) -> Tensor:
-    """‖G P‖ / ‖G‖, with P the orthogonal projector of R^M onto the column space of W.
+    """Return ‖G P‖ / ‖G‖, with P the orthogonal projector of R^M onto the column space of W.
 
-    Features g have logits W g, so that a gradient reaches them through Wᵀ only: what is orthogonal
-    to the d columns of W is lost, whatever the trunk (Godey and Artzi 2026). 1 − this is the share
-    of the norm that the layer loses.
+    One minus this is the share of the norm that the layer loses.
 
     Args:
         weight: W [M, d] of any rank.
         logit_gradient: G [n, M], e.g. softmax − one-hot, a row per token.
-        per_token: the ratio of each row, instead of that of the whole batch (Frobenius norms).
+        per_token: return the ratio of each row, instead of that of all (Frobenius norms).
     Returns:
         [], in [0, 1], float64; per token [n], NaN where a row is zero.
     Raises:
@@ -32,22 +58,86 @@ def gradient_retention(weight: Tensor, logit_gradient: Tensor, per_token: bool =
         )
     if not (weight.isfinite().all() and logit_gradient.isfinite().all()):
         raise ValueError("weight or logit_gradient has entries that are not finite")
-    basis = _column_basis(weight.detach().double())
-    kept, whole = [], []
-    for part in chunks(logit_gradient.detach()):
-        wide = part.double()
-        kept.append((wide @ basis).norm(dim=-1))
-        whole.append(wide.norm(dim=-1))
-    kept_n, whole_n = torch.cat(kept), torch.cat(whole)
+    norms = row_norms(weight, column_space(weight).to_basis, logit_gradient.detach())
     if per_token:
-        return kept_n / whole_n
-    if not whole_n.any():
+        return (norms.kept / norms.whole).sqrt()
+    if not norms.whole.any():
         raise ValueError("logit_gradient is zero everywhere")
-    return kept_n.norm() / whole_n.norm()
+    return (norms.kept.sum() / norms.whole.sum()).sqrt()
 
 
-def _column_basis(weight: Tensor) -> Tensor:
-    """Orthonormal basis [M, r] of the column space, r the numerical rank."""
-    left, values, _ = torch.linalg.svd(weight, full_matrices=False)
-    tolerance = values[0] * max(weight.shape) * torch.finfo(weight.dtype).eps
-    return left[:, values > tolerance]
+def column_space(weight: Tensor) -> ColumnSpace:
+    """Return singular values and basis by WᵀW = V diag(σ²) Vᵀ and B = V diag(1/σ).
+
+    Takes M d² + O(d³) operations and keeps nothing of size M.
+
+    Raises:
+        ValueError: entries that are not finite.
+    """
+    squares, vectors = torch.linalg.eigh(gram_matrix([weight.detach()]))
+    values = squares.clamp_min(0).sqrt()
+    kept = values > RELIABLE * values[-1]
+    return ColumnSpace(values.flip(0), vectors[:, kept] / values[kept])
+
+
+def row_norms(weight: Tensor, to_basis: Tensor, rows: Tensor) -> RowNorms:
+    """Return the squared norms of rows G [n, M], before and after the projection.
+
+    Args:
+        to_basis: see `ColumnSpace`.
+    """
+    through = rows.new_zeros(len(rows), weight.size(1), dtype=torch.float64)
+    whole = rows.new_zeros(len(rows), dtype=torch.float64)
+    for part, own in zip(rows.split(CLASSES, 1), weight.detach().split(CLASSES), strict=True):
+        wide = part.double()
+        through.addmm_(wide, own.double())  # 1/σ would magnify errors of float32
+        whole += wide.square().sum(1)
+    return RowNorms((through @ to_basis).square().sum(1), whole)
+
+
+def retained_by_head(
+    head: Head, to_basis: Tensor, features: Tensor, target: Tensor, numbers: int
+) -> RowNorms:
+    """Return the norms of the gradient of each logit vector, in chunks of tokens.
+
+    Args:
+        to_basis: of the head's vocabulary matrix, see `ColumnSpace`.
+        features, target: [n, F] and [n].
+        numbers: logits that exist at a time.
+    Returns:
+        K rows a token, those of a token next to each other.
+    """
+    found = [
+        row_norms(head.weight, to_basis, rows.flatten(0, 1))
+        for rows in _gradients(head, features, target, numbers)
+    ]
+    return RowNorms(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+
+
+def _gradients(head: Head, features: Tensor, target: Tensor, numbers: int) -> Iterator[Tensor]:
+    size = max(1, numbers // (getattr(head, "components", 1) * head.num_classes))
+    for some, words in zip(features.split(size), target.split(size), strict=True):
+        yield logit_gradient(head, some, words)
+
+
+@torch.enable_grad()
+def logit_gradient(head: Head, features: Tensor, target: Tensor) -> Tensor:
+    """Return ∂ Σ_n −log P(target_n) / ∂z, where z_k are the K logit vectors of a token.
+
+    A head says by `logit_vectors` and `nll_of_logits` what its z are. With W h_k + b, z reaches
+    h_k through Wᵀ alone, so that `gradient_retention` of these rows says how much of the gradient
+    W lets through. There is no dropout and no noise; parameters keep their gradients.
+
+    Args:
+        features: [..., F]. target: int64 [...].
+    Returns:
+        [n, K, M], at least float32.
+    Raises:
+        ValueError: features of another size.
+    """
+    flat = head.flatten_features(features).detach()
+    tensors = {name: tensor.detach() for name, tensor in head.tensors().items()}
+    z = head.logit_vectors(flat, tensors).detach().requires_grad_()
+    nll = head.nll_of_logits(z, target.reshape(-1), flat, tensors)
+    (gradient,) = torch.autograd.grad(nll.sum(), z)
+    return gradient

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .gram import RELIABLE, gram_matrix, gram_singular_values
-from .rank import press_rank, press_tolerance
-from .tsqr import triangle
+from highrank_plugins.analysis.blocks import checked_blocks
+from highrank_plugins.analysis.gram import RELIABLE, Gram, gram_singular_values
+from highrank_plugins.analysis.rank import press_rank, press_tolerance
+from highrank_plugins.analysis.tsqr import Triangle, triangle
 
 METHODS = ("auto", "tsqr", "gram")
 
@@ -69,7 +70,10 @@ def spectrum(
         ValueError: a dtype or method that is none of these, a single row, and what
             `checked_blocks` refuses.
     """
-    return whole_spectrum([spectrum_part(blocks, dtype, method, merge_rows)])
+    rows = SpectrumRows(dtype, method, merge_rows)
+    for block in checked_blocks(blocks):
+        rows.add(block)
+    return whole_spectrum([rows.part()])
 
 
 @dataclass(frozen=True)
@@ -86,26 +90,42 @@ class SpectrumPart:
     matrix_dtype: torch.dtype
 
 
-def spectrum_part(
-    blocks: Iterable[Tensor],
-    dtype: torch.dtype = torch.float64,
-    method: str = "auto",
-    merge_rows: int | None = None,
-) -> SpectrumPart:
-    """The first half of `spectrum`, for processes that have a run of the rows each.
+class SpectrumRows:
+    """The first half of `spectrum`: rows that arrive in blocks, in one of several processes.
 
-    Args, raises: as `spectrum`; a single row is fine.
+    Args, raises: as `spectrum`.
     """
-    if dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
-    if method not in METHODS:
-        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
-    if method == "auto":
-        method = "gram" if dtype == torch.float32 else "tsqr"
-    counted = _Counted(blocks)
-    gram = method == "gram"
-    matrix = gram_matrix(counted) if gram else triangle(counted, dtype, merge_rows)
-    return SpectrumPart(matrix, counted.shape[0], dtype, method, counted.narrowest)
+
+    def __init__(
+        self,
+        dtype: torch.dtype = torch.float64,
+        method: str = "auto",
+        merge_rows: int | None = None,
+    ) -> None:
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"dtype: expected torch.float32 or torch.float64, got {dtype}")
+        if method not in METHODS:
+            raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+        if method == "auto":
+            method = "gram" if dtype == torch.float32 else "tsqr"
+        self._dtype, self._method = dtype, method
+        self._sum = Gram() if method == "gram" else Triangle(dtype, merge_rows)
+        self._rows, self._narrowest = 0, torch.float64
+
+    def add(self, block: Tensor) -> None:
+        """Add the rows of a block [n, M], which `checked_blocks` has passed."""
+        self._sum.add(block)
+        self._rows += block.size(0)
+        self._narrowest = max(self._narrowest, block.dtype, key=_resolution)
+
+    def part(self) -> SpectrumPart:
+        """Return what these rows contribute to the spectrum of the whole.
+
+        Raises:
+            ValueError: there was no row.
+        """
+        matrix = self._sum.matrix()
+        return SpectrumPart(matrix, self._rows, self._dtype, self._method, self._narrowest)
 
 
 def whole_spectrum(parts: Sequence[SpectrumPart]) -> Spectrum:
@@ -142,18 +162,3 @@ def singular_values(
 
 def _resolution(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps
-
-
-class _Counted:
-    """Passes blocks on and remembers the shape of the whole and the narrowest dtype."""
-
-    def __init__(self, blocks: Iterable[Tensor]) -> None:
-        self.blocks = blocks
-        self.shape = (0, 0)
-        self.narrowest = torch.float64
-
-    def __iter__(self) -> Iterator[Tensor]:
-        for block in self.blocks:
-            yield block  # whoever takes it checks it
-            self.shape = (self.shape[0] + block.size(0), block.size(1))
-            self.narrowest = max(self.narrowest, block.dtype, key=_resolution)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from .blocks import checked_blocks
+from highrank_plugins.analysis.blocks import checked_blocks
 
 
 def triangle(
@@ -29,14 +29,34 @@ def triangle(
     Raises:
         ValueError: as `checked_blocks`, or merge_rows below 1.
     """
-    stack = None
+    rows = Triangle(dtype, merge_rows)
     for block in checked_blocks(blocks):
-        if stack is None:
-            stack = _Stack(block, dtype, merge_rows)
-        stack.add(block)
-    if stack is None:
-        raise ValueError("no rows: all blocks are empty")
-    return stack.triangle()
+        rows.add(block)
+    return rows.matrix()
+
+
+class Triangle:
+    """The triangle of rows that arrive in blocks; see `triangle`."""
+
+    def __init__(self, dtype: torch.dtype, merge_rows: int | None = None) -> None:
+        self._dtype, self._merge_rows = dtype, merge_rows
+        self._stack: _Stack | None = None
+
+    def add(self, block: Tensor) -> None:
+        """Add the rows of a block [n, M]."""
+        if self._stack is None:
+            self._stack = _Stack(block, self._dtype, self._merge_rows)
+        self._stack.add(block)
+
+    def matrix(self) -> Tensor:
+        """Return the triangle [min(N, M), M].
+
+        Raises:
+            ValueError: there was no row.
+        """
+        if self._stack is None:
+            raise ValueError("no rows: all blocks are empty")
+        return self._stack.triangle()
 
 
 class _Stack:

@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from ..heads import Head, Softmax
-from .argmax_lp import NOISE, argmax_margin
-from .progress import Progress, silent
+from highrank_plugins.analysis.argmax_lp import NOISE, argmax_margin
+from highrank_plugins.common.progress import Progress, silent
+from highrank_plugins.heads import Head
 
 ROUNDING = 1e-12  # of the largest logit: a smaller lead may be none
 STEPS = 100  # of the walk; those that can win mostly do so within 25
@@ -71,7 +71,7 @@ def unargmaxable_classes(
         ValueError: not applicable, since the layer's probabilities do not follow the order of
             logits that are linear in the features.
     """
-    if type(head) is not Softmax:
+    if not head.linear_logits:
         raise ValueError(
             f"unargmaxable classes: not applicable to {type(head).__name__}, whose logits are not "
             "linear in the features; only softmax (with any increasing pointwise function) is"

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
-from ..experiments.nearest import did_you_mean
-from ..losses.plan import REDUCTIONS
+from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.losses.plan import REDUCTIONS
 
 PRESETS = Path(__file__).with_name("presets.yaml")
 DTYPES = ("float64", "float32", "bfloat16", "float16")

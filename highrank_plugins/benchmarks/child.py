@@ -9,10 +9,16 @@ from typing import Any
 
 import torch
 
-from ..experiments.record import hardware
-from .case import Case, LossCase, case_from
-from .contenders import loss_step
-from .measure import Step, alternate, peak_memory, return_free_memory, use
+from highrank_plugins.benchmarks.case import Case, LossCase, case_from
+from highrank_plugins.benchmarks.contenders import loss_step
+from highrank_plugins.benchmarks.measure import (
+    Step,
+    alternate,
+    peak_memory,
+    return_free_memory,
+    use,
+)
+from highrank_plugins.common.provenance import hardware
 
 
 def main() -> None:
@@ -59,7 +65,7 @@ def machine(case: Case) -> str:
 def _step(kind: str, contender: str, case: Case) -> Step:
     if isinstance(case, LossCase):
         return loss_step(contender, case)
-    from .models import model_step
+    from highrank_plugins.benchmarks.models import model_step
 
     return model_step(kind, contender, case)
 

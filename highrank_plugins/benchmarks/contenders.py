@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..experiments.nearest import did_you_mean
-from ..heads import Head, build_head
-from ..losses import LEVELS
-from .case import CaseError, LossCase
-from .floor import Step, floor_step
-from .usual import usual_nll
+from highrank_plugins.benchmarks.case import CaseError, LossCase
+from highrank_plugins.benchmarks.floor import Step, floor_step
+from highrank_plugins.benchmarks.usual import usual_nll
+from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.heads import Head, build_head
+from highrank_plugins.losses import LEVELS
 
 Loss = Callable[[Head, Tensor, Tensor], Tensor]
 

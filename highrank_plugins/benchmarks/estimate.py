@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from highrank_plugins.experiments import markdown
-
-from ..experiments.command_line import words_of
-from ..experiments.configuration import Configuration
-from ..experiments.launch.effective_batch import fit
-from .case import CaseError, ModelCase, changed
-from .process import ContenderFailed, alone
+from highrank_plugins.benchmarks.case import CaseError, ModelCase, changed
+from highrank_plugins.benchmarks.process import ContenderFailed, alone
+from highrank_plugins.common import markdown
+from highrank_plugins.training.command_line import words_of
+from highrank_plugins.training.configuration import Configuration
+from highrank_plugins.training.launch.effective_batch import fit
 
 SENTENCE = 26  # pieces in one of WMT's
 
@@ -127,7 +126,7 @@ def run_estimates(
 
 
 def _estimate(training: Training, case: ModelCase, repeats: int, threads: int) -> Estimate:
-    from .models import parameters
+    from highrank_plugins.benchmarks.models import parameters
 
     seconds, memory, machine = alone("train", case, training.arch, repeats, threads)
     count = parameters(training.arch, case)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .case import LossCase
-from .process import ContenderFailed, OutOfMemory, peak
+from highrank_plugins.benchmarks.case import LossCase
+from highrank_plugins.benchmarks.process import ContenderFailed, OutOfMemory, peak
 
 STEP = 64  # tokens; finer differences are noise
 MOST = 2**17

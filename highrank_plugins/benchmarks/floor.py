@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from .case import LossCase
-from .measure import Step, alternate
+from highrank_plugins.benchmarks.case import LossCase
+from highrank_plugins.benchmarks.measure import Step, alternate
 
 # Rows are also tried in pieces with outputs of this size, which stay near the cache.
 PIECE = 2**25

@@ -13,9 +13,8 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 import highrank_plugins
-
-from .case import ModelCase
-from .measure import Step
+from highrank_plugins.benchmarks.case import ModelCase
+from highrank_plugins.benchmarks.measure import Step
 
 OURS = "highrank_cross_entropy"
 STOCK = "label_smoothed_cross_entropy"

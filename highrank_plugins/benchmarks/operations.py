@@ -7,11 +7,10 @@ from typing import NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from highrank_plugins.experiments import markdown
-
-from .case import LossCase
-from .contenders import loss_step
-from .measure import use
+from highrank_plugins.benchmarks.case import LossCase
+from highrank_plugins.benchmarks.contenders import loss_step
+from highrank_plugins.benchmarks.measure import use
+from highrank_plugins.common import markdown
 
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::baddbmm_"}
 

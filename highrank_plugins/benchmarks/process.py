@@ -10,11 +10,9 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from highrank_plugins.experiments.typed_command import typed_command
-
-from .case import Case
-from .provenance import revision
-from .rows import Row, row
+from highrank_plugins.benchmarks.case import Case
+from highrank_plugins.benchmarks.rows import Row, row
+from highrank_plugins.common.provenance import revision, typed_command
 
 
 class ContenderFailed(RuntimeError):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from highrank_plugins.experiments import markdown
-from highrank_plugins.experiments.plots import check_plot
-
-from .case import CaseError
-from .rows import Row
+from highrank_plugins.benchmarks.case import CaseError
+from highrank_plugins.benchmarks.rows import Row
+from highrank_plugins.common import markdown
+from highrank_plugins.reports.plots import check_plot
 
 
 def table(rows: list[Row]) -> str:

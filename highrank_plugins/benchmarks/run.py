@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from .case import Case, CaseError, LossCase, ModelCase, changed, named
-from .contenders import available, check_contenders
-from .fit import largest_batch
-from .operations import operations, operations_table
-from .process import ContenderFailed, measure
-from .report import check_outputs, table
-from .report import plot as write_plot
-from .rows import Row, write_csv
+from highrank_plugins.benchmarks.case import Case, CaseError, LossCase, ModelCase, changed, named
+from highrank_plugins.benchmarks.contenders import available, check_contenders
+from highrank_plugins.benchmarks.fit import largest_batch
+from highrank_plugins.benchmarks.operations import operations, operations_table
+from highrank_plugins.benchmarks.process import ContenderFailed, measure
+from highrank_plugins.benchmarks.report import check_outputs, table
+from highrank_plugins.benchmarks.report import plot as write_plot
+from highrank_plugins.benchmarks.rows import Row, write_csv
 
 Echo = Callable[[str], None]
 

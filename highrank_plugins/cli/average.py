@@ -26,7 +26,7 @@ def average(
     to_update: Annotated[int | None, typer.Option(min=0, help="None with more.")] = None,
 ) -> None:
     """Average the weights of checkpoints of a training; memory holds two, however many."""
-    from highrank_plugins.experiments.averaging import average_checkpoints
+    from highrank_plugins.training.averaging import average_checkpoints
 
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
@@ -40,7 +40,7 @@ def average(
 def _choose(
     directory: Path, last: int | None, best: int | None, first: int | None, end: int | None
 ) -> list[Path]:
-    from highrank_plugins.experiments import checkpoint_choice as choice
+    from highrank_plugins.training import checkpoint_choice as choice
 
     if first is not None and end is not None and first > end:
         raise ValueError(f"--from-update {first} is above --to-update {end}")

@@ -158,7 +158,7 @@ def estimate(
     """Hours, memory and cost of whole trainings, from a step that is measured here."""
     from highrank_plugins.benchmarks.estimate import Training, estimates_table, run_estimates
     from highrank_plugins.benchmarks.run import check_device
-    from highrank_plugins.experiments.configuration import load
+    from highrank_plugins.training.configuration import load
 
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():

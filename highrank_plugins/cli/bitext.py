@@ -17,8 +17,8 @@ def unpack_texts(
     output: Annotated[Path, typer.Argument(help="Folder for the text in them.")],
 ) -> None:
     """Unpack the text of a parallel corpus and nothing else of its archives."""
-    from highrank_plugins.experiments.bitext import unpacking
-    from highrank_plugins.experiments.corpus_files import read_corpus
+    from highrank_plugins.data.corpus_files import read_corpus
+    from highrank_plugins.data.parallel import unpacking
 
     with user_errors():
         corpus = read_corpus(file)
@@ -32,8 +32,8 @@ def text_files(
     folder: Annotated[Path, typer.Argument(help="Folder with the text, as archives name it.")],
 ) -> None:
     """Print the paths of the text of a parallel corpus, a line each."""
-    from highrank_plugins.experiments.bitext import unpacking
-    from highrank_plugins.experiments.corpus_files import read_corpus
+    from highrank_plugins.data.corpus_files import read_corpus
+    from highrank_plugins.data.parallel import unpacking
 
     with user_errors():
         for name in sorted(unpacking.texts_of(read_corpus(file), file).names()):
@@ -55,9 +55,9 @@ def clean_texts(
     limit: Annotated[int | None, typer.Option(min=1, help="Take so many pairs only.")] = None,
 ) -> None:
     """Clean the training text; say how many pairs went and why, also in cleaning.json."""
-    from highrank_plugins.experiments.bitext import preparing, unpacking
-    from highrank_plugins.experiments.bitext.cleaning import Rules
-    from highrank_plugins.experiments.corpus_files import read_corpus
+    from highrank_plugins.data.corpus_files import read_corpus
+    from highrank_plugins.data.parallel import preparing, unpacking
+    from highrank_plugins.data.parallel.cleaning import Rules
 
     with user_errors():
         texts = unpacking.texts_of(read_corpus(file), file)

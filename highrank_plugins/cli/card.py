@@ -26,15 +26,15 @@ def card(
     is on the page with the reason. More in docs/card.md.
     """
     logging.disable(logging.INFO)  # fairseq's
-    from highrank_plugins.experiments.card.gather import make_card
-    from highrank_plugins.experiments.card.render import render
-    from highrank_plugins.experiments.plain_values import plain
-    from highrank_plugins.experiments.record import write_json, write_text
-    from highrank_plugins.experiments.typed_command import typed_command
+    from highrank_plugins.common.files import write_json, write_text
+    from highrank_plugins.common.plain_values import plain
+    from highrank_plugins.common.provenance import typed_command
+    from highrank_plugins.reports.card.gather import make_card
+    from highrank_plugins.reports.card.render import render
 
     with user_errors():
         made = make_card(checkpoint, data, split, tokens, typed_command())
         write_text(output, render(made))
         if json is not None:
-            write_json(json, plain(made))
+            write_json(json, plain(made.plain()))
     typer.echo(output)

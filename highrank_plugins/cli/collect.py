@@ -40,10 +40,10 @@ def collect(
     Killed and started again, it goes on. Under torchrun every process has a part of the text.
     """
     with along_a_text(None) as processes:
-        from highrank_plugins.collect.collector import Collector
-        from highrank_plugins.collect.on_disk import write_collection
+        from highrank_plugins.inference.collector import Collector
+        from highrank_plugins.inference.on_disk import write_collection
 
-        collector = Collector(
+        collector = Collector.open(
             checkpoint, data, split, tokens=tokens, rows=segment, dtype=dtype.value,
             device=device, processes=processes,
         )  # fmt: skip

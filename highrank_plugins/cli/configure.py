@@ -21,9 +21,9 @@ def configure(
 ) -> None:
     """Resolve a configuration and check every option; nothing to do if unchanged."""
     from highrank_plugins.cli.own_options import check_own_options
-    from highrank_plugins.experiments import configuration
-    from highrank_plugins.experiments.fairseq_options import check_options
-    from highrank_plugins.experiments.record import write_text
+    from highrank_plugins.common.files import write_text
+    from highrank_plugins.training import configuration
+    from highrank_plugins.training.fairseq_options import check_options
 
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
@@ -43,7 +43,7 @@ def setting(
     """Print a block, or one value, of a resolved configuration."""
     import yaml
 
-    from highrank_plugins.experiments.configuration import load
+    from highrank_plugins.training.configuration import load
 
     with user_errors():
         value: Any = load(file).blocks()
@@ -62,9 +62,9 @@ def command(
     ] = None,
 ) -> None:
     """Print the command of a block, with its options, for a shell."""
-    from highrank_plugins.experiments.command_line import PROGRAMS, shell_line
-    from highrank_plugins.experiments.configuration import load
-    from highrank_plugins.experiments.nearest import did_you_mean
+    from highrank_plugins.common.suggest import did_you_mean
+    from highrank_plugins.training.command_line import PROGRAMS, shell_line
+    from highrank_plugins.training.configuration import load
 
     with user_errors():
         if tool not in PROGRAMS:
@@ -78,9 +78,9 @@ def training_space(
     block: Annotated[str, typer.Option(help="The block that is trained.")] = "train",
 ) -> None:
     """Print how many bytes the checkpoints of a training will take on the disk."""
-    from highrank_plugins.experiments import training_space as space
-    from highrank_plugins.experiments.configuration import load
+    from highrank_plugins.training import disk_space
+    from highrank_plugins.training.configuration import load
 
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
-        typer.echo(space.training_space(load(file).options(block), data))
+        typer.echo(disk_space.training_space(load(file).options(block), data))

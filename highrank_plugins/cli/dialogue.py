@@ -18,7 +18,7 @@ Corpus = Annotated[Path, typer.Argument(help="Folder with the corpus of Zhao et 
 
 def dialogue_files(corpus: Corpus) -> None:
     """Print the files that `highrank dialogue-text` reads, a line each."""
-    from highrank_plugins.experiments.dialogue_text import input_files
+    from highrank_plugins.data.dialogue.text import input_files
 
     with user_errors():
         typer.echo("\n".join(map(str, input_files(corpus))))
@@ -30,7 +30,7 @@ def dialogue_text(
     context: Annotated[int, typer.Option(min=1, help="Utterances that a response sees.")] = 9,
 ) -> None:
     """Write dialogues as contexts, responses and references, a line each."""
-    from highrank_plugins.experiments.dialogue_text import write_parallel
+    from highrank_plugins.data.dialogue.text import write_parallel
 
     with user_errors():
         for name, counts in write_parallel(corpus, output, context).items():
@@ -47,9 +47,10 @@ def dialogue_score(
     responses: Annotated[Path | None, typer.Option(help="The responses that it scored.")] = None,
 ) -> None:
     """Compute precision and recall of BLEU-1 to BLEU-4, and the perplexity of responses."""
-    from highrank_plugins.experiments import record, scoring
-    from highrank_plugins.experiments.dialogue_scoring import dialogue_scores
-    from highrank_plugins.experiments.response_perplexity import response_perplexity
+    from highrank_plugins.common.files import write_json
+    from highrank_plugins.results import scoring
+    from highrank_plugins.results.dialogue_scoring import dialogue_scores
+    from highrank_plugins.results.response_perplexity import response_perplexity
 
     with user_errors():
         if (scored is None) != (responses is None):
@@ -62,7 +63,7 @@ def dialogue_score(
         words = [[text.split() for text in texts] for texts in hypotheses]
         good = [[text.split() for text in texts] for texts in lines]
         scores |= dialogue_scores(list(zip(words, good, strict=True)))
-        record.write_json(output, {name: asdict(value) for name, value in scores.items()})
+        write_json(output, {name: asdict(value) for name, value in scores.items()})
 
 
 def dialogue_summary(
@@ -72,8 +73,8 @@ def dialogue_summary(
     references: Annotated[Path, typer.Argument(help="A line per context, tabs between them.")],
 ) -> None:
     """Print sample responses, then precision and recall, and the perplexity as the last line."""
-    from highrank_plugins.experiments.record_file import metric_of
-    from highrank_plugins.experiments.scoring import read_lines, read_nbest
+    from highrank_plugins.results.record import metric_of
+    from highrank_plugins.results.scoring import read_lines, read_nbest
 
     with user_errors():
         bleu = {name: metric_of(results, name) for name in _BLEU}

@@ -10,10 +10,10 @@ import typer
 from highrank_plugins.cli.analyse.options import Data, Device
 from highrank_plugins.cli.number_lists import numbers
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.experiments.typed_command import typed_command
+from highrank_plugins.common.provenance import typed_command
 
 if TYPE_CHECKING:
-    from highrank_plugins.experiments.tuning import Search
+    from highrank_plugins.inference.tuning import Search
 
 LIST = "With --grid several, separated by commas."
 
@@ -71,8 +71,8 @@ def dynamic_eval(
     Treebank and lr 0.002, eps 0.002, lambda 0.02 on WikiText-2. More in docs/evaluation.md.
     """
     logging.disable(logging.INFO)  # fairseq's
-    from highrank_plugins.experiments import dynamic_evaluation as dynamic
-    from highrank_plugins.experiments.adaptive_evaluation import Run
+    from highrank_plugins.inference import dynamic_evaluation as dynamic
+    from highrank_plugins.inference.adaptive_evaluation import Run
 
     with user_errors():
         values = {
@@ -112,8 +112,8 @@ def cache_eval(
     docs/evaluation.md.
     """
     logging.disable(logging.INFO)  # fairseq's
-    from highrank_plugins.experiments.adaptive_evaluation import Run
-    from highrank_plugins.experiments.cache_evaluation import run_cache_evaluation
+    from highrank_plugins.inference.adaptive_evaluation import Run
+    from highrank_plugins.inference.cache_evaluation import run_cache_evaluation
 
     with user_errors():
         values: dict[str, Sequence[float]] = {
@@ -130,7 +130,7 @@ def cache_eval(
 
 
 def _search(grid: bool, split: str, tokens: int | None) -> "Search | None":
-    from highrank_plugins.experiments.tuning import Search
+    from highrank_plugins.inference.tuning import Search
 
     if not grid and tokens is not None:
         raise ValueError("--grid-tokens: without --grid nothing is chosen")

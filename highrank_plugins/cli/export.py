@@ -26,7 +26,7 @@ def export(
     licence: Annotated[str, typer.Option("--license", help="For the model's card.")] = "unknown",
 ) -> None:
     """Write a model as safetensors with configuration, dictionaries, pieces and a card."""
-    from highrank_plugins.experiments.model_folder import export_model
+    from highrank_plugins.reports.model_folder import export_model
 
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
@@ -39,7 +39,7 @@ def import_model(
     output: Annotated[Path, typer.Option(help="The checkpoint to write.")],
 ) -> None:
     """Write the checkpoint of an exported model, for fairseq."""
-    from highrank_plugins.experiments import model_folder
+    from highrank_plugins.reports import model_folder
 
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():

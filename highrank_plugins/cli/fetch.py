@@ -19,7 +19,7 @@ def fetch(
     size: Annotated[int | None, typer.Option(min=1, help="Bytes, if known.")] = None,
 ) -> None:
     """Download a file, go on with an interrupted download, and check it; or check what is there."""
-    from highrank_plugins.experiments import fetch as fetching
+    from highrank_plugins.data import fetch as fetching
 
     with user_errors():
         if sha256 is not None and ledger is not None:
@@ -38,7 +38,7 @@ def fetch_corpus(
     ] = False,
 ) -> None:
     """Fetch and check all files that a corpus is made of."""
-    from highrank_plugins.experiments import corpus_files
+    from highrank_plugins.data import corpus_files
 
     with user_errors():
         for line in corpus_files.fetch_corpus(file, folder, ledger=ledger, offline=offline):
@@ -50,7 +50,7 @@ def corpus_files(
     folder: Annotated[Path, typer.Argument(help="Where some of its files may be.")],
 ) -> None:
     """Print the paths of those files of a corpus that are in a folder, a line each."""
-    from highrank_plugins.experiments.corpus_files import read_corpus_files
+    from highrank_plugins.data.corpus_files import read_corpus_files
 
     with user_errors():
         for name in read_corpus_files(file):
@@ -63,7 +63,7 @@ def extract(
     folder: Annotated[Path, typer.Argument(help="A new folder for what it holds.")],
 ) -> None:
     """Unpack an archive; whatever would lie outside of the folder is refused."""
-    from highrank_plugins.experiments import archives
+    from highrank_plugins.data import archives
 
     with user_errors():
         archives.extract(archive, folder)

@@ -19,8 +19,8 @@ def generate(
     ] = None,
 ) -> None:
     """Translate on several processes: the lines of fairseq-generate, sorted by sentence."""
-    from highrank_plugins.experiments import generation
-    from highrank_plugins.experiments.record import write_text
+    from highrank_plugins.common.files import write_text
+    from highrank_plugins.training import generation
 
     with user_errors():
         lines = generation.generate(command, processes)

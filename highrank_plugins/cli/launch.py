@@ -8,8 +8,8 @@ import typer
 from highrank_plugins.cli.user_error import user_errors
 
 if TYPE_CHECKING:
-    from highrank_plugins.experiments.launch.plan import Plan
-    from highrank_plugins.experiments.launch.slurm import Job
+    from highrank_plugins.training.launch.plan import Plan
+    from highrank_plugins.training.launch.slurm import Job
 
 
 def launch(
@@ -71,8 +71,8 @@ def launch(
     SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75: the same command goes on from
     there. On several nodes give the same command to each. See docs/clusters.md.
     """
-    from highrank_plugins.experiments.launch.plan import Plan
-    from highrank_plugins.experiments.launch.slurm import Job
+    from highrank_plugins.training.launch.plan import Plan
+    from highrank_plugins.training.launch.slurm import Job
 
     with user_errors():
         if slurm is not None:
@@ -124,7 +124,7 @@ def _devices(gpus_per_node: int | None, processes: int | None) -> tuple[bool, in
 
 
 def _complete(command: list[str], effective_tokens: int | None, world_size: int) -> tuple[str, ...]:
-    from highrank_plugins.experiments.launch.effective_batch import with_effective_batch
+    from highrank_plugins.training.launch.effective_batch import with_effective_batch
 
     if effective_tokens is None:
         return tuple(command)
@@ -134,7 +134,7 @@ def _complete(command: list[str], effective_tokens: int | None, world_size: int)
 
 
 def _default_log_dir(command: list[str]) -> Path:
-    from highrank_plugins.experiments.launch.flags import option
+    from highrank_plugins.training.launch.flags import option
 
     return Path(option(command, "--save-dir") or "checkpoints") / "logs"
 
@@ -144,9 +144,9 @@ def _restarts(given: int | None, nodes: int) -> int:
 
 
 def _slurm(plan: "Plan", job: "Job", script: Path, submit: bool, dry_run: bool) -> None:
-    from highrank_plugins.experiments.launch.slurm import check_queue, sbatch_script
-    from highrank_plugins.experiments.launch.slurm import submit as submit_script
-    from highrank_plugins.experiments.record import write_text
+    from highrank_plugins.common.files import write_text
+    from highrank_plugins.training.launch.slurm import check_queue, sbatch_script
+    from highrank_plugins.training.launch.slurm import submit as submit_script
 
     text = sbatch_script(plan, job)
     if dry_run:
@@ -165,8 +165,8 @@ def _slurm(plan: "Plan", job: "Job", script: Path, submit: bool, dry_run: bool) 
 
 
 def _run(plan: "Plan", dry_run: bool) -> int:
-    from highrank_plugins.experiments.launch.description import describe
-    from highrank_plugins.experiments.launch.supervise import launch
+    from highrank_plugins.training.launch.description import describe
+    from highrank_plugins.training.launch.supervise import launch
 
     if dry_run:
         typer.echo(describe(plan))

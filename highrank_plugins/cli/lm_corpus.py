@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.experiments.resources import usable_cores
+from highrank_plugins.common.processes import usable_cores
 
 
 def lm_corpus(
@@ -33,7 +33,7 @@ def lm_corpus(
     ] = None,
 ) -> None:
     """Check a published corpus, count it, and write it as fairseq needs it."""
-    from highrank_plugins.experiments.corpora import CorpusOptions, prepare_corpus
+    from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():

@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from highrank_plugins.experiments.resources import memory_gib, usable_cores
+from highrank_plugins.common.processes import memory_gib, usable_cores
 
 GIB = 2**30
 

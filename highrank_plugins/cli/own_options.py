@@ -5,12 +5,12 @@ from typing import Any
 
 import typer
 
-from highrank_plugins._flags import flag, option_name
 from highrank_plugins.cli import build_app
-from highrank_plugins.experiments.command_line import PROGRAMS, words_of
-from highrank_plugins.experiments.configuration import Configuration
-from highrank_plugins.experiments.nearest import did_you_mean
-from highrank_plugins.experiments.yaml_tree import ConfigurationError, Tree
+from highrank_plugins.common.flags import flag, option_name
+from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.common.yaml_tree import ConfigurationError, Tree
+from highrank_plugins.training.command_line import PROGRAMS, words_of
+from highrank_plugins.training.configuration import Configuration
 
 
 def check_own_options(configuration: Configuration, tree: Tree) -> None:

@@ -15,8 +15,8 @@ def progress(
     block: Annotated[str, typer.Option(help="The block that is trained.")] = "train",
 ) -> None:
     """Turn the JSON log of fairseq-train (standard input) into short lines with the time left."""
-    from highrank_plugins.experiments.configuration import load
-    from highrank_plugins.experiments.training_log import digest
+    from highrank_plugins.training.configuration import load
+    from highrank_plugins.training.training_log import digest
 
     with user_errors():
         train = load(file).options(block)

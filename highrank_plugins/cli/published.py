@@ -15,8 +15,8 @@ def published(
     ] = None,
 ) -> None:
     """Print the papers' scores, and ours, each kind of score in a column of its own."""
-    from highrank_plugins.experiments.published import table
-    from highrank_plugins.experiments.record_file import load_record
+    from highrank_plugins.results.published import table
+    from highrank_plugins.results.record import load_record
 
     with user_errors():
         ours = {str(path.parent): load_record(path)["metrics"] for path in results or []}

@@ -36,7 +36,9 @@ def score(
 
     The paired test, with --against, goes into paired.json beside the output.
     """
-    from highrank_plugins.experiments import model_measures, record, scoring, tokenised_bleu
+    from highrank_plugins.common.files import write_json, write_text
+    from highrank_plugins.results import measures as model_measures
+    from highrank_plugins.results import scoring, tokenised_bleu
 
     with user_errors():
         if compound_split:
@@ -50,12 +52,12 @@ def score(
             )
         if against is not None:
             paired = scoring.compare(against, generated, translations, references)
-            record.write_json(output.with_name("paired.json"), paired)
+            write_json(output.with_name("paired.json"), paired)
             typer.echo(json.dumps(paired, ensure_ascii=False))
         if measures is not None:
             scores |= model_measures.read_measures(measures, "test")
-        record.write_text(hypotheses, "".join(f"{line}\n" for line in translations))
-        record.write_json(output, {name: asdict(value) for name, value in scores.items()})
+        write_text(hypotheses, "".join(f"{line}\n" for line in translations))
+        write_json(output, {name: asdict(value) for name, value in scores.items()})
 
 
 def lm_score(
@@ -63,23 +65,23 @@ def lm_score(
     output: Annotated[Path, typer.Option(help="JSON file for values and signatures.")],
 ) -> None:
     """Collect the perplexities and measures that the evaluations of a language model have left."""
-    from highrank_plugins.experiments import model_measures, perplexity, record, scoring
+    from highrank_plugins.common.files import write_json
+    from highrank_plugins.results import measures as model_measures
+    from highrank_plugins.results import perplexity, scoring
 
     with user_errors():
         scores: dict[str, scoring.Score] = {}
         for split in ("test", "valid"):
             scores |= perplexity.read_eval_lm(directory / f"{split}.log", split)
-        for result in sorted(directory.glob("*_eval.json")):
-            scores |= perplexity.read_adaptive(result, "test")
         scores |= model_measures.read_measures(directory, "test")
-        record.write_json(output, {name: asdict(value) for name, value in scores.items()})
+        write_json(output, {name: asdict(value) for name, value in scores.items()})
 
 
 def lm_summary(
     results: Annotated[Path, typer.Argument(help="Written by `highrank record`.")],
 ) -> None:
     """Print all perplexities, the speed of training, and that of the test set as the last line."""
-    from highrank_plugins.experiments.results_table import read_record
+    from highrank_plugins.results.results_table import read_record
 
     with user_errors():
         result = read_record(results)
@@ -93,7 +95,7 @@ def best_checkpoint(
     directories: Annotated[list[Path], typer.Argument(help="--save-dir of each training.")],
 ) -> None:
     """Print the checkpoint_best.pt with the lowest validation loss."""
-    from highrank_plugins.experiments.checkpoint_file import best_checkpoint
+    from highrank_plugins.training.checkpoint_file import best_checkpoint
 
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
@@ -111,8 +113,10 @@ def record(
     paired: Annotated[Path | None, typer.Option(help="paired.json of `highrank score`.")] = None,
 ) -> None:
     """Write the record of a run: metrics, signature, config, versions, git, hardware, speed."""
-    from highrank_plugins.experiments import configuration, scoring, training_log
-    from highrank_plugins.experiments.record import make_record, write_json
+    from highrank_plugins.common.files import write_json
+    from highrank_plugins.results import scoring
+    from highrank_plugins.results.record import make_record
+    from highrank_plugins.training import configuration, training_log
 
     with user_errors():
         found = json.loads(scores.read_text(encoding="utf-8"))
@@ -131,8 +135,8 @@ def summary(
     texts: Annotated[list[Path], typer.Argument(help="Source, reference and translations.")],
 ) -> None:
     """Print sample translations, the speed of training, and the score as the last line."""
-    from highrank_plugins.experiments.results_table import read_record
-    from highrank_plugins.experiments.scoring import read_lines
+    from highrank_plugins.results.results_table import read_record
+    from highrank_plugins.results.scoring import read_lines
 
     with user_errors():
         result = read_record(results)

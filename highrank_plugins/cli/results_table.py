@@ -12,7 +12,7 @@ def results_table(
     records: Annotated[list[Path], typer.Argument(help="results.json files of runs.")],
 ) -> None:
     """Print records of runs as a Markdown table."""
-    from highrank_plugins.experiments import results_table as table
+    from highrank_plugins.results import results_table as table
 
     with user_errors():
         typer.echo(table.results_table(records), nl=False)
@@ -23,7 +23,7 @@ def seeds_table(
     metric: Annotated[str, typer.Option(help="Tested against the system named softmax.")],
 ) -> None:
     """Print mean ± deviation over seeds, and t-tests against the softmax, as a Markdown table."""
-    from highrank_plugins.experiments import seeds_table as table
+    from highrank_plugins.results import seeds_table as table
 
     with user_errors():
         typer.echo(table.seeds_table(records, metric), nl=False)

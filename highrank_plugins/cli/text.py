@@ -9,7 +9,7 @@ import typer
 
 from highrank_plugins.cli.language_pair import language_pair
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.experiments.resources import usable_cores
+from highrank_plugins.common.processes import usable_cores
 
 Languages = Annotated[str, typer.Option(help="Separated by commas.")]
 Processes = Annotated[
@@ -30,7 +30,7 @@ def check_text(
     ],
 ) -> None:
     """Check text strictly: UTF-8, no empty lines, NUL, carriage return or BOM, equal lengths."""
-    from highrank_plugins.experiments.parallel_text import check_parallel
+    from highrank_plugins.data.parallel.checking import check_parallel
 
     with user_errors():
         count = check_parallel(files)
@@ -56,9 +56,9 @@ def pieces(
     processes: Processes = None,
 ) -> None:
     """Learn BPE from the training text, and write all text as pieces."""
-    from highrank_plugins.experiments import pieces as sentencepiece
-    from highrank_plugins.experiments import subword_nmt_pieces
-    from highrank_plugins.experiments.binarising import PARTS
+    from highrank_plugins.data import pieces as sentencepiece
+    from highrank_plugins.data import subword_nmt_pieces
+    from highrank_plugins.data.binarising import PARTS
 
     training = {name: text / f"train.{name}" for name in languages.split(",")}
     workers = processes or usable_cores()
@@ -95,7 +95,7 @@ def binarise(
     processes: Processes = None,
 ) -> None:
     """Write what fairseq-preprocess --joined-dictionary writes, the same bytes, but faster."""
-    from highrank_plugins.experiments import binarising
+    from highrank_plugins.data import binarising
 
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():

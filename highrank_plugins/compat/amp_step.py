@@ -11,7 +11,7 @@ Delete when: `AMPOptimizer.step` does.
 
 from fairseq.optim.amp_optimizer import AMPOptimizer
 
-from highrank_plugins.compat._patch import replaces
+from highrank_plugins.common.patching import replaces
 
 
 @replaces(AMPOptimizer, "step")

@@ -11,7 +11,7 @@ import sys
 
 from fairseq import options, utils
 
-from highrank_plugins.compat._patch import replaces
+from highrank_plugins.common.patching import replaces
 
 
 @replaces(options, "parse_args_and_arch")

@@ -19,7 +19,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-from highrank_plugins.compat._patch import replaces
+from highrank_plugins.common.patching import replaces
 
 ATTEMPTS = 3
 PAUSE_SECONDS = 2.5  # a network disk may be back by then

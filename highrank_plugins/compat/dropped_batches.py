@@ -12,7 +12,7 @@ Delete when: `batch_by_size` keeps its remainder.
 import numpy as np
 from fairseq.data import data_utils
 
-from highrank_plugins.compat._patch import replaces
+from highrank_plugins.common.patching import replaces
 
 
 @replaces(data_utils, "batch_by_size")

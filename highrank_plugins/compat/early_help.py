@@ -11,7 +11,7 @@ Delete when: fairseq does so.
 import argparse
 import sys
 
-from highrank_plugins.compat._patch import replaces
+from highrank_plugins.common.patching import replaces
 
 _HELP = {"-h", "--help"}
 

@@ -11,7 +11,7 @@ Delete when: fairseq does so by default.
 
 from fairseq.trainer import Trainer
 
-from highrank_plugins.compat._patch import replaces
+from highrank_plugins.common.patching import replaces
 
 
 @replaces(Trainer, "get_train_iterator")

@@ -19,7 +19,7 @@ import torch
 from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
-from highrank_plugins.compat._patch import replaces
+from highrank_plugins.common.patching import replaces
 
 
 @replaces(LanguageModelingTask, "eval_lm_dataloader")

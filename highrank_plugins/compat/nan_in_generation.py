@@ -12,7 +12,7 @@ Delete when: fairseq raises.
 import torch
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 
-from highrank_plugins.compat._patch import replaces
+from highrank_plugins.common.patching import replaces
 
 
 def refuse_nan(scores: torch.Tensor, source: str) -> None:

@@ -13,7 +13,7 @@ import re
 
 from fairseq.models import ARCH_MODEL_REGISTRY
 
-from highrank_plugins.compat._patch import replaces
+from highrank_plugins.common.patching import replaces
 
 
 @replaces(argparse.ArgumentParser, "error")

@@ -9,7 +9,7 @@ from fairseq.logging import metrics
 from omegaconf import II
 from torch import Tensor
 
-from .activation_penalties import activation_penalty, temporal_penalty
+from highrank_plugins.criterions.activation_penalties import activation_penalty, temporal_penalty
 
 NATS_PER_BIT = 0.6931471805599453
 

@@ -1,6 +1,6 @@
 """Ways to score a text beyond one pass of a fixed model. Pure torch."""
 
-from .dynamic_evaluation import (
+from highrank_plugins.evaluation.dynamic_evaluation import (
     NORMALISATIONS,
     STATISTICS,
     Adaptation,
@@ -11,7 +11,7 @@ from .dynamic_evaluation import (
     gather_statistics,
     update_,
 )
-from .neural_cache import NeuralCache
+from highrank_plugins.evaluation.neural_cache import NeuralCache
 
 __all__ = [
     "NORMALISATIONS",

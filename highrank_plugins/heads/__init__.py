@@ -7,18 +7,18 @@
 
 from __future__ import annotations
 
-from .base import HEADS, Head, build_head, register_head
-from .mixtape import Mixtape
-from .moc import MixtureOfContexts
-from .mos import MixtureOfSoftmaxes
-from .pointwise import (
+from highrank_plugins.heads.base import HEADS, Head, build_head, register_head
+from highrank_plugins.heads.mixtape import Mixtape
+from highrank_plugins.heads.moc import MixtureOfContexts
+from highrank_plugins.heads.mos import MixtureOfSoftmaxes
+from highrank_plugins.heads.pointwise import (
     Pointwise,
     build_pointwise,
     pointwise_names,
     pointwise_options,
     register_pointwise,
 )
-from .softmax import Softmax
+from highrank_plugins.heads.softmax import Softmax
 
 __all__ = [
     "Head",

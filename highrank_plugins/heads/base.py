@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from ..losses import LossOutput, compute_nll
-from ..losses.fused import FusedLoss
-from ..losses.plan import chunk_ranges, tokens_within
-from .checks import check_dtype, integer
-from .draws import ChunkDraws, Draws
-from .pointwise import POINTWISE, Pointwise, build_pointwise
-from .precision import widen
-from .prepared import PreparedTensors
-from .registry import Registry
+from highrank_plugins.heads.checks import check_dtype, integer
+from highrank_plugins.heads.draws import ChunkDraws, Draws
+from highrank_plugins.heads.pointwise import POINTWISE, Pointwise, build_pointwise
+from highrank_plugins.heads.precision import widen
+from highrank_plugins.heads.prepared import PreparedTensors
+from highrank_plugins.heads.registry import Registry
+from highrank_plugins.losses import LossOutput, compute_nll
+from highrank_plugins.losses.fused import FusedLoss
+from highrank_plugins.losses.plan import chunk_ranges, tokens_within
 
 HEADS: Registry[type[Head]] = Registry(
     "head", common=("num_classes", "feature_dim", "embed_dim", "weight", "bias", "pointwise")
@@ -48,6 +48,12 @@ class Head(nn.Module):
     fused: ClassVar[type[FusedLoss] | None] = None
     # options that the function depends on, of which no parameter tells
     constants: ClassVar[tuple[str, ...]] = ()
+    # whether log P = log_softmax(f(z)) of one logit vector z, which `logits` returns
+    has_logits: ClassVar[bool] = False
+    # whether the logits are W g + b, so that the order of classes is that of a linear function
+    linear_logits: ClassVar[bool] = False
+    # whether the weights of components depend on the class, as Mixtape's gates do
+    weights_by_class: ClassVar[bool] = False
     # drop out in evaluation too, to sample from the distribution over masks
     retain_dropout = False
 
@@ -101,8 +107,7 @@ class Head(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """−log P(target) [n] and, if `smooth`, Σ_x −log P(x) [n] of features [n, F]."""
         log_probs = self.chunk_log_probs(features, tensors, draws)
-        nll = -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
-        return nll, -log_probs.sum(-1) if smooth else None
+        return _nll_of(log_probs, target), -log_probs.sum(-1) if smooth else None
 
     def floats_per_token(self) -> int:
         """Numbers that a chunk holds per token at its widest, to choose the size of chunks."""
@@ -128,6 +133,52 @@ class Head(nn.Module):
         own = {name: p for name, p in self.named_parameters() if not name.startswith("pointwise.")}
         prepared = {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
         return own | prepared
+
+    # -- what measures ask of a structure; the defaults are right for one softmax --------------
+
+    def logits(self, features: Tensor) -> Tensor | None:
+        """Return f(z) [n, M] of features [n, F], whose log_softmax `log_probs` is.
+
+        None where K logit vectors are mixed as probabilities.
+        """
+        return None
+
+    def logit_vectors(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        """Return the K logit vectors of each token [n, K, M], at least float32.
+
+        They are what the vocabulary matrix makes of the features, before f and before components
+        are mixed. By default they are the log-probabilities, as one vector.
+        """
+        return self.chunk_log_probs(features, tensors, ChunkDraws()).unsqueeze(1)
+
+    def nll_of_logits(
+        self, z: Tensor, target: Tensor, features: Tensor, tensors: dict[str, Tensor]
+    ) -> Tensor:
+        """Return −log P(target) [n], differentiable in the logit vectors z [n, K, M]."""
+        return _nll_of(z.squeeze(1).log_softmax(-1), target)
+
+    def log_weights(
+        self, features: Tensor, target: Tensor, tensors: dict[str, Tensor]
+    ) -> Tensor | None:
+        """Return log π [n, K], the weights of the components for the targets.
+
+        None where there are no components.
+        """
+        return None
+
+    def class_gates(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor | None:
+        """Return π [n, K, S + 1] in float64: of each class below S, then of all others.
+
+        None where weights do not depend on the class.
+        """
+        return None
+
+    def products(self, tokens: int) -> list[tuple[int, int, int]]:
+        """Return (rows, inner, columns) of the matrix products of a forward pass.
+
+        Each has two more of its size in the backward pass.
+        """
+        return [(tokens, self.embed_dim, self.num_classes)]
 
     # -- what users call ---------------------------------------------------------------------
 
@@ -244,6 +295,11 @@ class Head(nn.Module):
     def extra_repr(self) -> str:
         names = ("num_classes", "feature_dim", "embed_dim")
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
+
+
+def _nll_of(log_probs: Tensor, target: Tensor) -> Tensor:
+    """Return −log P(target) [n] of log-probabilities [n, M]."""
+    return -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
 
 
 def build_head(name: str, **options: Any) -> Head:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .._dropout_masks import dropout_mask
+from highrank_plugins.common.dropout_masks import dropout_mask
 
 NOISE_BLOCK = 64  # tokens that share one generator
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from .checks import integer, positive, probability
-from .draws import ChunkDraws, Draws, draw_mask
+from highrank_plugins.heads.checks import integer, positive, probability
+from highrank_plugins.heads.draws import ChunkDraws, Draws, draw_mask
 
 
 class Latents(nn.Module):

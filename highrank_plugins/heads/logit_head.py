@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .base import Head
-from .draws import ChunkDraws
+from highrank_plugins.heads.base import Head
+from highrank_plugins.heads.draws import ChunkDraws
+from highrank_plugins.heads.precision import widen
 
 
 class LogitHead(Head):
@@ -16,6 +17,20 @@ class LogitHead(Head):
     ) -> Tensor:
         """Logits z [n, M] of features [n, F], before the pointwise function."""
         raise NotImplementedError
+
+    has_logits = True
+
+    def logits(self, features: Tensor) -> Tensor:
+        tensors = self.tensors()
+        return self.apply_pointwise(self.chunk_logits(features, tensors, ChunkDraws()), tensors)
+
+    def logit_vectors(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        return widen(self.chunk_logits(features, tensors, ChunkDraws())).unsqueeze(1)
+
+    def nll_of_logits(
+        self, z: Tensor, target: Tensor, features: Tensor, tensors: dict[str, Tensor]
+    ) -> Tensor:
+        return super().nll_of_logits(self.apply_pointwise(z, tensors), target, features, tensors)
 
     def chunk_log_probs(
         self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ..losses.fused import FusedMixtape
-from .base import register_head
-from .checks import integer, not_negative, probability
-from .draws import ChunkDraws, Draws, draw_mask, draw_noise_seed
-from .latents import Latents
-from .logit_head import LogitHead
-from .pointwise import Pointwise
-from .precision import widen
-from .sigmoid_tree import is_power_of_two, mix
+from highrank_plugins.heads.base import register_head
+from highrank_plugins.heads.checks import integer, not_negative, probability
+from highrank_plugins.heads.draws import ChunkDraws, Draws, draw_mask, draw_noise_seed
+from highrank_plugins.heads.latents import Latents
+from highrank_plugins.heads.logit_head import LogitHead
+from highrank_plugins.heads.pointwise import Pointwise
+from highrank_plugins.heads.precision import widen
+from highrank_plugins.heads.sigmoid_tree import is_power_of_two, mix, probabilities
+from highrank_plugins.losses.fused import FusedMixtape
 
 
 @register_head("mixtape")
@@ -46,6 +46,7 @@ class Mixtape(Latents, LogitHead):
     """
 
     fused = FusedMixtape
+    weights_by_class = True
     constants = ("context_scale", "gate_weight_norm")
 
     def __init__(
@@ -166,6 +167,51 @@ class Mixtape(Latents, LogitHead):
 
     def _split(self) -> list[int]:
         return [self.frequent, self.num_classes - self.frequent]
+
+    def logit_vectors(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        contexts = self.contexts(features, tensors, ChunkDraws())
+        return widen(linear(contexts, tensors["weight"]))
+
+    def nll_of_logits(
+        self, z: Tensor, target: Tensor, features: Tensor, tensors: dict[str, Tensor]
+    ) -> Tensor:
+        inputs = self.token_inputs(features, tensors, ChunkDraws())
+        if self.components > 1:
+            own = self.class_gate_logits(inputs, tensors, ChunkDraws())
+            rare = inputs["shared"].unsqueeze(-1).expand(-1, -1, self.num_classes - self.frequent)
+            z = mix(z, torch.cat((own, rare), -1)).unsqueeze(1)
+        bias = tensors.get("bias")
+        return super().nll_of_logits(z if bias is None else z + bias, target, features, tensors)
+
+    def log_weights(
+        self, features: Tensor, target: Tensor, tensors: dict[str, Tensor]
+    ) -> Tensor | None:
+        if self.components == 1:
+            return None
+        inputs = self.token_inputs(features, tensors, ChunkDraws())
+        logits = inputs["shared"]
+        if self.frequent:
+            row = target.clamp_max(self.frequent - 1)
+            own = torch.einsum("nkg,ng->nk", inputs["hidden"], tensors["gate_embed"][row])
+            own = widen(own) + logits
+            if "gate_bias" in tensors:
+                own = own + tensors["gate_bias"][row]
+            logits = torch.where(target.unsqueeze(-1) < self.frequent, own, logits)
+        return probabilities(logits.unsqueeze(-1).double()).squeeze(-1).log()
+
+    def class_gates(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor | None:
+        if self.components == 1:
+            return None
+        inputs = self.token_inputs(features, tensors, ChunkDraws())
+        own = self.class_gate_logits(inputs, tensors, ChunkDraws())
+        return probabilities(torch.cat((own, inputs["shared"].unsqueeze(-1)), -1).double())
+
+    def products(self, tokens: int) -> list[tuple[int, int, int]]:
+        n, k, f, d = tokens, self.components, self.feature_dim, self.embed_dim
+        gates, width = k - 1, self.gate_dim
+        own = [(n, f, gates * width), (n, f, gates), (n * gates, width, self.frequent)]
+        rare = (n, d, self.num_classes - self.frequent)
+        return [(n, f, k * d), *own, (n * k, d, self.frequent), rare]
 
     def floats_per_token(self) -> int:
         return 4 * self.num_classes + 6 * self.components * (self.frequent + self.embed_dim)

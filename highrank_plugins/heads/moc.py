@@ -5,12 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ..losses.fused import FusedLogits
-from .base import register_head
-from .draws import ChunkDraws
-from .logit_head import LogitHead
-from .precision import widen
-from .prior_mixture import PriorMixture
+from highrank_plugins.heads.base import register_head
+from highrank_plugins.heads.draws import ChunkDraws
+from highrank_plugins.heads.logit_head import LogitHead
+from highrank_plugins.heads.precision import widen
+from highrank_plugins.heads.prior_mixture import PriorMixture
+from highrank_plugins.losses.fused import FusedLogits
 
 
 @register_head("moc")
@@ -36,6 +36,9 @@ class MixtureOfContexts(PriorMixture, LogitHead):
     ) -> Tensor:
         mixed = self.token_inputs(features, tensors, draws)["contexts"]
         return linear(mixed, tensors["weight"], tensors.get("bias"))
+
+    def products(self, tokens: int) -> list[tuple[int, int, int]]:
+        return [*self._mixing_products(tokens), (tokens, self.embed_dim, self.num_classes)]
 
     def floats_per_token(self) -> int:
         return super().floats_per_token() + 4 * self.components * self.embed_dim

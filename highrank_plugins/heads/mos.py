@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ..losses.fused import FusedMixture
-from .base import register_head
-from .draws import ChunkDraws
-from .prior_mixture import PriorMixture
+from highrank_plugins.heads.base import register_head
+from highrank_plugins.heads.draws import ChunkDraws
+from highrank_plugins.heads.precision import widen
+from highrank_plugins.heads.prior_mixture import PriorMixture
+from highrank_plugins.losses.fused import FusedMixture
 
 
 @register_head("mos")
@@ -59,6 +60,21 @@ class MixtureOfSoftmaxes(PriorMixture):
         contexts = self.contexts(features, tensors, draws)
         logits = linear(contexts, tensors["weight"], tensors.get("bias"))
         return self.apply_pointwise(logits, tensors)
+
+    def logit_vectors(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        contexts = self.contexts(features, tensors, ChunkDraws())
+        return widen(linear(contexts, tensors["weight"], tensors.get("bias")))
+
+    def nll_of_logits(
+        self, z: Tensor, target: Tensor, features: Tensor, tensors: dict[str, Tensor]
+    ) -> Tensor:
+        index = target.view(-1, 1, 1).expand(-1, self.components, 1)
+        log_likelihood = self.apply_pointwise(z, tensors).log_softmax(-1).gather(-1, index)
+        return -(self.log_prior(features, tensors) + log_likelihood.squeeze(-1)).logsumexp(-1)
+
+    def products(self, tokens: int) -> list[tuple[int, int, int]]:
+        softmaxes = (tokens * self.components, self.embed_dim, self.num_classes)
+        return [*self._mixing_products(tokens), softmaxes]
 
     def floats_per_token(self) -> int:
         return 4 * self.components * self.num_classes

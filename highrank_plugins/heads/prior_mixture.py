@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from .base import Head
-from .latents import Latents
-from .pointwise import Pointwise
-from .precision import widen
+from highrank_plugins.heads.base import Head
+from highrank_plugins.heads.latents import Latents
+from highrank_plugins.heads.pointwise import Pointwise
+from highrank_plugins.heads.precision import widen
 
 
 class PriorMixture(Latents, Head):
@@ -43,6 +43,14 @@ class PriorMixture(Latents, Head):
         super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
         self.make_latents(components, context_scale, dropout, locked_dropout)
         self.prior = nn.Linear(feature_dim, components, bias=False)
+
+    def log_weights(self, features: Tensor, target: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        return self.log_prior(features, tensors)
+
+    def _mixing_products(self, tokens: int) -> list[tuple[int, int, int]]:
+        """Return the products that make contexts and prior, see `Head.products`."""
+        contexts = (tokens, self.feature_dim, self.components * self.embed_dim)
+        return [contexts, (tokens, self.feature_dim, self.components)]
 
     def log_prior(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         """log π [n, K], at least float32, of features [n, F]."""

@@ -68,7 +68,7 @@ class Registry(Generic[T]):
             ValueError: unknown name.
         """
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        parameters = inspect.signature(self._classes[self._known(name)]).parameters.values()
+        parameters = inspect.signature(self.find(name)).parameters.values()
         return {
             p.name: p.default for p in parameters if p.kind in named and p.name not in self.common
         }
@@ -79,7 +79,7 @@ class Registry(Generic[T]):
         Raises:
             ValueError: unknown name, or an option that the class does not have.
         """
-        cls = self._classes[self._known(name)]
+        cls = self.find(name)
         own = self.options(name)
         for option in options:
             if option not in own and option not in self.common:
@@ -87,6 +87,14 @@ class Registry(Generic[T]):
                     unknown_name_message(f"option of {self.kind} {name!r}", option, own)
                 )
         return cls(*args, **options)
+
+    def find(self, name: str) -> T:
+        """Return the class called `name`.
+
+        Raises:
+            ValueError: unknown name; names the nearest match and all that are known.
+        """
+        return self._classes[self._known(name)]
 
     def _known(self, name: str) -> str:
         if name not in self._classes:

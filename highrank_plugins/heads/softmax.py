@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ..losses.fused import FusedLogits
-from .base import register_head
-from .draws import ChunkDraws
-from .logit_head import LogitHead
-from .pointwise import Pointwise
+from highrank_plugins.heads.base import register_head
+from highrank_plugins.heads.draws import ChunkDraws
+from highrank_plugins.heads.logit_head import LogitHead
+from highrank_plugins.heads.pointwise import Pointwise
+from highrank_plugins.losses.fused import FusedLogits
 
 
 @register_head("softmax")
@@ -22,6 +22,7 @@ class Softmax(LogitHead):
     """
 
     fused = FusedLogits
+    linear_logits = True
 
     def __init__(
         self,

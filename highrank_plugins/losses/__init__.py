@@ -6,7 +6,7 @@ at a time. A level is a function (plan) → LossOutput, see `plan.LossPlan`.
 
 from __future__ import annotations
 
-from .levels import LEVELS, compute_nll, level_here
-from .plan import LossOutput
+from highrank_plugins.losses.levels import LEVELS, compute_nll, level_here
+from highrank_plugins.losses.plan import LossOutput
 
 __all__ = ["LEVELS", "LossOutput", "compute_nll", "level_here"]

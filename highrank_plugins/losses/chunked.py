@@ -5,8 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .functions import Autocast, half_scale, join, once_differentiable_nll, zero_sums
-from .plan import LossOutput, LossPlan, chunk_ranges, tokens_within
+from highrank_plugins.losses.functions import (
+    Autocast,
+    half_scale,
+    join,
+    once_differentiable_nll,
+    zero_sums,
+)
+from highrank_plugins.losses.plan import LossOutput, LossPlan, chunk_ranges, tokens_within
 
 
 def chunked_nll(plan: LossPlan) -> LossOutput:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .plan import LossOutput, LossPlan
+from highrank_plugins.losses.plan import LossOutput, LossPlan
 
 # A power of two on the logits' gradients in float16. They exist before a trainer scales the loss,
 # and 2e-8 would become 0. It is fairseq's first --fp16 loss scale: the same range as a stock model.

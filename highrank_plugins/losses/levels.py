@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import cpp, triton
-from .chunked import chunked_nll
-from .fused.level import fused_nll
-from .plan import REDUCTIONS, ChunkedHead, LossOutput, LossPlan, check_target
-from .reference import reference_nll
+from highrank_plugins.losses import cpp, triton
+from highrank_plugins.losses.chunked import chunked_nll
+from highrank_plugins.losses.fused.level import fused_nll
+from highrank_plugins.losses.plan import REDUCTIONS, ChunkedHead, LossOutput, LossPlan, check_target
+from highrank_plugins.losses.reference import reference_nll
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .plan import LossOutput, LossPlan
+from highrank_plugins.losses.plan import LossOutput, LossPlan
 
 
 def reference_nll(plan: LossPlan) -> LossOutput:

@@ -17,11 +17,10 @@ from fairseq.models import (
 )
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from highrank_plugins._flags import flag
+from highrank_plugins.common.flags import flag
 from highrank_plugins.heads import head_names, pointwise_names
-
-from .flat_config import field_types, stock_defaults
-from .head_choice import choose_head
+from highrank_plugins.models.flat_config import field_types, stock_defaults
+from highrank_plugins.models.head_choice import choose_head
 
 logger = logging.getLogger(__name__)
 

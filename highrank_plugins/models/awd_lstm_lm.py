@@ -15,12 +15,15 @@ from fairseq.models import (
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from highrank_plugins.models.archs import tokens
+from highrank_plugins.models.awd_lstm_options import (
+    AWDLSTMLanguageModelConfig,
+    fill,
+    trunk_from_options,
+)
+from highrank_plugins.models.awd_lstm_presets import DEFAULT, PRESETS
+from highrank_plugins.models.head_model import HeadModel
 from highrank_plugins.trunks import AWDLSTM, State, TrunkOutput
-
-from .archs import tokens
-from .awd_lstm_options import AWDLSTMLanguageModelConfig, fill, trunk_from_options
-from .awd_lstm_presets import DEFAULT, PRESETS
-from .head_model import HeadModel
 
 
 class ModelLoss(NamedTuple):

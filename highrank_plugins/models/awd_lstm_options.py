@@ -6,13 +6,12 @@ from typing import Optional
 
 from omegaconf import DictConfig
 
-from highrank_plugins._flags import flag
+from highrank_plugins.common.flags import flag
+from highrank_plugins.models.archs import given_options, set_options
+from highrank_plugins.models.awd_lstm_presets import preset_options
+from highrank_plugins.models.head_choice import choose_head
+from highrank_plugins.models.head_options import HeadOptions
 from highrank_plugins.trunks import AWDLSTM
-
-from .archs import given_options, set_options
-from .awd_lstm_presets import preset_options
-from .head_choice import choose_head
-from .head_options import HeadOptions
 
 # constructor arguments of the trunk that fairseq's users set under another name
 SIZES = {

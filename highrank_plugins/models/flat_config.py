@@ -12,8 +12,8 @@ from typing import Any, Optional, Union, get_args, get_origin
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY
 from fairseq.models.transformer import transformer_config
 
-from .head_options import HeadOptions
-from .relative_positions import RelativePositionOptions
+from highrank_plugins.models.head_options import HeadOptions
+from highrank_plugins.models.relative_positions import RelativePositionOptions
 
 SECTIONS = {
     "encoder": transformer_config.EncDecBaseConfig,

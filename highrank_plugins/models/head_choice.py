@@ -1,10 +1,9 @@
 """Which head is asked for: explicit options, then the architecture's, then the head's defaults."""
 
-from highrank_plugins._flags import flag
+from highrank_plugins.common.flags import flag
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.registry import unknown_name_message
-
-from .head_options import COMMON, DERIVED, RATES, option_defaults
+from highrank_plugins.models.head_options import COMMON, DERIVED, RATES, option_defaults
 
 
 def choose_head(options: dict, arch: dict, trunk: dict) -> dict:

@@ -10,8 +10,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import nn
 
-from highrank_plugins._flags import flag
-from highrank_plugins.compat.own_learning_rate import set_own_rate
+from highrank_plugins.common.flags import flag
 from highrank_plugins.heads import (
     Head,
     build_head,
@@ -19,9 +18,9 @@ from highrank_plugins.heads import (
     head_options,
     pointwise_options,
 )
-
-from .frequency_order import require_sorted_by_count
-from .head_options import GATE_BIASES, RENAMED
+from highrank_plugins.hooks.param_group_lr import set_own_rate
+from highrank_plugins.models.frequency_order import require_sorted_by_count
+from highrank_plugins.models.head_options import GATE_BIASES, RENAMED
 
 
 def head_from_options(

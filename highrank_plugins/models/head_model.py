@@ -8,12 +8,15 @@ from torch import Tensor
 
 from highrank_plugins.heads import Head
 from highrank_plugins.losses import LossOutput, level_here
-
-from .head_from_options import head_from_options
-from .head_monitor import HeadMonitor
-from .kept_layers import count_kept_layers
-from .target_scores import TargetScores
-from .warm_start import fill_new_parameters, fill_new_tables, require_same_function
+from highrank_plugins.models.head_from_options import head_from_options
+from highrank_plugins.models.head_monitor import HeadMonitor
+from highrank_plugins.models.layers_to_keep import count_kept_layers
+from highrank_plugins.models.target_scores import TargetScores
+from highrank_plugins.models.warm_start import (
+    fill_new_parameters,
+    fill_new_tables,
+    require_same_function,
+)
 
 
 class HeadModel:
@@ -26,8 +29,8 @@ class HeadModel:
     """
 
     computes_loss = True
-    as_returned = False  # compat/second_softmax.py says when ours are asked for as they are
-    monitor: HeadMonitor | None = None  # compat/training_events.py tells it of updates
+    as_returned = False  # hooks/second_softmax.py says when ours are asked for as they are
+    monitor: HeadMonitor | None = None  # hooks/training_events.py tells it of updates
 
     def attach_head(
         self, cfg: Namespace, dictionary: Dictionary, locked_dropout: bool = False
@@ -125,7 +128,7 @@ class HeadModel:
         return TargetScores(self, target)
 
     def check_saved_options(self, options: dict) -> None:
-        """Before a training loads a checkpoint (compat/equal_names.py), of whose model these are.
+        """Compare the options of a checkpoint, before a training loads it, with ours.
 
         Raises:
             ValueError: see ``require_same_function``.

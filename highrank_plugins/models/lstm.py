@@ -9,9 +9,9 @@ from fairseq.models.lstm import LSTMDecoder, LSTMModel
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from .archs import fill_config, register_archs
-from .head_model import HeadModel
-from .lstm_options import LSTMHeadConfig
+from highrank_plugins.models.archs import fill_config, register_archs
+from highrank_plugins.models.head_model import HeadModel
+from highrank_plugins.models.lstm_options import LSTMHeadConfig
 
 fill = partial(
     fill_config,

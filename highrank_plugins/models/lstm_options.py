@@ -6,7 +6,7 @@ from typing import Optional
 
 from fairseq.models.lstm import LSTMModel
 
-from .head_options import HeadOptions
+from highrank_plugins.models.head_options import HeadOptions
 
 
 def _stock_fields() -> list[tuple]:

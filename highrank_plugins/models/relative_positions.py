@@ -10,9 +10,8 @@ from fairseq.models import BaseFairseqModel
 from fairseq.modules import MultiheadAttention
 from torch import nn
 
-from highrank_plugins._flags import flag
-
-from .relative_self_attention import RelativeSelfAttention
+from highrank_plugins.common.flags import flag
+from highrank_plugins.models.relative_self_attention import RelativeSelfAttention
 
 SIDES = ("encoder", "decoder")
 # options of fairseq that compute self-attention in a way of their own

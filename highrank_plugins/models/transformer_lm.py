@@ -10,10 +10,10 @@ from fairseq.models.transformer_lm import (
 )
 from omegaconf import DictConfig, OmegaConf
 
-from .archs import fill_config, register_archs
-from .flat_config import flat_config
-from .head_model import HeadModel
-from .relative_positions import attach_relative_positions
+from highrank_plugins.models.archs import fill_config, register_archs
+from highrank_plugins.models.flat_config import flat_config
+from highrank_plugins.models.head_model import HeadModel
+from highrank_plugins.models.relative_positions import attach_relative_positions
 
 TransformerLMHeadConfig = flat_config(
     "TransformerLMHeadConfig", TransformerLanguageModelConfig, "transformer_lm"

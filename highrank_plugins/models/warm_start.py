@@ -5,12 +5,11 @@ import logging
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins._flags import flag
+from highrank_plugins.common.flags import flag
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
-
-from .head_options import option_defaults
+from highrank_plugins.models.head_options import option_defaults
 
 logger = logging.getLogger(__name__)
 

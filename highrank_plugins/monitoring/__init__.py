@@ -1,6 +1,7 @@
 """What a head tells about itself while it trains. Pure torch."""
 
-from .collapse import CollapseWatch
-from .snapshot import Snapshot, take_snapshot
+from highrank_plugins.measures.base import Snapshot
+from highrank_plugins.monitoring.collapse import CollapseWatch
+from highrank_plugins.monitoring.snapshot import take_snapshot
 
 __all__ = ["CollapseWatch", "Snapshot", "take_snapshot"]

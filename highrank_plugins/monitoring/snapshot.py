@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-
 import torch
 from torch import Tensor
 
-from ..analysis import slope_statistics, spectral_entropy
-from ..heads import Head
-from ..heads.pointwise import PLIF
-from .batch import mixture_weights, retention, scored, sharpness, use_of_components
-from .column_space import column_space
-
-
-@dataclass
-class Snapshot:
-    """What was measured, by name; the names are listed in docs/monitoring.md.
-
-    scalars: for a line of a log. histograms: [n] each. component_use: share of each component [K],
-    None where there is one component or no batch.
-    """
-
-    scalars: dict[str, float] = field(default_factory=dict)
-    histograms: dict[str, Tensor] = field(default_factory=dict)
-    component_use: Tensor | None = None
+from highrank_plugins.heads import Head
+from highrank_plugins.measures import all_measures
+from highrank_plugins.measures.base import Batch, Snapshot
 
 
 @torch.no_grad()
@@ -35,7 +17,7 @@ def take_snapshot(
     target: Tensor | None = None,
     ignore_index: int | None = None,
 ) -> Snapshot:
-    """Measure a head; of a batch only if there is one.
+    """Return what every registered measure shows of a head in training; of a batch if there is one.
 
     Draws no random number and changes nothing: neither parameters nor their gradients, nor the
     graph of the features. Dropout and noise of the head are off.
@@ -51,39 +33,26 @@ def take_snapshot(
             raise ValueError(f"{name} of the head is not finite")
     # half precision of autocast is for speed; here it would only blur
     with torch.autocast(head.weight.device.type, enabled=False):
+        batch = _batch(head, features, target, ignore_index)
         snapshot = Snapshot()
-        to_basis = _measure_vocabulary(head, snapshot)
-        _measure_slopes(head, snapshot)
-        if features is not None and target is not None:
-            batch = scored(features, target, ignore_index, head.weight.dtype)
-            if len(batch[1]):
-                _measure_batch(head, *batch, to_basis, snapshot)
+        for measure in all_measures().values():
+            snapshot.add(measure.monitor(batch))
     return snapshot
 
 
-def _measure_vocabulary(head: Head, snapshot: Snapshot) -> Tensor:
-    values, to_basis = column_space(head.weight)
-    entropy = spectral_entropy(values)
-    snapshot.scalars |= {"spectral_entropy": entropy, "effective_rank": math.exp(entropy)}
-    snapshot.histograms["singular_values"] = values
-    return to_basis
-
-
-def _measure_slopes(head: Head, snapshot: Snapshot) -> None:
-    if isinstance(head.pointwise, PLIF):
-        found = slope_statistics(head.pointwise)._asdict()
-        snapshot.scalars |= {f"slope_{name}": value for name, value in found.items()}
-        snapshot.histograms["slopes"] = head.pointwise.tensors()["slopes"]
-
-
-def _measure_batch(
-    head: Head, features: Tensor, target: Tensor, to_basis: Tensor, snapshot: Snapshot
-) -> None:
-    if not features.isfinite().all():
+def _batch(
+    head: Head, features: Tensor | None, target: Tensor | None, ignore_index: int | None
+) -> Batch:
+    """Return the tokens that count, in the head's dtype and without graph."""
+    if features is None or target is None:
+        return Batch(head)
+    flat, words = features.detach().reshape(-1, features.size(-1)), target.reshape(-1)
+    if ignore_index is not None:
+        counted = words != ignore_index
+        flat, words = flat[counted], words[counted]
+    if not len(words):
+        return Batch(head)
+    flat = flat.to(head.weight.dtype)
+    if not flat.isfinite().all():
         raise ValueError("a feature is not finite")
-    log_weights = mixture_weights(head, features, target)
-    if log_weights is not None:
-        scalars, snapshot.component_use = use_of_components(log_weights)
-        snapshot.scalars |= scalars
-    snapshot.scalars |= sharpness(head, features, target)
-    snapshot.scalars |= retention(head, to_basis, features, target)
+    return Batch(head, flat, words)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import ASGD
 
-from .trigger import non_monotone_trigger
+from highrank_plugins.optim.trigger import non_monotone_trigger
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ class AveragedSGD(ASGD):
     is p_1 after the first averaged step, then the mean of p_2, …, p_t. A step under ASGD uses the
     learning rate that was set for the step before it: torch does so, and so did the published runs.
 
-    A trainer tells it what happens (see compat/training_events.py): evaluation and checkpoints use
+    A trainer tells it what happens (see hooks/training_events.py): evaluation and checkpoints use
     the averages, which then lie in the parameters; `zero_grad` puts the raw weights back.
 
     Args:

@@ -7,9 +7,8 @@ from fairseq.data import Dictionary
 from fairseq.tasks.language_modeling import LanguageModelingConfig
 from torch import Tensor
 
-from highrank_plugins._flags import flag
-
-from .streams import Text
+from highrank_plugins.common.flags import flag
+from highrank_plugins.tasks.streams import Text
 
 # options of language_modeling that have no place here, with what to do instead
 FOREIGN = {

@@ -15,10 +15,15 @@ from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from omegaconf import II
 
-from .bptt_checks import check_iterator_options, check_task_options, check_tokens, check_unknown
-from .carried_state import CarriedState, gather_streams, streams_of
-from .scored_streams import ScoredStreams
-from .streams import Streams, Text, chunk_plan
+from highrank_plugins.tasks.bptt_checks import (
+    check_iterator_options,
+    check_task_options,
+    check_tokens,
+    check_unknown,
+)
+from highrank_plugins.tasks.carried_state import CarriedState, gather_streams, streams_of
+from highrank_plugins.tasks.scored_streams import ScoredStreams
+from highrank_plugins.tasks.streams import Streams, Text, chunk_plan
 
 logger = logging.getLogger(__name__)
 
@@ -229,7 +234,7 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
         return criterion
 
     def begin_update(self):
-        """A new update, or one again after an overflow (compat/training_events.py)."""
+        """A new update, or one again after an overflow (hooks/training_events.py)."""
         self.lr_scales = []
 
     def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
@@ -260,7 +265,7 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
     # -- checkpoints -------------------------------------------------------------------------
 
     def check_saved_task(self, state_dict):
-        """Before a training loads a checkpoint (compat/equal_names.py), whose task had this state.
+        """Compare the task state of a checkpoint, before a training loads it, with ours.
 
         Raises:
             ValueError: that had another dictionary.
@@ -281,7 +286,7 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
         super().load_state_dict(state_dict)
 
     def before_save(self):
-        """Collect the state of all processes (compat/training_events.py calls it in each)."""
+        """Collect the state of all processes (hooks/training_events.py calls it in each)."""
         carried, streams = self.training_state, self.training_streams
         self.saved = {"streams": streams.count}
         if 0 < carried.position < len(streams):

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from .locked import add_noise, embed_words, locked_dropout
-from .rates import Rates
-from .weight_drop import WeightDropLSTM
+from highrank_plugins.trunks.locked import add_noise, embed_words, locked_dropout
+from highrank_plugins.trunks.rates import Rates
+from highrank_plugins.trunks.weight_drop import WeightDropLSTM
 
 State = list[tuple[Tensor, Tensor]]
 

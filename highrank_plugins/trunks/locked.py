@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from .._dropout_masks import dropout_mask
+from highrank_plugins.common.dropout_masks import dropout_mask
 
 
 def locked_dropout(x: Tensor, p: float) -> Tensor:

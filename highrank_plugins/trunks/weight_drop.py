@@ -7,7 +7,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from .._dropout_masks import dropout_mask
+from highrank_plugins.common.dropout_masks import dropout_mask
 
 # A dropped matrix is a new tensor, so cuDNN copies the weights into one piece at every call, as it
 # must; `flatten_parameters`, which the warning recommends, would not help.

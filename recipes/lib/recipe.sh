@@ -124,6 +124,13 @@ parse_options() {
     log "options: $(declare -p "${_names[@]}" | cut -d ' ' -f 3- | tr '\n' ' ')"
 }
 
+# check_run_name OPTION NAME: the name of a run leads to a folder below EXP_DIR/RECIPE, nowhere else.
+check_run_name() {
+    [[ $2 != /* && /$2/ != */../* ]] ||
+        refuse "$1 '$2': expected a name, or a path without '..' below the recipe's folder in" \
+            "--exp-dir; --name gives a run its name"
+}
+
 # --- one run: a directory, and a lock on it ------------------------------------------------------
 
 # open_run DIRECTORY: all stages write there; a second process is refused. Children inherit the
@@ -133,6 +140,7 @@ open_run() {
     run_dir=$(absolute "$1")
     run_dir=${run_dir#"$repository/"}
     cd -- "$repository"
+    check_run_dir
     local directory=$run_dir
     new_directories=()                  # innermost first
     while [[ ! -e $directory ]]; do
@@ -144,6 +152,16 @@ open_run() {
     flock --wait 5 9 ||                 # killed processes may take a moment to go
         refuse "another process works in $run_dir; it was started by process $(<"$run_dir/.lock")"
     echo $$ >"$run_dir/.lock"
+}
+
+# check_run_dir: a folder with files that no recipe has written is somebody's, and is left alone.
+check_run_dir() {
+    [[ -e $run_dir && ! -e $run_dir/.lock ]] || return 0
+    local files
+    files=$(find "$run_dir" -maxdepth 1 ! -type d -printf '%f ')
+    [[ -z $files ]] ||
+        refuse "$run_dir has files that no recipe has written ($files): move them away, or choose" \
+            "another folder by --name or --exp-dir"
 }
 
 # abandon_run: a new run that is refused before its first stage leaves no directory behind.
@@ -179,13 +197,29 @@ digest() {
 run_stage() {
     look_at_stage "$@"
     [[ $stage_due == yes ]] || return 0
+    check_output "$run_dir/$2"
     out=$run_dir/$2.part
-    rm -rf -- "$out"
+    remove_output "$out"
     mkdir -- "$out"
+    echo "$stage_key" >"$out/.key"
     log_stage "$1" "$2" "$4"
     echo "$stage_key" >"$out/.done"
-    rm -rf -- "${run_dir:?}/$2"
+    remove_output "$run_dir/$2"
     mv -- "$out" "$run_dir/$2"
+}
+
+# check_output FOLDER: refuse a folder with something in it that no stage has written. Stages leave
+# .key in what they begin, .done in what is complete.
+check_output() {
+    [[ -e $1/.key || -e $1/.done || -z $(ls -A -- "$1" 2>/dev/null) ]] ||
+        refuse "$1 was not written by this recipe, which would replace it: move it away, or choose" \
+            "another folder by --name or --exp-dir"
+}
+
+# remove_output FOLDER: remove what a stage has written.
+remove_output() {
+    check_output "$1"
+    rm -rf -- "$1"
 }
 
 # The same for a FUNCTION that continues what an interrupted call of it left in $out, which is
@@ -198,6 +232,7 @@ run_resumable_stage() {
     look_at_stage "$@"
     [[ $stage_due == yes ]] || return 0
     out=$run_dir/$2
+    check_output "$out"
     if [[ -e $out && $(cat -- "$out/.key" 2>/dev/null || true) != "$stage_key" ]]; then
         local old
         old=$out.before-$(date '+%Y%m%d-%H%M%S')

@@ -12,6 +12,7 @@ measures=(spectrum kld predictions retention)
 # open_configured_run: the run's directory, and its configuration, checked before anything is done.
 open_configured_run() {
     local status
+    if [[ -n $name ]]; then check_run_name --name "$name"; else check_run_name --conf "$conf"; fi
     exp_dir=$(absolute "${exp_dir:-$repository/exp}")   # open_run goes elsewhere
     open_run "$exp_dir/${recipe_dir##*/}/${name:-$conf}"
     config=$run_dir/config.yaml
@@ -157,7 +158,7 @@ further() {
 # The score stage writes scores.json, and the record beside the run's other results: done again if
 # somebody has removed that.
 forget_score_without_record() {
-    if [[ ! -e $run_dir/results.json ]]; then rm -rf -- "$run_dir/score"; fi
+    if [[ ! -e $run_dir/results.json ]]; then remove_output "$run_dir/score"; fi
 }
 
 # show_published: the papers' scores of the recipe's task beside those of this run.

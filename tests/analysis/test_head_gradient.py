@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from highrank_plugins.analysis.head_gradient import logit_gradient
+from highrank_plugins.analysis.retention import logit_gradient
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.draws import ChunkDraws
 from tests.heads.cases import CASES, CLASSES, MOS, SOFTMAX, make_features
@@ -44,6 +44,16 @@ def test_gradients_of_parameters_and_the_graph_are_left_alone():
     assert all(parameter.grad is None for parameter in head.parameters())
 
 
-def test_a_layer_that_it_does_not_know():
-    with pytest.raises(ValueError, match=r"knows Softmax, .*; got Head"):
-        logit_gradient(Head(CLASSES, 4), make_features(2, 5), TARGET)
+class OneSoftmax(Head):
+    """A structure that says nothing of its logits."""
+
+    def chunk_log_probs(self, features, tensors, draws):
+        return torch.nn.functional.linear(features, tensors["weight"]).log_softmax(-1)
+
+
+def test_a_layer_that_says_nothing_of_its_logits_is_a_softmax():
+    head = OneSoftmax(CLASSES, 4).double()
+    probs = head.log_probs(make_features(2, 5)).flatten(0, 1).exp()
+    expected = probs - torch.nn.functional.one_hot(TARGET.flatten(), CLASSES)
+    found = logit_gradient(head, make_features(2, 5), TARGET)
+    torch.testing.assert_close(found.squeeze(1), expected)

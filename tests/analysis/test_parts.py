@@ -5,7 +5,7 @@ import torch
 
 from highrank_plugins.analysis import mean_pairwise_kld, pairwise_kld, spectrum
 from highrank_plugins.analysis.divergence import PredictionSums, mean_kld_of_sums
-from highrank_plugins.analysis.singular import spectrum_part, whole_spectrum
+from highrank_plugins.analysis.singular import SpectrumRows, whole_spectrum
 
 CUTS = [[83], [40, 43], [1, 50, 32]]
 
@@ -15,13 +15,19 @@ def log_probs(rows=83, classes=20, seed=1):
     return torch.randn(rows, classes, generator=generator, dtype=torch.float64).log_softmax(-1)
 
 
+def spectrum_part(part, dtype=torch.float64, method="auto"):
+    rows = SpectrumRows(dtype, method)
+    rows.add(part)
+    return rows.part()
+
+
 @pytest.mark.parametrize("sizes", CUTS)
 @pytest.mark.parametrize("method", ["tsqr", "gram"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_spectrum_of_parts(sizes, method, dtype):
     x = log_probs().to(dtype)
     want = spectrum([x], dtype, method)
-    found = whole_spectrum([spectrum_part([part], dtype, method) for part in x.split(sizes)])
+    found = whole_spectrum([spectrum_part(part, dtype, method) for part in x.split(sizes)])
     assert (found.shape, found.method, found.matrix_dtype) == (want.shape, method, dtype)
     torch.testing.assert_close(found.values, want.values, rtol=1e-5, atol=0)
     assert found.smallest_reliable == pytest.approx(want.smallest_reliable)
@@ -29,7 +35,7 @@ def test_the_spectrum_of_parts(sizes, method, dtype):
 
 def test_one_row_in_all_is_refused():
     with pytest.raises(ValueError, match="one row has rank 1"):
-        whole_spectrum([spectrum_part([log_probs(1)])])
+        whole_spectrum([spectrum_part(log_probs(1))])
 
 
 @pytest.mark.parametrize("sizes", CUTS)

@@ -11,10 +11,10 @@ from highrank_plugins.benchmarks.case import LossCase, presets
 from highrank_plugins.benchmarks.contenders import loss_step
 from highrank_plugins.benchmarks.fit import largest_batch
 from highrank_plugins.benchmarks.process import ContenderFailed, measure
-from highrank_plugins.benchmarks.provenance import revision
 from highrank_plugins.benchmarks.report import table
 from highrank_plugins.benchmarks.rows import row, write_csv
 from highrank_plugins.benchmarks.run import _axis
+from highrank_plugins.common.provenance import revision
 from highrank_plugins.heads import Head
 
 SMALL = LossCase("mos", tokens=64, dim=16, classes=500, components=3)

@@ -7,7 +7,7 @@ import pytest
 from highrank_plugins.benchmarks.case import CaseError
 from highrank_plugins.benchmarks.estimate import Estimate, Training, estimates_table
 from highrank_plugins.benchmarks.models import parameters
-from highrank_plugins.experiments.configuration import load
+from highrank_plugins.training.configuration import load
 from tests.benchmarks.test_bench import bench
 
 RECIPES = Path(__file__).parents[2] / "recipes"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.collect.checkpoints import write_checkpoint
+from tests.inference.checkpoints import write_checkpoint
 from tests.tasks.built import build
 
 

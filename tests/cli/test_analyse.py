@@ -18,10 +18,10 @@ from highrank_plugins.analysis import (
     spectrum,
     top_k_share,
 )
-from highrank_plugins.analysis.head_gradient import logit_gradient
+from highrank_plugins.analysis.retention import logit_gradient
 from highrank_plugins.cli import build_app
-from highrank_plugins.collect.collector import Collector
-from tests.collect.checkpoints import FEW_KNOTS, write_checkpoint
+from highrank_plugins.inference.collector import Collector
+from tests.inference.checkpoints import FEW_KNOTS, write_checkpoint
 from tests.models import small
 from tests.tasks.built import build
 
@@ -58,7 +58,7 @@ def analyse(folder, command, *words):
 
 def whole(checkpoint, data, **options):
     """log P, features and words of all tokens at once, and the head."""
-    collector = Collector(checkpoint, str(data), "test", **({"tokens": 60} | options))
+    collector = Collector.open(checkpoint, str(data), "test", **({"tokens": 60} | options))
     parts = [(b.log_probs, b.features, b.target) for b in collector.blocks()]
     return *(torch.cat(of) for of in zip(*parts, strict=True)), collector.head
 
@@ -171,7 +171,7 @@ def test_components_of_slopes(lm_data, tmp_path):
 def test_nothing_to_draw_is_said(stock, tmp_path):
     done = invoke("components", *stock, *SIZE, "--plot", tmp_path / "a.png")
     assert done.exit_code == 2
-    assert "nothing to draw. only MoS and MoC have a prior; this is softmax" in done.output
+    assert "nothing to draw: only MoS and MoC have a prior; this is softmax" in done.output
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 
 from highrank_plugins.analysis import holm, pearson, spectrum, student_t, welch_t
 from tests.cli.test_analyse import analyse, invoke, whole
-from tests.collect.checkpoints import write_checkpoint
+from tests.inference.checkpoints import write_checkpoint
 from tests.models import small
 
 LINES = "the cat sees the red house\na dog eats the big tree\nsmall cats like the house in red\n"

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from tests.cli.test_analyse import analyse, invoke
-from tests.collect.checkpoints import write_checkpoint
+from tests.inference.checkpoints import write_checkpoint
 from tests.models import small
 from tests.tasks.built import build
 

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import build_app
-from highrank_plugins.collect.saved_progress import SavedProgress
-from highrank_plugins.experiments import cache_evaluation
+from highrank_plugins.inference import cache_evaluation
+from highrank_plugins.inference.saved_progress import SavedProgress
 from tests.fairseq_cli import FORKS, run
 from tests.stream_corpus import CERTAIN, binarise, train_streams, write_text
 from tests.trainings import last

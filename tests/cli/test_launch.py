@@ -14,9 +14,18 @@ def test_a_dry_run_prints_every_process_and_starts_none(tmp_path):
     assert len(lines) == 3
     for rank, line in enumerate(lines):
         assert f"--distributed-world-size 3 --distributed-rank {rank} " in line
-    assert "torch.distributed.run --nnodes 1 --nproc-per-node 3 " in result.stdout
+    assert "GLOO_SOCKET_IFNAME=lo\n" in result.stdout
+    assert "rdzv" not in result.stdout  # its store would listen on all interfaces
     assert "save/logs/rank<N>.log" in result.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_of_several_nodes_keeps_the_run_id_out_of_the_command_line():
+    words = ["--nodes", "2", "--processes", "1", "--rendezvous", "node1:29500", "--dry-run"]
+    result = highrank("launch", *words, *TRAIN)
+    assert "PET_RDZV_ID=highrank-" in result.stdout
+    assert "launch.agent --nnodes 2 --nproc-per-node 1 " in result.stdout
+    assert "--rdzv-id" not in result.stdout
 
 
 def test_the_effective_batch_is_printed():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from highrank_plugins.experiments.training_space import training_space
+from highrank_plugins.training.disk_space import training_space
 from tests.trainings import OUR_LOSS, task_and_shape, train
 
 KEEP = {"save_interval_updates": 2, "keep_interval_updates": 2, "keep_last_epochs": 1}

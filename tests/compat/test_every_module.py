@@ -1,4 +1,4 @@
-"""What all modules of compat have in common."""
+"""What all modules of compat and hooks have in common."""
 
 import ast
 import importlib
@@ -7,14 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins import compat
+from highrank_plugins import compat, hooks
 
-NAMES = [m.name for m in pkgutil.iter_modules(compat.__path__) if not m.name.startswith("_")]
+NAMES = [
+    f"{package.__name__}.{module.name}"
+    for package in (compat, hooks)
+    for module in pkgutil.iter_modules(package.__path__)
+]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_docstring_tells_the_story(name):
-    source = Path(compat.__path__[0], f"{name}.py").read_text()
+    source = Path(ROOT, *name.split(".")).with_suffix(".py").read_text()
     story = ast.get_docstring(ast.parse(source))
     for part in ("What breaks:", "Why:", "What we do:", "Delete when:"):
         assert part in story
@@ -22,12 +27,13 @@ def test_docstring_tells_the_story(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_has_tests(name):
-    assert Path(__file__).with_name(f"test_{name}.py").exists()
+    _, package, module = name.split(".")
+    assert (ROOT / "tests" / package / f"test_{module}.py").exists()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_second_import_does_not_stack(name):
-    module = importlib.import_module(f"{compat.__name__}.{name}")
+    module = importlib.import_module(name)
     before = [v for v in vars(module).values() if getattr(v, "highrank_patch", False)]
     importlib.reload(module)
     after = [v for v in vars(module).values() if getattr(v, "highrank_patch", False)]

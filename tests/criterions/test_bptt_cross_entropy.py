@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from highrank_plugins.criterions.activation_penalties import activation_penalty, temporal_penalty
 from tests.fairseq_cli import FORKS
-from tests.models.test_distributed import free_address
+from tests.free_port import free_address
 from tests.stream_corpus import CERTAIN
 from tests.tasks.built import build
 

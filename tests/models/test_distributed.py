@@ -1,6 +1,5 @@
 """Two processes on a CPU train what one trains with --update-freq 2, and stay in step."""
 
-import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,17 +9,12 @@ from torch.distributed import destroy_process_group, init_process_group
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.fairseq_cli import FORKS, run
+from tests.free_port import free_address
 from tests.models.small import build
 from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, same, train
 
 ARCH = "transformer_mixtape_tiny"
 WORDS = ["--dropout", "0", "--label-smoothing", "0.1"]
-
-
-def free_address() -> str:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{s.getsockname()[1]}"
 
 
 def train_rank(data, save_dir, rank, address):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from highrank_plugins.compat.own_learning_rate import own_rate
+from highrank_plugins.hooks.param_group_lr import own_rate
 from tests.models.small import build
 
 ARCHS = {"transformer_{}_tiny": "mt_data", "transformer_lm_{}": "lm_data"}

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from highrank_plugins.heads import build_head
 from highrank_plugins.models.head_monitor import HeadMonitor
 from tests.fairseq_cli import attempt, run
-from tests.models.test_distributed import free_address
+from tests.free_port import free_address
 from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, same, train
 
 EVERY_THIRD = ["--head-monitor", 3, "--log-interval", 1, "--disable-validation"]

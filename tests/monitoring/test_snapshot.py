@@ -12,9 +12,11 @@ from highrank_plugins.analysis import (
     slope_statistics,
     spectral_entropy,
 )
-from highrank_plugins.analysis.head_gradient import logit_gradient
+from highrank_plugins.analysis.retention import logit_gradient
 from highrank_plugins.heads import Head
-from highrank_plugins.monitoring import batch, take_snapshot
+from highrank_plugins.measures import retention
+from highrank_plugins.measures.base import Batch
+from highrank_plugins.monitoring import take_snapshot
 from tests.heads.cases import CLASSES, MIXTAPE, MOC, MOS, SOFTMAX, Case, make_features
 
 TARGET = torch.tensor([[0, 3, 6, 2, 1], [5, 4, 6, 0, 2]])
@@ -110,9 +112,17 @@ def test_one_component_has_no_use_to_be_measured(case):
     assert found.scalars.keys() == {"spectral_entropy", "effective_rank", "gradient_retention"}
 
 
-def test_a_layer_of_the_users_own_has_at_least_its_vocabulary_measured():
-    found = take_snapshot(Head(CLASSES, 4).double(), make_features(2, 5), TARGET)
-    assert found.scalars.keys() == {"spectral_entropy", "effective_rank"}
+class OneSoftmax(Head):
+    """A layer of a user's own, which says nothing of its logits."""
+
+    def chunk_log_probs(self, features, tensors, draws):
+        return torch.nn.functional.linear(features, tensors["weight"]).log_softmax(-1)
+
+
+def test_a_layer_of_the_users_own_is_measured_as_one_softmax():
+    found = take_snapshot(OneSoftmax(CLASSES, 4).double(), make_features(2, 5), TARGET)
+    names = {"spectral_entropy", "effective_rank", "gradient_retention"}
+    assert found.scalars.keys() == names
 
 
 @pytest.mark.parametrize("case", HEADS, ids=str)
@@ -127,7 +137,7 @@ def test_ignored_tokens_do_not_count(case):
 @pytest.mark.parametrize("case", [MOS, MIXTAPE], ids=str)
 def test_the_size_of_chunks_changes_nothing(case, monkeypatch):
     expected = snapshot_of(case)
-    monkeypatch.setattr(batch, "NUMBERS", 3 * 4 * CLASSES)
+    monkeypatch.setattr(retention, "MONITORED_NUMBERS", 3 * 4 * CLASSES)
     found = snapshot_of(case)
     assert found.scalars == pytest.approx(expected.scalars, rel=1e-12)
     torch.testing.assert_close(found.component_use, expected.component_use)
@@ -135,7 +145,7 @@ def test_the_size_of_chunks_changes_nothing(case, monkeypatch):
 
 def test_some_tokens_stand_for_many():
     features, target = torch.arange(200.0).unsqueeze(1), torch.arange(200)
-    some, words = batch.spread(features, target, 64)
+    some, words = Batch(SOFTMAX.build(), features, target).some(64)
     assert words.tolist() == [200 * i // 64 for i in range(64)]
     assert torch.equal(some.squeeze(1).long(), words)
 

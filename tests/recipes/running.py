@@ -5,11 +5,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from highrank_plugins.experiments.configuration import load
+from highrank_plugins.training.configuration import load
 
 REPOSITORY = Path(__file__).parents[2]
 RECIPES = REPOSITORY / "recipes"
-TEXT = REPOSITORY / "tests" / "data" / "tiny"
+TEXT = REPOSITORY / "tests" / "text" / "tiny"
 # a model so small that starting fairseq is all that takes time
 SMALL = {
     "data.vocab_size": 200,
@@ -56,6 +56,7 @@ def accept(name: str, conf: str, run_dir: Path, settings: list[str] | None = Non
     run_dir.mkdir(parents=True, exist_ok=True)
     configuration = load(RECIPES / name / "conf" / f"{conf}.yaml", settings or [])
     (run_dir / "config.yaml").write_text(configuration.text())
+    (run_dir / ".lock").touch()  # a recipe leaves alone what looks like somebody else's
 
 
 def raw_text(folder: Path) -> Path:

@@ -18,10 +18,14 @@ def multi30k(tmp_path):
     accept(MULTI30K, "softmax", tmp_path / "exp" / MULTI30K / "softmax", overrides())
     data = raw_text(tmp_path / "data")
 
-    def start(*arguments: object):
-        words = ["--exp-dir", tmp_path / "exp", "--conf", "softmax", "--stop-stage", 1]
-        return run(recipe(MULTI30K, *words, *arguments, settings=overrides()))
+    def words(*arguments: object):
+        where = ["--exp-dir", tmp_path / "exp", "--conf", "softmax", "--stop-stage", 1]
+        return recipe(MULTI30K, *where, *arguments, settings=overrides())
 
+    def start(*arguments: object):
+        return run(words(*arguments))
+
+    start.words = words
     start.data, start.exp = data, tmp_path / "exp"
     start.run_dir = start.exp / MULTI30K / "softmax"
     return start
@@ -42,6 +46,30 @@ def test_data_is_required(multi30k):
     assert result.returncode == 2
     assert "--data DIR is required" in result.stderr
     assert "{train,valid,test2016}.{en,de}" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/outside", "..", "small/../../x"])
+def test_a_name_that_leads_elsewhere_is_refused(multi30k, name):
+    for words, environment in ((["--name", name], {}), ([], {"HIGHRANK_NAME": name})):
+        result = run(multi30k.words("--data", multi30k.data, *words), **environment)
+        assert result.returncode == 2
+        assert f"--name '{name}': expected a name, or a path without '..'" in result.stderr
+
+
+def test_a_configuration_elsewhere_needs_a_name(multi30k):
+    result = multi30k("--data", multi30k.data, "--conf", "../conf/softmax")
+    assert result.returncode == 2
+    assert "--conf '../conf/softmax': expected a name" in result.stderr
+
+
+def test_a_users_folder_named_like_a_stage_is_left_alone(multi30k):
+    chapter = multi30k.exp / MULTI30K / "thesis" / "text" / "chapter1.txt"
+    chapter.parent.mkdir(parents=True)
+    chapter.touch()
+    result = multi30k("--data", multi30k.data, "--name", "thesis")
+    assert result.returncode == 2
+    assert f"{chapter.parent} was not written by this recipe" in result.stderr
+    assert chapter.exists()
 
 
 def test_a_missing_file_is_named(multi30k):

@@ -3,9 +3,9 @@
 import pytest
 
 from highrank_plugins.cli.own_options import check_own_options
-from highrank_plugins.experiments import configuration
-from highrank_plugins.experiments.fairseq_options import check_options
-from highrank_plugins.experiments.yaml_tree import ConfigurationError
+from highrank_plugins.common.yaml_tree import ConfigurationError
+from highrank_plugins.training import configuration
+from highrank_plugins.training.fairseq_options import check_options
 from tests.recipes.running import RECIPES
 
 FILES = sorted(

@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
-from highrank_plugins.experiments.launch.plan import free_port
-from tests.experiments.launch.slurm import miniature
+from tests.free_port import free_port
 from tests.recipes.running import REPOSITORY, overrides, raw_text, recipe, run, stages_done
+from tests.training.launch.slurm import miniature
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -280,6 +280,36 @@ def test_after_a_kill_half_written_output_of_other_stages_does_not_count(toy):
     part = toy.run / "first.part"
     part.mkdir(parents=True)
     (part / "left").write_text("half")
+    (part / ".key").write_text("of another time")
     assert done_stages(toy()) == [0, 1, 2]
-    assert sorted(path.name for path in (toy.run / "first").iterdir()) == [".done", "file"]
+    assert sorted(path.name for path in (toy.run / "first").iterdir()) == [
+        ".done", ".key", "file",
+    ]  # fmt: skip
     assert not part.exists()
+
+
+@pytest.mark.parametrize("folder", ["first", "first.part", "second"])
+def test_a_users_folder_named_like_a_stage_is_left_alone(toy, folder):
+    chapter = toy.run / folder / "chapter1.txt"
+    chapter.parent.mkdir(parents=True)
+    chapter.write_text("It was a dark and stormy night.")
+    result = toy()
+    assert result.returncode == 2
+    path = f"{toy.run}/{folder}"
+    assert f"{path} was not written by this recipe, which would replace it" in result.stderr
+    assert chapter.read_text() == "It was a dark and stormy night."
+
+
+def test_an_empty_folder_named_like_a_stage_is_used(toy):
+    (toy.run / "first").mkdir(parents=True)
+    (toy.run / "second").mkdir()
+    assert done_stages(toy()) == [0, 1, 2]
+
+
+def test_a_users_folder_with_files_is_no_place_for_a_run(toy):
+    toy.run.mkdir(parents=True)
+    (toy.run / "config.yaml").write_text("mine: true")
+    result = toy()
+    assert result.returncode == 2
+    assert "has files that no recipe has written (config.yaml )" in result.stderr
+    assert [path.name for path in toy.run.iterdir()] == ["config.yaml"]

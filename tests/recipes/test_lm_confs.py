@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.experiments.configuration import load_tree, validate
+from highrank_plugins.training.configuration import load_tree, validate
 from tests.recipes.running import RECIPES
 
 # recipe → what its architectures end with

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from tests.experiments.corpora import made
-from tests.experiments.test_archives import write_tar
+from tests.data.corpora import made
+from tests.data.test_archives import write_tar
 from tests.recipes.running import accept, recipe, run, stages_done
 
 SMALL = {

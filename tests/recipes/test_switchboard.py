@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from highrank_plugins.experiments.configuration import load
+from highrank_plugins.training.configuration import load
 from tests.dialogue_corpus import PICKLE, corpus, write_json_lines, write_pickle, write_references
 from tests.recipes.running import RECIPES, accept, recipe, run, stages_done
 

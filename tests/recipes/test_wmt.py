@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import highrank_plugins
-from tests.experiments.test_archives import write_tar
+from tests.data.test_archives import write_tar
 from tests.recipes.running import SMALL, accept, raw_text, recipe, run, stages_done
 from tests.recipes.wmt_corpus import publish
 from tests.trainings import parameters, same

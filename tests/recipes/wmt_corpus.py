@@ -3,7 +3,7 @@
 import gzip
 from pathlib import Path
 
-from tests.experiments.test_archives import write_tar, write_tar_plain
+from tests.data.test_archives import write_tar, write_tar_plain
 from tests.recipes.running import TEXT
 
 # pairs that are not to be kept, with what the report calls them

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from tests.models.test_distributed import free_address
+from tests.free_port import free_address
 from tests.stream_corpus import CERTAIN, train_streams
 from tests.trainings import last
 

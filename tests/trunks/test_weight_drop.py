@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from highrank_plugins._dropout_masks import dropout_mask
+from highrank_plugins.common.dropout_masks import dropout_mask
 from highrank_plugins.trunks.locked import add_noise, embed_words, locked_dropout
 from highrank_plugins.trunks.weight_drop import WeightDropLSTM
 from tests.trunks import plain

@@ -40,18 +40,18 @@ def gss_grid(
     that of the paper for Penn Treebank.
     """
     with measuring(plot):
-        from highrank_plugins.experiments import gss_grid as grids
-        from highrank_plugins.experiments import plots
+        from highrank_plugins.reports import plots
+        from highrank_plugins.results import gss_grid as grids
 
         if bool(records) == (checkpoint is not None) or (checkpoint is None) != (data is None):
             raise ValueError("give records, or --checkpoint and --data")
         if checkpoint is None or data is None:
             points = grids.grid_of_records(records or [], rank, perplexity)
         else:
-            from highrank_plugins.collect.collector import Collector
+            from highrank_plugins.inference.collector import Collector
 
             grid = numbers("--c", c, float), numbers("--k", k, float)
-            collector = Collector(
+            collector = Collector.open(
                 checkpoint, data, split, tokens=tokens, rows=segment, device=device
             )
             points = grids.grid_of_swapped(collector, *grid)

@@ -12,7 +12,7 @@ import typer
 from highrank_plugins.cli.user_error import user_errors
 
 if TYPE_CHECKING:
-    from highrank_plugins.collect.processes import Processes
+    from highrank_plugins.inference.processes import Processes
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def measuring(plot: Path | None) -> Iterator[None]:
     """Quiet, with errors as messages; a plot that cannot be drawn is refused first."""
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
-        from highrank_plugins.experiments.plots import check_plot
+        from highrank_plugins.reports.plots import check_plot
 
         check_plot(plot)
         yield
@@ -30,7 +30,7 @@ def measuring(plot: Path | None) -> Iterator[None]:
 def along_a_text(plot: Path | None) -> Iterator["Processes"]:
     """The same, with the processes of torchrun."""
     with measuring(plot):
-        from highrank_plugins.collect.processes import started
+        from highrank_plugins.inference.processes import started
 
         with started() as processes:
             yield processes
@@ -48,9 +48,9 @@ def report(
     Returns:
         the result as plain values.
     """
-    from highrank_plugins.experiments.plain_values import plain
-    from highrank_plugins.experiments.record import git_state, hardware, versions, write_json
-    from highrank_plugins.experiments.typed_command import typed_command
+    from highrank_plugins.common.files import write_json
+    from highrank_plugins.common.plain_values import plain
+    from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
 
     found = plain(more) | plain(result)
     shown = {name: value for name, value in found.items() if name not in hidden}

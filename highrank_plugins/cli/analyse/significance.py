@@ -30,8 +30,8 @@ def ttest(
     """Two-sided t-test of each system against the first, with Holm's adjustment for several."""
     with measuring(plot):
         from highrank_plugins.analysis import summarise
-        from highrank_plugins.experiments import plots
-        from highrank_plugins.experiments.systems import compare, read_system
+        from highrank_plugins.reports import plots
+        from highrank_plugins.results.systems import compare, read_system
 
         read = [read_system(text, metric) for text in systems]
         found = compare(read, test)
@@ -52,9 +52,9 @@ def correlation(
     """Pearson's correlation of two measures over models, with its p-value."""
     with measuring(plot):
         from highrank_plugins.analysis import pearson
-        from highrank_plugins.experiments import plots
-        from highrank_plugins.experiments.distinct_names import distinct_names
-        from highrank_plugins.experiments.record_file import metric_of
+        from highrank_plugins.common.distinct_names import distinct_names
+        from highrank_plugins.reports import plots
+        from highrank_plugins.results.record import metric_of
 
         names = distinct_names(records)
         found = {str(path): (metric_of(path, x), metric_of(path, y)) for path in records}
@@ -83,15 +83,17 @@ def bleu(
     """BLEU of systems, and whether each differs from the first, by sacreBLEU's paired tests."""
     with measuring(plot):
         from highrank_plugins.analysis import paired_bleu
-        from highrank_plugins.experiments import plots
-        from highrank_plugins.experiments.distinct_names import distinct_names
-        from highrank_plugins.experiments.scoring import read_lines
+        from highrank_plugins.common.distinct_names import distinct_names
+        from highrank_plugins.results.scoring import read_lines
 
         names = distinct_names(systems)
         texts = {str(path): read_lines(path) for path in systems}
         found = paired_bleu(texts, [read_lines(path) for path in reference], test, samples)
         report(found, output, test=test)
         if plot is not None:
+            from highrank_plugins.common.figures import Bars
+            from highrank_plugins.reports.plots import draw
+
             values = (score.score for score in found.scores)
             scores = dict(zip(names, values, strict=True))
-            plots.bars(plot, scores, "sacreBLEU", ("system", "BLEU"))
+            draw(plot, Bars.of(scores, "sacreBLEU", ("system", "BLEU")))

@@ -18,9 +18,10 @@ def spectra(
 ) -> None:
     """Ranks of several models side by side; with --plot their singular values, the largest 1."""
     with measuring(plot):
-        from highrank_plugins.experiments import plots
-        from highrank_plugins.experiments.plain_values import plain
-        from highrank_plugins.experiments.spectra import read_spectra
+        from highrank_plugins.common.figures import Lines
+        from highrank_plugins.common.plain_values import plain
+        from highrank_plugins.reports.plots import draw
+        from highrank_plugins.results.measures import read_spectra
 
         found = read_spectra(results)
         rows = [plain(spectrum) for spectrum in found]
@@ -35,5 +36,5 @@ def spectra(
                 )
                 for s in found
             }
-            title = "singular values of the log-probabilities"
-            plots.lines(plot, curves, title, ("i", "σ_i / σ_1"), "loglog")
+            title = "Singular values of the log-probabilities"
+            draw(plot, Lines(curves, title, ("i", "σ_i / σ_1"), "loglog"))

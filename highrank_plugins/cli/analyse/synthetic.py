@@ -39,9 +39,10 @@ def dirichlet(
     """Random distributions approximated by each layer (Ganea et al. 2019): mode match and KL."""
     with measuring(plot):
         from highrank_plugins.analysis import DirichletSettings, dirichlet_experiment
-        from highrank_plugins.experiments import plots
-        from highrank_plugins.experiments.multimode import heads_named
-        from highrank_plugins.experiments.progress_bar import bar
+        from highrank_plugins.analysis.multimode import heads_named
+        from highrank_plugins.common.figures import Bars
+        from highrank_plugins.common.progress import bar
+        from highrank_plugins.reports.plots import draw
 
         chosen = heads_named(heads.split(","), components)
         if not alpha > 0:
@@ -51,7 +52,8 @@ def dirichlet(
         report({"settings": settings, "fits": fits}, output)
         if plot is not None:
             divergences = {name: fit.mean_kl for name, fit in fits.items()}
-            plots.bars(plot, divergences, f"Dirichlet({alpha}) targets", ("layer", "mean KL, nats"))
+            axes = "layer", "mean KL, nats"
+            draw(plot, Bars.of(divergences, f"Dirichlet({alpha}) targets", axes))
 
 
 def multimode(
@@ -92,12 +94,12 @@ def multimode(
         if checkpoint and data and contexts_file:
             shares = _of_checkpoint(checkpoint, data, contexts_file, top, output)
         else:
-            from highrank_plugins.experiments.multimode import (
+            from highrank_plugins.analysis.multimode import (
                 MultimodeSettings,
                 heads_named,
                 multimode_experiment,
             )
-            from highrank_plugins.experiments.progress_bar import bar
+            from highrank_plugins.common.progress import bar
 
             chosen = heads_named(heads.split(","), components)
             settings = MultimodeSettings(
@@ -107,16 +109,17 @@ def multimode(
             report({"settings": settings, "fits": fits}, output)
             shares = {name: fit.recall for name, fit in fits.items()}
         if plot is not None:
-            from highrank_plugins.experiments import plots
+            from highrank_plugins.common.figures import Bars
+            from highrank_plugins.reports.plots import draw
 
-            plots.bars(plot, shares, "right words on top", ("", "share"))
+            draw(plot, Bars.of(shares, "Right words on top", ("", "share")))
 
 
 def _of_checkpoint(
     checkpoint: Path, data: str, contexts_file: Path, top: int, output: Path | None
 ) -> dict[str, float]:
     """1 for each context whose word is among the top, 0 for others."""
-    from highrank_plugins.collect.contexts import continuations, read_contexts
+    from highrank_plugins.inference.contexts import continuations, read_contexts
 
     found = continuations(checkpoint, data, read_contexts(contexts_file), top)
     hits = [float(one.rank < top) for one in found]

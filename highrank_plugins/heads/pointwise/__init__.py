@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import POINTWISE, Pointwise, register_pointwise
-from .gss import GeneralizedSigSoftmax
-from .identity import Identity
-from .monotone_mlp import MonotoneMLP
-from .plif import PLIF
-from .sigsoftmax import SigSoftmax
+from highrank_plugins.heads.pointwise.base import POINTWISE, Pointwise, register_pointwise
+from highrank_plugins.heads.pointwise.gss import GeneralizedSigSoftmax
+from highrank_plugins.heads.pointwise.identity import Identity
+from highrank_plugins.heads.pointwise.monotone_mlp import MonotoneMLP
+from highrank_plugins.heads.pointwise.plif import PLIF
+from highrank_plugins.heads.pointwise.sigsoftmax import SigSoftmax
 
 __all__ = [
     "PLIF",

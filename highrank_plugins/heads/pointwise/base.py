@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..precision import widen
-from ..registry import Registry
+from highrank_plugins.heads.precision import widen
+from highrank_plugins.heads.registry import Registry
 
 Pullback = Callable[[Tensor], Tensor]
 Evaluate = Callable[[Tensor], tuple[Tensor, Pullback]]
@@ -33,6 +33,14 @@ class Pointwise(nn.Module):
     bent_line: tuple[float, float] | None = None
     # options that f depends on, of which no parameter tells
     constants: tuple[str, ...] = ()
+
+    def slopes(self) -> Tensor | None:
+        """Return the slopes [Q] of a piecewise linear function; None for others."""
+        return None
+
+    def domain(self) -> float:
+        """Return the T of an interval [−T, T] on which f is worth drawing."""
+        return 20.0
 
     def tensors(self) -> dict[str, Tensor]:
         """What `apply_to` reads besides the logits. Default: the parameters, widened."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from .base import Evaluate, Pullback
+from highrank_plugins.heads.pointwise.base import Evaluate, Pullback
 
 
 def bent_line(c: float, k: float) -> Evaluate:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Evaluate, Pointwise, register_pointwise
+from highrank_plugins.heads.pointwise.base import Evaluate, Pointwise, register_pointwise
 
 
 @register_pointwise("identity")

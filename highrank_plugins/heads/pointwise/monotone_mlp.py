@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..checks import integer
-from .base import Pointwise, register_pointwise
-from .softplus import softplus
+from highrank_plugins.heads.checks import integer
+from highrank_plugins.heads.pointwise.base import Pointwise, register_pointwise
+from highrank_plugins.heads.pointwise.softplus import softplus
 
 
 @register_pointwise("monotone_mlp")

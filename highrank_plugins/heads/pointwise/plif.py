@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import integer
-from .base import Evaluate, Pointwise, Pullback, register_pointwise
-from .softplus import softplus
+from highrank_plugins.heads.checks import integer
+from highrank_plugins.heads.pointwise.base import Evaluate, Pointwise, Pullback, register_pointwise
+from highrank_plugins.heads.pointwise.softplus import softplus
 
 
 @register_pointwise("plif")
@@ -58,6 +58,12 @@ class PLIF(Pointwise):
     def cell_width(self) -> float:
         """D = 2T/Q."""
         return 2 * self.bound / self.knots
+
+    def slopes(self) -> Tensor:
+        return self.tensors()["slopes"].detach()
+
+    def domain(self) -> float:
+        return self.bound
 
     def tensors(self) -> dict[str, Tensor]:
         # float64: in float32 the sum over 1e5 cells is 8e-6 off

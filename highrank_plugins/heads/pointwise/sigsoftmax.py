@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .base import Evaluate, Pointwise, register_pointwise
-from .bent_line import bent_line
-from .softplus import softplus
+from highrank_plugins.heads.pointwise.base import Evaluate, Pointwise, register_pointwise
+from highrank_plugins.heads.pointwise.bent_line import bent_line
+from highrank_plugins.heads.pointwise.softplus import softplus
 
 
 @register_pointwise("sigsoftmax")

@@ -7,11 +7,11 @@ applied. `build` compiles the kernels at the first use, by the C++ compiler that
 
 from __future__ import annotations
 
-from ..fused.kernel_passes import kernel_loss
-from ..fused.level import run_fused
-from ..plan import LossOutput, LossPlan
-from .available import auto_takes, check_available
-from .registry import KERNEL_LOSSES
+from highrank_plugins.losses.cpp.available import auto_takes, check_available
+from highrank_plugins.losses.cpp.registry import KERNEL_LOSSES
+from highrank_plugins.losses.fused.kernel_passes import kernel_loss
+from highrank_plugins.losses.fused.level import run_fused
+from highrank_plugins.losses.plan import LossOutput, LossPlan
 
 __all__ = ["auto_takes", "check_available", "cpp_nll"]
 

@@ -7,9 +7,9 @@ import logging
 import torch
 from torch import Tensor
 
-from ..plan import ChunkedHead
-from .build import Unavailable, library
-from .registry import KERNEL_LOSSES
+from highrank_plugins.losses.cpp.build import Unavailable, library
+from highrank_plugins.losses.cpp.registry import KERNEL_LOSSES
+from highrank_plugins.losses.plan import ChunkedHead
 
 logger = logging.getLogger(__name__)
 _logged: set[str] = set()

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..fused.kernel_passes import Weights
-from .build import Unavailable, library
+from highrank_plugins.losses.cpp.build import Unavailable, library
+from highrank_plugins.losses.fused.kernel_passes import Weights
 
 SUFFIX = {torch.float32: "float", torch.float64: "double"}
 _POINTER, _SIZE, _NUMBER = c_void_p, c_int64, c_double

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..fused import FusedLogits
-from .passes import CppPasses
+from highrank_plugins.losses.cpp.passes import CppPasses
+from highrank_plugins.losses.fused import FusedLogits
 
 
 class CppLogits(CppPasses, FusedLogits):

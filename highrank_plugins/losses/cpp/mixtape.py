@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ..fused.kernel_passes import KernelTree
-from . import launch
-from .passes import CppPasses
+from highrank_plugins.losses.cpp import launch
+from highrank_plugins.losses.cpp.passes import CppPasses
+from highrank_plugins.losses.fused.kernel_passes import KernelTree
 
 
 class CppMixtape(CppPasses, KernelTree):

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..fused.base import Scores
-from ..fused.kernel_passes import KernelPasses
-from ..fused.values import Values
-from ..plan import chunk_ranges
-from . import launch
+from highrank_plugins.losses.cpp import launch
+from highrank_plugins.losses.fused.base import Scores
+from highrank_plugins.losses.fused.kernel_passes import KernelPasses
+from highrank_plugins.losses.fused.values import Values
+from highrank_plugins.losses.plan import chunk_ranges
 
 
 class CppPasses(KernelPasses):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..fused import FusedLogits, FusedLoss, FusedMixtape, FusedMixture
-from .logits import CppLogits
-from .mixtape import CppMixtape
-from .mixture import CppMixture
+from highrank_plugins.losses.cpp.logits import CppLogits
+from highrank_plugins.losses.cpp.mixtape import CppMixtape
+from highrank_plugins.losses.cpp.mixture import CppMixture
+from highrank_plugins.losses.fused import FusedLogits, FusedLoss, FusedMixtape, FusedMixture
 
 KERNEL_LOSSES: dict[type[FusedLoss], type[FusedLoss]] = {
     FusedLogits: CppLogits,

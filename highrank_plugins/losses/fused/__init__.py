@@ -7,9 +7,9 @@ Mixture of Softmaxes, `FusedMixtape` Mixtape; `level` runs them over a batch.
 
 from __future__ import annotations
 
-from .base import FusedLoss
-from .logits import FusedLogits
-from .mixtape import FusedMixtape
-from .mixture import FusedMixture
+from highrank_plugins.losses.fused.base import FusedLoss
+from highrank_plugins.losses.fused.logits import FusedLogits
+from highrank_plugins.losses.fused.mixtape import FusedMixtape
+from highrank_plugins.losses.fused.mixture import FusedMixture
 
 __all__ = ["FusedLogits", "FusedLoss", "FusedMixtape", "FusedMixture"]

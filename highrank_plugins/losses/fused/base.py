@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ..plan import ChunkedHead, LossPlan, chunk_ranges
+from highrank_plugins.losses.plan import ChunkedHead, LossPlan, chunk_ranges
 
 # Bytes of the rows that one elementwise pass works on: what the second-level caches of a few cores
 # hold. Matrix products want more rows than that.

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from .base import FusedLoss, Scores
-from .mixtape import FusedMixtape
-from .softmax_pass import OneSoftmax
-from .values import Values
+from highrank_plugins.losses.fused.base import FusedLoss, Scores
+from highrank_plugins.losses.fused.mixtape import FusedMixtape
+from highrank_plugins.losses.fused.softmax_pass import OneSoftmax
+from highrank_plugins.losses.fused.values import Values
 
 
 class Weights(NamedTuple):

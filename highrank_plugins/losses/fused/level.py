@@ -6,9 +6,15 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from ..functions import Autocast, half_scale, join, once_differentiable_nll, zero_sums
-from ..plan import LossOutput, LossPlan, chunk_ranges, tokens_within
-from .base import FusedLoss, Scores
+from highrank_plugins.losses.functions import (
+    Autocast,
+    half_scale,
+    join,
+    once_differentiable_nll,
+    zero_sums,
+)
+from highrank_plugins.losses.fused.base import FusedLoss, Scores
+from highrank_plugins.losses.plan import LossOutput, LossPlan, chunk_ranges, tokens_within
 
 # Bytes of what is kept per token apart from chunks (contexts, gates, their gradients): the small
 # products run over as many chunks at once as fit. On a CPU one by one is as fast.

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..plan import ChunkedHead, LossPlan
-from .base import Scores
-from .scores import gather_scores
-from .softmax_pass import OneSoftmax
+from highrank_plugins.losses.fused.base import Scores
+from highrank_plugins.losses.fused.scores import gather_scores
+from highrank_plugins.losses.fused.softmax_pass import OneSoftmax
+from highrank_plugins.losses.plan import ChunkedHead, LossPlan
 
 
 class FusedLogits(OneSoftmax):

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..plan import LossPlan
-from .base import Scores, rows_times, rows_times_
-from .scores import gather_scores
-from .softmax_pass import OneSoftmax
-from .tournament import back_down, slots_of_leaves, up
+from highrank_plugins.losses.fused.base import Scores, rows_times, rows_times_
+from highrank_plugins.losses.fused.scores import gather_scores
+from highrank_plugins.losses.fused.softmax_pass import OneSoftmax
+from highrank_plugins.losses.fused.tournament import back_down, slots_of_leaves, up
+from highrank_plugins.losses.plan import LossPlan
 
 
 class FusedMixtape(OneSoftmax):

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import FusedLoss, Scores
-from .scores import gather_scores
-from .softmax_pass import softmax_in_place
+from highrank_plugins.losses.fused.base import FusedLoss, Scores
+from highrank_plugins.losses.fused.scores import gather_scores
+from highrank_plugins.losses.fused.softmax_pass import softmax_in_place
 
 # indices of tokens of a block → their logits [n, K, M]
 Again = Callable[[Tensor], Tensor]

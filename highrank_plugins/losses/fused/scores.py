@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from .base import Scores
+from highrank_plugins.losses.fused.base import Scores
 
 
 def gather_scores(parts: Iterable[Scores]) -> Scores:

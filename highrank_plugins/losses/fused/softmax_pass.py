@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .base import FusedLoss, Scores
+from highrank_plugins.losses.fused.base import FusedLoss, Scores
 
 
 def softmax_in_place(values: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from .base import FusedLoss
+from highrank_plugins.losses.fused.base import FusedLoss
 
 IDENTITY = (0.0, 1.0)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import torch
 
-from ..fused.kernel_passes import kernel_loss
-from ..fused.level import run_fused
-from ..plan import LossOutput, LossPlan
-from .available import check_available
+from highrank_plugins.losses.fused.kernel_passes import kernel_loss
+from highrank_plugins.losses.fused.level import run_fused
+from highrank_plugins.losses.plan import LossOutput, LossPlan
+from highrank_plugins.losses.triton.available import check_available
 
 __all__ = ["check_available", "triton_nll"]
 
@@ -24,7 +24,7 @@ def triton_nll(plan: LossPlan) -> LossOutput:
         ValueError: the kernels cannot run here, or there are none for this head.
     """
     check_available(plan.features.device)
-    from .registry import KERNEL_LOSSES  # needs triton
+    from highrank_plugins.losses.triton.registry import KERNEL_LOSSES  # needs triton
 
     with torch.cuda.device_of(plan.features):  # kernels start on the current device
         return run_fused(plan, kernel_loss(KERNEL_LOSSES, plan.head.fused, "Triton"))

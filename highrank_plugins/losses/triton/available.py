@@ -21,7 +21,7 @@ def check_available(device: torch.device) -> None:
             f"impl: 'triton' needs the package triton ({error}); install it "
             f"(pip install 'triton>=3.4'), {INSTEAD}"
         ) from error
-    from .kernels.softmax import softmax_kernel
+    from highrank_plugins.losses.triton.kernels.softmax import softmax_kernel
 
     if device.type == "cpu" and isinstance(softmax_kernel, triton.JITFunction):
         raise ValueError(

@@ -11,11 +11,11 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from ..fused.kernel_passes import Weights
-from .kernels.mixture import mixture_kernel
-from .kernels.softmax import gradient_kernel, softmax_kernel
-from .kernels.tree import mix_kernel, unmix_kernel
-from .tiles import Tile, mixture_tile, softmax_tile, tree_tile
+from highrank_plugins.losses.fused.kernel_passes import Weights
+from highrank_plugins.losses.triton.kernels.mixture import mixture_kernel
+from highrank_plugins.losses.triton.kernels.softmax import gradient_kernel, softmax_kernel
+from highrank_plugins.losses.triton.kernels.tree import mix_kernel, unmix_kernel
+from highrank_plugins.losses.triton.tiles import Tile, mixture_tile, softmax_tile, tree_tile
 
 WIDE = {torch.float32: tl.float32, torch.float64: tl.float64}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..fused import FusedLogits
-from .passes import TritonPasses
+from highrank_plugins.losses.fused import FusedLogits
+from highrank_plugins.losses.triton.passes import TritonPasses
 
 
 class TritonLogits(TritonPasses, FusedLogits):

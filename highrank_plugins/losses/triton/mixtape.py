@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ..fused.kernel_passes import KernelTree
-from . import launch
-from .passes import TritonPasses
+from highrank_plugins.losses.fused.kernel_passes import KernelTree
+from highrank_plugins.losses.triton import launch
+from highrank_plugins.losses.triton.passes import TritonPasses
 
 
 class TritonMixtape(TritonPasses, KernelTree):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..fused import FusedMixture
-from ..fused.base import Scores
-from ..fused.mixture import Again
-from ..fused.values import Values
-from . import launch
-from .passes import TritonPasses
+from highrank_plugins.losses.fused import FusedMixture
+from highrank_plugins.losses.fused.base import Scores
+from highrank_plugins.losses.fused.mixture import Again
+from highrank_plugins.losses.fused.values import Values
+from highrank_plugins.losses.triton import launch
+from highrank_plugins.losses.triton.passes import TritonPasses
 
 
 class TritonMixture(TritonPasses, FusedMixture):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..fused.base import Scores
-from ..fused.kernel_passes import KernelPasses
-from ..fused.values import Values
-from . import launch
+from highrank_plugins.losses.fused.base import Scores
+from highrank_plugins.losses.fused.kernel_passes import KernelPasses
+from highrank_plugins.losses.fused.values import Values
+from highrank_plugins.losses.triton import launch
 
 
 class TritonPasses(KernelPasses):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .bent_line import bend, times_slope
+from highrank_plugins.losses.triton.kernels.bent_line import bend, times_slope
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .bent_line import log_sigmoid
+from highrank_plugins.losses.triton.kernels.bent_line import log_sigmoid
 
 
 @triton.jit

@@ -1,0 +1,125 @@
+"""Contexts with several right words that are not alike: can a layer put them all on top?
+
+A softmax gives similar probabilities to words with similar vectors, and words that lie between two
+right ones come with them (Yang et al. 2018; Chang and McCallum 2022). Here the right words of each
+context are drawn at random, so that they are not neighbours. All layers share one random vocabulary
+matrix, which is not learnt: in few dimensions a layer would otherwise move the words of these few
+contexts together, which a language cannot have for all its contexts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from highrank_plugins.analysis import DirichletSettings, measure_fit
+from highrank_plugins.analysis.dirichlet import fit_contexts
+from highrank_plugins.common.progress import Progress, silent
+from highrank_plugins.heads import build_head, head_names, head_options, pointwise_names
+
+SCALE = 3.0  # of word vectors; contexts of mixtures lie in [−1, 1]
+
+
+@dataclass(frozen=True)
+class MultimodeSettings:
+    """`contexts` with `modes` equally probable right words each, of `classes`; by Adam.
+
+    learn_words: the vocabulary matrix is learnt, too, from what it is otherwise.
+    """
+
+    contexts: int = 500
+    classes: int = 100
+    dim: int = 10
+    modes: int = 3
+    steps: int = 1000
+    lr: float = 0.1
+    seed: int = 0
+    learn_words: bool = False
+
+
+@dataclass(frozen=True)
+class MultimodeFit:
+    """recall: share of the right words among the `modes` most probable. complete: share of the
+    contexts where all are. mean_kl: of KL(right ‖ predicted), nats."""
+
+    recall: float
+    complete: float
+    mean_kl: float
+
+
+def multimode_targets(settings: MultimodeSettings) -> Tensor:
+    """Distributions [N, M] with 1 / modes at the right words of each context.
+
+    Raises:
+        ValueError: modes outside [1, classes).
+    """
+    if not 1 <= settings.modes < settings.classes:
+        raise ValueError(
+            f"--modes {settings.modes}: must lie in [1, {settings.classes}), the number of classes"
+        )
+    generator = torch.Generator().manual_seed(settings.seed)
+    drawn = torch.rand(settings.contexts, settings.classes, generator=generator)
+    right = drawn.topk(settings.modes).indices
+    return torch.zeros_like(drawn).scatter_(1, right, 1 / settings.modes)
+
+
+def multimode_experiment(
+    heads: dict[str, dict[str, Any]], settings: MultimodeSettings, progress: Progress = silent
+) -> dict[str, MultimodeFit]:
+    """Each head fitted to the same contexts, whose vectors are free.
+
+    Args:
+        heads: label → options of `build_head` with its `name`; see `heads_named`.
+        progress: sees the steps of each, by label.
+    """
+    targets = multimode_targets(settings)
+    fits = {}
+    for label, options in heads.items():
+        torch.manual_seed(settings.seed)
+        words = SCALE * torch.randn(settings.classes, settings.dim)
+        weight = nn.Parameter(words, requires_grad=settings.learn_words)
+        sizes = {"num_classes": settings.classes, "feature_dim": settings.dim}
+        head = build_head(**{**sizes, **options}, weight=weight)
+        shared = {name: asdict(settings)[name] for name in ("steps", "lr")}
+        fitting = DirichletSettings(batch=settings.contexts, **shared)
+        contexts = fit_contexts(head, targets, fitting, progress, label)
+        fits[label] = _measure(head, contexts, targets, settings.modes)
+    return fits
+
+
+@torch.no_grad()
+def _measure(head: Any, contexts: Tensor, targets: Tensor, modes: int) -> MultimodeFit:
+    best = head(contexts).topk(modes).indices
+    hits = targets.gather(1, best).gt(0).double().mean(1)
+    fit = measure_fit(head, contexts, targets)
+    return MultimodeFit(float(hits.mean()), float(hits.eq(1).double().mean()), fit.mean_kl)
+
+
+def heads_named(names: Sequence[str], components: int | None) -> dict[str, dict[str, Any]]:
+    """Options of `build_head` for "mos", "plif" (on a softmax) or "mos+plif".
+
+    Args:
+        components: of mixtures; None: the head's own default.
+    Raises:
+        ValueError: an unknown name.
+    """
+    return {name: _options(name, components) for name in names}
+
+
+def _options(name: str, components: int | None) -> dict[str, Any]:
+    structure, _, pointwise = name.partition("+")
+    if not pointwise and structure in pointwise_names():
+        structure, pointwise = "softmax", structure
+    if structure not in head_names() or (pointwise and pointwise not in pointwise_names()):
+        raise ValueError(
+            f"--heads {name}: expected one of {', '.join(head_names())}, one of "
+            f"{', '.join(pointwise_names())}, or a pair as mos+plif"
+        )
+    options: dict[str, Any] = {"name": structure}
+    if pointwise:
+        options["pointwise"] = pointwise
+    if components is not None and "components" in head_options(structure):
+        options["components"] = components
+    return options

@@ -1,0 +1,42 @@
+"""Descriptions of figures, which `reports/plots.py` draws."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Series: TypeAlias = tuple[Sequence[float], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Curves by label.
+
+    Attributes:
+        axes: names along x and y, with units.
+        scale: "linear", "log" (y) or "loglog".
+        dashed: labels of curves that are drawn dashed, such as thresholds.
+    """
+
+    series: Mapping[str, Series]
+    title: str
+    axes: tuple[str, str]
+    scale: str = "linear"
+    dashed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A bar for each label, or several side by side: name of the bars → label → height."""
+
+    groups: Mapping[str, Mapping[str, float]]
+    title: str
+    axes: tuple[str, str]
+    scale: str = "linear"
+
+    @classmethod
+    def of(cls, values: Mapping[str, float], title: str, axes: tuple[str, str]) -> "Bars":
+        """Return a figure with one bar for each label."""
+        return cls({"": values}, title, axes)
+
+
+Figure: TypeAlias = Lines | Bars

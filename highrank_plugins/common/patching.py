@@ -1,0 +1,38 @@
+"""Replacing one function of fairseq by ours."""
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+
+def replaces(owner: Any, name: str) -> Callable:
+    """Decorator: `owner.name(*args)` becomes `new(stock, *args)`, where `stock` is the old one.
+
+    `owner` is a module or a class. The stock function stays reachable as `__wrapped__`. Two modules
+    may replace the same function, one around the other; a module that is loaded again finds its
+    own replacement in place, and adds none.
+    """
+
+    def install(new: Callable) -> Callable:
+        stock = layer = getattr(owner, name)
+        source = f"{new.__module__}.{new.__qualname__}"
+        while hasattr(layer, "highrank_patch"):
+            if layer.highrank_patch == source:
+                return layer
+            layer = layer.__wrapped__
+
+        def around(*args: Any, **kwargs: Any) -> Any:
+            return new(stock, *args, **kwargs)
+
+        # torch.jit.script compiles the stock source, and looks names up where this is from
+        names, cells = inspect.unwrap(stock).__globals__, around.__closure__
+        patched = types.FunctionType(around.__code__, names, closure=cells)
+        functools.update_wrapper(patched, stock)
+        vars(patched)["highrank_patch"] = source
+        is_static = isinstance(owner, type) and isinstance(owner.__dict__.get(name), staticmethod)
+        setattr(owner, name, staticmethod(patched) if is_static else patched)
+        return patched
+
+    return install

@@ -1,0 +1,42 @@
+"""Child processes that end with their parent, and the cores and memory they may use."""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing.connection import wait
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """Be killed when the process that started this one is gone (Linux)."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def end_with_main_process() -> None:
+    """Be gone, a worker of `multiprocessing`, when the process is that asked for workers.
+
+    It is no worker's parent with a server of forks, and workers hold their own queue open.
+    """
+    main = multiprocessing.parent_process()
+    assert main is not None
+    threading.Thread(target=_end_after, args=(main.sentinel,), daemon=True).start()
+
+
+def _end_after(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)
+
+
+def usable_cores() -> int:
+    """Those that the system, a container or a scheduler leaves to this process."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory_gib() -> float:
+    """Of the machine, in 2^30 bytes."""
+    return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)

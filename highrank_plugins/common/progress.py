@@ -1,0 +1,39 @@
+"""Progress bars with the time left: drawn in place on a terminal, a line now and then in a log."""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+# (what is to be done one by one, its name) → the same, seen on the way; `bar` is one
+Progress: TypeAlias = Callable[[Sequence[Any], str], Iterable[Any]]
+
+
+class _Lines:
+    """What tqdm writes on, where a bar cannot be redrawn: each state of it becomes a line."""
+
+    def write(self, text: str) -> None:
+        state = text.strip()
+        if state:
+            sys.stderr.write(f"{state}\n")
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def bar_options() -> dict[str, Any]:
+    """Return arguments of `tqdm` for what may run longer than ten seconds."""
+    if sys.stderr.isatty():
+        return {"file": sys.stderr}
+    return {"file": _Lines(), "mininterval": 10, "ascii": True, "ncols": 78}
+
+
+def bar(items: Sequence[Any], name: str) -> Iterable[Any]:
+    """Return the items, with a bar for them."""
+    from tqdm import tqdm
+
+    return tqdm(items, name, **bar_options())
+
+
+def silent(items: Sequence[Any], _name: str) -> Sequence[Any]:
+    """Return the items and show nothing."""
+    return items

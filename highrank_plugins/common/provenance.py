@@ -1,0 +1,73 @@
+"""Record what computed a number: versions, revision, hardware and command line."""
+
+import platform
+import shlex
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import highrank_plugins
+from highrank_plugins.common.processes import memory_gib, usable_cores
+
+_PACKAGES = ("torch", "ve-fairseq", "numpy", "sacrebleu", "sentencepiece")
+
+
+def typed_command() -> str:
+    """`highrank …`, as for a shell."""
+    return shlex.join(["highrank", *sys.argv[1:]])
+
+
+def versions() -> dict[str, str]:
+    """Of Python, of this package, and of what computes the numbers."""
+    return {
+        "python": platform.python_version(),
+        "highrank_plugins": highrank_plugins.__version__,
+        **{name: version(name) for name in _PACKAGES},
+    }
+
+
+def git_state() -> dict[str, Any] | None:
+    """Revision of the clone and whether files of it differ; None outside of a clone."""
+    root = Path(highrank_plugins.__file__).parents[1]
+    if not (root / ".git").exists():
+        return None
+    revision = _git(root, "rev-parse", "--verify", "--quiet", "HEAD")
+    # a result is not another one because of files that git does not know
+    changes = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return {"revision": revision or None, "modified": bool(changes)}
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, the cores this process may use, memory, GPUs by name."""
+    import torch
+
+    return {
+        "processor": _processor(),
+        "cores": usable_cores(),
+        "memory_gib": memory_gib(),
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+    }
+
+
+def _processor() -> str:
+    information = Path("/proc/cpuinfo")
+    if information.is_file():
+        for line in information.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+@cache
+def revision() -> str:
+    """Of the clone, with `+` where files of it differ; empty outside of a clone."""
+    state = git_state() or {}
+    return (state.get("revision") or "")[:9] + ("+" if state.get("modified") else "")

@@ -1,0 +1,22 @@
+"""Numbers for people."""
+
+import math
+
+
+def short(value: float) -> str:
+    """Return a number in three digits or so: 0.25, 1,200, 3e-07, ∞."""
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else "∞" if value > 0 else "−∞"
+    if value == 0:
+        return "0"
+    if abs(value) >= 1e6 or abs(value) < 1e-3:
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def percent(share: float) -> str:
+    """Return 0.1234 as 12.3 %, with a space that does not break."""
+    return f"{100 * share:.1f}\u00a0%"

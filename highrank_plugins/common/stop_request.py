@@ -1,0 +1,73 @@
+"""Being asked to stop: a training saves a checkpoint, ends, and goes on when it is started again.
+
+`highrank launch` asks by a file, SLURM and people by a signal. Light: it is imported before torch.
+"""
+
+import os
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+# EX_TEMPFAIL of sysexits.h: "try again later"
+REQUEUE = 75
+# of one machine, or of a job of SLURM: `stop` asks the processes, `started` and `stopped` are what
+# they answer
+DIRECTORY = "HIGHRANK_STOP_DIRECTORY"
+# set for the processes that `highrank launch` starts itself, not for those of srun
+LAUNCHED = "HIGHRANK_LAUNCHED"
+
+_signalled = False
+_listener: int | None = None
+
+
+def ignore() -> None:
+    """Have `SIGNALS` pass by this process, and those that it becomes, until `listen`."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def listen() -> None:
+    """From here on `SIGNALS` ask this process to stop, instead of ending it."""
+    global _listener
+    _listener = os.getpid()
+    for number in SIGNALS:
+        signal.signal(number, _note)
+    _answer("started")
+
+
+def listening() -> bool:
+    """Whether this process called `listen`, and not the one that it was forked from."""
+    return _listener == os.getpid()
+
+
+def asked() -> bool:
+    """Whether this process is to stop."""
+    # SLURM asks by signals alone: its directory is on a shared disk, which has better to do
+    directory = os.environ.get(DIRECTORY) if LAUNCHED in os.environ else None
+    return _signalled or (directory is not None and Path(directory, "stop").exists())
+
+
+def leave() -> NoReturn:
+    """End this process after its checkpoint is written.
+
+    The exit code is `REQUEUE`; under torchrun, which would restart everything, and srun, which
+    would kill the others, it is 0, and the file `stopped` says so.
+    """
+    raise SystemExit(0 if _answer("stopped") else REQUEUE)
+
+
+def _answer(name: str) -> bool:
+    directory = os.environ.get(DIRECTORY)
+    if directory is None:
+        return False
+    Path(directory, name).touch()
+    return True
+
+
+def _note(_number: int, _frame: FrameType | None) -> None:
+    # processes that load data inherit this: a signal to the whole group must leave them working
+    # until the checkpoint is written; they end with their training
+    global _signalled
+    _signalled = True

@@ -1,0 +1,141 @@
+"""YAML files with inheritance, read so that every value knows its file and line."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from highrank_plugins.common.suggest import did_you_mean
+
+KeyPath = tuple[str, ...]
+
+
+class ConfigurationError(ValueError):
+    """A configuration is wrong; the message has one line per problem, each with its place."""
+
+
+@dataclass
+class Tree:
+    """Nested values and where each was written: key path → `file:line`."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[KeyPath, str] = field(default_factory=dict)
+
+    def place(self, path: KeyPath) -> str:
+        """The place of a value, or of the nearest block around it."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return self.places.get(path, "configuration")
+
+
+def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = True) -> Tree:
+    """A file over the file that its key `base` names (relative to it), and so on down.
+
+    A block is merged key by key; `null` removes an inherited key.
+
+    Raises:
+        ConfigurationError: no such file (names the nearest), no valid YAML, a key given twice,
+            files that inherit from each other in a circle, or `base` where nothing may inherit.
+    """
+    path = path.resolve()
+    if path in below:
+        raise ConfigurationError(f"{path}: inherits from itself through `base`")
+    if not path.is_file():
+        raise ConfigurationError(f"{path}: no such configuration{_hint(path, bool(below))}")
+    tree = _parse(path)
+    base = tree.values.pop("base", None)
+    if base is None:
+        return tree
+    if not may_inherit:
+        raise ConfigurationError(f"{tree.place(('base',))}: base: write all into this file")
+    if not isinstance(base, str):
+        raise ConfigurationError(f"{tree.place(('base',))}: base must be the name of a file")
+    inherited = read_tree(path.parent / base, (*below, path))
+    _merge(inherited.values, tree.values)
+    inherited.places |= tree.places
+    return inherited
+
+
+def override(tree: Tree, assignment: str, default_block: str) -> None:
+    """Apply `block.key=value`, or `key=value` for a key of `default_block`; values are YAML.
+
+    Raises:
+        ConfigurationError: not of that form.
+    """
+    name, equals, text = assignment.partition("=")
+    path = tuple(name.split(".")) if "." in name else (default_block, name)
+    if not equals or not all(path):
+        raise ConfigurationError(f"--set {assignment}: write --set key=value or block.key=value")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"--set {assignment}: not a YAML value ({error})") from None
+    nested = value
+    for key in reversed(path):
+        nested = {key: nested}
+    _merge(tree.values, nested)
+    tree.places[path] = f"--set {assignment}"
+
+
+def _hint(path: Path, as_base: bool) -> str:
+    """Names that may be meant by that of a missing file: of the folder `conf` around it, if any.
+
+    Files `base*` are for others to inherit from (`as_base`), and no configurations of their own.
+    """
+    top = next((folder for folder in path.parents if folder.name == "conf"), None)
+    files = top.rglob("*.yaml") if top else path.parent.glob("*.yaml")
+    top = top or path.parent
+    names = (file.relative_to(top).with_suffix("").as_posix() for file in files)
+    known = sorted(name for name in names if as_base or not _last(name).startswith("base"))
+    name = path.relative_to(top).with_suffix("").as_posix()
+    same = [other for other in known if _last(other) == path.stem]
+    near = "" if same else did_you_mean(name, known)
+    return near or f"; there are: {', '.join(same or known) or 'none'}"
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _parse(path: Path) -> Tree:
+    tree = Tree()
+    loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+    try:
+        node = loader.get_single_node()
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigurationError(f"{path}: must hold `key: value` lines")
+        tree.values = _plain(loader, node, path, (), tree.places)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigurationError(f"{path}:{line}: no valid YAML: {error.problem}") from None
+    finally:
+        loader.dispose()
+    return tree
+
+
+def _plain(
+    loader: yaml.SafeLoader, node: yaml.Node, file: Path, path: KeyPath, places: dict[KeyPath, str]
+) -> Any:
+    if not isinstance(node, yaml.MappingNode):
+        return loader.construct_object(node, deep=True)
+    values: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key = str(loader.construct_object(key_node))
+        place = f"{file}:{key_node.start_mark.line + 1}"
+        if key in values:
+            raise ConfigurationError(f"{place}: {key} is given a second time")
+        places[(*path, key)] = place
+        values[key] = _plain(loader, value_node, file, (*path, key), places)
+    return values
+
+
+def _merge(into: dict[str, Any], update: Mapping[str, Any]) -> None:
+    for key, value in update.items():
+        if value is None:
+            into.pop(key, None)
+        elif isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value

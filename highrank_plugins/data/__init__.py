@@ -1,0 +1,1 @@
+"""From published archives and raw text to pieces and binarised data."""

@@ -1,0 +1,160 @@
+"""What an archive holds, as files of a new folder; nothing of it can come to lie elsewhere."""
+
+import errno
+import gzip
+import os
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path, PurePosixPath
+from typing import IO, Self
+
+from highrank_plugins.common.progress import bar_options
+
+_BLOCK = 1 << 20
+Wanted = frozenset[str] | None
+_END = (tarfile.EOFHeaderError, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]  # no stubs
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error)
+
+
+class ArchiveError(ValueError):
+    """An archive is damaged, or holds what it should not."""
+
+
+def extract(archive: Path, folder: Path, wanted: Wanted = None) -> None:
+    """Write the files of a .tar, .tar.gz, .tgz or .zip, or the one in a .gz, into a new folder.
+
+    Files are streamed. Only regular files and folders are written: links and devices are refused,
+    and so are absolute names and names with `..`. The folder appears when it is complete.
+
+    Args:
+        wanted: names of the files to write; the names of others are looked at all the same.
+    Raises:
+        ArchiveError: the archive is damaged or hostile, or of another kind.
+        FileExistsError: there is such a folder.
+    """
+    if folder.exists():
+        raise FileExistsError(errno.EEXIST, "exists already; delete it first", str(folder))
+    unpack = _unpacker(archive)
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        unpack(archive, part, wanted)
+    except _DAMAGE as error:
+        # a full disk says so itself; whatever else goes wrong is the archive's fault
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ArchiveError(
+            f"{archive}: damaged ({str(error) or 'it ends too early'}); delete it and fetch it "
+            "again"
+        ) from None
+    else:
+        os.replace(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _unpacker(archive: Path) -> Callable[[Path, Path, Wanted], None]:
+    kinds = {".tar.gz": _untar, ".tgz": _untar, ".tar": _untar, ".zip": _unzip, ".gz": _gunzip}
+    for suffix, unpack in kinds.items():
+        if archive.name.endswith(suffix):
+            return unpack
+    raise ArchiveError(f"{archive}: expected a name that ends with {', '.join(kinds)}")
+
+
+def _untar(archive: Path, folder: Path, wanted: Wanted) -> None:
+    from tqdm import tqdm
+
+    size = archive.stat().st_size
+    if archive.suffix == ".tar":
+        _check_end(archive, size)
+    with (
+        archive.open("rb") as raw,
+        tqdm.wrapattr(raw, "read", total=size, desc="extract", **bar_options()) as shown,
+        nullcontext(shown) if archive.suffix == ".tar" else gzip.GzipFile(fileobj=shown) as file,
+    ):
+        with tarfile.open(fileobj=file, mode="r|", tarinfo=_StrictInfo) as tar:
+            for member in tar:
+                path = _inside(archive, folder, member.name)
+                if member.isdir():
+                    path.mkdir(parents=True, exist_ok=True)
+                elif _is_wanted(member.name, wanted):
+                    content = tar.extractfile(member) if member.isreg() else None
+                    _write(archive, path, content)
+            while rest := tar.fileobj.read(_BLOCK):
+                if rest.strip(b"\0"):
+                    raise tarfile.ReadError("there is more after its end")
+        while file.read(_BLOCK):  # up to gzip's checksum, which is at its end
+            pass
+
+
+class _StrictInfo(tarfile.TarInfo):
+    """A header of a tar; tarfile takes one that is damaged for the end, unless it is the first."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tar)
+        except _END:
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error)) from None
+
+
+def _check_end(archive: Path, size: int) -> None:
+    """Two blocks of zeros end a tar; tarfile does without, even if it is cut between two files."""
+    with archive.open("rb") as file:
+        file.seek(max(0, size - 2 * tarfile.BLOCKSIZE))
+        if file.read() != bytes(2 * tarfile.BLOCKSIZE):
+            raise EOFError
+
+
+def _unzip(archive: Path, folder: Path, wanted: Wanted) -> None:
+    with zipfile.ZipFile(archive) as zipped:
+        for member in zipped.infolist():
+            path = _inside(archive, folder, member.filename)
+            if member.is_dir():
+                path.mkdir(parents=True, exist_ok=True)
+                continue
+            if not _is_wanted(member.filename, wanted):
+                continue
+            if member.flag_bits & 1:
+                raise ArchiveError(f"{archive}: {member.filename} is encrypted")
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if kind in (0, stat.S_IFREG):
+                with zipped.open(member) as content:
+                    _write(archive, path, content)
+            else:
+                _write(archive, path, None)
+
+
+def _gunzip(archive: Path, folder: Path, wanted: Wanted) -> None:
+    if archive.stat().st_size == 0:
+        raise EOFError  # which gzip takes for an empty file
+    with gzip.open(archive) as content:
+        _write(archive, folder / archive.name.removesuffix(".gz"), content)
+
+
+def _is_wanted(name: str, wanted: Wanted) -> bool:
+    return wanted is None or str(PurePosixPath(name)) in wanted
+
+
+def _write(archive: Path, path: Path, content: IO[bytes] | gzip.GzipFile | None) -> None:
+    """Content None: neither file nor folder."""
+    if content is None:
+        raise ArchiveError(f"{archive}: refused, since {path.name} is a link or a device")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        shutil.copyfileobj(content, file, _BLOCK)
+
+
+def _inside(archive: Path, folder: Path, name: str) -> Path:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ArchiveError(f"{archive}: refused, since {name} would lie outside of the folder")
+    return folder / path

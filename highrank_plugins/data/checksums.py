@@ -1,0 +1,89 @@
+"""Checksums of files: published ones, and a ledger of SHA-256 for those that have none."""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+from highrank_plugins.common.files import write_text
+
+DIGITS = {"sha256": 64, "md5": 32}
+_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+
+
+class ChecksumError(ValueError):
+    """A file is not the one that was meant, or a sum is none."""
+
+
+def checksum(path: Path, algorithm: str = "sha256") -> str:
+    """The sum in hexadecimal digits; reads the file in blocks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def check_sum(path: Path, expected: str, algorithm: str = "sha256") -> None:
+    """Compare a file with a published sum.
+
+    Args:
+        algorithm: a key of `DIGITS`.
+    Raises:
+        ChecksumError: `expected` is no sum, or the file has another one; names both.
+    """
+    digits = DIGITS[algorithm]
+    if not re.fullmatch(f"[0-9a-f]{{{digits}}}", expected):
+        raise ChecksumError(
+            f"{algorithm} {expected!r}: expected {digits} hexadecimal digits in lower case"
+        )
+    found = checksum(path, algorithm)
+    if found != expected:
+        raise ChecksumError(
+            f"{path}: its {algorithm} is {found} and should be {expected}: the file is damaged or "
+            "another one; delete it and fetch it again"
+        )
+
+
+def check_in_ledger(path: Path, name: Path, ledger: Path) -> bool:
+    """Compare a file with what the ledger says of `name`; record it if the ledger says nothing.
+
+    A ledger is what `sha256sum` writes, with names relative to its folder.
+
+    Args:
+        path: where the file is now.
+        name: where it will be.
+    Returns:
+        Whether the sum is a new one.
+    Raises:
+        ChecksumError: the file has another sum, or the ledger is damaged.
+    """
+    sums = read_ledger(ledger) if ledger.exists() else {}
+    key = os.path.relpath(name, ledger.parent)
+    found = checksum(path)
+    if key not in sums:
+        lines = [f"{value}  {other}\n" for other, value in {**sums, key: found}.items()]
+        ledger.parent.mkdir(parents=True, exist_ok=True)
+        write_text(ledger, "".join(lines))
+        return True
+    if sums[key] != found:
+        raise ChecksumError(
+            f"{path}: its sha256 is {found} and was {sums[key]} when {ledger} was written: the "
+            "file is damaged or another one; delete it and fetch it again. If it was the first one "
+            f"that was wrong, delete its line in {ledger}"
+        )
+    return False
+
+
+def read_ledger(ledger: Path) -> dict[str, str]:
+    """Sums by name.
+
+    Raises:
+        ChecksumError: a line is not of that form; names it.
+    """
+    sums = {}
+    for number, line in enumerate(ledger.read_text(encoding="utf-8").splitlines(), 1):
+        match = _LINE.fullmatch(line)
+        if not match:
+            raise ChecksumError(
+                f"{ledger}:{number}: expected a sha256, two spaces and a name; delete the line"
+            )
+        sums[match[2]] = match[1]
+    return sums

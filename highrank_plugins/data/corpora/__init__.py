@@ -1,0 +1,47 @@
+"""The corpora of published language models: from what one downloads to what fairseq reads.
+
+Light to import: numpy, torch and fairseq are imported where they are used.
+"""
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+
+from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.data.corpora.options import CorpusError, CorpusOptions
+
+__all__ = ["CORPORA", "CorpusError", "CorpusOptions", "prepare_corpus"]
+
+# name → function, as module:name, that takes data, output and options and yields lines to print
+CORPORA = {
+    "ptb": "highrank_plugins.data.corpora.word_corpora:prepare_ptb",
+    "wikitext2": "highrank_plugins.data.corpora.word_corpora:prepare_wikitext2",
+    "one_billion_word": "highrank_plugins.data.corpora.one_billion_word:prepare",
+    "text8": "highrank_plugins.data.corpora.text8:prepare",
+}
+
+
+def prepare_corpus(name: str, data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
+    """Read a corpus strictly, count it, and write it below `output`.
+
+    `ptb` and `wikitext2` become `{train,valid,test}.txt` for fairseq-preprocess; the others, which
+    need more than that can do, become its binarised files.
+
+    Args:
+        data: folder with the files as they are published, or with that folder.
+    Returns:
+        Lines to print: the counts.
+    Raises:
+        CorpusError: no such corpus, or an option that it does not have.
+        TextError: text that cannot be used, with file and line; or not the text that is meant.
+    """
+    if name not in CORPORA:
+        known = ", ".join(CORPORA)
+        raise CorpusError(f"no corpus {name!r}{did_you_mean(name, CORPORA)}; there are: {known}")
+    if not data.is_dir():
+        raise CorpusError(f"--data {data}: no such folder")
+    module, function = CORPORA[name].split(":")
+    prepare: Callable[[Path, Path, CorpusOptions], Iterator[str]]
+    prepare = getattr(import_module(module), function)
+    output.mkdir(parents=True, exist_ok=True)
+    return prepare(data, output, options)

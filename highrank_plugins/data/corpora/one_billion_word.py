@@ -1,0 +1,139 @@
+"""The One Billion Word benchmark (Chelba et al. 2013) as Yang et al. 2018 take it.
+
+Lower case; the 100,000 most frequent words of the training text, others are <unk>; 99 shards to
+train on; of the held-out files 00 and 10 for validation, 20, 30 and 40 to test.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from highrank_plugins.common.progress import bar_options
+from highrank_plugins.data.corpora.binarised import (
+    END_NUMBER,
+    SPECIAL,
+    UNKNOWN_NUMBER,
+    write_dictionary,
+    write_split,
+)
+from highrank_plugins.data.corpora.options import CorpusError, CorpusOptions
+from highrank_plugins.data.corpora.words import UNKNOWN, WordCounts, read_words
+from highrank_plugins.data.ordered_map import Item, Result, ordered_map
+
+ARCHIVE = "1-billion-word-language-modeling-benchmark-r13output"
+TRAIN = "training-monolingual.tokenized.shuffled/news.en-{:05d}-of-00100"
+HELDOUT = "heldout-monolingual.tokenized.shuffled/news.en.heldout-{:05d}-of-00050"
+SHARDS = range(1, 100)  # 00000 is the held-out part
+PARTS = {"valid": (0, 10), "test": (20, 30, 40)}
+VOCAB_SIZE = 100_000
+
+
+def prepare(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
+    """Write `output`/{dict.txt,valid.*,test.*} and, for each shard, `output`/shardNN/train.*.
+
+    A shard's folder has the dictionary too, and the first one the other splits, so that
+    `output/shard01:output/shard02:…` is what fairseq-train takes: a shard is an epoch. Equal to
+    what fairseq-preprocess writes for lower-cased text and this dictionary.
+
+    Raises:
+        CorpusError: files are missing (`other_text`: all shards but one may be).
+        TextError: see `read_words`.
+    """
+    options.refuse("one_billion_word", "max_train_lines")
+    root = data / ARCHIVE if (data / ARCHIVE).is_dir() else data
+    shards = _shards(root, options)
+    parts = {part: [_heldout(root, n) for n in numbers] for part, numbers in PARTS.items()}
+    words = Counter[str]()
+    for counted in _parallel(count_words, shards.values(), options.workers, "count words"):
+        words.update(counted)
+    vocabulary = WordCounts(words).most_frequent(options.vocab_size or VOCAB_SIZE)
+    numbers = write_dictionary(output / "dict.txt", ((word, words[word]) for word in vocabulary))
+    for part, files in parts.items():
+        yield _report(part, binarise(numbers, (output / part, files)))
+    yield _report(
+        f"train, {len(shards)} shards", _binarise_shards(output, shards, numbers, options)
+    )
+    yield f"{len(words):,} different words, of which {len(vocabulary):,} are kept"
+
+
+def _shards(root: Path, options: CorpusOptions) -> dict[int, Path]:
+    """The training files by number."""
+    shards = {n: path for n in SHARDS if (path := root / TRAIN.format(n)).is_file()}
+    if not shards:
+        raise CorpusError(f"{root / TRAIN.format(1)} does not exist: put the corpus there")
+    options.require_known(len(shards), len(SHARDS), f"{root / TRAIN.format(1)} …: files")
+    return shards
+
+
+def _binarise_shards(
+    output: Path, shards: dict[int, Path], numbers: dict[str, int], options: CorpusOptions
+) -> Counter[str]:
+    """Each shard into its folder; returns the sum of what `binarise` counts."""
+    jobs = [(output / f"shard{n:02}" / "train", [path]) for n, path in shards.items()]
+    for prefix, _ in jobs:
+        prefix.parent.mkdir()
+        shutil.copyfile(output / "dict.txt", prefix.with_name("dict.txt"))
+    for part in PARTS:
+        for suffix in ("bin", "idx"):
+            name = f"{part}.{suffix}"
+            shutil.copyfile(output / name, jobs[0][0].with_name(name))
+    total = Counter[str]()
+    for counted in _parallel(partial(binarise, numbers), jobs, options.workers, "binarise"):
+        total.update(counted)
+    return total
+
+
+def count_words(path: Path) -> Counter[str]:
+    """How often each word of a file occurs, in lower case."""
+    return WordCounts().add(read_words(path, lower=True)).words
+
+
+def binarise(numbers: dict[str, int], job: tuple[Path, list[Path]]) -> Counter[str]:
+    """Write the files of a job, one after the other, as its prefix.{bin,idx}.
+
+    Args:
+        numbers: of the words that are kept.
+    Returns:
+        How many `lines`, `tokens` (with </s>) and `unknown` words there are.
+    """
+    prefix, files = job
+    found = Counter[str]()
+
+    def pieces() -> Iterator[list[int]]:
+        for words in chain.from_iterable(read_words(path, lower=True) for path in files):
+            piece = [numbers.get(word, UNKNOWN_NUMBER) for word in words]
+            found["lines"] += 1
+            found["unknown"] += piece.count(UNKNOWN_NUMBER)
+            yield [*piece, END_NUMBER]
+
+    found["tokens"] = write_split(prefix, pieces(), SPECIAL + len(numbers))
+    return found
+
+
+def _parallel(
+    work: Callable[[Item], Result], items: Iterable[Item], workers: int, name: str
+) -> Iterator[Result]:
+    """`ordered_map` with a bar."""
+    from tqdm import tqdm
+
+    todo = list(items)
+    results = ordered_map(work, todo, min(workers, len(todo)))
+    yield from tqdm(results, name, len(todo), unit="shard", **bar_options())
+
+
+def _heldout(root: Path, number: int) -> Path:
+    path = root / HELDOUT.format(number)
+    if not path.is_file():
+        raise CorpusError(f"{path} does not exist: put the corpus there")
+    return path
+
+
+def _report(name: str, found: Counter[str]) -> str:
+    share = found["unknown"] / found["tokens"]
+    return (
+        f"{name}: {found['lines']:,} lines, {found['tokens']:,} tokens with </s>, "
+        f"{share:.2%} {UNKNOWN}"
+    )

@@ -1,0 +1,103 @@
+"""text8: 100 million characters of Wikipedia, 90 % to train, 5 % for validation, 5 % to test.
+
+Characters are the words of fairseq's dictionary, a space is `_`. The text is one stream without any
+</s>: every character is predicted from what is before it, the very first from the </s> with which
+the task begins. A loss in bits per token is therefore one in bits per character (BPC).
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from highrank_plugins.common.progress import bar_options
+from highrank_plugins.data.corpora.binarised import SPECIAL, write_dictionary, write_split
+from highrank_plugins.data.corpora.options import CorpusError, CorpusOptions
+
+LENGTH = 100_000_000
+# hundredths of the text at which a split ends
+ENDS = {"train": 90, "valid": 95, "test": 100}
+SPACE = "_"
+_ALPHABET = b" abcdefghijklmnopqrstuvwxyz"
+_BLOCK = 1 << 20
+
+
+def prepare(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
+    """Write `output`/dict.txt and `output`/{train,valid,test}.{bin,idx} from `data`/text8.
+
+    Raises:
+        CorpusError: no such file, another length (unless `other_text`), a character that is not
+            text8's, or one in valid or test that train lacks.
+    """
+    import numpy as np
+    from tqdm import tqdm
+
+    options.refuse("text8", "vocab_size", "max_train_lines")
+    path = data / "text8"
+    if not path.is_file():
+        raise CorpusError(f"{path} does not exist: put the file text8 of text8.zip there")
+    total = path.stat().st_size
+    options.require_known(total, LENGTH, f"{path}: characters")
+    ranges = _ranges(total)
+    counts = {split: _count(path, *ranges[split]) for split in ENDS}
+    _require_alphabet(path, counts)
+    # by count, equally frequent ones by alphabet, as fairseq sorts
+    present = (byte for byte in _ALPHABET if counts["train"][byte])
+    ranked = sorted((-int(counts["train"][byte]), _symbol(byte), byte) for byte in present)
+    numbers = write_dictionary(output / "dict.txt", [(word, -count) for count, word, _ in ranked])
+    table = np.zeros(256, np.int32)
+    for _, word, byte in ranked:
+        table[byte] = numbers[word]
+    for split, (start, end) in ranges.items():
+        total = -((start - end) // _BLOCK)
+        blocks = tqdm(_blocks(path, start, end), split, total, unit="MiB", **bar_options())
+        pieces = (table[block] for block in blocks)
+        tokens = write_split(output / split, pieces, SPECIAL + len(numbers))
+        yield f"{split}: {tokens:,} characters without </s>, {len(numbers)} types, none <unk>"
+
+
+def _ranges(total: int) -> dict[str, tuple[int, int]]:
+    bounds = [0, *(total * end // 100 for end in ENDS.values())]
+    return dict(zip(ENDS, pairwise(bounds), strict=True))
+
+
+def _symbol(byte: int) -> str:
+    return SPACE if byte == ord(" ") else chr(byte)
+
+
+def _blocks(path: Path, start: int, end: int) -> Iterator[Any]:
+    """The bytes from `start` to `end` as arrays of at most 1 MiB."""
+    import numpy as np
+
+    with path.open("rb") as file:
+        file.seek(start)
+        while start < end:
+            block = file.read(min(_BLOCK, end - start))
+            start += len(block)
+            yield np.frombuffer(block, np.uint8)
+
+
+def _count(path: Path, start: int, end: int) -> Any:
+    """How often each byte occurs, [256]."""
+    import numpy as np
+
+    counts = np.zeros(256, np.int64)
+    for block in _blocks(path, start, end):
+        counts += np.bincount(block, minlength=256)
+    return counts
+
+
+def _require_alphabet(path: Path, counts: dict[str, Any]) -> None:
+    for split, found in counts.items():
+        if not found.sum():
+            raise CorpusError(f"{path}: too short: nothing is left for {split}")
+        for byte in found.nonzero()[0]:
+            if byte not in _ALPHABET:
+                raise CorpusError(
+                    f"{path}: has the byte 0x{byte:02x}, and text8 only a to z and spaces: unpack "
+                    "text8.zip again, or clean the text"
+                )
+            if not counts["train"][byte]:
+                raise CorpusError(
+                    f"{path}: {split} has {_symbol(byte)!r}, which does not occur in train"
+                )

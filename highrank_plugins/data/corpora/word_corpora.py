@@ -1,0 +1,148 @@
+"""Corpora of words that are published ready to use: the Penn Treebank and WikiText-2.
+
+A line is its words and </s>, which fairseq-preprocess appends, to an empty line too. The counts are
+then those of the AWD-LSTM's code (Merity et al. 2018), which calls it <eos>.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from highrank_plugins.data.corpora.options import CorpusError, CorpusOptions
+from highrank_plugins.data.corpora.words import UNKNOWN, WordCounts, read_words
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class WordCorpus:
+    """Names of the files, see `find_splits`, and the published numbers of tokens and of types."""
+
+    layouts: tuple[str, ...]
+    tokens: dict[str, int]
+    types: int
+
+
+# Mikolov's version: lower case, numbers as N, the 10,000 most frequent words
+PTB = WordCorpus(
+    layouts=(
+        "{split}.txt",
+        "ptb.{split}.txt",
+        "data/ptb.{split}.txt",
+        "simple-examples/data/ptb.{split}.txt",
+    ),
+    tokens={"train": 929_589, "valid": 73_760, "test": 82_430},
+    types=10_000,
+)
+WIKITEXT2 = WordCorpus(
+    layouts=("wiki.{split}.tokens", "wikitext-2/wiki.{split}.tokens", "{split}.txt"),
+    tokens={"train": 2_088_628, "valid": 217_646, "test": 245_569},
+    types=33_278,
+)
+
+
+def prepare_ptb(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
+    """See `prepare_words`."""
+    return prepare_words(PTB, data, output, options)
+
+
+def prepare_wikitext2(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
+    """See `prepare_words`."""
+    return prepare_words(WIKITEXT2, data, output, options)
+
+
+def prepare_words(
+    corpus: WordCorpus, data: Path, output: Path, options: CorpusOptions
+) -> Iterator[str]:
+    """Write `output`/{train,valid,test}.txt, one space between words; yields what was counted.
+
+    With `vocab_size` or `max_train_lines`, words that the training text lost become <unk>.
+
+    Raises:
+        CorpusError: a split is missing, counts differ from the published ones (unless
+            `other_text`), or valid or test has a word that train lacks, which has no <unk>.
+        TextError: see `read_words`.
+    """
+    files = find_splits(data, corpus.layouts)
+    counts = _count(corpus, files, options)
+    train = WordCounts().add(islice(read_words(files["train"]), options.max_train_lines))
+    vocabulary = set(train.most_frequent(options.vocab_size or train.types))
+    if len(vocabulary) == len(train.words):  # without <unk>
+        for split in SPLITS[1:]:
+            _require_words(files[split], counts[split], vocabulary)
+    limits = {"train": options.max_train_lines}
+    written = {}
+    for split, path in files.items():
+        lines = islice(read_words(path), limits.get(split))
+        written[split] = _write(output / f"{split}.txt.part", lines, vocabulary)
+    for split, count in written.items():
+        os.replace(output / f"{split}.txt.part", output / f"{split}.txt")
+        yield count.report(split)
+
+
+def _count(
+    corpus: WordCorpus, files: dict[str, Path], options: CorpusOptions
+) -> dict[str, WordCounts]:
+    """The counts of each split, which must be the published ones."""
+    counts = {split: WordCounts().add(read_words(path)) for split, path in files.items()}
+    for split, path in files.items():
+        what = f"{path}: tokens, with </s>"
+        options.require_known(counts[split].tokens, corpus.tokens[split], what)
+    options.require_known(counts["train"].types, corpus.types, f"{files['train']}: types")
+    return counts
+
+
+def _require_words(path: Path, counts: WordCounts, vocabulary: set[str]) -> None:
+    missing = counts.words.keys() - vocabulary
+    if not missing:
+        return
+    for number, words in enumerate(read_words(path), 1):
+        unknown = next((word for word in words if word in missing), None)
+        if unknown:
+            raise CorpusError(
+                f"{path}:{number}: the word {unknown!r} is not in the training text, and neither "
+                f"is {UNKNOWN}, so that its probability would be noise; replace rare words of the "
+                f"training text by {UNKNOWN} (--vocab-size does)"
+            )
+
+
+def _write(path: Path, lines: Iterable[list[str]], vocabulary: set[str]) -> WordCounts:
+    counts = WordCounts()
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for words in lines:
+            kept = [word if word in vocabulary else UNKNOWN for word in words]
+            counts.add([kept])
+            file.write(" ".join(kept) + "\n")
+    return counts
+
+
+def find_splits(data: Path, layouts: Sequence[str]) -> dict[str, Path]:
+    """Return the file of each split, plain or with .gz.
+
+    Args:
+        layouts: names below `data` with {split}; the first with a training file counts.
+    Raises:
+        CorpusError: no training file, or another split is missing; names the files.
+    """
+    for layout in layouts:
+        if _there(data / layout.format(split="train")):
+            return {split: _require(data / layout.format(split=split)) for split in SPLITS}
+    names = ", ".join(layout.format(split="{" + ",".join(SPLITS) + "}") for layout in layouts)
+    raise CorpusError(
+        f"--data {data}: no training text; put the files there under one of these names, plain or "
+        f"with .gz: {names}"
+    )
+
+
+def _require(path: Path) -> Path:
+    found = _there(path)
+    if not found:
+        raise CorpusError(f"neither {path} nor {path}.gz exists: put it there")
+    return found
+
+
+def _there(path: Path) -> Path | None:
+    compressed = path.with_name(f"{path.name}.gz")
+    return next((each for each in (path, compressed) if each.is_file()), None)

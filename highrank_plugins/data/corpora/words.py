@@ -1,0 +1,93 @@
+"""The words of a text, line by line; and their counts."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from highrank_plugins.data.parallel.checking import DAMAGE, TextError, open_binary
+
+UNKNOWN = "<unk>"
+END = "</s>"
+# fairseq would take them for its own
+RESERVED = frozenset({"<s>", "<pad>", END})
+
+
+def read_words(path: Path, lower: bool = False) -> Iterator[list[str]]:
+    """The words of each line of a file, plain or NAME.gz. A line may have none.
+
+    Words are what white space of any kind separates, as in fairseq; only line feeds end lines.
+
+    Args:
+        lower: as lower case.
+    Raises:
+        TextError: an empty or damaged file, text that is not UTF-8, or a word that has a meaning of
+            its own to fairseq; names file and line.
+    """
+    number = 0
+    try:
+        with open_binary(path) as file:
+            for number, line in enumerate(file, 1):
+                text = line.decode("utf-8")
+                words = (text.lower() if lower else text).split()
+                if not RESERVED.isdisjoint(words):
+                    raise TextError(_reserved(path, number, words))
+                yield words
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise TextError(
+            f"{path}:{number}: byte 0x{byte:02x} is not UTF-8; convert the file with iconv"
+        ) from None
+    except DAMAGE as error:
+        raise TextError(
+            f"{path}:{number + 1}: damaged ({error}); copy or compress it again"
+        ) from None
+    if number == 0:
+        raise TextError(f"{path}: the file is empty")
+
+
+def _reserved(path: Path, number: int, words: list[str]) -> str:
+    word = next(word for word in words if word in RESERVED)
+    return (
+        f"{path}:{number}: the text has the word {word}, which fairseq has for itself; remove it "
+        "(ends of lines are counted without it)"
+    )
+
+
+@dataclass
+class WordCounts:
+    """How often each word occurs, and the number of lines, each of which ends with </s>."""
+
+    words: Counter[str] = field(default_factory=Counter)
+    lines: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Words and ends of lines: what a language model predicts."""
+        return self.words.total() + self.lines
+
+    @property
+    def types(self) -> int:
+        """Different tokens, </s> among them."""
+        return len(self.words) + 1
+
+    def add(self, lines: Iterable[list[str]]) -> "WordCounts":
+        """Count lines; returns itself."""
+        for words in lines:
+            self.words.update(words)
+            self.lines += 1
+        return self
+
+    def most_frequent(self, size: int) -> list[str]:
+        """The `size` most frequent words besides <unk>; equally frequent ones by alphabet."""
+        ranked = sorted(self.words.items(), key=lambda item: (-item[1], item[0]))
+        return list(islice((word for word, _ in ranked if word != UNKNOWN), size))
+
+    def report(self, name: str) -> str:
+        """A line for people."""
+        share = self.words[UNKNOWN] / self.tokens
+        return (
+            f"{name}: {self.lines:,} lines, {self.tokens:,} tokens with {END}, {self.types:,} "
+            f"types, {share:.2%} {UNKNOWN}"
+        )

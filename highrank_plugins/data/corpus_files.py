@@ -1,0 +1,142 @@
+"""`corpus.yaml` of a recipe: which files a corpus is made of, and where they are published."""
+
+import fcntl
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+
+from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
+from highrank_plugins.data.fetch import FetchError, fetch
+
+LEDGER = "checksums.txt"
+UNKNOWN = "unknown"
+
+
+class CorpusFile(BaseModel):
+    """One file with its published sum, and `source`, who published that.
+
+    A `sha256` that nobody published is `unknown`.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    url: str
+    sha256: Annotated[str | None, Field(pattern=f"^([0-9a-f]{{64}}|{UNKNOWN})$")] = None
+    md5: Annotated[str | None, Field(pattern="^[0-9a-f]{32}$")] = None
+    source: str
+    size: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _has_a_sum(self) -> "CorpusFile":
+        if self.sha256 is None and self.md5 is None:
+            raise ValueError(f"needs sha256 (which may be {UNKNOWN}) or md5")
+        return self
+
+
+Names = Annotated[list[str], Field(min_length=2, max_length=2)]
+
+
+class Texts(BaseModel):
+    """Which of the archives' files are the text: [source, target] pairs, one after the other."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train: list[Names]
+    valid: list[Names]
+    test: list[Names]
+
+    def names(self) -> set[str]:
+        """All of them."""
+        return {name for pairs in (self.train, self.valid, self.test) for p in pairs for name in p}
+
+
+class CorpusFiles(BaseModel):
+    """The files by their names; a parallel corpus says which text is in them.
+
+    `gigabytes` is the room that archives and text need, which recipes make sure of.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    files: Annotated[
+        dict[Annotated[str, Field(pattern=r"^[^/]*[^/.][^/]*$")], CorpusFile],
+        Field(min_length=1, default_factory=dict),
+    ]
+    texts: Texts | None = None
+    gigabytes: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> "CorpusFiles":
+        if not self.files and self.texts is None:
+            raise ValueError("needs files, or texts that somebody has")
+        return self
+
+
+def read_corpus(path: Path) -> CorpusFiles:
+    """What a `corpus.yaml` says.
+
+    Raises:
+        ConfigurationError: no such file, or it is not of this form; names file and line.
+    """
+    tree = read_tree(path, may_inherit=False)  # recipes start again when this one file changes
+    try:
+        return CorpusFiles.model_validate(tree.values)
+    except ValidationError as error:
+        lines = [
+            f"{tree.place(tuple(map(str, e['loc'])))}: {'.'.join(map(str, e['loc']))}: {e['msg']}"
+            for e in error.errors()
+        ]
+        raise ConfigurationError("\n".join(lines)) from None
+
+
+def read_corpus_files(path: Path) -> dict[str, CorpusFile]:
+    """The files that a `corpus.yaml` names; raises what `read_corpus` does."""
+    return read_corpus(path).files
+
+
+def fetch_corpus(
+    path: Path, folder: Path, *, ledger: Path | None = None, offline: bool = False
+) -> list[str]:
+    """Fetch all files into a folder, or check those that are there.
+
+    Args:
+        ledger: where sums go that nobody published; by default `checksums.txt` of the folder.
+        offline: a missing file is an error, and the folder may be one that is only read.
+    Returns:
+        A line for each.
+    Raises:
+        FetchError, ChecksumError: see `fetch`.
+    """
+    files = read_corpus_files(path)
+    for name, file in files.items():
+        if offline and not (folder / name).is_file():
+            raise FetchError(f"{folder / name}: no such file; get it from {file.url}")
+    with nullcontext() if offline else _alone(folder):
+        return [
+            fetch(
+                file.url,
+                folder / name,
+                sha256=None if file.sha256 == UNKNOWN else file.sha256,
+                md5=file.md5,
+                size=file.size,
+                ledger=ledger or folder / LEDGER,
+            )
+            for name, file in files.items()
+        ]
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process fetches into a folder, and keep others waiting."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another process that fetches into {folder}", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,81 @@
+"""Dialogues as parallel text: what was said last, and the response to it, a line each."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from highrank_plugins.common.files import write_text
+from highrank_plugins.data.dialogue.references import FILE, ReferredContext, read_references
+from highrank_plugins.data.dialogue.transcripts import Dialogue, corpus_files, read_corpus
+
+# words that no text has: who says what follows
+RESPONDENT, OTHER = "<self>", "<other>"
+# fairseq's name of a second test set
+SCORED = "test1"
+
+
+class Counts(NamedTuple):
+    """Of one set."""
+
+    contexts: int
+    references: int
+
+
+def input_files(corpus: Path) -> list[Path]:
+    """What `write_parallel` reads: the dialogues, and the references if they are there.
+
+    Raises:
+        DialogueError: see `corpus_files`.
+    """
+    multiple = corpus / FILE
+    return corpus_files(corpus) + ([multiple] if multiple.is_file() else [])
+
+
+def write_parallel(corpus: Path, output: Path, context: int) -> dict[str, Counts]:
+    """Write `{train,valid,test,test1}.{context,response}` and `test1.references` into `output`.
+
+    Each utterance but the first of its dialogue is a response to at most `context` utterances
+    before it. `test1` has the contexts of `test_multi_ref.json`, with the first reference as the
+    response; where there is no such file it is `test`, with the response as the only reference.
+    References of a context are in one line with tabs between them.
+
+    Args:
+        corpus: see `corpus_files`.
+    Returns:
+        the counts of each set.
+    Raises:
+        DialogueError: see `read_corpus` and `read_references`; a split without a response.
+    """
+    sets = {split: list(responses(dialogues)) for split, dialogues in read_corpus(corpus).items()}
+    multiple = corpus / FILE
+    sets[SCORED] = read_references(multiple) if multiple.is_file() else sets["test"]
+    for name, entries in sets.items():
+        if not entries:
+            raise ValueError(f"{corpus}: {name} has no utterance that responds to another")
+        _write(output / f"{name}.context", (context_line(entry, context) for entry in entries))
+        _write(output / f"{name}.response", (" ".join(e.references[0]) for e in entries))
+    references = ("\t".join(map(" ".join, entry.references)) for entry in sets[SCORED])
+    _write(output / f"{SCORED}.references", references)
+    return {
+        name: Counts(len(entries), sum(len(entry.references) for entry in entries))
+        for name, entries in sets.items()
+    }
+
+
+def responses(dialogues: Iterable[Dialogue]) -> Iterator[ReferredContext]:
+    """Each utterance but the first of its dialogue, with all that was said before it."""
+    for dialogue in dialogues:
+        for index, utterance in enumerate(dialogue[1:], 1):
+            yield ReferredContext(dialogue[:index], utterance.speaker, [utterance.words])
+
+
+def context_line(entry: ReferredContext, size: int) -> str:
+    """The last `size` utterances, each with a mark before it: whether the respondent says it."""
+    words: list[str] = []
+    for utterance in entry.context[-size:]:
+        words += [RESPONDENT if utterance.speaker == entry.speaker else OTHER, *utterance.words]
+    return " ".join(words)
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    write_text(path, "".join(f"{line}\n" for line in lines))

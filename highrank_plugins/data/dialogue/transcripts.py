@@ -1,0 +1,130 @@
+"""Dialogues in the layout of Zhao et al. 2017 (their Switchboard corpus), checked as they are read.
+
+*Learning Discourse-level Diversity for Neural Dialog Models using Conditional Variational
+Autoencoders*: the corpus is a pickle, or the same as a line of JSON per dialogue, of dictionaries
+whose "utts" are (speaker "A" or "B", text, features); other keys and features are not read.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from highrank_plugins.data.dialogue.plain_pickle import load_plain
+
+PICKLE = "full_swda_clean_42da_sentiment_dialog_corpus.p"
+SPLITS = ("train", "valid", "test")
+_WORD = re.compile(r"\w+|[^\w\s]+")
+
+
+class DialogueError(ValueError):
+    """A corpus of dialogues is incomplete or malformed; the message names the place."""
+
+
+class Utterance(NamedTuple):
+    """What one of two people says. `words` has at least one."""
+
+    speaker: str
+    words: list[str]
+
+
+Dialogue = list[Utterance]
+
+
+def words_of(text: str) -> list[str]:
+    """Lower-cased runs of letters and digits, and of what is neither, as Zhao et al. cut them."""
+    return _WORD.findall(text.lower())
+
+
+def corpus_files(folder: Path) -> list[Path]:
+    """The pickle, or else the three files of JSON lines, in `folder` or its `json_data`.
+
+    Raises:
+        DialogueError: neither is there, or a split is missing; says what to put where.
+    """
+    if (folder / PICKLE).is_file():
+        return [folder / PICKLE]
+    for place in (folder, folder / "json_data"):
+        files = [place / f"{split}.jsonl" for split in SPLITS]
+        missing = [path for path in files if not path.is_file()]
+        if not missing:
+            return files
+        if len(missing) < len(files):
+            raise DialogueError(f"{missing[0]} is missing: every split is needed")
+    raise DialogueError(
+        f"{folder} has no corpus: put {PICKLE} there, or {', '.join(s + '.jsonl' for s in SPLITS)}"
+    )
+
+
+def read_corpus(folder: Path) -> dict[str, list[Dialogue]]:
+    """The dialogues of each split. An utterance without words is left out.
+
+    Raises:
+        DialogueError: a missing file or split, a dialogue of another form or without utterances.
+        ValueError: see `load_plain`.
+    """
+    files = corpus_files(folder)
+    if files[0].name == PICKLE:
+        return _read_pickle(files[0])
+    return {
+        split: [_dialogue(raw, place) for place, raw in json_lines(path)]
+        for split, path in zip(SPLITS, files, strict=True)
+    }
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """`file:line` and the value of each line of JSON.
+
+    Raises:
+        DialogueError: there are none, or one is no JSON.
+    """
+    number = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            yield f"{path}:{number}", parse_json(line, f"{path}:{number}")
+    if number == 0:
+        raise DialogueError(f"{path}: the file is empty")
+
+
+def parse_json(text: bytes, place: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        DialogueError: it has none; names `place`.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DialogueError(f"{place}: no JSON ({error}); copy the file again") from None
+
+
+def _read_pickle(path: Path) -> dict[str, list[Dialogue]]:
+    corpus = load_plain(path)
+    if not isinstance(corpus, dict):
+        raise DialogueError(f"{path}: holds a {type(corpus).__name__}, not a dictionary of splits")
+    found = {}
+    for split in SPLITS:
+        dialogues = corpus.get(split)
+        if not isinstance(dialogues, list) or not dialogues:
+            raise DialogueError(f"{path}: the split {split!r} is missing or empty")
+        found[split] = [_dialogue(raw, f"{path}: {split}[{i}]") for i, raw in enumerate(dialogues)]
+    return found
+
+
+def _dialogue(raw: Any, place: str) -> Dialogue:
+    utterances = raw.get("utts") if isinstance(raw, dict) else None
+    if not isinstance(utterances, list | tuple):
+        raise DialogueError(f"{place}: a dialogue must be a dictionary with a list 'utts'")
+    found = [_utterance(raw, f"{place}: utts[{i}]") for i, raw in enumerate(utterances)]
+    dialogue = [utterance for utterance in found if utterance.words]
+    if not dialogue:
+        raise DialogueError(f"{place}: a dialogue without utterances; remove it")
+    return dialogue
+
+
+def _utterance(raw: Any, place: str) -> Utterance:
+    match raw:
+        case ("A" | "B" as speaker, str() as text, *_):
+            return Utterance(speaker, words_of(text))
+    raise DialogueError(f"{place}: an utterance must be ('A' or 'B', text, …)")

@@ -1,0 +1,84 @@
+"""Files of a corpus from where they are published to disk, checked before they get their name."""
+
+import os
+from pathlib import Path
+
+from highrank_plugins.data.checksums import ChecksumError, check_in_ledger, check_sum
+from highrank_plugins.data.download import DownloadError, download
+
+
+class FetchError(ValueError):
+    """There is no file that could be used; the message says what to put where."""
+
+
+def fetch(
+    url: str,
+    output: Path,
+    *,
+    sha256: str | None = None,
+    md5: str | None = None,
+    size: int | None = None,
+    ledger: Path | None = None,
+) -> str:
+    """Make sure that `output` is the file that `url` gives; download it if it is not there.
+
+    An interrupted download is gone on with: what has come is in `output`.part. A file that was put
+    at `output` by hand is checked in the same way.
+
+    Args:
+        url: http, https, file, or a path.
+        sha256, md5: published sum of the file.
+        size: its length in bytes, if known.
+        ledger: where the sum is recorded the first time, and compared later, without one.
+    Returns:
+        What was done, in one line.
+    Raises:
+        FetchError: no such file could be had.
+        ChecksumError: it is not the one that was meant.
+    """
+    there = output.exists()
+    path = output if there else output.with_name(f"{output.name}.part")
+    if not there:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        _download(url, path, output)
+    _check_size(path, size)
+    said = _check(path, output, {"sha256": sha256, "md5": md5}, ledger)
+    if not there:  # what was there may be on a disk that is only read
+        os.replace(path, output)
+    return f"{output}: {'was there' if there else 'fetched'}, {said}"
+
+
+def _download(url: str, part: Path, output: Path) -> None:
+    try:
+        download(url, part)
+    except DownloadError as error:
+        have = part.stat().st_size
+        if not have:
+            part.unlink()
+        again = f"run this again to go on from the {have:,} bytes in {part}, or " if have else ""
+        raise FetchError(
+            f"{error}; {again}get the file in another way (a browser, another machine) from {url} "
+            f"and put it at {output}"
+        ) from None
+
+
+def _check_size(path: Path, size: int | None) -> None:
+    found = path.stat().st_size
+    if size is not None and found != size:
+        raise ChecksumError(
+            f"{path}: has {found:,} bytes and should have {size:,}: it is cut off, or another "
+            "file; delete it and fetch it again"
+        )
+
+
+def _check(path: Path, output: Path, sums: dict[str, str | None], ledger: Path | None) -> str:
+    published = {algorithm: value for algorithm, value in sums.items() if value is not None}
+    if published:
+        for algorithm, value in published.items():
+            check_sum(path, value, algorithm)
+        return f"its {' and '.join(published)} is the published one"
+    if ledger is None:
+        return "its sha256 was not checked"
+    if check_in_ledger(path, output, ledger):
+        return f"no sha256 is published: it was recorded in {ledger}, and later ones must equal it"
+    return f"its sha256 is as in {ledger}"

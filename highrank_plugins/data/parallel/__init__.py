@@ -1,0 +1,1 @@
+"""Text in two languages whose lines belong together."""

@@ -1,0 +1,80 @@
+"""Which pairs of a training text are kept, and why others are not."""
+
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from highrank_plugins.data.parallel.reading import Pair
+
+KEPT = "kept"
+_NO_TEXT = frozenset({"Cc", "Cs", "Co", "Cn"})
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is asked of a pair of the training text.
+
+    Attributes:
+        max_words: longest line, in words between white space.
+        max_ratio: how many times as many words a line may have as the other.
+        drop_duplicates: keep the first of equal pairs; needs some 110 bytes for each pair.
+        limit: keep so many pairs and read no further.
+    """
+
+    max_words: int = 250
+    max_ratio: float = 9.0
+    drop_duplicates: bool = False
+    limit: int | None = None
+
+
+class Cleaner:
+    """Goes through pairs one by one.
+
+    Attributes:
+        counts: how many pairs were kept, and how many went for each reason.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.counts = Counter[str]()
+        self._seen: set[bytes] = set()
+
+    def __call__(self, pair: Pair) -> tuple[str, str] | None:
+        """The pair with its white space folded and without control characters, if it is kept."""
+        try:
+            source, target = (fold(line.decode("utf-8")) for line in pair)
+        except UnicodeDecodeError:
+            self.counts["not UTF-8"] += 1
+            return None
+        reason = self._reason(source, target)
+        self.counts[reason] += 1
+        return (source, target) if reason == KEPT else None
+
+    def _reason(self, source: str, target: str) -> str:
+        if not source or not target:
+            return "empty"
+        short, long = sorted((source.count(" ") + 1, target.count(" ") + 1))
+        if long > self.rules.max_words:
+            return f"longer than {self.rules.max_words} words"
+        if long > short * self.rules.max_ratio:
+            return f"one {self.rules.max_ratio:g} times longer than the other"
+        if self.rules.drop_duplicates and self._is_known(source, target):
+            return "duplicate"
+        return KEPT
+
+    def _is_known(self, source: str, target: str) -> bool:
+        key = blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()
+        if key in self._seen:
+            return True
+        self._seen.add(key)
+        return False
+
+
+def fold(line: str) -> str:
+    """Runs of any white space as one space; no control, private or unassigned characters."""
+    folded = " ".join(line.split())
+    if folded.isprintable():
+        return folded
+    kept = "".join(c for c in folded if unicodedata.category(c) not in _NO_TEXT)
+    return " ".join(kept.split())

@@ -1,0 +1,106 @@
+"""Training, validation and test text out of the files of a corpus, with a report."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from highrank_plugins.data.corpus_files import Texts
+from highrank_plugins.data.parallel.checking import TextError
+from highrank_plugins.data.parallel.cleaning import KEPT, Cleaner, Rules
+from highrank_plugins.data.parallel.reading import read_pairs
+from highrank_plugins.data.parallel.unpacking import find_text
+
+REPORT = "cleaning.json"
+Counts = dict[str, dict[str, int]]
+
+
+def prepare_texts(
+    texts: Texts, folder: Path, output: Path, languages: tuple[str, str], rules: Rules
+) -> Iterator[str]:
+    """Write `output`/{train,valid,test}.LANGUAGE and the report `output`/cleaning.json.
+
+    The training text is cleaned. In the others white space is folded, as sacreBLEU does it, and
+    nothing else is done: no line of them goes.
+
+    Yields:
+        A line of the report for each training file.
+    Raises:
+        ArchiveError: a file is missing.
+        TextError: see `read_pairs`; a line of the validation or test text is empty or not UTF-8.
+        ValueError: no pair is left.
+    """
+    from highrank_plugins.common.files import write_json
+
+    for part, pairs in (("valid", texts.valid), ("test", texts.test)):
+        with _Files(output, part, languages) as files:
+            for names in pairs:
+                _copy(folder, names, files)
+    cleaner = Cleaner(rules)
+    report: Counts = {}
+    with _Files(output, "train", languages) as files:
+        for names in texts.train:
+            report[names[0]] = _clean(folder, names, cleaner, files)
+            yield _say(names[0], report[names[0]])
+    if not cleaner.counts[KEPT]:
+        raise ValueError(f"{folder}: no pair of the training text is left: {dict(cleaner.counts)}")
+    report["all"] = dict(cleaner.counts)
+    yield _say("all", report["all"])
+    write_json(output / REPORT, report)
+
+
+class _Files:
+    """The source and the target file of a part, open for writing."""
+
+    def __init__(self, folder: Path, part: str, languages: tuple[str, str]) -> None:
+        self._paths = [folder / f"{part}.{language}" for language in languages]
+
+    def __enter__(self) -> "_Files":
+        self._files: list[IO[str]] = [
+            path.open("w", encoding="utf-8", newline="\n") for path in self._paths
+        ]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files:
+            file.close()
+
+    def write(self, pair: tuple[str, str]) -> None:
+        for file, line in zip(self._files, pair, strict=True):
+            file.write(f"{line}\n")
+
+
+def _copy(folder: Path, names: list[str], files: _Files) -> None:
+    paths = [find_text(folder, name) for name in names]
+    for number, pair in enumerate(read_pairs(*paths), 1):
+        files.write((_strict(paths[0], number, pair[0]), _strict(paths[1], number, pair[1])))
+
+
+def _strict(path: Path, number: int, line: bytes) -> str:
+    try:
+        text = " ".join(line.decode("utf-8").split())
+    except UnicodeDecodeError as error:
+        raise TextError(
+            f"{path}: sentence {number}: byte 0x{line[error.start]:02x} is not UTF-8; convert the "
+            "file with iconv"
+        ) from None
+    if not text:
+        raise TextError(f"{path}: sentence {number} is empty; it would have no translation")
+    return text
+
+
+def _clean(folder: Path, names: list[str], cleaner: Cleaner, files: _Files) -> dict[str, int]:
+    """Counts of this pair of files."""
+    before = cleaner.counts.copy()
+    for pair in read_pairs(*(find_text(folder, name) for name in names)):
+        if cleaner.counts[KEPT] == cleaner.rules.limit:
+            break
+        kept = cleaner(pair)
+        if kept:
+            files.write(kept)
+    return dict(cleaner.counts - before)
+
+
+def _say(name: str, counts: dict[str, int]) -> str:
+    gone = "; ".join(f"{n:,} {reason}" for reason, n in sorted(counts.items()) if reason != KEPT)
+    kept = counts.get(KEPT, 0)
+    return f"{name}: {kept:,} of {sum(counts.values()):,} pairs kept{gone and f' ({gone})'}"

@@ -1,0 +1,121 @@
+"""Text as pieces of words: learn them from training text, and write text with them."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from io import BytesIO
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+from highrank_plugins.data.ordered_map import batches, ordered_map
+
+# lines that a process encodes at once
+BATCH = 5_000
+Encoder = Callable[[list[str]], list[str]]
+
+
+def learn_pieces(
+    texts: list[Path],
+    prefix: Path,
+    *,
+    vocab_size: int,
+    character_coverage: float = 1.0,
+    sample: int | None = None,
+) -> Path:
+    """Learn one set of BPE pieces for all texts and return its model, `prefix.model`.
+
+    The same text gives the same bytes, wherever it lies. Characters stay as they are (no Unicode
+    normalisation), so that translations can be compared with untouched references; only white space
+    is folded.
+
+    Args:
+        sample: learn from so many lines of each text, spread evenly over it.
+    Raises:
+        ValueError: the text does not allow that many pieces.
+    """
+    import sentencepiece
+
+    model = prefix.with_name(f"{prefix.name}.model")
+    written = BytesIO()  # with a file, SentencePiece writes its path into it
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(line for text in texts for line in sampled_lines(text, sample)),
+            model_writer=written,
+            vocab_size=vocab_size,
+            model_type="bpe",
+            character_coverage=character_coverage,
+            normalization_rule_name="identity",
+            max_sentence_length=1 << 20,  # longer lines are skipped; the default is 4,192 bytes
+            minloglevel=1,
+        )
+    except RuntimeError as error:
+        raise ValueError(
+            f"data.vocab_size (--vocab-size) {vocab_size} does not fit the text: {error}"
+        ) from None
+    model.write_bytes(written.getvalue())
+    return model
+
+
+def encoder(model: Path) -> Encoder:
+    """What writes lines with the pieces of a SentencePiece model, and can be sent to processes."""
+    return partial(_encode, str(model))
+
+
+@cache
+def _processor(model: str) -> Any:
+    import sentencepiece
+
+    return sentencepiece.SentencePieceProcessor(model_file=model)
+
+
+def _encode(model: str, lines: list[str]) -> list[str]:
+    # all in one call: SentencePiece then stays in C++ but for the strings
+    return [" ".join(pieces) for pieces in _processor(model).encode(lines, out_type=str)]
+
+
+def write_pieces(encode: Encoder, text: Path, output: Path, processes: int = 1) -> None:
+    """Write each line of `text` as its pieces with spaces between them."""
+    with output.open("w", encoding="utf-8", newline="\n") as file:
+        for lines in ordered_map(encode, batches(folded_lines(text), BATCH), processes):
+            file.writelines(f"{line}\n" for line in lines)
+
+
+def folded_lines(text: Path) -> Iterator[str]:
+    """Lines with runs of white space as one space: fairseq splits pieces at any kind of it."""
+    with text.open(encoding="utf-8", newline="\n") as file:
+        for line in file:
+            yield " ".join(line.split())
+
+
+def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
+    """`sample` lines, spread evenly; all where there are no more, or for None."""
+    lines = folded_lines(text)
+    if sample is None:
+        return lines
+    with text.open("rb") as file:
+        count = sum(1 for _ in file)
+    if count <= sample:
+        return lines
+    chosen = ((n + 1) * sample // count > n * sample // count for n in range(count))
+    return compress(lines, chosen)
+
+
+def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
+    """Return the options by which fairseq-interactive cuts text with a file of `highrank pieces`.
+
+    Args:
+        place: where the file will be, for the options.
+    Raises:
+        ValueError: neither a model of SentencePiece nor codes of subword-nmt.
+        OSError: it cannot be read.
+    """
+    with file.open("rb") as opened:
+        start = opened.read(8)
+    if start == b"#version":  # the first line of codes
+        return [("--tokenizer", "moses"), ("--bpe", "subword_nmt"), ("--bpe-codes", place)]
+    if file.suffix == ".model":
+        return [("--bpe", "sentencepiece"), ("--sentencepiece-model", place)]
+    raise ValueError(
+        f"--pieces {file}: neither a model of SentencePiece (NAME.model) nor codes of subword-nmt "
+        "(their first line begins with #version)"
+    )

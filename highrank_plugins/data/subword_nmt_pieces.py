@@ -1,0 +1,61 @@
+"""BPE as published translation models have it: Moses' tokens, then subword-nmt."""
+
+from functools import cache, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from highrank_plugins.data.moses import normalise_and_tokenise
+from highrank_plugins.data.ordered_map import batches, ordered_map
+from highrank_plugins.data.pieces import BATCH, Encoder, sampled_lines
+
+
+def learn_codes(
+    texts: dict[str, Path],
+    codes: Path,
+    *,
+    operations: int,
+    sample: int | None = None,
+    processes: int = 1,
+) -> Path:
+    """Learn one set of merge operations for all texts and write them as subword-nmt does.
+
+    Args:
+        texts: language → text.
+        operations: how many merges; fewer if no pair is left that occurs twice.
+        sample: see `learn_pieces`.
+    """
+    from subword_nmt.learn_bpe import learn_bpe
+
+    tokens = chain.from_iterable(
+        chain.from_iterable(
+            ordered_map(
+                partial(_tokenise, language), batches(sampled_lines(text, sample), BATCH), processes
+            )
+        )
+        for language, text in texts.items()
+    )
+    with codes.open("w", encoding="utf-8", newline="\n") as file:
+        learn_bpe(tokens, file, operations)
+    return codes
+
+
+def encoder(codes: Path, language: str) -> Encoder:
+    """What tokenises lines and splits them with codes, and can be sent to processes."""
+    return partial(_encode, str(codes), language)
+
+
+def _tokenise(language: str, lines: list[str]) -> list[str]:
+    return [normalise_and_tokenise(line, language) for line in lines]
+
+
+def _encode(codes: str, language: str, lines: list[str]) -> list[str]:
+    return [_bpe(codes).process_line(line) for line in _tokenise(language, lines)]
+
+
+@cache
+def _bpe(codes: str) -> Any:
+    from subword_nmt.apply_bpe import BPE
+
+    with open(codes, encoding="utf-8") as file:
+        return BPE(file)

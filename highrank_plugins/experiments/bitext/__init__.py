@@ -1,1 +1,0 @@
-"""Parallel corpora as they are published: unpacked, cleaned and counted, split into pieces."""

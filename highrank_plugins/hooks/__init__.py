@@ -1,0 +1,1 @@
+"""Features that fairseq lacks, added where its functions call."""

@@ -1,0 +1,126 @@
+"""Damaged checkpoints load with other weights; hostile ones get far into fairseq.
+
+What breaks: torch checks no checksum, so 988 of 1000 single flipped bits load silently; truncated
+files die with "PytorchStreamReader failed reading zip archive: failed finding central directory";
+a disallowed class is answered with the advice to switch weights_only off; `${…}` in the stored
+configuration is resolved by omegaconf (`${oc.env:…}` reads the environment).
+Why: `load_checkpoint_to_cpu` hands any file to torch.load, and its `cfg` to omegaconf.
+What we do: before fairseq sees the file, refuse what is not an uncompressed zip with right
+checksums, what names a class outside the allow-list (`safe_globals`), and configurations with
+anything but plain values. Old formats (before torch 1.6) are refused too. The check maps the file
+into memory and reads it once, about 0.4 s per gigabyte.
+Delete when: never; `--restore-file`, `--finetune-from-model`, generation, evaluation and the hub
+interface all load through here.
+"""
+
+import argparse
+import os
+import pickle
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
+from torch.serialization import get_unsafe_globals_in_checkpoint
+
+from highrank_plugins.common.patching import replaces
+
+CONVERT = (
+    "import argparse, torch; torch.serialization.add_safe_globals([argparse.Namespace]); "
+    "torch.save(torch.load(old, weights_only=True), new)"
+)
+_PLAIN = (str, int, float, bool, type(None))
+_MAX_CONFIG_VALUES = 100_000  # real ones have about 1,000; more is a bomb or a cycle
+
+
+@replaces(checkpoint_utils, "load_checkpoint_to_cpu")
+def load_checkpoint_to_cpu(stock, path, *args, **kwargs) -> dict[str, Any]:
+    """Load a checkpoint that `check_checkpoint` accepts."""
+    if not PathManager.path_requires_pathmanager(path):
+        check_checkpoint(path)
+    return stock(path, *args, **kwargs)
+
+
+def check_checkpoint(path: str) -> None:
+    """Read a checkpoint without running anything from it.
+
+    Raises:
+        ValueError: naming the file, what is wrong and what to do.
+    """
+    _check_archive(path)
+    _check_config(path, _load_safely(path))
+
+
+def _check_archive(path: str) -> None:
+    with open(path, "rb") as file:
+        is_zip = zipfile.is_zipfile(file)
+    if not is_zip:
+        raise ValueError(
+            f"{path} is truncated or is not a checkpoint: no zip archive. Copy it again. A file "
+            f"from before torch 1.6 can be converted: {CONVERT}"
+        )
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            if any(e.compress_type != zipfile.ZIP_STORED or e.flag_bits & 1 for e in entries):
+                raise ValueError(f"{path} is compressed or encrypted: torch does not write that")
+            if sum(e.file_size for e in entries) > os.path.getsize(path):
+                raise ValueError(f"{path} claims more contents than it has bytes: refused")
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, EOFError) as error:
+        damaged = str(error)
+    if damaged is not None:
+        raise ValueError(f"{path} is damaged ({damaged}): copy it again or use another checkpoint")
+
+
+def _load_safely(path: str) -> dict[str, Any]:
+    try:
+        forbidden = sorted(get_unsafe_globals_in_checkpoint(path))
+        # mmap: the weights are not read
+        state = None if forbidden else torch.load(path, "cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, RuntimeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{path} is refused, it is no valid checkpoint: {reason}") from None
+    if forbidden:
+        raise ValueError(
+            f"{path} is refused: it names {', '.join(forbidden)}, which could run code when "
+            "loaded. Use a checkpoint from a source you trust, saved with plain values only"
+        )
+    if not isinstance(state, dict):
+        raise ValueError(f"{path} is no checkpoint of fairseq: it holds a {type(state).__name__}")
+    return state
+
+
+def _check_config(path: str, state: dict[str, Any]) -> None:
+    for count, value in enumerate(_leaves([state.get("cfg"), state.get("args")])):
+        if count > _MAX_CONFIG_VALUES:
+            raise ValueError(f"{path} is refused: its configuration is endless")
+        if type(value) not in _PLAIN:
+            raise ValueError(
+                f"{path} is refused: its configuration holds a {type(value).__name__}, "
+                "and only plain values are safe"
+            )
+        if isinstance(value, str) and "${" in value:
+            raise ValueError(
+                f"{path} is refused: its configuration holds {value!r}, which omegaconf would "
+                "resolve. fairseq stores resolved values: save the checkpoint again with those"
+            )
+
+
+def _leaves(root: Any) -> Iterator[Any]:
+    """Keys and values at every depth; containers themselves count too, so that cycles end."""
+    waiting = [root]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, argparse.Namespace):
+            value = vars(value)
+        if type(value) is dict:
+            waiting += [*value.keys(), *value.values()]
+            yield None
+        elif type(value) in (list, tuple):
+            waiting += value
+            yield None
+        else:
+            yield value

@@ -1,0 +1,82 @@
+"""A resumed training forgets what the validation losses before it have led to.
+
+What breaks: with `--lr-scheduler reduce_lr_on_plateau`, a training that is resumed at the end of an
+epoch goes on with the learning rate from before that epoch's loss was looked at, and with an
+untouched `--lr-patience`. `--patience` counts from 0 again; and a training that it has ended goes
+on if it is started again.
+Why: the checkpoint is written before the scheduler hears of the loss; the scheduler saves the best
+loss alone; early stopping keeps its numbers on a function.
+What we do: tell the scheduler first (`step_at_end_of_epoch`, which training_events.py calls), and
+keep the numbers in the checkpoint, where `lost_checkpoints.py` finds them (`recall`).
+`finished_training.py` asks whether the training had been ended (`stopped_early`).
+Delete when: fairseq steps schedulers before it saves, and saves all of their state.
+"""
+
+from fairseq.optim.lr_scheduler.reduce_lr_on_plateau import ReduceLROnPlateauLRSchedule
+from fairseq.trainer import Trainer
+from fairseq_cli import train as training
+
+from highrank_plugins.common.patching import replaces
+
+_KEY = "early_stopping"
+
+
+def step_at_end_of_epoch(trainer, epoch_itr, loss) -> None:
+    """Tell the scheduler the loss of an epoch."""
+    if epoch_itr.end_of_epoch():
+        trainer.lr_step(epoch_itr.epoch, loss)
+
+
+@replaces(Trainer, "lr_step")
+def lr_step(stock, trainer, epoch, val_loss=None):
+    """The learning rate after an epoch, whose loss counts once."""
+    if val_loss is not None:
+        if getattr(trainer, "stepped_after", None) == epoch:
+            return trainer.lr_step_update()
+        trainer.stepped_after = epoch
+    return stock(trainer, epoch, val_loss)
+
+
+@replaces(ReduceLROnPlateauLRSchedule, "state_dict")
+def plateau_state(stock, schedule):
+    """What a checkpoint holds of the schedule."""
+    return {**stock(schedule), "num_bad_epochs": schedule.lr_scheduler.num_bad_epochs}
+
+
+@replaces(ReduceLROnPlateauLRSchedule, "load_state_dict")
+def load_plateau_state(stock, schedule, state_dict):
+    """Continue from `plateau_state`, or from what fairseq saves."""
+    stock(schedule, state_dict)
+    bad = state_dict.get("num_bad_epochs", schedule.lr_scheduler.num_bad_epochs)
+    schedule.lr_scheduler.num_bad_epochs = bad
+
+
+@replaces(training, "should_stop_early")
+def should_stop_early(stock, cfg, valid_loss):
+    """Whether the loss has not become better `--patience` times; its numbers are kept here."""
+    return stock(cfg, valid_loss)
+
+
+@replaces(Trainer, "state_dict")
+def state_dict(stock, trainer):
+    """What a checkpoint holds, with the numbers of early stopping."""
+    state = stock(trainer)
+    state["extra_state"][_KEY] = _numbers()
+    return state
+
+
+def recall(extra_state, forget: bool) -> None:
+    """Count on from the numbers of a checkpoint; from none without one, or to `forget` them."""
+    vars(training.should_stop_early).update(best=None, num_runs=0)
+    if extra_state is not None and not forget:
+        vars(training.should_stop_early).update(extra_state.get(_KEY, {}))
+
+
+def stopped_early(cfg) -> bool:
+    """Whether `--patience` has ended this training."""
+    return 0 < cfg.checkpoint.patience <= _numbers()["num_runs"]
+
+
+def _numbers() -> dict:
+    kept = training.should_stop_early
+    return {"best": getattr(kept, "best", None), "num_runs": getattr(kept, "num_runs", 0)}

@@ -1,0 +1,48 @@
+"""A training that is told to end loses what it did since its last checkpoint.
+
+What breaks: SIGTERM and SIGUSR1, by which clusters announce that a job's time is over, end
+fairseq-train at once.
+Why: it handles no signals.
+What we do: where `highrank launch` has started the training, look after each update, and after its
+validation and checkpoint where these are due, whether any process was asked to stop
+(`stop_request.py`); then all write the checkpoint and end together. Nothing is left out, so that
+the training which goes on from there is the one that was not stopped. Until then a signal has no
+effect: an update, a validation and a checkpoint must fit into the time that is left.
+Delete when: fairseq does so. `training_events.py` calls this.
+"""
+
+import logging
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.distributed import utils as distributed_utils
+
+from highrank_plugins.common import stop_request
+
+logger = logging.getLogger(__name__)
+
+
+def leave_if_asked(cfg, trainer, epoch_itr, is_saved: bool) -> None:
+    """End the process with a checkpoint of this update if any process of the training is asked to.
+
+    Every process must call it after the same update.
+    """
+    if not stop_request.listening() or not _anybody_asked(trainer):
+        return
+    if not is_saved:
+        checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
+    if trainer.data_parallel_world_size > 1:
+        # whoever ends before the checkpoint is written would have the launcher end the others
+        torch.distributed.barrier()
+    updates = trainer.get_num_updates()
+    logger.info("asked to stop: ending after update %d, to be started again", updates)
+    stop_request.leave()
+
+
+def _anybody_asked(trainer) -> bool:
+    asked = stop_request.asked()
+    if trainer.data_parallel_world_size == 1:
+        return asked
+    votes = torch.tensor([float(asked)], device=trainer.device)
+    distributed_utils.all_reduce(votes, group=trainer.data_parallel_process_group)
+    return votes.item() > 0

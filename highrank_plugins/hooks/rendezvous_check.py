@@ -1,0 +1,182 @@
+"""N processes that should train one model together train N models into one directory.
+
+What breaks: started by torchrun or srun where each process sees one GPU or none, every process
+trains alone, with exit code 0, and they overwrite each other's checkpoints. Processes that share a
+GPU, or that wait for one which never comes, hang or end in NCCL's words.
+Why: `--distributed-world-size` is by default the number of visible GPUs, and 1 of them means "not
+distributed"; the process group is made with a time limit of many minutes, and tells no reason.
+What we do: before the group is made, processes meet at its address and compare notes: each must be
+there within `HIGHRANK_RENDEZVOUS_TIMEOUT` seconds (300), expect as many others as all, and have a
+GPU of its own. All of them raise the same error otherwise. One that trains alone although it was
+started with others refuses to. `highrank launch` passes every option.
+Delete when: never.
+"""
+
+import json
+import logging
+import os
+import socket
+import time
+from argparse import Namespace
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+from fairseq.distributed import utils as distributed_utils
+from fairseq.trainer import Trainer
+from torch.distributed import DistError, PrefixStore, Store, rendezvous
+
+from highrank_plugins.common import stop_request
+from highrank_plugins.common.patching import replaces
+
+logger = logging.getLogger(__name__)
+Note = dict[str, Any]
+READING = timedelta(seconds=10)
+
+
+@replaces(Trainer, "__init__")
+def init(stock, trainer, cfg, *args, **kwargs) -> None:
+    """Construct, unless the other processes of this start are strangers."""
+    started = processes_started(os.environ)
+    world = cfg.distributed_training.distributed_world_size
+    if started > 1 and world == 1 and not cfg.common.tpu:
+        raise ValueError(
+            f"{started} processes were started together, and each would train alone into "
+            f"{cfg.checkpoint.save_dir}: fairseq sees --distributed-world-size 1. Start them by "
+            "`highrank launch`, which passes every option; independent trainings need a torchrun "
+            "or srun each"
+        )
+    stock(trainer, cfg, *args, **kwargs)
+
+
+def processes_started(environment) -> int:
+    """Return how many processes a launcher has started with this one, itself included."""
+    if "TORCHELASTIC_RUN_ID" in environment or stop_request.LAUNCHED in environment:
+        return int(environment["WORLD_SIZE"])
+    # of a step of srun: a batch script, and a shell within an allocation, have none
+    return int(environment.get("SLURM_STEP_NUM_TASKS", 1)) if "SLURM_PROCID" in environment else 1
+
+
+@replaces(distributed_utils, "distributed_init")
+def distributed_init(stock, cfg):
+    """Make the process group, of processes that belong together; the rank in it."""
+    is_new = not torch.distributed.is_initialized()
+    if not is_new or isinstance(cfg, Namespace) or cfg.common.tpu:
+        return stock(cfg)
+    # The group's own store shares our server as long as we hold it. Were it closed first, a fast
+    # process could reach for its group there before it closes, and wait for ever.
+    store = meet(cfg)
+    rank = stock(cfg)
+    del store
+    return rank
+
+
+def meet(cfg) -> Store:
+    """Compare notes with the other processes, and leave through the store that served for it.
+
+    Raises:
+        ValueError: some are missing, expect another number, or share a device.
+    """
+    group = cfg.distributed_training
+    rank, world = group.distributed_rank, group.distributed_world_size
+    note = {"host": socket.gethostname(), "world_size": world, **_device(cfg, rank)}
+    timeout = timedelta(seconds=float(os.environ.get("HIGHRANK_RENDEZVOUS_TIMEOUT", "300")))
+    store = _reach(group, timeout)
+    notes = _exchange(store, rank, note, timeout)
+    problem = disagreement(notes)
+    if problem:
+        # rank 0 may be what the others talk to: it leaves when all have read
+        store.set(f"read/{rank}", "")
+        if rank == 0:
+            with suppress(RuntimeError):  # not all may be there
+                store.wait([f"read/{other}" for other in range(world)], READING)
+        raise ValueError(problem)
+    if rank == 0:
+        places = ", ".join(f"{r}: {n['host']} {n['device'] or 'cpu'}" for r, n in enumerate(notes))
+        logger.info("all %d processes are there (%s)", world, places)
+    return store
+
+
+def _device(cfg, rank: int) -> Note:
+    """The identity of this process's GPU, if it has one; or why it cannot have it."""
+    if cfg.common.cpu or not torch.cuda.is_available():
+        return {"device": None, "problem": None}
+    index, count = cfg.distributed_training.device_id, torch.cuda.device_count()
+    if 0 <= index < count:
+        return {"device": str(torch.cuda.get_device_properties(index).uuid), "problem": None}
+    problem = (
+        f"rank {rank} on {socket.gethostname()} is to use --device-id {index}, but sees {count} "
+        "GPUs: start one process per GPU"
+    )
+    return {"device": None, "problem": problem}
+
+
+def _reach(group, timeout: timedelta) -> Store:
+    address, rank, world = (
+        group.distributed_init_method,
+        group.distributed_rank,
+        group.distributed_world_size,
+    )
+    try:
+        store, _, _ = next(rendezvous(address, rank, world, timeout=timeout))
+    except DistError as error:
+        reason = str(error).partition("\n")[0]
+        if address == "env://":
+            address = ":".join(os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT"))
+        raise ValueError(
+            f"rank {rank} of {world} does not meet the others at {address} ({reason}): fewer were "
+            "started, or with another --distributed-world-size, the port is taken by another "
+            "program, or the node of rank 0 is unreachable"
+        ) from None
+    return PrefixStore("joined", store)
+
+
+def _exchange(store: Store, rank: int, note: Note, timeout: timedelta) -> list[Note]:
+    """The notes of all ranks; or those so far and ours, once one expects another number of them."""
+    keys = [f"note/{other}" for other in range(note["world_size"])]
+    store.set(keys[rank], json.dumps(note))
+    deadline = time.monotonic() + timeout.total_seconds()
+    notes: list[Note] = []
+    for key in keys:
+        try:
+            store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 0.1)))
+        except RuntimeError:  # a store in a file raises no DistError
+            missing = [str(other) for other, key in enumerate(keys) if not store.check([key])]
+            raise ValueError(
+                f"rank {rank} of {len(keys)} waited {timeout.total_seconds():.0f} s for the ranks "
+                f"{', '.join(missing)}: fewer processes were started than --distributed-world-size "
+                "says, or their nodes cannot reach this one"
+            ) from None
+        notes.append(json.loads(store.get(key)))
+        if notes[-1]["world_size"] != note["world_size"]:
+            return [*notes, note]
+    return notes
+
+
+def disagreement(notes: list[Note]) -> str | None:
+    """Why processes that say this of themselves cannot train one model, if they cannot."""
+    sizes = {note["world_size"] for note in notes}
+    if len(sizes) > 1:
+        return f"processes disagree on --distributed-world-size: {sorted(sizes)}"
+    problems = [str(note["problem"]) for note in notes if note["problem"]]
+    if problems:
+        return problems[0]
+    without = [rank for rank, note in enumerate(notes) if note["device"] is None]
+    if 0 < len(without) < len(notes):
+        rank = without[0]
+        return (
+            f"rank {rank} on {notes[rank]['host']} sees no GPU, and others do: see nvidia-smi "
+            "there; --cpu trains without any"
+        )
+    seen: dict[tuple[str, str | None], int] = {}
+    for rank, note in enumerate(notes):
+        if note["device"] is None:
+            break
+        other = seen.setdefault((note["host"], note["device"]), rank)
+        if other != rank:
+            return (
+                f"ranks {other} and {rank} are both on GPU {note['device']} of {note['host']}: "
+                "every process needs its own; start one per GPU"
+            )
+    return None

@@ -1,0 +1,140 @@
+"""What dynamic evaluation and the cache have in common: what is asked for, kept and recorded."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import highrank_plugins
+from highrank_plugins.common.files import write_json
+from highrank_plugins.common.provenance import git_state, hardware, versions
+from highrank_plugins.inference.saved_progress import SavedProgress
+from highrank_plugins.inference.streaming_model import (
+    StreamingModel,
+    digest_of_file,
+    digest_of_tokens,
+)
+from highrank_plugins.inference.tuning import (
+    Evaluate,
+    Outcome,
+    Point,
+    Search,
+    tune_and_evaluate,
+)
+
+Values = Mapping[str, Sequence[float]]  # option, without --, → the values to try
+
+
+@dataclass(frozen=True)
+class Run:
+    """An evaluation, whatever its kind.
+
+    Args:
+        checkpoint, data, device: see `StreamingModel.open`.
+        output: the JSON file to write.
+        command: the line that was typed, for the record.
+        split: the text to score.
+        search: where to choose among several values.
+        state: file for what is reached; None: beside `output`.
+        save_seconds: how often it is written.
+    """
+
+    checkpoint: Path
+    data: str
+    output: Path
+    command: str
+    split: str = "test"
+    search: Search | None = None
+    state: Path | None = None
+    save_seconds: float = 120.0
+    device: str | None = None
+
+
+class Evaluation:
+    """A run with its model loaded and what it had reached taken up.
+
+    Args:
+        values: what to try.
+        options: all others that change the result.
+        more_splits: those whose texts change the result, beside that of `run`.
+    Raises:
+        ValueError: see `StreamingModel.open` and `SavedProgress`.
+        OSError: a file is missing.
+    """
+
+    def __init__(
+        self, run: Run, values: Values, options: Mapping[str, Any], more_splits: Sequence[str] = ()
+    ) -> None:
+        self.run, self.values, self.options = run, values, options
+        self.model = StreamingModel.open(run.checkpoint, run.data, run.device)
+        self.checkpoint = digest_of_file(run.checkpoint)
+        run.output.parent.mkdir(parents=True, exist_ok=True)
+        state = run.state or run.output.with_name(f"{run.output.name}.state")
+        self.progress = SavedProgress(state, self._identity(more_splits), run.save_seconds)
+
+    def _identity(self, more_splits: Sequence[str]) -> dict[str, Any]:
+        run = self.run
+        search = [run.search.split] if run.search else []
+        texts = dict.fromkeys([run.split, *search, *more_splits])
+        return {
+            "checkpoint": self.checkpoint,
+            **{f"text of {s}": digest_of_tokens(self.model.text(s)) for s in texts},
+            "--split": run.split,
+            "--grid": [run.search.split, run.search.tokens] if run.search else False,
+            **{f"--{name}": list(value) for name, value in self.values.items()},
+            **{f"--{name}": value for name, value in self.options.items()},
+            "--device": str(self.model.device),
+            "torch": str(torch.__version__),
+            "highrank_plugins": highrank_plugins.__version__,
+        }
+
+    def finish(
+        self,
+        kind: str,
+        evaluate: Evaluate,
+        points: Sequence[Point],
+        echo: Callable[[str], object],
+        **more: Any,
+    ) -> None:
+        """Evaluate, write the record, and delete the file of what was reached.
+
+        Args:
+            kind: "dynamic" or "cache".
+            evaluate, points, echo: see `tune_and_evaluate`.
+            more: what the record also holds.
+        Raises:
+            FloatingPointError: see `tune_and_evaluate`.
+        """
+        run = self.run
+        try:
+            outcome, tried = tune_and_evaluate(evaluate, points, run.split, run.search, echo)
+        except FloatingPointError:
+            self.progress.remove()  # there is nothing to go on from
+            raise
+        grid = run.search and {
+            "split": run.search.split,
+            "points": [tried_one.plain() for tried_one in tried],
+        }
+        write_json(run.output, {**self._record(kind, outcome), "grid": grid, **more})
+        self.progress.remove()
+
+    def _record(self, kind: str, outcome: Outcome) -> dict[str, Any]:
+        run = self.run
+        return {
+            "metrics": outcome.metrics,
+            "tokens": outcome.tokens,
+            "signature": f"split:{run.split}|tokens:{outcome.tokens}|eval:{kind}",
+            "point": outcome.point,
+            "options": {"split": run.split, **self.options},
+            "checkpoint": {
+                "file": str(run.checkpoint),
+                "sha256_begins": self.checkpoint,
+                "arch": self.model.arch,
+            },
+            "command": run.command,
+            "versions": versions(),
+            "git": git_state(),
+            "hardware": hardware(),
+        }

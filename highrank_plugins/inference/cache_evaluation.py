@@ -1,0 +1,70 @@
+"""`highrank cache-eval`: a checkpoint with a neural cache, all points in one pass, resumable."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from highrank_plugins.evaluation import NeuralCache
+from highrank_plugins.inference.adaptive_evaluation import Evaluation, Run, Values
+from highrank_plugins.inference.segments import Step, walk
+from highrank_plugins.inference.tuning import Outcome, Point, describe, options_named, points_of
+
+CHUNK = 256  # tokens that go through the model at a time; without effect on the result
+
+
+def run_cache_evaluation(run: Run, values: Values, echo: Callable[[str], object]) -> None:
+    """Evaluate and write the record.
+
+    Args:
+        values: of theta, lambda and window.
+    Raises:
+        ValueError, OSError: wrong input; names the option or the file.
+        FloatingPointError: the model is broken.
+    """
+    points = points_of(values, run.search)
+    with options_named():  # before anything is computed
+        for point in points:
+            _cache(point)
+    evaluation = Evaluation(run, values, {})
+    evaluator = CacheEvaluator(evaluation)
+    evaluation.finish("cache", evaluator.outcomes, points, echo)
+
+
+class CacheEvaluator:
+    """One checkpoint at many points: the model runs once, every point has a cache."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.model, self.progress = evaluation.model, evaluation.progress
+
+    def outcomes(self, split: str, tokens: int | None, points: Sequence[Point]) -> list[Outcome]:
+        """Score a split, or the first `tokens` of it, at each point."""
+        chosen = describe(points[0]) if len(points) == 1 else f"{len(points)} caches"
+        name = f"{split}{'' if tokens is None else f' to {tokens}'}, {chosen}"
+        caches = [_cache(point) for point in points]
+
+        def begin(left: Iterator[Any], state: Any, held: Any) -> Iterator[Step]:
+            for cache, (hidden, words) in zip(caches, held or [], strict=bool(held)):
+                cache.hidden, cache.words = (t.to(self.model.device) for t in (hidden, words))
+            for batch in left:
+                step = self._step(batch, state, caches)
+                state = step.state
+                yield step
+
+        segments = self.model.segments(split, CHUNK, tokens=tokens)
+        done = walk(name, segments, self.progress, begin)
+        self.progress.reached[name] = done | {"state": None, "held": None}
+        self.progress.save()
+        sums = zip(points, done["nll"], strict=True)
+        return [Outcome(point, done["tokens"], nll) for point, nll in sums]
+
+    def _step(self, batch: Any, state: Any, caches: Sequence[NeuralCache]) -> Step:
+        hidden, target, log_probs, after = self.model.observe(batch, state)
+        scores = [cache.log_probs(hidden, target, log_probs) for cache in caches]
+        nll = [-float(score.double().sum()) for score in scores]
+        if not all(map(math.isfinite, nll)):
+            raise FloatingPointError(f"the loss of a segment is {nll}: the model is broken")
+        return Step(nll, len(target), after, [[cache.hidden, cache.words] for cache in caches])
+
+
+def _cache(point: Point) -> NeuralCache:
+    return NeuralCache(point["theta"], point["lambda"], int(point["window"]))

@@ -1,0 +1,160 @@
+"""A checkpoint along a text, in blocks of tokens that fit in memory."""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from tqdm import tqdm
+
+from highrank_plugins.inference.loading import DTYPES, LoadedModel, load_model, pick_device
+from highrank_plugins.inference.processes import Processes
+from highrank_plugins.inference.streaming_model import TASK, StreamingModel
+from highrank_plugins.inference.texts import SentenceText, StreamText, Text
+from highrank_plugins.measures.base import MEASURES, Block, TextMeasure
+
+
+class Collector:
+    """A model of any kind over a split; teacher-forced, or with the state carried along.
+
+    Args:
+        loaded: a language model or translation model, ours or stock fairseq's, with a softmax,
+            that was read with its data.
+        tokens: only the first so many of the split.
+        rows: tokens that are held at a time; with sentences, padding included.
+        processes: each has a run of the batches; the whole is theirs in order.
+    Raises:
+        ValueError: the checkpoint has another output layer; the split has no tokens, or sentences
+            that are too long.
+        OSError: the split is missing.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        split: str,
+        *,
+        tokens: int | None = None,
+        rows: int = 500,
+        processes: Processes | None = None,
+    ) -> None:
+        self.processes = processes or Processes()
+        self.loaded, self.split, self.head = loaded, split, loaded.head
+        self.dictionary = loaded.dictionary
+        self.text = _text(loaded, split, tokens, rows)
+        whole = sum(self.text.counts)
+        self.total = whole if tokens is None else min(tokens, whole)  # N of the whole text
+        starts = [0, *accumulate(self.text.counts)]
+        self.starts = [start for start in starts if start < self.total] + [self.total]
+        batches = len(self.starts) - 1
+        if batches < self.processes.count:
+            raise ValueError(
+                f"{split}: {batches} batches for {self.processes.count} processes; start fewer, or "
+                f"take smaller batches than of {rows} tokens"
+            )
+        self.share = self.processes.share(batches)  # the batches of this process
+
+    @classmethod
+    def open(
+        cls,
+        checkpoint: Path,
+        data: str,
+        split: str,
+        *,
+        dtype: str = "float32",
+        device: str | None = None,
+        **more: Any,
+    ) -> Self:
+        """Read a checkpoint and return its collector.
+
+        Args:
+            data: directory of fairseq-preprocess with its dictionaries.
+            dtype: "float32", or "float64" for a model that computes in float64.
+            device: "cpu", "cuda", "cuda:N"; None: a GPU if there is one.
+            more: see the class.
+        Raises:
+            ValueError, OSError: see `load_model` and the class.
+        """
+        return cls(load_model(checkpoint, data, pick_device(device), DTYPES[dtype]), split, **more)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision in which the model computes."""
+        return self.head.weight.dtype
+
+    def measure(self, measures: Sequence[TextMeasure]) -> list[Any] | None:
+        """Return the results of several measures, from one pass over the text.
+
+        Returns:
+            None in processes other than the first.
+        Raises:
+            ValueError: a measure does not apply. FloatingPointError: NaN; names the token.
+        """
+        parts = self.observe(measures)
+        if parts is None:
+            return None
+        return [measure.merge(own) for measure, own in zip(measures, parts, strict=True)]
+
+    def observe(self, measures: Sequence[TextMeasure]) -> list[list[Any]] | None:
+        """Show the text to several measures; return the parts of all processes, by measure.
+
+        Returns:
+            None in processes other than the first.
+        Raises:
+            ValueError, FloatingPointError: see `measure`.
+        """
+        for measure in measures:
+            measure.start(self.loaded.words, self.dtype)
+        for block in self.blocks(", ".join(MEASURES.name_of(measure) for measure in measures)):
+            for measure in measures:
+                measure.observe(block)
+        parts = self.processes.gather([measure.part() for measure in measures])
+        return None if parts is None else [list(own) for own in zip(*parts, strict=True)]
+
+    @property
+    def rows(self) -> range:
+        """The tokens of the text that this process has."""
+        return range(self.starts[self.share.start], self.starts[self.share.stop])
+
+    def blocks(self, name: str = "collect") -> Iterator[Block]:
+        """This process's part of the text, in order, with a progress bar called `name`."""
+        return (block for block, _ in self.steps(self.share.start, None, name))
+
+    def steps(self, start: int, state: Any, name: str) -> Iterator[tuple[Block, Any]]:
+        """From batch number `start` on, each block with the state after it.
+
+        Args:
+            state: that after batch `start` − 1; None where another process has had that.
+        Raises:
+            FloatingPointError: the model's features are NaN; names the token.
+        """
+        if state is None:
+            state = self._state_before(start)
+        bar = tqdm(
+            range(start, self.share.stop), name, mininterval=1, unit="batch",
+            disable=self.processes.rank > 0,
+        )  # fmt: skip
+        for index in bar:
+            features, target, state = self.text.step(index, state)
+            first, last = self.starts[index : index + 2]
+            kept = slice(last - first)
+            block = Block(self.head, features[kept], target[kept], first)
+            block.refuse_nan(block.features, "features")
+            yield block, state
+
+    def _state_before(self, start: int) -> Any:
+        """The state at a later part of a stream: the trunk alone runs through what is before."""
+        state = None
+        if isinstance(self.text, StreamText):
+            for index in range(start):
+                state = self.text.step(index, state).state
+        return state
+
+
+def _text(loaded: LoadedModel, split: str, tokens: int | None, rows: int) -> Text:
+    if hasattr(loaded.model, "bptt_features") and loaded.task_name == TASK:
+        device = next(loaded.model.parameters()).device
+        stream = StreamingModel(loaded.model, loaded.task, loaded.arch, device)
+        return StreamText(stream, stream.segments(split, rows, tokens=tokens))
+    return SentenceText(loaded.model, loaded.task, split, rows)

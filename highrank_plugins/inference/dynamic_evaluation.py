@@ -1,0 +1,143 @@
+"""`highrank dynamic-eval`: dynamic evaluation of a checkpoint, point by point, resumable."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.evaluation import (
+    Adaptation,
+    GradientStatistics,
+    dynamic_evaluation,
+    gather_statistics,
+)
+from highrank_plugins.inference.adaptive_evaluation import Evaluation, Run, Values
+from highrank_plugins.inference.segments import Step, perplexity, walk
+from highrank_plugins.inference.tuning import Outcome, Point, describe, options_named, points_of
+
+STATISTICS = "gradient statistics"
+
+
+@dataclass(frozen=True)
+class DynamicOptions:
+    """What all points share; see `highrank_plugins.evaluation.dynamic_evaluation`.
+
+    Args:
+        train_split: the text of the gradient statistics.
+        bptt: tokens of a segment, of every stream.
+        train_batch_size: streams of the training text.
+        statistic: "rms" or "sum".
+        normalise: "mean" or "sum".
+    """
+
+    train_split: str = "train"
+    bptt: int = 5
+    train_batch_size: int = 100
+    statistic: str = "rms"
+    normalise: str = "mean"
+
+
+def run_dynamic_evaluation(
+    run: Run, values: Values, options: DynamicOptions, echo: Callable[[str], object]
+) -> None:
+    """Evaluate and write the record.
+
+    Args:
+        values: of lr, eps and lambda.
+    Raises:
+        ValueError, OSError: wrong input; names the option or the file.
+        FloatingPointError: the weights ran away; says what to change.
+    """
+    points = points_of(values, run.search)
+    with options_named():  # before anything is computed
+        for point in points:
+            _adaptation(point, options)
+    named = {name.replace("_", "-"): value for name, value in asdict(options).items()}
+    evaluation = Evaluation(run, values, named, more_splits=[options.train_split])
+    evaluator = DynamicEvaluator(evaluation, options)
+    mean_squares = evaluator.gather()
+    tensors = {"tensors": len(mean_squares), "segments": evaluator.statistics.segments}
+    evaluation.finish("dynamic", evaluator.outcomes, points, echo, statistics=tensors)
+
+
+class DynamicEvaluator:
+    """One checkpoint at many points; the weights return to the trained ones before each."""
+
+    def __init__(self, evaluation: Evaluation, options: DynamicOptions) -> None:
+        self.model, self.progress = evaluation.model, evaluation.progress
+        self.options = options
+        self.parameters = self.model.parameters()
+        self.start = [p.detach().clone() for p in self.parameters]
+        self.statistics = GradientStatistics(self.parameters)
+        self.mean_squares: list[Tensor] = []
+
+    def gather(self) -> list[Tensor]:
+        """MS of the training text, which every point needs."""
+        options, sums = self.options, self.statistics.sums
+        segments = self.model.segments(
+            options.train_split, options.bptt, count=options.train_batch_size
+        )
+
+        def begin(left: Iterator[Any], state: Any, held: Any) -> Iterator[Step]:
+            _copy(sums, held or sums)
+            for scored in gather_statistics(
+                self.model.score, self.parameters, left, self.statistics, state
+            ):
+                yield Step([scored.nll], scored.tokens, scored.state, sums)
+
+        reached = walk(STATISTICS, segments, self.progress, begin)
+        self.statistics.segments = reached["position"]
+        self.mean_squares = self.statistics.finish(options.statistic)
+        return self.mean_squares
+
+    def outcomes(self, split: str, tokens: int | None, points: Sequence[Point]) -> list[Outcome]:
+        """Score a split, or the first `tokens` of it, at each point."""
+        return [self._outcome(split, tokens, point) for point in points]
+
+    def _outcome(self, split: str, tokens: int | None, point: Point) -> Outcome:
+        name = f"{split}{'' if tokens is None else f' to {tokens}'}, {describe(point)}"
+        reached = self.progress.reached
+        if "problem" not in reached.get(name, {}):
+            try:
+                done = self._walk(name, split, tokens, point)
+                reached[name] = done | {"state": None, "held": None}
+            except FloatingPointError as error:
+                reached[name] = {"problem": str(error), "nll": [None], "tokens": 0}
+            self.progress.save()
+        found = reached[name]
+        return Outcome(point, found["tokens"], found["nll"][0], found.get("problem", ""))
+
+    def _walk(self, name: str, split: str, tokens: int | None, point: Point) -> dict[str, Any]:
+        weights = [p.detach() for p in self.parameters]
+
+        def begin(left: Iterator[Any], state: Any, held: Any) -> Iterator[Step]:
+            _copy(weights, held or self.start)
+            for scored in dynamic_evaluation(
+                self.model.score,
+                self.parameters,
+                left,
+                self.start,
+                self.mean_squares,
+                _adaptation(point, self.options),
+                state,
+            ):
+                yield Step([scored.nll], scored.tokens, scored.state, weights)
+
+        segments = self.model.segments(split, self.options.bptt, tokens=tokens)
+        done = walk(name, segments, self.progress, begin)
+        if math.isinf(perplexity(done)):
+            raise FloatingPointError("the perplexity is too large for a number: lower --lr")
+        return done
+
+
+def _adaptation(point: Point, options: DynamicOptions) -> Adaptation:
+    return Adaptation(point["lr"], point["eps"], point["lambda"], options.normalise)
+
+
+@torch.no_grad()
+def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
+    for tensor, value in zip(to, source, strict=True):
+        tensor.copy_(value)

@@ -1,0 +1,227 @@
+"""Checkpoints of fairseq as models that compute."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import build_model
+from torch import Tensor, nn
+
+from highrank_plugins.heads import Head, build_head
+from highrank_plugins.measures.base import Words
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+# parameters whose first dimension is the number of words, in the order of trust
+_TARGET = (
+    "decoder.output_projection.weight",
+    "decoder.fc_out.weight",
+    "decoder.embed_tokens.weight",
+)
+_SOURCE = ("encoder.embed_tokens.weight", *_TARGET)
+_NOT_EXTRA = ("model", "cfg", "args", "last_optimizer_state")  # large, or kept elsewhere
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A checkpoint that was read, in evaluation mode and so without any dropout.
+
+    Attributes:
+        arch, task_name: names in its configuration.
+        config: all blocks of its options.
+        extra: what else the file holds, without the optimizer's state.
+        task: None without data.
+    """
+
+    path: Path
+    arch: str
+    task_name: str
+    config: Any
+    extra: Mapping[str, Any]
+    model: Any
+    task: Any
+
+    @property
+    def dictionary(self) -> Any:
+        """The words that are predicted; None without data."""
+        return None if self.task is None else self.task.target_dictionary
+
+    @cached_property
+    def head(self) -> Head:
+        """The output layer.
+
+        Raises:
+            ValueError: see `head_of`.
+        """
+        return head_of(self.model, str(self.path))
+
+    @property
+    def words(self) -> Words:
+        """The output layer and its words.
+
+        Raises:
+            ValueError: see `head_of`.
+        """
+        return Words(self.head, self.dictionary)
+
+    @property
+    def updates(self) -> int | None:
+        """Number of updates of the training; None if the file does not say."""
+        history = self.extra.get("optimizer_history") or [{}]
+        found = history[-1].get("num_updates")
+        return None if found is None else int(found)
+
+
+def load_model(
+    path: Path,
+    data: str | None,
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> LoadedModel:
+    """Read a checkpoint of any model that fairseq or this package has.
+
+    Args:
+        data: directory of fairseq-preprocess; without it words are unknown.
+        device: default the CPU.
+        dtype: of parameters and so of all that is computed.
+    Raises:
+        ValueError: the file is damaged or no checkpoint of a training, or its parameters do not
+            fit the model or the dictionaries in `data`.
+        OSError: it, or a dictionary, is missing.
+    """
+    try:
+        state = checkpoint_utils.load_checkpoint_to_cpu(str(path), {"data": data or ""})
+        parameters = state["model"]
+    except KeyError as error:  # fairseq brings old forms up to date
+        raise ValueError(f"{path} is no checkpoint of a training: it lacks {error}") from None
+    config = state.get("cfg") or convert_namespace_to_omegaconf(state["args"])
+    if data is None:
+        model, task = _without_words(path, config, parameters), None
+    else:
+        model, task = _with_words(path, state)
+    model.prepare_for_inference_(config)  # refuses heads that are not in the checkpoint
+    model.eval()
+    # some models of fairseq have a namespace there
+    arch = getattr(config.model, "_name", None) or config.model.arch
+    extra = {name: value for name, value in state.items() if name not in _NOT_EXTRA}
+    model = model.to(device or torch.device("cpu"), dtype)
+    return LoadedModel(path, arch, config.task._name, config, extra, model, task)
+
+
+def _with_words(path: Path, state: dict[str, Any]) -> tuple[Any, Any]:
+    """Return model and task, with the dictionaries of the data that `state` names."""
+    try:
+        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], state=state)
+    except FileNotFoundError as error:
+        name = str(error.filename or "")
+        if not Path(name).name.startswith("dict."):
+            raise
+        raise FileNotFoundError(
+            f"{name}: no such file. A checkpoint holds no words: DATA must be the directory of "
+            "fairseq-preprocess that it was trained on, or one with the same dictionaries"
+        ) from None
+    except RuntimeError as error:  # torch's, of parameters that do not fit
+        raise ValueError(
+            f"{path} does not fit its configuration with the dictionaries in DATA; take those of "
+            f"its training ({_short(error)})"
+        ) from None
+    return model, task
+
+
+def _without_words(path: Path, config: Any, parameters: dict[str, Tensor]) -> Any:
+    """Return the model, built on dictionaries of as many words as the parameters have rows."""
+    try:
+        model = build_model(config.model, _NoTask(path, parameters), from_checkpoint=True)
+        model.load_state_dict(parameters, strict=True, model_cfg=config.model)
+    except RuntimeError as error:  # torch's, of parameters that do not fit
+        raise ValueError(f"{path} does not fit its own configuration ({_short(error)})") from None
+    return model
+
+
+def _short(error: RuntimeError) -> str:
+    return " ".join(str(error).split())[:400]
+
+
+class _NoTask:
+    """Stand for the task where there is no data; its words are numbers.
+
+    Their counts fall, as those of the dictionary in a training with Mixtape do.
+    """
+
+    def __init__(self, path: Path, parameters: Mapping[str, Tensor]) -> None:
+        self.target_dictionary = _numbers(_rows(path, parameters, _TARGET))
+        self.source_dictionary = _numbers(_rows(path, parameters, _SOURCE))
+        self.dictionary = self.target_dictionary
+
+
+def _rows(path: Path, parameters: Mapping[str, Tensor], names: tuple[str, ...]) -> int:
+    for name in names:
+        if name in parameters:
+            return len(parameters[name])
+    raise ValueError(
+        f"{path}: its parameters do not tell the size of the vocabulary; give the directory of "
+        "fairseq-preprocess by --data"
+    )
+
+
+def _numbers(size: int) -> Any:
+    dictionary = Dictionary()
+    for index in range(len(dictionary), size):
+        dictionary.add_symbol(f"#{index}", n=size - index + 1)
+    return dictionary
+
+
+def head_of(model: Any, path: str) -> Head:
+    """Return the head of our models; for others a softmax that shares the parameters of theirs.
+
+    fairseq's Transformers have a linear `output_projection`; its LSTM has `fc_out`, or the
+    embedding itself.
+
+    Raises:
+        ValueError: an adaptive softmax, or a layer of another kind; names `path`.
+    """
+    decoder = model.decoder
+    if getattr(decoder, "adaptive_softmax", None) is not None:
+        raise ValueError(
+            f"{path}: an adaptive softmax has no matrix [classes, features] of its own: its rare "
+            "classes are clusters of narrower ones. Train with --criterion cross_entropy to "
+            "analyse the layer"
+        )
+    layer = getattr(decoder, "output_projection", getattr(decoder, "fc_out", None))
+    if layer is None and getattr(decoder, "share_input_output_embed", False):
+        layer = decoder.embed_tokens
+    if isinstance(layer, Head):
+        return layer
+    if not isinstance(layer, (nn.Linear, nn.Embedding)):
+        raise ValueError(
+            f"{path}: {type(decoder).__name__} has no output layer that is known here, but "
+            f"{type(layer).__name__}; known are our heads and the softmaxes of fairseq's "
+            "Transformers and LSTMs"
+        )
+    classes, width = layer.weight.shape
+    weight = nn.Parameter(layer.weight, requires_grad=False)  # the same memory
+    sizes = {"num_classes": classes, "feature_dim": width}
+    head = build_head("softmax", **sizes, weight=weight, bias=False)
+    head.bias = getattr(layer, "bias", None)
+    return head.to(layer.weight.device).eval()
+
+
+def pick_device(name: str | None) -> torch.device:
+    """Return the device of that name; None: a GPU if there is one, to each process its own.
+
+    Raises:
+        ValueError: torch sees none.
+    """
+    if name is None:
+        name = "cpu"
+        if count := torch.cuda.device_count():
+            name = f"cuda:{int(os.environ.get('LOCAL_RANK', 0)) % count}"
+    if name != "cpu" and not (name.startswith("cuda") and torch.cuda.is_available()):
+        raise ValueError(f"--device {name}: torch sees no such device here; try --device cpu")
+    return torch.device(name)

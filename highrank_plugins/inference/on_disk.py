@@ -1,0 +1,182 @@
+"""A collection in a folder: `.npy` files, larger than the memory, which can be gone on with."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from highrank_plugins.inference.collector import Collector
+from highrank_plugins.inference.saved_progress import SavedProgress
+from highrank_plugins.inference.streaming_model import digest_of_file
+from highrank_plugins.measures.base import Block
+
+QUANTITIES = ("log_probs", "logits", "features", "targets")
+DESCRIPTION = "collection.json"
+Arrays = dict[str, np.memmap]
+
+
+def write_collection(
+    collector: Collector, folder: Path, what: Sequence[str], save_seconds: float = 60
+) -> dict[str, Any]:
+    """Write quantities of all tokens into `folder`; what was begun is gone on with.
+
+    `log_probs.npy` and `logits.npy` [N, M], `features.npy` [N, F] in the precision of the
+    collector; `targets.npy` int64 [N]; rows in the order of the text. `collection.json` describes
+    them. Each process writes its rows into the same files. Until all is there the folder has
+    `.part` after its name.
+
+    Args:
+        what: of `QUANTITIES`.
+        save_seconds: how often it is noted how far this process is.
+    Returns:
+        the description.
+    Raises:
+        ValueError: an unknown quantity; logits of a layer with several vectors of them; a folder
+            with another collection. FloatingPointError: NaN; what came before it is kept.
+    """
+    shapes = _shapes(collector, what)
+    identity = _identity(collector, what)
+    description = identity | {"rows": collector.total, "classes": collector.head.num_classes}
+    if _is_finished(folder, description):
+        return description
+    processes, part = collector.processes, folder.with_name(f"{folder.name}.part")
+    _check_begun(part, shapes, processes.count)
+    path = part / f"progress-{processes.rank}-of-{processes.count}.pt"
+    progress = SavedProgress(path, identity, save_seconds, "--output")
+    processes.wait()  # all have looked
+    if processes.rank == 0 and not list(part.glob("progress-*.pt")):
+        part.mkdir(parents=True, exist_ok=True)
+        for name, (shape, dtype) in shapes.items():
+            np.lib.format.open_memmap(part / f"{name}.npy", "w+", dtype=dtype, shape=shape)
+    processes.wait()
+    arrays = {name: np.lib.format.open_memmap(part / f"{name}.npy", "r+") for name in shapes}
+    _fill(collector, arrays, progress)
+    processes.wait()
+    if processes.rank == 0:
+        text = json.dumps(description, indent=2, ensure_ascii=False)
+        (part / DESCRIPTION).write_text(f"{text}\n", encoding="utf-8")
+        os.replace(part, folder)
+        for done in folder.glob("progress-*.pt"):
+            done.unlink()
+    processes.wait()
+    return description
+
+
+def _fill(collector: Collector, arrays: Arrays, progress: SavedProgress) -> None:
+    start = progress.reached.get("batch", collector.share.start)
+    last = progress.reached.get("state")
+    for block, state in collector.steps(start, last, "collect"):
+        start += 1
+        for name, array in arrays.items():
+            rows = slice(block.first, block.first + len(block.target))
+            array[rows] = _value(block, name).cpu().numpy()
+        if start == collector.share.stop or progress.is_due():
+            for array in arrays.values():
+                array.flush()  # first the numbers, then that they are there
+            progress.reached = {"batch": start, "state": state}
+            progress.save()
+
+
+def _value(block: Block, name: str) -> Tensor:
+    return block.target if name == "targets" else getattr(block, name)
+
+
+def _shapes(collector: Collector, what: Sequence[str]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype of each quantity."""
+    unknown = [name for name in what if name not in QUANTITIES]
+    if unknown or not what:
+        raise ValueError(
+            f"--what {','.join(what)}: expected some of {','.join(QUANTITIES)}, by commas apart"
+        )
+    head, rows = collector.head, collector.total
+    if "logits" in what and not head.has_logits:
+        raise ValueError(
+            f"--what logits: {type(head).__name__} mixes the probabilities of several logit "
+            "vectors and has no single one; leave logits out"
+        )
+    widths = {"features": (head.feature_dim,), "targets": ()}
+    return {
+        name: (
+            (rows, *widths.get(name, (head.num_classes,))),
+            "int64" if name == "targets" else _dtype(collector),
+        )
+        for name in what
+    }
+
+
+def _dtype(collector: Collector) -> str:
+    return str(collector.dtype).removeprefix("torch.")
+
+
+def _identity(collector: Collector, what: Sequence[str]) -> dict[str, Any]:
+    """What makes it this collection and no other."""
+    return {
+        "checkpoint": digest_of_file(collector.loaded.path),
+        "split": collector.split,
+        "text": collector.text.digest,
+        "tokens": collector.total,
+        "dtype": _dtype(collector),
+        "what": list(what),
+        "processes": collector.processes.count,
+    }
+
+
+def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
+    """Whether this collection is there already.
+
+    Raises:
+        ValueError: something else is.
+    """
+    if not folder.exists() or not any(folder.iterdir()):
+        return False
+    if not (folder / DESCRIPTION).exists():
+        raise ValueError(f"--output {folder}: it exists and is no collection; name another folder")
+    found = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    # finished, it does not matter who wrote which part
+    different = [n for n in description if n != "processes" and found.get(n) != description[n]]
+    if different:
+        raise ValueError(
+            f"--output {folder}: it holds another collection ({', '.join(different)} differ); name "
+            "another folder, or delete this one"
+        )
+    return True
+
+
+def _check_begun(part: Path, names: Iterable[str], count: int) -> None:
+    """Refuse to go on with what as many processes cannot have left."""
+    begun = [path.stem for path in part.glob("progress-*.pt")]
+    others = [name for name in begun if not name.endswith(f"-of-{count}")]
+    if others:
+        raise ValueError(
+            f"{part}: {others[0]} is of a collection by {others[0].rpartition('-')[2]} processes; "
+            "go on with as many, or delete the folder to begin anew"
+        )
+    missing = [name for name in names if not (part / f"{name}.npy").exists()]
+    if begun and missing:
+        raise ValueError(f"{part}: {missing[0]}.npy is gone; delete the folder to begin anew")
+
+
+def read_collection(folder: Path) -> dict[str, np.ndarray]:
+    """The arrays of a finished collection by name, as memory maps.
+
+    Raises:
+        ValueError: it was interrupted, or is none. OSError: a file is missing.
+    """
+    if not (folder / DESCRIPTION).exists():
+        raise ValueError(
+            f"{folder} holds no finished collection; run the same `highrank collect` again, which "
+            "goes on where it was stopped"
+        )
+    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in description["what"]}
+
+
+def rows_of(array: np.ndarray, rows: int = 500) -> Iterator[Tensor]:
+    """A memory map as blocks [≤ rows, …] for the functions of `highrank_plugins.analysis`."""
+    for start in range(0, len(array), rows):
+        yield torch.from_numpy(np.array(array[start : start + rows]))

@@ -1,0 +1,35 @@
+"""What the papers measure of a trained model: one module each, named like the measure.
+
+Light to import: a name is known without its module, which takes torch.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from highrank_plugins.measures.base import Measure
+
+
+def measure_names() -> list[str]:
+    """Return the names of all measures, sorted."""
+    names = {path.stem for path in Path(__file__).parent.glob("*.py")}
+    return sorted(names - {"__init__", "base"})
+
+
+def find_measure(name: str) -> "type[Measure]":
+    """Return the class of a measure.
+
+    Raises:
+        ValueError: there is none of that name; names the nearest.
+    """
+    from highrank_plugins.measures.base import MEASURES
+
+    if name in measure_names():
+        import_module(f"{__name__}.{name}")
+    return MEASURES.find(name)
+
+
+def all_measures() -> "dict[str, type[Measure]]":
+    """Return the classes of all measures by name."""
+    return {name: find_measure(name) for name in measure_names()}

@@ -1,0 +1,294 @@
+"""The contract of a measure, and the registry that everything else about measures follows from.
+
+A measure is a class in a module of this package, registered under the module's name. From that
+follow `highrank analyse NAME` with a flag for each argument of the constructor, a block of that
+name in configurations, the scores in a record, the columns of tables and a section of the card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.analysis.retention import ColumnSpace, column_space
+from highrank_plugins.common.figures import Figure
+from highrank_plugins.common.score import Score
+from highrank_plugins.heads import Head
+from highrank_plugins.heads.registry import Registry
+
+MEASURES: Registry[type[Measure]] = Registry("measure")
+register_measure = MEASURES.register
+Found: TypeAlias = Mapping[str, Any]  # a result as its JSON file has it
+Rows: TypeAlias = list[tuple[str, str]]
+
+
+class Column(NamedTuple):
+    """The column of a table that shows a metric of a record: its heading, and a format."""
+
+    metric: str
+    heading: str
+    format: str
+
+
+class Tile(NamedTuple):
+    """The number that a card shows first: what it is, its value, and of what."""
+
+    label: str
+    number: str
+    note: str
+
+
+class Measure:
+    """What all measures have in common.
+
+    The arguments of the constructor are the options of `highrank analyse NAME`. Their annotations,
+    `Annotated[type, "help"]`, become the help.
+    """
+
+    # the command that writes a NAME.json which `scores` reads
+    program: ClassVar[str] = "highrank analyse"
+    title: ClassVar[str] = ""  # on cards
+    about: ClassVar[str] = ""  # what the numbers say, a sentence or two for cards
+    columns: ClassVar[tuple[Column, ...]] = ()  # of tables
+    hidden: ClassVar[tuple[str, ...]] = ()  # fields of the result that are too long for a terminal
+    on_card: ClassVar[bool] = True
+
+    @classmethod
+    def for_card(cls, words: Words) -> Self:
+        """Return the measure with the options that a card takes.
+
+        Raises:
+            ValueError: it would take too long for a card, or does not apply to the layer.
+        """
+        return cls()
+
+    @classmethod
+    def scores(cls, found: Found, split: str) -> dict[str, Score]:
+        """Return what a record keeps of a result.
+
+        Args:
+            split: on which it was measured; names of metrics begin with it.
+        Raises:
+            KeyError, TypeError: it is no such result.
+        """
+        return {}
+
+    def figures(self, result: Any) -> list[Figure]:
+        """Return the figures of a result, the most telling first."""
+        return []
+
+    def rows(self, result: Any) -> Rows:
+        """Return the lines of a card's table: what, and its value."""
+        return []
+
+    def tile(self, result: Any) -> Tile | None:
+        """Return the number of a result that a card shows at its top, if any."""
+        return None
+
+    @classmethod
+    def monitor(cls, batch: Batch) -> Snapshot:
+        """Return what `--head-monitor` shows of a head in training; nothing by default."""
+        return Snapshot()
+
+
+class TextMeasure(Measure):
+    """A measure of what a model predicts along a text, in one pass of blocks of tokens.
+
+    Several processes observe a run of the blocks each. `part` is what they send to the first one,
+    which merges all.
+    """
+
+    # tokens that a card gives to it at most
+    card_tokens: ClassVar[int | None] = None
+    # whether a second checkpoint may be observed, too, and `compare` merges both
+    compares: ClassVar[bool] = False
+
+    def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
+        """Prepare for a text.
+
+        Args:
+            dtype: in which the model computes.
+        Raises:
+            ValueError: it does not apply to this layer, or its options do not fit it.
+        """
+        self.words = words
+
+    def observe(self, block: Block) -> None:
+        """Take in the next tokens.
+
+        Raises:
+            FloatingPointError: NaN; names the token.
+        """
+        raise NotImplementedError
+
+    def part(self) -> Any:
+        """Return what this process has observed; it can be pickled."""
+        raise NotImplementedError
+
+    def merge(self, parts: Sequence[Any]) -> Any:
+        """Return the result, a dataclass, from the parts of all processes in order."""
+        raise NotImplementedError
+
+    def compare(self, parts: Sequence[Any], other: Self, its_parts: Sequence[Any]) -> Any:
+        """Return the result of two checkpoints that have observed the same text."""
+        raise NotImplementedError
+
+
+class WeightMeasure(Measure):
+    """A measure of the output layer alone, without a text."""
+
+    # whether the command takes several checkpoints of one training, whose results
+    # `figures_of_many` draws
+    of_many: ClassVar[bool] = False
+
+    def measure(self, words: Words) -> Any:
+        """Return the result, a dataclass.
+
+        Raises:
+            ValueError: it does not apply to this layer, or a parameter is not finite.
+        """
+        raise NotImplementedError
+
+    def figures_of_many(self, found: Sequence[Found]) -> list[Figure]:
+        """Return figures of results along a training, each with its number of `updates`."""
+        return []
+
+
+class AdaptiveEvaluation(Measure):
+    """The perplexity of a model that adapts to the text, which a command of its own writes."""
+
+    program = "highrank"
+    on_card = False  # it takes long
+    kind: ClassVar[str]
+
+    @classmethod
+    def scores(cls, found: Found, split: str) -> dict[str, Score]:
+        value, tokens = found["metrics"]["perplexity"], found["tokens"]
+        signature = f"tokens:{tokens}|eval:{cls.kind}"
+        return {f"{split}_{cls.kind}_perplexity": Score(round(value, 2), signature)}
+
+
+@dataclass(frozen=True)
+class Words:
+    """An output layer and the words of its classes.
+
+    Attributes:
+        dictionary: fairseq's; None where a checkpoint is looked at without its data.
+    """
+
+    head: Head
+    dictionary: Any
+
+    def word(self, index: int) -> str:
+        """Return the word of a class, or its number where words are unknown."""
+        return f"#{index}" if self.dictionary is None else str(self.dictionary[index])
+
+
+class Block:
+    """n tokens of a text; what is asked for is computed, once.
+
+    `features` [n, F] are what the layer reads, `target` [n] the words that are predicted. `first`
+    is the number of the first of them in the text.
+    """
+
+    def __init__(self, head: Head, features: Tensor, target: Tensor, first: int) -> None:
+        self.head, self.features, self.target, self.first = head, features, target, first
+
+    @cached_property
+    def log_probs(self) -> Tensor:
+        """log P of every class [n, M].
+
+        Raises:
+            FloatingPointError: NaN; names the token.
+        """
+        with torch.no_grad():
+            log_probs = self.head.log_probs(self.features)
+        self.refuse_nan(log_probs, "log-probabilities")
+        return log_probs
+
+    @cached_property
+    def logits(self) -> Tensor | None:
+        """f(z) [n, M], whose log_softmax `log_probs` is.
+
+        None where K logit vectors are mixed as probabilities.
+
+        Raises:
+            FloatingPointError: NaN; names the token.
+        """
+        with torch.no_grad():
+            logits = self.head.logits(self.features)
+        if logits is not None:
+            self.refuse_nan(logits, "logits")
+        return logits
+
+    def refuse_nan(self, values: Tensor, name: str) -> None:
+        """Look at numbers [n, …] of this block.
+
+        Raises:
+            FloatingPointError: NaN; names the token.
+        """
+        broken = values.isnan().any(1)
+        if broken.any():
+            raise FloatingPointError(
+                f"token {self.first + int(broken.nonzero()[0])} of the text: {name} are NaN. The "
+                "checkpoint has diverged, or overflows; take an earlier one. What was collected "
+                "before it is kept"
+            )
+
+
+@dataclass
+class Snapshot:
+    """What was measured of a head in training, by name; docs/monitoring.md lists the names.
+
+    Attributes:
+        scalars: for a line of a log.
+        histograms: [n] each.
+        component_use: share of each component [K]; None where there is one component or no batch.
+    """
+
+    scalars: dict[str, float] = field(default_factory=dict)
+    histograms: dict[str, Tensor] = field(default_factory=dict)
+    component_use: Tensor | None = None
+
+    def add(self, other: Snapshot) -> None:
+        """Take in what another measure has found."""
+        self.scalars |= other.scalars
+        self.histograms |= other.histograms
+        if other.component_use is not None:
+            self.component_use = other.component_use
+
+
+@dataclass
+class Batch:
+    """A head at one update of its training, with the tokens of a batch that count, if any.
+
+    Attributes:
+        features, target: [n, F] in the head's dtype, without graph, and [n]; None without a batch.
+    """
+
+    head: Head
+    features: Tensor | None = None
+    target: Tensor | None = None
+
+    @cached_property
+    def column_space(self) -> ColumnSpace:
+        """The column space of the vocabulary matrix, which several measures read."""
+        return column_space(self.head.weight)
+
+    def some(self, most: int) -> tuple[Tensor, Tensor] | None:
+        """Return at most so many tokens, evenly from first to last; None without a batch.
+
+        No random number is drawn.
+        """
+        if self.features is None or self.target is None:
+            return None
+        count = len(self.target)
+        if count <= most:
+            return self.features, self.target
+        chosen = torch.arange(most, device=self.target.device) * count // most
+        return self.features[chosen], self.target[chosen]

@@ -1,0 +1,11 @@
+"""The perplexity of a neural cache, which `highrank cache-eval` writes."""
+
+from highrank_plugins.measures.base import AdaptiveEvaluation, Column, register_measure
+
+
+@register_measure("cache_eval")
+class CacheEvaluation(AdaptiveEvaluation):
+    """Score a text by a neural cache (Grave et al. 2017)."""
+
+    kind = "cache"
+    columns = (Column("test_cache_perplexity", "test ppl, cache", ".2f"),)

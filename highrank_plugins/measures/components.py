@@ -1,0 +1,275 @@
+"""What the parts of an output layer do along a text: components, gates, the pointwise function."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.analysis import (
+    ComponentUse,
+    GateSharpness,
+    SlopeStatistics,
+    component_use,
+    gate_sharpness,
+    pointwise_curve,
+    slope_statistics,
+)
+from highrank_plugins.common.figures import Bars, Figure, Lines
+from highrank_plugins.heads import Head
+from highrank_plugins.heads.base import HEADS
+from highrank_plugins.heads.pointwise import POINTWISE
+from highrank_plugins.measures.base import (
+    Batch,
+    Block,
+    Rows,
+    Snapshot,
+    TextMeasure,
+    Words,
+    register_measure,
+)
+
+MONITORED_TOKENS = 64  # of a batch in training, where weights depend on the class
+CARD_ENDS = (10, 100, 1000)  # classes of frequent words on a card
+BINS, STEEPEST = 24, 4.0  # of the histogram of slopes, and where its last bin begins at most
+
+
+@dataclass(frozen=True)
+class Components:
+    """Each is None where the layer has no such part; `absent` says which and why.
+
+    prior: of MoS and MoC. gates: of Mixtape by word class. slopes: of PLIF. curve: z and f(z) of
+    any pointwise function but the identity.
+    """
+
+    tokens: int
+    prior: ComponentUse | None
+    gates: list[GateSharpness] | None
+    slopes: SlopeStatistics | None
+    curve: tuple[list[float], list[float]] | None
+    absent: dict[str, str]
+
+
+class _Gates(NamedTuple):
+    """The sharpness of gates over a number of tokens."""
+
+    tokens: int
+    groups: list[GateSharpness]
+
+
+class _Part(NamedTuple):
+    """The number of tokens, log π [n, K] of each block, and the sharpness of gates of each."""
+
+    tokens: int
+    priors: list[Tensor]
+    gates: list[_Gates]
+
+
+@register_measure("components")
+class ComponentMeasure(TextMeasure):
+    """Measure the prior (MoS, MoC), the gates by word class (Mixtape), slopes and curve (PLIF, …).
+
+    A Mixtape is slow: take --tokens 2000.
+    """
+
+    title = "Components, gates and pointwise function"
+    about = (
+        "The entropy of the weights π of components is 0 where a token has one component, and "
+        "log K where it has all alike. That of their mean is 0 if all tokens have the same one: a "
+        "collapse. Mixtape's frequent words have gates of their own; the others share one. The "
+        "curve of the pointwise function is shifted to f(0) = 0."
+    )
+    hidden = ("curve",)
+    card_tokens = 512
+
+    def __init__(
+        self,
+        ends: Annotated[
+            tuple[int, ...],
+            "Ends of classes of frequent words, as in 100,1000, for the gates of a Mixtape.",
+        ] = (),
+    ) -> None:
+        self.ends = ends
+
+    @classmethod
+    def for_card(cls, words: Words) -> Self:
+        gates = _gates_of_nothing(words.head)
+        frequent = 0 if gates is None else gates.size(-1) - 1
+        return cls(tuple(end for end in CARD_ENDS if end < frequent))
+
+    def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
+        super().start(words, dtype)
+        self._gated = _gates_of_nothing(words.head) is not None
+        if self.ends and not self._gated:
+            raise ValueError(f"--ends: {type(words.head).__name__} has no gates of classes")
+        self._tokens = 0
+        self._priors: list[Tensor] = []
+        self._gates: list[_Gates] = []
+
+    @torch.no_grad()
+    def observe(self, block: Block) -> None:
+        head, count = block.head, len(block.target)
+        self._tokens += count
+        if self._gated:
+            groups = gate_sharpness(head, block.features, self.ends)
+            self._gates.append(_Gates(count, groups))
+        elif not head.weights_by_class:
+            prior = head.log_weights(block.features, block.target, head.tensors())
+            if prior is not None:
+                self._priors.append(prior.cpu())
+
+    def part(self) -> _Part:
+        return _Part(self._tokens, self._priors, self._gates)
+
+    def merge(self, parts: Sequence[_Part]) -> Components:
+        head = self.words.head
+        priors = [prior for part in parts for prior in part.priors]
+        gates = [found for part in parts for found in part.gates]
+        return Components(
+            tokens=sum(part.tokens for part in parts),
+            prior=component_use(torch.cat(priors)) if priors else None,
+            gates=_mean_gates(gates) if gates else None,
+            slopes=None if head.pointwise.slopes() is None else slope_statistics(head.pointwise),
+            curve=_curve(head),
+            absent=_absent(head, bool(priors), bool(gates)),
+        )
+
+    def figures(self, result: Components) -> list[Figure]:
+        found: list[Figure] = []
+        if result.prior is not None:
+            found.append(_prior_figure(result.prior))
+        if result.gates is not None:
+            largest = {f"{g.first:,}–{g.last - 1:,}": g.largest for g in result.gates}
+            axes = "words by frequency", "mean largest π"
+            found.append(Bars.of(largest, "Gates", axes))
+        if result.curve is not None:
+            found.append(_curve_figure(self.words.head, result.curve))
+        if result.slopes is not None:
+            found.append(_slope_figure(self.words.head))
+        return found
+
+    def rows(self, result: Components) -> Rows:
+        rows = [("tokens", f"{result.tokens:,}")]
+        if result.prior is not None:
+            highest = math.log(len(result.prior.mean_prior))
+            rows += [
+                ("entropy of the prior", f"{result.prior.entropy:.4f} of {highest:.4f} nats"),
+                ("entropy of its mean", f"{result.prior.overall_entropy:.4f} nats"),
+            ]
+        for group in result.gates or []:
+            name = f"words {group.first:,}–{group.last - 1:,}"
+            value = f"entropy {group.entropy:.4f} nats, largest π {group.largest:.4f} on average"
+            rows.append((f"gates of {name}", value))
+        if result.slopes is not None:
+            slopes = result.slopes
+            value = f"{slopes.mean:.3f} ± {slopes.sd:.3f}, {slopes.smallest:.3g} to "
+            rows.append(("slopes", f"{value}{slopes.largest:.3g}"))
+        return [*rows, *((f"no {name}", reason) for name, reason in result.absent.items())]
+
+    @classmethod
+    def monitor(cls, batch: Batch) -> Snapshot:
+        snapshot = Snapshot()
+        slopes = batch.head.pointwise.slopes()
+        if slopes is not None:
+            found = slope_statistics(batch.head.pointwise)._asdict()
+            snapshot.scalars |= {f"slope_{name}": value for name, value in found.items()}
+            snapshot.histograms["slopes"] = slopes
+        if batch.features is not None and batch.target is not None:
+            _monitor_weights(batch, snapshot)
+            _monitor_gates(batch, snapshot)
+        return snapshot
+
+
+def _gates_of_nothing(head: Head) -> Tensor | None:
+    """Return gates [0, K, S + 1], which say whether a head has some, and for how many classes."""
+    return head.class_gates(head.weight.new_zeros(0, head.feature_dim), head.tensors())
+
+
+def _mean_gates(parts: list[_Gates]) -> list[GateSharpness]:
+    """Return means over all tokens from those over blocks."""
+    total = sum(count for count, _ in parts)
+    return [
+        GateSharpness(
+            groups[0].first,
+            groups[0].last,
+            sum(n * g.entropy for (n, _), g in zip(parts, groups, strict=True)) / total,
+            sum(n * g.largest for (n, _), g in zip(parts, groups, strict=True)) / total,
+        )
+        for groups in zip(*(found for _, found in parts), strict=True)
+    ]
+
+
+def _curve(head: Head) -> tuple[list[float], list[float]] | None:
+    if head.pointwise.is_identity:
+        return None
+    z, f = pointwise_curve(deepcopy(head.pointwise).cpu())
+    return z.tolist(), f.tolist()
+
+
+def _absent(head: Head, prior: bool, gates: bool) -> dict[str, str]:
+    kind = f"{HEADS.name_of(head)} with pointwise function {POINTWISE.name_of(head.pointwise)}"
+    reasons = {
+        "prior": None if prior else "only MoS and MoC have a prior",
+        "gates": None if gates else "only a Mixtape of several components has gates",
+        "slopes": None if head.pointwise.slopes() is not None else "only PLIF has slopes",
+    }
+    return {name: f"{reason}; this is {kind}" for name, reason in reasons.items() if reason}
+
+
+def _prior_figure(use: ComponentUse) -> Bars:
+    labels = [str(k) for k in range(1, len(use.mean_prior) + 1)]
+    groups = {
+        "mean πₖ": dict(zip(labels, use.mean_prior.tolist(), strict=True)),
+        "share on top": dict(zip(labels, use.top_share.tolist(), strict=True)),
+    }
+    return Bars(groups, "Use of the components", ("component k", "share"))
+
+
+def _curve_figure(head: Head, curve: tuple[list[float], list[float]]) -> Lines:
+    name = POINTWISE.name_of(head.pointwise)
+    ends = (curve[0][0], curve[0][-1])
+    series: dict[str, Any] = {name: curve, "identity": (ends, ends)}
+    return Lines(series, "Pointwise function", ("z", "f(z) − f(0)"), dashed=("identity",))
+
+
+def _slope_figure(head: Head) -> Bars:
+    slopes = head.pointwise.slopes()
+    assert slopes is not None
+    top = min(STEEPEST, float(slopes.max()))
+    edges = torch.linspace(0, top, BINS + 1, dtype=torch.float64)
+    counts = torch.histogram(slopes.double().clamp(max=top).cpu(), edges).hist.tolist()
+    cells = {f"{edge:.2f}": count for edge, count in zip(edges.tolist(), counts, strict=False)}
+    return Bars.of(cells, "Slopes", ("slope from", "number of cells"))
+
+
+def _monitor_weights(batch: Batch, snapshot: Snapshot) -> None:
+    """Measure the weights of components for the targets of a batch."""
+    head, tensors = batch.head, batch.head.tensors()
+    some = batch.some(MONITORED_TOKENS if head.weights_by_class else sys.maxsize)
+    weights = None if some is None else head.log_weights(*some, tensors)
+    if weights is None or weights.size(1) == 1:
+        return
+    use = component_use(weights)
+    snapshot.component_use = use.mean_prior
+    snapshot.scalars |= {
+        "component_entropy": use.entropy,
+        "component_entropy_overall": use.overall_entropy,
+        "component_least": len(use.mean_prior) * float(use.mean_prior.min()),
+    }
+
+
+def _monitor_gates(batch: Batch, snapshot: Snapshot) -> None:
+    """Measure entropy and largest gate of frequent and of rare classes, if there are gates."""
+    some, gates = batch.some(MONITORED_TOKENS), _gates_of_nothing(batch.head)
+    if some is None or gates is None:
+        return
+    for group in gate_sharpness(batch.head, some[0]):
+        name = "frequent" if group.first < gates.size(-1) - 1 else "rare"
+        snapshot.scalars[f"gate_entropy_{name}"] = group.entropy
+        snapshot.scalars[f"gate_largest_{name}"] = group.largest

@@ -1,0 +1,11 @@
+"""The perplexity of dynamic evaluation, which `highrank dynamic-eval` writes."""
+
+from highrank_plugins.measures.base import AdaptiveEvaluation, Column, register_measure
+
+
+@register_measure("dynamic_eval")
+class DynamicEvaluation(AdaptiveEvaluation):
+    """Score a text by dynamic evaluation (Krause et al. 2018)."""
+
+    kind = "dynamic"
+    columns = (Column("test_dynamic_perplexity", "test ppl, dynamic", ".2f"),)

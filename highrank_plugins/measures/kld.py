@@ -1,0 +1,195 @@
+"""How far predictions lie from each other, within a model and between two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.analysis import Estimate
+from highrank_plugins.analysis.blocks import check_log_probs
+from highrank_plugins.analysis.divergence import (
+    PredictionSums,
+    drawn_pairs,
+    mean_kld_of_sums,
+    row_kld,
+)
+from highrank_plugins.common.figures import Bars, Figure
+from highrank_plugins.common.score import Score
+from highrank_plugins.heads import Head
+from highrank_plugins.measures.base import (
+    Block,
+    Column,
+    Found,
+    Rows,
+    TextMeasure,
+    Tile,
+    Words,
+    register_measure,
+)
+
+NUMBERS = 2**22  # log-probabilities that are held at a time
+
+
+@dataclass(frozen=True)
+class Divergences:
+    """KL(P_i ‖ Q_j) in nats, i and j contexts of the text; Q is P where there is one model.
+
+    sampled: mean over drawn pairs. all_pairs: over all; None if not asked for. matched: of
+    KL(P_i ‖ Q_i), two models in the same context; None with one.
+    """
+
+    contexts: int
+    sampled: Estimate | None
+    all_pairs: float | None
+    matched: Estimate | None
+
+
+class _Part(NamedTuple):
+    """The features [n, F] and words [n] of a run of the text, and its sums if they are wanted."""
+
+    features: Tensor
+    target: Tensor
+    sums: PredictionSums | None
+
+
+@register_measure("kld")
+class DivergenceMeasure(TextMeasure):
+    """Compute the mean KL(P_i ‖ Q_j) of predictions in two contexts i, j, in nats.
+
+    The contexts are drawn independently. With --other also KL(P_i ‖ Q_i), both models in the same
+    context.
+    """
+
+    title = "Divergence of predictions"
+    about = (
+        "The mean KL(P_i ‖ P_j) between the predictions of two contexts that are drawn "
+        "independently (Yang et al. 2018): how much a prediction says about its context."
+    )
+    columns = (Column("test_kld", "KLD", ".3f"),)
+    compares = True
+
+    def __init__(
+        self,
+        pairs: Annotated[
+            int | Literal["all"], "Pairs of contexts to draw, with replacement; all: exact mean."
+        ] = 10_000,
+        seed: Annotated[int, "Seed of the draws."] = 0,
+    ) -> None:
+        if pairs != "all" and pairs < 2:
+            raise ValueError(f"--pairs {pairs}: a standard error needs at least 2")
+        self.pairs, self.seed = pairs, seed
+
+    @classmethod
+    def for_card(cls, words: Words) -> Self:
+        return cls(pairs="all")
+
+    def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
+        super().start(words, dtype)
+        self._features: list[Tensor] = []
+        self._targets: list[Tensor] = []
+        self._sums: PredictionSums | None = None
+
+    def observe(self, block: Block) -> None:
+        self._features.append(block.features)
+        self._targets.append(block.target)
+        if self.pairs == "all":
+            check_log_probs(block.log_probs, f"token {block.first}")
+            self._sums = PredictionSums.of_rows(block.log_probs, self._sums)
+
+    def part(self) -> _Part:
+        return _Part(torch.cat(self._features), torch.cat(self._targets), self._sums)
+
+    def merge(self, parts: Sequence[_Part]) -> Divergences:
+        own = _joined(parts)
+        if own.sums is not None:
+            return Divergences(len(own.target), None, mean_kld_of_sums(own.sums, own.sums), None)
+        head = self.words.head
+        sampled = self._sampled(head, own.features, head, own.features)
+        return Divergences(len(own.target), sampled, None, None)
+
+    def compare(
+        self, parts: Sequence[_Part], other: DivergenceMeasure, its_parts: Sequence[_Part]
+    ) -> Divergences:
+        own, its = _joined(parts), _joined(its_parts)
+        self._check_same(other, own.target, its.target)
+        p, q = self.words.head, other.words.head
+        every = torch.arange(len(own.target))
+        matched = _mean_of(p, own.features, every, q, its.features, every)
+        if own.sums is not None and its.sums is not None:
+            all_pairs = mean_kld_of_sums(own.sums, its.sums)
+            return Divergences(len(own.target), None, all_pairs, matched)
+        sampled = self._sampled(p, own.features, q, its.features)
+        return Divergences(len(own.target), sampled, None, matched)
+
+    def _check_same(self, other: DivergenceMeasure, words: Tensor, other_words: Tensor) -> None:
+        if self.words.dictionary != other.words.dictionary:
+            raise ValueError(
+                "the two checkpoints have other dictionaries: their classes are not the same words"
+            )
+        if not torch.equal(words.cpu(), other_words.cpu()):
+            raise ValueError(
+                "the two checkpoints read other contexts of the split (their --tokens-per-sample "
+                "or --sample-break-mode differ, or their kind): they cannot be matched"
+            )
+
+    def _sampled(self, p: Head, x: Tensor, q: Head, y: Tensor) -> Estimate:
+        assert self.pairs != "all"
+        first, second = drawn_pairs(len(x), len(y), self.pairs, self.seed)
+        return _mean_of(p, x, first, q, y, second)
+
+    @classmethod
+    def scores(cls, found: Found, split: str) -> dict[str, Score]:
+        value, drawn = found["all_pairs"], "all"
+        if value is None:
+            value, drawn = found["sampled"]["mean"], found["sampled"]["pairs"]
+        return {f"{split}_kld": Score(value, f"contexts:{found['contexts']}|pairs:{drawn}")}
+
+    def figures(self, result: Divergences) -> list[Figure]:
+        means = {
+            "sampled": result.sampled and result.sampled.mean,
+            "all pairs": result.all_pairs,
+            "same context": result.matched and result.matched.mean,
+        }
+        shown = {name: mean for name, mean in means.items() if mean is not None}
+        return [Bars.of(shown, "Divergence of predictions", ("pairs", "nats"))]
+
+    def tile(self, result: Divergences) -> Tile | None:
+        if result.all_pairs is None:
+            return None
+        return Tile("divergence", f"{result.all_pairs:.3g}", "nats, of two predictions")
+
+    def rows(self, result: Divergences) -> Rows:
+        found = [("mean over all pairs", f"{result.all_pairs:.4f} nats")]
+        if result.all_pairs is None and result.sampled is not None:
+            mean = f"{result.sampled.mean:.4f} ± {result.sampled.standard_error:.4f} nats"
+            found = [(f"mean over {result.sampled.pairs:,} drawn pairs", mean)]
+        return [("contexts", f"{result.contexts:,}"), *found]
+
+
+def _joined(parts: Sequence[_Part]) -> _Part:
+    """Return the parts of all processes as one, on the device of the first."""
+    device = parts[0].features.device
+    features = torch.cat([part.features.to(device) for part in parts])
+    targets = torch.cat([part.target.to(device) for part in parts])
+    first, *rest = [part.sums for part in parts]
+    for sums in rest:
+        first = None if first is None or sums is None else first + sums
+    return _Part(features, targets, first)
+
+
+@torch.no_grad()
+def _mean_of(p: Head, x: Tensor, first: Tensor, q: Head, y: Tensor, second: Tensor) -> Estimate:
+    size = max(1, NUMBERS // p.num_classes)
+    values = torch.cat(
+        [
+            row_kld(p.log_probs(x[i.to(x.device)]), q.log_probs(y[j.to(y.device)]))
+            for i, j in zip(first.split(size), second.split(size), strict=True)
+        ]
+    )
+    if values.isnan().any():
+        raise FloatingPointError("log-probabilities are NaN: the checkpoint has diverged")
+    return Estimate.of(values)

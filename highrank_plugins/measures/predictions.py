@@ -1,0 +1,149 @@
+"""What a model's predictions along a text look like: ranks of the words, entropy, bands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.analysis import Band, perplexity_by_band, target_ranks
+from highrank_plugins.common.figures import Bars, Figure
+from highrank_plugins.common.readable import percent, short
+from highrank_plugins.common.score import Score
+from highrank_plugins.measures.base import (
+    Block,
+    Column,
+    Found,
+    Rows,
+    TextMeasure,
+    Tile,
+    Words,
+    register_measure,
+)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Over all tokens: perplexity, mean entropy in nats, share of words among the k most probable.
+
+    bands: perplexity by how often the word was in the training text, as the dictionary counts it.
+    uncounted: that of the tokens which the dictionary does not count (</s>, <unk>, …).
+    """
+
+    tokens: int
+    perplexity: float
+    nll: float
+    entropy: float
+    top_k_share: dict[str, float]
+    bands: list[Band]
+    uncounted: Band | None
+
+
+@register_measure("predictions")
+class PredictionMeasure(TextMeasure):
+    """Compute the top-k share, the entropy, and perplexity by the training count of the word."""
+
+    title = "Predictions"
+    about = (
+        "How often the word that came was among the k most probable ones; the mean entropy, which "
+        "is the −log P that the model expects; and the perplexity of words by their count in the "
+        "training text, as the dictionary has it."
+    )
+    columns = (Column("test_top_5", "top 5, %", ".2f"),)
+
+    def __init__(
+        self,
+        top: Annotated[tuple[int, ...], "Values of k, separated by commas."] = (1, 5, 10),
+        bands: Annotated[
+            tuple[int, ...], "Training counts at which bands end, separated by commas."
+        ] = (10, 100, 1000, 10_000),
+    ) -> None:
+        perplexity_by_band(torch.zeros(1), torch.ones(1), bands)  # refuses bands
+        self.top, self.bands = top, bands
+
+    @classmethod
+    def for_card(cls, words: Words) -> Self:
+        return cls(top=tuple(k for k in (1, 5, 10, 100) if k <= words.head.num_classes))
+
+    def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
+        super().start(words, dtype)
+        classes = words.head.num_classes
+        for k in self.top:
+            if not 1 <= k <= classes:
+                raise ValueError(f"--top {k}: there are {classes} classes")
+        self._observed: list[list[Tensor]] = []
+
+    def observe(self, block: Block) -> None:
+        log_probs, target = block.log_probs, block.target
+        nll = -log_probs.gather(1, target.unsqueeze(1)).squeeze(1).double()
+        entropy = torch.special.entr(log_probs.exp()).double().sum(1)
+        found = [target, nll, target_ranks(log_probs, target), entropy]
+        self._observed.append([values.cpu() for values in found])
+
+    def part(self) -> list[Tensor]:
+        return [torch.cat(values) for values in zip(*self._observed, strict=True)]
+
+    def merge(self, parts: Sequence[list[Tensor]]) -> Predictions:
+        target, nll, rank, entropy = (torch.cat(of) for of in zip(*parts, strict=True))
+        counts, counted = _counts(self.words.dictionary, target)
+        rest = perplexity_by_band(nll[~counted], torch.zeros(int((~counted).sum())), [1])[0]
+        return Predictions(
+            tokens=len(target),
+            perplexity=float(nll.mean().exp()),
+            nll=float(nll.mean()),
+            entropy=float(entropy.mean()),
+            top_k_share={str(k): float((rank < k).double().mean()) for k in self.top},
+            bands=perplexity_by_band(nll[counted], counts[counted], self.bands),
+            uncounted=rest if rest.tokens else None,
+        )
+
+    @classmethod
+    def scores(cls, found: Found, split: str) -> dict[str, Score]:
+        tokens = f"tokens:{found['tokens']}"
+        shares = found["top_k_share"].items()
+        return {
+            **{f"{split}_top_{k}": Score(round(100 * share, 4), tokens) for k, share in shares},
+            f"{split}_entropy": Score(found["entropy"], tokens),
+        }
+
+    def figures(self, result: Predictions) -> list[Figure]:
+        by_band = {
+            _name(band): band.perplexity for band in result.bands if band.perplexity is not None
+        }
+        shares = {f"top {k}": share for k, share in result.top_k_share.items()}
+        return [
+            Bars.of(by_band, "Perplexity by training count", ("training count", "perplexity")),
+            Bars.of(shares, "Words among the k most probable", ("", "share of tokens")),
+        ]
+
+    def tile(self, result: Predictions) -> Tile:
+        return Tile("perplexity", short(result.perplexity), f"of {result.tokens:,} tokens")
+
+    def rows(self, result: Predictions) -> Rows:
+        bands = [*result.bands, *([result.uncounted] if result.uncounted else [])]
+        names = [*(f"{_name(band)} times in training" for band in result.bands), "not counted"]
+        return [
+            ("tokens", f"{result.tokens:,}"),
+            ("perplexity", f"{result.perplexity:.2f}"),
+            ("mean −log P", f"{result.nll:.4f} nats"),
+            ("mean entropy", f"{result.entropy:.4f} nats"),
+            *((f"among the top {k}", percent(s)) for k, s in result.top_k_share.items()),
+            *(
+                (f"perplexity, {name}", f"{band.perplexity:.2f} of {band.tokens:,} tokens")
+                for name, band in zip(names, bands, strict=False)
+                if band.perplexity is not None
+            ),
+        ]
+
+
+def _name(band: Band) -> str:
+    return f"{band.low:,}+" if band.high is None else f"{band.low:,}–{band.high - 1:,}"
+
+
+def _counts(dictionary: Any, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how often the word of each token was seen, and whether the dictionary knows that."""
+    counts = torch.tensor(dictionary.count)
+    return counts[target], target >= dictionary.nspecial

@@ -1,0 +1,130 @@
+"""How much of the loss's gradient gets through the vocabulary matrix, along a text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.analysis.retention import column_space, retained_by_head
+from highrank_plugins.common.figures import Figure, Lines
+from highrank_plugins.common.readable import percent
+from highrank_plugins.common.score import Score
+from highrank_plugins.measures.base import (
+    Batch,
+    Block,
+    Column,
+    Found,
+    Rows,
+    Snapshot,
+    TextMeasure,
+    Tile,
+    Words,
+    register_measure,
+)
+
+NUMBERS = 2**24  # logits that exist at a time
+MONITORED_TOKENS, MONITORED_NUMBERS = 64, 2**22  # of a batch in training
+QUANTILES = (0.05, 0.5, 0.95)
+
+
+@dataclass(frozen=True)
+class Retention:
+    """‖G P‖ / ‖G‖ of the gradient G of the logits, see `gradient_retention`.
+
+    whole: of all tokens together. quantiles: of single logit vectors. batches: of each batch.
+    first: the first token of each.
+    """
+
+    tokens: int
+    whole: float
+    quantiles: dict[str, float]
+    batches: list[float]
+    first: list[int]
+
+
+@register_measure("retention")
+class RetentionMeasure(TextMeasure):
+    """Compute the share of the logits' gradient that the vocabulary matrix lets through, by batch.
+
+    Costs as much as training the layer on the text.
+    """
+
+    title = "Gradient retention"
+    about = (
+        "The share of the norm of the loss' gradient with respect to the logits that lies in the "
+        "column space of W, which is all that can reach the features (Godey and Artzi 2026)."
+    )
+    columns = (Column("test_retention", "retention", ".3f"),)
+    hidden = ("batches", "first")
+    card_tokens = 256
+
+    def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
+        super().start(words, dtype)
+        self._to_basis = column_space(words.head.weight).to_basis
+        self._batches: list[tuple[int, int, float, float]] = []
+        self._ratios: list[Tensor] = []
+
+    def observe(self, block: Block) -> None:
+        kept, whole = retained_by_head(
+            block.head, self._to_basis, block.features, block.target, NUMBERS
+        )
+        total = float(whole.sum())
+        if not total > 0:
+            raise ValueError(f"batch at token {block.first}: the gradient of the logits is {total}")
+        self._batches.append((block.first, len(block.target), float(kept.sum()), total))
+        self._ratios.append((kept / whole)[whole > 0].cpu())  # a row may be zero
+
+    def part(self) -> tuple[list[tuple[int, int, float, float]], Tensor]:
+        return self._batches, torch.cat(self._ratios)
+
+    def merge(
+        self, parts: Sequence[tuple[list[tuple[int, int, float, float]], Tensor]]
+    ) -> Retention:
+        batches = [batch for own, _ in parts for batch in own]
+        ratios = torch.cat([own for _, own in parts]).sqrt().sort().values
+        return Retention(
+            tokens=sum(count for _, count, _, _ in batches),
+            whole=math.sqrt(sum(b[2] for b in batches) / sum(b[3] for b in batches)),
+            quantiles={f"{q:g}": float(ratios[round(q * (len(ratios) - 1))]) for q in QUANTILES},
+            batches=[math.sqrt(kept / whole) for _, _, kept, whole in batches],
+            first=[first for first, _, _, _ in batches],
+        )
+
+    @classmethod
+    def scores(cls, found: Found, split: str) -> dict[str, Score]:
+        return {f"{split}_retention": Score(found["whole"], f"tokens:{found['tokens']}")}
+
+    def figures(self, result: Retention) -> list[Figure]:
+        if len(result.batches) < 2:
+            return []
+        title = f"Gradient retention: {result.whole:.3f}"
+        series = {"batch": (result.first, result.batches)}
+        return [Lines(series, title, ("token", "‖G P‖ / ‖G‖"))]
+
+    def tile(self, result: Retention) -> Tile:
+        return Tile("gradient retained", percent(result.whole), "of the logits' norm")
+
+    def rows(self, result: Retention) -> Rows:
+        return [
+            ("tokens", f"{result.tokens:,}"),
+            ("of all together", percent(result.whole)),
+            *(
+                (f"{100 * float(q):g} % of the logit vectors have less than", percent(value))
+                for q, value in result.quantiles.items()
+            ),
+        ]
+
+    @classmethod
+    def monitor(cls, batch: Batch) -> Snapshot:
+        some = batch.some(MONITORED_TOKENS)
+        if some is None:
+            return Snapshot()
+        basis = batch.column_space.to_basis
+        kept, whole = retained_by_head(batch.head, basis, *some, MONITORED_NUMBERS)
+        if not whole.any():
+            return Snapshot()
+        return Snapshot({"gradient_retention": math.sqrt(float(kept.sum()) / float(whole.sum()))})

@@ -1,0 +1,205 @@
+"""The spectrum of a model's log-probabilities, and what they give to impossible words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+
+from highrank_plugins.analysis import (
+    Spectrum,
+    effective_rank,
+    press_tolerance,
+    spectral_decay,
+    spectral_entropy,
+)
+from highrank_plugins.analysis.blocks import refuse_rows
+from highrank_plugins.analysis.singular import SpectrumPart, SpectrumRows, whole_spectrum
+from highrank_plugins.common.figures import Figure, Lines
+from highrank_plugins.common.readable import short
+from highrank_plugins.common.score import Score
+from highrank_plugins.measures.base import (
+    Block,
+    Column,
+    Found,
+    Rows,
+    TextMeasure,
+    Tile,
+    Words,
+    register_measure,
+)
+
+POINTS = 400  # of a curve
+EPSILONS = (1e-3, 1e-4, 1e-5)
+
+
+@dataclass(frozen=True)
+class LogProbSpectrum:
+    """Ranks of the matrix [contexts, words] of log-probabilities.
+
+    `press_rank` is that of `dtype`, in which the model and the decomposition have computed;
+    `effective_rank` by ε. `impossible_nats` is what the model loses per token to <s> and <pad>,
+    which a text never has: the mean of −log(1 − P(<s>, <pad>)). Below `smallest_reliable` singular
+    values are noise. `spectral_decay` is fitted to those that the Press rank counts.
+    """
+
+    contexts: int
+    words: int
+    dtype: str
+    method: str
+    smallest_reliable: float
+    press_rank: int
+    effective_rank: dict[str, int]
+    spectral_entropy: float
+    spectral_decay: float | None
+    impossible_nats: float
+    singular_values: list[float]
+
+
+@register_measure("spectrum")
+class SpectrumMeasure(TextMeasure):
+    """Compute the rank of the matrix of log-probabilities, contexts × words.
+
+    With --dtype float64 the model itself computes in float64: rounding of float32 would fill the
+    rank. The papers' numbers are of float32.
+    """
+
+    title = "Spectrum of the log-probabilities"
+    about = (
+        "Of the matrix of log P(word | context), which has rank d + 2 at most for a softmax of d "
+        "features with a bias (Yang et al. 2018). The Press rank counts singular values above the "
+        "tolerance of the precision; the ε-rank is the least k whose k largest hold 1 − ε of the "
+        "sum of squares. More contexts can only raise a rank that is not full."
+    )
+    columns = (
+        Column("test_rank", "rank", ",.0f"),
+        Column("test_effective_rank_0.0001", "ε-rank, 1e-4", ",.0f"),
+    )
+    hidden = ("singular_values",)
+
+    def __init__(
+        self,
+        method: Annotated[
+            Literal["auto", "tsqr", "gram"],
+            "Decomposition: gram (float64 sums) or tsqr. auto: gram for float32, tsqr for float64.",
+        ] = "auto",
+    ) -> None:
+        self.method = method
+
+    def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
+        if self.method == "gram" and dtype == torch.float64:
+            raise ValueError(
+                "--method gram: it squares the singular values, so that no rank in float64 can be "
+                "told; take --method tsqr, or --dtype float32"
+            )
+        super().start(words, dtype)
+        self._dtype = dtype
+        self._rows = SpectrumRows(dtype, self.method)
+        self._nats = 0.0
+        self._impossible = _impossible_classes(words)
+
+    def observe(self, block: Block) -> None:
+        log_probs = block.log_probs
+        refuse_rows(log_probs.isfinite(), f"token {block.first}", log_probs)
+        impossible = log_probs[:, self._impossible].double().exp().sum(1)
+        self._nats -= float(torch.log1p(-impossible).sum())
+        self._rows.add(log_probs)
+
+    def part(self) -> tuple[SpectrumPart, float]:
+        return self._rows.part(), self._nats
+
+    def merge(self, parts: Sequence[tuple[SpectrumPart, float]]) -> LogProbSpectrum:
+        found = whole_spectrum([part for part, _ in parts])
+        rank = found.press_rank()
+        return LogProbSpectrum(
+            contexts=found.shape[0],
+            words=found.shape[1],
+            dtype=str(self._dtype).removeprefix("torch."),
+            method=found.method,
+            smallest_reliable=found.smallest_reliable,
+            press_rank=rank,
+            effective_rank={f"{eps:g}": effective_rank(found.values, eps) for eps in EPSILONS},
+            spectral_entropy=spectral_entropy(found.values),
+            spectral_decay=_decay(found, rank),
+            impossible_nats=sum(nats for _, nats in parts) / found.shape[0],
+            singular_values=found.values.tolist(),
+        )
+
+    @classmethod
+    def scores(cls, found: Found, split: str) -> dict[str, Score]:
+        matrix = f"contexts:{found['contexts']}|words:{found['words']}|dtype:{found['dtype']}"
+        method = found["method"]
+        effective = {
+            f"{split}_effective_rank_{eps}": Score(rank, f"eps:{eps}|{matrix}|method:{method}")
+            for eps, rank in found["effective_rank"].items()
+        }
+        return {
+            f"{split}_rank": Score(found["press_rank"], f"press|{matrix}|method:{method}"),
+            **effective,
+            f"{split}_impossible_nats": Score(found["impossible_nats"], matrix),
+        }
+
+    def figures(self, result: LogProbSpectrum) -> list[Figure]:
+        title = f"Log-probabilities: Press rank {result.press_rank:,} in {result.dtype}"
+        shape = result.contexts, result.words
+        return [spectrum_figure(result.singular_values, shape, result.dtype, title)]
+
+    def tile(self, result: LogProbSpectrum) -> Tile:
+        note = f"of {len(result.singular_values):,}, Press, {result.dtype}"
+        return Tile("rank of log P", f"{result.press_rank:,}", note)
+
+    def rows(self, result: LogProbSpectrum) -> Rows:
+        return [
+            ("matrix", f"{result.contexts:,} contexts × {result.words:,} words"),
+            (f"Press rank, {result.dtype}", f"{result.press_rank:,}"),
+            *((f"ε-rank, {eps}", f"{rank:,}") for eps, rank in result.effective_rank.items()),
+            *decay_rows(result.spectral_entropy, result.spectral_decay, result.singular_values),
+            ("noise below", short(result.smallest_reliable)),
+            ("lost to <s> and <pad>", f"{short(result.impossible_nats)} nats a token"),
+        ]
+
+
+def _impossible_classes(words: Words) -> list[int]:
+    """Return the classes that no text has; none where words are unknown."""
+    if words.dictionary is None:
+        return []
+    return [words.dictionary.bos(), words.dictionary.pad()]
+
+
+def _decay(found: Spectrum, rank: int) -> float | None:
+    return spectral_decay(found.values, last=rank) if rank > 1 else None
+
+
+def decay_rows(entropy: float, decay: float | None, values: Sequence[float]) -> Rows:
+    """Return the lines of a card's table that say how singular values fall."""
+    power = "–" if decay is None else f"σᵢ² ∝ i^(−{short(decay)})"
+    return [
+        ("σ₁ … last", f"{short(values[0])} … {short(values[-1])}"),
+        ("entropy rank", f"exp(H) = {short(math.exp(entropy))}"),
+        ("decay", power),
+    ]
+
+
+def spectrum_figure(
+    values: Sequence[float], shape: tuple[int, int], dtype: str, title: str
+) -> Lines:
+    """Return singular values over the largest, with the Press tolerance, on two log axes."""
+    largest = values[0]
+    places = _thinned(len(values))
+    level = press_tolerance(largest, shape, getattr(torch, dtype)) / largest
+    series: dict[str, Any] = {
+        "singular values": (places, [values[i - 1] / largest for i in places]),
+        "Press tolerance": ((1, len(values)), (level, level)),
+    }
+    axes = "i", "σᵢ / σ₁"
+    return Lines(series, title, axes, "loglog", dashed=("Press tolerance",))
+
+
+def _thinned(count: int) -> list[int]:
+    """Return places from 1 to `count`: all, or as many as an eye can tell on a log axis."""
+    if count <= POINTS:
+        return list(range(1, count + 1))
+    return sorted({round(count ** (i / (POINTS - 1))) for i in range(POINTS)})

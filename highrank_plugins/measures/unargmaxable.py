@@ -1,0 +1,90 @@
+"""Words that no context makes the most probable ones (Grivas et al. 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from highrank_plugins.analysis import unargmaxable_classes
+from highrank_plugins.common.figures import Bars, Figure
+from highrank_plugins.common.progress import bar
+from highrank_plugins.measures.base import Rows, Tile, WeightMeasure, Words, register_measure
+
+SHOWN = 200  # words on a card
+LARGEST = 10**11  # M² d up to which a card waits for the linear programs, some minutes
+
+
+@dataclass(frozen=True)
+class Unargmaxable:
+    """The words that no context makes the most probable; None where that is not applicable."""
+
+    total: int
+    count: int | None
+    applicable: bool
+    reason: str
+    words: list[str] | None
+    classes: list[int] | None
+
+
+@register_measure("unargmaxable")
+class UnargmaxableMeasure(WeightMeasure):
+    """Find the words that no context makes the most probable one, by linear programs.
+
+    For a softmax with any increasing function; of mixtures it says that it does not apply.
+    """
+
+    title = "Words that can never be on top"
+    about = (
+        "With fewer dimensions than words, the vector of a word may lie within those of others: no "
+        "context then makes it the most probable (Grivas et al. 2022)."
+    )
+
+    def __init__(
+        self,
+        bound: Annotated[
+            float | None, "Count features within ± this only: 1 for the output of an LSTM."
+        ] = None,
+    ) -> None:
+        self.bound = bound
+
+    @classmethod
+    def for_card(cls, words: Words) -> Self:
+        head = words.head
+        if head.linear_logits and head.num_classes**2 * head.embed_dim > LARGEST:
+            raise ValueError(
+                f"{head.num_classes:,} words of {head.embed_dim} dimensions would take hours; "
+                "`highrank analyse unargmaxable` takes them"
+            )
+        return cls()
+
+    def measure(self, words: Words) -> Unargmaxable:
+        head = words.head
+        if not head.linear_logits:
+            reason = (
+                f"not applicable: the probabilities of {type(head).__name__} do not follow the "
+                "order of logits that are linear in the features"
+            )
+            return Unargmaxable(head.num_classes, None, False, reason, None, None)
+        found = unargmaxable_classes(head, bound=self.bound, progress=bar).tolist()
+        named = [words.word(index) for index in found]
+        return Unargmaxable(head.num_classes, len(found), True, "", named, found)
+
+    def figures(self, result: Unargmaxable) -> list[Figure]:
+        if result.count is None:
+            return []
+        shares = {"can be predicted": result.total - result.count, "never": result.count}
+        return [Bars.of(shares, "Words that can be on top", ("", "words"))]
+
+    def tile(self, result: Unargmaxable) -> Tile | None:
+        if result.count is None:
+            return None
+        return Tile("unargmaxable", f"{result.count:,}", f"of {result.total:,} words")
+
+    def rows(self, result: Unargmaxable) -> Rows:
+        if result.count is None:
+            return [("not applicable", result.reason.removeprefix("not applicable: "))]
+        rows = [("words that can never be on top", f"{result.count:,} of {result.total:,}")]
+        if not result.words:
+            return rows
+        more = f", … and {result.count - SHOWN:,} more" if result.count > SHOWN else ""
+        return [*rows, ("they are", ", ".join(result.words[:SHOWN]) + more)]

@@ -1,0 +1,106 @@
+"""How well the rows of the vocabulary matrix agree with people on the likeness of words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from highrank_plugins.analysis import Similarity, read_word_pairs, word_similarity
+from highrank_plugins.common.distinct_names import distinct_names
+from highrank_plugins.common.figures import Bars, Figure
+from highrank_plugins.common.score import Score
+from highrank_plugins.measures.base import (
+    Column,
+    Found,
+    Rows,
+    WeightMeasure,
+    Words,
+    register_measure,
+)
+
+
+@dataclass(frozen=True)
+class Similarities:
+    """Correlation and number of pairs by file of pairs; `unknown` says why one has none."""
+
+    benchmarks: dict[str, Similarity]
+    unknown: dict[str, str]
+
+
+@register_measure("word_similarity")
+class WordSimilarityMeasure(WeightMeasure):
+    """Compute Spearman's correlation of the cosines of word vectors with people's scores.
+
+    Words are looked up as the dictionary has them, special symbols apart.
+    """
+
+    title = "Word similarity"
+    columns = (Column("word_similarity", "word similarity", ".3f"),)
+    on_card = False  # it needs benchmarks
+
+    def __init__(
+        self,
+        pairs: Annotated[
+            list[Path], "Benchmark: two words and a number a line. May be given several times."
+        ],
+    ) -> None:
+        self.pairs = pairs
+
+    def measure(self, words: Words) -> Similarities:
+        dictionary = words.dictionary
+        rows = {dictionary[row]: row for row in range(dictionary.nspecial, len(dictionary))}
+        pairs = {str(path): read_word_pairs(path) for path in self.pairs}  # all are read first
+        found = {
+            name: word_similarity(words.head.weight, rows, some) for name, some in pairs.items()
+        }
+        known = ", ".join(map(repr, list(rows)[:5]))
+        unknown = {
+            name: f"no correlation; of {some.used + some.missing} pairs, {some.missing} with words "
+            f"that have no vector. The dictionary has words such as {known}"
+            for name, some in found.items()
+            if some.spearman is None
+        }
+        return Similarities(found, unknown)
+
+    @classmethod
+    def scores(cls, found: Found, split: str) -> dict[str, Score]:
+        """Return `similarity_<benchmark>` and `word_similarity`, their mean weighted by pairs."""
+        del split  # rows of the vocabulary matrix belong to none
+        benchmarks = found["benchmarks"]
+        names = distinct_names([Path(path) for path in benchmarks])
+        defined = {
+            name: values
+            for name, values in zip(names, benchmarks.values(), strict=True)
+            if values["spearman"] is not None
+        }
+        scores = {
+            f"similarity_{name}": Score(
+                values["spearman"], f"spearman|used:{values['used']}|missing:{values['missing']}"
+            )
+            for name, values in defined.items()
+        }
+        if defined:
+            used = sum(values["used"] for values in defined.values())
+            mean = sum(values["spearman"] * values["used"] for values in defined.values()) / used
+            signature = f"spearman|benchmarks:{len(defined)}|used:{used}"
+            scores["word_similarity"] = Score(mean, signature)
+        return scores
+
+    def figures(self, result: Similarities) -> list[Figure]:
+        known = {
+            name: values.spearman
+            for name, values in self._named(result).items()
+            if values.spearman is not None
+        }
+        return [Bars.of(known, "Word similarity", ("benchmark", "Spearman's ρ"))]
+
+    def rows(self, result: Similarities) -> Rows:
+        return [
+            (name, "–" if values.spearman is None else f"{values.spearman:.3f}")
+            for name, values in self._named(result).items()
+        ]
+
+    def _named(self, result: Similarities) -> dict[str, Similarity]:
+        names = distinct_names([Path(name) for name in result.benchmarks])
+        return dict(zip(names, result.benchmarks.values(), strict=True))

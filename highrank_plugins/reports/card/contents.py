@@ -1,0 +1,131 @@
+"""What a head card says: plain values, which become the page and the JSON file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from highrank_plugins.common.figures import Figure
+from highrank_plugins.measures.base import Tile
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Stand where something should be, and say why it is not there."""
+
+    reason: str
+
+
+Maybe: TypeAlias = T | Absent
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which file this is about, and by what the numbers were computed.
+
+    words: where the names of classes come from, or why they are numbers.
+    """
+
+    checkpoint: str
+    sha256: str
+    arch: str
+    words: str
+    data: str | None
+    split: str | None
+    tokens: int | None
+    command: str
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Parameters of one part of the model: names, or a name with its shape; how many numbers."""
+
+    name: str
+    tensors: list[str]
+    parameters: int
+    trained: bool
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Options of the head, the trunk and the training; `model` is all that fairseq stored of it."""
+
+    head: Maybe[dict[str, Any]]
+    trunk: dict[str, Any]
+    training: dict[str, Any]
+    model: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a measure has found, for people.
+
+    tokens: of the text that it was shown, if any. absent: why it has found nothing.
+    """
+
+    title: str
+    about: str
+    tokens: int | None
+    rows: Sequence[tuple[str, str]]
+    tile: Tile | None
+    figures: Sequence[Figure]
+    absent: str | None = None
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A word and its probability."""
+
+    word: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Position:
+    """The word that came, its probability, its place among all (1 is the top), and the top ones."""
+
+    word: str
+    probability: float
+    place: int
+    top: list[Guess]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Predictions along a piece of text, each from the true words before it.
+
+    source: the sentence to translate; None for language models. before: the words before.
+    """
+
+    source: str | None
+    before: str
+    positions: list[Position]
+
+
+@dataclass(frozen=True)
+class Card:
+    """All of it; `results` and `sections` by the name of the measure.
+
+    results: as `highrank analyse` would write them.
+    """
+
+    identity: Identity
+    configuration: Configuration
+    parameters: list[Part]
+    results: dict[str, Maybe[Any]]
+    sections: dict[str, Section]
+    samples: Maybe[list[Sample]]
+
+    def plain(self) -> dict[str, Any]:
+        """Return what the JSON file holds: all but the pages' texts and figures."""
+        return {
+            "identity": self.identity,
+            "configuration": self.configuration,
+            "parameters": self.parameters,
+            "measures": self.results,
+            "samples": self.samples,
+        }

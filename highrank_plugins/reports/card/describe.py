@@ -1,0 +1,123 @@
+"""The configuration of a checkpoint and the sizes of its parts, for a card."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import Tensor, nn
+
+from highrank_plugins.heads import Head, head_options, pointwise_options
+from highrank_plugins.heads.base import HEADS
+from highrank_plugins.heads.pointwise.base import POINTWISE
+from highrank_plugins.reports.card.contents import Absent, Configuration, Maybe, Part
+
+if TYPE_CHECKING:
+    from highrank_plugins.inference.loading import LoadedModel
+
+# of the hundreds of options that fairseq stores, those that say what the trunk and training are
+_TRUNK = """encoder_layers encoder_embed_dim encoder_ffn_embed_dim encoder_attention_heads
+    encoder_hidden_size encoder_normalize_before decoder_layers decoder_embed_dim
+    decoder_input_dim decoder_output_dim decoder_ffn_embed_dim decoder_attention_heads
+    decoder_hidden_size decoder_last_hidden_size decoder_out_embed_dim decoder_normalize_before
+    share_all_embeddings share_decoder_input_output_embed activation_fn dropout dropouti dropouth
+    dropoute wdrop attention_dropout activation_dropout""".split()
+_TRAINING = {
+    "task": ("_name", "source_lang", "target_lang", "tokens_per_sample", "bptt"),
+    "criterion": ("_name", "label_smoothing", "ar_alpha", "tar_beta"),
+    "optimizer": ("_name", "adam_betas", "weight_decay"),
+    "lr_scheduler": ("_name", "warmup_updates"),
+    "optimization": ("lr", "clip_norm", "update_freq", "max_epoch", "max_update"),
+    "dataset": ("max_tokens", "batch_size"),
+    "common": ("seed", "fp16", "bf16"),
+}
+
+
+def describe(loaded: LoadedModel, head: Maybe[Head]) -> Configuration:
+    """Return what kind of model this is and how it was trained."""
+    from omegaconf import OmegaConf
+
+    plain = OmegaConf.to_container(
+        loaded.config, resolve=True, enum_to_str=True, throw_on_missing=False
+    )
+    blocks = cast("dict[str, Any]", plain)  # OmegaConf's own type allows lists and text, too
+    stored = blocks["model"]  # of stock models that have no dataclass a Namespace
+    stored = vars(stored) if isinstance(stored, Namespace) else stored
+    model = {name: value for name, value in sorted(stored.items()) if _is_said(value)}
+    said = head if isinstance(head, Absent) else describe_head(head)
+    trunk = {name: model[name] for name in _TRUNK if name in model}
+    return Configuration(said, trunk, _training(loaded, blocks), model)
+
+
+def describe_head(head: Head) -> dict[str, Any]:
+    """Return structure, pointwise function, sizes, and the options of both."""
+    structure, function = HEADS.name_of(head), POINTWISE.name_of(head.pointwise)
+    named = {
+        "structure": structure,
+        "pointwise": function,
+        "classes M": head.num_classes,
+        "features F": head.feature_dim,
+        "embedding d": head.embed_dim,
+        "bias": head.bias is not None,
+    }
+    named |= {name: getattr(head, name, None) for name in head_options(structure)}
+    for name in pointwise_options(function):
+        value = getattr(head.pointwise, name, None)
+        named[f"{function} {name}"] = value.item() if isinstance(value, Tensor) else value
+    return {name: value for name, value in named.items() if _is_said(value)}
+
+
+def _training(loaded: LoadedModel, blocks: dict[str, Any]) -> dict[str, Any]:
+    extra = loaded.extra.get("extra_state") or {}
+    reached = {
+        "updates": loaded.updates,
+        "epoch": (extra.get("train_iterator") or {}).get("epoch"),
+        "best validation loss": extra.get("best"),
+    }
+    for block, names in _TRAINING.items():
+        options = blocks.get(block) or {}
+        for name in names:
+            reached[block if name == "_name" else name] = options.get(name)
+    return {name: value for name, value in reached.items() if _is_said(value)}
+
+
+def _is_said(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str | list) and value not in ("", [])
+
+
+def parameter_parts(model: nn.Module, head: Maybe[Head]) -> list[Part]:
+    """Return the parts of the model by their first parameter; count a tied tensor once.
+
+    The vocabulary matrix is a part of its own, also where it is an embedding, too; so is each
+    other tensor of the head. The rest goes by encoder and decoder, embeddings and layers.
+    """
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    of_head: dict[int, str] = {}
+    if not isinstance(head, Absent):  # that of a stock model only shares the memory
+        of_head = {p.data_ptr(): name for name, p in head.named_parameters() if p.numel()}
+    grouped: dict[tuple[str, bool], list[tuple[list[str], Any]]] = {}
+    for parameter in model.parameters():
+        known = names[id(parameter)]
+        part = _part(known[0], of_head.get(parameter.data_ptr()))
+        grouped.setdefault((part, parameter.requires_grad), []).append((known, parameter))
+    return [_described(part, trained, tensors) for (part, trained), tensors in grouped.items()]
+
+
+def _part(name: str, in_head: str | None) -> str:
+    if in_head is not None:
+        return "vocabulary matrix W" if in_head == "weight" else f"head: {in_head}"
+    side = name.split(".")[0] if "." in name else "model"
+    return f"{side}: {'embeddings' if 'embed' in name else 'layers'}"
+
+
+def _described(part: str, trained: bool, tensors: list[tuple[list[str], Any]]) -> Part:
+    whole = sum(parameter.numel() for _, parameter in tensors)
+    if len(tensors) > 3:
+        return Part(part, [f"{len(tensors)} tensors"], whole, trained)
+    shown = [
+        f"{' = '.join(names)} [{' × '.join(map(str, parameter.shape))}]"
+        for names, parameter in tensors
+    ]
+    return Part(part, shown, whole, trained)

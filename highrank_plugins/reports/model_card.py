@@ -1,0 +1,128 @@
+"""The text that comes with a published model: what it is, and how it is used."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from highrank_plugins.common.flags import flag
+
+_CARD = """\
+---
+library_name: fairseq
+license: {licence}
+tags: [{task}, {arch}]
+---
+# {name}
+
+`{arch}` for the task `{task}`{languages}, exported by `highrank export`.
+
+| | |
+|---|---|
+{rows}
+
+## Use
+
+Needs `highrank_plugins` {version} or later with its extra `export`. The files hold numbers and
+plain text: reading them runs nothing.
+
+```bash
+highrank import {name} --output {name}.pt
+{command}
+```
+
+{text}
+What the model knows is in the dictionaries beside this file ({dictionaries}).
+
+## Limits
+
+What it was trained on, and what it must not be used for, is for its authors to say here.
+"""
+
+_UNCUT = "The text must be cut into words or pieces as the training text was."
+_CUTS = "The command takes text as people write it, a sentence per line."
+
+
+def model_card(
+    name: str,
+    config: dict[str, Any],
+    parameters: int,
+    dictionaries: Sequence[Path],
+    piece_options: Sequence[tuple[str, str]],
+    record: Mapping[str, Any] | None,
+    licence: str,
+) -> str:
+    """The card of an exported model, in Markdown.
+
+    Args:
+        config: what `config.json` holds.
+        parameters: their number, tied ones once.
+        piece_options: of fairseq-interactive, which make it take text that nobody has cut.
+        record: of a run, whose scores are given.
+    """
+    cfg = config["fairseq"]
+    rows = [*_rows(config, parameters), *_scores(record)]
+    task = cfg["task"]["_name"]
+    return _CARD.format(
+        name=name,
+        licence=licence,
+        task=task,
+        arch=cfg["model"].get("arch") or cfg["model"]["_name"],
+        languages=_languages(cfg["task"]),
+        rows="\n".join(f"| {key} | {value} |" for key, value in rows),
+        version=config["versions"]["highrank_plugins"],
+        command=_command(name, cfg["task"], piece_options),
+        text=_UNCUT if _scores_only(task) or not piece_options else _CUTS,
+        dictionaries=", ".join(f"`{path.name}`" for path in dictionaries),
+    )
+
+
+def _languages(task: dict[str, Any]) -> str:
+    source, target = task.get("source_lang"), task.get("target_lang")
+    return f" from {source} to {target}" if source and target else ""
+
+
+def _rows(config: dict[str, Any], parameters: int) -> list[tuple[str, object]]:
+    """Sizes, training, and every option of the output layer that is set."""
+    model = config["fairseq"]["model"]
+    rows: list[tuple[str, object]] = [
+        ("parameters", f"{parameters:,}"),
+        ("updates", f"{config['training']['num_updates']:,}"),
+    ]
+    if config["valid_loss"] is not None:
+        rows.append(("loss on the validation set", config["valid_loss"]))
+    rows += [
+        (f"`{flag(name)}`", value)
+        for name, value in sorted(model.items())
+        if name == "head" or (name.startswith("head_") and value is not None)
+    ]
+    return [*rows, *(("with " + name, value) for name, value in config["versions"].items())]
+
+
+def _scores(record: Mapping[str, Any] | None) -> Iterator[tuple[str, object]]:
+    """The numbers of a record, each with its signature."""
+    if record is None:
+        return
+    for name, value in record["metrics"].items():
+        signature = record.get("signatures", {}).get(name)
+        yield name, f"{value} ({signature.replace('|', ', ')})" if signature else value
+
+
+def _command(name: str, task: dict[str, Any], pieces: Sequence[tuple[str, str]]) -> str:
+    if _scores_only(task["_name"]):
+        words = f"fairseq-eval-lm DATA_BIN {_scoring(task)}"
+    else:
+        pair = f"--source-lang {task.get('source_lang')} --target-lang {task.get('target_lang')}"
+        cut = "".join(f" {option} {value}" for option, value in pieces)
+        words = f"fairseq-interactive {name} {pair}{cut}"
+    return f"{words} --user-dir $(highrank user-dir) --path {name}.pt"
+
+
+def _scores_only(task: str) -> bool:
+    return "language_modeling" in task
+
+
+def _scoring(task: dict[str, Any]) -> str:
+    """What fairseq-eval-lm does not take from the checkpoint."""
+    blocks = task["_name"] == "language_modeling"
+    length = f" --tokens-per-sample {task['tokens_per_sample']}" if blocks else ""
+    return f"--task {task['_name']}{length}"

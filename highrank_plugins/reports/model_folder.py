@@ -1,0 +1,183 @@
+"""A model as a folder that can be published, without pickle and with all that it takes to use it.
+
+`model.safetensors` holds each tensor once; its metadata name those that are tied. `config.json`
+holds the rest of the checkpoint as far as a model needs it, `README.md` is the model's card.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from highrank_plugins.common.files import write_json, write_text
+from highrank_plugins.common.provenance import versions
+from highrank_plugins.data.pieces import piece_options
+from highrank_plugins.reports.model_card import model_card
+from highrank_plugins.results.record import load_record
+from highrank_plugins.training.averaging import first_names, load_without_weights
+from highrank_plugins.training.checkpoint_file import mapped_model
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+FORMAT = 1
+_HISTORY = ("criterion_name", "optimizer_name", "num_updates")
+
+
+def export_model(
+    checkpoint: Path,
+    folder: Path,
+    data: Path | None,
+    licence: str,
+    pieces: Path | None = None,
+    results: Path | None = None,
+) -> None:
+    """Write a checkpoint's model into a new folder, all or nothing.
+
+    Absolute paths in the configuration are cut to their last name, and where processes met is left
+    out: they say where somebody works.
+
+    Args:
+        data: where the dictionaries are, `dict.*.txt`; None: where the training had them.
+        licence: for the card.
+        pieces: what cut the text, see `piece_options`.
+        results: a recipe's record, whose scores go into the card.
+    Raises:
+        ValueError: the checkpoint or a file is refused, or there are no dictionaries.
+        FileExistsError: the folder exists.
+    """
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists: give another --output, or remove it")
+    state = load_without_weights(checkpoint)
+    model = mapped_model(checkpoint)
+    dictionaries = _dictionaries(data or Path(str(state["cfg"]["task"]["data"]).split(":")[0]))
+    config = _config(state, checkpoint)
+    # read before anything is written
+    cut = [] if pieces is None else piece_options(pieces, f"{folder.name}/{pieces.name}")
+    record = None if results is None else load_record(results)
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    parameters = _save_weights(model, part / WEIGHTS)
+    for path in [*dictionaries, *([] if pieces is None else [pieces])]:
+        shutil.copyfile(path, part / path.name)
+    write_json(part / CONFIG, config)
+    card = model_card(folder.name, config, parameters, dictionaries, cut, record, licence)
+    write_text(part / CARD, card)
+    part.rename(folder)
+
+
+def import_model(folder: Path, output: Path) -> None:
+    """Write the checkpoint that a folder of `export_model` holds, for inference and warm starts.
+
+    Raises:
+        ValueError: the folder is incomplete or was written by a later version; names the file.
+    """
+    import highrank_plugins
+
+    highrank_plugins.register()
+    from fairseq.checkpoint_utils import torch_persistent_save
+
+    config = _read_config(folder / CONFIG)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    state = {
+        "args": None,
+        "cfg": config["fairseq"],
+        "model": _load_weights(folder / WEIGHTS),
+        "criterion": None,
+        "optimizer_history": [{**config["training"], "lr_scheduler_state": {}}],
+        "task_state": config["task_state"],
+        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": config["valid_loss"]},
+    }
+    torch_persistent_save(state, str(output))
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.torch
+    except ModuleNotFoundError:
+        raise ValueError(
+            "safetensors is not installed; run: pip install 'highrank_plugins[export]'"
+        ) from None
+    return safetensors
+
+
+def _save_weights(model: "dict[str, Tensor]", path: Path) -> int:
+    """Returns the number of parameters."""
+    first = first_names(model)
+    tied = {name: other for name, other in first.items() if name != other}
+    # a part of another tensor's memory is a tensor of its own here
+    tensors = {name: model[name].contiguous().clone() for name in model if name not in tied}
+    metadata = {"format": "pt", "tied": json.dumps(tied)}
+    _safetensors().torch.save_file(tensors, path, metadata)
+    path.chmod(path.parent.stat().st_mode & 0o666)  # the library lets its owner alone read it
+    return sum(value.numel() for value in tensors.values() if value.is_floating_point())
+
+
+def _load_weights(path: Path) -> "dict[str, Tensor]":
+    library = _safetensors()
+    try:
+        with library.safe_open(path, framework="pt") as file:
+            tied = json.loads((file.metadata() or {}).get("tied", "{}"))
+            names = file.keys()  # of a file, which is no dict that one could iterate over
+            model = {name: file.get_tensor(name) for name in names}
+        return model | {name: model[other] for name, other in tied.items()}
+    except (library.SafetensorError, json.JSONDecodeError, KeyError) as error:
+        raise ValueError(f"{path} is damaged ({error}): copy it again") from None
+
+
+def _dictionaries(folder: Path) -> list[Path]:
+    found = sorted(folder.glob("dict.*txt"))
+    if not found:
+        raise ValueError(
+            f"{folder} has no dict.*.txt: --data DIR is the binarised data of the training"
+        )
+    return found
+
+
+def _config(state: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
+    history = state["optimizer_history"][-1]
+    config = {
+        "format": FORMAT,
+        "versions": versions(),
+        "training": {name: history.get(name) for name in _HISTORY},
+        "valid_loss": state["extra_state"].get("val_loss"),
+        "task_state": state.get("task_state", {}),
+        "fairseq": _without_places(state["cfg"]),
+    }
+    try:
+        return dict(json.loads(json.dumps(config)))
+    except TypeError as error:
+        raise ValueError(f"{checkpoint}: its state cannot be written as JSON ({error})") from None
+
+
+def _without_places(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: None if key == "distributed_init_method" else _without_places(inner)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [_without_places(inner) for inner in value]
+    if isinstance(value, str) and value.startswith("/"):
+        return Path(value).name
+    return value
+
+
+_KEYS = {"fairseq", "training", "task_state", "valid_loss"}
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found, missing = config["format"], _KEYS - config.keys()
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not of `highrank export` ({error})") from None
+    if found != FORMAT:
+        raise ValueError(f"{path} has format {found}, this version reads {FORMAT}: update it")
+    if missing:
+        raise ValueError(
+            f"{path} is not of `highrank export`: it lacks {', '.join(sorted(missing))}"
+        )
+    return config

@@ -1,0 +1,1 @@
+"""From output files to scores, records, tables and comparisons."""

@@ -1,0 +1,79 @@
+"""Measures of models that `highrank analyse` wrote: as scores of a record, or side by side."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from highrank_plugins.common.distinct_names import distinct_names
+from highrank_plugins.common.score import Score
+from highrank_plugins.measures import find_measure, measure_names
+from highrank_plugins.results.scoring import ScoreError
+
+
+def read_measures(directory: Path, split: str) -> dict[str, Score]:
+    """Return the scores in all files of `directory` that are named like a measure.
+
+    Args:
+        split: on which they were measured; names begin with it.
+    Raises:
+        ScoreError: a file of such a name is no such result.
+    """
+    scores: dict[str, Score] = {}
+    for name in measure_names():
+        path = directory / f"{name}.json"
+        if not path.is_file():
+            continue
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            scores |= find_measure(name).scores(found, split)
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ScoreError(f"{path}: no result of {name} ({error!r})") from None
+    return scores
+
+
+_NUMBERS = (
+    "contexts", "words", "dtype", "press_rank", "effective_rank", "spectral_entropy",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModelSpectrum:
+    """What the file of a model says; names tell them apart, see `distinct_names`."""
+
+    name: str
+    contexts: int
+    words: int
+    dtype: str
+    press_rank: int
+    effective_rank: dict[str, int]
+    spectral_entropy: float
+    singular_values: list[float]
+
+    @property
+    def relative_values(self) -> list[float]:
+        """Singular values over the largest."""
+        largest = self.singular_values[0]
+        return [value / largest for value in self.singular_values]
+
+
+def read_spectra(paths: Sequence[Path]) -> list[ModelSpectrum]:
+    """One spectrum per file.
+
+    Raises:
+        ValueError: a file is no such result, or given twice. OSError.
+    """
+    return [_read(name, path) for name, path in zip(distinct_names(paths), paths, strict=True)]
+
+
+def _read(name: str, path: Path) -> ModelSpectrum:
+    try:
+        written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        values = [float(value) for value in written["singular_values"]]
+        if not values or values[0] <= 0:
+            raise ValueError("no singular value is above 0")
+        numbers = {key: written[key] for key in _NUMBERS}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: no result of analyse spectrum ({error!r})") from None
+    return ModelSpectrum(name, **numbers, singular_values=values)

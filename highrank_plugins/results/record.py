@@ -1,0 +1,77 @@
+"""The JSON record of one run: what was run, where, and what came out."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from highrank_plugins.common.provenance import git_state, hardware, versions
+from highrank_plugins.common.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from highrank_plugins.common.score import Score
+    from highrank_plugins.training.configuration import Configuration
+    from highrank_plugins.training.training_log import Training
+
+
+def make_record(
+    scores: dict[str, "Score"],
+    configuration: "Configuration",
+    training: "Training",
+    finetuning: "Training | None" = None,
+    *,
+    paired: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Everything that is needed to judge and to repeat a result, as plain values.
+
+    Args:
+        scores: the signature of the first, which is the one to report, becomes `signature`.
+        finetuning: a second training, which went on from the first.
+        paired: the test against another system, see `scoring.compare`.
+    """
+    more: dict[str, Any] = {}
+    if finetuning is not None:
+        more["finetune"] = {"command": finetuning.command, "train": finetuning.summary}
+    if paired is not None:
+        more["paired"] = paired
+    return {
+        "metrics": {name: score.value for name, score in scores.items()},
+        "signature": next(iter(scores.values())).signature,
+        "signatures": {name: score.signature for name, score in scores.items()},
+        "config": configuration.blocks(),
+        "seeds": [configuration.train.get("seed", 1)],  # 1 is fairseq's default
+        "command": training.command,
+        "train": training.summary,
+        **more,
+        "versions": versions(),
+        "git": git_state(),
+        "hardware": hardware(),
+    }
+
+
+def load_record(path: Path) -> dict[str, Any]:
+    """A JSON object with `metrics`, as `highrank record` and the evaluations write it.
+
+    Raises:
+        ValueError: another file. OSError: none.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(record["metrics"], dict):
+            return dict(record)
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
+        pass
+    raise ValueError(f"{path}: no record of a run, which has metrics")
+
+
+def metric_of(path: Path, metric: str) -> float:
+    """A number of a record.
+
+    Raises:
+        ValueError: it has no such number; names those it has. OSError.
+    """
+    metrics = load_record(path)["metrics"]
+    if not isinstance(metrics.get(metric), (int, float)):
+        near = did_you_mean(metric, list(metrics))
+        raise ValueError(f"{path}: no {metric} among {', '.join(metrics)}{near}")
+    return float(metrics[metric])

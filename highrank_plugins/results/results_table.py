@@ -1,0 +1,84 @@
+"""Records of runs as a Markdown table, so that no number in a document is typed by hand."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from highrank_plugins.common.distinct_names import distinct_names
+from highrank_plugins.common.markdown import table
+from highrank_plugins.measures import all_measures
+from highrank_plugins.measures.base import Column as Shown
+from highrank_plugins.results.record import load_record
+
+Record = dict[str, Any]
+Column = tuple[str, Callable[[Record], str]]
+
+# of every system, whatever was measured
+SCORES = (
+    Shown("sacrebleu", "sacreBLEU", ".2f"),
+    Shown("chrf", "chrF", ".2f"),
+    Shown("valid_perplexity", "valid ppl", ".2f"),
+    Shown("test_perplexity", "test ppl", ".2f"),
+)
+OTHER: list[Column] = [
+    ("updates", lambda record: f"{record['train']['updates']:,.0f}"),
+    ("words/s in training", lambda record: f"{record['train']['words_per_second']:,.0f}"),
+    ("cores", lambda record: str(record["hardware"]["cores"])),
+    ("torch", lambda record: record["versions"]["torch"]),
+    ("revision", lambda record: (record["git"] or {}).get("revision", "-")[:9]),
+]
+
+
+def read_record(path: Path) -> Record:
+    """A file written by `highrank record`.
+
+    Raises:
+        ValueError: it is none; names it and what it lacks. OSError.
+    """
+    try:
+        record: Record = load_record(path)
+        if not metrics_of([record]):
+            raise KeyError("metrics")
+        for _, cell in OTHER:
+            cell(record)
+        return record
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: no record of a run ({error!r})") from None
+
+
+@cache
+def metrics() -> dict[str, Shown]:
+    """Return the columns of the metrics that tables show, by metric, in their order."""
+    of_measures = [measure.columns for measure in all_measures().values()]
+    return {column.metric: column for columns in (SCORES, *of_measures) for column in columns}
+
+
+def metrics_of(records: list[Record]) -> list[str]:
+    """The known metrics that any of the records has, in the order of columns."""
+    return [name for name in metrics() if any(name in record["metrics"] for record in records)]
+
+
+def results_table(paths: list[Path]) -> str:
+    """One row per record (written by `highrank record`), named by its file, see `distinct_names`.
+
+    Raises:
+        ValueError: a file that is no record; a file is given twice.
+    """
+    records = [read_record(path) for path in paths]
+    shown = metrics_of(records)
+    headings = ["run", *(metrics()[name].heading for name in shown), *(name for name, _ in OTHER)]
+    rows = [
+        [
+            run,
+            *(number(name, record["metrics"].get(name)) for name in shown),
+            *(cell(record) for _, cell in OTHER),
+        ]
+        for run, record in zip(distinct_names(paths), records, strict=True)
+    ]
+    return table(headings, rows)
+
+
+def number(metric: str, value: float | None) -> str:
+    """The value as this metric is printed; a dash where there is none."""
+    return "–" if value is None else format(value, metrics()[metric].format)

@@ -1,0 +1,106 @@
+"""BLEU and chrF of what fairseq-generate wrote, with the signatures that let others repeat them."""
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from highrank_plugins.common.score import Score
+
+_HYPOTHESIS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")
+
+
+class ScoreError(ValueError):
+    """Hypotheses and references do not belong together."""
+
+
+def read_hypotheses(generated: Path, count: int) -> list[str]:
+    """The one detokenised hypothesis (`D-` line) of each input of fairseq-generate, in order.
+
+    Raises:
+        ScoreError: see `read_nbest`; an input has several.
+    """
+    nbest = read_nbest(generated, count)
+    for number, hypotheses in enumerate(nbest):
+        if len(hypotheses) > 1:
+            raise ScoreError(f"{generated}: several hypotheses D-{number}; generate with --nbest 1")
+    return [best for best, *_ in nbest]
+
+
+def read_nbest(generated: Path, count: int) -> list[list[str]]:
+    """All detokenised hypotheses of each input, the best first, in the order of the input.
+
+    Args:
+        count: number of input sentences.
+    Raises:
+        ScoreError: an input has no hypothesis, or there is one without input.
+    """
+    found: dict[int, list[str]] = {}
+    for match in filter(None, map(_HYPOTHESIS.fullmatch, read_lines(generated))):
+        found.setdefault(int(match[1]), []).append(match[2])
+    missing = sorted(set(range(count)) - found.keys())
+    if missing or len(found) != count:
+        first = f"; the first input without one is line {missing[0] + 1}" if missing else ""
+        raise ScoreError(
+            f"{generated}: {len(found)} hypotheses for {count} inputs{first}; generate the set "
+            "that is scored (--gen-subset), whole"
+        )
+    return [found[number] for number in range(count)]
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines that end with a line feed, or as Windows has it, and with nothing else.
+
+    A carriage return alone, and what else Unicode calls a line break, is within a line.
+
+    Raises:
+        ScoreError: no UTF-8.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ScoreError(f"{path}: not UTF-8 at byte {error.start:,}; convert it") from None
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n") if text else []
+
+
+def score(hypotheses: list[str], references: list[str]) -> dict[str, Score]:
+    """sacreBLEU (cased, 13a) and chrF2 of one hypothesis and one reference per sentence.
+
+    Raises:
+        ScoreError: their numbers differ, or there are none.
+    """
+    from sacrebleu.metrics import BLEU, CHRF
+
+    if len(hypotheses) != len(references) or not references:
+        raise ScoreError(
+            f"{len(hypotheses)} hypotheses for {len(references)} references: as many are needed, "
+            "and at least one"
+        )
+    scores = {}
+    for name, metric in {"sacrebleu": BLEU(), "chrf": CHRF()}.items():
+        value = metric.corpus_score(hypotheses, [references]).score
+        scores[name] = Score(round(value, 2), str(metric.get_signature()))
+    return scores
+
+
+def compare(
+    baseline: Path, system: Path, hypotheses: list[str], references: list[str]
+) -> dict[str, Any]:
+    """sacreBLEU's paired bootstrap of a system against a baseline, as plain values.
+
+    Args:
+        baseline: the other system's translations, a line each.
+        system: a name for ours.
+    Raises:
+        ScoreError: the baseline has another number of lines.
+    """
+    from highrank_plugins.analysis import paired_bleu
+
+    other = read_lines(baseline)
+    if len(other) != len(references):
+        raise ScoreError(
+            f"{baseline}: {len(other)} lines for {len(references)} references; both systems must "
+            "have translated the same set, a line for each sentence"
+        )
+    systems = {str(baseline): other, str(system): hypotheses}
+    return asdict(paired_bleu(systems, [references]))

@@ -1,0 +1,1 @@
+"""From a configuration to checkpoints: command lines, launching, averaging, generation."""

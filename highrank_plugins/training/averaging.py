@@ -1,0 +1,115 @@
+"""The average of checkpoints of a training, which usually translates better than each."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from highrank_plugins.training.checkpoint_file import mapped_model
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+State = dict[str, Any]
+
+
+def average_checkpoints(paths: list[Path], output: Path) -> None:
+    """Write the newest of `paths` (the last) with averaged weights, for inference and warm starts.
+
+    Sums are float64, so the average of equal weights is these weights. Integer tensors are the
+    newest. Tied weights stay tied. The state of the optimizer is left out. Weights are read one
+    checkpoint after the other, mapped, so that memory holds their sum and one of them. All are read
+    safely, and damaged files are refused.
+
+    Args:
+        output: the file; its folder is made if need be.
+    Raises:
+        ValueError: parameters differ in name or shape; names the file.
+        OSError: there can be no such folder.
+    """
+    import highrank_plugins
+
+    highrank_plugins.register()
+    from fairseq.checkpoint_utils import torch_persistent_save
+
+    output.parent.mkdir(parents=True, exist_ok=True)  # before the work, which takes minutes
+    state = load_without_weights(paths[-1])
+    total: dict[str, Tensor] = {}
+    for path in paths:
+        model = mapped_model(path)
+        _check_same(total, model, path)
+        for name, value in model.items():
+            total[name] = _add(total.get(name), value)
+    state["model"] = _tie(_divide(total, model, len(paths)), model)
+    torch_persistent_save(state, str(output))
+
+
+def load_without_weights(path: Path) -> State:
+    """All of a checkpoint but the weights and the state of the optimizer, as plain containers.
+
+    It is read as fairseq reads it, which refuses files that are damaged or could run code.
+
+    Raises:
+        ValueError: it is such a file.
+    """
+    import highrank_plugins
+
+    highrank_plugins.register()
+    from fairseq.checkpoint_utils import load_checkpoint_to_cpu
+    from omegaconf import OmegaConf
+
+    state: State = load_checkpoint_to_cpu(str(path))
+    state.pop("last_optimizer_state", None)
+    del state["model"]
+    # stored as plain containers, as fairseq's trainer does
+    state["cfg"] = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
+    return state
+
+
+def _check_same(total: dict[str, "Tensor"], model: dict[str, "Tensor"], path: Path) -> None:
+    if not total:
+        return
+    names = total.keys() | model.keys()
+    different = [n for n in names if _shape(total.get(n)) != _shape(model.get(n))]
+    if different:
+        raise ValueError(
+            f"{path}: {min(different)} is missing, new, or has another shape than in the "
+            "checkpoints before: they are not of one training"
+        )
+
+
+def _shape(value: "Tensor | None") -> object:
+    return None if value is None else value.shape
+
+
+def _add(total: "Tensor | None", value: "Tensor") -> "Tensor":
+    import torch
+
+    if not value.is_floating_point():
+        return value
+    return value.to(torch.float64, copy=True) if total is None else total.add_(value)
+
+
+def _divide(
+    total: dict[str, "Tensor"], newest: dict[str, "Tensor"], count: int
+) -> dict[str, "Tensor"]:
+    """The means, in the types of `newest`; `total` is used up."""
+    means = {}
+    for name, like in newest.items():
+        value = total.pop(name)
+        means[name] = (value / count).to(like.dtype) if value.is_floating_point() else value.clone()
+    return means
+
+
+def _tie(averaged: dict[str, "Tensor"], newest: dict[str, "Tensor"]) -> dict[str, "Tensor"]:
+    """Let names that share memory in `newest` share it in `averaged`."""
+    first = first_names(newest)
+    return {name: averaged[first[name]] for name in newest}
+
+
+def first_names(model: dict[str, "Tensor"]) -> dict[str, str]:
+    """Each name → the first name of the same tensor: its own, unless tied to an earlier one."""
+    first: dict[tuple[object, ...], str] = {}
+    names = {}
+    for name, value in model.items():
+        memory = (value.data_ptr(), value.shape, value.stride()) if value.numel() else (name,)
+        names[name] = first.setdefault(memory, name)
+    return names

@@ -1,0 +1,102 @@
+"""Which checkpoints of a training are to be averaged."""
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from highrank_plugins.training.checkpoint_file import look_up
+
+# of an epoch's end, of an update within an epoch, and the newest whatever it is
+_IN_ORDER = re.compile(r"checkpoint(?:\d+|_\d+_(\d+)|_last)\.pt")
+# those, and what --keep-best-checkpoints and every training keep of the best
+_ANY = re.compile(r"checkpoint(?:\d+|_\d+_(\d+)|_last|_best|\.best_.+)\.pt")
+
+
+@dataclass(frozen=True)
+class Updates:
+    """From which to which number of updates, both included."""
+
+    first: int = 0
+    last: float = math.inf
+
+    def __contains__(self, number: int) -> bool:
+        return self.first <= number <= self.last
+
+    def __str__(self) -> str:
+        if self == Updates():
+            return ""
+        return f" from update {self.first}" + (f" to {self.last}" if self.last < math.inf else "")
+
+
+def last_checkpoints(
+    directory: Path, count: int | None, updates: Updates | None = None
+) -> list[Path]:
+    """The `count` checkpoints of `directory` with the most updates, in the order of training.
+
+    These are `checkpoint<epoch>.pt`, `checkpoint_<epoch>_<updates>.pt` and `checkpoint_last.pt`.
+    Several with the same number of updates, which are copies, count once.
+
+    Args:
+        count: None means all.
+    Raises:
+        ValueError: there are fewer, or a file cannot be read; says what to change.
+    """
+    updates = updates or Updates()
+    found = _found(directory, _IN_ORDER, updates)
+    count = _check_enough(directory, len(found), count, f"of different updates{updates}")
+    return [found[number] for number in sorted(found)[len(found) - count :]]
+
+
+def best_checkpoints(directory: Path, count: int, updates: Updates | None = None) -> list[Path]:
+    """The `count` checkpoints with the best validation score, in the order of training.
+
+    The score is the one that fairseq stored with each (`--best-checkpoint-metric`, the loss by
+    default); checkpoints that were not validated do not count, nor do copies.
+
+    Raises:
+        ValueError: there are fewer, or a file cannot be read; says what to change.
+    """
+    updates = updates or Updates()
+    found = _found(directory, _ANY, updates)
+    scores = {
+        number: score for number, path in found.items() if (score := _score(path)) is not None
+    }
+    _check_enough(directory, len(scores), count, f"with a validation score{updates}")
+    best = sorted(scores, key=lambda number: (scores[number], -number))[:count]
+    return [found[number] for number in sorted(best)]
+
+
+def _found(directory: Path, pattern: re.Pattern[str], updates: Updates) -> dict[int, Path]:
+    if not directory.is_dir():
+        raise ValueError(f"{directory}: no such folder")
+    found: dict[int, Path] = {}
+    for path in sorted(directory.glob("*.pt")):  # checkpoint_last.pt after those with numbers
+        match = pattern.fullmatch(path.name)
+        if match:
+            found.setdefault(int(match[1]) if match[1] else _updates(path), path)
+    return {number: path for number, path in found.items() if number in updates}
+
+
+def _updates(path: Path) -> int:
+    return int(look_up(path, "optimizer_history", -1, "num_updates"))
+
+
+def _score(path: Path) -> float | None:
+    """Lower is better."""
+    value = look_up(path, "extra_state").get("val_loss")
+    if value is None:
+        return None
+    maximise = look_up(path, "cfg", "checkpoint", "maximize_best_checkpoint_metric")
+    return -float(value) if maximise else float(value)
+
+
+def _check_enough(directory: Path, found: int, count: int | None, which: str) -> int:
+    wanted = max(found, 1) if count is None else count
+    if found < wanted:
+        raise ValueError(
+            f"{directory} has {found} checkpoints {which}, {wanted} are to be averaged: train "
+            "longer, save more often (--save-interval-updates), keep more (--keep-last-epochs), or "
+            "average fewer (--last, --best) or others (--from-update, --to-update)"
+        )
+    return wanted

@@ -1,0 +1,174 @@
+"""What one training and what follows it is: blocks of options, most of them of a command."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.common.yaml_tree import (
+    ConfigurationError,
+    KeyPath,
+    Tree,
+    override,
+    read_tree,
+)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    raise ValueError("must be text, a number, true or false")
+
+
+# true is a bare flag, false no flag at all; an option that takes the word True has it in quotes
+Scalar = Annotated[Any, AfterValidator(_scalar)]
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class DataSettings(_Block):
+    """How parallel text becomes pieces: options of `highrank pieces`."""
+
+    vocab_size: PositiveInt
+    character_coverage: float = Field(default=1.0, gt=0.9, le=1.0)
+    algorithm: Literal["sentencepiece", "subword_nmt"] = "sentencepiece"
+    sample: PositiveInt | None = None
+
+
+class AverageSettings(_Block):
+    """How many of the last checkpoints are averaged."""
+
+    last: PositiveInt = 1
+
+
+# data.algorithm → how fairseq-generate makes text of its pieces again
+_TEXT_OF_PIECES: dict[str, dict[str, Scalar]] = {
+    "sentencepiece": {"post_process": "sentencepiece"},
+    "subword_nmt": {"post_process": "subword_nmt", "tokenizer": "moses"},
+}
+
+Options = Annotated[dict[str, Scalar], Field(default_factory=dict)]
+
+
+class Configuration(_Block):
+    """One training and what follows it: a translator has `data`, a language model `corpus`.
+
+    Blocks of `Options` hold those of the command of that name in `PROGRAMS`, with underscores;
+    `finetune` only what differs from `train`. A step whose block is empty is left out.
+    """
+
+    data: DataSettings | None = None
+    corpus: dict[str, Scalar] | None = None
+    clean: Options
+    dialogues: Options
+    launch: Options
+    train: dict[str, Scalar]
+    finetune: Options
+    average: AverageSettings = AverageSettings()
+    generate: Options
+    evaluate: Options
+    dynamic_eval: Options
+    cache_eval: Options
+    spectrum: Options
+    kld: Options
+    predictions: Options
+    retention: Options
+
+    @model_validator(mode="after")
+    def _has_text(self) -> "Configuration":
+        if (self.data is None) == (self.corpus is None):
+            raise ValueError("one of the blocks data (translation) and corpus (language model)")
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_enough_checkpoints(self) -> "Configuration":
+        by_updates = self._number("save_interval_updates", 0) > 0
+        option = "keep_interval_updates" if by_updates else "keep_last_epochs"
+        kept = self._number(option, -1)
+        if 0 <= kept < self.average.last:
+            raise ValueError(f"average.last is {self.average.last}, but train.{option} is {kept}")
+        return self
+
+    def _number(self, name: str, default: int) -> int:
+        value = self.train.get(name, default)
+        if not isinstance(value, int):
+            raise ValueError(f"train.{name}: expected a whole number, got {value!r}")
+        return value
+
+    def options(self, tool: str) -> dict[str, Any]:
+        """The options of a tool, a key of `PROGRAMS`, with those that follow from other blocks."""
+        if tool == "data":
+            return self.data.model_dump(exclude_none=True) if self.data else {}
+        own: dict[str, Any] = getattr(self, tool) or {}
+        if tool == "finetune":
+            return {**self.train, **own}
+        if tool == "generate" and self.data:
+            return {**_TEXT_OF_PIECES[self.data.algorithm], **own}
+        return own
+
+    def text(self) -> str:
+        """The same as YAML, everything resolved; equal configurations give equal text."""
+        return yaml.safe_dump(self.blocks(), sort_keys=True, allow_unicode=True)
+
+    def blocks(self) -> dict[str, Any]:
+        """The same as plain values, without what is not given."""
+        return {name: block for name, block in self.model_dump().items() if block is not None}
+
+
+def load_tree(path: Path, overrides: list[str]) -> Tree:
+    """The file with its bases and overrides (`key=value` for `train`, or `block.key=value`).
+
+    Raises:
+        ConfigurationError: see `read_tree` and `override`.
+    """
+    tree = read_tree(path)
+    for assignment in overrides:
+        override(tree, assignment, default_block="train")
+    return tree
+
+
+def validate(tree: Tree) -> Configuration:
+    """The configuration in a tree. Names of fairseq's options are not checked here.
+
+    Raises:
+        ConfigurationError: each unknown key, missing key or wrong value with its file and line.
+    """
+    try:
+        return Configuration.model_validate(tree.values)
+    except ValidationError as error:
+        lines = [_explain(tree, problem) for problem in error.errors()]
+        raise ConfigurationError("\n".join(lines)) from None
+
+
+def load(path: Path, overrides: list[str] | None = None) -> Configuration:
+    """`load_tree`, then `validate`."""
+    return validate(load_tree(path, overrides or []))
+
+
+def _explain(tree: Tree, problem: Any) -> str:
+    path: KeyPath = tuple(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        message = f"unknown key{did_you_mean(path[-1], _keys_of_block(path[:-1]))}"
+    return f"{tree.place(path)}: {'.'.join(path)}{': ' if path else ''}{message}"
+
+
+def _keys_of_block(path: KeyPath) -> list[str]:
+    blocks: dict[KeyPath, type[BaseModel]] = {
+        (): Configuration,
+        ("data",): DataSettings,
+        ("average",): AverageSettings,
+    }
+    return list(blocks[path].model_fields)

@@ -1,0 +1,89 @@
+"""Options checked by fairseq's own parser, with our models, before anything is computed."""
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NoReturn
+
+import highrank_plugins
+from highrank_plugins.common.flags import flag, option_name
+from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.common.yaml_tree import ConfigurationError, Tree
+from highrank_plugins.training.command_line import PROGRAMS, user_dir, words_of
+from highrank_plugins.training.configuration import Configuration
+
+
+def check_options(configuration: Configuration, tree: Tree) -> None:
+    """Names, types and choices in the blocks of fairseq's commands. Importing it takes seconds.
+
+    Raises:
+        ConfigurationError: each unknown name, or the first wrong value, with its file and line.
+    """
+    problems: list[str] = []
+    for tool in filter(partial(getattr, configuration), _PARSERS):  # blocks with something in them
+        problems += [
+            f"{tree.place((tool, name))}: {tool}.{name}: {problem}"
+            for name, problem in _problems(tool, configuration.options(tool)).items()
+        ]
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+
+
+def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
+    """Name of an option → what is wrong with it."""
+    from fairseq.options import parse_args_and_arch
+
+    parser = _parser(tool)
+    given = words_of(options)
+    try:
+        _, left = parse_args_and_arch(parser, ["data", *user_dir(), *given], parse_known=True)
+    except _Rejected as rejection:
+        return _explain(parser, str(rejection), options)
+    # argparse tells nowhere publicly which options it has
+    known = list(map(option_name, parser._option_string_actions))
+    return {
+        name: f"{PROGRAMS[tool]} has no {flag(name)}{did_you_mean(name, known)}"
+        for name in options
+        if flag(name) in left
+    }
+
+
+class _Rejected(Exception):
+    """argparse's message, instead of the end of the process."""
+
+
+# name of the function of fairseq.options that makes the parser
+_PARSERS = {
+    "train": "get_training_parser",
+    "finetune": "get_training_parser",
+    "generate": "get_generation_parser",
+    "evaluate": "get_eval_lm_parser",
+}
+
+
+def _parser(tool: str) -> Any:
+    highrank_plugins.register()
+    from fairseq import options
+
+    def reject(message: str) -> NoReturn:
+        raise _Rejected(message)
+
+    parser = getattr(options, _PARSERS[tool])()
+    parser.error = reject
+    return parser
+
+
+def _explain(parser: Any, message: str, options: Mapping[str, object]) -> dict[str, str]:
+    """argparse's `argument --lr: invalid …` for the option of that name."""
+    found = re.match(r"argument (--[\w-]+)[^:]*: (.*)", message, re.DOTALL)
+    if not found:
+        return {"options": message}
+    option, problem = found.groups()
+    name = option_name(option)
+    if problem.startswith("invalid choice"):
+        value = str(options[name])
+        choices = [str(choice) for choice in parser._option_string_actions[option].choices]
+        problem = f"{value!r} is no choice{did_you_mean(value, choices)}"
+    elif problem.startswith("expected one argument"):
+        problem = "takes a value; write true or false in quotes if it is that word"
+    return {name: problem}

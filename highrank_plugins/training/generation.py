@@ -1,0 +1,150 @@
+"""fairseq-generate on several processes, with the hypotheses of one, in the order of the input."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from highrank_plugins.common.processes import end_with_parent, usable_cores
+from highrank_plugins.common.suggest import did_you_mean
+
+PROGRAM = "fairseq-generate"
+SKIPS = "--skip-invalid-size-inputs-valid-test"
+# S-0, T-0, H-0, D-0, P-0, A-0, I-0 and E-0_1 of sentence 0, each before a tab
+_LINE = re.compile(rb"[A-Z]-(\d+)(?:_\d+)?\t")
+_REFUSED = {
+    "--distributed-world-size": "the launcher sets it",
+    "--distributed-rank": "the launcher sets it",
+    "--num-shards": "fairseq-generate ignores it",
+    "--shard-id": "fairseq-generate ignores it",
+    "--results-path": "redirect the output, or use --output",
+    "--quiet": "there would be nothing to merge",
+}
+
+
+def check_command(command: Sequence[str], processes: int) -> None:
+    """Whether a command can be spread over processes.
+
+    Raises:
+        ValueError: it is another program's, or has an option that this cannot keep.
+    """
+    first = command[0] if command else "nothing"
+    if first != PROGRAM:
+        near = did_you_mean(first, [PROGRAM])
+        raise ValueError(f"expected '{PROGRAM} …' after --, got {first!r}{near}")
+    names = {word.partition("=")[0] for word in command}
+    for name in sorted(names & _REFUSED.keys()):
+        raise ValueError(f"{name}: {_REFUSED[name]}; remove it")
+    if processes > 1 and "--sampling" in names:
+        raise ValueError("--sampling draws other hypotheses in several processes: use one")
+
+
+def generate(command: Sequence[str], processes: int) -> list[bytes]:
+    """The lines of fairseq-generate about each sentence, sorted by its number.
+
+    Whole batches are shared out, so that each is computed as by one process. With GPUs, process i
+    has GPU i, and again from the first where there are fewer; else the CPU's cores are divided.
+    The line with BLEU is left out: it would be that of a share.
+
+    Raises:
+        ValueError: see `check_command`; a process fails, or a sentence has no lines or comes twice.
+    """
+    check_command(command, processes)
+    with TemporaryDirectory(prefix="highrank-generate-") as folder:
+        shares = [Path(folder, f"share{index}") for index in range(processes)]
+        _run(command, shares)
+        numbered = [list(_numbered(share)) for share in shares]
+    _check_complete(numbered, may_skip=SKIPS in command)
+    merged = sorted((pair for share in numbered for pair in share), key=lambda pair: pair[0])
+    return [line for _, line in merged]
+
+
+def _run(command: Sequence[str], shares: list[Path]) -> None:
+    environments = _environments(len(shares))
+    running = {}
+    for index, share in enumerate(shares):
+        words = [_program(), *command[1:]]
+        words += ["--distributed-world-size", str(len(shares)), "--distributed-rank", str(index)]
+        with share.open("wb") as out, _log(share).open("wb") as log:
+            running[index] = subprocess.Popen(
+                words, stdout=out, stderr=None if index == 0 else log,
+                env=os.environ | environments[index], preexec_fn=end_with_parent,
+            )  # fmt: skip
+    try:
+        _wait(running, shares)
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+
+
+def _wait(running: dict[int, subprocess.Popen[bytes]], shares: list[Path]) -> None:
+    waiting = dict(running)
+    while waiting:
+        for index, process in list(waiting.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            del waiting[index]
+            if code != 0 and not _had_no_batch(shares[index]):
+                last = _log(shares[index]).read_text(errors="replace").strip().splitlines()[-3:]
+                raise ValueError(
+                    "\n".join([f"{PROGRAM} {index} of {len(shares)} failed: exit {code}", *last])
+                )
+        time.sleep(0.05)
+
+
+def _had_no_batch(share: Path) -> bool:
+    """With fewer batches than processes: fairseq then divides by the time that it did not take."""
+    end = _log(share).read_text(errors="replace").rstrip()
+    return share.stat().st_size == 0 and end.endswith("ZeroDivisionError: division by zero")
+
+
+def _program() -> str:
+    beside = Path(sys.executable).with_name(PROGRAM)
+    return str(beside) if beside.exists() else shutil.which(PROGRAM) or PROGRAM
+
+
+def _log(share: Path) -> Path:
+    return share.with_suffix(".log")
+
+
+def _environments(processes: int) -> list[dict[str, str]]:
+    import torch
+
+    count = torch.cuda.device_count()
+    if count == 0:
+        threads = max(1, usable_cores() // processes)
+        return [{"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}] * processes
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(index) for index in range(count)]
+    return [{"CUDA_VISIBLE_DEVICES": names[index % count]} for index in range(processes)]
+
+
+def _numbered(share: Path) -> Iterator[tuple[int, bytes]]:
+    with share.open("rb") as lines:
+        for line in lines:
+            match = _LINE.match(line)
+            if match:
+                yield int(match[1]), line
+
+
+def _check_complete(numbered: list[list[tuple[int, bytes]]], may_skip: bool) -> None:
+    found: set[int] = set()
+    for share in numbered:
+        numbers = {number for number, _ in share}
+        if numbers & found:
+            raise ValueError(
+                f"sentence {min(numbers & found)} was translated by two processes: this build of "
+                "fairseq-generate does not share out its batches"
+            )
+        found |= numbers
+    missing = set(range(max(found, default=-1) + 1)) - found
+    if not found or (missing and not may_skip):
+        first = f"sentence {min(missing)} has no translation" if missing else "nothing was printed"
+        raise ValueError(f"{PROGRAM} is incomplete: {first}")

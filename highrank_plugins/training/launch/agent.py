@@ -1,0 +1,54 @@
+"""Run torchrun's agent without unpickling what strangers have put into its store.
+
+The nodes of a training meet in a store that accepts messages from anybody who reaches its port,
+and torch unpickles the state it finds there. A pickle can name any function to call. This module
+admits the classes of torch's own state and nothing else.
+"""
+
+import io
+import pickle
+from typing import Any
+
+from torch.distributed import run
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+
+_STATE = {
+    "torch.distributed.elastic.rendezvous.dynamic_rendezvous": {"_RendezvousState", "_NodeDesc"},
+    "datetime": {"datetime", "timedelta", "timezone"},
+}
+
+
+class StatePickle:
+    """Stand in for the module `pickle` where torch reads the state of a rendezvous."""
+
+    PickleError = pickle.PickleError
+    dumps = staticmethod(pickle.dumps)
+
+    @staticmethod
+    def loads(data: bytes) -> Any:
+        """Return the state in `data`.
+
+        Raises:
+            pickle.PickleError: `data` names another class or function, or is damaged.
+        """
+        return _StateUnpickler(io.BytesIO(data)).load()
+
+
+class _StateUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if name in _STATE.get(module, ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(
+            f"the state of the rendezvous names {module}.{name}: another program has written to "
+            "its port. Train on a network that you trust (see docs/clusters.md)"
+        )
+
+
+def main() -> None:
+    """Run torchrun with the words of the command line."""
+    vars(dynamic_rendezvous)["pickle"] = StatePickle
+    run.main()
+
+
+if __name__ == "__main__":
+    main()

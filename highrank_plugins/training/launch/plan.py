@@ -1,0 +1,111 @@
+"""What is to be started: how many processes, where, with which command."""
+
+import shutil
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from highrank_plugins.common.processes import usable_cores
+from highrank_plugins.training.launch.flags import check_command
+
+PORT = 29500
+LOOPBACK = "127.0.0.1"
+STARTING_SECONDS = 60  # to import torch on a busy machine
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A training on `nodes` × `per_node` processes.
+
+    Attributes:
+        command: `fairseq-train …`, without what `launch` adds.
+        gpus: a GPU for each process, else CPU cores.
+        rendezvous: HOST:PORT where the nodes meet; not used on one machine, whose processes meet
+            in a file.
+        log_dir: for `rank0.log`, `rank1.log`, …
+        timeout: seconds in which all processes must have met.
+        max_restarts: how often torchrun starts all processes again after one has failed.
+    Raises:
+        ValueError: these cannot be; names the option.
+    """
+
+    command: tuple[str, ...]
+    log_dir: Path
+    nodes: int = 1
+    per_node: int = 1
+    gpus: bool = True
+    rendezvous: str | None = None
+    timeout: int = 300
+    max_restarts: int = 0
+
+    def __post_init__(self) -> None:
+        check_command(self.command)
+        if self.rendezvous is not None:
+            split_address(self.rendezvous)
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes in all."""
+        return self.nodes * self.per_node
+
+    def check_meeting(self) -> None:
+        """Whether several nodes know where to meet (under SLURM they find out).
+
+        Raises:
+            ValueError: they do not.
+        """
+        if self.nodes > 1 and self.rendezvous is None:
+            raise ValueError(
+                f"--nodes {self.nodes}: say where they meet, on every node the same: --rendezvous "
+                f"HOST:PORT, where HOST is one of them (PORT {PORT} will usually do)"
+            )
+
+    @property
+    def finished(self) -> Path:
+        """A file that is there when the training has come to its end, and not before."""
+        return self.log_dir / "finished"
+
+    @property
+    def threads(self) -> int:
+        """CPU threads for each process of this machine."""
+        return max(1, usable_cores() // self.per_node)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """HOST:PORT as its parts.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 2**16):
+        raise ValueError(f"--rendezvous {address!r}: expected HOST:PORT, as in node1:{PORT}")
+    return host, int(port)
+
+
+def check_gpus(per_node: int) -> None:
+    """Whether this machine has a GPU for each process.
+
+    Raises:
+        ValueError: it has fewer.
+    """
+    import torch
+
+    count = torch.cuda.device_count()
+    if per_node > count:
+        raise ValueError(
+            f"--gpus-per-node {per_node}: torch sees {count} GPUs on {socket.gethostname()}; "
+            "--processes N trains on a CPU"
+        )
+
+
+def check_disk(folder: Path, gigabytes: float = 1.0) -> None:
+    """Whether anything can be written there.
+
+    Raises:
+        OSError: less than `gigabytes` are free.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free / 1e9
+    if free < gigabytes:
+        raise OSError(f"{folder}: only {free:.2f} GB are free on its disk; make room first")

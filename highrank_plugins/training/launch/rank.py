@@ -1,0 +1,108 @@
+"""One process of a training: `python -m …launch.rank --world-size N … -- fairseq-train …`.
+
+`highrank launch`, its torchrun or srun starts it, and says by the environment which one it is. It
+becomes fairseq-train with all options that follow from that.
+"""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from highrank_plugins.common import stop_request
+from highrank_plugins.common.processes import end_with_parent
+from highrank_plugins.training.launch.flags import Place, check_command, distributed_flags
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Train as the process that the environment says."""
+    end_with_parent()
+    stop_request.ignore()  # for `tee`, which would lose the end of the log
+    options, command = _parse(sys.argv[1:] if words is None else words)
+    place = find_place(os.environ, options.init_method)
+    write_to_log(Path(options.log_dir), place.rank)
+    stop_request.listen()
+    check_command(command)
+    check_world_size(place, options.world_size)
+    flags = distributed_flags(place, None if options.cpu else _visible_gpus(), command)
+    line = [*command, *(word for flag in flags for word in flag)]
+    print(f"+ {shlex.join(line)}", flush=True)
+    train(line)
+
+
+def train(line: list[str]) -> None:
+    """Run fairseq-train with our models and workarounds, whatever --user-dir it has."""
+    from fairseq_cli.train import cli_main
+
+    import highrank_plugins
+
+    highrank_plugins.register()
+    sys.argv = line
+    cli_main()
+
+
+def find_place(environment: Mapping[str, str], address: str) -> Place:
+    """Which process this is.
+
+    Raises:
+        ValueError: neither `highrank launch` nor srun has started it.
+    """
+    if stop_request.LAUNCHED in environment:  # perhaps under srun
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    elif "SLURM_PROCID" in environment:
+        names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+    else:
+        raise ValueError("a launcher must start this process: use `highrank launch`")
+    rank, world_size, local_rank = (int(environment[name]) for name in names)
+    return Place(rank, world_size, local_rank, address)
+
+
+def check_world_size(place: Place, expected: int) -> None:
+    """Whether as many processes were started as the launcher planned.
+
+    Raises:
+        ValueError: more or fewer.
+    """
+    if place.world_size != expected:
+        raise ValueError(
+            f"rank {place.rank}: {place.world_size} processes were started, {expected} were "
+            "planned: --nodes × --gpus-per-node must be what the job gets"
+        )
+
+
+def write_to_log(folder: Path, rank: int) -> None:
+    """Append what this process prints to `rank<N>.log`; show that of rank 0 as well."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"rank{rank}.log"
+    if rank == 0:
+        output = subprocess.Popen(["tee", "--append", "--", str(path)], stdin=subprocess.PIPE).stdin
+        assert output is not None
+    else:
+        output = path.open("ab", buffering=0)
+    # closed as an object: a number alone would be closed again later, when it is another file's
+    with output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+
+
+def _visible_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(prog="rank", allow_abbrev=False)
+    parser.add_argument("--world-size", type=int, required=True)
+    parser.add_argument("--log-dir", required=True)
+    parser.add_argument("--init-method", default="env://")
+    parser.add_argument("--cpu", action="store_true")
+    at = list(words).index("--")
+    return parser.parse_args(words[:at]), list(words[at + 1 :])
+
+
+if __name__ == "__main__":
+    main()

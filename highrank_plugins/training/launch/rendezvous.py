@@ -1,0 +1,97 @@
+"""Whether nodes can meet at an address, said before torchrun waits for it."""
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import time
+
+from highrank_plugins.training.launch.plan import STARTING_SECONDS, split_address
+
+STRANGER = 3  # exit code: the store serves another training
+RETRY_SECONDS = 0.5
+
+
+def check_rendezvous(address: str, timeout: float, run: str) -> None:
+    """Find out which side of HOST:PORT this machine is on, and whether that can work.
+
+    Args:
+        run: the training's name. A store at a free port is for the first that asks there: it ends
+            with that training, and would end others.
+    Raises:
+        ValueError: the host is unknown, its port is taken by another program or training, which it
+            may take STARTING_SECONDS to find out, or nobody has answered there after `timeout`
+            seconds.
+    """
+    host, port = split_address(address)
+    try:
+        place = (socket.gethostbyname(host), port)
+    except socket.gaierror as error:
+        raise ValueError(f"--rendezvous {address}: unknown host ({error.strerror})") from None
+    problem = _bind(place)
+    if problem is None:
+        return
+    if problem == errno.EADDRNOTAVAIL:
+        _wait_for(place, address, timeout)
+        problem = errno.EADDRINUSE
+    if problem != errno.EADDRINUSE:
+        raise ValueError(f"--rendezvous {address}: {os.strerror(problem)}; choose another port")
+    found = _stranger(host, port, run)
+    if found is not None:
+        raise ValueError(
+            f"--rendezvous {address}: another program uses that port ({found}); choose another "
+            f"one, on all nodes the same (on {host}, ss -ltnp 'sport = :{port}' shows who it is)"
+        )
+
+
+def _bind(place: tuple[str, int]) -> int | None:
+    """None if this machine has that address, free; else the error's number."""
+    with socket.socket() as probe:
+        # as torch's server does: connections of an earlier one that linger are no obstacle
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(place)
+        except OSError as error:
+            return error.errno
+    return None
+
+
+def _wait_for(place: tuple[str, int], address: str, timeout: float) -> None:
+    end = time.monotonic() + timeout
+    while True:
+        left = end - time.monotonic()
+        try:
+            socket.create_connection(place, timeout=max(left, 0.1)).close()
+            return
+        except OSError as error:
+            if time.monotonic() + RETRY_SECONDS >= end:
+                reason = error.strerror or str(error)
+                raise ValueError(
+                    f"--rendezvous {address}: no answer within {timeout:.0f} s ({reason.lower()}): "
+                    "start the same command on that node too, and see that no firewall closes the "
+                    "port; --rendezvous-timeout waits longer"
+                ) from None
+        time.sleep(RETRY_SECONDS)
+
+
+def _stranger(host: str, port: int, run: str) -> str | None:
+    """None if torch's store of this training answers there; else what does."""
+    code = (
+        "import sys, torch.distributed as d; store = d.TCPStore(sys.argv[1], int(sys.argv[2])); "
+        "owner = store.compare_set('highrank', '', sys.argv[3]).decode(); "
+        f"sys.exit(0 if owner == sys.argv[3] else {STRANGER})"
+    )
+    try:
+        # in a process of its own: the store's time limit does not hold while it waits for a hello
+        asked = subprocess.run(
+            [sys.executable, "-c", code, host, str(port), run],
+            capture_output=True,
+            text=True,
+            timeout=STARTING_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return f"nothing that answers as torch's store within {STARTING_SECONDS} s"
+    if asked.returncode == STRANGER:
+        return "a training with another command"
+    return (asked.stderr.strip().splitlines() or ["no store"])[-1] if asked.returncode else None

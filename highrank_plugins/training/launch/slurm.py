@@ -1,0 +1,166 @@
+"""The batch script by which SLURM starts a training, a task of srun for each process."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from highrank_plugins.common.files import write_text
+from highrank_plugins.common.stop_request import DIRECTORY, REQUEUE
+from highrank_plugins.training.command_line import by_option
+from highrank_plugins.training.launch.plan import PORT, Plan
+from highrank_plugins.training.launch.torchrun import environment, rank_words
+
+JOB = "job"  # in the directory of logs: the number of the last one
+_SCRIPT = """\
+#!/usr/bin/env bash
+# Written by `highrank launch --slurm`; submit it from the folder where it was written.
+{directives}
+set -uo pipefail
+
+# the batch shell must outlive what it waits for
+trap : TERM USR1
+{exports}
+host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+port=$(({port} + SLURM_JOB_ID % 20000)) # two jobs on one node get two ports
+restart=${{SLURM_RESTART_COUNT:-0}}
+echo "job $SLURM_JOB_ID, restart $restart: {world_size} processes meet at $host:$port"
+# tasks that were asked to stop say so there, and leave with 0: for another code srun would kill
+# those that are still leaving, and end with theirs
+export {directory}={log_dir}/stop-$SLURM_JOB_ID
+rm -rf -- "${directory}"
+mkdir -p -- "${directory}"
+
+{srun}
+code=$?
+if [[ -e ${directory}/stopped ]]; then code={requeue}; fi
+rm -rf -- "${directory}"
+if ((code == 0)); then
+    touch {finished}
+elif ((code == {requeue})); then
+    if [[ $(scontrol show job "$SLURM_JOB_ID") == *JobState=CANCELLED* ]]; then
+        echo "cancelled after a checkpoint was written; submit this script again to go on"
+    else
+        echo "a checkpoint is written, the job is queued again"
+        scontrol requeue "$SLURM_JOB_ID"
+    fi
+fi
+exit "$code"
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What SLURM is asked for besides nodes and GPUs.
+
+    Attributes:
+        one_gpu_each: every task sees its own GPU only; else all of its node's.
+        grace: seconds before the time limit at which a checkpoint is written.
+        directives: further options of sbatch, such as `--partition=gpu`.
+    """
+
+    name: str = "highrank"
+    one_gpu_each: bool = True
+    grace: int = 180
+    directives: Sequence[str] = ()
+
+
+def sbatch_script(plan: Plan, job: Job) -> str:
+    """The text of the script. srun passes signals to every task; one that was asked requeues."""
+    gpus = _gpu_options(plan, job)
+    options = [
+        f"--job-name={job.name}",
+        f"--nodes={plan.nodes}",
+        f"--ntasks-per-node={plan.per_node}",
+        *gpus,
+        f"--output={plan.log_dir}/slurm-%j.log",
+        "--open-mode=append",
+        "--requeue",
+        f"--signal=USR1@{job.grace}",
+        *job.directives,
+    ]
+    rank = [sys.executable, "-m", *rank_words(plan, "tcp://$host:$port")]
+    rows = [["srun", "--kill-on-bad-exit=1", *_bindings(plan, job), *gpus], *by_option(rank)]
+    return _SCRIPT.format(
+        directives="\n".join(f"#SBATCH {option}" for option in options),
+        exports="\n".join(_exports(plan)),
+        port=PORT,
+        finished=shlex.quote(str(plan.finished)),
+        log_dir=shlex.quote(str(plan.log_dir)),
+        directory=DIRECTORY,
+        world_size=plan.world_size,
+        requeue=REQUEUE,
+        srun=" \\\n    ".join(" ".join(map(_quote, row)) for row in rows),
+    )
+
+
+def check_queue(log_dir: Path) -> None:
+    """Whether an earlier job of the same training is done with.
+
+    Raises:
+        ValueError: it is in the queue, or squeue does not say.
+    """
+    kept = log_dir / JOB
+    if kept.exists():
+        job = kept.read_text(encoding="utf-8").strip()
+        asked = _output("squeue", "--noheader", "--jobs", job, "--format", "%T")
+        if asked.returncode and "Invalid job id" not in asked.stderr:
+            raise ValueError(
+                f"squeue does not say whether job {job} of this training is still in the queue "
+                f"({asked.stderr.strip() or asked.returncode}): try again, or delete {kept} if it "
+                "is not"
+            )
+        state = asked.stdout.strip()
+        if state:
+            raise ValueError(f"job {job} of this training is still in the queue ({state})")
+
+
+def submit(script: Path, log_dir: Path) -> str:
+    """Give a script to sbatch; the number of its job, which is kept in `log_dir`.
+
+    Raises:
+        ValueError: sbatch refuses; says what it says.
+    """
+    sent = _output("sbatch", "--parsable", str(script))
+    if sent.returncode:
+        raise ValueError(f"sbatch {script}: {sent.stderr.strip()}")
+    job = sent.stdout.strip().partition(";")[0]  # a cluster's name may follow
+    write_text(log_dir / JOB, f"{job}\n")
+    return job
+
+
+def _output(*words: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise ValueError(f"--submit: there is no {words[0]} on this machine") from None
+
+
+def _gpu_options(plan: Plan, job: Job) -> list[str]:
+    if not plan.gpus:
+        return []
+    return ["--gpus-per-task=1"] if job.one_gpu_each else [f"--gpus-per-node={plan.per_node}"]
+
+
+def _bindings(plan: Plan, job: Job) -> list[str]:
+    return ["--gpu-bind=none"] if plan.gpus and not job.one_gpu_each else []
+
+
+def _exports(plan: Plan) -> list[str]:
+    variables = environment(plan)
+    # cores are those of the job, not of the machine where the script is written
+    del variables["OMP_NUM_THREADS"]
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    cores = "SLURM_CPUS_PER_TASK"
+    return [
+        *lines,
+        f'export OMP_NUM_THREADS="${{{cores}:-1}}"',
+        # srun does not take this from the job by itself (SLURM 22.05)
+        f'[[ -z ${{{cores}-}} ]] || export SRUN_CPUS_PER_TASK="${cores}"',
+    ]
+
+
+def _quote(word: str) -> str:
+    return f'"{word}"' if word.startswith("tcp://$") else shlex.quote(word)

@@ -1,0 +1,153 @@
+"""Starts the processes of this machine, hands on requests to stop, and says how it ended."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Protocol
+
+from highrank_plugins.common import stop_request
+from highrank_plugins.training.launch.local_ranks import LocalRanks, prepare_child
+from highrank_plugins.training.launch.plan import (
+    STARTING_SECONDS,
+    Plan,
+    check_disk,
+    check_gpus,
+)
+from highrank_plugins.training.launch.rendezvous import check_rendezvous
+from highrank_plugins.training.launch.torchrun import environment, run_id, torchrun_words
+
+ENDING_SECONDS = 30  # beyond the time in which nodes must meet: for torchrun to end
+
+
+class Agent(Protocol):
+    """The processes of this machine: torchrun, which sees no signal but SIGINT, or `LocalRanks`."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Send a signal to it."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
+        """
+
+
+def launch(plan: Plan, say: Callable[[str], object]) -> int:
+    """Train; the exit code: 0, that of a failure, or `stop_request.REQUEUE` to be started again.
+
+    Raises:
+        ValueError: it cannot start; see `Plan.check_meeting`, `check_gpus`, `check_rendezvous`.
+        SystemExit: asked to stop before it began, with that code.
+    """
+    with TemporaryDirectory(prefix="highrank-launch-") as folder:
+        answers = Path(folder)
+        supervisor = _Supervisor(answers)  # listens from here on: nodes may be long in coming
+        _check(plan, say)
+        plan.finished.unlink(missing_ok=True)
+        code = supervisor.run(partial(_start, plan, answers, say), _patience(plan))
+        if code == 0:
+            plan.finished.touch()
+        elif code == stop_request.REQUEUE:
+            say(f"stopped, to be started again: exit code {code}")
+        else:
+            say(f"failed with exit code {code}: {_advice(plan, (answers / 'started').exists())}")
+    return code
+
+
+def _check(plan: Plan, say: Callable[[str], object]) -> None:
+    """Raise an error if the processes cannot run here, or cannot meet."""
+    plan.check_meeting()
+    if plan.gpus:
+        check_gpus(plan.per_node)
+    check_disk(plan.log_dir)
+    if plan.rendezvous is not None:
+        if plan.nodes == 1:
+            say(f"--rendezvous {plan.rendezvous} is not used: one machine needs no port")
+        else:
+            check_rendezvous(plan.rendezvous, plan.timeout, run_id(plan))
+
+
+def _patience(plan: Plan) -> float | None:
+    return plan.timeout + STARTING_SECONDS if plan.nodes > 1 else None
+
+
+def _start(plan: Plan, folder: Path, say: Callable[[str], object]) -> Agent:
+    """Start the processes of this machine, which answer stop requests by files in `folder`."""
+    env = os.environ | environment(plan) | {stop_request.DIRECTORY: str(folder)}
+    if plan.rendezvous is None or plan.nodes == 1:
+        say(f"+ {shlex.join(plan.command)} as {plan.world_size} processes of this machine")
+        return LocalRanks(plan, folder, env, say)
+    words = torchrun_words(plan, plan.rendezvous)
+    say(f"+ {shlex.join(words)}")
+    env[stop_request.LAUNCHED] = "1"
+    return subprocess.Popen(words, env=env, preexec_fn=prepare_child)
+
+
+def _advice(plan: Plan, started: bool) -> str:
+    if plan.nodes > 1 and not started:
+        return (
+            f"no process was started here; {plan.nodes} nodes must have come to {plan.rendezvous} "
+            f"within {plan.timeout} s (--rendezvous-timeout), each by the same command"
+        )
+    return f"why is at the end of a file of {plan.log_dir}/rank*.log"
+
+
+class _Supervisor:
+    """Pass stop requests on to the processes of this machine, and collect their answers."""
+
+    def __init__(self, answers: Path) -> None:
+        self.answers = answers
+        self.asked = False
+        self.agent: Agent | None = None
+        for number in stop_request.SIGNALS:
+            signal.signal(number, self.ask)
+
+    def ask(self, _number: int, _frame: FrameType | None) -> None:
+        """Ask all processes to stop; where none has begun, or at the second time, end them."""
+        if self.agent is None:
+            print("asked to stop before it began", file=sys.stderr)
+            raise SystemExit(stop_request.REQUEUE)
+        if self.asked or not self._started():
+            self.agent.send_signal(signal.SIGINT)
+        self.asked = True
+        (self.answers / "stop").touch()
+
+    def run(self, start: Callable[[], Agent], patience: float | None) -> int:
+        """Return the exit code of the processes, or `REQUEUE` if they have stopped as asked.
+
+        Args:
+            patience: seconds after which they are ended if none has begun.
+        """
+        self.agent = start()
+        code = self._wait(self.agent, patience)
+        if (self.answers / "stopped").exists() or (self.asked and not self._started()):
+            return stop_request.REQUEUE
+        return code if code >= 0 else 128 - code
+
+    def _wait(self, agent: Agent, patience: float | None) -> int:
+        # torchrun's own limits do not hold for a node that comes to others' full rendezvous
+        ends, interrupted = [signal.SIGINT, signal.SIGKILL], False
+        while True:
+            try:
+                return agent.wait(patience)
+            except KeyboardInterrupt:
+                print("interrupted: ending all processes", file=sys.stderr)
+                # from a terminal they got it too
+                patience, interrupted = ENDING_SECONDS, True
+            except subprocess.TimeoutExpired:
+                if self._started() and not interrupted:
+                    patience = None
+                else:
+                    agent.send_signal(ends.pop(0))
+                    patience = ENDING_SECONDS if ends else None
+
+    def _started(self) -> bool:
+        return (self.answers / "started").exists()

@@ -1,0 +1,72 @@
+"""The command that starts the processes of one of several machines by torchrun."""
+
+import hashlib
+import os
+import shlex
+import sys
+
+from highrank_plugins.training.launch.plan import LOOPBACK, Plan, split_address
+
+AGENT_MODULE = "highrank_plugins.training.launch.agent"
+LOOPBACK_INTERFACE = "lo"
+RANK_MODULE = "highrank_plugins.training.launch.rank"
+
+
+def torchrun_words(plan: Plan, address: str) -> list[str]:
+    """Return `agent … rank --world-size N … -- fairseq-train …`, which each node runs.
+
+    SIGTERM and SIGUSR1 are not among its signals: it would end all processes within 30 seconds.
+    They are ignored when it starts, and the launcher asks the processes itself.
+    """
+    host, _ = split_address(address)
+    words = [
+        *(sys.executable, "-m", AGENT_MODULE),
+        *("--nnodes", str(plan.nodes), "--nproc-per-node", str(plan.per_node)),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", address),
+        *("--rdzv-conf", f"join_timeout={plan.timeout},read_timeout={plan.timeout}"),
+        *("--max-restarts", str(plan.max_restarts)),
+        *("--signals-to-handle", "SIGINT,SIGHUP,SIGQUIT"),
+    ]
+    if host in (LOOPBACK, "localhost"):
+        # the name of a machine often leads nowhere within a container
+        words += ["--local-addr", LOOPBACK]
+    return [*words, "--module", *rank_words(plan)]
+
+
+def run_id(plan: Plan) -> str:
+    """Return a name that keeps apart trainings that meet at one address.
+
+    Equal commands have equal names. It is no secret: whoever reaches the store can list its keys.
+    """
+    return f"highrank-{hashlib.sha256(shlex.join(plan.command).encode()).hexdigest()[:12]}"
+
+
+def rank_words(plan: Plan, init_method: str = "env://") -> list[str]:
+    """Return module and arguments of one process; its environment says which one it is."""
+    return [
+        RANK_MODULE,
+        *("--init-method", init_method),
+        *("--world-size", str(plan.world_size), "--log-dir", str(plan.log_dir)),
+        *([] if plan.gpus else ["--cpu"]),
+        *("--", *plan.command),
+    ]
+
+
+def environment(plan: Plan) -> dict[str, str]:
+    """Return what the processes' environment has besides the launcher's."""
+    variables = {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(plan.threads)),
+        "HIGHRANK_RENDEZVOUS_TIMEOUT": str(plan.timeout),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if plan.nodes == 1:
+        # other machines, and this one's users through its network address, reach nothing of it
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            variables[name] = os.environ.get(name, LOOPBACK_INTERFACE)
+    else:
+        # torchrun's default for --rdzv-id: other users can read a command line
+        variables["PET_RDZV_ID"] = run_id(plan)
+        # or processes that start again read, in torchrun's own store, where others were before
+        variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    # fairseq takes a GPU wherever it sees one
+    return variables if plan.gpus else variables | {"CUDA_VISIBLE_DEVICES": ""}

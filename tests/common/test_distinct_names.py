@@ -1,0 +1,26 @@
+"""common/distinct_names.py"""
+
+from pathlib import Path
+
+import pytest
+
+from highrank_plugins.common.distinct_names import distinct_names
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["a/mos.json", "b/softmax.json"], ["mos", "softmax"]),
+        (["exp/mos/results.json", "exp/gss/results.json"], ["mos/results", "gss/results"]),
+        (["x/a/r.json", "y/a/r.json", "y/b/r.json"], ["x/a/r", "y/a/r", "y/b/r"]),
+        (["test.de", "test.en"], ["test.de", "test.en"]),
+        ([], []),
+    ],
+)
+def test_as_short_as_they_differ(paths, names):
+    assert distinct_names([Path(path) for path in paths]) == names
+
+
+def test_a_file_given_twice_is_named():
+    with pytest.raises(ValueError, match=r"a\.json is given twice"):
+        distinct_names([Path("a.json"), Path("b.json"), Path("a.json")])

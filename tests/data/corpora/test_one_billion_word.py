@@ -1,0 +1,133 @@
+"""One Billion Word: the vocabulary over all shards, and files equal to fairseq-preprocess's."""
+
+from collections import Counter
+
+import pytest
+
+from highrank_plugins.data.corpora import CorpusError, CorpusOptions, prepare_corpus
+from highrank_plugins.data.corpora.one_billion_word import ARCHIVE, HELDOUT, TRAIN
+from highrank_plugins.data.parallel.checking import TextError
+from tests.data.corpora import made
+from tests.fairseq_cli import run
+
+OPTIONS = CorpusOptions(other_text=True, vocab_size=12)
+
+
+def prepare(data, output, options=OPTIONS):
+    return list(prepare_corpus("one_billion_word", data, output, options))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return made.one_billion(tmp_path_factory.mktemp("1b"))
+
+
+@pytest.fixture(scope="module")
+def output(data, tmp_path_factory):
+    output = tmp_path_factory.mktemp("out")
+    prepare(data, output)
+    return output
+
+
+def files(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def lower_text(data, pattern, *numbers):
+    return "".join((data / ARCHIVE / pattern.format(n)).read_text() for n in numbers).lower()
+
+
+def test_the_most_frequent_words_are_kept_in_order(data, output):
+    counts = Counter(lower_text(data, TRAIN, *made.SHARDS).split())
+    rows = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:12]
+    written = (output / "dict.txt").read_text()
+    assert written == "".join(f"{word} {count}\n" for word, count in rows)
+
+
+def test_shards_are_data_directories_of_fairseq(output):
+    names = [f"shard{n:02}" for n in made.SHARDS]
+    assert sorted(path.name for path in output.iterdir() if path.is_dir()) == names
+    for name in names:
+        folder = output / name
+        assert (folder / "dict.txt").read_bytes() == (output / "dict.txt").read_bytes()
+        assert (folder / "train.bin").exists() and (folder / "train.idx").exists()
+    assert (output / "shard01" / "valid.bin").read_bytes() == (output / "valid.bin").read_bytes()
+    assert not (output / "shard02" / "valid.bin").exists()
+
+
+@pytest.mark.slow
+def test_files_equal_those_of_fairseq_preprocess(data, output, tmp_path):
+    texts = {
+        "train": lower_text(data, TRAIN, 2),
+        "valid": lower_text(data, HELDOUT, 0, 10),
+        "test": lower_text(data, HELDOUT, 20, 30, 40),
+    }
+    for split, text in texts.items():
+        (tmp_path / split).write_text(text)
+    prefixes = [word for split in texts for word in (f"--{split}pref", tmp_path / split)]
+    dictionary = ["--srcdict", output / "dict.txt"]
+    run("preprocess", "--only-source", *prefixes, *dictionary, "--destdir", tmp_path / "bin")
+    ours = {"train": output / "shard02", "valid": output, "test": output}
+    for split, folder in ours.items():
+        for suffix in ("bin", "idx"):
+            name = f"{split}.{suffix}"
+            assert (folder / name).read_bytes() == (tmp_path / "bin" / name).read_bytes(), name
+
+
+def test_several_processes_write_the_same(data, output, tmp_path):
+    options = CorpusOptions(other_text=True, vocab_size=12, workers=2)
+    prepare(data, tmp_path / "two", options)
+    assert files(tmp_path / "two") == files(output)
+
+
+def test_it_says_what_was_counted(data, tmp_path):
+    said = prepare(data, tmp_path / "out")
+    words = lower_text(data, HELDOUT, 0, 10).split()
+    kept = {row.split()[0] for row in (tmp_path / "out" / "dict.txt").read_text().splitlines()}
+    share = sum(word not in kept for word in words) / (len(words) + 20)
+    assert said[0] == f"valid: 20 lines, {len(words) + 20} tokens with </s>, {share:.2%} <unk>"
+    assert said[2].startswith("train, 3 shards: 180 lines")
+    assert said[3].endswith("of which 12 are kept")
+
+
+def test_the_folder_in_the_archive_may_be_given_itself(data, output, tmp_path):
+    prepare(data / ARCHIVE, tmp_path / "out")
+    assert files(tmp_path / "out") == files(output)
+
+
+def test_all_shards_are_required(data, tmp_path):
+    with pytest.raises(CorpusError, match="files: expected 99, found 3"):
+        prepare(data, tmp_path / "out", CorpusOptions())
+
+
+@pytest.mark.parametrize(
+    ("shards", "missing", "message"),
+    [
+        ((), None, "news.en-00001-of-00100 does not exist"),
+        ((1,), HELDOUT.format(30), "news.en.heldout-00030-of-00050 does not exist"),
+    ],
+)
+def test_missing_files_are_named(tmp_path, shards, missing, message):
+    data = made.one_billion(tmp_path / "data", shards)
+    if missing:
+        (data / ARCHIVE / missing).unlink()
+    with pytest.raises(CorpusError, match=message):
+        prepare(data, tmp_path / "out")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_text_in_a_shard_is_named(tmp_path, workers):
+    data = made.one_billion(tmp_path / "data")
+    path = data / ARCHIVE / TRAIN.format(2)
+    path.write_bytes(path.read_bytes() + b"sch\xf6n\n")
+    with pytest.raises(TextError, match=r"news\.en-00002-of-00100:61: byte 0xf6 is not UTF-8"):
+        prepare(data, tmp_path / "out", CorpusOptions(other_text=True, workers=workers))
+
+
+def test_options_of_other_corpora_are_refused(data, tmp_path):
+    with pytest.raises(CorpusError, match="one_billion_word has no --max-train-lines"):
+        prepare(data, tmp_path, CorpusOptions(other_text=True, max_train_lines=5))

@@ -1,0 +1,79 @@
+"""text8: parts, numbers of characters, and no </s> anywhere."""
+
+import pytest
+
+from highrank_plugins.data.corpora import CorpusError, CorpusOptions, prepare_corpus, text8
+from tests.data.corpora import made
+
+OTHER = CorpusOptions(other_text=True)
+
+
+def prepare(data, output, options=OTHER):
+    return list(prepare_corpus("text8", data, output, options))
+
+
+@pytest.fixture
+def data(tmp_path):
+    return made.text8(tmp_path / "data")
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Characters of a split, as fairseq reads them."""
+    from fairseq.data import Dictionary, data_utils
+
+    def load(split):
+        dictionary = Dictionary.load(str(tmp_path / "out" / "dict.txt"))
+        items = data_utils.load_indexed_dataset(str(tmp_path / "out" / split), dictionary)
+        numbers = [number for i in range(len(items)) for number in items[i].tolist()]
+        return "".join(dictionary[number] for number in numbers).replace("_", " ")
+
+    return load
+
+
+@pytest.mark.parametrize("block", [1 << 20, 7])
+def test_the_three_parts_are_the_text(tmp_path, data, load, monkeypatch, block):
+    monkeypatch.setattr(text8, "_BLOCK", block)
+    said = prepare(data, tmp_path / "out")
+    whole = (data / "text8").read_text()
+    parts = {"train": whole[:3600], "valid": whole[3600:3800], "test": whole[3800:]}
+    assert {split: load(split) for split in parts} == parts
+    assert said[0].startswith("train: 3,600 characters without </s>")
+
+
+def test_the_dictionary_is_sorted_by_count(tmp_path, data):
+    prepare(data, tmp_path / "out")
+    rows = [row.split() for row in (tmp_path / "out" / "dict.txt").read_text().splitlines()]
+    train = (data / "text8").read_text()[:3600].replace(" ", "_")
+    assert {word: int(count) for word, count in rows} == {c: train.count(c) for c in set(train)}
+    assert rows == sorted(rows, key=lambda row: (-int(row[1]), row[0]))
+    assert rows[0][0] == "_"
+
+
+def test_another_length_is_refused(tmp_path, data):
+    with pytest.raises(CorpusError, match="characters: expected 100000000, found 4000"):
+        prepare(data, tmp_path / "out", CorpusOptions())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("abc\n" * 20, "has the byte 0x0a, and text8 only a to z"),
+        ("ab" * 40 + "zzzz", "test has 'z', which does not occur in train"),
+        ("abc", "too short: nothing is left for valid"),
+    ],
+)
+def test_text_that_is_refused(tmp_path, text, message):
+    (tmp_path / "text8").write_text(text)
+    with pytest.raises(CorpusError, match=message):
+        prepare(tmp_path, tmp_path / "out")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(CorpusError, match=r"text8 does not exist: put the file text8 of text8\.zi"):
+        prepare(tmp_path, tmp_path / "out")
+
+
+def test_options_of_other_corpora_are_refused(tmp_path, data):
+    with pytest.raises(CorpusError, match="text8 has no --vocab-size"):
+        prepare(data, tmp_path / "out", CorpusOptions(other_text=True, vocab_size=5))

@@ -1,0 +1,156 @@
+"""Penn Treebank and WikiText-2: layouts, counts, small vocabularies, what is refused."""
+
+import gzip
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from highrank_plugins.data.corpora import CorpusError, CorpusOptions, prepare_corpus
+from highrank_plugins.data.corpora import word_corpora as module
+from tests.data.corpora import made
+from tests.fairseq_cli import run
+
+OTHER = CorpusOptions(other_text=True)
+
+
+def prepare(name, data, output, options=OTHER):
+    return list(prepare_corpus(name, data, output, options))
+
+
+def tokens_as_awd_lstm_counts(path):
+    """Words and one <eos> a line, as the corpus class of its code has it."""
+    with path.open(encoding="utf-8") as file:
+        return [word for line in file for word in [*line.split(), "<eos>"]]
+
+
+def test_the_text_is_the_words(tmp_path):
+    data = made.ptb(tmp_path / "data")
+    prepare("ptb", data, tmp_path / "out")
+    for split, count in made.LINES.items():
+        lines = (tmp_path / "out" / f"{split}.txt").read_text().splitlines()
+        given = (data / f"ptb.{split}.txt").read_text().splitlines()
+        assert lines == [line.strip() for line in given]
+        assert len(lines) == count
+
+
+def test_it_says_what_was_counted(tmp_path):
+    data = made.ptb(tmp_path / "data")
+    tokens = tokens_as_awd_lstm_counts(data / "ptb.train.txt")
+    share = tokens.count("<unk>") / len(tokens)
+    assert prepare("ptb", data, tmp_path / "out")[0] == (
+        f"train: 120 lines, {len(tokens)} tokens with </s>, {len(set(tokens))} types, "
+        f"{share:.2%} <unk>"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["{}.txt", "ptb.{}.txt", "data/ptb.{}.txt", "simple-examples/data/ptb.{}.txt"]
+)
+def test_layouts(tmp_path, name):
+    prepare("ptb", made.ptb(tmp_path / "data", name), tmp_path / "out")
+    assert (tmp_path / "out" / "test.txt").exists()
+
+
+def test_compressed_files(tmp_path):
+    data = made.ptb(tmp_path / "data", "{}.txt")
+    for path in list(data.iterdir()):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert len(prepare("ptb", data, tmp_path / "out")) == 3
+
+
+def test_the_published_counts_are_required(tmp_path):
+    with pytest.raises(CorpusError, match="expected 929589, found") as refused:
+        prepare("ptb", made.ptb(tmp_path / "data"), tmp_path / "out", CorpusOptions())
+    assert "--other-text accepts it" in str(refused.value)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_the_published_text_passes(tmp_path, monkeypatch):
+    data = made.wikitext2(tmp_path / "data")
+    found = {s: tokens_as_awd_lstm_counts(data / f"wikitext-2/wiki.{s}.tokens") for s in made.LINES}
+    counts = {split: len(tokens) for split, tokens in found.items()}
+    known = replace(module.WIKITEXT2, tokens=counts, types=len(set(found["train"])))
+    monkeypatch.setattr(module, "WIKITEXT2", known)
+    assert len(prepare("wikitext2", data, tmp_path / "out", CorpusOptions())) == 3
+    monkeypatch.setattr(module, "WIKITEXT2", replace(known, types=known.types + 1))
+    with pytest.raises(CorpusError, match="types: expected"):
+        prepare("wikitext2", data, tmp_path / "out", CorpusOptions())
+
+
+@pytest.mark.slow
+def test_fairseq_counts_every_line_of_wikitext2_also_empty_ones(tmp_path):
+    from fairseq.data import Dictionary, data_utils
+
+    data = made.wikitext2(tmp_path / "data")
+    prepare("wikitext2", data, tmp_path / "out")
+    text, target = tmp_path / "out", tmp_path / "bin"
+    prefixes = [x for s in made.LINES for x in (f"--{s}pref", text / f"{s}.txt")]
+    run("preprocess", "--only-source", "--padding-factor", 1, *prefixes, "--destdir", target)
+    dictionary = Dictionary.load(str(target / "dict.txt"))
+    for split in made.LINES:
+        tokens = tokens_as_awd_lstm_counts(data / f"wikitext-2/wiki.{split}.tokens")
+        lines = data_utils.load_indexed_dataset(str(target / split), dictionary)
+        assert sum(len(lines[i]) for i in range(len(lines))) == len(tokens)
+        assert lines[0].tolist() == [dictionary.eos()]
+    train = tokens_as_awd_lstm_counts(data / "wikitext-2/wiki.train.tokens")
+    assert len(dictionary) == len(set(train)) + 2  # <s> and <pad>
+
+
+def test_a_small_vocabulary(tmp_path):
+    data = made.ptb(tmp_path / "data")
+    options = CorpusOptions(other_text=True, vocab_size=6, max_train_lines=50)
+    prepare("ptb", data, tmp_path / "out", options)
+    given = (data / "ptb.train.txt").read_text().splitlines()[:50]
+    counts = Counter(word for line in given for word in line.split() if word != "<unk>")
+    kept = {word for word, _ in sorted(counts.items(), key=lambda x: (-x[1], x[0]))[:6]}
+    assert (tmp_path / "out" / "train.txt").read_text() == "".join(
+        " ".join(word if word in kept else "<unk>" for word in line.split()) + "\n"
+        for line in given
+    )
+    test = (tmp_path / "out" / "test.txt").read_text()
+    assert set(test.split()) <= kept | {"<unk>"}
+    assert len(test.splitlines()) == made.LINES["test"]
+
+
+def test_a_missing_split_is_named(tmp_path):
+    data = made.ptb(tmp_path / "data")
+    (data / "ptb.valid.txt").unlink()
+    with pytest.raises(CorpusError, match=r"neither .*ptb\.valid\.txt nor .*\.gz exists"):
+        prepare("ptb", data, tmp_path / "out")
+
+
+def test_no_text_at_all(tmp_path):
+    tmp_path.joinpath("data").mkdir()
+    with pytest.raises(CorpusError, match="no training text; put the files there") as refused:
+        prepare("wikitext2", tmp_path / "data", tmp_path / "out")
+    assert "wiki.{train,valid,test}.tokens" in str(refused.value)
+    with pytest.raises(CorpusError, match="nowhere: no such folder"):
+        prepare("ptb", tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_a_word_that_nobody_could_predict(tmp_path):
+    data = made.ptb(tmp_path / "data", "{}.txt")
+    for path in data.iterdir():
+        path.write_text(path.read_text().replace("<unk>", "x"))
+    with (data / "valid.txt").open("a") as file:
+        file.write("the zebra\n")
+    with pytest.raises(CorpusError, match=r"valid\.txt:25: the word 'zebra' is not in the train"):
+        prepare("ptb", data, tmp_path / "out")
+    prepare("ptb", data, tmp_path / "out", CorpusOptions(other_text=True, vocab_size=5))
+    assert (tmp_path / "out" / "valid.txt").read_text().endswith("the <unk>\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"vocab_size": 0}, "--vocab-size must be"), ({"max_train_lines": 0}, "--max-train-lines m")],
+)
+def test_numbers_below_one(options, message):
+    with pytest.raises(CorpusError, match=message):
+        CorpusOptions(**options)
+
+
+def test_an_unknown_corpus(tmp_path):
+    with pytest.raises(CorpusError, match="no corpus 'ptp'; did you mean 'ptb'"):
+        prepare("ptp", tmp_path, tmp_path)

@@ -1,0 +1,53 @@
+"""Words of a text: what separates them, what is refused, how they are counted."""
+
+import gzip
+
+import pytest
+
+from highrank_plugins.data.corpora.words import WordCounts, read_words
+from highrank_plugins.data.parallel.checking import TextError
+
+
+def test_lines_and_words(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(" the  cat \n\n \nÜber\u00a0uns\r\nlast".encode())
+    assert list(read_words(path)) == [["the", "cat"], [], [], ["Über", "uns"], ["last"]]
+    assert list(read_words(path, lower=True))[3] == ["über", "uns"]
+
+
+def test_compressed_text_is_the_same(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"a b\n"))
+    assert list(read_words(path)) == [["a", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "a.txt: the file is empty"),
+        (b"a\nb \xf6\n", "a.txt:2: byte 0xf6 is not UTF-8"),
+        (b"a </s>\n", "a.txt:1: the text has the word </s>"),
+        (b"a\n<s> b\n", "a.txt:2: the text has the word <s>"),
+        (b"<pad>\n", "a.txt:1: the text has the word <pad>"),
+    ],
+)
+def test_text_that_is_refused(tmp_path, content, message):
+    path = tmp_path / "a.txt"
+    path.write_bytes(content)
+    with pytest.raises(TextError, match=message):
+        list(read_words(path))
+
+
+def test_damaged_text_is_refused(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"a b\n" * 1000)[:-9])
+    with pytest.raises(TextError, match=r"a\.txt\.gz:\d+: damaged"):
+        list(read_words(path))
+
+
+def test_counts():
+    counts = WordCounts().add([["b", "a", "<unk>"], [], ["a", "c", "<unk>", "<unk>"]])
+    assert (counts.lines, counts.tokens, counts.types) == (3, 10, 5)
+    assert counts.most_frequent(10) == ["a", "b", "c"]
+    assert counts.most_frequent(2) == ["a", "b"]
+    assert counts.report("x") == "x: 3 lines, 10 tokens with </s>, 5 types, 30.00% <unk>"

@@ -1,0 +1,113 @@
+"""Contexts, responses and references, a line each."""
+
+import pytest
+
+from highrank_plugins.data.dialogue.references import read_references
+from highrank_plugins.data.dialogue.text import Counts, input_files, write_parallel
+from highrank_plugins.data.dialogue.transcripts import DialogueError, Utterance
+from tests.dialogue_corpus import (
+    corpus,
+    references,
+    write_json_lines,
+    write_pickle,
+    write_references,
+)
+
+DIALOGUE = {
+    "utts": [("A", "Hello!", []), ("A", "who is it", []), ("B", "it's me", []), ("A", "oh", [])]
+}
+
+
+def lines(path):
+    return path.read_text().splitlines()
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A corpus of three times the same dialogue."""
+    write_pickle(tmp_path, {split: [DIALOGUE] for split in ("train", "valid", "test")})
+    return tmp_path
+
+
+def test_every_utterance_but_the_first_is_a_response(small):
+    counts = write_parallel(small, small, context=2)
+    assert counts == dict.fromkeys(("train", "valid", "test", "test1"), Counts(3, 3))
+    assert lines(small / "train.response") == ["who is it", "it ' s me", "oh"]
+    assert lines(small / "train.context") == [
+        "<self> hello !",
+        "<other> hello ! <other> who is it",
+        "<self> who is it <other> it ' s me",
+    ]
+
+
+def test_without_references_the_response_is_the_only_one(small):
+    write_parallel(small, small, context=9)
+    for kind in ("context", "response"):
+        assert lines(small / f"test1.{kind}") == lines(small / f"test.{kind}")
+    assert lines(small / "test1.references") == lines(small / "test.response")
+    assert lines(small / "test.context")[2] == ("<self> hello ! <self> who is it <other> it ' s me")
+
+
+def test_references(small):
+    entry = {
+        "context": ["0-A: <s> <d> </s>", "1-B: <s> Who's there: you? </s> ", "2-A:me"],
+        "speaker": "B",
+        "responses": ["<s> Oh. </s>", "", "yes"],
+    }
+    write_references(small, [{**entry, "context": entry["context"][:1]}, entry])
+    counts = write_parallel(small, small, context=9)
+    assert counts["test1"] == Counts(1, 2)
+    assert counts["test"] == Counts(3, 3)
+    assert lines(small / "test1.context") == ["<self> who ' s there : you ? <other> me"]
+    assert lines(small / "test1.response") == ["oh ."]
+    assert lines(small / "test1.references") == ["oh .\tyes"]
+
+
+def test_the_invented_corpus(tmp_path):
+    write_json_lines(tmp_path)
+    path = write_references(tmp_path)
+    assert input_files(tmp_path)[-1] == path
+    assert len(read_references(path)) == len(references()) - 5  # the beginnings
+    counts = write_parallel(tmp_path, tmp_path, context=3)
+    for split, dialogues in corpus().items():
+        assert counts[split].contexts == sum(len(d["utts"]) - 1 for d in dialogues)
+    assert lines(tmp_path / "test1.context") == lines(tmp_path / "test.context")
+    assert counts["test1"].references == 3 * counts["test1"].contexts
+    assert read_references(path)[0].context == [
+        Utterance("A", lines(tmp_path / "test1.context")[0].split()[1:])
+    ]
+
+
+def test_a_split_without_responses_is_refused(tmp_path):
+    dialogues = corpus() | {"valid": [{"utts": [("A", "hello", [])]}]}
+    write_pickle(tmp_path, dialogues)
+    with pytest.raises(ValueError, match="valid has no utterance that responds"):
+        write_parallel(tmp_path, tmp_path, context=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"context": "A: x"}, r"\[1\]: must have a list 'context'"),
+        ({"speaker": "C"}, r"\[1\]: must have a list 'context', 'speaker' A or B"),
+        ({"responses": ["", "<s> </s>"]}, r"\[1\]: no response has words"),
+        ({"responses": []}, r"\[1\]: no response has words"),
+        ({"responses": [3]}, r"\[1\]: responses: 3 must be text"),
+        ({"context": ["hello"]}, r"\[1\]: context: 'hello' must be text with its speaker"),
+        ({"context": [7]}, r"\[1\]: context: 7 must be text with its speaker"),
+    ],
+    ids=str,
+)
+def test_malformed_references_are_named(change, message, tmp_path):
+    first, second, *_ = references()
+    path = write_references(tmp_path, [first, second | change])
+    with pytest.raises(DialogueError, match=f"{path}: {message}"):
+        read_references(path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", "[]"])
+def test_references_must_be_a_list(content, tmp_path):
+    path = tmp_path / "test_multi_ref.json"
+    path.write_text(content)
+    with pytest.raises(DialogueError, match=str(path)):
+        read_references(path)

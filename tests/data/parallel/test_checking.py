@@ -1,0 +1,131 @@
+"""Malformed parallel text: each fault with file, line and column; good text passes untouched."""
+
+import gzip
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from highrank_plugins.data.parallel.checking import MAX_PROBLEMS, TextError, check_parallel
+
+GOOD = "Ein Satz.\nNoch ein Satz – länger.\n".encode()
+
+
+@pytest.fixture
+def files(tmp_path):
+    source, target = tmp_path / "train.en", tmp_path / "train.de"
+    source.write_bytes(b"A sentence.\nOne more.\n")
+    target.write_bytes(GOOD)
+    return [source, target]
+
+
+def problems(files) -> list[str]:
+    with pytest.raises(TextError) as caught:
+        check_parallel(files)
+    return str(caught.value).splitlines()
+
+
+def test_good_text_is_counted(files):
+    assert check_parallel(files) == 2
+
+
+def test_the_last_line_feed_may_be_missing(files):
+    files[1].write_bytes(GOOD[:-1])
+    assert check_parallel(files) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        (b"gut\nsch\xf6n\n", "2:4", "byte 0xf6 is not UTF-8"),
+        ("für schön ".encode() + b"\xff\nb\n", "1:11", "byte 0xff is not UTF-8"),
+        (b"a\n\n", "2:1", "empty line"),
+        (b"a\n \t\xc2\xa0\n", "2:1", "empty line"),
+        (b"a\0b\nc\n", "1:2", "NUL"),
+        (b"\xef\xbb\xbfa\nb\n", "1:1", "byte order mark"),
+        (b"a\r\nc\r\n", "1:2", "carriage return"),
+        ("ü\rb\nc\n".encode(), "1:2", "carriage return"),
+    ],
+)
+def test_a_bad_line_is_named(files, text, place, message):
+    files[1].write_bytes(text)
+    assert problems(files)[0].startswith(f"{files[1]}:{place}: {message}")
+
+
+def test_a_byte_order_mark_elsewhere_is_a_character(files):
+    files[1].write_text("Ein\ufeffSatz.\n\ufeffNoch einer.\n", encoding="utf-8")
+    assert check_parallel(files) == 2
+
+
+def compressed(path, text: bytes):
+    path = path.with_name(f"{path.name}.gz")
+    path.write_bytes(gzip.compress(text))
+    return path
+
+
+def test_compressed_text_is_read(files):
+    assert check_parallel([files[0], compressed(files[1], GOOD)]) == 2
+
+
+def test_a_bad_line_in_compressed_text_is_named_with_the_compressed_file(files):
+    file = compressed(files[1], b"gut\nsch\xf6n\n")
+    assert problems([files[0], file])[0].startswith(f"{file}:2:4: byte 0xf6 is not UTF-8")
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-6], lambda data: GOOD, lambda data: b"\0" * 9]
+)
+def test_damaged_compressed_text_is_named(files, damage):
+    file = compressed(files[1], GOOD)
+    file.write_bytes(damage(file.read_bytes()))
+    assert problems([files[0], file])[0].startswith(f"{file}:")
+    assert "damaged" in problems([file])[0]
+
+
+def test_an_empty_file_is_named(files):
+    files[0].write_bytes(b"")
+    assert problems(files) == [f"{files[0]}: the file is empty"]
+
+
+def test_a_missing_file_is_named(files):
+    files[0].unlink()
+    assert problems(files) == [f"{files[0]}: no such file"]
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_different_lengths_name_the_first_line_without_partner(files, longer):
+    files[longer].write_bytes(GOOD + b"drei\nvier\n")
+    (problem,) = problems(files)
+    assert problem.startswith(f"{files[longer]}:3: this line has no partner")
+    assert "has 2 lines" in problem and "has 4 lines" in problem
+
+
+def test_problems_of_both_files_are_listed_up_to_a_limit(files):
+    for file in files:
+        file.write_bytes(b"\n" * MAX_PROBLEMS)
+    found = problems(files)
+    assert len(found) == MAX_PROBLEMS + 1
+    assert found[-1] == f"… and {MAX_PROBLEMS} more"
+
+
+@given(st.lists(st.binary(max_size=8), min_size=1, max_size=6))
+def test_text_passes_exactly_if_each_line_is_clean(tmp_path_factory, lines):
+    path = tmp_path_factory.getbasetemp() / "any.txt"
+    data = b"\n".join(lines)
+    path.write_bytes(data)
+    if is_clean(data):
+        assert check_parallel([path]) == data.removesuffix(b"\n").count(b"\n") + 1
+    else:
+        assert all(re.match(r".*any\.txt:(\d+:\d+:)? ", line) for line in problems([path]))
+
+
+def is_clean(data: bytes) -> bool:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    if text.startswith("\ufeff"):
+        return False
+    rows = text.removesuffix("\n").split("\n")
+    return all(row.strip() for row in rows) and not set(text) & {"\r", "\0"}

@@ -1,0 +1,54 @@
+"""Pairs that are kept, and the reasons of those that are not."""
+
+import pytest
+
+from highrank_plugins.data.parallel.cleaning import KEPT, Cleaner, Rules
+
+
+def clean(*pairs: tuple[str | bytes, str | bytes], **rules: object):
+    cleaner = Cleaner(Rules(**rules))
+    encoded = [
+        tuple(line if isinstance(line, bytes) else line.encode() for line in pair) for pair in pairs
+    ]
+    return [kept for pair in encoded if (kept := cleaner(pair))], cleaner.counts
+
+
+@pytest.mark.parametrize(
+    ("pair", "reason"),
+    [
+        ((b"caf\xe9", "Kaffee"), "not UTF-8"),
+        (("", "leer"), "empty"),
+        (("empty", "\u2003\r"), "empty"),
+        (("a\0", "\x07"), "empty"),
+        (("a " * 4, "b " * 4), "longer than 3 words"),
+        (("a", "b b b"), "one 2 times longer than the other"),
+        (("a a a", "b"), "one 2 times longer than the other"),
+    ],
+)
+def test_a_pair_goes_for_a_reason(pair, reason):
+    kept, counts = clean(pair, ("yes", "ja"), max_words=3, max_ratio=2.0)
+    assert kept == [("yes", "ja")]
+    assert counts == {reason: 1, KEPT: 1}
+
+
+@pytest.mark.parametrize("pair", [("a a a", "b b b"), ("a a", "b"), ("a", "b b")])
+def test_what_is_just_allowed_is_kept(pair):
+    assert clean(pair, max_words=3, max_ratio=2.0)[0] == [pair]
+
+
+def test_white_space_is_folded_and_control_characters_go():
+    kept, _ = clean((" a\u00a0b\u2028c\rd ", "e\0f\ue000 g\u200dh\u00adi"))
+    assert kept == [("a b c d", "ef g\u200dh\u00adi")]  # a joiner and a soft hyphen are text
+
+
+def test_duplicates_go_only_where_that_is_asked():
+    pairs = [("a", "b"), ("a", "c"), (" a", "b "), ("a", "b")]
+    assert len(clean(*pairs)[0]) == 4
+    kept, counts = clean(*pairs, drop_duplicates=True)
+    assert kept == [("a", "b"), ("a", "c")]
+    assert counts["duplicate"] == 2
+
+
+def test_the_line_break_between_the_sides_matters_for_duplicates():
+    kept, _ = clean(("a b", "c"), ("a", "b c"), drop_duplicates=True)
+    assert len(kept) == 2

@@ -1,0 +1,118 @@
+"""Text files of all kinds to clean parallel text; what does not fit is named."""
+
+import gzip
+import json
+
+import pytest
+
+from highrank_plugins.data.archives import ArchiveError
+from highrank_plugins.data.corpus_files import Texts, read_corpus
+from highrank_plugins.data.parallel.checking import TextError
+from highrank_plugins.data.parallel.cleaning import Rules
+from highrank_plugins.data.parallel.preparing import prepare_texts
+from highrank_plugins.data.parallel.reading import read_lines
+from highrank_plugins.data.parallel.unpacking import unpack_texts
+from tests.recipes.wmt_corpus import BAD, lines, publish, sgm
+
+TEXTS = Texts(train=[["t.en", "t.de"]], valid=[["v.en", "v.de"]], test=[["s.en", "s.de"]])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Valid files for TEXTS; a test damages some."""
+    (tmp_path / "files").mkdir()
+    (tmp_path / "out").mkdir()
+    for name in TEXTS.names():
+        (tmp_path / "files" / name).write_bytes(b"one line\nand a second\n")
+    return tmp_path / "files"
+
+
+def prepare(folder, texts=TEXTS, **rules):
+    output = folder.parent / "out"
+    said = list(prepare_texts(texts, folder, output, ("en", "de"), Rules(**rules)))
+    return said, {path.name: path.read_bytes() for path in output.iterdir()}
+
+
+def test_archives_become_text_with_a_report(tmp_path):
+    corpus = read_corpus(publish(tmp_path / "published"))
+    list(unpack_texts(corpus, corpus.texts, tmp_path / "published", tmp_path / "files"))
+    assert not list((tmp_path / "files").rglob("*cs-en*"))
+    (tmp_path / "out").mkdir()
+    said, files = prepare(tmp_path / "files", corpus.texts)
+    for language in ("en", "de"):
+        expected = b"".join(b" ".join(line.split()) + b"\n" for line in lines("test", language))
+        assert files[f"test.{language}"] == expected
+        assert len(files[f"train.{language}"].splitlines()) == 250
+    report = json.loads(files["cleaning.json"])
+    assert report["training/web.de-en.en"] == {"kept": 150} | {reason: 1 for *_, reason in BAD}
+    assert report["all"]["kept"] == 250
+    assert said[0].startswith("training/web.de-en.en: 150 of 154 pairs kept (1 empty; 1 longer")
+    assert said[1] == "giga.en.gz: 100 of 100 pairs kept"
+
+
+def test_byte_order_marks_are_no_text(folder):
+    for name in TEXTS.names():
+        (folder / name).write_bytes(b"\xef\xbb\xbfone line\nand a second\n")
+    _, files = prepare(folder)
+    assert {
+        files[f"{part}.{side}"] for part in ("train", "valid", "test") for side in ("en", "de")
+    } == {b"one line\nand a second\n"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.de", b"1\n2\n3\n", r"t\.de:3: this line has no partner: .*t\.en ends after line 2"),
+        ("s.en", b"1\n", r"s\.de:2: this line has no partner: .*s\.en ends after line 1"),
+        ("v.de", b"a\nsch\xf6n\n", r"v\.de: sentence 2: byte 0xf6 is not UTF-8"),
+        ("s.de", b"a\n \n", r"s\.de: sentence 2 is empty"),
+    ],
+)
+def test_bad_text_is_named(folder, name, content, message):
+    (folder / name).write_bytes(content)
+    with pytest.raises(TextError, match=message):
+        prepare(folder)
+
+
+def test_empty_files_are_an_error(folder):
+    for name in ("t.en", "t.de"):
+        (folder / name).write_bytes(b"")
+    with pytest.raises(TextError, match=r"t\.en: the file is empty"):
+        prepare(folder)
+
+
+def test_a_missing_file_is_an_error(folder):
+    (folder / "v.de").unlink()
+    with pytest.raises(ArchiveError, match=r"neither v\.de nor FOLDER/v\.de is there"):
+        prepare(folder)
+
+
+def test_a_damaged_gz_is_named(folder):
+    packed = gzip.compress(b"line\n" * 1000)
+    (folder / "t.gz").write_bytes(packed[:-10])
+    texts = TEXTS.model_copy(update={"train": [["t.gz", "t.gz"]]})
+    with pytest.raises(TextError, match=r"t\.gz:\d+: damaged"):
+        prepare(folder, texts)
+
+
+def test_nothing_left_is_an_error(folder):
+    with pytest.raises(ValueError, match=r"no pair of the training text is left: \{'longer"):
+        prepare(folder, max_words=1)
+
+
+def test_the_limit_counts_what_is_kept(folder):
+    for language in ("en", "de"):
+        (folder / f"t.{language}").write_bytes(b"\n1\n2\n3\n")
+    assert prepare(folder, limit=2)[1]["train.en"] == b"1\n2\n"
+
+
+def test_segments_are_what_sacrebleu_takes_for_them(tmp_path):
+    from sacrebleu.dataset.fake_sgml import FakeSGMLDataset
+
+    sentences = [b"A &amp; B", b"  two  spaces ", "Größe\u00a0x".encode(), b"a <seg> b", b"<seg"]
+    path = tmp_path / "a.sgm"
+    path.write_bytes(sgm(sentences, "refset"))
+    FakeSGMLDataset("ours", langpairs={})._convert_format(str(path), str(tmp_path / "theirs"))
+    ours = [" ".join(line.decode().split()) for line in read_lines(path)]
+    assert ours == (tmp_path / "theirs").read_text().removesuffix("\n").split("\n")
+    assert len(ours) == len(sentences)

@@ -1,0 +1,220 @@
+"""Archives made here: whole, damaged and hostile ones."""
+
+import gzip
+import io
+import stat
+import tarfile
+import zipfile
+
+import pytest
+
+from highrank_plugins.data.archives import ArchiveError, extract
+
+FILES = {"top.txt": b"one\n", "folder/below.txt": b"two\n" * 100_000}
+
+
+def write_tar(path, files=FILES, more=(), mode="w:gz"):
+    with tarfile.open(path, mode) as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+        for member in more:
+            tar.addfile(member)
+    return path
+
+
+def write_tar_plain(path, files=FILES):
+    return write_tar(path, files, mode="w")
+
+
+def write_zip(path, files=FILES):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name, content in files.items():
+            zipped.writestr(name, content)
+    return path
+
+
+def content_of(folder):
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "out" / "new"
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.tar.gz", write_tar),
+        ("a.tgz", write_tar),
+        ("a.tar", write_tar_plain),
+        ("a.zip", write_zip),
+    ],
+)
+def test_all_files_are_extracted(tmp_path, folder, name, write):
+    extract(write(tmp_path / name), folder)
+    assert content_of(folder) == FILES
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_empty_folders_are_made(tmp_path, folder):
+    member = tarfile.TarInfo("empty")
+    member.type = tarfile.DIRTYPE
+    extract(write_tar(tmp_path / "a.tar.gz", more=[member]), folder)
+    assert (folder / "empty").is_dir()
+
+
+def test_one_compressed_file(tmp_path, folder):
+    (tmp_path / "train.txt.gz").write_bytes(gzip.compress(b"a b\n"))
+    extract(tmp_path / "train.txt.gz", folder)
+    assert content_of(folder) == {"train.txt": b"a b\n"}
+
+
+def test_an_existing_folder_is_left_alone(tmp_path, folder):
+    folder.mkdir(parents=True)
+    with pytest.raises(FileExistsError, match="exists already; delete it first"):
+        extract(write_tar(tmp_path / "a.tar.gz"), folder)
+    assert list(folder.iterdir()) == []
+
+
+def link(kind, target="/etc/passwd"):
+    member = tarfile.TarInfo("link")
+    member.type, member.linkname = kind, target
+    return member
+
+
+def device():
+    member = tarfile.TarInfo("null")
+    member.type = tarfile.CHRTYPE
+    return member
+
+
+HOSTILE = {
+    "absolute": lambda p: write_tar(p, {"/tmp/evil": b"x"}),
+    "above": lambda p: write_tar(p, {"a/../../evil": b"x"}),
+    "symbolic link": lambda p: write_tar(p, more=[link(tarfile.SYMTYPE)]),
+    "link inside": lambda p: write_tar(p, more=[link(tarfile.SYMTYPE, "top.txt")]),
+    "hard link": lambda p: write_tar(p, more=[link(tarfile.LNKTYPE, "top.txt")]),
+    "device": lambda p: write_tar(p, more=[device()]),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_tar_archives_are_refused(tmp_path, folder, kind):
+    archive = HOSTILE[kind](tmp_path / "a.tar.gz")
+    with pytest.raises(ArchiveError, match=r"a\.tar\.gz: refused, since"):
+        extract(archive, folder)
+    assert list(folder.parent.iterdir()) == []
+    assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize("name", ["/tmp/evil", "../evil", "a/../../evil"])
+def test_names_in_zip_archives_stay_inside(tmp_path, folder, name):
+    with pytest.raises(ArchiveError, match="would lie outside of the folder"):
+        extract(write_zip(tmp_path / "a.zip", {name: b"x"}), folder)
+    assert list(folder.parent.iterdir()) == []
+
+
+def test_links_in_zip_archives_are_refused(tmp_path, folder):
+    member = zipfile.ZipInfo("link")
+    member.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as zipped:
+        zipped.writestr(member, "/etc/passwd")
+    with pytest.raises(ArchiveError, match="link is a link or a device"):
+        extract(tmp_path / "a.zip", folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"), [("a.tar.gz", write_tar), ("a.zip", write_zip), ("b.gz", write_tar)]
+)
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "text"])
+def test_damaged_archives_are_named_with_the_remedy(tmp_path, folder, name, write, damage):
+    path = write(tmp_path / name)
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    path.write_bytes(
+        {
+            "cut": whole[:middle],
+            "flip": whole[:middle] + bytes([whole[middle] ^ 64]) + whole[middle + 1 :],
+            "empty": b"",
+            "text": b"<html>not found</html>",
+        }[damage]
+    )
+    with pytest.raises(ArchiveError, match=r"damaged.*; delete it and fetch it again"):
+        extract(path, folder)
+    assert list(folder.parent.iterdir()) == []
+
+
+def test_the_checksum_at_the_very_end_is_read(tmp_path, folder):
+    path = write_tar(tmp_path / "a.tar.gz")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-8] + bytes(4) + whole[-4:])
+    with pytest.raises(ArchiveError, match="CRC"):
+        extract(path, folder)
+
+
+@pytest.mark.parametrize("blocks", [2, 20])
+def test_a_tar_without_its_end_is_cut(tmp_path, folder, blocks):
+    path = write_tar_plain(tmp_path / "a.tar")
+    whole = path.read_bytes().rstrip(b"\0")
+    path.write_bytes(whole + bytes(-len(whole) % 512))  # between two files
+    with pytest.raises(ArchiveError, match="it ends too early"):
+        extract(path, folder)
+    path.write_bytes(path.read_bytes() + bytes(512 * blocks))
+    extract(path, folder)
+
+
+@pytest.mark.parametrize("byte", [b"\0", b"\xff"])
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+def test_a_broken_header_is_not_the_end(tmp_path, folder, suffix, byte):
+    """tarfile takes it for that, unless it is the first."""
+    plain = write_tar_plain(tmp_path / "plain.tar", {"one": b"1", "two": b"2", "three": b"3"})
+    content = bytearray(plain.read_bytes())
+    content[1024:1536] = byte * 512
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(gzip.compress(content) if suffix == "tar.gz" else content)
+    with pytest.raises(ArchiveError, match="damaged"):
+        extract(path, folder)
+    assert not folder.exists()
+
+
+def test_a_broken_header_with_nothing_after_it_is_not_the_end(tmp_path, folder):
+    path = write_tar_plain(tmp_path / "a.tar", {"one": b"1", "empty": b""})
+    content = bytearray(path.read_bytes())
+    content[1024:1536] = b"\xff" * 512
+    path.write_bytes(content)
+    with pytest.raises(ArchiveError, match="damaged"):
+        extract(path, folder)
+
+
+def test_other_kinds_are_refused(tmp_path, folder):
+    (tmp_path / "a.rar").write_bytes(b"x")
+    with pytest.raises(ArchiveError, match=r"expected a name that ends with \.tar\.gz"):
+        extract(tmp_path / "a.rar", folder)
+
+
+def test_a_missing_archive_is_an_error_of_its_own(tmp_path, folder):
+    with pytest.raises(FileNotFoundError):
+        extract(tmp_path / "a.zip", folder)
+    assert list(folder.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "write"), [("a.tgz", write_tar), ("a.tar", write_tar_plain), ("a.zip", write_zip)]
+)
+def test_only_what_is_wanted_is_written(tmp_path, folder, name, write):
+    files = {f"./{name}": content for name, content in FILES.items()}
+    extract(write(tmp_path / name, files), folder, frozenset({"folder/below.txt", "other"}))
+    assert content_of(folder) == {"folder/below.txt": FILES["folder/below.txt"]}
+
+
+@pytest.mark.parametrize("name", ["a.tgz", "a.zip"])
+def test_a_bad_name_is_refused_though_nobody_wants_it(tmp_path, folder, name):
+    write = write_tar if name == "a.tgz" else write_zip
+    archive = write(tmp_path / name, FILES | {"../evil.txt": b""})
+    with pytest.raises(ArchiveError, match=r"evil\.txt would lie outside"):
+        extract(archive, folder, frozenset(FILES))
+    assert not folder.exists()

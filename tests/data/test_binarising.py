@@ -1,0 +1,55 @@
+"""Binarised text is byte for byte what fairseq-preprocess writes."""
+
+import shutil
+
+import pytest
+
+from highrank_plugins.data import binarising
+from tests.fairseq_cli import run
+from tests.tiny_corpus import TEXT
+
+LANGUAGES = ("en", "de")
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".log"}
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    """The tiny text, with words that fairseq knows otherwise, and words of the test set alone."""
+    folder = tmp_path_factory.mktemp("pieces")
+    for path in TEXT.iterdir():
+        shutil.copy(path, folder)
+    with (folder / "train.de").open("a") as file:
+        file.write("<unk> </s> <s> seltsam\n")
+    with (folder / "train.en").open("a") as file:
+        file.write("a  b \n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stock(pieces, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stock")
+    prefixes = [w for p in binarising.PARTS for w in (f"--{p}pref", pieces / p)]
+    languages = ("--source-lang", "en", "--target-lang", "de", "--joined-dictionary")
+    run("preprocess", *prefixes, *languages, "--destdir", folder)
+    return content(folder)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("processes", "block"), [(1, 1 << 20), (2, 1000), (1, 1)])
+def test_the_same_bytes_as_fairseq(pieces, stock, tmp_path, monkeypatch, processes, block):
+    monkeypatch.setattr(binarising, "_BLOCK", block)
+    binarising.binarise(pieces, tmp_path, LANGUAGES, processes)
+    assert content(tmp_path) == stock
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 8, 9, 100])
+@pytest.mark.parametrize("text", [b"", b"a\n", b"abc\nd\n\nefg\n", b"abc\nd"])
+def test_blocks_are_all_of_the_text_in_whole_lines(tmp_path, monkeypatch, text, size):
+    path = tmp_path / "text"
+    path.write_bytes(text)
+    monkeypatch.setattr(binarising, "_BLOCK", size)
+    lines = [line for block in binarising._blocks(path) for line in binarising._lines(block)]
+    assert lines == text.decode().removesuffix("\n").split("\n") if text else lines == []

@@ -1,0 +1,58 @@
+"""corpus.yaml: what it may say, and that the recipes' say where their checksums are from."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from highrank_plugins.common.yaml_tree import ConfigurationError
+from highrank_plugins.data.corpus_files import UNKNOWN, fetch_corpus, read_corpus_files
+from tests.data.serving import serving
+
+CONTENT = b"a b c\n" * 1000
+SUM = hashlib.sha256(CONTENT).hexdigest()
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+def write(path, text):
+    path.write_text(text)
+    return path
+
+
+def entry(url="http://127.0.0.1:9/a", sha256=UNKNOWN, more=""):
+    return f"files:\n  a.zip:\n    url: {url}\n    sha256: {sha256}\n    source: ours\n{more}"
+
+
+@pytest.mark.parametrize(
+    ("sha256", "said"), [(SUM, "is the published one"), (UNKNOWN, "was recorded in")]
+)
+def test_files_come_into_the_folder(tmp_path, sha256, said):
+    with serving(CONTENT) as server:
+        file = write(tmp_path / "corpus.yaml", entry(server.url, sha256, "    size: 6000\n"))
+        (line,) = fetch_corpus(file, tmp_path / "download")
+    assert said in line
+    assert (tmp_path / "download" / "a.zip").read_bytes() == CONTENT
+    assert (tmp_path / "download" / "checksums.txt").exists() == (sha256 == UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (entry(sha256="12ab"), r"corpus\.yaml:4: files\.a\.zip\.sha256: String should match"),
+        (entry(more="    sise: 3\n"), r"corpus\.yaml:6: files\.a\.zip\.sise: Extra inputs"),
+        (entry().replace("    source: ours\n", ""), r"corpus\.yaml:2: files\.a\.zip\.source: Fie"),
+        (entry().replace("    sha256: unknown\n", ""), "needs sha256 .* or md5"),
+        (entry().replace("a.zip", "../a.zip"), r"String should match"),
+        ("files: {}\n", "at least 1 item"),
+        (entry() + "base: other.yaml\n", r"corpus\.yaml:6: base: write all into this file"),
+    ],
+)
+def test_mistakes_are_named_with_their_line(tmp_path, text, message):
+    with pytest.raises(ConfigurationError, match=message):
+        read_corpus_files(write(tmp_path / "corpus.yaml", text))
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*/corpus.yaml")), ids=lambda p: p.parent.name)
+def test_a_checksum_has_a_source_that_can_be_read(path):
+    for file in read_corpus_files(path).values():
+        assert file.sha256 == UNKNOWN or "/" in file.source  # owner/repository and a path

@@ -1,0 +1,237 @@
+"""Downloads from a server that dies, forgets ranges, refuses or is not there; and their sums."""
+
+import errno
+import fcntl
+import hashlib
+import os
+import random
+
+import pytest
+
+from highrank_plugins.cli import build_app
+from highrank_plugins.data import download
+from highrank_plugins.data.checksums import ChecksumError
+from highrank_plugins.data.fetch import FetchError, fetch
+from tests.data.serving import serving
+
+CONTENT = random.Random(3).randbytes(700_001)
+SUM = hashlib.sha256(CONTENT).hexdigest()
+OTHER = hashlib.sha256(b"").hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(download, "PAUSES", (0, 0))
+
+
+@pytest.fixture
+def server():
+    with serving(CONTENT) as server:
+        yield server
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "new folder" / "file.bin"
+
+
+@pytest.fixture
+def part(output):
+    """A place for what an earlier try left."""
+    output.parent.mkdir()
+    return output.with_name("file.bin.part")
+
+
+def test_the_whole_file(server, output):
+    assert "its sha256 is the published one" in fetch(server.url, output, sha256=SUM)
+    assert output.read_bytes() == CONTENT
+    assert list(output.parent.iterdir()) == [output]
+    assert server.asked == [None]
+
+
+def test_what_is_there_is_checked_and_not_fetched(server, output):
+    fetch(server.url, output)
+    server.asked.clear()
+    assert "was there" in fetch(server.url, output, sha256=SUM)
+    assert server.asked == []
+    with pytest.raises(ChecksumError, match=f"its sha256 is {SUM} and should be {OTHER}"):
+        fetch(server.url, output, sha256=OTHER)
+
+
+def test_what_is_there_may_lie_where_nothing_can_be_written(tmp_path, output, monkeypatch):
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_bytes(b"text")
+
+    def read_only(*_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "replace", read_only)
+    assert "was there" in fetch("nowhere", output, size=4)
+
+
+def test_a_server_that_dies_midway_is_asked_for_the_rest(server, output):
+    server.die_after = [300_000, 0, 100_000]
+    fetch(server.url, output, sha256=SUM)
+    assert server.asked == [None, "bytes=300000-", "bytes=300000-", "bytes=400000-"]
+
+
+def test_a_server_that_always_dies_leaves_the_beginning(server, output):
+    server.die_after = [300_000, 0, 0, 0, 0]
+    with pytest.raises(FetchError) as refused:
+        fetch(server.url, output, sha256=SUM)
+    message = str(refused.value)
+    part = output.with_name("file.bin.part")
+    assert "the connection ended after 300,000 of 700,001 bytes" in message
+    assert f"go on from the 300,000 bytes in {part}" in message
+    assert f"put it at {output}" in message
+    assert part.read_bytes() == CONTENT[:300_000]
+    assert not output.exists()
+    server.die_after = []
+    fetch(server.url, output, sha256=SUM)
+    assert server.asked[-1] == "bytes=300000-"
+
+
+def test_a_server_without_ranges_sends_all_again(server, output, part):
+    server.ranges = False
+    part.write_bytes(b"something else")
+    fetch(server.url, output, sha256=SUM)
+    assert server.asked == ["bytes=14-"]
+
+
+def test_a_part_that_is_complete_needs_no_more(server, output, part):
+    part.write_bytes(CONTENT)
+    fetch(server.url, output, sha256=SUM)
+    assert output.read_bytes() == CONTENT
+
+
+def test_a_part_longer_than_the_file_is_dropped(server, output, part):
+    part.write_bytes(CONTENT + b"more")
+    fetch(server.url, output, sha256=SUM)
+    assert server.asked == [f"bytes={len(CONTENT) + 4}-", None]
+
+
+def test_a_part_of_another_file_is_found_by_its_sum(server, output, part):
+    part.write_bytes(b"x" * 1000)
+    with pytest.raises(ChecksumError, match=f"should be {SUM}"):
+        fetch(server.url, output, sha256=SUM)
+    assert not output.exists()
+    assert part.stat().st_size == len(CONTENT)
+
+
+@pytest.mark.parametrize(("statuses", "requests"), [([503, 429], 3), ([], 1)])
+def test_a_busy_server_is_asked_again(server, output, statuses, requests):
+    server.statuses = statuses
+    fetch(server.url, output, sha256=SUM)
+    assert len(server.asked) == requests
+
+
+def test_a_file_that_is_gone_is_not_asked_for_again(server, output):
+    server.statuses = [404]
+    with pytest.raises(FetchError, match="the server answers 404 Not Found") as refused:
+        fetch(server.url, output)
+    assert f"from {server.url} and put it at {output}" in str(refused.value)
+    assert len(server.asked) == 1
+    assert list(output.parent.iterdir()) == []
+
+
+def test_without_network_it_says_which_file_to_put_where(output):
+    url = "http://127.0.0.1:9/file.bin"
+    with pytest.raises(FetchError, match="no connection") as refused:
+        fetch(url, output)
+    assert f"from {url} and put it at {output}" in str(refused.value)
+
+
+def test_another_size_is_refused(server, output):
+    with pytest.raises(ChecksumError, match=r"has 700,001 bytes and should have 700,002"):
+        fetch(server.url, output, size=len(CONTENT) + 1)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_local_copy(tmp_path, output, form):
+    copy = tmp_path / "my copy"
+    copy.write_bytes(CONTENT)
+    fetch(form.format(copy).replace("my copy", "my%20copy" if "://" in form else "my copy"), output)
+    assert output.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [("ftp://host/file", "expected http://"), ("nowhere.bin", "nowhere.bin: no such file")],
+)
+def test_what_cannot_be_fetched(output, url, message):
+    with pytest.raises(FetchError, match=message):
+        fetch(url, output)
+
+
+def test_another_process_has_it(server, output, part):
+    with part.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="another process is downloading it"):
+            fetch(server.url, output)
+    assert part.exists()
+
+
+def test_the_ledger_records_the_first_sum_and_compares_later(server, output):
+    ledger = output.parent / "checksums.txt"
+    said = fetch(server.url, output, ledger=ledger)
+    assert "no sha256 is published: it was recorded" in said
+    assert ledger.read_text() == f"{SUM}  file.bin\n"
+    assert "its sha256 is as in" in fetch(server.url, output, ledger=ledger)
+    other = output.with_name("other.bin")
+    fetch(server.url, other, ledger=ledger)
+    assert ledger.read_text() == f"{SUM}  file.bin\n{SUM}  other.bin\n"
+    output.unlink()
+    server.content = b"another edition"
+    new = hashlib.sha256(server.content).hexdigest()
+    with pytest.raises(ChecksumError, match=f"its sha256 is {new} and was {SUM} when") as caught:
+        fetch(server.url, output, ledger=ledger)
+    assert f"If it was the first one that was wrong, delete its line in {ledger}" in str(
+        caught.value
+    )
+    assert not output.exists()
+
+
+def test_an_md5_may_be_what_is_published(server, output):
+    md5 = hashlib.md5(CONTENT).hexdigest()
+    with pytest.raises(ChecksumError, match=f"its md5 is {md5} and should be {'0' * 32}"):
+        fetch(server.url, output, md5="0" * 32)
+    assert not output.exists()
+    assert "its md5 is the published one" in fetch(server.url, output, md5=md5)
+
+
+def test_a_damaged_ledger_is_named(server, output):
+    ledger = output.parent / "checksums.txt"
+    output.parent.mkdir()
+    ledger.write_text(f"{SUM}  a\nnonsense\n")
+    with pytest.raises(ChecksumError, match=r"checksums.txt:2: expected a sha256"):
+        fetch(server.url, output, ledger=ledger)
+
+
+def command(*arguments: object) -> tuple[int, str]:
+    from typer.testing import CliRunner
+
+    words = [str(argument) for argument in arguments]
+    result = CliRunner().invoke(build_app(words), words)
+    return result.exit_code, result.output
+
+
+def test_the_command(server, output):
+    code, said = command("fetch", server.url, "--output", output, "--sha256", SUM)
+    assert (code, output.read_bytes()) == (0, CONTENT)
+    assert "fetched, its sha256 is the published one" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sha256", SUM, "--ledger", "x"], "--sha256 and --ledger: give one of them"),
+        (["--sha256", "12ab"], "expected 64 hexadecimal digits"),
+        (["--sha256", OTHER], f"should be {OTHER}"),
+    ],
+)
+def test_wrong_use_exits_2(server, output, arguments, message):
+    code, said = command("fetch", server.url, "--output", output, *arguments)
+    assert code == 2
+    assert message in said
+    assert not output.exists()

@@ -1,0 +1,99 @@
+"""Pieces as recipes use them: nothing is lost but extra white space."""
+
+import pytest
+import sentencepiece
+
+from highrank_plugins.data import subword_nmt_pieces
+from highrank_plugins.data.moses import tokenise
+from highrank_plugins.data.pieces import (
+    encoder,
+    learn_pieces,
+    sampled_lines,
+    write_pieces,
+)
+
+TEXT = "Größe: 5 cm² – „ganz“ genau…\nDie Größe   ist\u00a0genau 5 cm².\nx\u2028y fi Å\n"
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "train.de"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def test_pieces_decode_to_the_line_with_folded_space(text, tmp_path):
+    model = learn_pieces([text], tmp_path / "pieces", vocab_size=60)
+    write_pieces(encoder(model), text, tmp_path / "out.de")
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    lines = (tmp_path / "out.de").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    decoded = [processor.decode(line.split(" ")) for line in lines]
+    assert decoded == [
+        "Größe: 5 cm² – „ganz“ genau…",
+        "Die Größe ist genau 5 cm².",
+        "x y fi Å",  # neither the ligature nor the Ångström sign is normalised
+    ]
+
+
+def test_long_lines_are_learnt_from_too(text, tmp_path):
+    text.write_text("ab " * 3000 + "Ω\n", encoding="utf-8")
+    model = learn_pieces([text], tmp_path / "pieces", vocab_size=10)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    assert processor.piece_to_id("Ω") != processor.unk_id()
+
+
+def test_too_few_pieces_for_the_characters_is_an_error(text, tmp_path):
+    with pytest.raises(ValueError, match=r"data\.vocab_size .* 5 does not fit the text"):
+        learn_pieces([text], tmp_path / "pieces", vocab_size=5)
+
+
+@pytest.mark.parametrize(
+    ("count", "sample", "expected"),
+    [
+        (10, 3, [3, 6, 9]),
+        (10, 5, [1, 3, 5, 7, 9]),
+        (3, 3, [0, 1, 2]),
+        (2, 9, [0, 1]),
+        (4, None, [0, 1, 2, 3]),
+    ],
+)
+def test_a_sample_is_spread_over_the_text(tmp_path, count, sample, expected):
+    path = tmp_path / "text"
+    path.write_text("".join(f"{n}\n" for n in range(count)))
+    assert list(sampled_lines(path, sample)) == [str(n) for n in expected]
+
+
+def test_the_same_text_gives_the_same_model_elsewhere(text, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    models = [learn_pieces([text], tmp_path / at, vocab_size=60) for at in ("a", "elsewhere/b")]
+    assert models[0].read_bytes() == models[1].read_bytes()
+
+
+def test_pieces_are_learnt_from_the_sample_only(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("aa\nbb\n" * 50)
+    model = learn_pieces([path], tmp_path / "pieces", vocab_size=6, sample=50)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    assert processor.piece_to_id("b") != processor.unk_id()
+    assert processor.piece_to_id("a") == processor.unk_id()
+
+
+@pytest.mark.timeout(60)
+def test_two_processes_write_what_one_writes(text, tmp_path, monkeypatch):
+    monkeypatch.setattr("highrank_plugins.data.pieces.BATCH", 2)
+    model = learn_pieces([text], tmp_path / "pieces", vocab_size=60)
+    text.write_text(TEXT * 20, encoding="utf-8")
+    for processes in (1, 2):
+        write_pieces(encoder(model), text, tmp_path / f"{processes}", processes)
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+    assert len((tmp_path / "1").read_text().split("\n")) == 61
+
+
+def test_subword_nmt_joins_to_moses_tokens(text, tmp_path):
+    codes = subword_nmt_pieces.learn_codes({"de": text}, tmp_path / "codes", operations=20)
+    assert codes.read_text().startswith("#version")
+    encode = subword_nmt_pieces.encoder(codes, "de")
+    (line,) = encode(["Die Größe ist 5-fach."])
+    assert "@@ " in line
+    assert line.replace("@@ ", "") == "Die Größe ist 5 @-@ fach ."
+    assert tokenise("5-fach.", "de") == "5-fach ."

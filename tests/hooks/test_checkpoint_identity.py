@@ -1,0 +1,65 @@
+"""hooks/checkpoint_identity.py"""
+
+import pytest
+from fairseq import checkpoint_utils
+from fairseq.models.transformer import TransformerModel
+from fairseq.models.transformer_lm import TransformerLanguageModel
+from fairseq.tasks.translation import TranslationTask
+from fairseq.trainer import Trainer
+
+import highrank_plugins.hooks.load_error  # noqa: F401  (applies it)
+from tests.compat.conftest import DECODER, run_training, translation_options
+
+CHECKS = [(TransformerModel, "check_saved_options"), (TranslationTask, "check_saved_task")]
+
+
+def refuse(self, saved):
+    raise ValueError("another meaning")
+
+
+@pytest.mark.parametrize(("owner", "check"), CHECKS)
+@pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
+def test_model_and_task_may_refuse(owner, check, option, data, translator, tmp_path, monkeypatch):
+    monkeypatch.setattr(owner, check, refuse, raising=False)
+    read = checkpoint_utils.load_checkpoint_to_cpu
+    with pytest.raises(ValueError) as raised:
+        run_training(data, tmp_path, *translation_options(), option, translator)
+    assert str(raised.value) == f"{translator}: another meaning"
+    assert checkpoint_utils.load_checkpoint_to_cpu is read
+
+
+@pytest.mark.parametrize(("owner", "check"), CHECKS)
+def test_stock_asks_nobody(owner, check, data, translator, tmp_path, monkeypatch, stock):
+    stock(Trainer, "load_checkpoint")
+    monkeypatch.setattr(owner, check, refuse, raising=False)
+    run_training(data, tmp_path, *translation_options(), "--finetune-from-model", translator)
+
+
+def shown_options(owner, monkeypatch):
+    """A list of what such a model will be shown."""
+    seen = []
+    monkeypatch.setattr(
+        owner, "check_saved_options", lambda self, options: seen.append(options), raising=False
+    )
+    return seen
+
+
+def test_a_model_sees_options_by_name(data, language_model, tmp_path, monkeypatch):
+    seen = shown_options(TransformerLanguageModel, monkeypatch)
+    line = ["--task", "language_modeling", "--arch", "transformer_lm", "--tokens-per-sample", 16]
+    more = [*DECODER, "--max-update", 3, "--max-tokens", 64]
+    run_training(data / "lm", tmp_path, *line, *more, "--restore-file", language_model)
+    assert [options["decoder_embed_dim"] for options in seen] == [8]
+
+
+def test_so_does_a_legacy_model(data, translator, tmp_path, monkeypatch):
+    seen = shown_options(TransformerModel, monkeypatch)
+    run_training(data, tmp_path, *translation_options(), "--finetune-from-model", translator)
+    assert [options["encoder_layers"] for options in seen] == [1]
+
+
+def test_generation_may_change_what_it_likes(translator, monkeypatch):
+    for owner, check in CHECKS:
+        monkeypatch.setattr(owner, check, refuse, raising=False)
+    models, *_ = checkpoint_utils.load_model_ensemble_and_task([str(translator)])
+    assert len(models) == 1

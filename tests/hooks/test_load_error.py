@@ -1,0 +1,51 @@
+"""hooks/load_error.py"""
+
+import pytest
+from fairseq.models.transformer import TransformerModel
+from fairseq.trainer import Trainer
+
+import highrank_plugins.hooks.load_error  # noqa: F401  (applies it)
+from tests.compat.conftest import run_training, translation_options
+
+REASON = "other sizes; use the options of that training"
+GENERIC = "Cannot load model parameters"
+
+
+@pytest.fixture
+def refusing(monkeypatch):
+    """Models that refuse every checkpoint."""
+
+    def refuse(self, state_dict, name):
+        raise ValueError(REASON)
+
+    monkeypatch.setattr(TransformerModel, "upgrade_state_dict_named", refuse)
+
+
+@pytest.fixture(params=["--restore-file", "--finetune-from-model"])
+def start(request, translator):
+    return [request.param, translator]
+
+
+def test_the_reason_comes_last(data, translator, start, tmp_path, refusing):
+    with pytest.raises(ValueError) as raised:
+        run_training(data, tmp_path, *translation_options(), *start)
+    assert str(raised.value) == f"{translator}: {REASON}"
+
+
+def test_stock_comes_last(data, start, tmp_path, refusing, stock):
+    stock(Trainer, "load_checkpoint")
+    with pytest.raises(Exception, match=GENERIC):
+        run_training(data, tmp_path, *translation_options(), *start)
+
+
+def test_other_reasons_stay_fairseqs(data, start, tmp_path):
+    wide = translation_options(**{"--encoder-ffn-embed-dim": 16})
+    with pytest.raises(Exception, match=GENERIC) as raised:
+        run_training(data, tmp_path, *wide, *start)
+    assert isinstance(raised.value.__context__, RuntimeError)
+
+
+def test_a_checkpoint_that_fits_is_loaded(data, translator, tmp_path):
+    options = translation_options(**{"--max-update": 3})
+    state = run_training(data, tmp_path, *options, "--restore-file", translator)
+    assert state["optimizer_history"][-1]["num_updates"] == 3

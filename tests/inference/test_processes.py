@@ -1,0 +1,110 @@
+"""Two processes, each with a part of the text, find and write what one does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from highrank_plugins.cli import build_app
+from highrank_plugins.inference.on_disk import read_collection
+from highrank_plugins.inference.processes import Processes
+from tests.fairseq_cli import FORKS, REPOSITORY
+from tests.free_port import free_port
+from tests.inference.checkpoints import write_checkpoint
+from tests.tasks.built import build
+
+COMMANDS = {
+    "spectrum": ["--dtype", "float64"],
+    "kld": ["--pairs", "50"],
+    "predictions": ["--bands", "10,40"],
+    "components": [],
+    "retention": [],
+}
+SIZE = ["--tokens", "60", "--segment", "20"]
+VOLATILE = ("command", "versions", "git", "hardware", "processes")
+
+
+@pytest.fixture(scope="module")
+def files(stream_data, tmp_path_factory):
+    """Checkpoint and data, as words of a command line."""
+    built = build(stream_data, "--head-components", 2, arch="awd_lstm_lm_mos")
+    path = write_checkpoint(tmp_path_factory.mktemp("mos") / "a.pt", built)
+    return [str(path), str(stream_data)]
+
+
+def run_rank(words, rank, port):
+    """A rank as torchrun starts it, but forked from a process that has imported fairseq."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    os.environ |= place | {"RANK": str(rank)}
+    done = CliRunner().invoke(build_app(words), words)
+    sys.exit(done.exit_code)
+
+
+def in_two(words):
+    port = str(free_port())
+    ranks = [FORKS.Process(target=run_rank, args=(words, rank, port)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(120)
+        process.kill()
+    assert [process.exitcode for process in ranks] == [0, 0]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_measures_of_two_are_those_of_one(command, files, tmp_path):
+    words = ["analyse", command, *files, *SIZE, *COMMANDS[command], "--output"]
+    in_two([*words, str(tmp_path / "two.json")])
+    words.append(str(tmp_path / "one.json"))
+    done = CliRunner().invoke(build_app(words), words)
+    assert done.exit_code == 0, done.output
+    one, two = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("one", "two"))
+    same(one, two, command)
+
+
+def same(one, two, place):
+    """Equal, numbers but for rounding."""
+    if isinstance(one, dict):
+        assert one.keys() == two.keys(), place
+        for name in one.keys() - set(VOLATILE):
+            same(one[name], two[name], f"{place}.{name}")
+    elif isinstance(one, list):
+        assert len(one) == len(two), place
+        for index, pair in enumerate(zip(one, two, strict=True)):
+            same(*pair, f"{place}[{index}]")
+    elif isinstance(one, float):
+        assert two == pytest.approx(one, rel=1e-6, abs=1e-9), place
+    else:
+        assert one == two, place
+
+
+@pytest.mark.slow
+def test_torchrun_writes_the_memory_maps_of_one(files, tmp_path):
+    torchrun = Path(sys.executable).with_name("torchrun")
+    words = ["collect", *files, *SIZE, "--output"]
+    line = [torchrun, "--standalone", "--nproc-per-node=2", "-m", "highrank_plugins.cli", *words]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [*line, tmp_path / "two"], env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count('"rows": 60') == 1
+    words.append(str(tmp_path / "one"))
+    assert CliRunner().invoke(build_app(words), words).exit_code == 0
+    one, two = read_collection(tmp_path / "one"), read_collection(tmp_path / "two")
+    assert one.keys() == two.keys() == {"log_probs", "features", "targets"}
+    assert all(np.allclose(one[name], two[name], rtol=1e-6) for name in one)
+    described = (json.loads((tmp_path / n / "collection.json").read_text()) for n in ("one", "two"))
+    same(*described, "collection")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_shares_are_the_whole_in_order(count):
+    shares = [Processes(rank, count).share(7) for rank in range(count)]
+    assert [i for share in shares for i in share] == list(range(7))
+    assert min(map(len, shares)) >= 7 // count

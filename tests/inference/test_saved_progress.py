@@ -1,0 +1,75 @@
+"""The file from which an evaluation goes on: whole or old, its own or refused."""
+
+import pickle
+
+import pytest
+import torch
+
+from highrank_plugins.inference.saved_progress import SavedProgress
+
+IDENTITY = {"checkpoint": "abc", "--lr": [0.1, 0.2]}
+
+
+def saved(path, seconds=0.0, identity=IDENTITY):
+    return SavedProgress(path, dict(identity), seconds)
+
+
+def test_what_was_reached_comes_back(tmp_path):
+    first = saved(tmp_path / "state")
+    plain = {"position": 3, "nll": [0.1], "state": None}
+    first.reached["test"] = {**plain, "held": [torch.arange(3.0)]}
+    first.save_if_due()
+    again = saved(tmp_path / "state").reached["test"]
+    assert torch.equal(again.pop("held")[0], torch.arange(3.0))
+    assert again == plain
+    first.remove()
+    assert saved(tmp_path / "state").reached == {}
+
+
+def test_it_is_written_when_due(tmp_path):
+    progress = saved(tmp_path / "state", seconds=3600)
+    progress.save_if_due()
+    assert not progress.path.exists()
+    progress.save()
+    assert progress.path.exists()
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    progress = saved(tmp_path / "state")
+    progress.reached["a"] = 1
+    progress.save()
+    progress.reached["b"] = lambda: None  # cannot be pickled
+    with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
+        progress.save()
+    assert saved(tmp_path / "state").reached == {"a": 1}
+
+
+def test_that_of_another_evaluation_is_refused_with_what_differs(tmp_path):
+    saved(tmp_path / "state").save()
+    other = {"checkpoint": "abc", "--lr": [0.3], "--split": "valid"}
+    with pytest.raises(ValueError) as caught:
+        saved(tmp_path / "state", identity=other)
+    message = str(caught.value)
+    assert "(--lr: [0.1, 0.2] there, [0.3] now; --split: None there, valid now)" in message
+    assert "--state" in message
+    assert "checkpoint:" not in message
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "text", "empty", "foreign"])
+def test_damage_is_refused(tmp_path, damage):
+    path = tmp_path / "state"
+    progress = saved(path)
+    progress.reached["weights"] = torch.arange(1000.0)
+    progress.save()
+    raw = bytearray(path.read_bytes())
+    if damage == "cut":
+        path.write_bytes(raw[:-100])
+    elif damage == "flip":
+        raw[len(raw) // 2] ^= 1
+        path.write_bytes(raw)
+    elif damage == "foreign":
+        torch.save({"model": {}}, path)
+    else:
+        path.write_text("hello" if damage == "text" else "")
+    with pytest.raises(ValueError, match=r"state: damaged, .* delete it to begin anew"):
+        saved(path)

@@ -1,0 +1,146 @@
+"""A checkpoint over a text: every token once, state carried, no dropout; what is refused."""
+
+import pytest
+import torch
+
+from highrank_plugins.evaluation import (
+    Adaptation,
+    GradientStatistics,
+    dynamic_evaluation,
+    gather_statistics,
+)
+from highrank_plugins.inference.streaming_model import StreamingModel
+from highrank_plugins.models.archs import tokens
+from tests.inference.checkpoints import FEW_KNOTS, RATES, write_checkpoint
+from tests.models import small
+from tests.stream_corpus import binarise, write_text
+from tests.tasks.built import build
+
+
+@pytest.fixture(scope="module")
+def mos(stream_data, tmp_path_factory):
+    """MoS with every dropout of its training."""
+    path = tmp_path_factory.mktemp("mos") / "mos.pt"
+    words = [*RATES, "--head-components", 3, "--head-dropout", 0.3]
+    write_checkpoint(path, build(stream_data, *words, arch="awd_lstm_lm_mos"))
+    return StreamingModel.open(path, str(stream_data), "cpu")
+
+
+def in_one_go(model, split):
+    """−log P of every token of a split, in a single forward pass."""
+    target = model.text(split)
+    source = torch.cat([torch.tensor([model.task.dictionary.eos()]), target[:-1]])
+    with torch.no_grad():
+        log_probs, _ = model.model(source.unsqueeze(0))
+    return -log_probs[0].gather(-1, target.unsqueeze(-1)).squeeze(-1)
+
+
+@pytest.mark.parametrize("length", [1, 5, 1000])
+def test_every_token_is_scored_once_with_its_whole_context(mos, length):
+    want, state, sums, counted = in_one_go(mos, "test"), None, [], 0
+    for batch in mos.segments("test", length).starting_at(0):
+        nll, tokens, state = mos.score(batch, state)
+        sums.append(nll.item())
+        counted += tokens
+    assert counted == len(want)
+    assert sum(sums) == pytest.approx(want.sum().item(), rel=1e-6)
+
+
+def test_observed_are_outputs_before_dropout_and_scores(mos):
+    want, state, parts = in_one_go(mos, "test"), None, []
+    for batch in mos.segments("test", 7).starting_at(0):
+        hidden, target, log_probs, state = mos.observe(batch, state)
+        assert hidden.shape == (len(target), mos.model.decoder.trunk.feature_dim)
+        parts.append((hidden, target, log_probs))
+    hidden, target, log_probs = (torch.cat(part) for part in zip(*parts, strict=True))
+    assert torch.equal(target, mos.text("test"))
+    torch.testing.assert_close(-log_probs, want)
+    source = torch.cat([torch.tensor([mos.task.dictionary.eos()]), target[:-1]])
+    with torch.no_grad():
+        raw = mos.model.decoder.trunk(source.unsqueeze(1)).raw[:, 0]
+    torch.testing.assert_close(hidden, raw)
+
+
+def test_several_streams_and_part_of_a_text(mos):
+    segments = mos.segments("train", 5, count=4)
+    assert sum(batch["ntokens"] for batch in segments.starting_at(0)) == len(mos.text("train"))
+    some = list(mos.segments("valid", 5, tokens=12).starting_at(1))
+    assert torch.equal(torch.cat([b["target"][0] for b in some]), mos.text("valid")[5:12])
+
+
+def test_no_dropout_of_any_kind_with_gradients(mos):
+    (batch,) = mos.segments("test", 20, tokens=20).starting_at(0)
+    gradients = []
+    for _ in range(2):
+        nll, _, _ = mos.score(batch, None)
+        gradients.append(torch.autograd.grad(nll, mos.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    assert all(g.abs().sum() > 0 for g in gradients[0])
+
+
+def test_a_tied_matrix_learns_once_and_a_frozen_tensor_never(stream_data, tmp_path):
+    words = [*FEW_KNOTS, "--head-plif-freeze"]
+    built = build(stream_data, *words, arch="awd_lstm_lm_plif")
+    path = write_checkpoint(tmp_path / "a.pt", built)
+    model = StreamingModel.open(path, str(stream_data), "cpu")
+    names = {id(p): name for name, p in model.model.named_parameters()}
+    found = [names[id(p)] for p in model.parameters()]
+    assert len(found) == len(set(found))
+    assert sum("embed.weight" in n or "output_projection.weight" in n for n in found) == 1
+    assert not any("slope" in name for name in found)
+
+
+@pytest.mark.parametrize("token", sorted(tokens()))
+def test_every_head_learns_from_what_it_scores(token, stream_data, tmp_path):
+    words = FEW_KNOTS if "plif" in token else []
+    built = build(stream_data, *words, arch=f"awd_lstm_lm_{token}")
+    path = write_checkpoint(tmp_path / "a.pt", built)
+    model = StreamingModel.open(path, str(stream_data), "cpu")
+    parameters = model.parameters()
+    start = [p.detach().clone() for p in parameters]
+    statistics = GradientStatistics(parameters)
+    train = model.segments("train", 5, count=10, tokens=200).starting_at(0)
+    list(gather_statistics(model.score, parameters, train, statistics))
+    (batch,) = model.segments("test", 5, tokens=5).starting_at(0)
+    steps = dynamic_evaluation(
+        lambda segment, state: model.score(segment, None),  # the same five words again and again
+        parameters,
+        [batch] * 8,
+        start,
+        statistics.finish(),
+        Adaptation(0.02, 1e-3, 0.001),
+    )
+    losses = [step.nll for step in steps]
+    assert losses[-1] < losses[0] - 0.2
+    names = {id(p): name for name, p in model.model.named_parameters()}
+    still = {names[id(p)] for p, p0 in zip(parameters, start, strict=True) if torch.equal(p, p0)}
+    assert all(name.endswith("pointwise.out_bias") for name in still)  # it moves all logits alike
+
+
+def test_other_kinds_of_models_and_tasks_are_refused(stream_data, tmp_path):
+    stock = write_checkpoint(tmp_path / "a.pt", small.build(stream_data, "transformer_lm"))
+    with pytest.raises(ValueError, match=r"a\.pt: --arch transformer_lm has no recurrent state"):
+        StreamingModel.open(stock, str(stream_data))
+    lines = write_checkpoint(tmp_path / "b.pt", small.build(stream_data, "awd_lstm_lm_softmax"))
+    with pytest.raises(ValueError, match=r"b\.pt was trained with --task language_modeling"):
+        StreamingModel.open(lines, str(stream_data))
+
+
+def test_missing_files_and_devices_are_named(mos, stream_data, tmp_path):
+    with pytest.raises(OSError, match=r"none\.pt"):
+        StreamingModel.open(tmp_path / "none.pt", str(stream_data))
+    with pytest.raises(OSError, match="no split 'nothing'"):
+        mos.segments("nothing", 5)
+    with pytest.raises(ValueError, match="--device tpu: torch sees no such device"):
+        StreamingModel.open(tmp_path / "none.pt", str(stream_data), "tpu")
+
+
+def test_another_dictionary_is_refused(stream_data, tmp_path):
+    path = write_checkpoint(tmp_path / "a.pt", build(stream_data))
+    folder = tmp_path / "text"
+    folder.mkdir()
+    write_text(folder)
+    for text in folder.glob("*.txt"):
+        text.write_text(text.read_text().replace("house", "horse"))
+    with pytest.raises(ValueError, match="is not the dictionary"):
+        StreamingModel.open(path, str(binarise(folder)))

@@ -1,0 +1,96 @@
+"""Choosing among points on one text, for the use on another."""
+
+import pytest
+
+from highrank_plugins.inference.tuning import (
+    Outcome,
+    Search,
+    options_named,
+    points_of,
+    tune_and_evaluate,
+)
+
+VALUES = {"lr": [0.1, 0.2], "lambda": [0.0, 0.5]}
+POINTS = points_of(VALUES, Search("valid"))
+
+
+def evaluate_with(best, asked, broken=()):
+    """An evaluation in which the nll per token is the distance to `best`."""
+
+    def evaluate(split, tokens, points):
+        asked.append((split, tokens, list(points)))
+        return [
+            Outcome(point, 0, None, "NaN")
+            if point in broken
+            else Outcome(point, 10, 10 * sum(abs(point[k] - best[k]) for k in best))
+            for point in points
+        ]
+
+    return evaluate
+
+
+def test_a_perplexity_beyond_floats_is_infinite():
+    assert str(Outcome({"lr": 9.0}, 1, 800.0)) == "lr 9.0: perplexity inf"
+
+
+def test_every_combination_in_order():
+    assert POINTS == [
+        {"lr": 0.1, "lambda": 0.0},
+        {"lr": 0.1, "lambda": 0.5},
+        {"lr": 0.2, "lambda": 0.0},
+        {"lr": 0.2, "lambda": 0.5},
+    ]
+
+
+def test_several_values_need_a_search():
+    with pytest.raises(ValueError, match="4 combinations of values: add --grid"):
+        points_of(VALUES, None)
+    assert points_of({"lr": [0.1]}, None) == [{"lr": 0.1}]
+
+
+def test_the_best_point_of_the_search_is_used():
+    asked, said = [], []
+    evaluate = evaluate_with(POINTS[2], asked)
+    outcome, tried = tune_and_evaluate(evaluate, POINTS, "test", Search("valid", 30), said.append)
+    assert asked == [("valid", 30, POINTS), ("test", None, [POINTS[2]])]
+    assert outcome.point == POINTS[2]
+    assert outcome.metrics == {"perplexity": 1.0, "nll": 0.0}
+    assert [o.point for o in tried] == POINTS
+    assert said[0] == "valid, lr 0.1, lambda 0.0: perplexity 1.11"
+    assert said[-1] == "test, lr 0.2, lambda 0.0: perplexity 1.00 over 10 tokens"
+
+
+def test_without_a_search_nothing_else_is_scored():
+    asked = []
+    evaluate = evaluate_with(POINTS[0], asked)
+    _, tried = tune_and_evaluate(evaluate, POINTS[1:2], "test", None, str)
+    assert asked == [("test", None, [POINTS[1]])]
+    assert tried == []
+
+
+def test_points_that_break_down_are_passed_over():
+    said = []
+    evaluate = evaluate_with(POINTS[2], [], broken=[POINTS[2]])
+    outcome, tried = tune_and_evaluate(evaluate, POINTS, "test", Search("valid"), said.append)
+    assert outcome.point == POINTS[0]
+    assert tried[2].plain() == {
+        **POINTS[2],
+        "perplexity": None,
+        "nll": None,
+        "tokens": 0,
+        "problem": "NaN",
+    }
+    assert "valid, lr 0.2, lambda 0.0: NaN" in said
+
+
+@pytest.mark.parametrize("search", [None, Search("valid")])
+def test_nothing_that_works_is_an_error(search):
+    evaluate = evaluate_with(POINTS[0], [], broken=POINTS)
+    with pytest.raises(FloatingPointError, match=r"lr 0.1, lambda 0.0: NaN"):
+        tune_and_evaluate(evaluate, POINTS[:1], "test", search, str)
+
+
+def test_errors_name_the_option():
+    for name, option in (("lamb", "--lambda"), ("window", "--window")):
+        with pytest.raises(ValueError, match=f"^{option} must be 1$"), options_named():
+            raise ValueError(f"{name} must be 1")

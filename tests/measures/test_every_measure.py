@@ -1,0 +1,157 @@
+"""Every registered measure, on every layer and on layers that the package does not have."""
+
+import importlib
+import inspect
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+
+from highrank_plugins.common.figures import Bars, Lines
+from highrank_plugins.common.plain_values import plain
+from highrank_plugins.heads.base import HEADS
+from highrank_plugins.heads.pointwise.base import POINTWISE
+from highrank_plugins.measures import all_measures, find_measure, measure_names
+from highrank_plugins.measures.base import Block, TextMeasure, WeightMeasure, Words
+from highrank_plugins.monitoring import take_snapshot
+from tests.heads.cases import MIXTAPE, MOC, MOS, SOFTMAX, Case, make_features
+
+TOKENS, CLASSES = 24, 9
+TEXT = [name for name, kind in all_measures().items() if issubclass(kind, TextMeasure)]
+TOYS = {"residual": HEADS, "bend": POINTWISE}
+CASES = [SOFTMAX, MOC, MOS, MIXTAPE, SOFTMAX.with_pointwise("plif", knots=20)]
+OF_TOYS = [Case("residual"), Case("residual", "bend"), MOS.with_pointwise("bend")]
+
+
+@pytest.fixture(autouse=True)
+def toys():
+    """A structure and a pointwise function of a user's own, for one test only."""
+    for name in TOYS:
+        importlib.import_module(f"tests.heads.toys.{name}")
+    yield
+    for name, registry in TOYS.items():
+        registry.unregister(name)
+        del sys.modules[f"tests.heads.toys.{name}"]
+
+
+def words_of(case: Case) -> Words:
+    options = {"embed_dim": 4} if case.head == "residual" else {}
+    dictionary = Dictionary()
+    for index in range(CLASSES - len(dictionary)):
+        dictionary.add_symbol(f"word{index}", n=100 - index)
+    return Words(case.build(classes=CLASSES, **options).eval(), dictionary)
+
+
+def blocks_of(words: Words, sizes: list[int]) -> list[Block]:
+    features = make_features(TOKENS)
+    target = torch.arange(TOKENS) * 5 % CLASSES
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    parts = zip(features.split(sizes), target.split(sizes), starts, strict=True)
+    return [Block(words.head, own, some, start) for own, some, start in parts]
+
+
+def observed(name: str, words: Words, sizes: list[int], processes: int = 1):
+    """The measure and its result, of blocks of these sizes, shared out to processes."""
+    blocks = blocks_of(words, sizes)
+    shares = [blocks[len(blocks) * i // processes : len(blocks) * (i + 1) // processes]
+              for i in range(processes)]  # fmt: skip
+    parts = []
+    for share in shares:
+        measure = find_measure(name).for_card(words)
+        measure.start(words, torch.float64)
+        for block in share:
+            measure.observe(block)
+        parts.append(measure.part())
+    return measure, measure.merge(parts)
+
+
+@pytest.mark.parametrize("case", [*CASES, *OF_TOYS], ids=str)
+@pytest.mark.parametrize("name", TEXT)
+def test_a_text_measure(name, case):
+    words = words_of(case)
+    measure, whole = observed(name, words, [TOKENS])
+    check_shown(measure, whole)
+    _, parts = observed(name, words, [5, 1, 11, 7], processes=3)
+    assert_near(plain(parts), plain(whole))
+
+
+def check_shown(measure, result):
+    """What people see of a result is whole."""
+    found = json.loads(json.dumps(plain(result), allow_nan=False))
+    assert measure.title and measure.about
+    assert set(measure.hidden) <= found.keys()
+    rows = measure.rows(result)
+    assert rows and all(isinstance(text, str) and text for row in rows for text in row)
+    for figure in measure.figures(result):
+        assert isinstance(figure, Lines | Bars) and figure.title
+    tile = measure.tile(result)
+    assert tile is None or all(tile)
+    scores = measure.scores(found, "test")
+    assert {column.metric for column in measure.columns} <= scores.keys()
+    assert all(score.signature for score in scores.values())
+
+
+def assert_near(found, expected):
+    """Equal but for rounding; what names single blocks apart."""
+    if isinstance(expected, dict):
+        for name in expected.keys() - {"batches", "first"}:
+            assert_near(found[name], expected[name])
+    elif isinstance(expected, list):
+        for one, other in zip(found, expected, strict=True):
+            assert_near(one, other)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("case", [*CASES, *OF_TOYS], ids=str)
+@pytest.mark.parametrize("name", ["saturation", "unargmaxable"])
+def test_a_measure_of_the_weights(name, case):
+    words = words_of(case)
+    measure = find_measure(name).for_card(words)
+    assert isinstance(measure, WeightMeasure)
+    check_shown(measure, measure.measure(words))
+
+
+def test_word_similarity(tmp_path):
+    pairs = tmp_path / "pairs.txt"
+    pairs.write_text("word0 word1 3\nword1 word2 1\nword0 word3 2\nword4 word2 5\n")
+    measure = find_measure("word_similarity")([pairs])
+    words = words_of(SOFTMAX)
+    result = measure.measure(words)
+    assert result.benchmarks[str(pairs)].used == 4
+    scores = measure.scores(plain(result), "test")
+    assert scores["word_similarity"].value == result.benchmarks[str(pairs)].spearman
+    assert measure.rows(result)[0][0] == "pairs"
+
+
+@pytest.mark.parametrize("case", OF_TOYS, ids=str)
+def test_a_layer_of_ones_own_is_monitored(case):
+    head = words_of(case).head
+    found = take_snapshot(head, make_features(TOKENS), torch.arange(TOKENS) % CLASSES)
+    assert {"spectral_entropy", "gradient_retention"} <= found.scalars.keys()
+    assert ("component_entropy" in found.scalars) == (case.head == "mos")
+
+
+def test_there_is_a_module_for_each_and_it_is_named_like_it():
+    for name, kind in all_measures().items():
+        assert Path(inspect.getfile(kind)).stem == name
+        assert kind.__doc__
+    assert set(measure_names()) >= {"spectrum", "kld", "predictions", "retention", "components"}
+
+
+def test_a_name_that_is_mistyped_has_a_suggestion():
+    with pytest.raises(ValueError, match="did you mean 'spectrum'"):
+        find_measure("spectrom")
+
+
+def test_options_are_the_arguments_of_the_constructor_and_have_a_help():
+    for kind in all_measures().values():
+        for parameter in inspect.signature(kind).parameters.values():
+            assert parameter.annotation is not inspect.Parameter.empty
+    with pytest.raises(ValueError, match="--pairs 1: a standard error"):
+        find_measure("kld")(pairs=1)

@@ -1,0 +1,92 @@
+"""A card of every kind of model: whole, alone, small, and with a reason where something lacks."""
+
+import json
+import re
+
+import pytest
+
+from highrank_plugins.common.plain_values import plain
+from highrank_plugins.measures import all_measures
+from highrank_plugins.measures.base import TextMeasure
+from highrank_plugins.reports.card.contents import Absent
+from highrank_plugins.reports.card.render import render
+from tests.reports.card.made import Page, card_of, checkpoint
+
+ARCHS = [
+    *("transformer", "transformer_lm", "lstm"),
+    *(f"transformer_{head}" for head in ("softmax", "mos", "moc", "mixtape", "gss", "plif")),
+    *(f"transformer_lm_{head}" for head in ("mos", "mixtape", "plif")),
+    *("lstm_mos", "awd_lstm_lm_moc"),
+    *(f"streams:awd_lstm_lm_{head}" for head in ("softmax", "mos", "mixtape", "mos_plif")),
+]
+MEASURED = {name for name, measure in all_measures().items() if measure.on_card}
+SECTIONS = {"configuration", "parameters", "samples", *MEASURED}
+
+
+@pytest.fixture(scope="module", params=ARCHS)
+def made(request, mt_data, lm_data, stream_data, tmp_path_factory):
+    """Architecture, card with data, card without."""
+    arch = request.param
+    data = lm_data if "_lm" in arch else mt_data
+    data = stream_data if arch.startswith("streams:") else data
+    path, _ = checkpoint(tmp_path_factory.mktemp("card"), arch, data)
+    return arch, card_of(path, data), card_of(path)
+
+
+def test_the_page_is_whole_and_needs_nothing_else(made):
+    for card in made[1:]:
+        html = render(card)
+        page = Page(html)
+        assert len(html) < 1_000_000
+        assert len(set(page.ids)) == len(page.ids)
+        sections = re.findall(r'<section id="(.*?)"', html)
+        assert set(sections) == SECTIONS and len(sections) == len(SECTIONS)
+        assert {f"#{name}" for name in SECTIONS} <= set(page.links)
+        assert set(page.links) <= {f"#{name}" for name in page.ids}
+        assert "script" not in page.tags and not re.search(r"url\((?!#)|@import|https?:", html)
+        assert page.tags.count("title") >= 1 and "viewport" in html
+        assert card.identity.arch in page.text
+        assert "None" not in page.text and "nan" not in page.text.lower().split()
+
+
+def test_all_that_applies_is_measured(made):
+    arch, card, _ = made
+    results = card.results
+    assert results.keys() == MEASURED
+    assert not any(isinstance(result, Absent) for result in results.values())
+    parts = results["components"]
+    assert (parts.prior is not None) == ("mos" in arch or "moc" in arch)
+    assert (parts.gates is not None) == ("mixtape" in arch)
+    assert (parts.curve is not None) == ("gss" in arch or "plif" in arch)
+    assert (parts.slopes is not None) == ("plif" in arch)
+    mixture = any(name in arch for name in ("mos", "moc", "mixtape"))
+    assert results["unargmaxable"].applicable == (not mixture)
+    assert card.identity.tokens == results["predictions"].tokens == 100
+    assert not isinstance(card.samples, Absent)
+
+
+def test_without_data_the_weights_are_told_and_the_rest_says_why(made):
+    _, with_data, card = made
+    assert card.results["saturation"] == with_data.results["saturation"]
+    assert card.parameters == with_data.parameters
+    assert card.configuration.head == with_data.configuration.head
+    for name, measure in all_measures().items():
+        if measure.on_card and issubclass(measure, TextMeasure):
+            assert "without --data" in card.results[name].reason
+            assert "without --data" in card.sections[name].absent
+    assert "without --data" in card.samples.reason
+    page = Page(render(card)).text
+    assert "Words are numbers (#4 is class 4)" in page
+    never = card.results["unargmaxable"]
+    assert never.classes == with_data.results["unargmaxable"].classes
+    assert all(re.fullmatch(r"#\d+", word) for word in never.words or [])
+
+
+def test_the_numbers_are_json(made):
+    for card in made[1:]:
+        text = json.dumps(plain(card.plain()), allow_nan=False)
+        again = json.loads(text)
+        assert again["identity"]["arch"] == card.identity.arch
+        rank = again["measures"]["saturation"]["press_rank"]
+        assert rank == card.results["saturation"].press_rank
+    assert set(again["samples"]) == {"reason"}

@@ -1,0 +1,163 @@
+"""A model goes into a folder without pickle and comes back the same."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from highrank_plugins.reports.model_folder import export_model, import_model
+from tests.fairseq_cli import run
+from tests.stream_corpus import train_streams
+from tests.trainings import last, parameters, same, train
+
+
+@pytest.fixture(scope="module")
+def checkpoint(joined_data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    train(joined_data, folder, "transformer_mixtape_tiny", 4, "--share-all-embeddings")
+    return last(folder)
+
+
+@pytest.fixture(scope="module")
+def folder(checkpoint):
+    folder = checkpoint.parent / "published"
+    export_model(checkpoint, folder, None, "MIT")
+    return folder
+
+
+def test_the_checkpoint_comes_back_with_equal_tensors_tied_as_before(checkpoint, folder, tmp_path):
+    import_model(folder, tmp_path / "back.pt")
+    before, after = parameters(checkpoint), parameters(tmp_path / "back.pt")
+    assert same(before, after)
+    tied = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
+    tied.append("decoder.output_projection.weight")
+    assert len({after[name].data_ptr() for name in tied}) == 1
+    others = {after[name].data_ptr() for name in after if name not in tied}
+    assert len(others) == len({before[name].data_ptr() for name in before if name not in tied})
+
+
+def test_what_comes_back_translates_alike(joined_data, checkpoint, folder, tmp_path):
+    import_model(folder, tmp_path / "back.pt")
+    outputs = [
+        run("generate", joined_data, "--path", path, "--max-len-b", 10).lines("H-")
+        for path in (checkpoint, tmp_path / "back.pt")
+    ]
+    assert len(outputs[0]) == 20
+    assert outputs[0] == outputs[1]
+
+
+def test_the_folder_is_whole_and_tells_no_paths(folder):
+    assert {path.name for path in folder.iterdir()} == {
+        "model.safetensors", "config.json", "README.md", "dict.en.txt", "dict.de.txt",
+    }  # fmt: skip
+    header = (folder / "model.safetensors").read_bytes()[:8]
+    size = int.from_bytes(header, "little")
+    names = json.loads((folder / "model.safetensors").read_bytes()[8 : 8 + size])
+    assert json.loads(names["__metadata__"]["tied"]).keys() == {
+        "decoder.embed_tokens.weight", "decoder.output_projection.weight",
+    }  # fmt: skip
+    assert str(folder.parent) not in (folder / "config.json").read_text()
+    card = (folder / "README.md").read_text()
+    assert "license: MIT" in card
+    assert "| `--head-components` | 4 |" in card
+    assert "--source-lang en --target-lang de" in card
+
+
+def test_the_card_of_a_language_model_has_a_command_that_scores(lm_data, tmp_path):
+    train(lm_data, tmp_path, "transformer_lm_mos", 1)
+    run_card(export(tmp_path), lm_data)
+
+
+def test_so_has_that_of_a_model_of_streams(stream_data, tmp_path):
+    train_streams(stream_data, tmp_path, "--max-update", 1)
+    run_card(export(tmp_path), stream_data)
+
+
+def export(save_dir):
+    export_model(last(save_dir), save_dir / "published", None, "MIT")
+    return save_dir / "published"
+
+
+def run_card(folder, data):
+    """The scoring command of a card gives a perplexity."""
+    imported = folder.parent / "published.pt"
+    import_model(folder, imported)
+    (line,) = re.findall("^fairseq-eval-lm .*", (folder / "README.md").read_text(), re.MULTILINE)
+    line = line.replace("--user-dir $(highrank user-dir) ", "")  # `run` gives it
+    places = {"DATA_BIN": data, imported.name: imported}
+    command, *words = (places.get(word, word) for word in line.split())
+    done = run(command.removeprefix("fairseq-"), *words, "--num-workers", 0)
+    assert "Perplexity" in done.output
+
+
+def test_who_may_read_one_file_may_read_all(folder):
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
+
+
+def test_a_folder_that_exists_is_left_alone(checkpoint, folder):
+    with pytest.raises(FileExistsError, match="exists: give another --output"):
+        export_model(checkpoint, folder, None, "MIT")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("pieces.model", b"\n\x0e", "--bpe sentencepiece --sentencepiece-model out/pieces.model"),
+        ("codes", b"#version: 0.2\n", "--tokenizer moses --bpe subword_nmt --bpe-codes out/codes"),
+    ],
+)
+def test_with_what_cut_the_text_the_card_translates_plain_text(
+    checkpoint, tmp_path, name, content, options
+):
+    (tmp_path / name).write_bytes(content)
+    export_model(checkpoint, tmp_path / "out", None, "MIT", pieces=tmp_path / name)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert (tmp_path / "out" / name).read_bytes() == content
+    assert f"fairseq-interactive out --source-lang en --target-lang de {options}" in card
+    assert "takes text as people write it" in card
+
+
+def test_another_file_than_pieces_is_refused(checkpoint, tmp_path):
+    (tmp_path / "notes.txt").write_text("text")
+    with pytest.raises(ValueError, match=r"--pieces .*notes\.txt: neither a model"):
+        export_model(checkpoint, tmp_path / "out", None, "MIT", pieces=tmp_path / "notes.txt")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_scores_of_a_record_are_in_the_card(checkpoint, tmp_path):
+    record = tmp_path / "results.json"
+    signatures = {"sacrebleu": "nrefs:1|tok:13a"}
+    record.write_text(json.dumps({"metrics": {"sacrebleu": 38.04}, "signatures": signatures}))
+    export_model(checkpoint, tmp_path / "out", None, "MIT", results=record)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| sacrebleu | 38.04 (nrefs:1, tok:13a) |" in card
+
+
+def test_dictionaries_must_be_found(checkpoint, tmp_path):
+    with pytest.raises(ValueError, match="--data DIR"):
+        export_model(checkpoint, tmp_path / "out", tmp_path, "MIT")
+    assert not (tmp_path / "out").exists()
+
+
+def copy_with(folder: Path, to: Path, name: str, content: bytes) -> Path:
+    to.mkdir()
+    for path in folder.iterdir():
+        (to / path.name).write_bytes(content if path.name == name else path.read_bytes())
+    return to
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", b"{}", "not of `highrank export`"),
+        ("config.json", b'{"format": 99}', "format 99"),
+        ("config.json", b'{"format": 1}', "config.json .*: it lacks fairseq, task_state"),
+        ("model.safetensors", b"short", "model.safetensors is damaged"),
+    ],
+)
+def test_a_damaged_folder_is_refused(folder, tmp_path, name, content, message):
+    damaged = copy_with(folder, tmp_path / "copy", name, content)
+    with pytest.raises(ValueError, match=message):
+        import_model(damaged, tmp_path / "back.pt")
+    assert not (tmp_path / "back.pt").exists()

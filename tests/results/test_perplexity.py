@@ -1,0 +1,27 @@
+"""results/perplexity.py"""
+
+import pytest
+
+from highrank_plugins.results.perplexity import read_eval_lm
+from highrank_plugins.results.scoring import ScoreError
+
+LOG = """INFO:fairseq_cli.eval_lm:Evaluated 82,430 tokens in 9.5s (8687.99 tokens/s)
+INFO:fairseq_cli.eval_lm:Loss (base 2): 5.8000, Perplexity: 55.72
+"""
+
+
+def test_the_result_of_eval_lm(tmp_path):
+    log = tmp_path / "test.log"
+    log.write_text(LOG)
+    scores = read_eval_lm(log, "test")
+    assert list(scores) == ["test_perplexity", "test_bits"]
+    assert scores["test_perplexity"].value == 55.72
+    assert scores["test_bits"].value == 5.8
+    assert scores["test_perplexity"].signature == "tokens:82430|eval:static"
+
+
+def test_a_log_without_result(tmp_path):
+    log = tmp_path / "test.log"
+    log.write_text(LOG.splitlines()[0])
+    with pytest.raises(ScoreError, match=r"test\.log: fairseq-eval-lm has printed no result"):
+        read_eval_lm(log, "test")

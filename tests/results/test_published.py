@@ -1,0 +1,45 @@
+"""The papers' scores: each kind in its column, each with a source."""
+
+import pytest
+
+from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.results.published import FILE, KINDS, read_published, table
+from tests.recipes.running import RECIPES
+
+
+@pytest.mark.parametrize("task", read_tree(FILE).values)
+def test_entries_are_complete_and_of_a_recipe(task):
+    assert (RECIPES / task).is_dir()
+    for entry in read_published(task):
+        assert entry.source
+        assert entry.scores.keys() <= KINDS.keys()
+        assert entry.deviations.keys() <= entry.scores.keys()
+
+
+def test_kinds_are_kept_apart():
+    ours = {"exp/a": {"sacrebleu": 20.04, "chrf": 50.0, "bleu_compound_split": 21.0}}
+    rows = table("wmt14_en_de", ours).splitlines()
+    assert rows[0] == "| system | sacrebleu | compound_split | unstated | source |"
+    assert rows[2] == "| exp/a | 20.0 | 21.0 |  | this run |"
+    assert rows[3] == "| Transformer big, softmax | 28.6 | 29.3 |  | Ott et al. 2018 |"
+
+
+def test_a_kind_that_no_paper_has_is_shown_for_ours():
+    rows = table("wmt14_en_de", {"exp/a": {"sacrebleu": 20.0, "bleu_tokenised": 19.5}}).splitlines()
+    assert rows[0] == "| system | sacrebleu | tokenised | compound_split | unstated | source |"
+    assert rows[2] == "| exp/a | 20.0 | 19.5 |  |  | this run |"
+
+
+def test_perplexities_have_deviations():
+    ours = {"exp/mos": {"test_perplexity": 55.123, "test_kld": 5.4}}
+    rows = table("ptb", ours).splitlines()
+    columns = "valid ppl | test ppl | test ppl (cache) | test ppl (dynamic) | rank"
+    assert rows[0] == f"| system | {columns} | source |"
+    assert rows[2] == "| exp/mos |  | 55.12 |  |  |  | this run |"
+    gss = "| GSS | 59.51 ± 0.13 | 57.00 ± 0.14 |  |  | 8,904 ± 57 |"
+    assert any(row.startswith(gss) for row in rows)
+
+
+def test_an_unknown_task_names_the_nearest():
+    with pytest.raises(ValueError, match="'wmt14_en_ed'; did you mean 'wmt14_en_de'"):
+        read_published("wmt14_en_ed")

@@ -1,0 +1,74 @@
+"""The record of a run is complete, plain JSON, and written all at once."""
+
+import json
+import subprocess
+
+import pytest
+
+import highrank_plugins
+from highrank_plugins.common import files
+from highrank_plugins.results import record
+from highrank_plugins.results.scoring import Score
+from highrank_plugins.training.configuration import Configuration
+from highrank_plugins.training.training_log import Training
+
+
+@pytest.fixture
+def result():
+    configuration = Configuration(data={"vocab_size": 5}, train={"arch": "x", "seed": 7})
+    scores = {"sacrebleu": Score(30.1, "sig:bleu"), "chrf": Score(50.2, "sig:chrf")}
+    first = Training("fairseq-train data", {"updates": 3.0})
+    second = Training("fairseq-train data --finetune-from-model a", {"updates": 2.0})
+    return record.make_record(scores, configuration, first, second, paired={"scores": []})
+
+
+def test_everything_is_there(result):
+    assert result["metrics"] == {"sacrebleu": 30.1, "chrf": 50.2}
+    assert result["signature"] == "sig:bleu"
+    assert result["config"]["train"]["arch"] == "x"
+    assert result["seeds"] == [7]
+    assert result["command"] == "fairseq-train data"
+    assert result["train"] == {"updates": 3.0}
+    again = {"command": "fairseq-train data --finetune-from-model a", "train": {"updates": 2.0}}
+    assert result["finetune"] == again
+    assert result["paired"] == {"scores": []}
+    assert result["hardware"]["cores"] >= 1
+    assert {"python", "torch", "ve-fairseq", "sacrebleu"} <= result["versions"].keys()
+
+
+def test_git_names_the_revision_of_a_clone(result):
+    assert result["git"] is None or len(result["git"]["revision"] or 40 * "0") == 40
+
+
+def test_only_files_that_git_knows_make_a_clone_modified(tmp_path, monkeypatch):
+    def git(*words: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", tmp_path, *identity, *words], check=True)
+
+    known = tmp_path / "highrank_plugins" / "__init__.py"
+    known.parent.mkdir()
+    known.write_text("")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "one")
+    monkeypatch.setattr(highrank_plugins, "__file__", str(known))
+    (tmp_path / "notes.txt").write_text("mine")
+    assert record.git_state()["modified"] is False
+    known.write_text("changed")
+    assert record.git_state()["modified"] is True
+
+
+def test_it_survives_json(result, tmp_path):
+    files.write_json(tmp_path / "results.json", result)
+    assert json.loads((tmp_path / "results.json").read_text()) == result
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "results.json"
+    files.write_json(path, {"old": 1})
+    with pytest.raises(TypeError):
+        files.write_json(path, {"new": object()})
+    with pytest.raises(UnicodeEncodeError):
+        files.write_text(path, "\ud800")
+    assert json.loads(path.read_text()) == {"old": 1}

@@ -1,0 +1,83 @@
+"""results/results_table.py, and the numbers that the documents print."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from highrank_plugins.results.results_table import read_record, results_table
+from highrank_plugins.results.seeds_table import seeds_table
+
+DOCS = Path(__file__).parents[2] / "docs"
+STUDIES = sorted(folder for folder in (DOCS / "records").iterdir() if folder.is_dir())
+
+
+def write_record(path: Path, bleu: float) -> Path:
+    record = {
+        "metrics": {"sacrebleu": bleu, "chrf": 50.126},
+        "train": {"updates": 1900.0, "words_per_second": 1889.3},
+        "hardware": {"cores": 2},
+        "versions": {"torch": "2.13.0"},
+        "git": {"revision": "0123456789abcdef", "modified": False},
+    }
+    path.write_text(json.dumps(record))
+    return path
+
+
+def test_a_row_per_record(tmp_path):
+    paths = [write_record(tmp_path / f"{name}.json", bleu) for name, bleu in [("a", 30), ("b", 31)]]
+    rows = results_table(paths).splitlines()
+    assert len(rows) == 4
+    assert rows[2] == "| a | 30.00 | 50.13 | 1,900 | 1,889 | 2 | 2.13.0 | 012345678 |"
+    assert rows[3].startswith("| b | 31.00 |")
+
+
+def test_runs_whose_files_have_one_name_are_told_apart(tmp_path):
+    paths = [tmp_path / name / "results.json" for name in ("mos", "softmax")]
+    for bleu, path in enumerate(paths):
+        path.parent.mkdir()
+        write_record(path, bleu)
+    rows = results_table(paths).splitlines()[2:]
+    assert [row.split(" | ")[0] for row in rows] == ["| mos/results", "| softmax/results"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"metrics": {}}'])
+def test_no_record(tmp_path, text):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"other\.json: no record of a run"):
+        results_table([path])
+
+
+def table_of(records):
+    """Records that are named SYSTEM-SEED make a table of seeds, tested by what was the aim."""
+    if all(re.fullmatch(r".+-\d+", path.stem) for path in records):
+        metrics = read_record(records[0])["metrics"]
+        return seeds_table(records, "sacrebleu" if "sacrebleu" in metrics else "test_perplexity")
+    return results_table(records)
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda folder: folder.name)
+def test_documents_print_the_records(study):
+    """docs/results.md holds the table of each study, exactly as the command prints it."""
+    records = sorted(study.glob("*.json"))
+    assert records and table_of(records) in (DOCS / "results.md").read_text()
+
+
+def test_no_table_without_records():
+    text = (DOCS / "results.md").read_text()
+    assert len(re.findall(r"^\| (run|system) \|.*$", text, re.MULTILINE)) == len(STUDIES)
+
+
+def test_the_score_in_the_readme_is_a_record():
+    """Each `sacreBLEU <score> <signature>` in the README is the last line of a recorded run."""
+    readme = (DOCS.parent / "README.md").read_text()
+    records = [json.loads(path.read_text()) for path in DOCS.glob("records/*/*.json")]
+    lines = {
+        f"sacreBLEU {r['metrics']['sacrebleu']} {r['signature']}"
+        for r in records
+        if "sacrebleu" in r["metrics"]
+    }
+    found = re.findall(r"sacreBLEU [\d.]+ nrefs[^\s`]+", readme)
+    assert found and set(found) <= lines

@@ -1,0 +1,78 @@
+"""Hypotheses come back complete and in the order of the input; scores carry signatures."""
+
+import random
+
+import pytest
+
+from highrank_plugins.results.scoring import ScoreError, read_hypotheses, read_lines, score
+
+
+def generated(tmp_path, numbers, text="Satz"):
+    path = tmp_path / "test.txt"
+    lines = []
+    for n in numbers:
+        lines += [f"S-{n}\tquelle {n}", f"T-{n}\tziel", f"H-{n}\t-0.5\t▁{text}"]
+        lines += [f"D-{n}\t-0.5\t{text} {n}", f"P-{n}\t-0.1"]
+    lines.append("Generate test with beam=5: BLEU4 = 1.00")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("count", [1, 7, 1008, 1014])
+def test_as_many_come_out_as_went_in_in_order(tmp_path, count):
+    numbers = random.Random(count).sample(range(count), count)
+    got = read_hypotheses(generated(tmp_path, numbers), count)
+    assert got == [f"Satz {n}" for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ([0, 2, 3], r"3 hypotheses for 4 inputs; the first input without one is line 2"),
+        ([0, 1, 2, 3, 4], r"5 hypotheses for 4 inputs"),
+        ([0, 1, 2, 2, 3], r"several hypotheses D-2; generate with --nbest 1"),
+        ([], r"0 hypotheses for 4 inputs"),
+    ],
+)
+def test_missing_or_repeated_hypotheses_are_errors(tmp_path, numbers, message):
+    with pytest.raises(ScoreError, match=message):
+        read_hypotheses(generated(tmp_path, numbers), 4)
+
+
+def test_only_line_feeds_end_lines(tmp_path):
+    text = "a\u2028b\u0085c\x0cd"
+    assert read_hypotheses(generated(tmp_path, [0], text), 1) == [f"{text} 0"]
+    path = tmp_path / "reference"
+    path.write_text(f"{text}\nlast", encoding="utf-8")
+    assert read_lines(path) == [text, "last"]
+    path.write_bytes(b"\xef\xbb\xbfa b\rc d\r\nlast\r\n")
+    assert read_lines(path) == ["a b\rc d", "last"]
+
+
+def test_what_is_no_text_is_named(tmp_path):
+    path = tmp_path / "reference"
+    path.write_bytes(b"gut\ncaf\xe9\n")
+    with pytest.raises(ScoreError, match="reference: not UTF-8 at byte 7; convert it"):
+        read_lines(path)
+
+
+def test_an_empty_hypothesis_counts(tmp_path):
+    path = tmp_path / "test.txt"
+    path.write_text("D-0\t-1.0\t\n")
+    assert read_hypotheses(path, 1) == [""]
+
+
+def test_scores_and_signatures():
+    references = ["Der Hund läuft schnell.", "Die Katze schläft."]
+    perfect = score(references, references)
+    assert perfect["sacrebleu"].value == 100
+    assert perfect["chrf"].value == 100
+    assert "tok:13a" in perfect["sacrebleu"].signature
+    assert "case:mixed" in perfect["sacrebleu"].signature
+    assert score([r.lower() for r in references], references)["sacrebleu"].value < 100
+
+
+@pytest.mark.parametrize("hypotheses", [["a"], []])
+def test_numbers_of_sentences_must_agree(hypotheses):
+    with pytest.raises(ScoreError):
+        score(hypotheses, ["a", "b"] if hypotheses else [])

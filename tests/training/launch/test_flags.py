@@ -1,0 +1,133 @@
+"""What each process of a launch is told, and how large its batches become."""
+
+import pytest
+
+from highrank_plugins.training.launch.effective_batch import fit, with_effective_batch
+from highrank_plugins.training.launch.flags import (
+    Place,
+    check_command,
+    distributed_flags,
+    option,
+)
+from highrank_plugins.training.launch.rank import check_world_size, find_place
+
+TRAIN = ["fairseq-train", "data", "--max-tokens", "4096"]
+
+
+def flags(place, visible, command=TRAIN):
+    return {name: value for name, *value in distributed_flags(place, visible, command)}
+
+
+def test_every_flag_is_given():
+    got = flags(Place(5, 8, 1), 4)
+    assert got == {
+        "--distributed-init-method": ["env://"],
+        "--distributed-world-size": ["8"],
+        "--distributed-rank": ["5"],
+        "--distributed-no-spawn": [],
+        "--device-id": ["1"],
+        "--distributed-backend": ["nccl"],
+        "--ddp-backend": ["pytorch_ddp"],
+    }
+
+
+def test_where_a_process_sees_one_gpu_that_is_number_0():
+    assert flags(Place(5, 8, 3), 1)["--device-id"] == ["0"]
+
+
+def test_on_a_cpu():
+    got = flags(Place(1, 2, 1), None)
+    assert (got["--distributed-backend"], got["--ddp-backend"]) == (["gloo"], ["legacy_ddp"])
+    assert got["--device-id"] == ["0"]
+
+
+def test_a_ddp_backend_of_the_users_is_kept():
+    assert "--ddp-backend" not in flags(Place(0, 2, 0), 2, [*TRAIN, "--ddp-backend=no_c10d"])
+
+
+@pytest.mark.parametrize("word", ["--distributed-world-size", "--device-id=1", "--local_rank"])
+def test_options_of_the_launcher_are_refused(word):
+    with pytest.raises(ValueError, match="set by the launcher"):
+        check_command([*TRAIN, word])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["fairseq-trian"], "did you mean 'fairseq-train'"), ([], "got 'nothing'")],
+)
+def test_other_commands_are_refused(words, message):
+    with pytest.raises(ValueError, match=message):
+        check_command(words)
+
+
+def test_the_last_value_of_an_option_counts():
+    words = ["--max-tokens", "5", "--max-tokens=7"]
+    assert (option(words, "--max-tokens"), option(words, "--lr")) == ("7", None)
+
+
+@pytest.mark.parametrize(
+    ("effective", "max_tokens", "world", "want"),
+    [
+        (25_000, 4096, 1, (4096, 6)),
+        (25_000, 3072, 8, (3072, 1)),
+        (400_000, 3584, 8, (3584, 14)),
+        (32_768, 4096, 32, (1024, 1)),  # 4 × 8 GPUs, what 8 have in one batch each
+        (25_000, 4096, 8, (3125, 1)),
+        (50_000, 4096, 8, (3125, 2)),
+    ],
+)
+def test_an_effective_batch(effective, max_tokens, world, want):
+    found, freq = fit(effective, max_tokens, world)
+    assert (found, freq) == want
+    assert abs(found * freq * world - effective) <= 0.1 * effective
+
+
+def test_the_same_effective_batch_on_any_number_of_processes():
+    sizes = {world: fit(65_536, 4096, world) for world in (1, 2, 8, 32, 64)}
+    assert {world * tokens * freq for world, (tokens, freq) in sizes.items()} == {65_536}
+
+
+def test_more_processes_than_tokens_are_refused():
+    with pytest.raises(ValueError, match="use fewer processes"):
+        fit(4, 4096, 8)
+
+
+def test_the_command_gets_update_freq_and_says_what_that_is():
+    words, line = with_effective_batch(TRAIN, 32_768, 4)
+    assert words == [*TRAIN, "--update-freq", "2"]
+    assert "4 processes × --max-tokens 4096 × 2 = 32768 tokens per update" in line
+
+
+@pytest.mark.parametrize("given", [["--max-tokens", "4096"], ["--max-tokens=4096"]])
+def test_the_command_gets_smaller_batches_on_many_processes(given):
+    words, line = with_effective_batch(["fairseq-train", *given, "--lr", "1"], 32_768, 32)
+    assert option(words, "--max-tokens") == "1024"
+    assert "4096" not in " ".join(words)
+    assert "32 processes × --max-tokens 1024 (lowered from 4096) × 1 = 32768 tokens" in line
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["fairseq-train", "data"], "needs --max-tokens"),
+        ([*TRAIN, "--update-freq", "2"], "remove one of the two"),
+    ],
+)
+def test_an_effective_batch_needs_and_excludes_options(command, message):
+    with pytest.raises(ValueError, match=message):
+        with_effective_batch(command, 4096, 1)
+
+
+def test_a_process_finds_its_place():
+    slurm = {"SLURM_PROCID": "9", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1"}
+    assert find_place(slurm, "tcp://a:1") == Place(9, 16, 1, "tcp://a:1")
+    ours = {"HIGHRANK_LAUNCHED": "1", "RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}
+    assert find_place(slurm | ours, "env://") == Place(2, 4, 0, "env://")
+    with pytest.raises(ValueError, match="use `highrank launch`"):
+        find_place({}, "env://")
+
+
+def test_another_number_of_processes_than_planned_is_refused():
+    check_world_size(Place(0, 16, 0), 16)
+    with pytest.raises(ValueError, match="8 processes were started, 16 were planned"):
+        check_world_size(Place(0, 8, 0), 16)

@@ -1,0 +1,126 @@
+"""The batch script: both layouts, and a whole life of a job with SLURM's commands in miniature."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from highrank_plugins.common.stop_request import REQUEUE
+from highrank_plugins.training.launch.plan import Plan
+from highrank_plugins.training.launch.slurm import Job, check_queue, sbatch_script, submit
+from tests.training.launch.slurm import miniature
+from tests.training.launch.trainings import UPDATES, command, one_process
+from tests.trainings import last, parameters, same
+
+PLAN = Plan(("fairseq-train", "a b", "--lr", "1"), Path("logs"), nodes=4, per_node=8)
+
+
+def directives(script: str) -> list[str]:
+    return [line.removeprefix("#SBATCH ") for line in script.splitlines() if "#SBATCH" in line]
+
+
+def test_a_task_for_each_gpu_with_one_gpu_each():
+    script = sbatch_script(PLAN, Job("en_de", directives=("--partition=gpu",)))
+    assert directives(script) == [
+        "--job-name=en_de", "--nodes=4", "--ntasks-per-node=8", "--gpus-per-task=1",
+        "--output=logs/slurm-%j.log", "--open-mode=append", "--requeue", "--signal=USR1@180",
+        "--partition=gpu",
+    ]  # fmt: skip
+    assert "srun --kill-on-bad-exit=1 --gpus-per-task=1 \\\n" in script
+    assert "--world-size 32 \\\n" in script
+    assert "-- fairseq-train 'a b' \\\n    --lr 1\n" in script
+
+
+def test_a_task_for_each_gpu_that_sees_all_of_its_node():
+    script = sbatch_script(PLAN, Job(one_gpu_each=False, grace=60))
+    assert {"--gpus-per-node=8", "--signal=USR1@60"} <= set(directives(script))
+    assert "srun --kill-on-bad-exit=1 --gpu-bind=none --gpus-per-node=8 \\\n" in script
+
+
+@pytest.mark.parametrize("one_gpu_each", [True, False])
+def test_the_script_is_clean(one_gpu_each, tmp_path):
+    (tmp_path / "job.sh").write_text(sbatch_script(PLAN, Job(one_gpu_each=one_gpu_each)))
+    checked = subprocess.run(
+        ["shellcheck", tmp_path / "job.sh"], capture_output=True, text=True,
+        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert checked.stdout == ""
+    assert checked.returncode == 0
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    """A folder for a job, and the environment that SLURM gives it."""
+    return tmp_path, miniature(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "requeued"),
+    [
+        ("RUNNING", REQUEUE, True),
+        ("CANCELLED", REQUEUE, False),
+        ("RUNNING", 1, False),
+        ("RUNNING", 0, False),
+    ],
+)
+def test_a_job_is_queued_again_unless_it_failed_or_was_cancelled(slurm, state, code, requeued):
+    folder, env = slurm
+    (folder / "logs").mkdir()  # `launch` makes it
+    answer = "touch $HIGHRANK_STOP_DIRECTORY/stopped" if code == REQUEUE else f"exit {code}"
+    (folder / "bin" / "srun").write_text(f"#!/bin/sh\necho $SRUN_CPUS_PER_TASK\n{answer}\n")
+    (folder / "job.sh").write_text(sbatch_script(PLAN, Job()))
+    env |= {"STATE": state, "SLURM_CPUS_PER_TASK": "7"}
+    job = subprocess.run(["bash", "job.sh"], cwd=folder, env=env, capture_output=True, text=True)
+    assert job.returncode == code, job.stderr
+    assert "\n7\n" in job.stdout
+    assert (folder / "scontrol.log").exists() == requeued
+
+
+def test_a_job_is_given_to_sbatch_once(slurm, monkeypatch):
+    folder, env = slurm
+    monkeypatch.setenv("PATH", env["PATH"])
+    check_queue(folder)
+    (folder / "queue").write_text("PENDING")
+    assert submit(folder / "job.sh", folder) == "4242"
+    with pytest.raises(ValueError, match=r"job 4242 .* still in the queue \(PENDING\)"):
+        check_queue(folder)
+    (folder / "bin" / "squeue").write_text("#!/bin/sh\necho timed out >&2\nexit 1\n")
+    with pytest.raises(ValueError, match=r"squeue does not say whether job 4242 .*\(timed out\)"):
+        check_queue(folder)
+    gone = "slurm_load_jobs error: Invalid job id specified"
+    (folder / "bin" / "squeue").write_text(f"#!/bin/sh\necho {gone} >&2\nexit 1\n")
+    check_queue(folder)
+    (folder / "bin" / "sbatch").write_text("#!/bin/sh\necho no such partition >&2\nexit 1\n")
+    with pytest.raises(ValueError, match="no such partition"):
+        submit(folder / "job.sh", folder)
+
+
+def test_where_there_is_no_slurm_that_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="there is no sbatch on this machine"):
+        submit(tmp_path / "job.sh", tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_job_whose_time_is_over_is_queued_again_and_ends_as_if_it_had_not_been(slurm, mt_data):
+    folder, env = slurm
+    words = command(mt_data, folder / "save")
+    plan = Plan(tuple(words), folder / "logs", per_node=2, gpus=False)
+    (folder / "job.sh").write_text(sbatch_script(plan, Job()))
+    with (folder / "out").open("w") as out:
+        job = subprocess.Popen(["bash", "job.sh"], cwd=folder, env=env, stdout=out, stderr=out)
+        log = folder / "logs" / "rank0.log"
+        while job.poll() is None and not (log.exists() and "num_updates=5," in log.read_text()):
+            time.sleep(0.05)
+        os.kill(int((folder / "srun.pid").read_text()), 10)
+        assert job.wait() == REQUEUE, (folder / "out").read_text()[-3000:]
+    assert (folder / "scontrol.log").read_text() == "requeue 4242\n"
+    assert not plan.finished.exists()
+    subprocess.run(["bash", "job.sh"], cwd=folder, env=env, check=True, capture_output=True)
+    assert f"num_updates={UPDATES}," in log.read_text()
+    assert plan.finished.exists()
+    assert same(parameters(last(folder / "save")), parameters(last(one_process(mt_data, folder))))

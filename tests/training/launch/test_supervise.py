@@ -1,0 +1,71 @@
+"""A launcher that waits for other nodes listens; processes that never begin are given up."""
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from highrank_plugins.common.stop_request import REQUEUE
+from highrank_plugins.training.launch import supervise
+from highrank_plugins.training.launch.plan import Plan
+from highrank_plugins.training.launch.torchrun import run_id
+
+HIGHRANK = Path(sys.executable).parent / "highrank"
+NOWHERE = "192.0.2.1:29500"  # RFC 5737: no machine has that address
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_asked_to_stop_while_it_waits_for_a_node(number, tmp_path):
+    words = ["launch", "--nodes", "2", "--processes", "1", "--rendezvous", NOWHERE]
+    words += ["--log-dir", str(tmp_path / "logs"), "--", "fairseq-train", "data"]
+    waiting = subprocess.Popen([HIGHRANK, *words], stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "logs").exists():  # made just before it waits
+        assert waiting.poll() is None
+        time.sleep(0.05)
+    time.sleep(0.5)
+    waiting.send_signal(number)
+    _, said = waiting.communicate(timeout=30)
+    assert waiting.returncode == REQUEUE and "asked to stop before it began" in said
+
+
+def child(code: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code])
+
+
+@pytest.fixture
+def restored():
+    """The supervisor takes signals for the whole process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("restored")
+def test_processes_that_never_begin_are_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervise, "ENDING_SECONDS", 1)
+    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(99)"
+    began = time.monotonic()
+    code = supervise._Supervisor(tmp_path).run(partial(child, deaf), 1)
+    assert code == 128 + signal.SIGKILL
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.usefixtures("restored")
+def test_those_that_have_begun_are_not(tmp_path):
+    begins = (
+        f"import pathlib, time; pathlib.Path({str(tmp_path)!r}, 'started').touch(); time.sleep(2)"
+    )
+    assert supervise._Supervisor(tmp_path).run(partial(child, begins), 1) == 0
+
+
+def test_other_trainings_meet_elsewhere():
+    plan = Plan(("fairseq-train", "data", "--save-dir", "a"), Path("logs"), nodes=2)
+    same = replace(plan, log_dir=Path("elsewhere"))
+    other = replace(plan, command=("fairseq-train", "data", "--save-dir", "b"))
+    assert run_id(plan) == run_id(same) != run_id(other)

@@ -1,0 +1,261 @@
+"""The average of checkpoints: which, exactly, tied weights, and what is refused."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from highrank_plugins.training.averaging import average_checkpoints
+from highrank_plugins.training.checkpoint_choice import (
+    Updates,
+    best_checkpoints,
+    last_checkpoints,
+)
+
+
+def save(
+    path: Path,
+    embedding: torch.Tensor,
+    steps: int = 0,
+    val_loss: float | None = None,
+    **more: torch.Tensor,
+) -> Path:
+    """A checkpoint as fairseq writes it, with an embedding that is also the output layer."""
+    state = {
+        "args": None,
+        "cfg": {
+            "task": {"_name": "translation"},
+            "model": {"_name": "transformer_softmax"},
+            "checkpoint": {
+                "maximize_best_checkpoint_metric": val_loss is not None and val_loss < 0
+            },
+        },
+        "model": {
+            "decoder.embed_tokens.weight": embedding,
+            "decoder.output_projection.weight": embedding,
+            "decoder.steps": torch.tensor([steps]),
+            **more,
+        },
+        "optimizer_history": [
+            {"optimizer_name": "x", "lr_scheduler_state": {}, "num_updates": steps}
+        ],
+        "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": val_loss},
+        "last_optimizer_state": {"exp_avg": embedding},
+    }
+    torch.save(state, path)
+    return path
+
+
+def averaged(paths: list[Path], tmp_path: Path) -> dict:
+    average_checkpoints(paths, tmp_path / "average.pt")
+    return torch.load(tmp_path / "average.pt", weights_only=True)
+
+
+def directory_of(tmp_path: Path, updates: dict[str, int]) -> Path:
+    """Checkpoints by name (without `checkpoint` and `.pt`) with their numbers of updates."""
+    for name, steps in updates.items():
+        save(tmp_path / f"checkpoint{name}.pt", torch.ones(2), steps=steps)
+    return tmp_path
+
+
+def last(directory: Path, count: int) -> list[str]:
+    return [path.stem.removeprefix("checkpoint") for path in last_checkpoints(directory, count)]
+
+
+def test_the_last_are_taken_in_the_order_of_training(tmp_path):
+    updates = {"1": 20, "2": 35, "_2_30": 30, "_3_40": 40, "_3_100": 100, "10": 450}
+    directory = directory_of(tmp_path, updates | {"_11_500": 500, "_best": 700})
+    assert last(directory, 7) == ["1", "_2_30", "2", "_3_40", "_3_100", "10", "_11_500"]
+    assert last(directory, 1) == ["_11_500"]
+
+
+def test_the_end_of_training_is_the_newest_even_if_only_in_checkpoint_last(tmp_path):
+    directory = directory_of(tmp_path, {"_1_200": 200, "_1_400": 400, "_last": 450})
+    assert last(directory, 2) == ["_1_400", "_last"]
+
+
+def test_an_old_checkpoint_last_takes_its_place(tmp_path):
+    directory = directory_of(tmp_path, {"_last": 150, "_1_200": 200, "_1_400": 400})
+    assert last(directory, 2) == ["_1_200", "_1_400"]
+
+
+def test_copies_with_the_same_number_of_updates_count_once(tmp_path):
+    directory = directory_of(tmp_path, {"_1_200": 200, "2": 400, "_2_400": 400, "_last": 400})
+    assert last(directory, 2) == ["_1_200", "2"]
+    with pytest.raises(ValueError, match="has 2 checkpoints"):
+        last_checkpoints(directory, 3)
+
+
+def test_a_mistyped_folder_is_named(tmp_path):
+    with pytest.raises(ValueError, match="trian: no such folder"):
+        last_checkpoints(tmp_path / "trian", 2)
+
+
+def test_too_few_checkpoints_is_an_error_that_says_what_to_do(tmp_path):
+    directory_of(tmp_path, {"1": 10})
+    with pytest.raises(ValueError, match=r"has 1 checkpoints .*2 are to be averaged.*--last"):
+        last_checkpoints(tmp_path, 2)
+
+
+def not_a_training(path: Path) -> None:
+    torch.save({"model": {}}, path)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda p: p.write_bytes(b""), lambda p: p.write_bytes(b"PK no"), not_a_training]
+)
+def test_a_checkpoint_that_does_not_tell_its_updates_is_named(tmp_path, damage):
+    damage(tmp_path / "checkpoint_last.pt")
+    with pytest.raises(ValueError, match=r"checkpoint_last\.pt: damaged, or no checkpoint"):
+        last_checkpoints(tmp_path, 1)
+
+
+def test_mean_of_float32_is_as_exact_as_float32_can_be(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    values = [torch.randn(5, 3, generator=generator) * 10**i for i in (-6, 0, 6)]
+    paths = [save(tmp_path / f"{i}.pt", value, steps=i) for i, value in enumerate(values)]
+    state = averaged(paths, tmp_path)
+    want = torch.stack([value.double() for value in values]).mean(0).float()
+    assert torch.equal(state["model"]["decoder.embed_tokens.weight"], want)
+    assert state["model"]["decoder.steps"].item() == 2
+    assert state["optimizer_history"][-1]["num_updates"] == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_equal_weights_are_their_own_average(tmp_path, dtype):
+    value = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)).to(dtype)
+    paths = [save(tmp_path / f"{i}.pt", value) for i in range(3)]
+    got = averaged(paths, tmp_path)["model"]["decoder.embed_tokens.weight"]
+    assert got.dtype == dtype
+    assert torch.equal(got, value)
+
+
+def test_tied_weights_stay_tied_and_others_apart(tmp_path):
+    values = [torch.full((2, 2), float(i), dtype=torch.float64) for i in (1, 3)]
+    paths = [
+        save(tmp_path / f"{i}.pt", value, other=value.clone()) for i, value in enumerate(values)
+    ]
+    model = averaged(paths, tmp_path)["model"]
+    embedding, output = (
+        model["decoder.embed_tokens.weight"],
+        model["decoder.output_projection.weight"],
+    )
+    assert torch.equal(output, torch.full((2, 2), 2.0, dtype=torch.float64))
+    assert embedding.data_ptr() == output.data_ptr()
+    assert model["other"].data_ptr() != output.data_ptr()
+
+
+def test_the_optimizer_is_left_out_and_the_configuration_plain(tmp_path):
+    state = averaged([save(tmp_path / "1.pt", torch.ones(2))], tmp_path)
+    assert "last_optimizer_state" not in state
+    assert type(state["cfg"]) is dict
+    assert state["cfg"]["model"] == {"_name": "transformer_softmax"}
+
+
+@pytest.mark.parametrize(
+    "second", [{"embedding": torch.ones(3)}, {"embedding": torch.ones(2), "new": torch.ones(1)}]
+)
+def test_checkpoints_of_other_models_are_refused(tmp_path, second):
+    paths = [save(tmp_path / "1.pt", torch.ones(2)), save(tmp_path / "2.pt", **second)]
+    with pytest.raises(ValueError, match=r"2\.pt: .* not of one training"):
+        average_checkpoints(paths, tmp_path / "average.pt")
+    assert not (tmp_path / "average.pt").exists()
+
+
+def test_a_truncated_checkpoint_is_refused(tmp_path):
+    paths = [save(tmp_path / "1.pt", torch.ones(2)), save(tmp_path / "2.pt", torch.ones(2))]
+    paths[1].write_bytes(paths[1].read_bytes()[:-50])
+    with pytest.raises(ValueError, match=r"2\.pt"):
+        average_checkpoints(paths, tmp_path / "average.pt")
+    assert not (tmp_path / "average.pt").exists()
+
+
+def best(directory: Path, count: int, **range_of_updates: int) -> list[str]:
+    paths = best_checkpoints(directory, count, Updates(**range_of_updates))
+    return [path.stem.removeprefix("checkpoint") for path in paths]
+
+
+def scored(tmp_path: Path, scores: list[float | None]) -> Path:
+    """checkpoint1.pt after 10 updates, checkpoint2.pt after 20, … with these validation scores."""
+    for number, score in enumerate(scores, 1):
+        save(tmp_path / f"checkpoint{number}.pt", torch.ones(2), 10 * number, score)
+    return tmp_path
+
+
+def test_the_best_are_taken_by_loss_in_the_order_of_training(tmp_path):
+    directory = scored(tmp_path, [5.0, 3.0, None, 2.0, 4.0])
+    save(directory / "checkpoint_best.pt", torch.ones(2), 40, 2.0)  # a copy
+    save(directory / "checkpoint.best_loss_1.000.pt", torch.ones(2), 25, 1.0)
+    assert best(directory, 3) == ["2", ".best_loss_1.000", "4"]
+    assert best(directory, 2, first=30) == ["4", "5"]
+    assert best(directory, 1, last=24) == ["2"]
+
+
+def test_a_score_that_is_to_be_high_is_taken_so(tmp_path):
+    assert best(scored(tmp_path, [-5.0, -3.0, -4.0]), 2) == ["2", "3"]
+
+
+def test_checkpoints_without_validation_are_not_the_best(tmp_path):
+    with pytest.raises(ValueError, match="has 1 checkpoints with a validation score"):
+        best(scored(tmp_path, [None, 3.0]), 2)
+
+
+def test_a_range_of_updates(tmp_path):
+    directory = scored(tmp_path, [None] * 5)
+    for count, want in ((None, ["2", "3", "4"]), (2, ["3", "4"])):
+        paths = last_checkpoints(directory, count, Updates(20, 40))
+        assert [path.stem[-1] for path in paths] == want
+    with pytest.raises(ValueError, match="has 0 checkpoints of different updates from update 99"):
+        last_checkpoints(directory, None, Updates(99))
+
+
+def test_flipped_bits_in_any_of_them_are_found(tmp_path):
+    weights = torch.zeros(1000)
+    paths = [save(tmp_path / f"{i}.pt", weights) for i in range(3)]
+    content = bytearray(paths[0].read_bytes())
+    content[content.index(bytes(2000)) + 900] ^= 4
+    paths[0].write_bytes(content)
+    with pytest.raises(ValueError, match=r"0\.pt is damaged"):
+        average_checkpoints(paths, tmp_path / "average.pt")
+
+
+MEASURE = """
+import sys, threading, time
+from pathlib import Path
+import highrank_plugins; highrank_plugins.register()
+from highrank_plugins.training.averaging import average_checkpoints
+
+def private():
+    rows = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return int(rows["RssAnon"].split()[0]) * 1024
+
+def watch():
+    while True:
+        peak[0] = max(peak[0], private())
+        time.sleep(0.001)
+
+before = private()
+peak = [before]
+threading.Thread(target=watch, daemon=True).start()
+average_checkpoints([Path(name) for name in sys.argv[2:]], Path(sys.argv[1]))
+print(peak[0] - before)
+"""
+
+
+@pytest.mark.slow
+def test_memory_for_two_whatever_the_number(tmp_path):
+    numbers = 4_000_000
+    tensors = {f"layer{i}": torch.randn(numbers // 8) for i in range(8)}
+    paths = [save(tmp_path / f"{i}.pt", torch.ones(2), **tensors) for i in range(6)]
+    env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}  # what is freed goes back at once
+    peaks = []
+    for count in (2, 6):
+        words = [sys.executable, "-c", MEASURE, str(tmp_path / "average.pt"), *paths[:count]]
+        done = subprocess.run(words, env=env, capture_output=True, check=True)
+        peaks.append(int(done.stdout))
+    # a sum in float64 is two in float32; a tensor (an eighth of them) is on its way in both types
+    assert max(peaks) < 2.75 * 4 * numbers
+    assert peaks[1] < 1.15 * peaks[0]

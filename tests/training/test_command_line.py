@@ -1,0 +1,81 @@
+"""Options to words for a shell, and their check by fairseq's own parser."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from highrank_plugins.common.yaml_tree import ConfigurationError
+from highrank_plugins.training.command_line import arguments, shell_line
+from highrank_plugins.training.configuration import load_tree, validate
+from highrank_plugins.training.fairseq_options import check_options
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+TRANSLATION = RECIPES / "multi30k_en_de" / "conf" / "mixtape.yaml"
+
+
+def test_booleans_are_flags_and_everything_else_has_a_value():
+    options = {"max_tokens": 20, "fp16": True, "amp": False, "update_epoch_batch_itr": "True"}
+    words = [["--max-tokens", "20"], ["--fp16"], ["--update-epoch-batch-itr", "True"]]
+    assert arguments(options) == words
+
+
+def test_a_shell_reads_back_what_was_written():
+    options = {"adam_betas": "(0.9, 0.98)", "lr": "2e-3", "fp16": True}
+    line = shell_line("train", options, ["my data", "--save-dir", "it's here"])
+    words = shlex.split(line.replace("\\\n", ""))
+    assert words[:2] == ["fairseq-train", "my data"]
+    assert words[2] == "--user-dir"
+    assert words[4:] == [
+        *("--adam-betas", "(0.9, 0.98)", "--lr", "2e-3", "--fp16", "--save-dir", "it's here")
+    ]
+
+
+def test_what_the_recipe_sets_cannot_be_configured_too():
+    with pytest.raises(ConfigurationError, match=r"train\.save_dir: set by the recipe"):
+        shell_line("train", {"save_dir": "x"}, ["data", "--save-dir", "y"])
+
+
+@pytest.mark.parametrize("words", [["--effective-tokens", "65536"], ["--effective-tokens=65536"]])
+def test_what_a_user_gives_to_the_launcher_wins(words):
+    line = shell_line("launch", {"effective_tokens": 32768, "gpus_per_node": 8}, words)
+    assert "32768" not in line
+    assert shlex.split(line.replace("\\\n", "")) == [
+        *("highrank", "launch", "--gpus-per-node", "8", *words)
+    ]
+
+
+def check(*overrides: str) -> str:
+    tree = load_tree(TRANSLATION, list(overrides))
+    with pytest.raises(ConfigurationError) as caught:
+        check_options(validate(tree), tree)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("max_tokns=5", "train.max_tokns: fairseq-train has no --max-tokns; did you mean 'max_tok"),
+        ("head_component=5", "no --head-component; did you mean 'head_components'?"),
+        ("generate.baem=5", "generate.baem: fairseq-generate has no --baem; did you mean 'beam'?"),
+        ("arch=transformer_mixtpae", "'transformer_mixtpae' is no choice; did you mean 'transfor"),
+        ("max_tokens=many", "train.max_tokens: invalid int value: 'many'"),
+        ("update_epoch_batch_itr=true", "train.update_epoch_batch_itr: takes a value; write true"),
+    ],
+)
+def test_fairseq_rejects_with_the_place(override, message):
+    problem = check(override)
+    assert problem.startswith(f"--set {override}: ")
+    assert message in problem
+
+
+def test_all_unknown_names_are_listed_with_file_and_line(tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_text(f"base: {TRANSLATION}\ntrain:\n  clip_nrom: 1\n  warmup_update: 3\n")
+    tree = load_tree(path, [])
+    with pytest.raises(ConfigurationError) as caught:
+        check_options(validate(tree), tree)
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith(f"{path}:3: train.clip_nrom: ")
+    assert lines[1].startswith(f"{path}:4: train.warmup_update: ")
+    assert len(lines) == 2

@@ -1,0 +1,150 @@
+"""YAML with inheritance: what comes out, and where errors are said to be."""
+
+from pathlib import Path
+
+import pytest
+
+from highrank_plugins.common.yaml_tree import ConfigurationError
+from highrank_plugins.training.configuration import load
+
+BASE = """\
+data:
+  vocab_size: 100
+train:
+  arch: transformer_softmax
+  lr: 2e-3
+  keep_last_epochs: 3
+average:
+  last: 2
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    write("base.yaml", BASE)
+    return write
+
+
+def test_child_adds_replaces_and_removes(write):
+    text = "base: base.yaml\ntrain:\n  arch: transformer_mos\n  lr: null\n  seed: 3\n"
+    configuration = load(write("mos.yaml", text))
+    assert configuration.train == {"arch": "transformer_mos", "keep_last_epochs": 3, "seed": 3}
+    assert configuration.average.last == 2
+    assert configuration.generate == {}
+
+
+def test_bases_have_bases(write):
+    write("middle.yaml", "base: base.yaml\ntrain: {seed: 1, dropout: 0.3}\n")
+    configuration = load(write("leaf.yaml", "base: middle.yaml\ntrain: {seed: 2}\n"))
+    assert configuration.train["seed"] == 2
+    assert configuration.train["dropout"] == 0.3
+    assert configuration.data.vocab_size == 100
+
+
+def test_overrides_are_of_train_unless_they_name_a_block(write):
+    path = write("leaf.yaml", "base: base.yaml\n")
+    configuration = load(path, ["lr=1e-4", "fp16=true", "data.vocab_size=7", "generate.beam=2"])
+    assert configuration.train["lr"] == "1e-4"
+    assert configuration.train["fp16"] is True
+    assert configuration.data.vocab_size == 7
+    assert configuration.generate == {"beam": 2}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "options"),
+    [
+        ([], {"post_process": "sentencepiece"}),
+        (["data.algorithm=subword_nmt"], {"post_process": "subword_nmt", "tokenizer": "moses"}),
+        (["generate.post_process=letter"], {"post_process": "letter"}),
+    ],
+)
+def test_translations_are_joined_as_the_text_was_split(write, overrides, options):
+    configuration = load(write("leaf.yaml", "base: base.yaml\n"), [*overrides, "generate.beam=2"])
+    assert configuration.options("generate") == options | {"beam": 2}
+
+
+def test_text_is_the_same_configuration_and_does_not_depend_on_order(write):
+    configuration = load(write("a.yaml", BASE + "generate: {flag: 'True', beam: 5}\n"))
+    again = load(write("b.yaml", configuration.text()))
+    assert again == configuration
+    assert again.text() == configuration.text()
+    reversed_blocks = "generate: {beam: 5, flag: 'True'}\n" + BASE
+    assert load(write("c.yaml", reversed_blocks)).text() == configuration.text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("base: base.yaml\ntrian:\n  lr: 1\n", "bad.yaml:2: trian: unknown key; did you mean 'tra"),
+        (
+            "base: base.yaml\ndata:\n  vocabsize: 5\n",
+            "bad.yaml:3: data.vocabsize: unknown key; di",
+        ),
+        ("base: base.yaml\ndata:\n  vocab_size: many\n", "bad.yaml:3: data.vocab_size: "),
+        ("base: base.yaml\ndata:\n  vocab_size: 0\n", "bad.yaml:3: data.vocab_size: "),
+        ("base: base.yaml\ntrain:\n  lr: [1, 2]\n", "bad.yaml:3: train.lr: must be text"),
+        ("base: base.yaml\ntrain:\n  lr: 1\n  lr: 2\n", "bad.yaml:4: lr is given a second time"),
+        ("base: base.yaml\naverage:\n  last: 4\n", "average.last is 4, but train.keep_last_epochs"),
+        ("train:\n  lr: 1\n", "one of the blocks data (translation) and corpus (language model)"),
+        ("base: bsae.yaml\n", "bsae.yaml: no such configuration; did you mean 'base'?"),
+        ("base: bad.yaml\n", "bad.yaml: inherits from itself"),
+        ("base: 3\n", "bad.yaml:1: base must be the name of a file"),
+        ("base: base.yaml\ntrain: {lr: 1\n", "bad.yaml:3: no valid YAML"),
+        ("just words\n", "bad.yaml: must hold `key: value` lines"),
+    ],
+)
+def test_errors_say_where_and_what(write, text, message):
+    with pytest.raises(ConfigurationError) as caught:
+        load(write("bad.yaml", text))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("missing", "hint"),
+    [
+        ("mixtpe", "; did you mean 'big/mixtape'?"),
+        ("small/mixtpe", "; did you mean 'small/mixtape'?"),
+        ("mixtape", "; there are: big/mixtape, small/mixtape"),
+        ("small/big/mos", "; there are: big/mos"),
+        ("basw", "; there are: big/mixtape, big/mos, small/mixtape"),
+    ],
+)
+def test_a_missing_file_is_looked_for_in_the_whole_folder_conf(tmp_path, missing, hint):
+    for name in ("base", "big/base_mixture", "big/mixtape", "big/mos", "small/mixtape"):
+        file = tmp_path / "conf" / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(BASE)
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path / "conf" / f"{missing}.yaml")
+    assert str(caught.value).endswith(f"{missing}.yaml: no such configuration{hint}")
+
+
+def test_errors_in_a_base_name_the_base(write):
+    write("base.yaml", BASE.replace("last: 2", "lst: 2"))
+    with pytest.raises(ConfigurationError, match=r"base\.yaml:8: average\.lst: unknown key"):
+        load(write("leaf.yaml", "base: base.yaml\n"))
+
+
+@pytest.mark.parametrize("assignment", ["lr", "=3", "train.=3"])
+def test_overrides_have_a_form(write, assignment):
+    with pytest.raises(ConfigurationError, match="write --set key=value"):
+        load(write("leaf.yaml", "base: base.yaml\n"), [assignment])
+
+
+@pytest.mark.parametrize("name", ["save_interval_updates", "keep_last_epochs"])
+def test_a_number_that_yaml_reads_as_text_is_named(write, name):
+    """YAML 1.1 wants a point and a sign in 1.0e+3."""
+    with pytest.raises(
+        ConfigurationError, match=f"train.{name}: expected a whole number, got '1e3"
+    ):
+        load(write("leaf.yaml", "base: base.yaml\n"), [f"{name}=1e3"])
+
+
+def test_a_wrong_override_is_named(write):
+    with pytest.raises(ConfigurationError, match=r"--set data\.vocab_size=x: data\.vocab_size: "):
+        load(write("leaf.yaml", "base: base.yaml\n"), ["data.vocab_size=x"])

@@ -1,0 +1,54 @@
+"""Hypotheses of several processes are those of one, in the order of the input."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from highrank_plugins.training.generation import check_command, generate
+from tests.trainings import last, train
+
+HIGHRANK = Path(sys.executable).parent / "highrank"
+USER_DIR = str(Path(__file__).parents[2] / "highrank_plugins")
+
+
+@pytest.fixture(scope="module")
+def command(mt_data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    train(mt_data, folder, "transformer_mixtape_tiny", 10)
+    return [
+        *("fairseq-generate", str(mt_data), "--path", str(last(folder)), "--user-dir", USER_DIR),
+        *("--beam", "3", "--nbest", "2", "--batch-size", "10", "--max-len-b", "10"),
+    ]
+
+
+@pytest.mark.long
+def test_three_processes_for_two_batches_print_what_one_prints_sorted(command, tmp_path):
+    one = generate(command, 1)
+    file = tmp_path / "out.txt"
+    words = [HIGHRANK, "generate", "--processes", "3", "--output", file, "--", *command]
+    subprocess.run(words, check=True, capture_output=True)
+    assert file.read_bytes() == b"".join(one)
+    numbers = [int(line[2:].split(b"\t")[0]) for line in one if line.startswith(b"D-")]
+    assert numbers == [number for number in range(20) for _ in range(2)]
+
+
+def test_a_process_that_fails_is_an_error_with_its_last_words(command):
+    broken = [word if not word.endswith(".pt") else "missing.pt" for word in command]
+    with pytest.raises(ValueError, match=r"fairseq-generate \d of 2 failed: exit 1"):
+        generate(broken, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fairseq-generat"], "did you mean 'fairseq-generate'"),
+        (["fairseq-generate", "--sampling"], "use one"),
+        (["fairseq-generate", "--results-path=x"], "--results-path: redirect the output"),
+        (["fairseq-generate", "--num-shards", "2"], "ignores it"),
+    ],
+)
+def test_what_cannot_be_spread_is_refused(words, message):
+    with pytest.raises(ValueError, match=message):
+        check_command(words, 2)

@@ -1,0 +1,110 @@
+"""The log of fairseq-train: its numbers, and the short lines made of it."""
+
+import json
+import math
+
+from highrank_plugins.training.training_log import digest, read_training, summarise
+
+
+def line(kind: str, level: str = "INFO", **stats) -> str:
+    return f"2026-01-02 03:04:05 | {level} | {kind} | {json.dumps(stats)}\n"
+
+
+def inner(update: int, epoch: float, wall: int) -> str:
+    numbers = {"loss": "5.5", "wps": "1234.5", "num_updates": str(update), "wall": str(wall)}
+    return line("train_inner", epoch=math.ceil(epoch), update=epoch, **numbers)
+
+
+def epoch(number: int, updates: int, wps: float, wall: int) -> str:
+    stats = {"train_wps": str(wps), "train_num_updates": str(updates), "train_wall": str(wall)}
+    return line("train", epoch=number, **stats)
+
+
+def valid(number: int, updates: int, loss: float) -> str:
+    stats = {"valid_loss": str(loss), "valid_num_updates": str(updates)}
+    return line("valid", epoch=number, **stats)
+
+
+LOG = [
+    "2026-01-02 03:04:05 | INFO | fairseq_cli.train | Model(\n",
+    "  (layer): Linear()\n",
+    inner(50, 0.5, 30),
+    valid(1, 100, 7.0),
+    epoch(1, 100, 1000.0, 60),
+    valid(2, 200, 6.5),
+    epoch(2, 200, 3000.0, 120),
+    valid(3, 300, 6.6),
+    epoch(3, 300, 2000.0, 180),
+]
+
+
+def test_summary_has_the_last_numbers_the_median_speed_and_the_best_loss():
+    assert summarise(LOG) == {
+        "updates": 300,
+        "wall_seconds": 180,
+        "epochs": 3,
+        "words_per_second": 2000,
+        "valid_loss": 6.6,
+        "best_valid_loss": 6.5,
+    }
+
+
+def test_an_epoch_done_twice_after_a_resume_counts_once():
+    resumed = [*LOG, valid(3, 300, 6.4), epoch(3, 300, 9000.0, 200)]
+    summary = summarise(resumed)
+    assert summary["words_per_second"] == 3000
+    assert summary["valid_loss"] == 6.4
+    assert summary["wall_seconds"] == 200
+
+
+def test_updates_after_the_last_epoch_count():
+    assert summarise([*LOG, inner(350, 3.5, 210)])["updates"] == 350
+
+
+def test_of_logs_that_overlap_the_furthest_counts():
+    assert summarise([*LOG, *LOG[:4]])["updates"] == 300
+
+
+def test_a_training_elsewhere_is_read_from_the_log_of_its_first_process(tmp_path):
+    (tmp_path / "command.sh").write_text("highrank launch --slurm job.sh --submit\n")
+    (tmp_path / "train.log").write_text("sbatch job.sh: job 1\n")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "rank0.log").write_text("".join(LOG))
+    found = read_training(tmp_path)
+    assert found.command == "highrank launch --slurm job.sh --submit"
+    assert found.summary["updates"] == 300
+
+
+def test_a_log_without_numbers():
+    assert summarise(["usage: fairseq-train\n"]) == {"epochs": 0}
+
+
+def test_progress_and_time_left_by_updates_and_by_epochs():
+    assert list(digest([inner(50, 0.5, 30)], 200, math.inf)) == [
+        "epoch 1, update 50: loss 5.5, 1,234 words/s, 25% done, 0:01:30 left"
+    ]
+    assert list(digest([inner(50, 0.5, 30)], math.inf, 2)) == [
+        "epoch 1, update 50: loss 5.5, 1,234 words/s, 25% done, 0:01:30 left"
+    ]
+    (unbounded,) = digest([inner(50, 0.5, 30)], math.inf, math.inf)
+    assert unbounded.endswith("words/s")
+
+
+def test_a_perplexity_is_shown_where_there_is_one():
+    line = inner(50, 0.5, 30).replace('"loss": "5.5"', '"loss": "5.5", "ppl": "45.25"')
+    (shown,) = digest([line], 200, math.inf)
+    assert shown.startswith("epoch 1, update 50: loss 5.5, perplexity 45.25, 1,234 words/s")
+
+
+def test_news_stay_in_the_log_and_validation_is_shown():
+    assert list(digest([*LOG[:2], valid(1, 100, 7.0)], 100, math.inf)) == [
+        "epoch 1: validation loss 7.0"
+    ]
+
+
+def test_warnings_and_errors_are_shown_whole():
+    warning = ["2026-01-02 03:04:05 | WARNING | fairseq | sentences\n", "  too long\n"]
+    crash = ["Traceback (most recent call last):\n", "  File …\n", "ValueError: bad\n"]
+    early = ["INFO:fairseq.tasks:hello\n", "fairseq-train: error: no data\n"]
+    shown = list(digest([early[1], *early[:1], *LOG[:2], *warning, LOG[0], *crash], 9, 9))
+    assert shown == [text.rstrip("\n") for text in [early[1], *warning, *crash]]
