@@ -99,7 +99,7 @@ def ours(folder: Path, pairs: int, processes: str) -> float:
     )
 
 
-# `highrank pieces`, as the recipes for WMT call it, in two parts
+# `highrank data pieces`, as the recipes for WMT call it, in two parts
 OUR_LEARNER = """
 import sys
 from pathlib import Path

@@ -7,7 +7,7 @@ usage() {
 usage: bash scripts/measure_data_path.sh [--ours] [PAIRS [PROCESSES]]
 
 Generates PAIRS (200000) pairs of invented words with the lengths of news, then times
-  ours   highrank clean-texts, pieces (learning them apart), binarise, with PROCESSES (all cores)
+  ours   highrank data clean-texts, pieces (learning them apart), binarise, with PROCESSES (all cores)
   stock  the loop over lines of fairseq's spm_encode.py, both languages at once, then
          fairseq-preprocess --workers PROCESSES; the text is what ours has cleaned
 after each other, and compares what they have written. Prints a line of JSON for each command: time,

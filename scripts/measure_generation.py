@@ -1,4 +1,4 @@
-"""Seconds of `highrank generate` on one process and on two, a thread each, in turns.
+"""Seconds of `highrank evaluate generate` on one process and on two, a thread each, in turns.
 
     .venv/bin/python scripts/measure_generation.py exp/ui_strings_en_de/mixtape
 

@@ -6,7 +6,7 @@ usage() {
     cat <<'TEXT'
 usage: bash scripts/test.sh [--fast | --all]
 
-Sets everything up, then runs ruff, mypy, shellcheck and pytest on each folder of tests.
+Sets everything up, then runs ruff, mypy, shellcheck and pytest.
 Ends with a table of times and the line "N passed, N failed, N skipped"; exits 1 if any failed.
 
   --fast   leave out the tests marked slow
@@ -65,17 +65,16 @@ lint() {                            # lint NAME COMMAND…: one check, passed or
     if "$@"; then finish "$name" "$started" 1 0 0; else finish "$name" "$started" 0 1 0; fi
 }
 
-run_tests() {                       # run_tests NAME PATH…
-    local name="$1" started=$SECONDS status=0 broken
-    shift
-    echo "== $name"
+run_tests() {
+    local started=$SECONDS status=0 broken
+    echo "== pytest"
     # loadgroup: tests that share a costly fixture stay together by @pytest.mark.xdist_group
-    pytest -q -n 2 --dist loadgroup --durations 5 --durations-min 5 "${select_tests[@]+"${select_tests[@]}"}" "$@" 2>&1 |
-        tee "$log" || status=$?
+    pytest -q -n 2 --dist loadgroup --durations 20 --durations-min 5 \
+        "${select_tests[@]+"${select_tests[@]}"}" tests 2>&1 | tee "$log" || status=$?
     broken=$(count failed error)         # "error" finds "errors" too
-    # 5: nothing was selected (--fast). A crash may leave no count behind.
-    if ((status != 0 && status != 5 && broken == 0)); then broken=1; fi
-    finish "$name" "$started" "$(count passed)" "$broken" "$(count skipped)"
+    # a crash may leave no count behind
+    if ((status != 0 && broken == 0)); then broken=1; fi
+    finish pytest "$started" "$(count passed)" "$broken" "$(count skipped)"
 }
 
 mapfile -t scripts < <(find . -path './.venv' -prune -o -path './exp' -prune -o \
@@ -85,12 +84,7 @@ lint "ruff format" ruff format --check .
 lint "mypy" mypy
 lint "shellcheck" shellcheck "${scripts[@]}"
 
-run_tests "tests/*.py" tests/test_*.py
-for folder in tests/*/; do
-    if compgen -G "${folder}test_*.py" >/dev/null || compgen -G "${folder}*/test_*.py" >/dev/null; then
-        run_tests "${folder%/}" "$folder"
-    fi
-done
+run_tests
 
 printf '\n%-32s %8s %7s %7s %8s\n' step time passed failed skipped
 printf '%s\n' "${table[@]}"

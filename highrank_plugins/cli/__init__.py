@@ -1,89 +1,120 @@
-"""The `highrank` command: thin subcommands over the packages of this project.
+"""The `highrank` command: thin subcommands over the packages of this project, in groups.
 
-A new subcommand is a function in a module of this package and a line in `COMMANDS`. A module is
-imported only when its subcommand runs or its help is shown, so the top of each must be light:
-torch, fairseq and pydantic are imported inside the functions (`highrank --help` has 0.3 s).
+A new subcommand is a function in a module of its group's folder and a line in the folder's
+`__init__.py`. A group is imported only when it runs or its own help is shown, and the top of each
+module must be light: torch, fairseq and pydantic are imported inside the functions.
 """
 
-import sys
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import highrank_plugins
+from highrank_plugins.common.suggest import did_you_mean
 
-# subcommand → function that typer turns into it (or a group of them), as module:name
+# group or subcommand → its line in the help, and the typer group or function, as module:name
 COMMANDS = {
-    "analyse": "highrank_plugins.cli.analyse:analyse",
-    "archs": "highrank_plugins.cli.archs:archs",
-    "average": "highrank_plugins.cli.average:average",
-    "bench": "highrank_plugins.cli.bench:bench",
-    "best-checkpoint": "highrank_plugins.cli.results:best_checkpoint",
-    "binarise": "highrank_plugins.cli.text:binarise",
-    "cache-eval": "highrank_plugins.cli.evaluate:cache_eval",
-    "card": "highrank_plugins.cli.card:card",
-    "check-text": "highrank_plugins.cli.text:check_text",
-    "clean-texts": "highrank_plugins.cli.bitext:clean_texts",
-    "collect": "highrank_plugins.cli.collect:collect",
-    "command": "highrank_plugins.cli.configure:command",
-    "configure": "highrank_plugins.cli.configure:configure",
-    "corpus-files": "highrank_plugins.cli.fetch:corpus_files",
-    "dialogue-files": "highrank_plugins.cli.dialogue:dialogue_files",
-    "dialogue-score": "highrank_plugins.cli.dialogue:dialogue_score",
-    "dialogue-summary": "highrank_plugins.cli.dialogue:dialogue_summary",
-    "dialogue-text": "highrank_plugins.cli.dialogue:dialogue_text",
-    "doctor": "highrank_plugins.cli.doctor:doctor",
-    "dynamic-eval": "highrank_plugins.cli.evaluate:dynamic_eval",
-    "export": "highrank_plugins.cli.export:export",
-    "extract": "highrank_plugins.cli.fetch:extract",
-    "fetch": "highrank_plugins.cli.fetch:fetch",
-    "fetch-corpus": "highrank_plugins.cli.fetch:fetch_corpus",
-    "generate": "highrank_plugins.cli.generate:generate",
-    "import": "highrank_plugins.cli.export:import_model",
-    "launch": "highrank_plugins.cli.launch:launch",
-    "lm-corpus": "highrank_plugins.cli.lm_corpus:lm_corpus",
-    "lm-score": "highrank_plugins.cli.results:lm_score",
-    "lm-summary": "highrank_plugins.cli.results:lm_summary",
-    "pieces": "highrank_plugins.cli.text:pieces",
-    "progress": "highrank_plugins.cli.progress:progress",
-    "published": "highrank_plugins.cli.published:published",
-    "record": "highrank_plugins.cli.results:record",
-    "results-table": "highrank_plugins.cli.results_table:results_table",
-    "score": "highrank_plugins.cli.results:score",
-    "seeds-table": "highrank_plugins.cli.results_table:seeds_table",
-    "setting": "highrank_plugins.cli.configure:setting",
-    "summary": "highrank_plugins.cli.results:summary",
-    "text-files": "highrank_plugins.cli.bitext:text_files",
-    "training-space": "highrank_plugins.cli.configure:training_space",
-    "unpack-texts": "highrank_plugins.cli.bitext:unpack_texts",
-    "user-dir": "highrank_plugins.cli.user_dir:user_dir",
+    "data": ("Fetch, check, clean, split and binarise text.", "data:data"),
+    "train": ("Check a configuration, and print its commands.", "train:train"),
+    "launch": ("Run fairseq-train on all GPUs of a machine or a cluster.", "launch:launch"),
+    "evaluate": ("Translate, score, and adapt language models.", "evaluate:evaluate"),
+    "analyse": ("Measure what a model's output layer does.", "analyse:analyse"),
+    "results": ("Write records of runs, and print tables of them.", "results:results"),
+    "model": ("Average, choose, export and import checkpoints.", "model:model"),
+    "bench": ("Measure time and memory of losses and models.", "bench:bench"),
+    "archs": ("Print all architectures.", "archs:archs"),
+    "recipes": ("Print all recipes and their configurations.", "recipes:recipes"),
+    "doctor": ("Show versions, devices, and what is missing.", "doctor:doctor"),
+    "user-dir": ("Print the directory for fairseq's --user-dir.", "user_dir:user_dir"),
+}
+
+# names of the release before → today's
+OLD_NAMES = {
+    "average": "model average",
+    "best-checkpoint": "model best-checkpoint",
+    "binarise": "data binarise",
+    "cache-eval": "evaluate cache",
+    "card": "analyse card",
+    "check-text": "data check-text",
+    "clean-texts": "data clean-texts",
+    "collect": "analyse collect",
+    "command": "train command",
+    "configure": "train configure",
+    "corpus-files": "data corpus-files",
+    "dialogue-files": "data dialogue-files",
+    "dialogue-score": "evaluate dialogue-score",
+    "dialogue-summary": "results dialogue-summary",
+    "dialogue-text": "data dialogue-text",
+    "dynamic-eval": "evaluate dynamic",
+    "export": "model export",
+    "extract": "data extract",
+    "fetch": "data fetch",
+    "fetch-corpus": "data fetch-corpus",
+    "generate": "evaluate generate",
+    "import": "model import",
+    "lm-corpus": "data lm-corpus",
+    "lm-score": "evaluate lm-score",
+    "lm-summary": "results lm-summary",
+    "pieces": "data pieces",
+    "progress": "train progress",
+    "published": "results published",
+    "record": "results record",
+    "results-table": "results table",
+    "score": "evaluate score",
+    "seeds-table": "results seeds",
+    "setting": "train setting",
+    "summary": "results summary",
+    "text-files": "data text-files",
+    "training-space": "train space",
+    "unpack-texts": "data unpack-texts",
 }
 
 
-def main() -> None:
-    """Entry point of the console script. Exit code 2 for an unknown subcommand or option."""
-    build_app(sys.argv[1:])(prog_name="highrank")
+class LazyCommands(TyperGroup):
+    """The subcommands of `COMMANDS`, each imported when it is needed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a subcommand; under an old name, say the new one on standard error."""
+        if cmd_name in COMMANDS:
+            return _load(cmd_name)
+        if cmd_name not in OLD_NAMES:
+            return None
+        group, name = OLD_NAMES[cmd_name].split()
+        typer.echo(
+            f"highrank: {cmd_name!r} is now 'highrank {group} {name}'; the next release drops the "
+            "old name",
+            err=True,
+        )
+        return _load(group).get_command(ctx, name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return name, subcommand and the words after it; an unknown name is an error."""
+        if args[0] not in COMMANDS and args[0] not in OLD_NAMES:
+            ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands' lines of the help, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (line, _) in COMMANDS.items()])
 
 
-def build_app(arguments: list[str]) -> typer.Typer:
-    """The typer app with the subcommand that `arguments` begin with, or with all (for the help)."""
-    app = typer.Typer(
-        callback=_options,
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-    )
-    named = arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS
-    for name in named:
-        module, function = COMMANDS[name].split(":")
-        added = getattr(import_module(module), function)
-        if isinstance(added, typer.Typer):
-            app.add_typer(added, name=name)
-        else:
-            app.command(name)(added)
-    return app
+def _load(name: str) -> Any:
+    summary, place = COMMANDS[name]
+    module, attribute = place.split(":")
+    found = getattr(import_module(f"{__name__}.{module}"), attribute)
+    if isinstance(found, typer.Typer):
+        found.info.help = summary
+        return typer.main.get_command(found)
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command()(found)
+    return typer.main.get_command(single)
 
 
 def _print_version(wanted: bool) -> None:
@@ -92,6 +123,15 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+app = typer.Typer(
+    cls=LazyCommands,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
 def _options(
     version: Annotated[
         bool,
@@ -101,3 +141,8 @@ def _options(
     ] = False,
 ) -> None:
     """High-rank output layers for torch and fairseq."""
+
+
+def main() -> None:
+    """Run the console script. The exit code is 2 for an unknown subcommand or option."""
+    app(prog_name="highrank")

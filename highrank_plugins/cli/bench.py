@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from highrank_plugins.cli.group import make_group
 from highrank_plugins.cli.number_lists import numbers
 from highrank_plugins.cli.user_error import user_errors
 
-bench = typer.Typer(no_args_is_help=True, help="Time and memory of losses, training, translation.")
+bench = make_group({})
 
 
 def _preset(default: str) -> Any:

@@ -5,11 +5,13 @@ from itertools import count
 from pathlib import Path
 
 
-def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Their names without ending, or with as many folders as they take to differ: `mos/results`.
+def distinct_names(paths: Sequence[Path], nameless: str | None = None) -> list[str]:
+    """Return names without ending, with as many folders as they take to differ: `ptb/mos`.
 
     The ending stays where nothing else differs.
 
+    Args:
+        nameless: a file of this name is called like its folder.
     Raises:
         ValueError: a file is given twice.
     """
@@ -17,11 +19,11 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
     for path in paths:
         if whole.count(path.absolute()) > 1:
             raise ValueError(f"{path} is given twice")
-    without_ending = [path.with_suffix("") for path in whole]
-    if len(set(without_ending)) == len(whole):
-        whole = without_ending
+    named = [path.parent if path.name == nameless else path.with_suffix("") for path in whole]
+    if len(set(named)) < len(whole):
+        named = [path.parent if path.name == nameless else path for path in whole]
     return next(
         names
         for length in count(1)
-        if len(set(names := ["/".join(path.parts[-length:]) for path in whole])) == len(whole)
+        if len(set(names := ["/".join(path.parts[-length:]) for path in named])) == len(named)
     )

@@ -101,7 +101,7 @@ def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
 
 
 def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
-    """Return the options by which fairseq-interactive cuts text with a file of `highrank pieces`.
+    """Return the options by which fairseq-interactive cuts text with a file of `data pieces`.
 
     Args:
         place: where the file will be, for the options.

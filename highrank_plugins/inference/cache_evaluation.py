@@ -1,4 +1,4 @@
-"""`highrank cache-eval`: a checkpoint with a neural cache, all points in one pass, resumable."""
+"""`highrank evaluate cache`: a checkpoint with a neural cache, all points in one pass."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""`highrank dynamic-eval`: dynamic evaluation of a checkpoint, point by point, resumable."""
+"""`highrank evaluate dynamic`: dynamic evaluation of a checkpoint, point by point, resumable."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -169,8 +169,8 @@ def read_collection(folder: Path) -> dict[str, np.ndarray]:
     """
     if not (folder / DESCRIPTION).exists():
         raise ValueError(
-            f"{folder} holds no finished collection; run the same `highrank collect` again, which "
-            "goes on where it was stopped"
+            f"{folder} holds no finished collection; run the same `highrank analyse collect` "
+            "again: it goes on where it was stopped"
         )
     description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in description["what"]}

@@ -1,4 +1,4 @@
-"""The perplexity of a neural cache, which `highrank cache-eval` writes."""
+"""The perplexity of a neural cache, which `highrank evaluate cache` writes."""
 
 from highrank_plugins.measures.base import AdaptiveEvaluation, Column, register_measure
 

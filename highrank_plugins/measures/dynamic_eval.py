@@ -1,4 +1,4 @@
-"""The perplexity of dynamic evaluation, which `highrank dynamic-eval` writes."""
+"""The perplexity of dynamic evaluation, which `highrank evaluate dynamic` writes."""
 
 from highrank_plugins.measures.base import AdaptiveEvaluation, Column, register_measure
 

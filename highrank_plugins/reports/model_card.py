@@ -14,7 +14,7 @@ tags: [{task}, {arch}]
 ---
 # {name}
 
-`{arch}` for the task `{task}`{languages}, exported by `highrank export`.
+`{arch}` for the task `{task}`{languages}, exported by `highrank model export`.
 
 | | |
 |---|---|
@@ -26,7 +26,7 @@ Needs `highrank_plugins` {version} or later with its extra `export`. The files h
 plain text: reading them runs nothing.
 
 ```bash
-highrank import {name} --output {name}.pt
+highrank model import {name} --output {name}.pt
 {command}
 ```
 

@@ -173,11 +173,11 @@ def _read_config(path: Path) -> dict[str, Any]:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         found, missing = config["format"], _KEYS - config.keys()
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not of `highrank export` ({error})") from None
+        raise ValueError(f"{path} is not of `highrank model export` ({error})") from None
     if found != FORMAT:
         raise ValueError(f"{path} has format {found}, this version reads {FORMAT}: update it")
     if missing:
         raise ValueError(
-            f"{path} is not of `highrank export`: it lacks {', '.join(sorted(missing))}"
+            f"{path} is not of `highrank model export`: it lacks {', '.join(sorted(missing))}"
         )
     return config

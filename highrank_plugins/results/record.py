@@ -50,7 +50,7 @@ def make_record(
 
 
 def load_record(path: Path) -> dict[str, Any]:
-    """A JSON object with `metrics`, as `highrank record` and the evaluations write it.
+    """A JSON object with `metrics`, as `highrank results record` and the evaluations write it.
 
     Raises:
         ValueError: another file. OSError: none.

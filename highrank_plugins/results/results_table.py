@@ -1,6 +1,6 @@
 """Records of runs as a Markdown table, so that no number in a document is typed by hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from highrank_plugins.results.record import load_record
 
 Record = dict[str, Any]
 Column = tuple[str, Callable[[Record], str]]
+
+RESULTS = "results.json"  # what recipes call a record
 
 # of every system, whatever was measured
 SCORES = (
@@ -31,7 +33,7 @@ OTHER: list[Column] = [
 
 
 def read_record(path: Path) -> Record:
-    """A file written by `highrank record`.
+    """A file written by `highrank results record`.
 
     Raises:
         ValueError: it is none; names it and what it lacks. OSError.
@@ -47,6 +49,25 @@ def read_record(path: Path) -> Record:
         raise ValueError(f"{path}: no record of a run ({error!r})") from None
 
 
+def read_records(paths: list[Path], run: Sequence[str] = ("config", "seeds")) -> list[Record]:
+    """Return the records of different runs.
+
+    Args:
+        run: what two records must not have in common, all of it.
+    Raises:
+        ValueError: a file is no record; two are of one run. OSError.
+    """
+    records = [read_record(path) for path in paths]
+    for index, record in enumerate(records):
+        for path, other in zip(paths[:index], records[:index], strict=True):
+            if "config" in record and all(record.get(key) == other.get(key) for key in run):
+                raise ValueError(
+                    f"{paths[index]} and {path} are of one configuration and seed; a run counts "
+                    "once: leave one out"
+                )
+    return records
+
+
 @cache
 def metrics() -> dict[str, Shown]:
     """Return the columns of the metrics that tables show, by metric, in their order."""
@@ -60,12 +81,14 @@ def metrics_of(records: list[Record]) -> list[str]:
 
 
 def results_table(paths: list[Path]) -> str:
-    """One row per record (written by `highrank record`), named by its file, see `distinct_names`.
+    """Return a row per record, named by its file, or by its folder if that is `results.json`.
 
+    Args:
+        paths: written by `highrank results record`; see `distinct_names`.
     Raises:
-        ValueError: a file that is no record; a file is given twice.
+        ValueError: a file that is no record; a file or a run is given twice.
     """
-    records = [read_record(path) for path in paths]
+    records = read_records(paths, ("config", "seeds", "git"))
     shown = metrics_of(records)
     headings = ["run", *(metrics()[name].heading for name in shown), *(name for name, _ in OTHER)]
     rows = [
@@ -74,7 +97,7 @@ def results_table(paths: list[Path]) -> str:
             *(number(name, record["metrics"].get(name)) for name in shown),
             *(cell(record) for _, cell in OTHER),
         ]
-        for run, record in zip(distinct_names(paths), records, strict=True)
+        for run, record in zip(distinct_names(paths, RESULTS), records, strict=True)
     ]
     return table(headings, rows)
 

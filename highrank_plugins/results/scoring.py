@@ -8,6 +8,7 @@ from typing import Any
 from highrank_plugins.common.score import Score
 
 _HYPOTHESIS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")
+_GENERATED = re.compile(r"[STHDP]-\d+\t|\d{4}-\d\d-\d\d .* \| INFO \| ")  # any line of its output
 
 
 class ScoreError(ValueError):
@@ -15,11 +16,23 @@ class ScoreError(ValueError):
 
 
 def read_hypotheses(generated: Path, count: int) -> list[str]:
-    """The one detokenised hypothesis (`D-` line) of each input of fairseq-generate, in order.
+    """Return the one detokenised hypothesis of each input, in order.
 
+    Args:
+        generated: the output of fairseq-generate, with `D-` lines; or a hypothesis per line.
+        count: number of input sentences.
     Raises:
-        ScoreError: see `read_nbest`; an input has several.
+        ScoreError: see `read_nbest`; an input has several; a plain file has other than `count`
+            lines.
     """
+    lines = read_lines(generated)
+    if not any(map(_GENERATED.match, lines)):
+        if len(lines) != count:
+            raise ScoreError(
+                f"{generated}: {len(lines)} lines, none of fairseq-generate (D-0 …), for {count} "
+                "inputs; give its output, or a translation per line"
+            )
+        return lines
     nbest = read_nbest(generated, count)
     for number, hypotheses in enumerate(nbest):
         if len(hypotheses) > 1:

@@ -1,4 +1,4 @@
-"""A study of several seeds as a Markdown table: means, deviations, t-tests against a control."""
+"""A study of several seeds as a Markdown table: means, deviations, t-tests against a baseline."""
 
 import re
 from pathlib import Path
@@ -7,53 +7,65 @@ from statistics import mean, stdev
 from highrank_plugins.analysis import student_t
 from highrank_plugins.common.markdown import table
 from highrank_plugins.results.results_table import (
+    RESULTS,
     Record,
     metrics,
     metrics_of,
     number,
-    read_record,
+    read_records,
 )
 
-CONTROL = "softmax"
 
+def seeds_table(paths: list[Path], tested: str, baseline: str) -> str:
+    """Return a row per system: mean ± sample deviation of every metric over its seeds.
 
-def seeds_table(paths: list[Path], tested: str) -> str:
-    """One row per system: mean ± sample deviation of every metric over its seeds.
-
-    p is that of Student's unpaired two-sided t-test of `tested` against the system `softmax`.
+    p is that of Student's unpaired two-sided t-test of `tested` against the baseline.
 
     Args:
-        paths: records, named `<system>-<seed>.json`.
+        paths: records, named `SYSTEM-SEED.json`, `SYSTEM-SEED/results.json` or
+            `SYSTEM/results.json`.
         tested: a metric.
+        baseline: a system; where there is none of that name, no row has a p.
     Raises:
-        ValueError: a file that is no record; no record has that metric; another name, or one
-            that two files have.
+        ValueError: a file that is no record; no record has that metric; another name; a run that
+            two files are of.
     """
+    records = read_records(paths)
     systems: dict[str, list[Record]] = {}
-    for path in paths:
-        systems.setdefault(_system(path, paths), []).append(read_record(path))
-    shown = metrics_of([record for records in systems.values() for record in records])
+    for path, record in zip(paths, records, strict=True):
+        systems.setdefault(system_of(path, paths), []).append(record)
+    shown = metrics_of(records)
     if tested not in shown:
         raise ValueError(f"no record has the metric {tested!r}; there are: {', '.join(shown)}")
     headings = ["system", "seeds", *(metrics()[name].heading for name in shown)]
     headings += [f"p ({metrics()[tested].heading})", "words/s in training"]
+    control = _values(systems.get(baseline, []), tested)
     rows = [
         [
             system,
-            str(len(records)),
-            *(_mean(name, _values(records, name)) for name in shown),
-            _p_value(_values(records, tested), _values(systems.get(CONTROL, []), tested), system),
-            f"{mean(record['train']['words_per_second'] for record in records):,.0f}",
+            str(len(of_system)),
+            *(_mean(name, _values(of_system, name)) for name in shown),
+            "–" if system == baseline else _p_value(_values(of_system, tested), control),
+            f"{mean(record['train']['words_per_second'] for record in of_system):,.0f}",
         ]
-        for system, records in systems.items()
+        for system, of_system in systems.items()
     ]
     return table(headings, rows)
 
 
-def _system(path: Path, paths: list[Path]) -> str:
-    match = re.fullmatch(r"(.+)-\d+", path.stem)
+def system_of(path: Path, paths: list[Path]) -> str:
+    """Return the system that a record's file or folder is named after.
+
+    Raises:
+        ValueError: the file has another form of name; another file has the same.
+    """
+    folder = path.absolute().parent.name
+    name = folder if path.name == RESULTS else path.stem
+    match = re.fullmatch(r"(.+)-\d+", name)
+    if path.name == RESULTS:
+        return match[1] if match else folder
     if not match:
-        raise ValueError(f"{path}: expected a file named SYSTEM-SEED.json; rename it")
+        raise ValueError(f"{path}: expected a file named SYSTEM-SEED.json or {RESULTS}; rename it")
     if [other.stem for other in paths].count(path.stem) > 1:
         raise ValueError(f"{path}: another file is {match[0]} too; a seed counts once")
     return match[1]
@@ -69,7 +81,7 @@ def _mean(metric: str, values: list[float]) -> str:
     return f"{number(metric, mean(values))} ± {number(metric, stdev(values))}"
 
 
-def _p_value(runs: list[float], control: list[float], system: str) -> str:
-    if system == CONTROL or len(runs) < 2 or len(control) < 2:
+def _p_value(runs: list[float], control: list[float]) -> str:
+    if len(runs) < 2 or len(control) < 2:
         return "–"
     return f"{student_t(runs, control).p_value:.2g}"

@@ -10,17 +10,17 @@ from highrank_plugins.common.yaml_tree import ConfigurationError
 
 # block of a configuration → the command whose options it holds
 PROGRAMS = {
-    "data": "highrank pieces",
-    "clean": "highrank clean-texts",
-    "corpus": "highrank lm-corpus",
-    "dialogues": "highrank dialogue-text",
+    "data": "highrank data pieces",
+    "clean": "highrank data clean-texts",
+    "corpus": "highrank data lm-corpus",
+    "dialogues": "highrank data dialogue-text",
     "launch": "highrank launch",
     "train": "fairseq-train",
     "finetune": "fairseq-train",
     "generate": "fairseq-generate",
     "evaluate": "fairseq-eval-lm",
-    "dynamic_eval": "highrank dynamic-eval",
-    "cache_eval": "highrank cache-eval",
+    "dynamic_eval": "highrank evaluate dynamic",
+    "cache_eval": "highrank evaluate cache",
     "spectrum": "highrank analyse spectrum",
     "kld": "highrank analyse kld",
     "predictions": "highrank analyse predictions",

@@ -39,7 +39,7 @@ class _Block(BaseModel):
 
 
 class DataSettings(_Block):
-    """How parallel text becomes pieces: options of `highrank pieces`."""
+    """How parallel text becomes pieces: options of `highrank data pieces`."""
 
     vocab_size: PositiveInt
     character_coverage: float = Field(default=1.0, gt=0.9, le=1.0)

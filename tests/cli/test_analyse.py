@@ -19,7 +19,7 @@ from highrank_plugins.analysis import (
     top_k_share,
 )
 from highrank_plugins.analysis.retention import logit_gradient
-from highrank_plugins.cli import build_app
+from highrank_plugins.cli import app
 from highrank_plugins.inference.collector import Collector
 from tests.inference.checkpoints import FEW_KNOTS, write_checkpoint
 from tests.models import small
@@ -42,7 +42,7 @@ def either(request):
 
 def invoke(*words):
     words = ["analyse", *map(str, words)]
-    return CliRunner().invoke(build_app(words), words)
+    return CliRunner().invoke(app, words)
 
 
 def analyse(folder, command, *words):

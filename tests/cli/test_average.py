@@ -1,4 +1,4 @@
-"""`highrank average`: options that cannot be meant."""
+"""`highrank model average`: options that cannot be meant."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from tests.cli.test_highrank import highrank
     ],
 )
 def test_is_refused_before_anything_is_read(tmp_path, words, message):
-    result = highrank("average", "train", *words, cwd=tmp_path)
+    result = highrank("model", "average", "train", *words, cwd=tmp_path)
     assert result.returncode == 2
     assert result.stderr.strip() == f"highrank: {message}"
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""`highrank dynamic-eval` and `cache-eval` on a checkpoint that fairseq-train wrote."""
+"""`highrank evaluate dynamic` and `cache` on a checkpoint that fairseq-train wrote."""
 
 import json
 import math
@@ -8,7 +8,7 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from highrank_plugins.cli import build_app
+from highrank_plugins.cli import app
 from highrank_plugins.inference import cache_evaluation
 from highrank_plugins.inference.saved_progress import SavedProgress
 from tests.fairseq_cli import FORKS, run
@@ -35,14 +35,16 @@ def call(trained, stream_data, tmp_path):
     """A function (command, *words) → the result, with what it wrote in `tmp_path / out.json`."""
 
     def evaluate(command, *words):
-        return invoke([command, trained, stream_data, "--output", tmp_path / "out.json", *words])
+        return invoke(
+            ["evaluate", command, trained, stream_data, "--output", tmp_path / "out.json", *words]
+        )
 
     return evaluate
 
 
 def invoke(words):
     words = [str(word) for word in words]
-    return CliRunner().invoke(build_app(words), words)
+    return CliRunner().invoke(app, words)
 
 
 def record(folder, name="out.json"):
@@ -59,9 +61,9 @@ def eval_lm(data, path, split):
 
 def test_without_a_step_both_are_what_eval_lm_finds(call, trained, stream_data, tmp_path):
     bits, tokens = eval_lm(stream_data, trained, "test")
-    assert call("dynamic-eval", *STEP, "--lr", 0, "--lambda", 0).exit_code == 0
+    assert call("dynamic", *STEP, "--lr", 0, "--lambda", 0).exit_code == 0
     dynamic = record(tmp_path)
-    assert call("cache-eval", *CACHE, "--lambda", 0).exit_code == 0
+    assert call("cache", *CACHE, "--lambda", 0).exit_code == 0
     for found in (dynamic, record(tmp_path)):
         assert found["tokens"] == tokens
         assert found["metrics"]["nll"] / math.log(2) == pytest.approx(bits, abs=1e-4)
@@ -76,20 +78,22 @@ def changed_data(tmp_path_factory):
     return binarise(folder)
 
 
-@pytest.mark.parametrize(("command", "words"), [("dynamic-eval", STEP), ("cache-eval", CACHE)])
+@pytest.mark.parametrize(("command", "words"), [("dynamic", STEP), ("cache", CACHE)])
 def test_adapting_to_another_text_helps(command, words, trained, changed_data, tmp_path):
-    static = ["--lr", 0, "--lambda", 0] if command == "dynamic-eval" else ["--lambda", 0]
+    static = ["--lr", 0, "--lambda", 0] if command == "dynamic" else ["--lambda", 0]
     found = []
     for more in ([], static):
         output = tmp_path / "out.json"
-        done = invoke([command, trained, changed_data, "--output", output, *words, *more])
+        done = invoke(
+            ["evaluate", command, trained, changed_data, "--output", output, *words, *more]
+        )
         assert done.exit_code == 0, done.output
         found.append(record(tmp_path)["metrics"]["perplexity"])
     assert found[0] < 0.8 * found[1]
 
 
 def test_the_record_says_what_was_done(call, tmp_path):
-    done = call("dynamic-eval", *STEP, "--split", "valid")
+    done = call("dynamic", *STEP, "--split", "valid")
     found = record(tmp_path)
     assert f"over {found['tokens']} tokens" in done.output
     assert found["point"] == {"lr": 0.01, "eps": 0.001, "lambda": 0.01}
@@ -102,20 +106,20 @@ def test_the_record_says_what_was_done(call, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 
 
-@pytest.mark.parametrize(("command", "words"), [("dynamic-eval", GRID), ("cache-eval", CACHE_GRID)])
+@pytest.mark.parametrize(("command", "words"), [("dynamic", GRID), ("cache", CACHE_GRID)])
 def test_the_best_on_valid_is_used_on_test(command, words, call, tmp_path):
     done = call(command, *words, "--grid-tokens", 40)
     assert done.exit_code == 0, done.output
     found = record(tmp_path)
     points = found["grid"]["points"]
-    assert len(points) == (4 if command == "dynamic-eval" else 8)
+    assert len(points) == (4 if command == "dynamic" else 8)
     assert all(point["tokens"] == 40 for point in points)
     assert len({point["perplexity"] for point in points}) == len(points)
     best = min(points, key=lambda point: point["perplexity"])
     assert {name: best[name] for name in found["point"]} == found["point"]
     assert found["tokens"] > 40
     single = [word for name, value in found["point"].items() for word in (f"--{name}", value)]
-    streams = ["--train-batch-size", 10] if command == "dynamic-eval" else []
+    streams = ["--train-batch-size", 10] if command == "dynamic" else []
     assert call(command, *single, *streams).exit_code == 0
     assert record(tmp_path)["metrics"] == found["metrics"]
 
@@ -126,7 +130,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize(
     ("command", "words", "kills"),
-    [("dynamic-eval", GRID, [3, 11, 20, 17, 9]), ("cache-eval", CACHE_GRID, [2, 5, 4, 8])],
+    [("dynamic", GRID, [3, 11, 20, 17, 9]), ("cache", CACHE_GRID, [2, 5, 4, 8])],
 )
 def test_killed_and_started_again_it_finds_the_same(
     command, words, kills, call, tmp_path, monkeypatch
@@ -165,8 +169,17 @@ def _evaluate(words):
 
 
 def test_a_real_kill(call, trained, stream_data, tmp_path):
-    words = ["dynamic-eval", trained, stream_data, "--output", tmp_path / "killed.json", *STEP]
-    words += ["--bptt", 2, "--save-seconds", 0, "--split", "train"]
+    words = ["evaluate", "dynamic", trained, stream_data, *STEP]
+    words += [
+        "--output",
+        tmp_path / "killed.json",
+        "--bptt",
+        2,
+        "--save-seconds",
+        0,
+        "--split",
+        "train",
+    ]
     child = FORKS.Process(target=_evaluate, args=(words,))
     child.start()
     state, patience = tmp_path / "killed.json.state", time.monotonic() + 60
@@ -178,7 +191,7 @@ def test_a_real_kill(call, trained, stream_data, tmp_path):
     assert state.exists() and not (tmp_path / "killed.json").exists()
     assert invoke(words).exit_code == 0
     assert not state.exists()
-    assert call(*words[:1], *words[5:]).exit_code == 0
+    assert call("dynamic", *words[4:], "--output", tmp_path / "out.json").exit_code == 0
     assert record(tmp_path, "killed.json")["metrics"] == record(tmp_path)["metrics"]
 
 
@@ -190,20 +203,20 @@ def test_the_state_of_another_evaluation_is_refused(call, tmp_path, monkeypatch)
     save = SavedProgress.save
     monkeypatch.setattr(SavedProgress, "save", die)
     with pytest.raises(Killed):
-        call("dynamic-eval", *STEP, "--save-seconds", 0)
-    done = call("dynamic-eval", *STEP, "--lr", 0.5)
+        call("dynamic", *STEP, "--save-seconds", 0)
+    done = call("dynamic", *STEP, "--lr", 0.5)
     assert done.exit_code == 2
     assert "out.json.state is what another evaluation has reached (--lr: [0.01] there, [0.5]" in (
         done.output
     )
-    done = call("dynamic-eval", *STEP, "--bptt", 4, "--split", "valid")
+    done = call("dynamic", *STEP, "--bptt", 4, "--split", "valid")
     assert "--bptt: 5 there, 4 now" in done.output
     assert "text of valid: None there" in done.output
 
 
 def test_a_point_that_runs_away_does_not_end_the_search(call, tmp_path):
     words = ["--lr", "1e30,0.01", "--grid", "--grid-tokens", 30]
-    done = call("dynamic-eval", *STEP, *words)
+    done = call("dynamic", *STEP, *words)
     assert done.exit_code == 0, done.output
     found = record(tmp_path)
     lost, sound = found["grid"]["points"]
@@ -214,22 +227,22 @@ def test_a_point_that_runs_away_does_not_end_the_search(call, tmp_path):
 @pytest.mark.parametrize(
     ("command", "words", "message"),
     [
-        ("dynamic-eval", [*STEP, "--lr", "1e30"], "lower --lr"),
-        ("dynamic-eval", [*STEP, "--lr", "1e30,1e31", "--grid"], "broke down at every point"),
-        ("dynamic-eval", [*STEP, "--lr", "0.1,0.2"], "2 combinations of values: add --grid"),
-        ("dynamic-eval", [*STEP, "--lr", "fast"], "--lr fast: expected numbers separated by"),
-        ("dynamic-eval", [*STEP, "--lambda", "1.5"], "--lambda must lie in [0, 1], got 1.5"),
-        ("dynamic-eval", [*STEP, "--eps", "0"], "--eps must be above 0, got 0"),
-        ("dynamic-eval", [*STEP, "--statistic", "mean"], "'mean'"),
-        ("dynamic-eval", [*STEP, "--split", "nothing"], "no split 'nothing'"),
-        ("dynamic-eval", [*STEP, "--train-split", "nothing"], "no split 'nothing'"),
-        ("dynamic-eval", [*STEP, "--train-batch-size", "100000"], "cannot fill 100000 streams"),
-        ("dynamic-eval", [*STEP, "--grid-tokens", "5"], "--grid-tokens: without --grid"),
-        ("dynamic-eval", [*STEP, "--device", "tpu"], "--device tpu: torch sees no such device"),
-        ("cache-eval", [*CACHE, "--lambda", "1"], "--lambda must lie in [0, 1), got 1.0"),
-        ("cache-eval", [*CACHE, "--window", "0"], "--window must be at least 1, got 0"),
-        ("cache-eval", [*CACHE, "--window", "2.5"], "--window 2.5: expected whole numbers"),
-        ("cache-eval", [*CACHE, "--theta", "nan"], "--theta must be a number"),
+        ("dynamic", [*STEP, "--lr", "1e30"], "lower --lr"),
+        ("dynamic", [*STEP, "--lr", "1e30,1e31", "--grid"], "broke down at every point"),
+        ("dynamic", [*STEP, "--lr", "0.1,0.2"], "2 combinations of values: add --grid"),
+        ("dynamic", [*STEP, "--lr", "fast"], "--lr fast: expected numbers separated by"),
+        ("dynamic", [*STEP, "--lambda", "1.5"], "--lambda must lie in [0, 1], got 1.5"),
+        ("dynamic", [*STEP, "--eps", "0"], "--eps must be above 0, got 0"),
+        ("dynamic", [*STEP, "--statistic", "mean"], "'mean'"),
+        ("dynamic", [*STEP, "--split", "nothing"], "no split 'nothing'"),
+        ("dynamic", [*STEP, "--train-split", "nothing"], "no split 'nothing'"),
+        ("dynamic", [*STEP, "--train-batch-size", "100000"], "cannot fill 100000 streams"),
+        ("dynamic", [*STEP, "--grid-tokens", "5"], "--grid-tokens: without --grid"),
+        ("dynamic", [*STEP, "--device", "tpu"], "--device tpu: torch sees no such device"),
+        ("cache", [*CACHE, "--lambda", "1"], "--lambda must lie in [0, 1), got 1.0"),
+        ("cache", [*CACHE, "--window", "0"], "--window must be at least 1, got 0"),
+        ("cache", [*CACHE, "--window", "2.5"], "--window 2.5: expected whole numbers"),
+        ("cache", [*CACHE, "--theta", "nan"], "--theta must be a number"),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else "",
 )
@@ -242,6 +255,6 @@ def test_nonsense_is_refused(command, words, message, call, tmp_path):
 
 def test_a_missing_checkpoint_is_named(stream_data, tmp_path):
     words = [tmp_path / "none.pt", stream_data, "--output", tmp_path / "out.json"]
-    done = invoke(["cache-eval", *words, *CACHE])
+    done = invoke(["evaluate", "cache", *words, *CACHE])
     assert done.exit_code == 2
     assert "none.pt: no such file or directory" in done.output

@@ -1,4 +1,4 @@
-"""The command itself: help, its speed, unknown words, and the directory for fairseq."""
+"""The command itself: help, its speed, unknown words, old names, and the directory for fairseq."""
 
 import os
 import subprocess
@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 import highrank_plugins
-from highrank_plugins.cli import COMMANDS
+from highrank_plugins.cli import COMMANDS, OLD_NAMES, app
 
 HIGHRANK = Path(sys.executable).parent / "highrank"
 PACKAGE = str(Path(highrank_plugins.__file__).parent.resolve())
@@ -18,17 +20,46 @@ def highrank(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
     return subprocess.run([HIGHRANK, *arguments], capture_output=True, text=True, cwd=cwd)
 
 
-def test_help_names_every_subcommand():
+def all_commands():
+    """Every subcommand as its words, plumbing too."""
+    root = typer.main.get_command(app)
+    for name in COMMANDS:
+        command = root.get_command(None, name)
+        yield (name,)
+        yield from ((name, inner) for inner in getattr(command, "commands", ()))
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, list(words), prog_name="highrank")
+
+
+def test_help_names_every_group_and_fits_a_screen():
     result = highrank("--help")
     assert result.returncode == 0
     assert all(f"\n  {name} " in result.stdout for name in COMMANDS)
+    assert len(result.stdout.splitlines()) <= 24
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_each_subcommand_has_help(name):
-    result = highrank(name, "--help")
-    assert result.returncode == 0
-    assert f"Usage: highrank {name}" in result.stdout
+@pytest.mark.parametrize("words", list(all_commands()), ids=" ".join)
+def test_each_subcommand_has_help(words):
+    result = invoke(*words, "--help")
+    assert result.exit_code == 0
+    assert f"Usage: highrank {' '.join(words)}" in result.output
+
+
+def test_plumbing_is_not_in_the_help_of_its_group():
+    assert "fetch-corpus" in invoke("data", "--help").output
+    assert "text-files" not in invoke("data", "--help").output
+    assert invoke("data", "text-files", "--help").exit_code == 0
+
+
+@pytest.mark.parametrize("old", OLD_NAMES)
+def test_an_old_name_works_and_names_the_new_one(old):
+    result = CliRunner().invoke(app, [old, "--help"])
+    assert result.exit_code == 0 and "Usage:" in result.stdout
+    assert result.stderr.splitlines() == [
+        f"highrank: '{old}' is now 'highrank {OLD_NAMES[old]}'; the next release drops the old name"
+    ]
 
 
 def test_help_is_fast():
@@ -46,13 +77,29 @@ def test_help_is_fast():
 
 def test_help_loads_nothing_heavy():
     code = (
-        "import sys; from highrank_plugins.cli import build_app; build_app([])\n"
+        "import sys; from typer.testing import CliRunner; from highrank_plugins.cli import app\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
         "print(*{name.split('.')[0] for name in sys.modules})"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert not {"torch", "numpy", "fairseq", "pydantic", "yaml"} & set(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("highrank ana", "analyse"), ("highrank data fetch-", "fetch-corpus")],
+)
+def test_the_shell_completes_names(words, completed):
+    environment = {
+        **os.environ,
+        "_HIGHRANK_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
+    result = subprocess.run([HIGHRANK], capture_output=True, text=True, env=environment)
+    assert result.stdout.split() == [completed]
 
 
 def test_user_dir_is_the_package_from_anywhere(tmp_path):
@@ -66,27 +113,33 @@ def test_module_form_is_the_same_command(tmp_path):
     assert result.stdout == PACKAGE + "\n"
 
 
+def test_recipes_are_a_table():
+    lines = invoke("recipes").output.splitlines()
+    assert lines[0] == "| recipe | trains | configurations (--conf) |"
+    row = next(line for line in lines if line.startswith("| `recipes/ptb/run.sh` | Word-level"))
+    assert "yang2018/{moc,mos," in row and "{base}" not in row
+
+
 def test_version():
     assert highrank("--version").stdout == f"highrank_plugins {highrank_plugins.__version__}\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["docter"], "no command 'docter'; did you mean 'doctor'?"),
+        (["analyse", "spectrm"], "Did you mean 'spectrum'"),
+        (["doctor", "--jsn"], "--json"),
+    ],
+)
+def test_unknown_words_are_errors(words, message):
+    result = highrank(*words)
+    assert result.returncode == 2 and message in result.stderr
+
+
 def test_a_missing_file_is_named_as_in_every_other_command(tmp_path):
-    arguments = ["--output", "scores.json", "--hypotheses", "test.de"]
     (tmp_path / "test.en").write_text("a\n")
     for words in (["missing", "test.en"], ["test.en", "missing"]):
-        result = highrank("score", *words, *arguments, cwd=tmp_path)
+        result = highrank("evaluate", "score", *words, cwd=tmp_path)
         assert result.returncode == 2
         assert result.stderr == "highrank: missing: no such file or directory\n"
-
-
-def test_unknown_subcommand_names_the_nearest():
-    result = highrank("docter")
-    assert result.returncode == 2
-    assert "No such command 'docter'" in result.stderr
-    assert "'doctor'" in result.stderr
-
-
-def test_unknown_option_names_the_nearest():
-    result = highrank("doctor", "--jsn")
-    assert result.returncode == 2
-    assert "--json" in result.stderr

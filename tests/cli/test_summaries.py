@@ -6,12 +6,12 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from highrank_plugins.cli import build_app
+from highrank_plugins.cli import app
 
 
 def invoke(*words):
     words = [str(word) for word in words]
-    return CliRunner().invoke(build_app(words), words)
+    return CliRunner().invoke(app, words)
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{}", '{"metrics": []}', '{"metrics": {"a": 1}}'])
@@ -38,18 +38,34 @@ def test_a_paired_test_is_part_of_record_and_summary(tmp_path):
     (tmp_path / "train" / "train.log").write_text(f"a | INFO | train | {json.dumps(stats)}\n")
     scores, paired, results = (tmp_path / name for name in ("scores", "paired.json", "results"))
     words = ["--output", scores, "--hypotheses", tmp_path / "ours", "--against", tmp_path / "other"]
-    done = invoke("score", tmp_path / "generated", tmp_path / "text", *words)
+    done = invoke("evaluate", "score", tmp_path / "generated", tmp_path / "text", *words)
     assert done.exit_code == 0, done.output
     words = ["--scores", scores, "--paired", paired, "--config", tmp_path / "config.yaml"]
-    done = invoke("record", *words, "--training", tmp_path / "train", "--output", results)
+    done = invoke(
+        "results", "record", *words, "--training", tmp_path / "train", "--output", results
+    )
     assert done.exit_code == 0, done.output
     assert json.loads(results.read_text())["paired"] == json.loads(paired.read_text())
-    done = invoke("summary", results, *[tmp_path / "text"] * 3)
+    done = invoke("results", "summary", results, *[tmp_path / "text"] * 3)
     assert re.search(rf"against {tmp_path}/other, \d+\.\d\d: p = 0\.\d{{4}} nrefs", done.output)
+
+
+def test_a_table_without_baseline_says_so(tmp_path):
+    stats = {"train": {"updates": 1, "words_per_second": 1}, "hardware": {"cores": 1}}
+    record = {"metrics": {"sacrebleu": 1.0}, **stats, "versions": {"torch": "2"}, "git": None}
+    paths = [tmp_path / f"mos-{seed}.json" for seed in (1, 2)]
+    for path in paths:
+        path.write_text(json.dumps(record))
+    words = ["results", "seeds", *paths, "--metric", "sacrebleu"]
+    done = invoke(*words)
+    assert done.exit_code == 0 and "no system is named softmax; give --baseline" in done.stderr
+    assert invoke(*words, "--baseline", "mos").stderr == ""
+    done = invoke(*words, "--baseline", "moss")
+    assert done.exit_code == 2 and "--baseline moss: the systems are mos" in done.stderr
 
 
 def test_no_record_beside_published_scores(tmp_path):
     path = tmp_path / "results.json"
     path.write_text("{}")
-    done = invoke("published", "ptb", "--results", path)
+    done = invoke("results", "published", "ptb", "--results", path)
     assert done.exit_code == 2 and "results.json: no record of a run" in done.output

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from highrank_plugins.cli import build_app
+from highrank_plugins.cli import app
 from highrank_plugins.data import download
 from highrank_plugins.data.checksums import ChecksumError
 from highrank_plugins.data.fetch import FetchError, fetch
@@ -212,7 +212,7 @@ def command(*arguments: object) -> tuple[int, str]:
     from typer.testing import CliRunner
 
     words = [str(argument) for argument in arguments]
-    result = CliRunner().invoke(build_app(words), words)
+    result = CliRunner().invoke(app, words)
     return result.exit_code, result.output
 
 

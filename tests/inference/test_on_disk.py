@@ -75,7 +75,7 @@ def test_killed_and_started_again_is_the_same(either, after, tmp_path, monkeypat
     with pytest.raises(Killed):
         write_collection(collector(either, **options), tmp_path / "c", ALL, save_seconds=0)
     assert not (tmp_path / "c").exists()
-    with pytest.raises(ValueError, match="run the same `highrank collect` again"):
+    with pytest.raises(ValueError, match="run the same `highrank analyse collect` "):
         read_collection(tmp_path / "c")
     computed.append(None)  # no more kills
     write_collection(collector(either, **options), tmp_path / "c", ALL, save_seconds=0)

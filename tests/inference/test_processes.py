@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from highrank_plugins.cli import build_app
+from highrank_plugins.cli import app
 from highrank_plugins.inference.on_disk import read_collection
 from highrank_plugins.inference.processes import Processes
 from tests.fairseq_cli import FORKS, REPOSITORY
@@ -41,7 +41,7 @@ def run_rank(words, rank, port):
     """A rank as torchrun starts it, but forked from a process that has imported fairseq."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     os.environ |= place | {"RANK": str(rank)}
-    done = CliRunner().invoke(build_app(words), words)
+    done = CliRunner().invoke(app, words)
     sys.exit(done.exit_code)
 
 
@@ -61,7 +61,7 @@ def test_the_measures_of_two_are_those_of_one(command, files, tmp_path):
     words = ["analyse", command, *files, *SIZE, *COMMANDS[command], "--output"]
     in_two([*words, str(tmp_path / "two.json")])
     words.append(str(tmp_path / "one.json"))
-    done = CliRunner().invoke(build_app(words), words)
+    done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     one, two = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("one", "two"))
     same(one, two, command)
@@ -95,7 +95,7 @@ def test_torchrun_writes_the_memory_maps_of_one(files, tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count('"rows": 60') == 1
     words.append(str(tmp_path / "one"))
-    assert CliRunner().invoke(build_app(words), words).exit_code == 0
+    assert CliRunner().invoke(app, words).exit_code == 0
     one, two = read_collection(tmp_path / "one"), read_collection(tmp_path / "two")
     assert one.keys() == two.keys() == {"log_probs", "features", "targets"}
     assert all(np.allclose(one[name], two[name], rtol=1e-6) for name in one)

@@ -52,7 +52,7 @@ def stages_done(result: subprocess.CompletedProcess[str]) -> list[int]:
 
 
 def accept(name: str, conf: str, run_dir: Path, settings: list[str] | None = None) -> None:
-    """Leave the configuration as `highrank configure` would, without the seconds of its check."""
+    """Leave the configuration as `highrank train configure` would, without its slow check."""
     run_dir.mkdir(parents=True, exist_ok=True)
     configuration = load(RECIPES / name / "conf" / f"{conf}.yaml", settings or [])
     (run_dir / "config.yaml").write_text(configuration.text())

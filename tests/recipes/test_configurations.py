@@ -2,7 +2,7 @@
 
 import pytest
 
-from highrank_plugins.cli.own_options import check_own_options
+from highrank_plugins.cli.train.own_options import check_own_options
 from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.training import configuration
 from highrank_plugins.training.fairseq_options import check_options
@@ -34,7 +34,7 @@ PTB = RECIPES / "ptb" / "conf" / "yang2018" / "mos.yaml"
     [
         (
             "dynamic_eval.eqs=1",
-            "dynamic_eval.eqs: highrank dynamic-eval has no --eqs; did",
+            "dynamic_eval.eqs: highrank evaluate dynamic has no --eqs; did",
         ),
         ("spectrum.dtype=int8", "spectrum.dtype: 'int8' is not one of 'float32', 'float64'"),
         ("corpus.vocab_size=many", "corpus.vocab_size: Input should be a valid integer"),

@@ -23,7 +23,10 @@ def test_a_recipe_on_two_processes(tmp_path):
     assert "training on 2 devices" in (run_dir / "train" / "train.log").read_text()
     assert (run_dir / "train" / "logs" / "rank1.log").stat().st_size > 0
     assert "highrank launch" in (run_dir / "train" / "command.sh").read_text()
-    assert "highrank generate --processes 2" in (run_dir / "generate" / "command.sh").read_text()
+    assert (
+        "highrank evaluate generate --processes 2"
+        in (run_dir / "generate" / "command.sh").read_text()
+    )
     assert len((run_dir / "score" / "test.de").read_text().splitlines()) == 20
     one = ["--launch=--processes 1", "--stage", 4]  # without --effective-tokens half of the batch
     refused = run(recipe("multi30k_en_de", *words, *one, settings=overrides(max_epoch=2)))

@@ -146,8 +146,9 @@ def test_an_unknown_option_of_the_dialogues_is_named(start):
     write_pickle(start.data)
     result = start("--data", start.data, "--set", "dialogues.contxt=3")
     assert result.returncode == 2
-    assert "dialogues.contxt: highrank dialogue-text has no --contxt; did you mean 'context'?" in (
-        result.stderr
+    assert (
+        "dialogues.contxt: highrank data dialogue-text has no --contxt; did you mean 'context'?"
+        in (result.stderr)
     )
 
 

@@ -150,7 +150,7 @@ def copy_with(folder: Path, to: Path, name: str, content: bytes) -> Path:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("config.json", b"{}", "not of `highrank export`"),
+        ("config.json", b"{}", "not of `highrank model export`"),
         ("config.json", b'{"format": 99}', "format 99"),
         ("config.json", b'{"format": 1}', "config.json .*: it lacks fairseq, task_state"),
         ("model.safetensors", b"short", "model.safetensors is damaged"),

@@ -39,7 +39,19 @@ def test_runs_whose_files_have_one_name_are_told_apart(tmp_path):
         path.parent.mkdir()
         write_record(path, bleu)
     rows = results_table(paths).splitlines()[2:]
-    assert [row.split(" | ")[0] for row in rows] == ["| mos/results", "| softmax/results"]
+    assert [row.split(" | ")[0] for row in rows] == ["| mos", "| softmax"]
+
+
+def test_a_run_counts_once(tmp_path):
+    run = {"config": {"train": {"arch": "a"}}, "seeds": [1]}
+    paths = [write_record(tmp_path / f"{name}.json", 30) for name in ("a", "b", "c")]
+    for path, seed in zip(paths, (1, 2, 1), strict=True):
+        path.write_text(json.dumps(json.loads(path.read_text()) | run | {"seeds": [seed]}))
+    assert len(results_table(paths[:2]).splitlines()) == 4
+    with pytest.raises(
+        ValueError, match=r"c\.json and .*a\.json are of one configuration and seed"
+    ):
+        results_table(paths)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"metrics": {}}'])
@@ -54,7 +66,8 @@ def table_of(records):
     """Records that are named SYSTEM-SEED make a table of seeds, tested by what was the aim."""
     if all(re.fullmatch(r".+-\d+", path.stem) for path in records):
         metrics = read_record(records[0])["metrics"]
-        return seeds_table(records, "sacrebleu" if "sacrebleu" in metrics else "test_perplexity")
+        tested = "sacrebleu" if "sacrebleu" in metrics else "test_perplexity"
+        return seeds_table(records, tested, "softmax")
     return results_table(records)
 
 

@@ -28,7 +28,7 @@ def records(tmp_path):
 
 
 def test_mean_deviation_and_test_of_each_system(records):
-    head, line, *rows = seeds_table(records, "test_perplexity").splitlines()
+    head, line, *rows = seeds_table(records, "test_perplexity", "softmax").splitlines()
     assert head == (
         "| system | seeds | valid ppl | test ppl | p (test ppl) | words/s in training |"
     )
@@ -43,7 +43,7 @@ def test_mean_deviation_and_test_of_each_system(records):
 
 def test_an_unknown_metric_is_named(records):
     with pytest.raises(ValueError, match="'bleu'; there are: valid_perplexity, test_perplexity"):
-        seeds_table(records, "bleu")
+        seeds_table(records, "bleu", "softmax")
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,29 @@ def test_files_that_are_no_further_seed_are_refused(records, tmp_path, name, mes
     other.parent.mkdir(exist_ok=True)
     other.write_text(records[0].read_text())
     with pytest.raises(ValueError, match=message):
-        seeds_table([*records, other], "test_perplexity")
+        seeds_table([*records, other], "test_perplexity", "softmax")
 
 
 def test_no_record_is_named(tmp_path):
     file = tmp_path / "mos-1.json"
     file.write_text("{}")
     with pytest.raises(ValueError, match=r"mos-1\.json"):
-        seeds_table([file], "test_perplexity")
+        seeds_table([file], "test_perplexity", "softmax")
+
+
+def test_records_of_recipes_are_named_by_their_folders(records, tmp_path):
+    paths = []
+    for folder, record in zip(
+        ["mos-1", "mos-2", "softmax"], records[:2] + records[3:4], strict=True
+    ):
+        paths.append(tmp_path / folder / "results.json")
+        paths[-1].parent.mkdir()
+        paths[-1].write_text(record.read_text())
+    rows = seeds_table(paths, "test_perplexity", "softmax").splitlines()[2:]
+    assert [row.split(" | ")[:2] for row in rows] == [["| mos", "2"], ["| softmax", "1"]]
+
+
+def test_another_baseline(records):
+    rows = seeds_table(records, "test_perplexity", "mos").splitlines()[2:]
+    p = ttest_ind(RUNS["softmax"], RUNS["mos"]).pvalue
+    assert rows[0].split(" | ")[4] == "–" and rows[1].split(" | ")[4] == f"{p:.2g}"

@@ -11,7 +11,7 @@ class CorpusError(ValueError):
 
 @dataclass(frozen=True)
 class CorpusOptions:
-    """Options of `highrank lm-corpus`.
+    """Options of `highrank data lm-corpus`.
 
     Attributes:
         vocab_size: keep this many of the most frequent words; others become <unk>. None: all

@@ -26,7 +26,9 @@ def checkpoint(folder, arch, data, *words):
 
 def card_of(path, data=None, split="valid", tokens=100) -> Card:
     """`make_card` of a few tokens."""
-    return make_card(path, None if data is None else str(data), split, tokens, "highrank card …")
+    return make_card(
+        path, None if data is None else str(data), split, tokens, "highrank analyse card …"
+    )
 
 
 class Page(HTMLParser):

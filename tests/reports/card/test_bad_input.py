@@ -6,7 +6,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from highrank_plugins.cli import build_app
+from highrank_plugins.cli import app
 from highrank_plugins.measures import unargmaxable
 from highrank_plugins.reports.card.contents import Absent
 from highrank_plugins.reports.card.render import render
@@ -20,7 +20,7 @@ def softmax(mt_data, tmp_path_factory):
 
 def call(*words):
     words = [str(word) for word in words]
-    return CliRunner().invoke(build_app(words), ["card", *words[1:]])
+    return CliRunner().invoke(app, ["analyse", "card", *words])
 
 
 def changed(path, target, change):
@@ -34,7 +34,7 @@ def changed(path, target, change):
 def test_the_command_writes_page_and_numbers(softmax, mt_data, tmp_path):
     page, numbers = tmp_path / "card.html", tmp_path / "card.json"
     words = ["--data", mt_data, "--split", "test", "--tokens", 40, "--output", page]
-    done = call("card", softmax, *words, "--json", numbers)
+    done = call(softmax, *words, "--json", numbers)
     assert done.exit_code == 0, done.output
     assert "transformer_softmax" in Page(page.read_text()).text
     found = json.loads(numbers.read_text())
@@ -53,7 +53,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(damage, softmax, tmp_path):
         torch.save({"weights": torch.ones(2)}, path)
     else:
         changed(softmax, path, lambda state: state.pop("model"))
-    done = call("card", path, "--output", tmp_path / "card.html")
+    done = call(path, "--output", tmp_path / "card.html")
     assert done.exit_code == 2, done.output
     assert "bad.pt" in done.output
     assert not (tmp_path / "card.html").exists()
@@ -61,10 +61,10 @@ def test_a_file_that_is_no_checkpoint_is_refused(damage, softmax, tmp_path):
 
 def test_missing_files_and_other_dictionaries_are_named(softmax, mt_data, lm_data, tmp_path):
     output = ["--output", tmp_path / "card.html"]
-    assert "none.pt" in call("card", tmp_path / "none.pt", *output).output
-    done = call("card", softmax, "--data", mt_data, "--split", "nothing", *output)
+    assert "none.pt" in call(tmp_path / "none.pt", *output).output
+    done = call(softmax, "--data", mt_data, "--split", "nothing", *output)
     assert done.exit_code == 2 and "nothing" in done.output
-    done = call("card", softmax, "--data", tmp_path, *output)
+    done = call(softmax, "--data", tmp_path, *output)
     assert done.exit_code == 2 and "dict" in done.output
     assert not (tmp_path / "card.html").exists()
 

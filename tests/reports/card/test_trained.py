@@ -15,7 +15,7 @@ def test_a_trained_checkpoint_has_a_card(arch, mt_data, tmp_path):
     train(mt_data, tmp_path / "save", arch, 3, *criterion)
     page, numbers = tmp_path / "card.html", tmp_path / "card.json"
     words = ["--data", mt_data, "--tokens", 50, "--output", page, "--json", numbers]
-    done = call("card", last(tmp_path / "save"), *words)
+    done = call(last(tmp_path / "save"), *words)
     assert done.exit_code == 0, done.output
     found = json.loads(numbers.read_text())
     assert found["configuration"]["training"]["updates"] == 3

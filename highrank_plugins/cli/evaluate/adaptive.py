@@ -1,4 +1,4 @@
-"""`highrank dynamic-eval` and `highrank cache-eval`: language models that adapt to the text."""
+"""`highrank evaluate dynamic` and `cache`: language models that adapt to the text."""
 
 import logging
 from collections.abc import Sequence

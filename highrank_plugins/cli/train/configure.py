@@ -1,4 +1,4 @@
-"""`highrank configure`, `setting`, `command`, `training-space`: from YAML to a command line."""
+"""`highrank train configure`, `setting`, `command`, `space`: from YAML to a command line."""
 
 import logging
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from highrank_plugins.cli.user_error import user_errors
 
-ResolvedFile = Annotated[Path, typer.Argument(help="Written by `highrank configure`.")]
+ResolvedFile = Annotated[Path, typer.Argument(help="Written by `highrank train configure`.")]
 
 
 def configure(
@@ -20,7 +20,7 @@ def configure(
     ] = None,
 ) -> None:
     """Resolve a configuration and check every option; nothing to do if unchanged."""
-    from highrank_plugins.cli.own_options import check_own_options
+    from highrank_plugins.cli.train.own_options import check_own_options
     from highrank_plugins.common.files import write_text
     from highrank_plugins.training import configuration
     from highrank_plugins.training.fairseq_options import check_options

@@ -1,4 +1,4 @@
-"""`highrank generate`."""
+"""`highrank evaluate generate`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`highrank collect`."""
+"""`highrank analyse collect`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`highrank check-text`, `pieces` and `binarise`: text before fairseq sees it."""
+"""`highrank data check-text`, `pieces` and `binarise`: text before fairseq sees it."""
 
 import logging
 from enum import StrEnum
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from highrank_plugins.cli.language_pair import language_pair
+from highrank_plugins.cli.data.language_pair import language_pair
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.processes import usable_cores
 

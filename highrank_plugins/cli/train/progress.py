@@ -1,4 +1,4 @@
-"""`highrank progress`."""
+"""`highrank train progress`."""
 
 import math
 import sys
@@ -11,7 +11,7 @@ from highrank_plugins.cli.user_error import user_errors
 
 
 def progress(
-    file: Annotated[Path, typer.Argument(help="Written by `highrank configure`.")],
+    file: Annotated[Path, typer.Argument(help="Written by `highrank train configure`.")],
     block: Annotated[str, typer.Option(help="The block that is trained.")] = "train",
 ) -> None:
     """Turn the JSON log of fairseq-train (standard input) into short lines with the time left."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from highrank_plugins.cli import build_app
+from highrank_plugins.cli import app
 from highrank_plugins.common.flags import flag, option_name
 from highrank_plugins.common.suggest import did_you_mean
 from highrank_plugins.common.yaml_tree import ConfigurationError, Tree
@@ -31,9 +31,9 @@ def check_own_options(configuration: Configuration, tree: Tree) -> None:
 
 def _problems(program: str, options: dict[str, Any]) -> Iterator[tuple[str, str]]:
     names = program.split()[1:]
-    command: Any = typer.main.get_command(build_app(names))
+    command: Any = typer.main.get_command(app)
     for name in names:
-        command = command.commands[name]
+        command = command.get_command(None, name)
     known = {option: p for p in command.params for option in p.opts if option.startswith("--")}
     for option in options:
         if flag(option) not in known:

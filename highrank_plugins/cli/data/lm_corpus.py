@@ -1,4 +1,4 @@
-"""`highrank lm-corpus`: the text of a language model before training."""
+"""`highrank data lm-corpus`: the text of a language model before training."""
 
 import logging
 from pathlib import Path

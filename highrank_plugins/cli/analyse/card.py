@@ -1,4 +1,4 @@
-"""`highrank card`: one page about the output layer of a checkpoint."""
+"""`highrank analyse card`: one page about the output layer of a checkpoint."""
 
 import logging
 from pathlib import Path
@@ -11,12 +11,15 @@ from highrank_plugins.cli.user_error import user_errors
 
 def card(
     checkpoint: Annotated[Path, typer.Argument(help="Of any model, also a stock one.")],
-    output: Annotated[Path, typer.Option(help="The HTML file to write.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="The HTML file to write (default: CHECKPOINT with the ending .html)."),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(help="Directory of fairseq-preprocess (default: look at the weights only)."),
     ] = None,
-    split: Annotated[str, typer.Option(help="The text of --data to predict.")] = "valid",
+    split: Annotated[str, typer.Option(help="The text of --data to predict.")] = "test",
     tokens: Annotated[int, typer.Option(min=2, help="Only the first so many.")] = 5000,
     json: Annotated[Path | None, typer.Option(help="A JSON file for the numbers.")] = None,
 ) -> None:
@@ -32,6 +35,7 @@ def card(
     from highrank_plugins.reports.card.gather import make_card
     from highrank_plugins.reports.card.render import render
 
+    output = checkpoint.with_suffix(".html") if output is None else output
     with user_errors():
         made = make_card(checkpoint, data, split, tokens, typed_command())
         write_text(output, render(made))

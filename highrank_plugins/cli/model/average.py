@@ -1,4 +1,4 @@
-"""`highrank average`."""
+"""`highrank model average`."""
 
 import logging
 import math
@@ -52,3 +52,14 @@ def _choose(
     if last is not None:
         raise ValueError("--last and --best exclude each other")
     return choice.best_checkpoints(directory, best, updates)
+
+
+def best_checkpoint(
+    directories: Annotated[list[Path], typer.Argument(help="--save-dir of each training.")],
+) -> None:
+    """Print the checkpoint_best.pt with the lowest validation loss."""
+    from highrank_plugins.training.checkpoint_file import best_checkpoint
+
+    logging.disable(logging.INFO)  # fairseq's
+    with user_errors():
+        typer.echo(best_checkpoint(directories))

@@ -1,4 +1,4 @@
-"""`highrank published`: the papers' scores beside ours."""
+"""`highrank results published`: the papers' scores beside ours."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +11,8 @@ from highrank_plugins.cli.user_error import user_errors
 def published(
     task: Annotated[str, typer.Argument(help="Name of a recipe, e.g. wmt14_en_de.")],
     results: Annotated[
-        list[Path] | None, typer.Option(help="Written by `highrank record`; may be repeated.")
+        list[Path] | None,
+        typer.Option(help="Written by `highrank results record`; may be repeated."),
     ] = None,
 ) -> None:
     """Print the papers' scores, and ours, each kind of score in a column of its own."""

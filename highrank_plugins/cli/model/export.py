@@ -1,4 +1,4 @@
-"""`highrank export` and `highrank import`: a model as a folder without pickle, and back."""
+"""`highrank model export` and `import`: a model as a folder without pickle, and back."""
 
 import logging
 from pathlib import Path
@@ -10,7 +10,9 @@ from highrank_plugins.cli.user_error import user_errors
 
 
 def export(
-    checkpoint: Annotated[Path, typer.Argument(help="Of fairseq-train or `highrank average`.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="Of fairseq-train or `highrank model average`.")
+    ],
     output: Annotated[Path, typer.Option(help="The new folder.")],
     data: Annotated[
         Path | None,
@@ -35,7 +37,7 @@ def export(
 
 
 def import_model(
-    folder: Annotated[Path, typer.Argument(help="Written by `highrank export`.")],
+    folder: Annotated[Path, typer.Argument(help="Written by `highrank model export`.")],
     output: Annotated[Path, typer.Option(help="The checkpoint to write.")],
 ) -> None:
     """Write the checkpoint of an exported model, for fairseq."""

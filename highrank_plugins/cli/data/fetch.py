@@ -1,4 +1,4 @@
-"""`highrank fetch`, `fetch-corpus`, `corpus-files` and `extract`: from a URL to files."""
+"""`highrank data fetch`, `fetch-corpus`, `corpus-files` and `extract`: from a URL to files."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,11 +1,11 @@
-"""`highrank unpack-texts`, `text-files`, `clean-texts`: a parallel corpus from archives to text."""
+"""`highrank data unpack-texts`, `text-files`, `clean-texts`: from archives to parallel text."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from highrank_plugins.cli.language_pair import language_pair
+from highrank_plugins.cli.data.language_pair import language_pair
 from highrank_plugins.cli.user_error import user_errors
 
 CorpusYaml = Annotated[Path, typer.Argument(help="A recipe's corpus.yaml, with a block texts.")]

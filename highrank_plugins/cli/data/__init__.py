@@ -1,0 +1,28 @@
+"""`highrank data …`: from published files to binarised text."""
+
+from highrank_plugins.cli.data.bitext import clean_texts, text_files, unpack_texts
+from highrank_plugins.cli.data.dialogue import dialogue_files, dialogue_text
+from highrank_plugins.cli.data.fetch import corpus_files, extract, fetch, fetch_corpus
+from highrank_plugins.cli.data.lm_corpus import lm_corpus
+from highrank_plugins.cli.data.text import binarise, check_text, pieces
+from highrank_plugins.cli.group import make_group
+
+data = make_group(
+    {
+        "fetch": fetch,
+        "fetch-corpus": fetch_corpus,
+        "extract": extract,
+        "check-text": check_text,
+        "clean-texts": clean_texts,
+        "pieces": pieces,
+        "binarise": binarise,
+        "lm-corpus": lm_corpus,
+        "dialogue-text": dialogue_text,
+    },
+    {
+        "corpus-files": corpus_files,
+        "dialogue-files": dialogue_files,
+        "text-files": text_files,
+        "unpack-texts": unpack_texts,
+    },
+)
