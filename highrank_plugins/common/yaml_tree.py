@@ -1,15 +1,25 @@
-"""YAML files with inheritance, read so that every value knows its file and line."""
+"""YAML files with inheritance, read so that every value knows its file and line.
 
+Scalars are read as in YAML 1.2: `no` is a word (Norwegian) and `12:30` is text, as is a date.
+Aliases (`*name`) are refused: a kilobyte of them can stand for more than a memory holds.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
 from highrank_plugins.common.suggest import did_you_mean
 
 KeyPath = tuple[str, ...]
+_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
+_INT = re.compile(r"[-+]?(0|[1-9][0-9_]*|0b[01_]+|0o[0-7_]+|0x[0-9a-fA-F_]+)")
+_FLOAT = re.compile(
+    r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
 
 
 class ConfigurationError(ValueError):
@@ -69,8 +79,8 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
     if not equals or not all(path):
         raise ConfigurationError(f"--set {assignment}: write --set key=value or block.key=value")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        value = yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"--set {assignment}: not a YAML value ({error})") from None
     nested = value
     for key in reversed(path):
@@ -99,9 +109,44 @@ def _last(name: str) -> str:
     return name.rpartition("/")[2]
 
 
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader without aliases, and with the scalars of YAML 1.2."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":null", ":merge"))]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.MarkedYAMLError(
+                problem=f"the alias *{event.anchor} is not taken; write the value out",
+                problem_mark=event.start_mark,
+            )
+        return super().compose_node(parent, index)
+
+
+for _tag, _pattern, _firsts in (
+    ("bool", _BOOL, "tTfF"),
+    ("int", _INT, "-+0123456789"),
+    ("float", _FLOAT, "-+0123456789."),
+):
+    _whole = re.compile(f"(?:{_pattern.pattern})$")
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _whole, list(_firsts))
+
+
 def _parse(path: Path) -> Tree:
     tree = Tree()
-    loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+    try:
+        loader = _Loader(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: not UTF-8 at byte {error.start:,}; convert it") from None
+    except yaml.reader.ReaderError as error:
+        raise ConfigurationError(
+            f"{path}: the character {error.character:#04x} at {error.position:,} is none of YAML; "
+            "remove it"
+        ) from None
     try:
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
@@ -110,25 +155,35 @@ def _parse(path: Path) -> Tree:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigurationError(f"{path}:{line}: no valid YAML: {error.problem}") from None
+    except RecursionError:
+        raise ConfigurationError(f"{path}: blocks lie too deep in each other") from None
     finally:
         loader.dispose()
     return tree
 
 
 def _plain(
-    loader: yaml.SafeLoader, node: yaml.Node, file: Path, path: KeyPath, places: dict[KeyPath, str]
+    loader: _Loader, node: yaml.Node, file: Path, path: KeyPath, places: dict[KeyPath, str]
 ) -> Any:
     if not isinstance(node, yaml.MappingNode):
-        return loader.construct_object(node, deep=True)
+        return _value(loader, node, file)
     values: dict[str, Any] = {}
     for key_node, value_node in node.value:
-        key = str(loader.construct_object(key_node))
+        key = str(_value(loader, key_node, file))
         place = f"{file}:{key_node.start_mark.line + 1}"
         if key in values:
             raise ConfigurationError(f"{place}: {key} is given a second time")
         places[(*path, key)] = place
         values[key] = _plain(loader, value_node, file, (*path, key), places)
     return values
+
+
+def _value(loader: _Loader, node: yaml.Node, file: Path) -> Any:
+    try:
+        return loader.construct_object(node, deep=True)
+    except ValueError as error:
+        place = f"{file}:{node.start_mark.line + 1}"
+        raise ConfigurationError(f"{place}: not a value: {error}") from None
 
 
 def _merge(into: dict[str, Any], update: Mapping[str, Any]) -> None:

@@ -40,12 +40,18 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
     except _Rejected as rejection:
         return _explain(parser, str(rejection), options)
     # argparse tells nowhere publicly which options it has
-    known = list(map(option_name, parser._option_string_actions))
-    return {
-        name: f"{PROGRAMS[tool]} has no {flag(name)}{did_you_mean(name, known)}"
+    actions = parser._option_string_actions
+    unknown = {
+        name: f"{PROGRAMS[tool]} has no {flag(name)}{did_you_mean(name, map(option_name, actions))}"
         for name in options
         if flag(name) in left
     }
+    no_flags = {
+        name: f"{value!r}: it is a flag: write true or false"
+        for name, value in options.items()
+        if not isinstance(value, bool) and getattr(actions.get(flag(name)), "nargs", None) == 0
+    }
+    return unknown | no_flags
 
 
 class _Rejected(Exception):

@@ -96,6 +96,11 @@ def test_text_is_the_same_configuration_and_does_not_depend_on_order(write):
         ("base: 3\n", "bad.yaml:1: base must be the name of a file"),
         ("base: base.yaml\ntrain: {lr: 1\n", "bad.yaml:3: no valid YAML"),
         ("just words\n", "bad.yaml: must hold `key: value` lines"),
+        ("a: &x {b: 1}\ntrain: *x\n", "bad.yaml:2: no valid YAML: the alias *x is not taken"),
+        ("base: base.yaml\ntrain:\n  seed: 0x_\n", "bad.yaml:3: not a value: invalid literal"),
+        ("train: {lr: 1\0}\n", "bad.yaml: the character 0x00 at 13 is none of YAML"),
+        ("{a: " * 3000 + "}" * 3000, "bad.yaml: blocks lie too deep in each other"),
+        ("[" * 5000 + "]" * 5000, "bad.yaml: blocks lie too deep in each other"),
     ],
 )
 def test_errors_say_where_and_what(write, text, message):
@@ -134,6 +139,26 @@ def test_errors_in_a_base_name_the_base(write):
 def test_overrides_have_a_form(write, assignment):
     with pytest.raises(ConfigurationError, match="write --set key=value"):
         load(write("leaf.yaml", "base: base.yaml\n"), [assignment])
+
+
+def test_a_kilobyte_of_aliases_is_refused_at_once(write):
+    nested = "".join(f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}\n" for n in range(1, 25))
+    with pytest.raises(ConfigurationError, match=r"bad\.yaml:2: .*alias \*a0"):
+        load(write("bad.yaml", "a0: &a0 {x: 1}\n" + nested))
+
+
+def test_other_bytes_are_named(write):
+    path = write("bad.yaml", "")
+    path.write_bytes(b"train:\n  arch: \xe4\n")
+    with pytest.raises(ConfigurationError, match=r"bad\.yaml: not UTF-8 at byte 15"):
+        load(path)
+
+
+def test_words_and_times_are_text(write):
+    text = "base: base.yaml\ntrain: {source_lang: no, target_lang: on, a: 12:30, b: 2024-09-09}\n"
+    options = load(write("leaf.yaml", text), ["c=010", "d=yes"]).options("train")
+    expected = {"source_lang": "no", "target_lang": "on", "a": "12:30", "b": "2024-09-09"}
+    assert options.items() >= (expected | {"c": "010", "d": "yes"}).items()
 
 
 @pytest.mark.parametrize("name", ["save_interval_updates", "keep_last_epochs"])

@@ -1,0 +1,78 @@
+"""The examples of docs/contributing.md do what the page says of them."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from highrank_plugins.heads import head_names, pointwise_names, pointwise_options
+from highrank_plugins.heads.base import HEADS
+from highrank_plugins.heads.pointwise.base import POINTWISE
+from highrank_plugins.measures.base import MEASURES
+from tests.heads.cases import STRUCTURES, Case, make_features
+from tests.losses.levels import CLASSES, FULL, TARGET, TOKENS, assert_same, memory_for, run
+from tests.measures.test_every_measure import blocks_of, check_shown, words_of
+
+PAGE = Path(__file__).parents[1] / "docs" / "contributing.md"
+EXAMPLES = dict(
+    re.findall(r"<!-- example: (\w+) -->\n```\w+\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+)
+
+
+@pytest.fixture
+def example(request):
+    """Run the module of an example, for one test only."""
+    name, registry = request.param
+    names: dict = {"__name__": name}
+    exec(EXAMPLES[name], names)
+    yield names
+    registry.unregister(name)
+
+
+def build(case):
+    return case.build(classes=CLASSES, **({"embed_dim": 4} if case.head == "tempered" else {}))
+
+
+def assert_losses_are_the_references(case):
+    head, features = build(case), make_features(TOKENS).requires_grad_()
+    want = run(head, features, TARGET, impl="reference", **FULL)
+    assert_same(run(head, features, TARGET, memory=memory_for(head, 3), **FULL), want)
+
+
+@pytest.mark.parametrize("example", [("softcap", POINTWISE)], indirect=True)
+def test_a_pointwise_function(example):
+    assert "softcap" in pointwise_names() and pointwise_options("softcap") == {"cap": 30.0}
+    for case in STRUCTURES:
+        assert_losses_are_the_references(case.with_pointwise("softcap", cap=2.0))
+    logits = torch.tensor([-1e3, 0.0, 1e3], dtype=torch.float64)
+    assert example["Softcap"](cap=5.0).apply_to(logits, {}).tolist() == [-5, 0, 5]
+    with pytest.raises(ValueError, match="cap must be above 0, got 0"):
+        example["Softcap"](cap=0)
+
+
+@pytest.mark.parametrize("example", [("tempered", HEADS)], indirect=True)
+def test_a_structure(example):
+    assert "tempered" in head_names()
+    assert_losses_are_the_references(Case("tempered", "plif"))
+    head = build(Case("tempered"))
+    features, log_probs = make_features(TOKENS), []
+    for temperature in (1.0, 2.0):
+        torch.nn.init.constant_(head.log_temperature, math.log(temperature))
+        log_probs.append(head.log_probs(features))
+    torch.testing.assert_close((2 * log_probs[1]).log_softmax(1), log_probs[0])
+
+
+@pytest.mark.parametrize("example", [("confidence", MEASURES)], indirect=True)
+def test_a_measure(example):
+    words = words_of(STRUCTURES[0])
+    measure = example["ConfidenceMeasure"].for_card(words)
+    measure.start(words, torch.float64)
+    (block,) = blocks_of(words, [24])
+    measure.observe(block)
+    result = measure.merge([measure.part(), measure.part()])
+    assert result.tokens == 48
+    assert result.confidence == pytest.approx(block.log_probs.exp().max(1).values.mean().item())
+    assert result.accuracy == (block.log_probs.argmax(1) == block.target).double().mean()
+    check_shown(measure, result)
