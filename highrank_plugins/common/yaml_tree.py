@@ -112,7 +112,7 @@ def _last(name: str) -> str:
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader without aliases, and with the scalars of YAML 1.2."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # as PyYAML's own
         first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":null", ":merge"))]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }

@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+import lzma
 import os
 import shutil
 import stat
@@ -18,7 +19,14 @@ from highrank_plugins.common.progress import bar_options
 _BLOCK = 1 << 20
 Wanted = frozenset[str] | None
 _END = (tarfile.EOFHeaderError, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]  # no stubs
-_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error)
+_DAMAGE = (
+    tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, lzma.LZMAError,
+    NotImplementedError,  # a zip's unknown method
+)  # fmt: skip
+LARGEST_RATIO = 200  # of what is unpacked to the archive; text has about 5
+SMALLEST_LIMIT = 10**9  # bytes that any archive may unpack to
+_LONGEST_HEADER = 1 << 20
+_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
 class ArchiveError(ValueError):
@@ -29,7 +37,8 @@ def extract(archive: Path, folder: Path, wanted: Wanted = None) -> None:
     """Write the files of a .tar, .tar.gz, .tgz or .zip, or the one in a .gz, into a new folder.
 
     Files are streamed. Only regular files and folders are written: links and devices are refused,
-    and so are absolute names and names with `..`. The folder appears when it is complete.
+    and so are absolute names and names with `..`, and an archive that unpacks to more than
+    `LARGEST_RATIO` times its size. The folder appears when it is complete.
 
     Args:
         wanted: names of the files to write; the names of others are looked at all the same.
@@ -44,7 +53,7 @@ def extract(archive: Path, folder: Path, wanted: Wanted = None) -> None:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     try:
-        unpack(archive, part, wanted)
+        unpack(archive, _Folder(part, archive), wanted)
     except _DAMAGE as error:
         # a full disk says so itself; whatever else goes wrong is the archive's fault
         if isinstance(error, OSError) and error.errno is not None:
@@ -59,7 +68,7 @@ def extract(archive: Path, folder: Path, wanted: Wanted = None) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _unpacker(archive: Path) -> Callable[[Path, Path, Wanted], None]:
+def _unpacker(archive: Path) -> Callable[[Path, "_Folder", Wanted], None]:
     kinds = {".tar.gz": _untar, ".tgz": _untar, ".tar": _untar, ".zip": _unzip, ".gz": _gunzip}
     for suffix, unpack in kinds.items():
         if archive.name.endswith(suffix):
@@ -67,7 +76,7 @@ def _unpacker(archive: Path) -> Callable[[Path, Path, Wanted], None]:
     raise ArchiveError(f"{archive}: expected a name that ends with {', '.join(kinds)}")
 
 
-def _untar(archive: Path, folder: Path, wanted: Wanted) -> None:
+def _untar(archive: Path, folder: "_Folder", wanted: Wanted) -> None:
     from tqdm import tqdm
 
     size = archive.stat().st_size
@@ -80,12 +89,12 @@ def _untar(archive: Path, folder: Path, wanted: Wanted) -> None:
     ):
         with tarfile.open(fileobj=file, mode="r|", tarinfo=_StrictInfo) as tar:
             for member in tar:
-                path = _inside(archive, folder, member.name)
+                path = folder.inside(member.name)
                 if member.isdir():
                     path.mkdir(parents=True, exist_ok=True)
                 elif _is_wanted(member.name, wanted):
-                    content = tar.extractfile(member) if member.isreg() else None
-                    _write(archive, path, content)
+                    regular = member.isreg() and not member.issparse()
+                    folder.write(path, tar.extractfile(member) if regular else None)
             while rest := tar.fileobj.read(_BLOCK):
                 if rest.strip(b"\0"):
                     raise tarfile.ReadError("there is more after its end")
@@ -95,6 +104,13 @@ def _untar(archive: Path, folder: Path, wanted: Wanted) -> None:
 
 class _StrictInfo(tarfile.TarInfo):
     """A header of a tar; tarfile takes one that is damaged for the end, unless it is the first."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _HEADERS and header.size > _LONGEST_HEADER:  # which tarfile reads whole
+            raise tarfile.ReadError(f"a header of {header.size:,} bytes")
+        return header
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
@@ -114,10 +130,10 @@ def _check_end(archive: Path, size: int) -> None:
             raise EOFError
 
 
-def _unzip(archive: Path, folder: Path, wanted: Wanted) -> None:
+def _unzip(archive: Path, folder: "_Folder", wanted: Wanted) -> None:
     with zipfile.ZipFile(archive) as zipped:
         for member in zipped.infolist():
-            path = _inside(archive, folder, member.filename)
+            path = folder.inside(member.filename)
             if member.is_dir():
                 path.mkdir(parents=True, exist_ok=True)
                 continue
@@ -128,33 +144,62 @@ def _unzip(archive: Path, folder: Path, wanted: Wanted) -> None:
             kind = stat.S_IFMT(member.external_attr >> 16)
             if kind in (0, stat.S_IFREG):
                 with zipped.open(member) as content:
-                    _write(archive, path, content)
+                    folder.write(path, content)
             else:
-                _write(archive, path, None)
+                folder.write(path, None)
 
 
-def _gunzip(archive: Path, folder: Path, wanted: Wanted) -> None:
+def _gunzip(archive: Path, folder: "_Folder", wanted: Wanted) -> None:
     if archive.stat().st_size == 0:
         raise EOFError  # which gzip takes for an empty file
     with gzip.open(archive) as content:
-        _write(archive, folder / archive.name.removesuffix(".gz"), content)
+        folder.write(folder.inside(archive.name.removesuffix(".gz")), content)
 
 
 def _is_wanted(name: str, wanted: Wanted) -> bool:
     return wanted is None or str(PurePosixPath(name)) in wanted
 
 
-def _write(archive: Path, path: Path, content: IO[bytes] | gzip.GzipFile | None) -> None:
-    """Content None: neither file nor folder."""
-    if content is None:
-        raise ArchiveError(f"{archive}: refused, since {path.name} is a link or a device")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        shutil.copyfileobj(content, file, _BLOCK)
+class _Folder:
+    """Where an archive is unpacked, with what it may not do there."""
 
+    def __init__(self, path: Path, archive: Path) -> None:
+        self._path, self._archive = path, archive
+        self._limit = max(SMALLEST_LIMIT, LARGEST_RATIO * archive.stat().st_size)
+        self._left = self._limit
 
-def _inside(archive: Path, folder: Path, name: str) -> Path:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
-        raise ArchiveError(f"{archive}: refused, since {name} would lie outside of the folder")
-    return folder / path
+    def inside(self, name: str) -> Path:
+        """Return the path of a file of the archive.
+
+        Raises:
+            ArchiveError: it is outside.
+        """
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise ArchiveError(
+                f"{self._archive}: refused, since {name} would lie outside of the folder"
+            )
+        return self._path / path
+
+    def write(self, path: Path, content: IO[bytes] | gzip.GzipFile | None) -> None:
+        """Write a file.
+
+        Args:
+            content: None for what is neither file nor folder.
+        Raises:
+            ArchiveError: content is None, or the archive unpacks to more than is likely.
+        """
+        if content is None:
+            raise ArchiveError(
+                f"{self._archive}: refused, since {path.name} is a link, a device or a sparse file"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            while block := content.read(_BLOCK):
+                self._left -= len(block)
+                if self._left < 0:
+                    raise ArchiveError(
+                        f"{self._archive}: refused, since it unpacks to more than {self._limit:,} "
+                        f"bytes, {LARGEST_RATIO} times its size; unpack it by hand if it is right"
+                    )
+                file.write(block)

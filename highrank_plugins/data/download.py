@@ -46,32 +46,43 @@ _PASSING = (
 )
 
 
-def download(url: str, part: Path) -> None:
+def download(url: str, part: Path, *, size: int | None = None, checked: bool = False) -> bool:
     """Complete `part` from `url` (http, https, file, or a path).
 
-    What lies in `part` is taken for the beginning of the file, and only the rest asked for; a
-    server that cannot send a rest sends all. Whether it is the beginning of the same file is for
-    the caller to check (by the checksum).
+    What lies in `part` is the beginning of the file, and only the rest is asked for, if the server
+    still has the same version of the file: its ETag or date is in `part`.version. A server that
+    cannot send a rest sends all.
 
+    Args:
+        size: the length of the file in bytes, if known; no more is taken.
+        checked: whether the caller compares the whole with a published sum. A beginning of unknown
+            version is then gone on with, too.
+    Returns:
+        Whether the length of the file is known, so that it cannot be cut off.
     Raises:
-        DownloadError: no network, the server refuses, or it ended too early too often. `part` keeps
-            what has come.
+        DownloadError: no network, the server refuses or sends too much, or it ended too early too
+            often. `part` keeps what has come.
         BusyError: another process is downloading it.
     """
     with _locked(part) as file:
         source = _local_path(url)
         if source is not None:
             _copy(source, file)
-            return
+            return True
+        version = part.with_name(f"{part.name}.version")
+        if not checked and not version.exists():
+            file.truncate(0)
         failures = 0
         while True:
             before = _size(file)
             try:
-                _transfer(url, file)
-                return
+                sure = _transfer(url, file, version, size)
             except _PASSING as error:
                 failures = failures + 1 if _size(file) <= before else 1
                 _give_up_or_wait(url, error, failures)
+            else:
+                version.unlink(missing_ok=True)
+                return sure or size is not None
 
 
 def _give_up_or_wait(url: str, error: Exception, failures: int) -> None:
@@ -138,9 +149,13 @@ def _size(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def _transfer(url: str, file: BinaryIO) -> None:
+def _transfer(url: str, file: BinaryIO, version: Path, size: int | None) -> bool:
+    """Take in the rest of a file; return whether its length is known."""
     have = _size(file)
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    headers = {"Range": f"bytes={have}-"} if have else {}
+    if have and version.exists():
+        headers["If-Range"] = version.read_text(encoding="utf-8")
+    request = urllib.request.Request(url, headers=headers)
     try:
         answer = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
@@ -148,7 +163,7 @@ def _transfer(url: str, file: BinaryIO) -> None:
         if error.code != 416 or not have:
             raise
         if error.headers.get("Content-Range") == f"bytes */{have}":
-            return
+            return True
         file.truncate(0)
         raise _Interrupted("the beginning in FILE.part is not of this file") from None
     with answer:
@@ -157,7 +172,21 @@ def _transfer(url: str, file: BinaryIO) -> None:
             file.truncate(0)
         if start not in (0, have):
             raise _Interrupted(f"the server sends another part than from byte {have} on")
-        _receive(answer, file, start)
+        _keep_version(answer, version)
+        return _receive(answer, file, start, size)
+
+
+def _keep_version(answer: http.client.HTTPResponse, version: Path) -> None:
+    """Note what tells this version of the file from others; nothing where the server says nothing.
+
+    If-Range takes no weak ETag (RFC 9110, 13.1.5).
+    """
+    tag = answer.headers.get("ETag", "")
+    found = tag if tag.startswith('"') else answer.headers.get("Last-Modified")
+    if found:
+        version.write_text(found, encoding="utf-8")
+    else:
+        version.unlink(missing_ok=True)
 
 
 def _start(answer: http.client.HTTPResponse, have: int) -> int:
@@ -168,16 +197,26 @@ def _start(answer: http.client.HTTPResponse, have: int) -> int:
     return int(match[1]) if match else -1
 
 
-def _receive(answer: http.client.HTTPResponse, file: BinaryIO, start: int) -> None:
+def _receive(
+    answer: http.client.HTTPResponse, file: BinaryIO, start: int, size: int | None
+) -> bool:
+    """Append an answer to the file; return whether it said its length."""
     from tqdm import tqdm
 
     length = answer.headers.get("Content-Length")
     total = None if length is None else start + int(length)
+    most = total if size is None else size
+    if size is not None and total is not None and total > size:
+        raise DownloadError(f"{answer.url}: has {total:,} bytes, and the file should have {size:,}")
     with tqdm(
         total=total, initial=start, unit="B", unit_scale=True, desc="download", **bar_options()
     ) as bar:
         while block := answer.read(BLOCK):
+            start += len(block)
+            if most is not None and start > most:
+                raise DownloadError(f"{answer.url}: sends more than the {most:,} bytes of the file")
             file.write(block)
             bar.update(len(block))
     if total is not None and _size(file) < total:
         raise _Interrupted(f"the connection ended after {_size(file):,} of {total:,} bytes")
+    return total is not None

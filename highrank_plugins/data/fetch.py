@@ -6,6 +6,9 @@ from pathlib import Path
 from highrank_plugins.data.checksums import ChecksumError, check_in_ledger, check_sum
 from highrank_plugins.data.download import DownloadError, download
 
+# how archives begin
+_BEGINNINGS = {".gz": b"\x1f\x8b", ".tgz": b"\x1f\x8b", ".zip": b"PK"}
+
 
 class FetchError(ValueError):
     """There is no file that could be used; the message says what to put where."""
@@ -38,19 +41,23 @@ def fetch(
     """
     there = output.exists()
     path = output if there else output.with_name(f"{output.name}.part")
+    sums = {"sha256": sha256, "md5": md5}
+    sure = True
     if not there:
         output.parent.mkdir(parents=True, exist_ok=True)
-        _download(url, path, output)
+        sure = _download(url, path, output, size=size, checked=any(sums.values()))
     _check_size(path, size)
-    said = _check(path, output, {"sha256": sha256, "md5": md5}, ledger)
+    if not any(sums.values()):
+        _check_content(path, output, sure)
+    said = _check(path, output, sums, ledger)
     if not there:  # what was there may be on a disk that is only read
         os.replace(path, output)
     return f"{output}: {'was there' if there else 'fetched'}, {said}"
 
 
-def _download(url: str, part: Path, output: Path) -> None:
+def _download(url: str, part: Path, output: Path, *, size: int | None, checked: bool) -> bool:
     try:
-        download(url, part)
+        return download(url, part, size=size, checked=checked)
     except DownloadError as error:
         have = part.stat().st_size
         if not have:
@@ -69,6 +76,32 @@ def _check_size(path: Path, size: int | None) -> None:
             f"{path}: has {found:,} bytes and should have {size:,}: it is cut off, or another "
             "file; delete it and fetch it again"
         )
+
+
+def _check_content(path: Path, output: Path, sure: bool) -> None:
+    """Look at a file without a published sum, before its own sum is taken for the truth.
+
+    Args:
+        sure: whether its length is what the server said.
+    Raises:
+        ChecksumError: it is a page of HTML, no archive though its name says so, or may be cut off.
+    """
+    with path.open("rb") as file:
+        start = file.read(512)
+    text = start.lstrip().lower()
+    kind = next((kind for kind in _BEGINNINGS if output.name.endswith(kind)), None)
+    if kind is not None and not start.startswith(_BEGINNINGS[kind]):
+        problem = f"it is no {kind}"
+    elif text.startswith((b"<!doctype html", b"<html")):
+        problem = "it is a web page (of a login?)"
+    elif not sure:
+        problem = "the server did not say its length, so that it may be cut off"
+    else:
+        return
+    raise ChecksumError(
+        f"{path}: {problem}, and no sum is published to compare it with; delete it, get the "
+        f"file in another way (a browser, another machine), and put it at {output}"
+    )
 
 
 def _check(path: Path, output: Path, sums: dict[str, str | None], ledger: Path | None) -> str:

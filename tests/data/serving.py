@@ -14,11 +14,14 @@ class Server(ThreadingHTTPServer):
         die_after: numbers of bytes after which an answer ends early, one answer each.
         statuses: codes to answer with instead, one answer each.
         asked: the Range of each request.
+        version: its ETag, if it has one.
+        lengths: whether it says how long an answer is.
     """
 
     def __init__(self, content: bytes) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.content, self.ranges = content, True
+        self.content, self.ranges, self.lengths = content, True, True
+        self.version: str | None = None
         self.die_after: list[int] = []
         self.statuses: list[int] = []
         self.asked: list[str | None] = []
@@ -35,7 +38,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(self.server.statuses.pop(0))
             return
         whole = self.server.content
-        start = int(re.match(r"bytes=(\d+)-", asked)[1]) if asked and self.server.ranges else 0
+        known = self.headers.get("If-Range") in (None, self.server.version)
+        rest = asked and self.server.ranges and known
+        start = int(re.match(r"bytes=(\d+)-", asked)[1]) if rest else 0
         if start >= len(whole) and start:
             self.send_response(416)
             self.send_header("Content-Range", f"bytes */{len(whole)}")
@@ -45,7 +50,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(whole) - 1}/{len(whole)}")
-        self.send_header("Content-Length", str(len(whole) - start))
+        if self.server.version:
+            self.send_header("ETag", self.server.version)
+        if self.server.lengths:
+            self.send_header("Content-Length", str(len(whole) - start))
         self.end_headers()
         end = start + self.server.die_after.pop(0) if self.server.die_after else len(whole)
         self.wfile.write(whole[start:end])

@@ -8,6 +8,7 @@ import zipfile
 
 import pytest
 
+from highrank_plugins.data import archives
 from highrank_plugins.data.archives import ArchiveError, extract
 
 FILES = {"top.txt": b"one\n", "folder/below.txt": b"two\n" * 100_000}
@@ -123,7 +124,7 @@ def test_links_in_zip_archives_are_refused(tmp_path, folder):
     member.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as zipped:
         zipped.writestr(member, "/etc/passwd")
-    with pytest.raises(ArchiveError, match="link is a link or a device"):
+    with pytest.raises(ArchiveError, match="link is a link, a device or a sparse"):
         extract(tmp_path / "a.zip", folder)
 
 
@@ -218,3 +219,41 @@ def test_a_bad_name_is_refused_though_nobody_wants_it(tmp_path, folder, name):
     with pytest.raises(ArchiveError, match=r"evil\.txt would lie outside"):
         extract(archive, folder, frozenset(FILES))
     assert not folder.exists()
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(archives, "SMALLEST_LIMIT", 1000)
+    write_zip(tmp_path / "bomb.zip", {"zeros": bytes(10**6)})
+    write_tar(tmp_path / "bomb.tgz", {"zeros": bytes(10**6)})
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(10**6)))
+    for name in ("bomb.zip", "bomb.tgz", "bomb.gz"):
+        with pytest.raises(ArchiveError, match=r"unpacks to more than .* 200 times its size"):
+            extract(tmp_path / name, folder)
+        assert not folder.exists() and list(folder.parent.iterdir()) == []
+
+
+def test_a_name_of_megabytes_is_refused(tmp_path, folder):
+    write_tar(tmp_path / "a.tgz", {"a" * (2 << 20): b""})
+    with pytest.raises(ArchiveError, match="a header of 2,"):
+        extract(tmp_path / "a.tgz", folder)
+
+
+def test_a_sparse_file_is_refused(tmp_path, folder):
+    member = tarfile.TarInfo("sparse")
+    member.pax_headers = {"GNU.sparse.major": "0", "GNU.sparse.minor": "1",
+                          "GNU.sparse.map": "0,0", "GNU.sparse.size": str(8 << 30)}  # fmt: skip
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member)
+    with pytest.raises(ArchiveError, match="sparse file"):
+        extract(tmp_path / "a.tar", folder)
+
+
+def test_an_unknown_method_of_a_zip_is_damage(tmp_path, folder):
+    path = write_zip(tmp_path / "a.zip", {"a": b"text" * 100})
+    data = bytearray(path.read_bytes())
+    for signature, place in ((b"PK\3\4", 8), (b"PK\1\2", 10)):
+        start = data.index(signature) + place
+        data[start : start + 2] = (99).to_bytes(2, "little")
+    path.write_bytes(data)
+    with pytest.raises(ArchiveError, match="damaged"):
+        extract(path, folder)

@@ -9,7 +9,7 @@ from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.data.corpus_files import UNKNOWN, fetch_corpus, read_corpus_files
 from tests.data.serving import serving
 
-CONTENT = b"a b c\n" * 1000
+CONTENT = b"PK c\n\n" * 1000
 SUM = hashlib.sha256(CONTENT).hexdigest()
 RECIPES = Path(__file__).parents[2] / "recipes"
 

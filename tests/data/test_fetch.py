@@ -91,6 +91,56 @@ def test_a_server_that_always_dies_leaves_the_beginning(server, output):
     assert server.asked[-1] == "bytes=300000-"
 
 
+def test_a_beginning_of_an_older_version_is_dropped(server, output, tmp_path):
+    """Without a published sum nobody would notice that two versions were put together."""
+    server.content, server.version = b"A" * 5000, '"a"'
+    server.die_after = [2000, 0, 0, 0, 0]
+    with pytest.raises(FetchError):
+        fetch(server.url, output, ledger=tmp_path / "sums")
+    server.content, server.version, server.die_after = b"B" * 5000, '"b"', []
+    fetch(server.url, output, ledger=tmp_path / "sums")
+    assert server.asked[-1] == "bytes=2000-" and output.read_bytes() == b"B" * 5000
+    assert list(output.parent.glob("*.part*")) == []
+
+
+def test_a_beginning_of_unknown_version_needs_a_sum(server, output, part):
+    part.write_bytes(b"another file")
+    fetch(server.url, output)
+    assert server.asked == [None] and output.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("text.txt", b"\n<!DOCTYPE html><p>Sign in</p>", r"a web page \(of a login\?\)"),
+        ("a.tgz", b"plain text", "it is no .tgz"),
+    ],
+)
+def test_what_is_not_the_file_is_not_recorded(server, output, tmp_path, name, content, problem):
+    server.content = content
+    with pytest.raises(ChecksumError, match=problem):
+        fetch(server.url, output.with_name(name), ledger=tmp_path / "sums")
+    assert not (tmp_path / "sums").exists() and not output.with_name(name).exists()
+
+
+def test_an_answer_that_may_be_cut_off_is_not_recorded(server, output, tmp_path):
+    server.lengths = False
+    with pytest.raises(ChecksumError, match="did not say its length"):
+        fetch(server.url, output, ledger=tmp_path / "sums")
+    output.with_name("file.bin.part").unlink()
+    fetch(server.url, output, ledger=tmp_path / "sums", size=len(CONTENT))
+
+
+@pytest.mark.parametrize("lengths", [True, False])
+def test_a_server_that_sends_too_much_is_stopped(server, output, part, lengths):
+    server.lengths = lengths
+    with pytest.raises(
+        FetchError, match=r"and the file should have 1,000|more than the 1,000 bytes"
+    ):
+        fetch(server.url, output, size=1000, sha256=SUM)
+    assert not part.exists() or part.stat().st_size <= 1000
+
+
 def test_a_server_without_ranges_sends_all_again(server, output, part):
     server.ranges = False
     part.write_bytes(b"something else")
