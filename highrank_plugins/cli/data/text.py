@@ -29,7 +29,7 @@ def check_text(
         list[Path], typer.Argument(help="Files whose lines belong together, plain or NAME.gz.")
     ],
 ) -> None:
-    """Check text strictly: UTF-8, no empty lines, NUL, carriage return or BOM, equal lengths."""
+    """Check text strictly: UTF-8, no empty or endless lines, NUL, CR or BOM, equal lengths."""
     from highrank_plugins.data.parallel.checking import check_parallel
 
     with user_errors():

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_PROBLEMS = 20
+MAX_WORDS = 1000  # fairseq's models have 1,024 positions, and training leaves out what is longer
 # what reading a damaged NAME.gz raises
 DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -22,8 +23,8 @@ def check_parallel(paths: list[Path]) -> int:
 
     Raises:
         TextError: a file is missing or empty, lines are empty, hold NUL or carriage returns or are
-            not UTF-8, a file begins with a byte order mark, or the numbers of lines differ. The
-            first problems of all files are listed.
+            not UTF-8 or have more than `MAX_WORDS` words, a file begins with a byte order mark, or
+            the numbers of lines differ. The first problems of all files are listed.
     """
     problems: list[str] = []
     counts = [_check_file(path, problems) for path in paths]
@@ -84,4 +85,10 @@ def _problem(line: bytes, *, first: bool) -> tuple[int, str] | None:
     }.items():
         if character in text:
             return text.index(character) + 1, remedy
+    words = text.split()
+    if len(words) > MAX_WORDS:
+        return 1, (
+            f"{len(words):,} words, more than the {MAX_WORDS:,} that a model takes; split the line, "
+            "or remove it and its partner in the other file"
+        )
     return None

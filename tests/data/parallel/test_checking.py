@@ -46,6 +46,7 @@ def test_the_last_line_feed_may_be_missing(files):
         (b"\xef\xbb\xbfa\nb\n", "1:1", "byte order mark"),
         (b"a\r\nc\r\n", "1:2", "carriage return"),
         ("ü\rb\nc\n".encode(), "1:2", "carriage return"),
+        (b"a\n" + b"w " * 20_000 + b"\n", "2:1", "20,000 words, more than the 1,000"),
     ],
 )
 def test_a_bad_line_is_named(files, text, place, message):
