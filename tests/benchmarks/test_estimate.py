@@ -83,4 +83,4 @@ def test_a_step_is_measured():
     assert cells[3:6] == ["-", "4,000", "4,096"]  # a smaller step says nothing of the memory
     refused = bench("estimate", conf, "--set", "hed=3", "--repeats", 1)
     assert refused.returncode == 2
-    assert "unrecognized arguments: --hed 3; did you mean --head?" in refused.stdout
+    assert "unrecognized arguments: --hed 3; did you mean '--head'?" in refused.stdout
