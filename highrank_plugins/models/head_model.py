@@ -6,6 +6,7 @@ from fairseq.data import Dictionary
 from omegaconf import DictConfig
 from torch import Tensor
 
+from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.heads import Head
 from highrank_plugins.losses import LossOutput, level_here
 from highrank_plugins.models.head_from_options import head_from_options
@@ -19,7 +20,7 @@ from highrank_plugins.models.warm_start import (
 )
 
 
-class HeadModel:
+class HeadModel(TrainingListener):
     """Mixin of fairseq models with a ``decoder``, in front of the stock model class.
 
     ``decoder.output_projection`` is the head, so that the decoder returns log-probabilities
@@ -30,7 +31,7 @@ class HeadModel:
 
     computes_loss = True
     as_returned = False  # hooks/second_softmax.py says when ours are asked for as they are
-    monitor: HeadMonitor | None = None  # hooks/training_events.py tells it of updates
+    monitor: HeadMonitor | None = None
 
     def attach_head(
         self, cfg: Namespace, dictionary: Dictionary, locked_dropout: bool = False
