@@ -24,7 +24,7 @@ from highrank_plugins.tasks.bptt_checks import (
 )
 from highrank_plugins.tasks.carried_state import CarriedState, gather_streams, streams_of
 from highrank_plugins.tasks.scored_streams import ScoredStreams
-from highrank_plugins.tasks.streams import Streams, Text, chunk_plan
+from highrank_plugins.tasks.streams import SplitTokens, Streams, chunk_plan
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
             raise FileNotFoundError(f"no split {split!r}: {path}.bin and {path}.idx")
         tokens = torch.cat([torch.empty(0).long(), *(lines[i] for i in range(len(lines)))])
         check_tokens(tokens, self.dictionary, path)
-        self.datasets[split] = Text(tokens, split)
+        self.datasets[split] = SplitTokens(tokens, split)
         check_unknown(self.datasets, self.args.train_subset, self.dictionary.unk_index)
 
     def get_batch_iterator(self, dataset, **options):
@@ -102,7 +102,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         Raises:
             ValueError: an option that would lose tokens or their order, see ``bptt_checks``.
         """
-        if isinstance(dataset, Text):
+        if isinstance(dataset, SplitTokens):
             return self._chunks(dataset, **options)
         return super().get_batch_iterator(dataset, **options)
 

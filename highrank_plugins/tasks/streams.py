@@ -52,7 +52,7 @@ def _draw(rng: np.random.RandomState, bptt: int, longest: int | None) -> int:
     return length if longest is None else min(length, longest)
 
 
-class Text(FairseqDataset):
+class SplitTokens(FairseqDataset):
     """A split: all its tokens, [N], in order."""
 
     def __init__(self, tokens: Tensor, split: str) -> None:
@@ -76,7 +76,13 @@ class Streams(FairseqDataset):
     """
 
     def __init__(
-        self, text: Text, dictionary: Dictionary, count: int, shard: int, num_shards: int, bptt: int
+        self,
+        text: SplitTokens,
+        dictionary: Dictionary,
+        count: int,
+        shard: int,
+        num_shards: int,
+        bptt: int,
     ) -> None:
         total = len(text)
         if total < count:
