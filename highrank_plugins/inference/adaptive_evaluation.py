@@ -17,7 +17,7 @@ from highrank_plugins.inference.streaming_model import (
     digest_of_tokens,
 )
 from highrank_plugins.inference.tuning import (
-    Evaluate,
+    EvaluatePoints,
     Outcome,
     Point,
     Search,
@@ -93,12 +93,12 @@ class Evaluation:
     def finish(
         self,
         kind: str,
-        evaluate: Evaluate,
+        evaluate: EvaluatePoints,
         points: Sequence[Point],
         echo: Callable[[str], object],
         **more: Any,
     ) -> None:
-        """Evaluate, write the record, and delete the saved progress.
+        """EvaluatePoints, write the record, and delete the saved progress.
 
         Args:
             kind: "dynamic" or "cache".

@@ -8,11 +8,11 @@ from tqdm import tqdm
 
 from highrank_plugins.analysis import perplexity_of
 from highrank_plugins.inference.saved_progress import SavedProgress
-from highrank_plugins.inference.streaming_model import Sample, Segments
+from highrank_plugins.inference.streaming_model import FairseqBatch, Segments
 
 START: dict[str, Any] = {"position": 0, "nll": [], "tokens": 0, "state": None, "extra_state": None}
 # (segments left, the state and the extra state before them) → a result after each of them
-Begin = Callable[[Iterator[Sample], Any, Any], Iterator["SegmentResult"]]
+Begin = Callable[[Iterator[FairseqBatch], Any, Any], Iterator["SegmentResult"]]
 
 
 class SegmentResult(NamedTuple):

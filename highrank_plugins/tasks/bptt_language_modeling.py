@@ -23,8 +23,7 @@ from highrank_plugins.tasks.bptt_checks import (
     check_unknown,
 )
 from highrank_plugins.tasks.carried_state import CarriedState, gather_streams, streams_of
-from highrank_plugins.tasks.scored_streams import ScoredStreams
-from highrank_plugins.tasks.streams import SplitTokens, Streams, chunk_plan
+from highrank_plugins.tasks.streams import ScoredStreams, SplitTokens, Streams, chunk_plan
 
 logger = logging.getLogger(__name__)
 
