@@ -3,6 +3,7 @@
 import ast
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,8 +43,12 @@ def part_of(module: Path) -> str:
 
 def imported_names(module: Path) -> Iterator[str]:
     """Full names of the modules and attributes that a file imports, also inside functions."""
+    return names_in(ast.parse(module.read_text()), module)
+
+
+def names_in(tree: ast.AST, module: Path) -> Iterator[str]:
     location = module.relative_to(ROOT).with_suffix("").parts
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -167,3 +172,125 @@ def test_nothing_refers_to_one_machine_and_nothing_is_left_to_do():
         if path.is_file() and (match := unwanted.search(path.read_text(errors="replace")))
     ]
     assert not found
+
+
+def test_no_room_is_a_warehouse():
+    lines: Counter[str] = Counter()
+    for module in MODULES:
+        lines[part_of(module)] += len(module.read_text().splitlines())
+    most = 0.15 * lines.total()
+    assert {room: count for room, count in lines.items() if count > most} == {}
+
+
+def module_name(module: Path) -> str:
+    return ".".join(module.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_modules(module: Path) -> set[str]:
+    """Return the modules of this package that a file imports, but for its annotations."""
+    tree = ast.parse(module.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    known = {module_name(path) for path in MODULES}
+    found = (name if name in known else name.rpartition(".")[0] for name in names_in(tree, module))
+    return {name for name in found if name in known}
+
+
+def test_there_are_no_circles():
+    """An import within a function counts, too: it hides a circle, and leaves it there."""
+    assert not circles({module_name(module): imported_modules(module) for module in MODULES})
+
+
+def circles(imports: dict[str, set[str]]) -> set[str]:
+    """Return the modules that lie in a circle, or import one that does."""
+    imports = dict(imports)
+    while done := [name for name, needed in imports.items() if not needed & imports.keys()]:
+        for name in done:
+            del imports[name]
+    return set(imports)
+
+
+def test_a_circle_is_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == {"a", "b", "c"}
+
+
+# what is found by its place, not by an import; and what has a reason to stand alone
+BY_PLACE = {"compat", "hooks", "measures", *ADAPTERS}
+ALONE = {
+    "benchmarks/child.py": "the process that is measured, run by `python -m`",
+    "training/launch/agent.py": "torchrun's process, run by `python -m`",
+}
+UNCHECKED = {
+    "cli": "one module for each command",
+    "heads": "one module for each layer",
+    "losses": "one module for each loss or set of kernels",
+}
+
+
+def importers() -> dict[str, set[str]]:
+    """Return by module who imports it, directly or by a name that its package hands on."""
+    packages = [module for module in MODULES if module.name == "__init__.py"]
+    handed_on = {
+        (module_name(package), alias.name): node.module
+        for package in packages
+        for node in ast.parse(package.read_text()).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    found: dict[str, set[str]] = {}
+    for path in [*MODULES, *(ROOT / "tests").rglob("*.py")]:
+        if path in packages:
+            continue
+        for name in imported_names(path):
+            base, _, last = name.rpartition(".")
+            for target in (name, base, handed_on.get((base, last))):
+                if target:
+                    found.setdefault(target, set()).add(module_name(path))
+    return found
+
+
+def test_there_are_no_crumbs():
+    """A module has two importers, 80 lines, a command, or a test that needs it by itself."""
+    used = importers()
+    crumbs = []
+    for module in MODULES:
+        place, room = str(module.relative_to(PACKAGE)), part_of(module)
+        users = used.get(module_name(module), set())
+        needed = any(".cli." in name or name.startswith("tests.") for name in users)
+        test = ROOT / "tests" / module.relative_to(PACKAGE).with_name(f"test_{module.name}")
+        if not (
+            module.name in ("__init__.py", "__main__.py")
+            or room in UNCHECKED
+            or place in ALONE
+            or (room in BY_PLACE and not users)
+            or len(users) >= 2
+            or needed
+            or test.exists()
+            or len(module.read_text().splitlines()) >= 80
+        ):
+            crumbs.append(f"{place}, which only {', '.join(users) or 'nobody'} imports")
+    assert not crumbs
+
+
+def test_no_two_classes_have_one_name():
+    """Aliases of types count, too; those of commands are options and have the options' names."""
+    places: dict[str, set[str]] = {}
+    for module in MODULES:
+        if part_of(module) == "cli":
+            continue
+        for node in ast.parse(module.read_text()).body:
+            targets = (
+                node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
+            )
+            for target in targets:
+                name = getattr(target, "name", getattr(target, "id", ""))
+                if isinstance(target, ast.FunctionDef) or not re.match("[A-Z].*[a-z]", name):
+                    continue
+                places.setdefault(name, set()).add(str(module.relative_to(PACKAGE)))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_near_names_are_suggested_in_one_place():
+    users = [path for path in MODULES if "get_close_matches" in path.read_text()]
+    assert users == [PACKAGE / "common" / "suggest.py"]

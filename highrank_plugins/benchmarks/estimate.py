@@ -71,7 +71,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """A training with the speed of one device.
 
     `memory` is in bytes: weights, gradients, Adam's moments and activations; None where it cannot
@@ -98,7 +98,7 @@ def run_estimates(
     threads: int,
     *,
     echo: Callable[[str], None],
-) -> list[Estimate]:
+) -> list[CostEstimate]:
     """Measure a step of each training on random words; those that fail are said and left out.
 
     Args:
@@ -125,13 +125,13 @@ def run_estimates(
     return estimates
 
 
-def _estimate(training: Training, case: ModelCase, repeats: int, threads: int) -> Estimate:
+def _estimate(training: Training, case: ModelCase, repeats: int, threads: int) -> CostEstimate:
     from highrank_plugins.benchmarks.models import parameters
 
     seconds, memory, machine = alone("train", case, training.arch, repeats, threads)
     count = parameters(training.arch, case)
     weights = count * getattr(torch, case.dtype).itemsize
-    return Estimate(
+    return CostEstimate(
         training=training,
         parameters=count,
         tokens_per_second=case.work() / seconds,
@@ -141,7 +141,7 @@ def _estimate(training: Training, case: ModelCase, repeats: int, threads: int) -
 
 
 def estimates_table(
-    estimates: list[Estimate], devices: int, efficiency: float, price: float | None
+    estimates: list[CostEstimate], devices: int, efficiency: float, price: float | None
 ) -> str:
     """Markdown, one line per training.
 

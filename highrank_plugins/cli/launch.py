@@ -165,8 +165,8 @@ def _slurm(plan: "Plan", job: "Job", script: Path, submit: bool, dry_run: bool) 
 
 
 def _run(plan: "Plan", dry_run: bool) -> int:
-    from highrank_plugins.training.launch.description import describe
     from highrank_plugins.training.launch.supervise import launch
+    from highrank_plugins.training.launch.torchrun import describe
 
     if dry_run:
         typer.echo(describe(plan))

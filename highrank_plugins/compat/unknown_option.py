@@ -8,12 +8,12 @@ Delete when: Python 3.14 is the oldest supported, with `suggest_on_error`.
 """
 
 import argparse
-import difflib
 import re
 
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.suggest import did_you_mean
 
 
 @replaces(argparse.ArgumentParser, "error")
@@ -26,13 +26,11 @@ def error(stock, parser, message: str):
 
 
 def _suggestions(message: str, known: list[str]) -> str:
-    near: list[str] = []
     if message.startswith("unrecognized arguments:"):
-        for word in re.findall(r"--[\w-]+", message):
-            near += difflib.get_close_matches(word, known, n=1)
-    elif found := re.match(r"argument --arch.*?: invalid choice: '([^']*)'", message):
-        near = difflib.get_close_matches(found[1], list(ARCH_MODEL_REGISTRY), n=1)
-    return f"; did you mean {', '.join(near)}?" if near else ""
+        words = re.findall(r"--[\w-]+", message)
+        return "".join(did_you_mean(word, known) for word in words)
+    found = re.match(r"argument --arch.*?: invalid choice: '([^']*)'", message)
+    return did_you_mean(found[1], ARCH_MODEL_REGISTRY) if found else ""
 
 
 def _choices_cut(message: str) -> str:

@@ -19,7 +19,7 @@ PARTS = ("train", "valid", "test")
 _BLOCK = 1 << 20
 # fairseq makes dictionaries a multiple of this, which suits GPUs
 _PADDING_FACTOR = 8
-Block = tuple[Path, int, int]
+LineRange = tuple[Path, int, int]
 
 
 def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: int) -> None:
@@ -53,7 +53,7 @@ def _write_dictionary(path: Path, counts: Counter[str]) -> None:
     dictionary.save(str(path))
 
 
-def _blocks(path: Path) -> Iterator[Block]:
+def _blocks(path: Path) -> Iterator[LineRange]:
     """Parts of a file of about `_BLOCK` bytes, whole lines: path, first byte, last + 1."""
     with path.open("rb") as file:
         start = 0
@@ -67,7 +67,7 @@ def _blocks(path: Path) -> Iterator[Block]:
                 return
 
 
-def _lines(block: Block) -> list[str]:
+def _lines(block: LineRange) -> list[str]:
     path, start, end = block
     with path.open("rb") as file:
         file.seek(start)
@@ -75,7 +75,7 @@ def _lines(block: Block) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def _count(block: Block) -> Counter[str]:
+def _count(block: LineRange) -> Counter[str]:
     # Counter takes one iterator over all words faster than one per line
     return Counter(chain.from_iterable(map(str.split, _lines(block))))
 
@@ -96,7 +96,7 @@ def _write(prefix: Path, text: Path, dictionary: Path, processes: int) -> None:
         index.write(np.concatenate(sizes).tolist())
 
 
-def _number(dictionary: Path, block: Block) -> tuple["NDArray[np.int32]", "NDArray[np.int32]"]:
+def _number(dictionary: Path, block: LineRange) -> tuple["NDArray[np.int32]", "NDArray[np.int32]"]:
     """The numbers of all words of a block, </s> after each line, and the lengths of its lines."""
     import numpy as np
 

@@ -34,7 +34,7 @@ NORMALISATIONS = ("mean", "sum")
 
 # (segment, state before it) → (its summed nll, a scalar with gradients; number of tokens; state
 # after it, detached). What segments and states are is the model's affair; the first state is given.
-Score = Callable[[Any, Any], tuple[Tensor, int, Any]]
+ScoreSegment = Callable[[Any, Any], tuple[Tensor, int, Any]]
 
 
 class Scored(NamedTuple):
@@ -156,7 +156,7 @@ def update_(
 
 
 def gather_statistics(
-    score: Score,
+    score: ScoreSegment,
     parameters: Sequence[Tensor],
     segments: Iterable[Any],
     statistics: GradientStatistics,
@@ -175,7 +175,7 @@ def gather_statistics(
 
 
 def dynamic_evaluation(
-    score: Score,
+    score: ScoreSegment,
     parameters: Sequence[Tensor],
     segments: Iterable[Any],
     start: Sequence[Tensor],
@@ -206,7 +206,7 @@ def dynamic_evaluation(
 
 @torch.enable_grad()
 def _gradients(
-    score: Score, parameters: Sequence[Tensor], segment: Any, state: Any
+    score: ScoreSegment, parameters: Sequence[Tensor], segment: Any, state: Any
 ) -> tuple[Scored, Sequence[Tensor]]:
     """The score of a segment, and the gradients of its mean nll; 0 for what it does not use."""
     nll, tokens, state = score(segment, state)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
+
+from highrank_plugins.common.suggest import did_you_mean
 
 T = TypeVar("T", bound=type)
 
 
 def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
-    """Message for a name that is not among `known`: the nearest match, then the whole list."""
+    """Return a message for a name that is not among `known`: the nearest, then all of them."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f" did you mean {near[0]!r}?" if near else ""
-    return f"unknown {kind} {name!r}:{hint} known: {', '.join(names) or 'none'}"
+    listed = ", ".join(names) or "none"
+    return f"unknown {kind} {name!r}{did_you_mean(str(name), names)}; known: {listed}"
 
 
 class Registry(Generic[T]):

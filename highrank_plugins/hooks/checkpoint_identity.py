@@ -5,9 +5,9 @@ goes on with parameters of another meaning: contexts of a Mixture of Softmaxes i
 Contexts, logits for another function, embeddings of other words.
 Why: `Trainer.load_checkpoint` compares names and sizes of parameters. It looks neither at the
 options of the checkpoint's model nor at the state of its task.
-What we do: before parameters are loaded, show both to `check_saved_options(options)` of the model
-and `check_saved_task(state)` of the task, where they have these methods. Generation and evaluation,
-which build their model from the checkpoint, are left alone. Of several processes the one that reads
+What we do: before parameters are loaded, show both to `check_saved_options` and `check_saved_task`
+of model and task, if these are a `TrainingListener`. Generation and evaluation, which build their
+model from the checkpoint, are left alone. Of several processes the one that reads
 the file raises, and the others end with it.
 Delete when: fairseq has such hooks. `load_error.py` calls this.
 """
@@ -20,12 +20,12 @@ from typing import Any
 from fairseq import checkpoint_utils
 from omegaconf import OmegaConf
 
-from highrank_plugins.hooks.training_events import tell
+from highrank_plugins.common.training_listener import listening
 
 
 @contextmanager
 def shown_to(trainer, path: str) -> Iterator[None]:
-    """Whatever checkpoint is read meanwhile passes the checks of the trainer's model and task.
+    """Check each checkpoint that is read meanwhile by the trainer's model and task.
 
     Raises:
         ValueError: theirs, with the name of the file.
@@ -35,8 +35,9 @@ def shown_to(trainer, path: str) -> Iterator[None]:
     def read_and_show(*args, **kwargs) -> dict[str, Any]:
         state = read(*args, **kwargs)
         try:
-            tell(trainer.get_model(), "check_saved_options", _model_options(state))
-            tell(trainer.task, "check_saved_task", state.get("task_state") or {})
+            for listener in listening(trainer.get_model(), trainer.task):
+                listener.check_saved_options(_model_options(state))
+                listener.check_saved_task(state.get("task_state") or {})
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         return state

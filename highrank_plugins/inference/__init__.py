@@ -1,4 +1,4 @@
-"""Runs checkpoints over corpora, a piece at a time, and keeps what a long run has reached."""
+"""Run checkpoints over corpora, a piece at a time, and keep the progress of long runs."""
 
 import highrank_plugins
 

@@ -17,14 +17,14 @@ from highrank_plugins.inference.streaming_model import (
     digest_of_tokens,
 )
 from highrank_plugins.inference.tuning import (
-    Evaluate,
+    EvaluatePoints,
     Outcome,
     Point,
     Search,
     tune_and_evaluate,
 )
 
-Values = Mapping[str, Sequence[float]]  # option, without --, → the values to try
+Grid = Mapping[str, Sequence[float]]  # option, without --, → the values to try
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Run:
         command: the line that was typed, for the record.
         split: the text to score.
         search: where to choose among several values.
-        state: file for what is reached; None: beside `output`.
+        state: file for the progress; None: next to `output`.
         save_seconds: how often it is written.
     """
 
@@ -53,7 +53,7 @@ class Run:
 
 
 class Evaluation:
-    """A run with its model loaded and what it had reached taken up.
+    """A run with its model and its saved progress loaded.
 
     Args:
         values: what to try.
@@ -65,14 +65,14 @@ class Evaluation:
     """
 
     def __init__(
-        self, run: Run, values: Values, options: Mapping[str, Any], more_splits: Sequence[str] = ()
+        self, run: Run, values: Grid, options: Mapping[str, Any], more_splits: Sequence[str] = ()
     ) -> None:
         self.run, self.values, self.options = run, values, options
         self.model = StreamingModel.open(run.checkpoint, run.data, run.device)
         self.checkpoint = digest_of_file(run.checkpoint)
         run.output.parent.mkdir(parents=True, exist_ok=True)
         state = run.state or run.output.with_name(f"{run.output.name}.state")
-        self.progress = SavedProgress(state, self._identity(more_splits), run.save_seconds)
+        self.saved = SavedProgress(state, self._identity(more_splits), run.save_seconds)
 
     def _identity(self, more_splits: Sequence[str]) -> dict[str, Any]:
         run = self.run
@@ -93,12 +93,12 @@ class Evaluation:
     def finish(
         self,
         kind: str,
-        evaluate: Evaluate,
+        evaluate: EvaluatePoints,
         points: Sequence[Point],
         echo: Callable[[str], object],
         **more: Any,
     ) -> None:
-        """Evaluate, write the record, and delete the file of what was reached.
+        """EvaluatePoints, write the record, and delete the saved progress.
 
         Args:
             kind: "dynamic" or "cache".
@@ -111,14 +111,14 @@ class Evaluation:
         try:
             outcome, tried = tune_and_evaluate(evaluate, points, run.split, run.search, echo)
         except FloatingPointError:
-            self.progress.remove()  # there is nothing to go on from
+            self.saved.remove()  # there is nothing to go on from
             raise
         grid = run.search and {
             "split": run.search.split,
             "points": [tried_one.plain() for tried_one in tried],
         }
         write_json(run.output, {**self._record(kind, outcome), "grid": grid, **more})
-        self.progress.remove()
+        self.saved.remove()
 
     def _record(self, kind: str, outcome: Outcome) -> dict[str, Any]:
         run = self.run

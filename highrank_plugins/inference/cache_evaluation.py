@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from highrank_plugins.evaluation import NeuralCache
-from highrank_plugins.inference.adaptive_evaluation import Evaluation, Run, Values
-from highrank_plugins.inference.segments import Step, walk
+from highrank_plugins.inference.adaptive_evaluation import Evaluation, Grid, Run
+from highrank_plugins.inference.segments import SegmentResult, evaluate_segments
 from highrank_plugins.inference.tuning import Outcome, Point, describe, options_named, points_of
 
 CHUNK = 256  # tokens that go through the model at a time; without effect on the result
 
 
-def run_cache_evaluation(run: Run, values: Values, echo: Callable[[str], object]) -> None:
+def run_cache_evaluation(run: Run, values: Grid, echo: Callable[[str], object]) -> None:
     """Evaluate and write the record.
 
     Args:
@@ -34,7 +34,7 @@ class CacheEvaluator:
     """One checkpoint at many points: the model runs once, every point has a cache."""
 
     def __init__(self, evaluation: Evaluation) -> None:
-        self.model, self.progress = evaluation.model, evaluation.progress
+        self.model, self.saved = evaluation.model, evaluation.saved
 
     def outcomes(self, split: str, tokens: int | None, points: Sequence[Point]) -> list[Outcome]:
         """Score a split, or the first `tokens` of it, at each point."""
@@ -42,8 +42,8 @@ class CacheEvaluator:
         name = f"{split}{'' if tokens is None else f' to {tokens}'}, {chosen}"
         caches = [_cache(point) for point in points]
 
-        def begin(left: Iterator[Any], state: Any, held: Any) -> Iterator[Step]:
-            for cache, (hidden, words) in zip(caches, held or [], strict=bool(held)):
+        def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
+            for cache, (hidden, words) in zip(caches, extra_state or [], strict=bool(extra_state)):
                 cache.hidden, cache.words = (t.to(self.model.device) for t in (hidden, words))
             for batch in left:
                 step = self._step(batch, state, caches)
@@ -51,19 +51,21 @@ class CacheEvaluator:
                 yield step
 
         segments = self.model.segments(split, CHUNK, tokens=tokens)
-        done = walk(name, segments, self.progress, begin)
-        self.progress.reached[name] = done | {"state": None, "held": None}
-        self.progress.save()
+        done = evaluate_segments(name, segments, self.saved, begin)
+        self.saved.progress[name] = done | {"state": None, "extra_state": None}
+        self.saved.save()
         sums = zip(points, done["nll"], strict=True)
         return [Outcome(point, done["tokens"], nll) for point, nll in sums]
 
-    def _step(self, batch: Any, state: Any, caches: Sequence[NeuralCache]) -> Step:
+    def _step(self, batch: Any, state: Any, caches: Sequence[NeuralCache]) -> SegmentResult:
         hidden, target, log_probs, after = self.model.observe(batch, state)
         scores = [cache.log_probs(hidden, target, log_probs) for cache in caches]
         nll = [-float(score.double().sum()) for score in scores]
         if not all(map(math.isfinite, nll)):
             raise FloatingPointError(f"the loss of a segment is {nll}: the model is broken")
-        return Step(nll, len(target), after, [[cache.hidden, cache.words] for cache in caches])
+        return SegmentResult(
+            nll, len(target), after, [[cache.hidden, cache.words] for cache in caches]
+        )
 
 
 def _cache(point: Point) -> NeuralCache:

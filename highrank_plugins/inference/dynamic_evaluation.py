@@ -14,8 +14,8 @@ from highrank_plugins.evaluation import (
     dynamic_evaluation,
     gather_statistics,
 )
-from highrank_plugins.inference.adaptive_evaluation import Evaluation, Run, Values
-from highrank_plugins.inference.segments import Step, perplexity, walk
+from highrank_plugins.inference.adaptive_evaluation import Evaluation, Grid, Run
+from highrank_plugins.inference.segments import SegmentResult, evaluate_segments, perplexity
 from highrank_plugins.inference.tuning import Outcome, Point, describe, options_named, points_of
 
 STATISTICS = "gradient statistics"
@@ -41,7 +41,7 @@ class DynamicOptions:
 
 
 def run_dynamic_evaluation(
-    run: Run, values: Values, options: DynamicOptions, echo: Callable[[str], object]
+    run: Run, values: Grid, options: DynamicOptions, echo: Callable[[str], object]
 ) -> None:
     """Evaluate and write the record.
 
@@ -67,7 +67,7 @@ class DynamicEvaluator:
     """One checkpoint at many points; the weights return to the trained ones before each."""
 
     def __init__(self, evaluation: Evaluation, options: DynamicOptions) -> None:
-        self.model, self.progress = evaluation.model, evaluation.progress
+        self.model, self.saved = evaluation.model, evaluation.saved
         self.options = options
         self.parameters = self.model.parameters()
         self.start = [p.detach().clone() for p in self.parameters]
@@ -81,15 +81,15 @@ class DynamicEvaluator:
             options.train_split, options.bptt, count=options.train_batch_size
         )
 
-        def begin(left: Iterator[Any], state: Any, held: Any) -> Iterator[Step]:
-            _copy(sums, held or sums)
+        def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
+            _copy(sums, extra_state or sums)
             for scored in gather_statistics(
                 self.model.score, self.parameters, left, self.statistics, state
             ):
-                yield Step([scored.nll], scored.tokens, scored.state, sums)
+                yield SegmentResult([scored.nll], scored.tokens, scored.state, sums)
 
-        reached = walk(STATISTICS, segments, self.progress, begin)
-        self.statistics.segments = reached["position"]
+        progress = evaluate_segments(STATISTICS, segments, self.saved, begin)
+        self.statistics.segments = progress["position"]
         self.mean_squares = self.statistics.finish(options.statistic)
         return self.mean_squares
 
@@ -99,22 +99,22 @@ class DynamicEvaluator:
 
     def _outcome(self, split: str, tokens: int | None, point: Point) -> Outcome:
         name = f"{split}{'' if tokens is None else f' to {tokens}'}, {describe(point)}"
-        reached = self.progress.reached
-        if "problem" not in reached.get(name, {}):
+        progress = self.saved.progress
+        if "problem" not in progress.get(name, {}):
             try:
-                done = self._walk(name, split, tokens, point)
-                reached[name] = done | {"state": None, "held": None}
+                done = self._evaluate(name, split, tokens, point)
+                progress[name] = done | {"state": None, "extra_state": None}
             except FloatingPointError as error:
-                reached[name] = {"problem": str(error), "nll": [None], "tokens": 0}
-            self.progress.save()
-        found = reached[name]
+                progress[name] = {"problem": str(error), "nll": [None], "tokens": 0}
+            self.saved.save()
+        found = progress[name]
         return Outcome(point, found["tokens"], found["nll"][0], found.get("problem", ""))
 
-    def _walk(self, name: str, split: str, tokens: int | None, point: Point) -> dict[str, Any]:
+    def _evaluate(self, name: str, split: str, tokens: int | None, point: Point) -> dict[str, Any]:
         weights = [p.detach() for p in self.parameters]
 
-        def begin(left: Iterator[Any], state: Any, held: Any) -> Iterator[Step]:
-            _copy(weights, held or self.start)
+        def begin(left: Iterator[Any], state: Any, extra_state: Any) -> Iterator[SegmentResult]:
+            _copy(weights, extra_state or self.start)
             for scored in dynamic_evaluation(
                 self.model.score,
                 self.parameters,
@@ -124,10 +124,10 @@ class DynamicEvaluator:
                 _adaptation(point, self.options),
                 state,
             ):
-                yield Step([scored.nll], scored.tokens, scored.state, weights)
+                yield SegmentResult([scored.nll], scored.tokens, scored.state, weights)
 
         segments = self.model.segments(split, self.options.bptt, tokens=tokens)
-        done = walk(name, segments, self.progress, begin)
+        done = evaluate_segments(name, segments, self.saved, begin)
         if math.isinf(perplexity(done)):
             raise FloatingPointError("the perplexity is too large for a number: lower --lr")
         return done

@@ -47,7 +47,7 @@ def write_collection(
     processes, part = collector.processes, folder.with_name(f"{folder.name}.part")
     _check_begun(part, shapes, processes.count)
     path = part / f"progress-{processes.rank}-of-{processes.count}.pt"
-    progress = SavedProgress(path, identity, save_seconds, "--output")
+    saved = SavedProgress(path, identity, save_seconds, "--output")
     processes.wait()  # all have looked
     if processes.rank == 0 and not list(part.glob("progress-*.pt")):
         part.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def write_collection(
             np.lib.format.open_memmap(part / f"{name}.npy", "w+", dtype=dtype, shape=shape)
     processes.wait()
     arrays = {name: np.lib.format.open_memmap(part / f"{name}.npy", "r+") for name in shapes}
-    _fill(collector, arrays, progress)
+    _fill(collector, arrays, saved)
     processes.wait()
     if processes.rank == 0:
         text = json.dumps(description, indent=2, ensure_ascii=False)
@@ -67,19 +67,19 @@ def write_collection(
     return description
 
 
-def _fill(collector: Collector, arrays: Arrays, progress: SavedProgress) -> None:
-    start = progress.reached.get("batch", collector.share.start)
-    last = progress.reached.get("state")
+def _fill(collector: Collector, arrays: Arrays, saved: SavedProgress) -> None:
+    start = saved.progress.get("batch", collector.share.start)
+    last = saved.progress.get("state")
     for block, state in collector.steps(start, last, "collect"):
         start += 1
         for name, array in arrays.items():
             rows = slice(block.first, block.first + len(block.target))
             array[rows] = _value(block, name).cpu().numpy()
-        if start == collector.share.stop or progress.is_due():
+        if start == collector.share.stop or saved.is_due():
             for array in arrays.values():
                 array.flush()  # first the numbers, then that they are there
-            progress.reached = {"batch": start, "state": state}
-            progress.save()
+            saved.progress = {"batch": start, "state": state}
+            saved.save()
 
 
 def _value(block: Block, name: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a long evaluation has reached, in a file from which it goes on after a kill."""
+"""The progress of a long evaluation, in a file from which it resumes after a kill."""
 
 import pickle
 import time
@@ -11,10 +11,10 @@ from fairseq import checkpoint_utils
 
 
 class SavedProgress:
-    """A dictionary `reached` of plain values and tensors, and a file with it.
+    """A dictionary `progress` of plain values and tensors, and a file with it.
 
     Args:
-        path: the file. Its contents are taken up if it exists.
+        path: the file. It is read if it exists.
         identity: plain values by name; another evaluation has other ones.
         seconds: how often `save_if_due` writes; 0: whenever it is called.
         option: by which a user names another file.
@@ -26,16 +26,16 @@ class SavedProgress:
         self, path: Path, identity: dict[str, Any], seconds: float, option: str = "--state"
     ) -> None:
         self.path, self.identity, self.seconds, self.option = path, identity, seconds, option
-        self.reached: dict[str, Any] = {}
+        self.progress: dict[str, Any] = {}
         self._saved_at = time.monotonic()
         if path.exists():
             stored = _load(path, option)
             self._check_identity(stored["identity"])
-            self.reached = stored["reached"]
+            self.progress = stored["progress"]
 
     def save(self) -> None:
         """Write the file, all or nothing: a kill leaves the old one or the new one."""
-        stored = {"identity": self.identity, "reached": self.reached}
+        stored = {"identity": self.identity, "progress": self.progress}
         checkpoint_utils.torch_persistent_save(stored, str(self.path))
         self._saved_at = time.monotonic()
 
@@ -61,24 +61,24 @@ class SavedProgress:
                 for name in different
             )
             raise ValueError(
-                f"{self.path} is what another evaluation has reached ({changes}). Go on with that "
-                f"one, name another place by {self.option}, or delete this one"
+                f"{self.path} is the progress of another evaluation ({changes}). Resume that one, "
+                f"name another file by {self.option}, or delete this one"
             )
 
 
 def _load(path: Path, option: str) -> dict[str, Any]:
-    """The contents, after a look at the checksums inside, which torch does not take."""
+    """Return the contents; check the checksums inside, which torch does not."""
     try:
         with zipfile.ZipFile(path) as archive:
             reason = archive.testzip()
         if reason is None:
             stored = torch.load(path, "cpu", weights_only=True)
-            if isinstance(stored, dict) and stored.keys() == {"identity", "reached"}:
+            if isinstance(stored, dict) and stored.keys() == {"identity", "progress"}:
                 return stored
             reason = "other contents"
     except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError) as error:
         reason = str(error).partition("\n")[0]
     raise ValueError(
-        f"{path}: damaged, or not what an evaluation has reached ({reason}); delete it to begin "
-        f"anew, or name another place by {option}"
+        f"{path}: damaged, or not the progress of an evaluation ({reason}); delete it to begin "
+        f"anew, or name another file by {option}"
     )

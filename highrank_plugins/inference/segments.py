@@ -1,4 +1,4 @@
-"""One walk along the segments of a text, which may be interrupted anywhere."""
+"""Evaluate the segments of a text in order, and keep the progress for a restart."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -8,64 +8,72 @@ from tqdm import tqdm
 
 from highrank_plugins.analysis import perplexity_of
 from highrank_plugins.inference.saved_progress import SavedProgress
-from highrank_plugins.inference.streaming_model import Batch, Segments
+from highrank_plugins.inference.streaming_model import FairseqBatch, Segments
 
-START: dict[str, Any] = {"position": 0, "nll": [], "tokens": 0, "state": None, "held": None}
-# (segments left, the state before them, what was held then) → a step after each of them
-Begin = Callable[[Iterator[Batch], Any, Any], Iterator["Step"]]
+START: dict[str, Any] = {"position": 0, "nll": [], "tokens": 0, "state": None, "extra_state": None}
+# (segments left, the state and the extra state before them) → a result after each of them
+Begin = Callable[[Iterator[FairseqBatch], Any, Any], Iterator["SegmentResult"]]
 
 
-class Step(NamedTuple):
-    """After one segment: its summed nll in nats by each of the models, its number of tokens.
+class SegmentResult(NamedTuple):
+    """Hold the result of one segment, and what the next one needs.
 
-    `state` and `held` are what is needed to go on from here: nested lists of tensors.
+    Attributes:
+        nll: Sum over the segment in nats, by each of the models.
+        tokens: Number of tokens of the segment.
+        state: Recurrent state after the segment, nested lists of tensors.
+        extra_state: Any other tensors that the next segment needs, as nested lists.
     """
 
     nll: list[float]
     tokens: int
     state: Any
-    held: Any
+    extra_state: Any
 
 
-def walk(name: str, segments: Segments, progress: SavedProgress, begin: Begin) -> dict[str, Any]:
-    """Steps through all segments, from where an earlier process was stopped.
+def evaluate_segments(
+    name: str, segments: Segments, saved: SavedProgress, begin: Begin
+) -> dict[str, Any]:
+    """Evaluate all segments that an earlier process has not evaluated.
 
     Args:
-        name: what it is called in the file and beside the bar.
-        progress: keeps under `name` what is returned, and is written now and then.
-        begin: called once. State and held are None at the start of the text.
+        name: Name of the evaluation in the file and on the progress bar.
+        saved: Keeps the result under `name`, and is written now and then.
+        begin: Called once. Both states are None at the start of the text.
     Returns:
-        `nll` (sums, as in `Step`) and `tokens` of the whole text, and the last `state`, `held`,
-        and `position` (number of segments).
+        `nll` (sums) and `tokens` of the whole text, and the last `state`, `extra_state` and
+        `position` (number of segments).
     """
-    reached = progress.reached.get(name, START)
-    steps = begin(segments.starting_at(reached["position"]), reached["state"], reached["held"])
+    progress = saved.progress.get(name, START)
+    steps = begin(
+        segments.starting_at(progress["position"]), progress["state"], progress["extra_state"]
+    )
     total = len(segments.chunks)
     interval = 0.5 if sys.stderr.isatty() else 30  # seconds; a log needs fewer lines
     bar = tqdm(
-        total=total, initial=reached["position"], desc=name, unit="segment", mininterval=interval
+        total=total, initial=progress["position"], desc=name, unit="segment", mininterval=interval
     )
     with bar:
         for step in steps:
-            reached = _after(reached, step)
-            progress.reached[name] = reached
-            progress.save_if_due()
-            bar.set_postfix(ppl=f"{perplexity(reached):.2f}", refresh=False)
+            progress = _after(progress, step)
+            saved.progress[name] = progress
+            saved.save_if_due()
+            bar.set_postfix(ppl=f"{perplexity(progress):.2f}", refresh=False)
             bar.update()
-    return reached
+    return progress
 
 
-def perplexity(reached: dict[str, Any]) -> float:
-    """Of the best of the models, so far."""
-    return perplexity_of(min(reached["nll"]) / reached["tokens"])
+def perplexity(progress: dict[str, Any]) -> float:
+    """Return the perplexity of the best of the models, so far."""
+    return perplexity_of(min(progress["nll"]) / progress["tokens"])
 
 
-def _after(reached: dict[str, Any], step: Step) -> dict[str, Any]:
-    before = reached["nll"] or [0.0] * len(step.nll)
+def _after(progress: dict[str, Any], step: SegmentResult) -> dict[str, Any]:
+    before = progress["nll"] or [0.0] * len(step.nll)
     return {
-        "position": reached["position"] + 1,
+        "position": progress["position"] + 1,
         "nll": [a + b for a, b in zip(before, step.nll, strict=True)],
-        "tokens": reached["tokens"] + step.tokens,
+        "tokens": progress["tokens"] + step.tokens,
         "state": step.state,
-        "held": step.held,
+        "extra_state": step.extra_state,
     }

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from highrank_plugins.inference.loading import LoadedModel, load_model, pick_device
 from highrank_plugins.tasks.carried_state import map_tensors
-from highrank_plugins.tasks.streams import Chunk, Streams, Text, chunk_plan
+from highrank_plugins.tasks.streams import Chunk, SplitTokens, Streams, chunk_plan
 
 TASK = "bptt_language_modeling"
-Batch = dict[str, Any]
+FairseqBatch = dict[str, Any]
 
 
 class Segments(NamedTuple):
@@ -23,7 +23,7 @@ class Segments(NamedTuple):
     streams: Streams
     chunks: list[Chunk]
 
-    def starting_at(self, first: int) -> Iterator[Batch]:
+    def starting_at(self, first: int) -> Iterator[FairseqBatch]:
         """The batches from chunk number `first` on, see `Streams`."""
         return (self.streams[chunk] for chunk in self.chunks[first:])
 
@@ -92,23 +92,23 @@ class StreamingModel:
         Raises:
             ValueError: fewer tokens than streams; and see `text`.
         """
-        text = Text(self.text(split, tokens), split)
+        text = SplitTokens(self.text(split, tokens), split)
         streams = Streams(text, self.task.dictionary, count, 0, 1, length)
         return Segments(streams, chunk_plan(len(streams), length))
 
-    def score(self, batch: Batch, state: Any) -> tuple[Tensor, int, Any]:
+    def score(self, batch: FairseqBatch, state: Any) -> tuple[Tensor, int, Any]:
         """Summed nll of a batch, with gradients; its number of tokens; the state after it."""
         out = self._forward(batch, state, reduction="sum")
         return out.loss, batch["ntokens"], map_tensors(Tensor.detach, out.state)
 
     @torch.no_grad()
-    def observe(self, batch: Batch, state: Any) -> Observed:
+    def observe(self, batch: FairseqBatch, state: Any) -> Observed:
         """Outputs and scores of a batch of one stream, without gradients."""
         out = self._forward(batch, state, reduction="none")
         target = batch["target"][0].to(self.device)
         return Observed(out.raw[:, 0], target, -out.nll[0], map_tensors(Tensor.detach, out.state))
 
-    def _forward(self, batch: Batch, state: Any, reduction: str) -> Any:
+    def _forward(self, batch: FairseqBatch, state: Any, reduction: str) -> Any:
         return self.model(
             batch["net_input"]["src_tokens"].to(self.device),
             state=map_tensors(lambda t: t.to(self.device), state),

@@ -13,7 +13,7 @@ from highrank_plugins.inference.streaming_model import Segments, StreamingModel
 from highrank_plugins.tasks.carried_state import map_tensors
 
 
-class Step(NamedTuple):
+class TextStep(NamedTuple):
     """After a batch: features [n, F] and the words [n] that they predict, and the state."""
 
     features: Tensor
@@ -30,7 +30,7 @@ class Text(Protocol):
     counts: list[int]
     digest: str
 
-    def step(self, index: int, state: Any) -> Step:
+    def step(self, index: int, state: Any) -> TextStep:
         """The model at batch number `index`, after the state that batch `index` − 1 left."""
 
 
@@ -62,13 +62,13 @@ class StreamText:
         self.digest = str(digest)
 
     @torch.no_grad()
-    def step(self, index: int, state: Any) -> Step:
+    def step(self, index: int, state: Any) -> TextStep:
         batch = self.segments.streams[self.segments.chunks[index]]
         device = self.model.device
         words = batch["net_input"]["src_tokens"].to(device)
         state = map_tensors(lambda tensor: tensor.to(device), state)
         out = self.model.model.bptt_features(words, state)
-        return Step(out.features[:, 0], batch["target"][0].to(device), out.state)
+        return TextStep(out.features[:, 0], batch["target"][0].to(device), out.state)
 
 
 class SentenceText:
@@ -120,14 +120,14 @@ class SentenceText:
         return batch
 
     @torch.no_grad()
-    def step(self, index: int, state: Any) -> Step:
+    def step(self, index: int, state: Any) -> TextStep:
         batch = self._collate(self.batches[index])
         batch = utils.apply_to_sample(lambda tensor: tensor.to(self.device), batch)
         features = self._features(batch["net_input"])
         order = batch["id"].argsort()  # fairseq sorts a batch by length
         features, target = features[order], batch["target"][order]
         kept = target.ne(self.pad)
-        return Step(features[kept], target[kept], None)
+        return TextStep(features[kept], target[kept], None)
 
     def _features(self, inputs: dict[str, Tensor]) -> Tensor:
         """What the output layer reads, [B, T, F]."""

@@ -52,7 +52,7 @@ class Search:
 
 
 # (split, number of tokens or None for all, points) → an outcome for each point
-Evaluate = Callable[[str, int | None, Sequence[Point]], list[Outcome]]
+EvaluatePoints = Callable[[str, int | None, Sequence[Point]], list[Outcome]]
 
 
 def describe(point: Mapping[str, float]) -> str:
@@ -76,7 +76,7 @@ def points_of(values: Mapping[str, Sequence[float]], search: Search | None) -> l
 
 
 def tune_and_evaluate(
-    evaluate: Evaluate,
+    evaluate: EvaluatePoints,
     points: Sequence[Point],
     split: str,
     search: Search | None,

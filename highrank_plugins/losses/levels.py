@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from highrank_plugins.common.suggest import did_you_mean
 from highrank_plugins.losses import cpp, triton
 from highrank_plugins.losses.chunked import chunked_nll
 from highrank_plugins.losses.fused.level import fused_nll
@@ -120,6 +120,5 @@ def _choose(impl: str, head: ChunkedHead, features: Tensor) -> str:
 
 def _check_choice(name: str, value: str, known: list[str]) -> None:
     if value not in known:
-        near = difflib.get_close_matches(str(value), known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"{name}: unknown {value!r}; {hint}known: {', '.join(known)}")
+        near = did_you_mean(str(value), known)
+        raise ValueError(f"{name}: unknown {value!r}{near}; known: {', '.join(known)}")

@@ -35,7 +35,7 @@ class Column(NamedTuple):
     format: str
 
 
-class Tile(NamedTuple):
+class CardTile(NamedTuple):
     """The number that a card shows first: what it is, its value, and of what."""
 
     label: str
@@ -86,12 +86,12 @@ class Measure:
         """Return the lines of a card's table: what, and its value."""
         return []
 
-    def tile(self, result: Any) -> Tile | None:
+    def tile(self, result: Any) -> CardTile | None:
         """Return the number of a result that a card shows at its top, if any."""
         return None
 
     @classmethod
-    def monitor(cls, batch: Batch) -> Snapshot:
+    def monitor(cls, batch: MonitoredBatch) -> Snapshot:
         """Return what `--head-monitor` shows of a head in training; nothing by default."""
         return Snapshot()
 
@@ -264,7 +264,7 @@ class Snapshot:
 
 
 @dataclass
-class Batch:
+class MonitoredBatch:
     """A head at one update of its training, with the tokens of a batch that count, if any.
 
     Attributes:

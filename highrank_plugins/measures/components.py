@@ -26,8 +26,8 @@ from highrank_plugins.heads import Head
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.measures.base import (
-    Batch,
     Block,
+    MonitoredBatch,
     Rows,
     Snapshot,
     TextMeasure,
@@ -173,7 +173,7 @@ class ComponentMeasure(TextMeasure):
         return [*rows, *((f"no {name}", reason) for name, reason in result.absent.items())]
 
     @classmethod
-    def monitor(cls, batch: Batch) -> Snapshot:
+    def monitor(cls, batch: MonitoredBatch) -> Snapshot:
         snapshot = Snapshot()
         slopes = batch.head.pointwise.slopes()
         if slopes is not None:
@@ -248,7 +248,7 @@ def _slope_figure(head: Head) -> Bars:
     return Bars.of(cells, "Slopes", ("slope from", "number of cells"))
 
 
-def _monitor_weights(batch: Batch, snapshot: Snapshot) -> None:
+def _monitor_weights(batch: MonitoredBatch, snapshot: Snapshot) -> None:
     """Measure the weights of components for the targets of a batch."""
     head, tensors = batch.head, batch.head.tensors()
     some = batch.some(MONITORED_TOKENS if head.weights_by_class else sys.maxsize)
@@ -264,7 +264,7 @@ def _monitor_weights(batch: Batch, snapshot: Snapshot) -> None:
     }
 
 
-def _monitor_gates(batch: Batch, snapshot: Snapshot) -> None:
+def _monitor_gates(batch: MonitoredBatch, snapshot: Snapshot) -> None:
     """Measure entropy and largest gate of frequent and of rare classes, if there are gates."""
     some, gates = batch.some(MONITORED_TOKENS), _gates_of_nothing(batch.head)
     if some is None or gates is None:

@@ -22,11 +22,11 @@ from highrank_plugins.common.score import Score
 from highrank_plugins.heads import Head
 from highrank_plugins.measures.base import (
     Block,
+    CardTile,
     Column,
     Found,
     Rows,
     TextMeasure,
-    Tile,
     Words,
     register_measure,
 )
@@ -157,10 +157,10 @@ class DivergenceMeasure(TextMeasure):
         shown = {name: mean for name, mean in means.items() if mean is not None}
         return [Bars.of(shown, "Divergence of predictions", ("pairs", "nats"))]
 
-    def tile(self, result: Divergences) -> Tile | None:
+    def tile(self, result: Divergences) -> CardTile | None:
         if result.all_pairs is None:
             return None
-        return Tile("divergence", f"{result.all_pairs:.3g}", "nats, of two predictions")
+        return CardTile("divergence", f"{result.all_pairs:.3g}", "nats, of two predictions")
 
     def rows(self, result: Divergences) -> Rows:
         found = [("mean over all pairs", f"{result.all_pairs:.4f} nats")]

@@ -15,11 +15,11 @@ from highrank_plugins.common.readable import percent, short
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures.base import (
     Block,
+    CardTile,
     Column,
     Found,
     Rows,
     TextMeasure,
-    Tile,
     Words,
     register_measure,
 )
@@ -119,8 +119,8 @@ class PredictionMeasure(TextMeasure):
             Bars.of(shares, "Words among the k most probable", ("", "share of tokens")),
         ]
 
-    def tile(self, result: Predictions) -> Tile:
-        return Tile("perplexity", short(result.perplexity), f"of {result.tokens:,} tokens")
+    def tile(self, result: Predictions) -> CardTile:
+        return CardTile("perplexity", short(result.perplexity), f"of {result.tokens:,} tokens")
 
     def rows(self, result: Predictions) -> Rows:
         bands = [*result.bands, *([result.uncounted] if result.uncounted else [])]

@@ -14,14 +14,14 @@ from highrank_plugins.common.figures import Figure, Lines
 from highrank_plugins.common.readable import percent
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures.base import (
-    Batch,
     Block,
+    CardTile,
     Column,
     Found,
+    MonitoredBatch,
     Rows,
     Snapshot,
     TextMeasure,
-    Tile,
     Words,
     register_measure,
 )
@@ -105,8 +105,8 @@ class RetentionMeasure(TextMeasure):
         series = {"batch": (result.first, result.batches)}
         return [Lines(series, title, ("token", "‖G P‖ / ‖G‖"))]
 
-    def tile(self, result: Retention) -> Tile:
-        return Tile("gradient retained", percent(result.whole), "of the logits' norm")
+    def tile(self, result: Retention) -> CardTile:
+        return CardTile("gradient retained", percent(result.whole), "of the logits' norm")
 
     def rows(self, result: Retention) -> Rows:
         return [
@@ -119,7 +119,7 @@ class RetentionMeasure(TextMeasure):
         ]
 
     @classmethod
-    def monitor(cls, batch: Batch) -> Snapshot:
+    def monitor(cls, batch: MonitoredBatch) -> Snapshot:
         some = batch.some(MONITORED_TOKENS)
         if some is None:
             return Snapshot()

@@ -17,11 +17,11 @@ from highrank_plugins.analysis import (
 from highrank_plugins.common.figures import Figure, Lines
 from highrank_plugins.common.readable import short
 from highrank_plugins.measures.base import (
-    Batch,
+    CardTile,
     Found,
+    MonitoredBatch,
     Rows,
     Snapshot,
-    Tile,
     WeightMeasure,
     Words,
     register_measure,
@@ -91,9 +91,9 @@ class SaturationMeasure(WeightMeasure):
         title = "Divergence of the spectrum of W from a flat one"
         return [Lines(series, title, ("updates", "log d − H, nats"))]
 
-    def tile(self, result: Saturation) -> Tile:
+    def tile(self, result: Saturation) -> CardTile:
         note = f"of {len(result.singular_values):,}, Press, float64"
-        return Tile("rank of W", f"{result.press_rank:,}", note)
+        return CardTile("rank of W", f"{result.press_rank:,}", note)
 
     def rows(self, result: Saturation) -> Rows:
         return [
@@ -105,7 +105,7 @@ class SaturationMeasure(WeightMeasure):
         ]
 
     @classmethod
-    def monitor(cls, batch: Batch) -> Snapshot:
+    def monitor(cls, batch: MonitoredBatch) -> Snapshot:
         values = batch.column_space.values
         entropy = spectral_entropy(values)
         scalars = {"spectral_entropy": entropy, "effective_rank": math.exp(entropy)}

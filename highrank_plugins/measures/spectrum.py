@@ -23,11 +23,11 @@ from highrank_plugins.common.readable import short
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures.base import (
     Block,
+    CardTile,
     Column,
     Found,
     Rows,
     TextMeasure,
-    Tile,
     Words,
     register_measure,
 )
@@ -147,9 +147,9 @@ class SpectrumMeasure(TextMeasure):
         shape = result.contexts, result.words
         return [spectrum_figure(result.singular_values, shape, result.dtype, title)]
 
-    def tile(self, result: LogProbSpectrum) -> Tile:
+    def tile(self, result: LogProbSpectrum) -> CardTile:
         note = f"of {len(result.singular_values):,}, Press, {result.dtype}"
-        return Tile("rank of log P", f"{result.press_rank:,}", note)
+        return CardTile("rank of log P", f"{result.press_rank:,}", note)
 
     def rows(self, result: LogProbSpectrum) -> Rows:
         return [

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from highrank_plugins.analysis import unargmaxable_classes
 from highrank_plugins.common.figures import Bars, Figure
 from highrank_plugins.common.progress import bar
-from highrank_plugins.measures.base import Rows, Tile, WeightMeasure, Words, register_measure
+from highrank_plugins.measures.base import CardTile, Rows, WeightMeasure, Words, register_measure
 
 SHOWN = 200  # words on a card
 LARGEST = 10**11  # M² d up to which a card waits for the linear programs, some minutes
@@ -75,10 +75,10 @@ class UnargmaxableMeasure(WeightMeasure):
         shares = {"can be predicted": result.total - result.count, "never": result.count}
         return [Bars.of(shares, "Words that can be on top", ("", "words"))]
 
-    def tile(self, result: Unargmaxable) -> Tile | None:
+    def tile(self, result: Unargmaxable) -> CardTile | None:
         if result.count is None:
             return None
-        return Tile("unargmaxable", f"{result.count:,}", f"of {result.total:,} words")
+        return CardTile("unargmaxable", f"{result.count:,}", f"of {result.total:,} words")
 
     def rows(self, result: Unargmaxable) -> Rows:
         if result.count is None:

@@ -6,12 +6,12 @@ from fairseq.data import Dictionary
 from omegaconf import DictConfig
 from torch import Tensor
 
+from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.heads import Head
 from highrank_plugins.losses import LossOutput, level_here
 from highrank_plugins.models.head_from_options import head_from_options
 from highrank_plugins.models.head_monitor import HeadMonitor
-from highrank_plugins.models.layers_to_keep import count_kept_layers
-from highrank_plugins.models.target_scores import TargetScores
+from highrank_plugins.models.relative_positions import SIDES
 from highrank_plugins.models.warm_start import (
     fill_new_parameters,
     fill_new_tables,
@@ -19,7 +19,7 @@ from highrank_plugins.models.warm_start import (
 )
 
 
-class HeadModel:
+class HeadModel(TrainingListener):
     """Mixin of fairseq models with a ``decoder``, in front of the stock model class.
 
     ``decoder.output_projection`` is the head, so that the decoder returns log-probabilities
@@ -30,7 +30,7 @@ class HeadModel:
 
     computes_loss = True
     as_returned = False  # hooks/second_softmax.py says when ours are asked for as they are
-    monitor: HeadMonitor | None = None  # hooks/training_events.py tells it of updates
+    monitor: HeadMonitor | None = None
 
     def attach_head(
         self, cfg: Namespace, dictionary: Dictionary, locked_dropout: bool = False
@@ -123,7 +123,7 @@ class HeadModel:
             return net_output[0].float()
         return super().get_normalized_probs(net_output, log_probs, sample)
 
-    def target_scores(self, target: Tensor) -> TargetScores:
+    def target_scores(self, target: Tensor) -> "TargetScores":
         """This model for fairseq's ``SequenceScorer``, which wants log P(``target``) only."""
         return TargetScores(self, target)
 
@@ -140,7 +140,7 @@ class HeadModel:
     ):
         """As in fairseq, which prunes layers; ``model_cfg`` then describes what is left."""
         if model_cfg is not None:
-            count_kept_layers(model_cfg)
+            _count_kept_layers(model_cfg)
         return super().load_state_dict(state_dict, strict, model_cfg, **kwargs)
 
     def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
@@ -167,3 +167,52 @@ class HeadModel:
         if getattr(cfg.generation, "retain_dropout", False):
             names = cfg.generation.retain_dropout_modules
             self.head.retain_dropout = names is None or type(self.head).__name__ in names
+
+
+class TargetScores:
+    """Stand for a model with a head in fairseq's ``SequenceScorer``.
+
+    The scorer asks for log-probabilities [B, T, V] and gathers those of ``target`` [B, T]. Here the
+    head computes these alone, a chunk of tokens at a time; what the scorer gathers from is a view
+    that repeats them V times and takes no memory.
+    """
+
+    def __init__(self, model, target: Tensor) -> None:
+        self.model, self.target = model, target
+
+    def eval(self) -> None:
+        """Put the model into evaluation mode."""
+        self.model.eval()
+
+    def __call__(self, carried=None, **net_input):
+        """Return log P(target) [B, T, 1], and what the decoder returns besides features.
+
+        Args:
+            carried: Holds ``states`` by model, read and renewed, if batches continue each other.
+        """
+        if carried is not None:
+            net_input["state"] = carried.states.get(self.model)
+        features, extra = self.model.features(**net_input)
+        if carried is not None:
+            carried.states[self.model] = extra["state"]
+        nll = self.model.head_loss(features, self.target).nll
+        return -nll.unsqueeze(-1), extra
+
+    def get_normalized_probs(self, net_output, log_probs: bool, sample=None) -> Tensor:
+        """Return the scores [..., 1], or their exponentials, as a view [..., V]."""
+        scores = net_output[0] if log_probs else net_output[0].exp()
+        return scores.expand(*scores.shape[:-1], self.model.head.num_classes)
+
+
+def _count_kept_layers(cfg: DictConfig) -> None:
+    """Set the number of layers to the number kept by --encoder- or --decoder-layers-to-keep.
+
+    fairseq empties these options once it has loaded the layers, and saves the configuration then.
+
+    Args:
+        cfg: changed in place.
+    """
+    for side in SIDES:
+        kept = cfg.get(f"{side}_layers_to_keep")
+        if kept:
+            cfg[f"{side}_layers"] = len(kept.split(","))

@@ -7,6 +7,7 @@ from fairseq.logging import metrics
 from fairseq.logging.progress_bar import SummaryWriter
 from torch import Tensor
 
+from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.heads import Head
 from highrank_plugins.monitoring import CollapseWatch, Snapshot, take_snapshot
 
@@ -15,7 +16,7 @@ logger = logging.getLogger(__name__)
 LAST_IN_LINE = 2000  # fairseq's own numbers end at 1600
 
 
-class HeadMonitor:
+class HeadMonitor(TrainingListener):
     """Measures a head at every update whose number is a multiple of ``interval``.
 
     It looks at the first batch of such an update that the criterion hands to the model with its
@@ -40,7 +41,7 @@ class HeadMonitor:
         self._events: Optional[_EventFile] = None
 
     def before_update(self, updates: int) -> None:
-        """An update begins after so many others."""
+        """Decide whether to measure the next update."""
         self._due = (updates + 1) % self.interval == 0
         self._seen, self._snapshot = False, None
 
@@ -51,7 +52,7 @@ class HeadMonitor:
             self._measure(features, target, ignore_index)
 
     def after_update(self, updates: int, logdir: Optional[str]) -> None:
-        """So many updates are done; show what was measured. Told twice, it shows it once."""
+        """Show what was measured, once."""
         due, self._due = self._due, False
         if not due or updates % self.interval:  # the gradients overflowed, say
             return

@@ -1,7 +1,9 @@
 """Encoder-decoder LSTM with attention and a head; architectures ``lstm_<token>[_<preset>]``."""
 
-from argparse import Namespace
+from argparse import Action, ArgumentParser, Namespace
+from dataclasses import field, make_dataclass
 from functools import partial
+from typing import Optional
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model
@@ -11,7 +13,26 @@ from torch import Tensor
 
 from highrank_plugins.models.archs import fill_config, register_archs
 from highrank_plugins.models.head_model import HeadModel
-from highrank_plugins.models.lstm_options import LSTMHeadConfig
+from highrank_plugins.models.head_options import HeadOptions
+
+
+def _stock_fields() -> list[tuple]:
+    """fairseq declares them to argparse alone; ``None`` is unset, an architecture fills it."""
+    parser = ArgumentParser(add_help=False)
+    LSTMModel.add_args(parser)
+    return [
+        (a.dest, Optional[_type(a)], field(default=None, metadata={"help": a.help}))
+        for a in parser._actions
+    ]
+
+
+def _type(option: Action) -> type:
+    takes_no_value = option.nargs == 0
+    return bool if takes_no_value else option.type or str
+
+
+LSTMHeadConfig = make_dataclass("LSTMHeadConfig", _stock_fields(), bases=(HeadOptions,))
+LSTMHeadConfig.__doc__ = "Unset options are ``None`` until the architecture fills them."
 
 fill = partial(
     fill_config,

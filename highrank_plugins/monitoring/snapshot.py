@@ -7,7 +7,7 @@ from torch import Tensor
 
 from highrank_plugins.heads import Head
 from highrank_plugins.measures import all_measures
-from highrank_plugins.measures.base import Batch, Snapshot
+from highrank_plugins.measures.base import MonitoredBatch, Snapshot
 
 
 @torch.no_grad()
@@ -42,17 +42,17 @@ def take_snapshot(
 
 def _batch(
     head: Head, features: Tensor | None, target: Tensor | None, ignore_index: int | None
-) -> Batch:
+) -> MonitoredBatch:
     """Return the tokens that count, in the head's dtype and without graph."""
     if features is None or target is None:
-        return Batch(head)
+        return MonitoredBatch(head)
     flat, words = features.detach().reshape(-1, features.size(-1)), target.reshape(-1)
     if ignore_index is not None:
         counted = words != ignore_index
         flat, words = flat[counted], words[counted]
     if not len(words):
-        return Batch(head)
+        return MonitoredBatch(head)
     flat = flat.to(head.weight.dtype)
     if not flat.isfinite().all():
         raise ValueError("a feature is not finite")
-    return Batch(head, flat, words)
+    return MonitoredBatch(head, flat, words)

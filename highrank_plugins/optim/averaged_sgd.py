@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.optim import ASGD
 
+from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.optim.trigger import non_monotone_trigger
 
 logger = logging.getLogger(__name__)
 
 
-class AveragedSGD(ASGD):
+class AveragedSGD(TrainingListener, ASGD):
     """SGD until averaging is switched on, then `torch.optim.ASGD` with t0 = 0 and lambd = 0.
 
     NT-ASGD switches when `non_monotone_trigger` says so, ET-ASGD after a fixed epoch. The average
@@ -79,7 +80,7 @@ class AveragedSGD(ASGD):
 
     # -- what a trainer tells ----------------------------------------------------------------
 
-    def begin_epoch(self, epoch: int) -> None:
+    def before_epoch(self, epoch: int) -> None:
         """Switch averaging on if it is time.
 
         Raises:
@@ -99,7 +100,7 @@ class AveragedSGD(ASGD):
             logger.info("averaging the weights from epoch %d on", epoch)
 
     def before_validation(self) -> None:
-        """The averages, where there are any, go into the parameters."""
+        """Move the averages, if there are any, into the parameters."""
         self._exchange(averages=True)
 
     def after_epoch(self, loss: float) -> None:
@@ -117,11 +118,11 @@ class AveragedSGD(ASGD):
 
     @property
     def finished(self) -> bool:
-        """Whether the training should end: the losses have stopped to fall."""
+        """Whether the training should end: the losses have stopped improving."""
         return self.stop and non_monotone_trigger(self.losses, self.nonmono) is not None
 
     def before_save(self) -> None:
-        """The averages, where there are any, go into the parameters."""
+        """Move the averages, if there are any, into the parameters."""
         self._exchange(averages=True)
 
     # -- state -------------------------------------------------------------------------------

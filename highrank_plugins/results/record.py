@@ -11,14 +11,14 @@ from highrank_plugins.common.suggest import did_you_mean
 if TYPE_CHECKING:
     from highrank_plugins.common.score import Score
     from highrank_plugins.training.configuration import Configuration
-    from highrank_plugins.training.training_log import Training
+    from highrank_plugins.training.training_log import LoggedTraining
 
 
 def make_record(
     scores: dict[str, "Score"],
     configuration: "Configuration",
-    training: "Training",
-    finetuning: "Training | None" = None,
+    training: "LoggedTraining",
+    finetuning: "LoggedTraining | None" = None,
     *,
     paired: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:

@@ -8,22 +8,22 @@ from typing import Any
 from highrank_plugins.common.distinct_names import distinct_names
 from highrank_plugins.common.markdown import table
 from highrank_plugins.measures import all_measures
-from highrank_plugins.measures.base import Column as Shown
+from highrank_plugins.measures.base import Column
 from highrank_plugins.results.record import load_record
 
 Record = dict[str, Any]
-Column = tuple[str, Callable[[Record], str]]
+TableColumn = tuple[str, Callable[[Record], str]]
 
 RESULTS = "results.json"  # what recipes call a record
 
 # of every system, whatever was measured
 SCORES = (
-    Shown("sacrebleu", "sacreBLEU", ".2f"),
-    Shown("chrf", "chrF", ".2f"),
-    Shown("valid_perplexity", "valid ppl", ".2f"),
-    Shown("test_perplexity", "test ppl", ".2f"),
+    Column("sacrebleu", "sacreBLEU", ".2f"),
+    Column("chrf", "chrF", ".2f"),
+    Column("valid_perplexity", "valid ppl", ".2f"),
+    Column("test_perplexity", "test ppl", ".2f"),
 )
-OTHER: list[Column] = [
+OTHER: list[TableColumn] = [
     ("updates", lambda record: f"{record['train']['updates']:,.0f}"),
     ("words/s in training", lambda record: f"{record['train']['words_per_second']:,.0f}"),
     ("cores", lambda record: str(record["hardware"]["cores"])),
@@ -69,7 +69,7 @@ def read_records(paths: list[Path], run: Sequence[str] = ("config", "seeds")) ->
 
 
 @cache
-def metrics() -> dict[str, Shown]:
+def metrics() -> dict[str, Column]:
     """Return the columns of the metrics that tables show, by metric, in their order."""
     of_measures = [measure.columns for measure in all_measures().values()]
     return {column.metric: column for columns in (SCORES, *of_measures) for column in columns}

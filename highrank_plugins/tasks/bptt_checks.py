@@ -8,7 +8,7 @@ from fairseq.tasks.language_modeling import LanguageModelingConfig
 from torch import Tensor
 
 from highrank_plugins.common.flags import flag
-from highrank_plugins.tasks.streams import Text
+from highrank_plugins.tasks.streams import SplitTokens
 
 # options of language_modeling that have no place here, with what to do instead
 FOREIGN = {
@@ -85,7 +85,7 @@ def check_tokens(tokens: Tensor, dictionary: Dictionary, path: str) -> None:
         )
 
 
-def check_unknown(texts: dict[str, Text], train_subset: str, unk: int) -> None:
+def check_unknown(texts: dict[str, SplitTokens], train_subset: str, unk: int) -> None:
     """Refuse unknown words to be predicted by a model that never sees one in training.
 
     Raises:

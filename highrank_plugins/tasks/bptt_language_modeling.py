@@ -15,6 +15,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from omegaconf import II
 
+from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.tasks.bptt_checks import (
     check_iterator_options,
     check_task_options,
@@ -22,8 +23,7 @@ from highrank_plugins.tasks.bptt_checks import (
     check_unknown,
 )
 from highrank_plugins.tasks.carried_state import CarriedState, gather_streams, streams_of
-from highrank_plugins.tasks.scored_streams import ScoredStreams
-from highrank_plugins.tasks.streams import Streams, Text, chunk_plan
+from highrank_plugins.tasks.streams import ScoredStreams, SplitTokens, Streams, chunk_plan
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class BPTTLanguageModelingConfig(LanguageModelingConfig):
 
 
 @register_task("bptt_language_modeling", dataclass=BPTTLanguageModelingConfig)
-class BPTTLanguageModelingTask(LanguageModelingTask):
+class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
     """Language modelling of one long text, as in Merity et al. 2018.
 
     The training text is cut into streams, ``--batch-size`` of them in each process. Training goes
@@ -92,7 +92,7 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
             raise FileNotFoundError(f"no split {split!r}: {path}.bin and {path}.idx")
         tokens = torch.cat([torch.empty(0).long(), *(lines[i] for i in range(len(lines)))])
         check_tokens(tokens, self.dictionary, path)
-        self.datasets[split] = Text(tokens, split)
+        self.datasets[split] = SplitTokens(tokens, split)
         check_unknown(self.datasets, self.args.train_subset, self.dictionary.unk_index)
 
     def get_batch_iterator(self, dataset, **options):
@@ -101,7 +101,7 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
         Raises:
             ValueError: an option that would lose tokens or their order, see ``bptt_checks``.
         """
-        if isinstance(dataset, Text):
+        if isinstance(dataset, SplitTokens):
             return self._chunks(dataset, **options)
         return super().get_batch_iterator(dataset, **options)
 
@@ -233,8 +233,8 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
             )
         return criterion
 
-    def begin_update(self):
-        """A new update, or one again after an overflow (hooks/training_events.py)."""
+    def before_update(self, updates):
+        """Forget the chunks of the update before, or of a failed attempt at this one."""
         self.lr_scales = []
 
     def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
@@ -264,13 +264,13 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
 
     # -- checkpoints -------------------------------------------------------------------------
 
-    def check_saved_task(self, state_dict):
+    def check_saved_task(self, state):
         """Compare the task state of a checkpoint, before a training loads it, with ours.
 
         Raises:
             ValueError: that had another dictionary.
         """
-        if state_dict.get("dictionary", self.fingerprint) != self.fingerprint:
+        if state.get("dictionary", self.fingerprint) != self.fingerprint:
             raise ValueError(
                 "dict.txt is not the dictionary that the checkpoint was trained with: its words "
                 "or their order differ, though the data may fit"
@@ -286,7 +286,7 @@ class BPTTLanguageModelingTask(LanguageModelingTask):
         super().load_state_dict(state_dict)
 
     def before_save(self):
-        """Collect the state of all processes (hooks/training_events.py calls it in each)."""
+        """Collect the state of all processes; each process must call it."""
         carried, streams = self.training_state, self.training_streams
         self.saved = {"streams": streams.count}
         if 0 < carried.position < len(streams):

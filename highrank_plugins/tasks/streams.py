@@ -5,6 +5,7 @@ from the token before it. S streams are runs of the text, one below the other, e
 for one token: shorter ones end with padding, which is not predicted.
 """
 
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -52,7 +53,7 @@ def _draw(rng: np.random.RandomState, bptt: int, longest: int | None) -> int:
     return length if longest is None else min(length, longest)
 
 
-class Text(FairseqDataset):
+class SplitTokens(FairseqDataset):
     """A split: all its tokens, [N], in order."""
 
     def __init__(self, tokens: Tensor, split: str) -> None:
@@ -76,7 +77,13 @@ class Streams(FairseqDataset):
     """
 
     def __init__(
-        self, text: Text, dictionary: Dictionary, count: int, shard: int, num_shards: int, bptt: int
+        self,
+        text: SplitTokens,
+        dictionary: Dictionary,
+        count: int,
+        shard: int,
+        num_shards: int,
+        bptt: int,
     ) -> None:
         total = len(text)
         if total < count:
@@ -132,3 +139,32 @@ class Streams(FairseqDataset):
         """A batch is made by `__getitem__` already."""
         (batch,) = items
         return batch
+
+
+class StateByModel:
+    """Hold the state of each model at the end of the last batch.
+
+    It is no dictionary, since fairseq copies these on their way to a GPU.
+    """
+
+    def __init__(self) -> None:
+        self.states: dict = {}
+
+
+class ScoredStreams:
+    """Give all `batches` one `StateByModel`, at `net_input["carried"]`.
+
+    fairseq's scorer knows of no state: `TargetScores` reads and renews it.
+    """
+
+    def __init__(self, batches: Collection[dict]) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[dict]:
+        carried = StateByModel()
+        for batch in self.batches:
+            batch["net_input"]["carried"] = carried
+            yield batch

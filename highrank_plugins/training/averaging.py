@@ -8,7 +8,7 @@ from highrank_plugins.training.checkpoint_file import mapped_model
 if TYPE_CHECKING:
     from torch import Tensor
 
-State = dict[str, Any]
+CheckpointState = dict[str, Any]
 
 
 def average_checkpoints(paths: list[Path], output: Path) -> None:
@@ -42,7 +42,7 @@ def average_checkpoints(paths: list[Path], output: Path) -> None:
     torch_persistent_save(state, str(output))
 
 
-def load_without_weights(path: Path) -> State:
+def load_without_weights(path: Path) -> CheckpointState:
     """All of a checkpoint but the weights and the state of the optimizer, as plain containers.
 
     It is read as fairseq reads it, which refuses files that are damaged or could run code.
@@ -56,7 +56,7 @@ def load_without_weights(path: Path) -> State:
     from fairseq.checkpoint_utils import load_checkpoint_to_cpu
     from omegaconf import OmegaConf
 
-    state: State = load_checkpoint_to_cpu(str(path))
+    state: CheckpointState = load_checkpoint_to_cpu(str(path))
     state.pop("last_optimizer_state", None)
     del state["model"]
     # stored as plain containers, as fairseq's trainer does

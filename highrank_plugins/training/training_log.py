@@ -30,7 +30,7 @@ def parse(line: str) -> Entry | None:
     return Entry(match[1], json.loads(match[2])) if match else None
 
 
-class Training(NamedTuple):
+class LoggedTraining(NamedTuple):
     """What was run, and what `summarise` finds in its log."""
 
     command: str
@@ -41,7 +41,7 @@ class Training(NamedTuple):
 _LOGS = ("train.log", "logs/rank0.log")
 
 
-def read_training(folder: Path) -> Training:
+def read_training(folder: Path) -> LoggedTraining:
     """A training that a recipe has run: `command.sh` and the logs of its `--save-dir`.
 
     Raises:
@@ -50,7 +50,7 @@ def read_training(folder: Path) -> Training:
     logs = [path for name in _LOGS if (path := folder / name).exists()] or [folder / _LOGS[0]]
     lines = (line for path in logs for line in path.read_text(encoding="utf-8").splitlines())
     command = (folder / "command.sh").read_text(encoding="utf-8").rstrip()
-    return Training(command, summarise(lines))
+    return LoggedTraining(command, summarise(lines))
 
 
 def summarise(lines: Iterable[str]) -> dict[str, float]:

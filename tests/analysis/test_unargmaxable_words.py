@@ -8,7 +8,6 @@ import torch
 from scipy.spatial import ConvexHull
 
 from highrank_plugins.analysis import (
-    argmax_lp,
     unargmaxable,
     unargmaxable_classes,
     unargmaxable_words,
@@ -49,18 +48,20 @@ def test_the_convex_hull_agrees(dim):
 
 def test_the_program_alone_agrees():
     weight = random(40, 3, seed=2)
-    margins = [argmax_lp.argmax_margin(weight, torch.zeros(40).double(), c) for c in range(40)]
-    assert [c for c in range(40) if margins[c] <= argmax_lp.NOISE] == hull_says(weight)
+    margins = [
+        unargmaxable_words.argmax_margin(weight, torch.zeros(40).double(), c) for c in range(40)
+    ]
+    assert [c for c in range(40) if margins[c] <= unargmaxable_words.NOISE] == hull_says(weight)
 
 
 def test_margins_by_hand():
     # rows ±2 and 0, biases 0, 0, 1: the last leads by 1 at h = 0, in units of 1 (biases)
     weight, bias = torch.tensor([[2.0], [-2.0], [0.0]]).double(), torch.tensor([0, 0, 1.0]).double()
-    assert argmax_lp.argmax_margin(weight, bias, 2) == pytest.approx(1.0)
-    assert argmax_lp.argmax_margin(weight, bias, 0) == pytest.approx(0.5)  # x = 1, t = 0
-    assert argmax_lp.argmax_margin(weight, -bias, 2) == pytest.approx(0.0)
+    assert unargmaxable_words.argmax_margin(weight, bias, 2) == pytest.approx(1.0)
+    assert unargmaxable_words.argmax_margin(weight, bias, 0) == pytest.approx(0.5)  # x = 1, t = 0
+    assert unargmaxable_words.argmax_margin(weight, -bias, 2) == pytest.approx(0.0)
     # within |h| ≤ 1/4: h = 1/4, 2 h − 1 in units of 4, the longest difference
-    assert argmax_lp.argmax_margin(weight, bias, 0, bound=0.25) == pytest.approx(-0.125)
+    assert unargmaxable_words.argmax_margin(weight, bias, 0, bound=0.25) == pytest.approx(-0.125)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
@@ -107,13 +108,13 @@ def test_equal_rows_never_win_alone():
 def solved(monkeypatch):
     """Names of the classes that went to HiGHS."""
     names = []
-    solve = argmax_lp._largest_delta
+    solve = unargmaxable_words._largest_delta
 
     def noted(*arguments):
         names.append(arguments[-1])
         return solve(*arguments)
 
-    monkeypatch.setattr(argmax_lp, "_largest_delta", noted)
+    monkeypatch.setattr(unargmaxable_words, "_largest_delta", noted)
     return names
 
 

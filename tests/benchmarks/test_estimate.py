@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.benchmarks.case import CaseError
-from highrank_plugins.benchmarks.estimate import Estimate, Training, estimates_table
+from highrank_plugins.benchmarks.estimate import CostEstimate, Training, estimates_table
 from highrank_plugins.benchmarks.models import parameters
 from highrank_plugins.training.configuration import load
 from tests.benchmarks.test_bench import bench
@@ -49,7 +49,7 @@ def test_parameters_are_those_of_the_layers():
 
 def test_hours_and_costs():
     ours = training("wmt14_en_de/conf/yang2019/mixtape.yaml", devices=8)
-    found = Estimate(ours, 214_600_000, 10_000, 2**31, "a machine")
+    found = CostEstimate(ours, 214_600_000, 10_000, 2**31, "a machine")
     hours = 300_000 * 32_768 / 10_000 / 3600
     assert found.device_hours(1.0) == pytest.approx(hours)
     row = estimates_table([found], 8, 0.5, 3.0).splitlines()[-1]
@@ -83,4 +83,4 @@ def test_a_step_is_measured():
     assert cells[3:6] == ["-", "4,000", "4,096"]  # a smaller step says nothing of the memory
     refused = bench("estimate", conf, "--set", "hed=3", "--repeats", 1)
     assert refused.returncode == 2
-    assert "unrecognized arguments: --hed 3; did you mean --head?" in refused.stdout
+    assert "unrecognized arguments: --hed 3; did you mean '--head'?" in refused.stdout

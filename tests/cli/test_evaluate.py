@@ -206,7 +206,7 @@ def test_the_state_of_another_evaluation_is_refused(call, tmp_path, monkeypatch)
         call("dynamic", *STEP, "--save-seconds", 0)
     done = call("dynamic", *STEP, "--lr", 0.5)
     assert done.exit_code == 2
-    assert "out.json.state is what another evaluation has reached (--lr: [0.01] there, [0.5]" in (
+    assert "out.json.state is the progress of another evaluation (--lr: [0.01] there, [0.5]" in (
         done.output
     )
     done = call("dynamic", *STEP, "--bptt", 4, "--split", "valid")

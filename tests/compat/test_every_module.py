@@ -43,3 +43,14 @@ def test_second_import_does_not_stack(name):
         while hasattr(layer := layer.__wrapped__, "highrank_patch"):
             sources.append(layer.highrank_patch)
         assert len(sources) == len(set(sources))
+
+
+def test_repairs_are_independent():
+    """Each can be deleted alone once fairseq no longer needs it."""
+    for module in pkgutil.iter_modules(compat.__path__):
+        tree = ast.parse(Path(compat.__path__[0], f"{module.name}.py").read_text())
+        for node in ast.walk(tree):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            assert not [n for n in names if "compat" in n or "hooks" in n], module.name
+            assert not getattr(node, "level", 0), f"{module.name}: a relative import"

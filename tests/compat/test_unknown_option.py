@@ -17,12 +17,12 @@ def message_of(capsys, *argv) -> str:
 
 def test_option(capsys):
     message = message_of(capsys, "--encoder-layrs", "2")
-    assert message.endswith("arguments: --encoder-layrs 2; did you mean --encoder-layers?")
+    assert message.endswith("arguments: --encoder-layrs 2; did you mean '--encoder-layers'?")
 
 
 def test_architecture(capsys):
     message = message_of(capsys, "--arch", "transformer_iwslt_de_enn")
-    assert message.endswith("'transformer_iwslt_de_enn'; did you mean transformer_iwslt_de_en?")
+    assert message.endswith("'transformer_iwslt_de_enn'; did you mean 'transformer_iwslt_de_en'?")
 
 
 def test_nothing_near_and_short_lists(capsys):

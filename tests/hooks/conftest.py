@@ -1,5 +1,14 @@
-"""The trainings of tests/compat, in whose process hooks are tried, too."""
+"""The trainings of tests/compat, in whose process hooks are tried, too; listeners to them."""
 
+from highrank_plugins.common.training_listener import TrainingListener
 from tests.compat.conftest import data, language_model, stock, translator
 
-__all__ = ["data", "language_model", "stock", "translator"]
+__all__ = ["data", "language_model", "listen", "stock", "translator"]
+
+
+def listen(monkeypatch, owner: type, **events) -> None:
+    """Make a class of fairseq a listener, with these methods for the rest of the test."""
+    if not issubclass(owner, TrainingListener):
+        owner.__bases__ = (TrainingListener, *owner.__bases__)  # harmless afterwards
+    for name, method in events.items():
+        monkeypatch.setattr(owner, name, method, raising=False)

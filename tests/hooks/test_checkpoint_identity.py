@@ -9,6 +9,7 @@ from fairseq.trainer import Trainer
 
 import highrank_plugins.hooks.load_error  # noqa: F401  (applies it)
 from tests.compat.conftest import DECODER, run_training, translation_options
+from tests.hooks.conftest import listen
 
 CHECKS = [(TransformerModel, "check_saved_options"), (TranslationTask, "check_saved_task")]
 
@@ -20,7 +21,7 @@ def refuse(self, saved):
 @pytest.mark.parametrize(("owner", "check"), CHECKS)
 @pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
 def test_model_and_task_may_refuse(owner, check, option, data, translator, tmp_path, monkeypatch):
-    monkeypatch.setattr(owner, check, refuse, raising=False)
+    listen(monkeypatch, owner, **{check: refuse})
     read = checkpoint_utils.load_checkpoint_to_cpu
     with pytest.raises(ValueError) as raised:
         run_training(data, tmp_path, *translation_options(), option, translator)
@@ -31,16 +32,14 @@ def test_model_and_task_may_refuse(owner, check, option, data, translator, tmp_p
 @pytest.mark.parametrize(("owner", "check"), CHECKS)
 def test_stock_asks_nobody(owner, check, data, translator, tmp_path, monkeypatch, stock):
     stock(Trainer, "load_checkpoint")
-    monkeypatch.setattr(owner, check, refuse, raising=False)
+    listen(monkeypatch, owner, **{check: refuse})
     run_training(data, tmp_path, *translation_options(), "--finetune-from-model", translator)
 
 
 def shown_options(owner, monkeypatch):
     """A list of what such a model will be shown."""
     seen = []
-    monkeypatch.setattr(
-        owner, "check_saved_options", lambda self, options: seen.append(options), raising=False
-    )
+    listen(monkeypatch, owner, check_saved_options=lambda self, options: seen.append(options))
     return seen
 
 
@@ -60,6 +59,6 @@ def test_so_does_a_legacy_model(data, translator, tmp_path, monkeypatch):
 
 def test_generation_may_change_what_it_likes(translator, monkeypatch):
     for owner, check in CHECKS:
-        monkeypatch.setattr(owner, check, refuse, raising=False)
+        listen(monkeypatch, owner, **{check: refuse})
     models, *_ = checkpoint_utils.load_model_ensemble_and_task([str(translator)])
     assert len(models) == 1

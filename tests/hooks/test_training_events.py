@@ -1,17 +1,29 @@
 """hooks/training_events.py"""
 
+import sys
+from difflib import get_close_matches
+from inspect import signature
+
 import pytest
 from fairseq import checkpoint_utils
+from fairseq.models import BaseFairseqModel
 from fairseq.models.transformer import TransformerModel
+from fairseq.optim import FairseqOptimizer
 from fairseq.optim.adam import Adam
+from fairseq.tasks import FairseqTask
 from fairseq.tasks.translation import TranslationTask
 from fairseq.trainer import Trainer
 from fairseq_cli import train as training
+from torch.optim import Optimizer
 
-import highrank_plugins.hooks.training_events  # noqa: F401  (applies it)
+import highrank_plugins
+import highrank_plugins.hooks.training_events
+from highrank_plugins.common.training_listener import TrainingListener
 from tests.compat.conftest import run_training, translation_options
+from tests.hooks.conftest import listen
 
-EVENTS = ("begin_epoch", "before_validation", "after_epoch", "before_save")
+EVENTS = ("before_epoch", "before_validation", "after_epoch", "before_save")
+NAMES = {name for name in vars(TrainingListener) if not name.startswith("_")}
 
 
 @pytest.fixture
@@ -19,14 +31,11 @@ def told(monkeypatch):
     """What the optimizer was told, in order; "task" where the task was."""
     seen = []
 
-    def listener(event):
+    def remember(event):
         return lambda self, *details: seen.append((event, *details))
 
-    for event in EVENTS:
-        monkeypatch.setattr(Adam, event, listener(event), raising=False)
-    monkeypatch.setattr(
-        TranslationTask, "before_save", lambda self: seen.append(("task",)), raising=False
-    )
+    listen(monkeypatch, Adam, **{event: remember(event) for event in EVENTS})
+    listen(monkeypatch, TranslationTask, before_save=lambda self: seen.append(("task",)))
     return seen
 
 
@@ -37,9 +46,9 @@ def run(data, folder, **changed):
 
 def test_what_happens_in_two_epochs(data, tmp_path, told):
     state = run(data, tmp_path)
-    one = ["begin_epoch", "before_validation", "after_epoch", "before_save", "task"]
+    one = ["before_epoch", "before_validation", "after_epoch", "before_save", "task"]
     assert [name for name, *_ in told] == one * 2
-    assert [details for name, *details in told if name == "begin_epoch"] == [[1], [2]]
+    assert [details for name, *details in told if name == "before_epoch"] == [[1], [2]]
     losses = [details[0] for name, *details in told if name == "after_epoch"]
     assert losses[1] == state["extra_state"]["val_loss"]
 
@@ -66,15 +75,15 @@ def test_nothing_is_handed_in_where_nothing_is_saved(data, tmp_path, told):
 
 
 def test_an_optimizer_may_end_the_training(data, tmp_path, monkeypatch):
-    def after_epoch(optimizer, loss):
-        optimizer.finished = True
-
-    monkeypatch.setattr(Adam, "after_epoch", after_epoch, raising=False)
+    listen(monkeypatch, Adam, finished=property(lambda self: self.over))
+    listen(
+        monkeypatch, Adam, after_epoch=lambda self, loss: setattr(self, "over", True), over=False
+    )
     state = run(data, tmp_path, **{"--max-epoch": 3})
     assert state["extra_state"]["train_iterator"]["epoch"] == 2  # the one that would be next
 
 
-class Monitor:
+class Monitor(TrainingListener):
     """Remembers what it was told."""
 
     def __init__(self):
@@ -91,7 +100,7 @@ class Monitor:
 def monitor(monkeypatch):
     """What the model was told."""
     listening = Monitor()
-    monkeypatch.setattr(TransformerModel, "monitor", listening, raising=False)
+    listen(monkeypatch, TransformerModel, monitor=listening)
     return listening
 
 
@@ -111,3 +120,54 @@ def test_stock_tells_nothing(data, tmp_path, told, monitor, stock):
     stock(Trainer, "train_step")
     run(data, tmp_path)
     assert told == [] and monitor.told == []
+
+
+def classes(package: str) -> list[type]:
+    """Every class of the package that is imported."""
+    modules = [module for name, module in sys.modules.items() if name.startswith(package)]
+    values = [value for module in modules for value in vars(module).values()]
+    return [cls for cls in values if isinstance(cls, type) and cls.__module__.startswith(package)]
+
+
+def events_of(cls: type) -> set[str]:
+    """Names in the body of a class that are events, or look like one."""
+    own = {name for name in vars(cls) if not name.startswith("_")}
+    return {
+        name
+        for name in own
+        if name.startswith(("begin_", "before_", "after_", "check_saved_"))
+        or get_close_matches(name, NAMES, n=1, cutoff=0.8)
+    }
+
+
+def test_what_looks_like_an_event_is_one_and_belongs_to_a_listener():
+    highrank_plugins.register()
+    listeners = set()
+    for cls in classes("highrank_plugins."):
+        if issubclass(cls, TrainingListener):
+            listeners.add(cls.__name__)
+            assert events_of(cls) <= NAMES, f"{cls.__name__} overrides what is never called"
+        else:
+            deaf = set(vars(cls)) & NAMES - {"finished", "monitor"}  # other words elsewhere
+            assert not deaf, f"{cls.__name__} listens and is never told"
+    assert {"AveragedSGD", "BPTTLanguageModelingTask", "HeadModel", "HeadMonitor"} <= listeners
+
+
+@pytest.mark.parametrize("name", ["befor_save", "before_saving", "after_epochs", "begin_update"])
+def test_a_misspelt_event_is_found(name):
+    misspelt = type("Misspelt", (TrainingListener,), {name: lambda self: None})
+    assert not events_of(misspelt) <= NAMES
+
+
+@pytest.mark.parametrize("cls", [FairseqTask, BaseFairseqModel, FairseqOptimizer, Optimizer])
+def test_no_event_shadows_a_method_of_those_that_listen(cls):
+    assert not NAMES & set(dir(cls))
+
+
+def test_listeners_take_what_they_are_told():
+    highrank_plugins.register()
+    for cls in classes("highrank_plugins."):
+        for name in NAMES & set(vars(cls)) if issubclass(cls, TrainingListener) else ():
+            expected, own = getattr(TrainingListener, name), getattr(cls, name)
+            if callable(expected):
+                assert [*signature(own).parameters] == [*signature(expected).parameters]

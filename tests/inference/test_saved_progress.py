@@ -1,4 +1,4 @@
-"""The file from which an evaluation goes on: whole or old, its own or refused."""
+"""The file from which an evaluation resumes: whole or old, its own or refused."""
 
 import pickle
 
@@ -17,13 +17,13 @@ def saved(path, seconds=0.0, identity=IDENTITY):
 def test_what_was_reached_comes_back(tmp_path):
     first = saved(tmp_path / "state")
     plain = {"position": 3, "nll": [0.1], "state": None}
-    first.reached["test"] = {**plain, "held": [torch.arange(3.0)]}
+    first.progress["test"] = {**plain, "extra_state": [torch.arange(3.0)]}
     first.save_if_due()
-    again = saved(tmp_path / "state").reached["test"]
-    assert torch.equal(again.pop("held")[0], torch.arange(3.0))
+    again = saved(tmp_path / "state").progress["test"]
+    assert torch.equal(again.pop("extra_state")[0], torch.arange(3.0))
     assert again == plain
     first.remove()
-    assert saved(tmp_path / "state").reached == {}
+    assert saved(tmp_path / "state").progress == {}
 
 
 def test_it_is_written_when_due(tmp_path):
@@ -36,12 +36,12 @@ def test_it_is_written_when_due(tmp_path):
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     progress = saved(tmp_path / "state")
-    progress.reached["a"] = 1
+    progress.progress["a"] = 1
     progress.save()
-    progress.reached["b"] = lambda: None  # cannot be pickled
+    progress.progress["b"] = lambda: None  # cannot be pickled
     with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
         progress.save()
-    assert saved(tmp_path / "state").reached == {"a": 1}
+    assert saved(tmp_path / "state").progress == {"a": 1}
 
 
 def test_that_of_another_evaluation_is_refused_with_what_differs(tmp_path):
@@ -59,7 +59,7 @@ def test_that_of_another_evaluation_is_refused_with_what_differs(tmp_path):
 def test_damage_is_refused(tmp_path, damage):
     path = tmp_path / "state"
     progress = saved(path)
-    progress.reached["weights"] = torch.arange(1000.0)
+    progress.progress["weights"] = torch.arange(1000.0)
     progress.save()
     raw = bytearray(path.read_bytes())
     if damage == "cut":

@@ -15,7 +15,7 @@ from highrank_plugins.analysis import (
 from highrank_plugins.analysis.retention import logit_gradient
 from highrank_plugins.heads import Head
 from highrank_plugins.measures import retention
-from highrank_plugins.measures.base import Batch
+from highrank_plugins.measures.base import MonitoredBatch
 from highrank_plugins.monitoring import take_snapshot
 from tests.heads.cases import CLASSES, MIXTAPE, MOC, MOS, SOFTMAX, Case, make_features
 
@@ -145,7 +145,7 @@ def test_the_size_of_chunks_changes_nothing(case, monkeypatch):
 
 def test_some_tokens_stand_for_many():
     features, target = torch.arange(200.0).unsqueeze(1), torch.arange(200)
-    some, words = Batch(SOFTMAX.build(), features, target).some(64)
+    some, words = MonitoredBatch(SOFTMAX.build(), features, target).some(64)
     assert words.tolist() == [200 * i // 64 for i in range(64)]
     assert torch.equal(some.squeeze(1).long(), words)
 

@@ -65,7 +65,7 @@ def test_before_averaging_it_is_sgd():
 
 def test_averaging_is_torchs_from_the_first_step():
     ours, own, theirs, others = pair(asgd, at_epoch=0)
-    ours.begin_epoch(1)
+    ours.before_epoch(1)
     walk(ours, own, LRS)
     walk(theirs, others, LRS)
     assert equal(own, others)
@@ -74,7 +74,7 @@ def test_averaging_is_torchs_from_the_first_step():
 
 def test_the_average_is_that_of_all_but_the_first_step():
     ours, own, *_ = pair(asgd, at_epoch=0)
-    ours.begin_epoch(1)
+    ours.before_epoch(1)
     seen = []
     for step, lr in enumerate(LRS):
         walk(ours, own, [lr], seed=step)
@@ -87,7 +87,7 @@ def test_the_average_is_that_of_all_but_the_first_step():
 
 def test_evaluation_on_averages_does_not_disturb_the_training():
     ours, own, theirs, others = pair(asgd, at_epoch=0)
-    ours.begin_epoch(1)
+    ours.before_epoch(1)
     walk(ours, own, LRS[:3])
     walk(theirs, others, LRS[:3])
     ours.before_validation()
@@ -102,7 +102,7 @@ def test_evaluation_on_averages_does_not_disturb_the_training():
 @pytest.mark.parametrize("swapped", [False, True])
 def test_a_saved_optimizer_goes_on_as_if_nothing_had_happened(swapped):
     ours, own, *_ = pair(asgd, at_epoch=0)
-    ours.begin_epoch(1)
+    ours.before_epoch(1)
     walk(ours, own, LRS[:3])
     if swapped:
         ours.before_save()
@@ -118,7 +118,7 @@ def test_a_saved_optimizer_goes_on_as_if_nothing_had_happened(swapped):
 
 def test_a_step_with_averages_in_the_model_is_refused():
     ours, own, *_ = pair(asgd, at_epoch=0)
-    ours.begin_epoch(1)
+    ours.before_epoch(1)
     walk(ours, own, LRS)
     ours.before_validation()
     with pytest.raises(RuntimeError, match="zero_grad"):
@@ -128,7 +128,7 @@ def test_a_step_with_averages_in_the_model_is_refused():
 def epochs_until_averaging(losses, **options):
     optimizer = AveragedSGD(parameters(), lr=1.0, **options)
     for epoch, loss in enumerate(losses, start=1):
-        optimizer.begin_epoch(epoch)
+        optimizer.before_epoch(epoch)
         if optimizer.averaging:
             return epoch
         optimizer.after_epoch(loss)
@@ -145,20 +145,20 @@ def test_it_averages_in_the_epoch_after_the_trigger():
 def test_the_history_survives_between_the_epochs():
     first = AveragedSGD(parameters(), lr=1.0, nonmono=0)
     for epoch, loss in ((1, 3.0), (2, 4.0)):
-        first.begin_epoch(epoch)
+        first.before_epoch(epoch)
         first.after_epoch(loss)
     second = AveragedSGD(parameters(), lr=1.0, nonmono=0)
     second.load_state_dict(first.state_dict())
-    second.begin_epoch(3)
+    second.before_epoch(3)
     assert second.averaging
 
 
 def test_a_missing_validation_is_an_error():
     optimizer = AveragedSGD(parameters(), lr=1.0)
-    optimizer.begin_epoch(4)  # a training that starts anew from here
+    optimizer.before_epoch(4)  # a training that starts anew from here
     with pytest.raises(ValueError, match=r"seen 0 .* before epoch 5.*--asgd-at-epoch"):
-        optimizer.begin_epoch(5)
-    AveragedSGD(parameters(), lr=1.0, at_epoch=9).begin_epoch(5)
+        optimizer.before_epoch(5)
+    AveragedSGD(parameters(), lr=1.0, at_epoch=9).before_epoch(5)
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])

@@ -10,15 +10,15 @@ from highrank_plugins.common import files
 from highrank_plugins.results import record
 from highrank_plugins.results.scoring import Score
 from highrank_plugins.training.configuration import Configuration
-from highrank_plugins.training.training_log import Training
+from highrank_plugins.training.training_log import LoggedTraining
 
 
 @pytest.fixture
 def result():
     configuration = Configuration(data={"vocab_size": 5}, train={"arch": "x", "seed": 7})
     scores = {"sacrebleu": Score(30.1, "sig:bleu"), "chrf": Score(50.2, "sig:chrf")}
-    first = Training("fairseq-train data", {"updates": 3.0})
-    second = Training("fairseq-train data --finetune-from-model a", {"updates": 2.0})
+    first = LoggedTraining("fairseq-train data", {"updates": 3.0})
+    second = LoggedTraining("fairseq-train data --finetune-from-model a", {"updates": 2.0})
     return record.make_record(scores, configuration, first, second, paired={"scores": []})
 
 

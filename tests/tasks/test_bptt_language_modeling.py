@@ -38,7 +38,7 @@ def test_an_update_of_several_chunks_can_be_tried_again(stream_data):
     chunks, optimizer = built.batches()[:3], Optimizer(lr=1.0)
 
     def update():
-        built.task.begin_update()
+        built.task.before_update(0)
         for chunk in chunks[1:]:
             built.task.train_step(dict(chunk), built.model, built.criterion, optimizer, 0)
 

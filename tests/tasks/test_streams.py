@@ -7,7 +7,7 @@ from fairseq.data import Dictionary
 from hypothesis import given
 from hypothesis import strategies as st
 
-from highrank_plugins.tasks.streams import Chunk, Streams, Text, chunk_plan
+from highrank_plugins.tasks.streams import Chunk, SplitTokens, Streams, chunk_plan
 
 DICTIONARY = Dictionary()
 PAD, EOS = DICTIONARY.pad(), DICTIONARY.eos()
@@ -15,7 +15,7 @@ PAD, EOS = DICTIONARY.pad(), DICTIONARY.eos()
 
 def text(total):
     """Tokens 10, 11, …, each another."""
-    return Text(torch.arange(10, 10 + total), "train")
+    return SplitTokens(torch.arange(10, 10 + total), "train")
 
 
 def streams(total, count, shard=0, num_shards=1):

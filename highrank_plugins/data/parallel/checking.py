@@ -88,7 +88,7 @@ def _problem(line: bytes, *, first: bool) -> tuple[int, str] | None:
     words = text.split()
     if len(words) > MAX_WORDS:
         return 1, (
-            f"{len(words):,} words, more than the {MAX_WORDS:,} that a model takes; split the line, "
+            f"{len(words):,} words, more than the {MAX_WORDS:,} of a model; split the line, "
             "or remove it and its partner in the other file"
         )
     return None

@@ -11,7 +11,7 @@ from highrank_plugins.data.parallel.reading import read_pairs
 from highrank_plugins.data.parallel.unpacking import find_text
 
 REPORT = "cleaning.json"
-Counts = dict[str, dict[str, int]]
+Report = dict[str, dict[str, int]]
 
 
 def prepare_texts(
@@ -36,7 +36,7 @@ def prepare_texts(
             for names in pairs:
                 _copy(folder, names, files)
     cleaner = Cleaner(rules)
-    report: Counts = {}
+    report: Report = {}
     with _Files(output, "train", languages) as files:
         for names in texts.train:
             report[names[0]] = _clean(folder, names, cleaner, files)

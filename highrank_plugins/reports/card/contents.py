@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from highrank_plugins.common.figures import Figure
-from highrank_plugins.measures.base import Tile
+from highrank_plugins.measures.base import CardTile
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ Maybe: TypeAlias = T | Absent
 
 
 @dataclass(frozen=True)
-class Identity:
+class CardProvenance:
     """Which file this is about, and by what the numbers were computed.
 
     words: where the names of classes come from, or why they are numbers.
@@ -51,7 +51,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Configuration:
+class CardOptions:
     """Options of the head, the trunk and the training; `model` is all that fairseq stored of it."""
 
     head: Maybe[dict[str, Any]]
@@ -71,7 +71,7 @@ class Section:
     about: str
     tokens: int | None
     rows: Sequence[tuple[str, str]]
-    tile: Tile | None
+    tile: CardTile | None
     figures: Sequence[Figure]
     absent: str | None = None
 
@@ -113,8 +113,8 @@ class Card:
     results: as `highrank analyse` would write them.
     """
 
-    identity: Identity
-    configuration: Configuration
+    identity: CardProvenance
+    configuration: CardOptions
     parameters: list[Part]
     results: dict[str, Maybe[Any]]
     sections: dict[str, Section]

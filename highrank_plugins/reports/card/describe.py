@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from highrank_plugins.heads import Head, head_options, pointwise_options
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise.base import POINTWISE
-from highrank_plugins.reports.card.contents import Absent, Configuration, Maybe, Part
+from highrank_plugins.reports.card.contents import Absent, CardOptions, Maybe, Part
 
 if TYPE_CHECKING:
     from highrank_plugins.inference.loading import LoadedModel
@@ -33,7 +33,7 @@ _TRAINING = {
 }
 
 
-def describe(loaded: LoadedModel, head: Maybe[Head]) -> Configuration:
+def describe(loaded: LoadedModel, head: Maybe[Head]) -> CardOptions:
     """Return what kind of model this is and how it was trained."""
     from omegaconf import OmegaConf
 
@@ -46,7 +46,7 @@ def describe(loaded: LoadedModel, head: Maybe[Head]) -> Configuration:
     model = {name: value for name, value in sorted(stored.items()) if _is_said(value)}
     said = head if isinstance(head, Absent) else describe_head(head)
     trunk = {name: model[name] for name in _TRUNK if name in model}
-    return Configuration(said, trunk, _training(loaded, blocks), model)
+    return CardOptions(said, trunk, _training(loaded, blocks), model)
 
 
 def describe_head(head: Head) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 from highrank_plugins.heads import Head
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import Block, Measure, TextMeasure, WeightMeasure, Words
-from highrank_plugins.reports.card.contents import Absent, Card, Identity, Maybe, Section
+from highrank_plugins.reports.card.contents import Absent, Card, CardProvenance, Maybe, Section
 from highrank_plugins.reports.card.describe import describe, parameter_parts
 from highrank_plugins.reports.card.samples import SampleObserver
 
@@ -28,7 +28,7 @@ _NUMBERED = (
 )
 
 
-class Found(NamedTuple):
+class Measured(NamedTuple):
     """A measure with its result, and the number of tokens it has seen, if any."""
 
     measure: Measure
@@ -96,12 +96,12 @@ def _measure_all(
     head: Maybe[Head],
     text: Maybe[Collector],
     observer: Maybe[SampleObserver],
-) -> dict[str, Maybe[Found]]:
+) -> dict[str, Maybe[Measured]]:
     """Return what each measure that belongs on a card has found, by name."""
     kinds = {name: kind for name, kind in all_measures().items() if kind.on_card}
     if isinstance(head, Absent):
         return dict.fromkeys(kinds, head)
-    found: dict[str, Maybe[Found]] = {}
+    found: dict[str, Maybe[Measured]] = {}
     shown: dict[str, TextMeasure] = {}
     for name, kind in kinds.items():
         if issubclass(kind, WeightMeasure):
@@ -119,9 +119,9 @@ def _measure_all(
     return found
 
 
-def _of_weights(kind: type[WeightMeasure], words: Words) -> Found:
+def _of_weights(kind: type[WeightMeasure], words: Words) -> Measured:
     measure = kind.for_card(words)
-    return Found(measure, measure.measure(words), None)
+    return Measured(measure, measure.measure(words), None)
 
 
 def _started(kind: type[TextMeasure], words: Words) -> TextMeasure:
@@ -139,9 +139,9 @@ class Observer(Protocol):
 
 def _along(
     text: Collector, measures: dict[str, TextMeasure], samples: SampleObserver
-) -> dict[str, Maybe[Found]]:
+) -> dict[str, Maybe[Measured]]:
     """Show the text to all at once; one that fails says why, and the others go on."""
-    failed: dict[str, Maybe[Found]] = {}
+    failed: dict[str, Maybe[Measured]] = {}
     observers: dict[str, Observer] = {**measures, SAMPLES: samples}
     for block in text.blocks("card"):
         for name, observer in observers.items():
@@ -167,12 +167,12 @@ def _beginning(block: Block, limit: int | None) -> Block | None:
     return Block(block.head, block.features[:left], block.target[:left], block.first)
 
 
-def _merged(measure: TextMeasure, total: int) -> Found:
+def _merged(measure: TextMeasure, total: int) -> Measured:
     tokens = total if measure.card_tokens is None else min(total, measure.card_tokens)
-    return Found(measure, measure.merge([measure.part()]), tokens)
+    return Measured(measure, measure.merge([measure.part()]), tokens)
 
 
-def _section(name: str, found: Maybe[Found]) -> Section:
+def _section(name: str, found: Maybe[Measured]) -> Section:
     if isinstance(found, Absent):
         kind = all_measures()[name]
         return Section(kind.title, kind.about, None, [], None, [], found.reason)
@@ -189,11 +189,11 @@ def _section(name: str, found: Maybe[Found]) -> Section:
 
 def _identity(
     loaded: LoadedModel, data: str | None, split: str, text: Maybe[Collector], command: str
-) -> Identity:
+) -> CardProvenance:
     from highrank_plugins.common.provenance import versions
     from highrank_plugins.inference.streaming_model import digest_of_file
 
-    return Identity(
+    return CardProvenance(
         checkpoint=loaded.path.name,
         sha256=digest_of_file(loaded.path),
         arch=loaded.arch,

@@ -2,8 +2,12 @@
 
 import pytest
 
-from highrank_plugins.data.dialogue.references import read_references
-from highrank_plugins.data.dialogue.text import Counts, input_files, write_parallel
+from highrank_plugins.data.dialogue.text import (
+    Counts,
+    input_files,
+    read_references,
+    write_parallel,
+)
 from highrank_plugins.data.dialogue.transcripts import DialogueError, Utterance
 from tests.dialogue_corpus import (
     corpus,

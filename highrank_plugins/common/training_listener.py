@@ -1,0 +1,65 @@
+"""Events of a training, for those who listen to them; `hooks` sends them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class TrainingListener:
+    """Base of optimizers (torch's), tasks and models that listen to fairseq's training.
+
+    A listener overrides what it needs; each method does nothing here. Every process is told.
+    """
+
+    # Listens as well, in the first process only.
+    monitor: "TrainingListener | None" = None
+
+    def check_saved_options(self, options: Mapping[str, Any]) -> None:
+        """Compare the model options of a checkpoint with ours, before a training loads it.
+
+        Raises:
+            ValueError: The checkpoint must not be loaded; says why.
+        """
+
+    def check_saved_task(self, state: Mapping[str, Any]) -> None:
+        """Compare the task state of a checkpoint with ours, before a training loads it.
+
+        Raises:
+            ValueError: The checkpoint must not be loaded; says why.
+        """
+
+    def before_epoch(self, epoch: int) -> None:
+        """Prepare for an epoch of training, counted from 1."""
+
+    def before_update(self, updates: int) -> None:
+        """Prepare for an update, or for the repetition of a failed one.
+
+        Args:
+            updates: Number of updates done.
+        """
+
+    def after_update(self, updates: int, logdir: str | None) -> None:
+        """Take note of an update.
+
+        Args:
+            updates: Number of updates done; as in `before_update` if this one failed.
+            logdir: The value of --tensorboard-logdir.
+        """
+
+    def before_validation(self) -> None:
+        """Prepare for a validation."""
+
+    def after_epoch(self, loss: float) -> None:
+        """Take note of the validation loss of an epoch, before the checkpoint is written."""
+
+    def before_save(self) -> None:
+        """Prepare what a checkpoint will hold."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the training should end."""
+        return False
+
+
+def listening(*candidates: object) -> list[TrainingListener]:
+    """Return the candidates that listen."""
+    return [candidate for candidate in candidates if isinstance(candidate, TrainingListener)]
