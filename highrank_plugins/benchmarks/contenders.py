@@ -14,7 +14,7 @@ from highrank_plugins.benchmarks.floor import Step, floor_step
 from highrank_plugins.benchmarks.usual import usual_nll
 from highrank_plugins.common.suggest import did_you_mean
 from highrank_plugins.heads import Head, build_head
-from highrank_plugins.losses import LEVELS
+from highrank_plugins.losses import IMPLEMENTATIONS
 
 Loss = Callable[[Head, Tensor, Tensor], Tensor]
 
@@ -49,7 +49,7 @@ def check_contenders(names: list[str]) -> None:
     Raises:
         CaseError: names the nearest.
     """
-    known = ["floor", "usual", "plain_softmax", "auto", *LEVELS, *LIBRARIES]
+    known = ["floor", "usual", "plain_softmax", "auto", *IMPLEMENTATIONS, *LIBRARIES]
     for name in names:
         if name not in known:
             raise CaseError(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from torch import Tensor
 
 from highrank_plugins.heads.base import Head
-from highrank_plugins.heads.draws import ChunkDraws
 from highrank_plugins.heads.precision import widen
+from highrank_plugins.heads.random_state import ChunkRandomState
 
 
 class LogitHead(Head):
     """A head with log P = log_softmax(f(z)); a subclass defines z."""
 
     def chunk_logits(
-        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
         """Logits z [n, M] of features [n, F], before the pointwise function."""
         raise NotImplementedError
@@ -22,10 +22,12 @@ class LogitHead(Head):
 
     def logits(self, features: Tensor) -> Tensor:
         tensors = self.tensors()
-        return self.apply_pointwise(self.chunk_logits(features, tensors, ChunkDraws()), tensors)
+        return self.apply_pointwise(
+            self.chunk_logits(features, tensors, ChunkRandomState()), tensors
+        )
 
     def logit_vectors(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        return widen(self.chunk_logits(features, tensors, ChunkDraws())).unsqueeze(1)
+        return widen(self.chunk_logits(features, tensors, ChunkRandomState())).unsqueeze(1)
 
     def nll_of_logits(
         self, z: Tensor, target: Tensor, features: Tensor, tensors: dict[str, Tensor]
@@ -33,9 +35,9 @@ class LogitHead(Head):
         return super().nll_of_logits(self.apply_pointwise(z, tensors), target, features, tensors)
 
     def chunk_log_probs(
-        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
-        logits = self.chunk_logits(features, tensors, draws)
+        logits = self.chunk_logits(features, tensors, random_state)
         return self.apply_pointwise(logits, tensors).log_softmax(-1)
 
     def chunk_nll(
@@ -43,11 +45,11 @@ class LogitHead(Head):
         features: Tensor,
         target: Tensor,
         tensors: dict[str, Tensor],
-        draws: ChunkDraws,
+        random_state: ChunkRandomState,
         smooth: bool,
     ) -> tuple[Tensor, Tensor | None]:
         # nll = lse(f) − f_y and Σ_x −log P_x = M lse − Σ f: no [n, M] beyond the logits
-        values = self.apply_pointwise(self.chunk_logits(features, tensors, draws), tensors)
+        values = self.apply_pointwise(self.chunk_logits(features, tensors, random_state), tensors)
         log_norm = values.logsumexp(-1)
         nll = log_norm - values.gather(-1, target.unsqueeze(-1)).squeeze(-1)
         if not smooth:

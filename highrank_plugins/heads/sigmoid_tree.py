@@ -16,11 +16,11 @@ def is_power_of_two(k: int) -> bool:
     return k > 0 and k & (k - 1) == 0
 
 
-def mix(leaves: Tensor, gate_logits: Tensor) -> Tensor:
-    """Σ_j π_j leaf_j, where π are the tree's probabilities.
+def sigmoid_tree(leaves: Tensor, gate_logits: Tensor) -> Tensor:
+    """Return Σ_j π_j leaf_j, where π are the tree's probabilities.
 
-    A tournament: each inner node takes the weighted mean of its two children, so that no gate
-    probability is ever stored, and saturated gates lose nothing.
+    Each inner node takes the weighted mean of its two children, so that no gate probability is
+    ever stored, and saturated gates lose nothing.
 
     Args:
         leaves: [n, K, S] values of the components.
@@ -39,10 +39,10 @@ def mix(leaves: Tensor, gate_logits: Tensor) -> Tensor:
 
 
 def probabilities(gate_logits: Tensor) -> Tensor:
-    """π [n, K, S] of gates [n, K − 1, S]."""
+    """Return π [n, K, S] of gates [n, K − 1, S]."""
     count = gate_logits.size(1) + 1
     # π_k is what the tree makes of leaves that are 1 at k and 0 elsewhere
     leaves = torch.eye(count, dtype=gate_logits.dtype, device=gate_logits.device)
     shape = (len(gate_logits), count, gate_logits.size(-1))
-    parts = [mix(leaf.view(1, -1, 1).expand(shape), gate_logits) for leaf in leaves]
+    parts = [sigmoid_tree(leaf.view(1, -1, 1).expand(shape), gate_logits) for leaf in leaves]
     return torch.stack(parts, 1)

@@ -15,7 +15,7 @@ from highrank_plugins.heads import (
     pointwise_names,
     pointwise_options,
 )
-from highrank_plugins.losses import LEVELS
+from highrank_plugins.losses import IMPLEMENTATIONS
 
 # which of gate_hidden, gate_shared and each frequent class has a bias
 GATE_BIASES = {
@@ -98,7 +98,7 @@ class CommonHeadOptions(FairseqDataclass):
             "a schedule changes both alike (default: theirs)"
         },
     )
-    head_loss: ChoiceEnum(["auto", *LEVELS]) = field(
+    head_loss: ChoiceEnum(["auto", *IMPLEMENTATIONS]) = field(
         default="auto",
         metadata={"help": "how the criterion computes the loss (default: auto)"},
     )

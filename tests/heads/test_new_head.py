@@ -17,7 +17,7 @@ from highrank_plugins.heads import (
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise.base import POINTWISE
 from tests.heads.cases import STRUCTURES, Case, make_features
-from tests.losses.levels import CLASSES, FULL, TARGET, TOKENS, assert_same, memory_for, run
+from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, memory_for, run
 
 TOYS = [(HEADS, "residual"), (POINTWISE, "bend")]
 
