@@ -1,9 +1,9 @@
-"""The usual code computes the same loss, so that the comparison is one of like with like."""
+"""The naive code computes the same loss, so that the comparison is one of like with like."""
 
 import pytest
 import torch
 
-from highrank_plugins.benchmarks.usual import usual_nll
+from highrank_plugins.heads.naive import naive_nll
 from tests.heads.cases import MIXTAPE, PRODUCT, make_features
 
 TARGET = torch.tensor([4, 1, 4, 0, 6])
@@ -14,6 +14,6 @@ TARGET = torch.tensor([4, 1, 4, 0, 6])
 def test_same_loss(case, smoothing):
     head, features = case.build(), make_features(5)
     want = head.nll(features, TARGET, label_smoothing=smoothing, reduction="sum").loss
-    got = usual_nll(head, features, TARGET, smoothing)
+    got = naive_nll(head, features, TARGET, smoothing)
     # MoS as its authors wrote it adds 1e-8 to each probability
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)

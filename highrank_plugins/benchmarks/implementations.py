@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from highrank_plugins.benchmarks.case import CaseError, LossCase
-from highrank_plugins.benchmarks.floor import Step, floor_step
-from highrank_plugins.benchmarks.usual import usual_nll
+from highrank_plugins.benchmarks.gemm_floor import Step, gemm_floor_step
 from highrank_plugins.common.suggest import did_you_mean
-from highrank_plugins.heads import Head, build_head
+from highrank_plugins.heads import Head
+from highrank_plugins.heads.naive import is_plain_softmax, naive_nll
 from highrank_plugins.losses import IMPLEMENTATIONS
 
 Loss = Callable[[Head, Tensor, Tensor], Tensor]
@@ -22,12 +22,10 @@ Loss = Callable[[Head, Tensor, Tensor], Tensor]
 def loss_step(contender: str, case: LossCase) -> Step:
     """One step of a contender, see `check_contenders`."""
     if contender == "floor":
-        return floor_step(case)
+        return gemm_floor_step(case)
     torch.manual_seed(0)
     dtype, device = getattr(torch, case.dtype), case.device
-    head = build_head(
-        case.head, num_classes=case.classes, feature_dim=case.dim, **case.head_options()
-    ).to(device, dtype)
+    head = case.build_head().to(device, dtype)
     # features of the size that a layer norm gives, targets as skewed as words are
     features = torch.randn(case.tokens, case.dim, device=device, dtype=dtype, requires_grad=True)
     ranks = torch.arange(1, case.classes + 1, dtype=torch.float64)
@@ -60,9 +58,8 @@ def check_contenders(names: list[str]) -> None:
 
 def available(contender: str, case: LossCase) -> str | None:
     """Why a contender cannot do a case; None if it can."""
-    plain = case.head == "softmax" and case.pointwise == "identity"
     if contender in LIBRARIES:
-        if not plain:
+        if not is_plain_softmax(case.layer()):
             return "plain softmax only"
         if contender in MODULES and importlib.util.find_spec(MODULES[contender]) is None:
             return f"{MODULES[contender]} is not installed"
@@ -75,7 +72,7 @@ def available(contender: str, case: LossCase) -> str | None:
 
 def _loss(contender: str, case: LossCase) -> Loss:
     if contender == "usual":
-        return lambda head, x, y: usual_nll(head, x, y, case.label_smoothing)
+        return lambda head, x, y: naive_nll(head, x, y, case.label_smoothing)
     if contender == "plain_softmax":  # of any case's size, whatever its head
         return lambda head, x, y: F.cross_entropy(
             F.linear(x, head.weight, head.bias), y, reduction="sum"

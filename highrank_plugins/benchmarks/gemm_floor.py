@@ -13,8 +13,8 @@ from highrank_plugins.benchmarks.measure import Step, alternate
 PIECE = 2**25
 
 
-def floor_step(case: LossCase) -> Step:
-    """All products of the case once; each in the faster of two ways, whole or in pieces."""
+def gemm_floor_step(case: LossCase) -> Step:
+    """Return a step that does all products once, each whole or in pieces, whichever is faster."""
     dtype = getattr(torch, case.dtype)
     shared: dict[str, torch.Tensor] = {}
 
@@ -27,7 +27,7 @@ def floor_step(case: LossCase) -> Step:
         return kept[:elements]
 
     chosen = []
-    for rows, inner, columns in case.products():
+    for rows, inner, columns in case.layer().products(case.tokens):
         if 0 in (rows, inner, columns):
             continue
         piece = max(1, min(rows, PIECE // (columns * dtype.itemsize)))
