@@ -1,6 +1,14 @@
 """What every output layer has in common.
 
-Shapes: N tokens, F feature size (the papers' d1), D embedding size (d), M classes, K components.
+The name of a tensor may end in its shape, a letter for each dimension, as in `logits_NKM`:
+
+    N tokens (n in texts: of a chunk)     M classes
+    F feature size (the papers' d1)       S frequent classes, with gates of their own
+    D embedding size (d)                  R = M − S rare classes
+    K components                          G hidden units of a gate (d2)
+    J = K − 1 gates                       C columns of the gates' product, G + 2 or G + 1
+
+`losses/` follows the same legend.
 """
 
 from __future__ import annotations
@@ -106,8 +114,8 @@ class Head(nn.Module):
         smooth: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """−log P(target) [n] and, if `smooth`, Σ_x −log P(x) [n] of features [n, F]."""
-        log_probs = self.chunk_log_probs(features, tensors, random_state)
-        return _nll_of(log_probs, target), -log_probs.sum(-1) if smooth else None
+        log_probs_NM = self.chunk_log_probs(features, tensors, random_state)
+        return _nll_of(log_probs_NM, target), -log_probs_NM.sum(-1) if smooth else None
 
     def floats_per_token(self) -> int:
         """Numbers that a chunk holds per token at its widest, to choose the size of chunks."""
@@ -300,9 +308,9 @@ class Head(nn.Module):
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
 
-def _nll_of(log_probs: Tensor, target: Tensor) -> Tensor:
-    """Return −log P(target) [n] of log-probabilities [n, M]."""
-    return -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+def _nll_of(log_probs_NM: Tensor, target_N: Tensor) -> Tensor:
+    """Return −log P(target) [N]."""
+    return -log_probs_NM.gather(-1, target_N.unsqueeze(-1)).squeeze(-1)
 
 
 def build_head(name: str, **options: Any) -> Head:

@@ -62,7 +62,7 @@ class Latents(nn.Module):
     def contexts(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
-        """h [n, K, D] of features [n, F]."""
+        """Return h [n, K, D] of features [n, F]."""
         h = linear(features, tensors["latent.weight"], tensors["latent.bias"]).tanh()
         if self.context_scale != 1:
             h = self.context_scale * h

@@ -15,7 +15,7 @@ class LogitHead(Head):
     def chunk_logits(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
-        """Logits z [n, M] of features [n, F], before the pointwise function."""
+        """Return logits z [n, M] of features [n, F], before the pointwise function."""
         raise NotImplementedError
 
     has_logits = True
@@ -37,8 +37,8 @@ class LogitHead(Head):
     def chunk_log_probs(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
-        logits = self.chunk_logits(features, tensors, random_state)
-        return self.apply_pointwise(logits, tensors).log_softmax(-1)
+        logits_NM = self.chunk_logits(features, tensors, random_state)
+        return self.apply_pointwise(logits_NM, tensors).log_softmax(-1)
 
     def chunk_nll(
         self,
@@ -49,9 +49,11 @@ class LogitHead(Head):
         smooth: bool,
     ) -> tuple[Tensor, Tensor | None]:
         # nll = lse(f) − f_y and Σ_x −log P_x = M lse − Σ f: no [n, M] beyond the logits
-        values = self.apply_pointwise(self.chunk_logits(features, tensors, random_state), tensors)
-        log_norm = values.logsumexp(-1)
-        nll = log_norm - values.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+        values_NM = self.apply_pointwise(
+            self.chunk_logits(features, tensors, random_state), tensors
+        )
+        log_norm_N = values_NM.logsumexp(-1)
+        nll_N = log_norm_N - values_NM.gather(-1, target.unsqueeze(-1)).squeeze(-1)
         if not smooth:
-            return nll, None
-        return nll, self.num_classes * (log_norm - values.mean(-1))
+            return nll_N, None
+        return nll_N, self.num_classes * (log_norm_N - values_NM.mean(-1))

@@ -11,7 +11,8 @@ import torch
 from highrank_plugins.losses import nll as door
 from highrank_plugins.losses.fused import FusedLogits
 from highrank_plugins.losses.kernels import cpp
-from highrank_plugins.losses.kernels.base import KernelInput, Scores
+from highrank_plugins.losses.kernels.base import Scores
+from highrank_plugins.losses.kernels.compiled import KernelInput
 from highrank_plugins.losses.kernels.cpp.passes import softmax
 from highrank_plugins.losses.plan import ClassWeights
 from tests.heads.cases import MOS, SOFTMAX, STRUCTURES, make_features

@@ -14,8 +14,6 @@ from torch import Tensor
 from highrank_plugins.losses.chunking import chunk_ranges
 from highrank_plugins.losses.plan import ClassWeights, LossPlan
 
-IDENTITY = (0.0, 1.0)
-
 # indices of tokens of a block → their logits [n, K, M], in memory of their own
 RecomputeLogits = Callable[[Tensor], Tensor]
 
@@ -38,17 +36,9 @@ class MixtureBlock(NamedTuple):
     factor_NK: Tensor  # becomes what the gradient of the logits still lacks
     grad_prior_NK: Tensor  # becomes the gradient of log π
 
-    def tokens(self, which: slice | Tensor, logits_NKM: Tensor | None = None) -> MixtureBlock:
-        """Return some of the tokens, with other logits if these are given; views for a slice."""
-        scale_N = self.scale_N
-        return MixtureBlock(
-            self.logits_NKM[which] if logits_NKM is None else logits_NKM,
-            self.log_prior_NK[which],
-            self.target_N[which],
-            None if scale_N is None else scale_N[which],
-            self.factor_NK[which],
-            self.grad_prior_NK[which],
-        )
+    def tokens(self, which: slice | Tensor) -> MixtureBlock:
+        """Return some of the tokens: views for a slice, copies for indices."""
+        return self._make(None if t is None else t[which] for t in self)
 
 
 class Kernels:
@@ -147,44 +137,6 @@ class Kernels:
 
     def finish(self) -> None:
         """Add to the sums what is left to the end, after the last chunk."""
-
-    def empty_scores(self, rows: Tensor) -> Scores:
-        """Return unwritten scores, one per row."""
-        plan, rows_N = self.plan, rows.size(0)
-        return Scores(
-            rows.new_empty(rows_N, dtype=self.wide),
-            rows.new_empty(rows_N, dtype=self.wide) if plan.smooth else None,
-            rows.new_empty(rows_N, dtype=torch.bool) if plan.accuracy else None,
-        )
-
-
-class KernelInput(NamedTuple):
-    """What a compiled kernel reads and turns into its gradient, and what it adds to that.
-
-    It is the logits, where the kernel computes f itself, else the f(z) that torch has computed.
-    """
-
-    values: Tensor
-    bias_M: Tensor | None
-    gss: tuple[float, float]  # c and k of the f that the kernel applies
-    pullback: Callable[[Tensor], Tensor] | None  # from that gradient to the logits'; None: the same
-
-    @classmethod
-    def of(cls, kernels: Kernels, logits: Tensor, bias_M: Tensor | None) -> KernelInput:
-        """Return the logits themselves or, where no kernel knows f, f(z), widened."""
-        gss = kernels.plan.head.pointwise.gss_constants
-        if gss is not None:
-            return cls(logits, bias_M, gss, None)
-        wide = logits.to(kernels.wide)
-        if bias_M is not None:
-            wide.add_(bias_M)
-        values, pullback = kernels.vjp(wide)
-        return cls(values.contiguous(), None, IDENTITY, pullback)
-
-    def write_gradient(self, logits: Tensor) -> None:
-        """Write the gradient of the logits into them, once `values` is its own."""
-        if self.pullback is not None:
-            copy_unless_same(self.pullback(self.values), logits)
 
 
 def copy_unless_same(source: Tensor, target: Tensor) -> None:

@@ -150,7 +150,7 @@ def recompute_in_log_domain(
     blocks = cache_sized_blocks(len(lost), components * classes, lost.device)
     for a, b in blocks if len(lost) else ():
         part = lost[a:b]
-        own = block.tokens(part, recompute_logits(part))
+        own = block.tokens(part)._replace(logits_NKM=recompute_logits(part))
         found = log_domain_pass(kernels, own)
         for whole, recomputed in zip(scores, found, strict=True):
             if whole is not None and recomputed is not None:

@@ -12,13 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.kernels.base import (
-    KernelInput,
-    Kernels,
-    MixtureBlock,
-    RecomputeLogits,
-    Scores,
-)
+from highrank_plugins.losses.kernels.base import Kernels, MixtureBlock, RecomputeLogits, Scores
+from highrank_plugins.losses.kernels.compiled import KernelInput, empty_scores
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
 from highrank_plugins.losses.kernels.torch import cache_sized_blocks, recompute_in_log_domain
 from highrank_plugins.losses.plan import ClassWeights
@@ -63,7 +58,7 @@ class CppKernels(Kernels):
         bias_M: Tensor | None,
         weights: ClassWeights,
     ) -> Scores:
-        given, scores = KernelInput.of(self, logits_NM, bias_M), self.empty_scores(logits_NM)
+        given, scores = KernelInput.of(self, logits_NM, bias_M), empty_scores(self, logits_NM)
         softmax(given, target_N.contiguous(), factor_N, weights, scores, self.columns)
         if factor_N is not None:
             given.write_gradient(logits_NM)
@@ -76,10 +71,8 @@ class CppKernels(Kernels):
 
         The kernel sees all components of a token at once.
         """
-        given, scores = (
-            KernelInput.of(self, block.logits_NKM, bias_M),
-            self.empty_scores(block.log_prior_NK),
-        )
+        given = KernelInput.of(self, block.logits_NKM, bias_M)
+        scores = empty_scores(self, block.log_prior_NK)
         underflow_N = torch.zeros_like(block.target_N, dtype=torch.bool)
         values, plan = given.values, self.plan
         _call(

@@ -11,13 +11,8 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from highrank_plugins.losses.kernels.base import (
-    KernelInput,
-    Kernels,
-    MixtureBlock,
-    RecomputeLogits,
-    Scores,
-)
+from highrank_plugins.losses.kernels.base import Kernels, MixtureBlock, RecomputeLogits, Scores
+from highrank_plugins.losses.kernels.compiled import KernelInput, empty_scores
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
 from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
 from highrank_plugins.losses.kernels.triton.tiles import (
@@ -50,7 +45,7 @@ class TritonKernels(Kernels):
         weights: ClassWeights,
     ) -> Scores:
         """Return scores and write the gradient; the chunk is read twice and written once."""
-        given, scores = KernelInput.of(self, logits_NM, bias_M), self.empty_scores(logits_NM)
+        given, scores = KernelInput.of(self, logits_NM, bias_M), empty_scores(self, logits_NM)
         _softmax(given, given.values, target_N.contiguous(), factor_N, weights, scores, None)
         if factor_N is not None:
             given.write_gradient(logits_NM)
@@ -73,7 +68,7 @@ class TritonKernels(Kernels):
         _softmax(given, rows, target_N, None, PLAIN, Scores(nll_NK, None, None), log_norm_NK)
         joint_NK = log_prior_NK - nll_NK
         log_likelihood_N = joint_NK.logsumexp(-1)
-        scores = self.empty_scores(log_prior_NK)._replace(nll_N=-log_likelihood_N)
+        scores = empty_scores(self, log_prior_NK)._replace(nll_N=-log_likelihood_N)
         smoothed = scale_N is not None and plan.smooth
         if plan.smooth or plan.accuracy:
             _mixture(
