@@ -6,7 +6,7 @@ Suffixes of tensors are their shapes, see `heads.base`; N is a block of a chunk 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,7 +38,8 @@ class MixtureBlock(NamedTuple):
 
     def tokens(self, which: slice | Tensor) -> MixtureBlock:
         """Return some of the tokens: views for a slice, copies for indices."""
-        return self._make(None if t is None else t[which] for t in self)
+        parts: list[Any] = [None if t is None else t[which] for t in self]
+        return MixtureBlock(*parts)
 
 
 class Kernels:
