@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.heads.base import HEADS
-
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "highrank_plugins"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -91,62 +89,6 @@ def test_imports_go_one_way(module):
 def test_heads_and_losses_are_pure_torch(module):
     roots = {name.split(".")[0] for name in imported_names(module)}
     assert not roots & {"fairseq", "fairseq_cli", "omegaconf", "hydra"}
-
-
-# where a structure's name decides something outside of heads/ and losses/, and why
-NAMED_STRUCTURES = {
-    "models/awd_lstm_presets.py": "the papers' sizes of LSTMs, which differ by structure",
-}
-
-
-def structures_in(tree: ast.AST) -> Iterator[str]:
-    """Concrete classes of heads, and comparisons with the name of a structure or of its class."""
-    classes = {type_.__name__: name for name in HEADS.names() for type_ in [HEADS.find(name)]}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name | ast.Attribute | ast.alias):
-            own = {ast.Name: "id", ast.Attribute: "attr", ast.alias: "name"}[type(node)]
-            if getattr(node, own) in classes:
-                yield f"line {node.lineno}: {getattr(node, own)}"
-            continue
-        compared: list[ast.AST | None] = []
-        if isinstance(node, ast.Compare):
-            compared = [node.left, *node.comparators]
-        elif isinstance(node, ast.Dict):
-            compared = [*node.keys]
-        elif isinstance(node, ast.MatchValue):
-            compared = [node.value]
-        for part in compared:
-            for constant in ast.walk(part) if part is not None else ():
-                if isinstance(constant, ast.Constant) and constant.value in (
-                    {*classes, *classes.values()}
-                ):
-                    yield f"line {constant.lineno}: {constant.value!r}"
-
-
-@pytest.mark.parametrize(
-    "module",
-    [path for path in MODULES if part_of(path) not in ("heads", "losses")],
-    ids=lambda path: str(path.relative_to(PACKAGE)),
-)
-def test_heads_tell_what_they_are(module):
-    """Whoever asks for a class or a name leaves out the layers of others."""
-    found = list(structures_in(ast.parse(module.read_text())))
-    assert bool(found) == (str(module.relative_to(PACKAGE)) in NAMED_STRUCTURES), found
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from highrank_plugins.heads import Mixtape",
-        "isinstance(head, heads.MixtureOfSoftmaxes)",
-        "type(head).__name__ == 'Softmax'",
-        "if name in ('mos', 'moc'): pass",
-        "{'mixtape': 1}[name]",
-        "match name:\n    case 'moc':\n        pass",
-    ],
-)
-def test_questions_for_a_structure_are_found(code):
-    assert list(structures_in(ast.parse(code)))
 
 
 def test_the_checks_see_every_form_of_import(tmp_path, monkeypatch):
