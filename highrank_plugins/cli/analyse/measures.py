@@ -22,6 +22,7 @@ from highrank_plugins.cli.analyse.options import (
 )
 from highrank_plugins.cli.analyse.running import along_a_text, measuring, report
 from highrank_plugins.cli.number_lists import numbers
+from highrank_plugins.cli.user_layers import UserDir
 from highrank_plugins.common.flags import flag
 
 if TYPE_CHECKING:
@@ -68,7 +69,10 @@ def command(measure: "type[Measure]") -> Callable[..., None]:
         _run(measure, own, **given)
 
     run.__doc__ = inspect.getdoc(measure)
-    ends = [_parameter("output", Output, None), _parameter("plot", Plot, None)]
+    ends = [
+        _parameter("output", Output, None), _parameter("plot", Plot, None),
+        _parameter("user_dir", UserDir, None),
+    ]  # fmt: skip
     data = _parameter("data", Data)
     vars(run)["__signature__"] = inspect.Signature([*subjects, data, *options, *shared, *ends])
     return run
