@@ -25,6 +25,7 @@ COMMANDS = {
     "model": ("Average, choose, export and import checkpoints.", "model:model"),
     "bench": ("Measure time and memory of losses and models.", "bench:bench"),
     "archs": ("Print all architectures.", "archs:archs"),
+    "heads": ("Print all layers, their options and losses.", "heads:heads"),
     "recipes": ("Print all recipes and their configurations.", "recipes:recipes"),
     "doctor": ("Show versions, devices, and what is missing.", "doctor:doctor"),
     "user-dir": ("Print the directory for fairseq's --user-dir.", "user_dir:user_dir"),

@@ -9,9 +9,9 @@ import typer
 from highrank_plugins.cli.user_error import user_errors
 
 
-def _import(user_dir: Path | None) -> None:
+def _import(user_dir: Path | None) -> Path | None:
     if user_dir is None:
-        return
+        return None
     with user_errors():
         import highrank_plugins
 
@@ -19,15 +19,15 @@ def _import(user_dir: Path | None) -> None:
         from fairseq.utils import import_user_module
 
         import_user_module(Namespace(user_dir=str(user_dir)))
+    return user_dir
 
 
-# imports the package when it is parsed; the command itself does not see it
+# imports the package when it is parsed: few commands look at its value
 UserDir = Annotated[
     Path | None,
     typer.Option(
         "--user-dir",
         callback=_import,
-        expose_value=False,
         exists=True,
         file_okay=False,
         help="Package with layers of your own, as in fairseq.",

@@ -64,7 +64,7 @@ def command(measure: "type[Measure]") -> Callable[..., None]:
         name, kind = ("checkpoints", Checkpoints) if many else ("checkpoint", Checkpoint)
         subjects = [_parameter(name, kind)]
 
-    def run(**given: Any) -> None:
+    def run(user_dir: Path | None, **given: Any) -> None:
         own = {option.name: given.pop(option.name) for option in options}
         _run(measure, own, **given)
 
