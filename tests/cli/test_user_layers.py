@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import yaml
 
 from highrank_plugins.measures import all_measures
 from tests.fairseq_cli import REPOSITORY, attempt, run
+from tests.models.test_hydra import config
 from tests.stream_corpus import CERTAIN, train_streams
 from tests.trainings import (
     LANGUAGE_MODEL,
@@ -108,6 +111,17 @@ def test_a_language_model_has_an_architecture_too(lm_data, home, tmp_path):
     assert "Perplexity" in done.output
 
 
+def test_yaml_trains_it_and_its_default_is_in_the_checkpoint(home, tmp_path):
+    arch, task = "transformer_softcap", {"_name": "translation", "data": str(home / "data-bin")}
+    settings = config(arch, task, NARROW, home / "data-bin", tmp_path / "yaml", {})
+    settings["common"]["user_dir"] = str(home / "my_layers")
+    (tmp_path / "training.yaml").write_text("# @package _group_\n" + yaml.safe_dump(settings))
+    where = ["--config-dir", tmp_path, "--config-name", "training"]
+    run("hydra-train", *where, f"hydra.run.dir={tmp_path}/run")
+    model = torch.load(last(tmp_path / "yaml"), weights_only=True)["cfg"]["model"]
+    assert (model["head_pointwise"], model["head_softcap_c"]) == ("softcap", 30.0)
+
+
 def test_every_measure_runs(cooled, home, tmp_path):
     (tmp_path / "pairs.txt").write_text("der die 3\ndie das 1\nder das 2\nein eine 5\n")
     names = [n for n, kind in all_measures().items() if kind.program == "highrank analyse"]
@@ -162,7 +176,7 @@ def test_streams_are_scored_while_they_adapt(stream_data, home, tmp_path):
 
 
 def test_its_loss_is_timed(home):
-    sizes = ["--tokens", 20, "--classes", 50, "--repeats", 1, "--impl", "chunked,fused"]
+    sizes = ["--tokens", 20, "--classes", 50, "--repeats", 1, "--impl", "fused"]
     words = ["bench", "loss", "--preset", "softmax_ptb", "--pointwise", "softcap", *sizes]
     assert "| fused |" in highrank(home, *words)
 
@@ -267,9 +281,9 @@ def test_an_option_may_not_mean_two_things(argument, message, home, tmp_path):
 
 def test_a_recipes_later_steps_have_the_user_dir_of_the_training(home, tmp_path):
     source = REPOSITORY / "recipes" / "multi30k_en_de" / "conf" / "softmax.yaml"
-    lines = (
-        f"base: {source}\ntrain:\n  user_dir: {home / 'my_layers'}\n  arch: transformer_softcap\n"
-    )
-    (tmp_path / "own.yaml").write_text(lines + "  head_softcap_c: 20\n")
-    found = run("highrank", "command", "generate", tmp_path / "own.yaml", "data-bin").output
+    own = {"user_dir": str(home / "my_layers"), "arch": "transformer_softcap", "head_softcap_c": 20}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({"base": str(source), "train": own}))
+    resolved = tmp_path / "resolved.yaml"
+    run("highrank", "configure", tmp_path / "own.yaml", "--output", resolved)
+    found = run("highrank", "command", "generate", resolved, "data-bin").output
     assert f"--user-dir {home / 'my_layers'}" in found and found.count("--user-dir") == 1
