@@ -136,10 +136,10 @@ def test_every_measure_runs(cooled, home, tmp_path):
 
 def test_it_is_collected_described_and_fitted(cooled, home, tmp_path):
     card = ["--output", tmp_path / "card.html", "--json", tmp_path / "card.json"]
-    highrank(home, "card", cooled, "--data", home / "data-bin", "--tokens", 40, *card)
+    highrank(home, "analyse", "card", cooled, "--data", home / "data-bin", "--tokens", 40, *card)
     head = json.loads((tmp_path / "card.json").read_text())["configuration"]["head"]
     assert (head["structure"], head["temperature"], head["softcap c"]) == ("cooled", 3.0, 30.0)
-    highrank(home, "collect", cooled, home / "data-bin", "--output", tmp_path / "maps")
+    highrank(home, "analyse", "collect", cooled, home / "data-bin", "--output", tmp_path / "maps")
     assert (tmp_path / "maps" / "log_probs.npy").exists()
     fit = highrank(home, "analyse", "dirichlet", "--heads", "cooled+softcap", "--steps", 2)
     assert '"cooled+softcap"' in fit
@@ -147,9 +147,9 @@ def test_it_is_collected_described_and_fitted(cooled, home, tmp_path):
 
 def test_it_is_published_and_comes_back(cooled, home, tmp_path):
     folder = tmp_path / "model"
-    highrank(home, "export", cooled, "--output", folder, "--data", home / "data-bin")
+    highrank(home, "model", "export", cooled, "--output", folder, "--data", home / "data-bin")
     assert "--user-dir my_layers --path" in (folder / "README.md").read_text()
-    highrank(home, "import", folder, "--output", tmp_path / "back.pt")
+    highrank(home, "model", "import", folder, "--output", tmp_path / "back.pt")
     assert same(parameters(tmp_path / "back.pt"), parameters(cooled))
     options = [*TINY, "--user-dir", home / "my_layers", "--max-len-b", 5]
     texts = [
@@ -157,7 +157,10 @@ def test_it_is_published_and_comes_back(cooled, home, tmp_path):
         for path in (cooled, tmp_path / "back.pt")
     ]
     assert texts[0] == texts[1]
-    for command in (["export", cooled, "--data", home / "data-bin"], ["import", folder]):
+    for command in (
+        ["model", "export", cooled, "--data", home / "data-bin"],
+        ["model", "import", folder],
+    ):
         refused = attempt("highrank", *command, "--output", tmp_path / "no")
         assert refused.code == 2 and "pass the --user-dir of the training" in refused.output
 
@@ -168,11 +171,11 @@ def test_streams_are_scored_while_they_adapt(stream_data, home, tmp_path):
     train_streams(stream_data, tmp_path, *options, arch="awd_lstm_lm_softcap")
     where = [last(tmp_path), stream_data, "--output", tmp_path / "out.json"]
     steps = shlex.split("--lr 0.01 --eps 0.001 --lambda 0.01 --train-batch-size 10")
-    highrank(home, "dynamic-eval", *where, *steps)
+    highrank(home, "evaluate", "dynamic", *where, *steps)
     cache = shlex.split("--theta 0.5 --lambda 0.2 --window 9")
-    refused = attempt("highrank", "cache-eval", *where, *cache)
+    refused = attempt("highrank", "evaluate", "cache", *where, *cache)
     assert refused.code == 2 and ASKS in refused.output
-    highrank(home, "cache-eval", *where, *cache)
+    highrank(home, "evaluate", "cache", *where, *cache)
 
 
 def test_its_loss_is_timed(home):
@@ -188,8 +191,8 @@ def test_architectures_are_listed(home):
 def test_without_its_user_dir_every_command_asks_for_it(cooled, home, tmp_path):
     data, output = home / "data-bin", ["--output", tmp_path / "out"]
     for words in (
-        ["card", cooled, *output],
-        ["collect", cooled, data, *output],
+        ["analyse", "card", cooled, *output],
+        ["analyse", "collect", cooled, data, *output],
         ["analyse", "spectrum", cooled, data],
     ):
         refused = attempt("highrank", *words)
@@ -199,7 +202,7 @@ def test_without_its_user_dir_every_command_asks_for_it(cooled, home, tmp_path):
 
 
 def test_a_user_dir_that_does_not_exist_is_named(cooled, tmp_path):
-    refused = attempt("highrank", "card", cooled, "--user-dir", tmp_path / "none")
+    refused = attempt("highrank", "analyse", "card", cooled, "--user-dir", tmp_path / "none")
     assert refused.code == 2 and f"{tmp_path / 'none'}' does not exist" in refused.output
 
 
@@ -224,7 +227,7 @@ FIXED = [*NO_OPTION, ('z / c)."""\n', 'z / c)."""\n\n    constants = ("c",)\n')]
 def test_another_default_does_not_change_a_checkpoint(softcap, home, tmp_path):
     user_dir = changed(tmp_path, ("c: float = 30.0", "c: float = 5.0"))
     card = ["--output", tmp_path / "card.html", "--json", tmp_path / "card.json"]
-    run("highrank", "card", softcap, "--user-dir", user_dir, *card)
+    run("highrank", "analyse", "card", softcap, "--user-dir", user_dir, *card)
     head = json.loads((tmp_path / "card.json").read_text())["configuration"]["head"]
     assert head["softcap c"] == 20.0
     texts = [
@@ -248,7 +251,7 @@ def test_code_that_ignores_a_checkpoints_value_is_refused(code, softcap, home, t
     for refused in (
         train(*where, "--restore-file", softcap, attempt=attempt),
         attempt("generate", data, "--path", softcap, *at, *TINY),
-        attempt("highrank", "card", softcap, *at, "--output", tmp_path / "card.html"),
+        attempt("highrank", "analyse", "card", softcap, *at, "--output", tmp_path / "card.html"),
     ):
         assert refused.code != 0
         message = refused.output.splitlines()[-1]
@@ -284,6 +287,6 @@ def test_a_recipes_later_steps_have_the_user_dir_of_the_training(home, tmp_path)
     own = {"user_dir": str(home / "my_layers"), "arch": "transformer_softcap", "head_softcap_c": 20}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({"base": str(source), "train": own}))
     resolved = tmp_path / "resolved.yaml"
-    run("highrank", "configure", tmp_path / "own.yaml", "--output", resolved)
-    found = run("highrank", "command", "generate", resolved, "data-bin").output
+    run("highrank", "train", "configure", tmp_path / "own.yaml", "--output", resolved)
+    found = run("highrank", "train", "command", "generate", resolved, "data-bin").output
     assert f"--user-dir {home / 'my_layers'}" in found and found.count("--user-dir") == 1
