@@ -100,6 +100,12 @@ class LazyCommands(TyperGroup):
             ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the rest of the help, but for an option that only prints a script."""
+        for option in self.params:
+            option.hidden = option.name == "show_completion"  # type: ignore[attr-defined]
+        super().format_options(ctx, formatter)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands' lines of the help, without importing any."""
         with formatter.section("Commands"):
