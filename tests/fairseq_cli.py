@@ -42,14 +42,14 @@ class CommandFailed(AssertionError):
 
 
 def attempt(command: str, *arguments: object, stdin: str = "", timeout: float = 120) -> Finished:
-    """Run `fairseq-<command>` with our plug-in and return how it ended."""
+    """Run `fairseq-<command>` with our plug-in, or `highrank`, and return how it ended."""
     argv = [f"fairseq-{command}", *map(str, arguments)]
-    if command not in ("preprocess", "hydra-train"):
+    if command not in ("preprocess", "hydra-train", "highrank") and "--user-dir" not in argv:
         argv += ["--user-dir", str(REPOSITORY / "highrank_plugins")]
     with tempfile.TemporaryDirectory() as folder:
         log, typed = Path(folder, "log"), Path(folder, "stdin")
         typed.write_text(stdin)
-        child = FORKS.Process(target=_run, args=(COMMANDS[command], argv, str(log), str(typed)))
+        child = FORKS.Process(target=_run, args=(command, argv, str(log), str(typed)))
         child.start()
         child.join(timeout)
         if child.is_alive():
@@ -66,7 +66,7 @@ def run(command: str, *arguments: object, **options) -> Finished:
     return done
 
 
-def _run(module: str, argv: list[str], log: str, typed: str) -> None:
+def _run(command: str, argv: list[str], log: str, typed: str) -> None:
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)
@@ -74,7 +74,10 @@ def _run(module: str, argv: list[str], log: str, typed: str) -> None:
     sys.stdin = os.fdopen(0)
     sys.argv = argv
     try:
-        importlib.import_module(module).cli_main()
+        if command == "highrank":
+            importlib.import_module("highrank_plugins.cli").main()
+        else:
+            importlib.import_module(COMMANDS[command]).cli_main()
     except Exception:
         traceback.print_exc()
         sys.exit(1)

@@ -29,7 +29,8 @@ class LossCase:
     """One call of `head.nll` with its backward pass.
 
     Sizes are the papers': N tokens, K components, d1 = d = dim, M classes, S frequent, d2 gate_dim.
-    `memory` is that of a chunk in MiB, `--head-loss-memory`; 0: the device's default.
+    `memory` is that of a chunk in MiB, `--head-loss-memory`; 0: the device's default. `user_dir`
+    is the package of a layer of one's own.
     """
 
     head: str
@@ -46,6 +47,7 @@ class LossCase:
     memory: int = 0
     dtype: str = "float32"
     device: str = "cpu"
+    user_dir: str | None = None
 
     def work(self) -> int:
         """Tokens."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from argparse import Namespace
 from typing import Any
 
 import torch
@@ -64,6 +65,10 @@ def machine(case: Case) -> str:
 
 def _step(kind: str, contender: str, case: Case) -> Step:
     if isinstance(case, LossCase):
+        if case.user_dir is not None:
+            from fairseq.utils import import_user_module
+
+            import_user_module(Namespace(user_dir=case.user_dir))
         return loss_step(contender, case)
     from highrank_plugins.benchmarks.models import model_step
 

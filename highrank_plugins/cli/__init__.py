@@ -25,6 +25,7 @@ COMMANDS = {
     "model": ("Average, choose, export and import checkpoints.", "model:model"),
     "bench": ("Measure time and memory of losses and models.", "bench:bench"),
     "archs": ("Print all architectures.", "archs:archs"),
+    "heads": ("Print all layers, their options and losses.", "heads:heads"),
     "recipes": ("Print all recipes and their configurations.", "recipes:recipes"),
     "doctor": ("Show versions, devices, and what is missing.", "doctor:doctor"),
     "user-dir": ("Print the directory for fairseq's --user-dir.", "user_dir:user_dir"),
@@ -98,6 +99,12 @@ class LazyCommands(TyperGroup):
         if args[0] not in COMMANDS and args[0] not in OLD_NAMES:
             ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the rest of the help, but for an option that only prints a script."""
+        for option in self.params:
+            option.hidden = option.name == "show_completion"  # type: ignore[attr-defined]
+        super().format_options(ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands' lines of the help, without importing any."""

@@ -5,8 +5,10 @@ from importlib import import_module
 
 import typer
 
+from highrank_plugins.cli.user_layers import UserDir
 
-def archs() -> None:
+
+def archs(user_dir: UserDir = None) -> None:
     """Print all architectures as a Markdown document (docs/archs.md)."""
     logging.disable(logging.INFO)  # fairseq's
     import highrank_plugins

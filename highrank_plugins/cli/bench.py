@@ -9,6 +9,7 @@ import typer
 from highrank_plugins.cli.group import make_group
 from highrank_plugins.cli.number_lists import numbers
 from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.cli.user_layers import UserDir
 
 bench = make_group({})
 
@@ -60,6 +61,10 @@ def loss(
         typer.Option(help="MiB of a chunk, as --head-loss-memory; 0: the default."),
     ] = None,
     reduction: Annotated[str, typer.Option(help="sum or none.")] = "sum",
+    head: Annotated[str | None, typer.Option(help="Structure instead of the preset's.")] = None,
+    pointwise: Annotated[
+        str | None, typer.Option(help="Pointwise function instead of the preset's.")
+    ] = None,
     within: Annotated[
         int | None,
         typer.Option(min=1, help="MiB: each contender with the largest batch that stays below."),
@@ -70,11 +75,14 @@ def loss(
     threads: Threads = 0,
     csv: Csv = None,
     plot: Plot = None,
+    user_dir: UserDir = None,
 ) -> None:
     """Losses, forward and backward, against their matrix products alone."""
     from highrank_plugins.benchmarks.run import run_losses
 
     changes = {"reduction": reduction, "dtype": dtype, "device": device}
+    layer = {"head": head, "pointwise": pointwise, "user_dir": user_dir}
+    changes |= {name: str(value) for name, value in layer.items() if value is not None}
     grid = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
     with user_errors():
         contenders = [name.strip() for name in impl.split(",")]

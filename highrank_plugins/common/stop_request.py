@@ -5,11 +5,15 @@
 
 import os
 import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+# a terminal that closes sends SIGHUP; nohup has it ignored, and so do we then
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 # EX_TEMPFAIL of sysexits.h: "try again later"
 REQUEUE = 75
 # of one machine, or of a job of SLURM: `stop` asks the processes, `started` and `stopped` are what
@@ -32,9 +36,40 @@ def listen() -> None:
     """From here on `SIGNALS` ask this process to stop, instead of ending it."""
     global _listener
     _listener = os.getpid()
-    for number in SIGNALS:
-        signal.signal(number, _note)
+    handle(_note)
     _answer("started")
+
+
+def handle(handler: Callable[[int, FrameType | None], object]) -> None:
+    """Have a function called at each of `SIGNALS`, but for a SIGHUP that is ignored."""
+    for number in SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def listen_unprepared() -> None:
+    """Listen in a training that no launcher has started, if nobody else handles `SIGNALS`."""
+    if listening() or threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        listen()
+
+
+@contextmanager
+def handlers_restored() -> Iterator[None]:
+    """Restore the handlers of signals at the end, for who trains within a longer process."""
+    global _listener, _signalled
+    if listening() or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        if listening():
+            _listener, _signalled = None, False
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def listening() -> bool:

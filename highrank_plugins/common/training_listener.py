@@ -13,8 +13,12 @@ class TrainingListener:
     # Listens as well, in the first process only.
     monitor: "TrainingListener | None" = None
 
+    def function_options(self) -> Mapping[str, Any]:
+        """Return the model options that each checkpoint must hold, whoever has set them."""
+        return {}
+
     def check_saved_options(self, options: Mapping[str, Any]) -> None:
-        """Compare the model options of a checkpoint with ours, before a training loads it.
+        """Compare the model options of a checkpoint with ours, before it is loaded.
 
         Raises:
             ValueError: The checkpoint must not be loaded; says why.

@@ -54,8 +54,8 @@ class Head(nn.Module):
 
     # the loss with its gradient written out, if the structure has one; it needs `token_inputs`
     fused: ClassVar[type[FusedLoss] | None] = None
-    # options that the function depends on, of which no parameter tells
-    constants: ClassVar[tuple[str, ...]] = ()
+    # options that the function depends on, of which no parameter tells; see `Registry.constants`
+    constants: ClassVar[tuple[str, ...] | None] = None
     # whether log P = log_softmax(f(z)) of one logit vector z, which `logits` returns
     has_logits: ClassVar[bool] = False
     # whether the logits are W g + b, so that the order of classes is that of a linear function

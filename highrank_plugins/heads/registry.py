@@ -30,17 +30,32 @@ class Registry(Generic[T]):
         self.kind = kind
         self.common = frozenset(common)
         self._classes: dict[str, T] = {}
+        self._listeners: list[Callable[[], None]] = []
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Class decorator; a second class under a used name is an error."""
+        """Return a decorator that registers a class.
+
+        It raises ValueError for a name that is taken, and whatever a listener refuses.
+        """
 
         def add(cls: T) -> T:
             if name in self._classes:
                 raise ValueError(f"{self.kind} {name!r} is registered already")
             self._classes[name] = cls
+            try:
+                for listener in self._listeners:
+                    listener()
+            except ValueError:
+                del self._classes[name]
+                raise
             return cls
 
         return add
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call `listener` now, and after each later registration."""
+        listener()
+        self._listeners.append(listener)
 
     def unregister(self, name: str) -> None:
         """Remove a class, so that a test or a notebook can register a new version."""
@@ -72,6 +87,17 @@ class Registry(Generic[T]):
         return {
             p.name: p.default for p in parameters if p.kind in named and p.name not in self.common
         }
+
+    def constants(self, instance: Any) -> dict[str, Any]:
+        """Return the options that the function of `instance` depends on, but no parameter shows.
+
+        A class names them in `constants`. Without that, they are all options that the instance
+        keeps as attributes with plain values.
+        """
+        if instance.constants is not None:
+            return {name: getattr(instance, name) for name in instance.constants}
+        kept = {n: getattr(instance, n, None) for n in self.options(self.name_of(instance))}
+        return {n: kept[n] for n in kept if isinstance(kept[n], bool | int | float | str)}
 
     def build(self, name: str, *args: Any, **options: Any) -> Any:
         """An instance of the class called `name`.

@@ -2,13 +2,15 @@
 
 What breaks: nothing visibly; a training that is resumed, or started by `--finetune-from-model`,
 goes on with parameters of another meaning: contexts of a Mixture of Softmaxes in a Mixture of
-Contexts, logits for another function, embeddings of other words.
+Contexts, logits for another function, embeddings of other words. Nor does a checkpoint say which
+values unset options had: another default in the code makes another function of its parameters.
 Why: `Trainer.load_checkpoint` compares names and sizes of parameters. It looks neither at the
 options of the checkpoint's model nor at the state of its task.
-What we do: before parameters are loaded, show both to `check_saved_options` and `check_saved_task`
-of model and task, if these are a `TrainingListener`. Generation and evaluation, which build their
-model from the checkpoint, are left alone. Of several processes the one that reads
-the file raises, and the others end with it.
+What we do: add `function_options` of the model to the options in each checkpoint. Before parameters
+are loaded, show options and state to `check_saved_options` and `check_saved_task` of model and
+task, if these are a `TrainingListener`. A model that generation or evaluation builds from the
+checkpoint sees the options, too. Of several processes the one that reads the file raises, and the
+others end with it.
 Delete when: fairseq has such hooks. `load_error.py` calls this.
 """
 
@@ -17,9 +19,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, models
+from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
+from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.training_listener import listening
 
 
@@ -49,9 +53,45 @@ def shown_to(trainer, path: str) -> Iterator[None]:
         checkpoint_utils.load_checkpoint_to_cpu = read
 
 
+@replaces(Trainer, "state_dict")
+def state_dict(stock, trainer) -> dict[str, Any]:
+    """Return what a checkpoint holds, with all options that the model's function depends on."""
+    state = stock(trainer)
+    options = state["cfg"]["model"]  # fairseq's older models keep them as attributes
+    for model in listening(trainer.get_model()):
+        (vars(options) if isinstance(options, Namespace) else options).update(
+            model.function_options()
+        )
+    return state
+
+
+@replaces(models, "build_model")
+def build_model(stock, cfg, task, from_checkpoint=False):
+    """Build a model; compare one that is built from a checkpoint with the checkpoint's options.
+
+    Raises:
+        ValueError: the model's own; an architecture that is not registered.
+    """
+    options = _by_name(cfg)  # fairseq drops what the model does not know
+    arch = options.get("_name") or options.get("arch")
+    known = {*models.ARCH_MODEL_REGISTRY, *models.MODEL_REGISTRY}
+    if from_checkpoint and arch and arch not in known:
+        raise ValueError(
+            f"the checkpoint's architecture {arch} is not known here; pass the --user-dir of its "
+            "training, which registers it"
+        )
+    model = stock(cfg, task, from_checkpoint)
+    for listener in listening(model) if from_checkpoint else ():
+        listener.check_saved_options(options)
+    return model
+
+
 def _model_options(state: dict[str, Any]) -> dict[str, Any]:
-    """By name; those of the oldest checkpoints, which have no `cfg`, are not known."""
-    model = (state.get("cfg") or {}).get("model")
-    if isinstance(model, Namespace):
-        return vars(model)
-    return OmegaConf.to_container(model) if OmegaConf.is_config(model) else {}
+    """Return a checkpoint's; those of the oldest, which have no `cfg`, are not known."""
+    return _by_name((state.get("cfg") or {}).get("model"))
+
+
+def _by_name(options: Any) -> dict[str, Any]:
+    if isinstance(options, Namespace):
+        return vars(options)
+    return OmegaConf.to_container(options) if OmegaConf.is_config(options) else {}

@@ -1,11 +1,11 @@
 """A training that is told to end loses what it did since its last checkpoint.
 
-What breaks: SIGTERM and SIGUSR1, by which clusters announce that a job's time is over, end
-fairseq-train at once.
+What breaks: SIGTERM and SIGUSR1, by which clusters announce that a job's time is over, and SIGHUP,
+by which a terminal does when it closes, end fairseq-train at once.
 Why: it handles no signals.
-What we do: where `highrank launch` has started the training, look after each update, and after its
-validation and checkpoint where these are due, whether any process was asked to stop
-(`stop_request.py`); then all write the checkpoint and end together. Nothing is left out, so that
+What we do: look after each update, and after its validation and checkpoint where these are due,
+whether any process was asked to stop (`stop_request.py`), by `highrank launch` or by a signal;
+then all write the checkpoint and end together, with exit code 75. Nothing is left out, so that
 the training which goes on from there is the one that was not stopped. Until then a signal has no
 effect: an update, a validation and a checkpoint must fit into the time that is left.
 Delete when: fairseq does so. `training_events.py` calls this.
@@ -16,10 +16,26 @@ import logging
 import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
+from fairseq_cli import train as training
 
 from highrank_plugins.common import stop_request
+from highrank_plugins.common.patching import replaces
 
 logger = logging.getLogger(__name__)
+
+
+@replaces(training, "main")
+def main(stock, *args, **kwargs):
+    """Train, and handle signals afterwards as before."""
+    with stop_request.handlers_restored():
+        return stock(*args, **kwargs)
+
+
+@replaces(training, "train")
+def train(stock, *args, **kwargs):
+    """Train an epoch, ready to be asked to stop."""
+    stop_request.listen_unprepared()
+    return stock(*args, **kwargs)
 
 
 def leave_if_asked(cfg, trainer, epoch_itr, is_saved: bool) -> None:

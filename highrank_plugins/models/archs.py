@@ -19,6 +19,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from highrank_plugins.common.flags import flag
 from highrank_plugins.heads import head_names, pointwise_names
+from highrank_plugins.heads.base import HEADS
+from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.models.flat_config import field_types, stock_defaults
 from highrank_plugins.models.head_choice import choose_head
 
@@ -48,6 +50,23 @@ def tokens() -> dict[str, dict]:
     return found
 
 
+def for_every_token(add: Callable[[str, dict], None]) -> None:
+    """Call ``add(token, head)`` for each token, and for those of layers that are registered later.
+
+    A token is added once, also if its layer is registered again.
+    """
+    added: set[str] = set()
+
+    def add_new() -> None:
+        for token, head in tokens().items():
+            if token not in added:
+                added.add(token)
+                add(token, head)
+
+    HEADS.listen(add_new)
+    POINTWISE.listen(add_new)
+
+
 def register_archs(model: str, stock_model: str, fill: Callable) -> None:
     """Register every token on every preset of ``stock_model``.
 
@@ -56,10 +75,14 @@ def register_archs(model: str, stock_model: str, fill: Callable) -> None:
         fill: ``fill(config, stock_arch, head)`` completes a configuration in place.
     """
     TRUNKS.append(stock_model)
-    for stock in list(ARCH_MODEL_INV_REGISTRY[stock_model]):
-        for token, head in tokens().items():
+    presets = list(ARCH_MODEL_INV_REGISTRY[stock_model])
+
+    def add(token: str, head: dict) -> None:
+        for stock in presets:
             name = arch_name(stock_model, token, stock)
             register_model_architecture(model, name)(partial(fill, stock_arch=stock, head=head))
+
+    for_every_token(add)
 
 
 def arch_name(stock_model: str, token: str, stock_arch: str) -> str:

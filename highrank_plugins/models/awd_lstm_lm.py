@@ -15,7 +15,7 @@ from fairseq.models import (
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from highrank_plugins.models.archs import tokens
+from highrank_plugins.models.archs import for_every_token
 from highrank_plugins.models.awd_lstm_options import (
     AWDLSTMLanguageModelConfig,
     fill,
@@ -160,8 +160,11 @@ def arch_name(token: str, preset: str | None = None) -> str:
     return f"awd_lstm_lm_{token}" if preset is None else f"awd_lstm_lm_{token}_{preset}"
 
 
-for _token, _head in tokens().items():
-    for _preset in (None, *PRESETS):
-        register_model_architecture("awd_lstm_lm", arch_name(_token, _preset))(
-            partial(fill, preset=_preset or DEFAULT, head=_head)
+def _register_archs(token: str, head: dict) -> None:
+    for preset in (None, *PRESETS):
+        register_model_architecture("awd_lstm_lm", arch_name(token, preset))(
+            partial(fill, preset=preset or DEFAULT, head=head)
         )
+
+
+for_every_token(_register_archs)

@@ -2,8 +2,9 @@
 
 from highrank_plugins.common.flags import flag
 from highrank_plugins.heads import head_names, pointwise_names
-from highrank_plugins.heads.registry import unknown_name_message
-from highrank_plugins.models.head_options import COMMON, DERIVED, RATES, option_defaults
+from highrank_plugins.heads.base import HEADS
+from highrank_plugins.heads.pointwise import POINTWISE
+from highrank_plugins.models.head_options import COMMON, RATES, derived_defaults, option_defaults
 
 
 def choose_head(options: dict, arch: dict, trunk: dict) -> dict:
@@ -20,29 +21,34 @@ def choose_head(options: dict, arch: dict, trunk: dict) -> dict:
     given = {k: v for k, v in options.items() if k.startswith("head") and v is not None}
     if given.get("head", arch.get("head")) == arch.get("head"):
         given = arch | given
-    head = _known_head(given.setdefault("head", "softmax"))
+    head = given.setdefault("head", "softmax")
     pointwise = given.setdefault("head_pointwise", "identity")
+    _require_known(head, pointwise)
     defaults = option_defaults(head, pointwise)
-    defaults |= {k: v for k, v in trunk.items() if k in defaults or k not in DERIVED}
-    _reject_foreign(given, defaults)
+    of_layers = derived_defaults().keys()
+    defaults |= {k: v for k, v in trunk.items() if k in defaults or k not in of_layers}
+    _reject_foreign(given, defaults, {*of_layers, *RATES})
     return defaults | given
 
 
-def _known_head(name: str) -> str:
-    if name in pointwise_names():
+def _require_known(head: str, pointwise: str) -> None:
+    if head in pointwise_names():
         raise ValueError(
-            f"--head {name}: {name} acts on the logits of a head; use --head-pointwise {name}"
+            f"--head {head}: {head} acts on the logits of a head; use --head-pointwise {head}"
         )
-    if name not in head_names():
-        raise ValueError(f"--head: {unknown_name_message('head', name, head_names())}")
-    return name
+    try:
+        HEADS.find(head)
+        POINTWISE.find(pointwise)
+    except ValueError as error:
+        option = "--head-pointwise" if head in head_names() else "--head"
+        raise ValueError(f"{option}: {error}; a layer of your own needs its --user-dir") from None
 
 
-def _reject_foreign(given: dict, defaults: dict) -> None:
+def _reject_foreign(given: dict, defaults: dict, of_layers: set[str]) -> None:
     rates = {name for name, owner in RATES.items() if owner == given["head_pointwise"]}
     own = {*defaults, *COMMON, *rates}
     for name in given:
-        if name in {*DERIVED, *RATES} and name not in own:
+        if name in of_layers and name not in own:
             listed = ", ".join(map(flag, sorted(own)))
             raise ValueError(
                 f"{flag(name)}: --head {given['head']} with --head-pointwise "

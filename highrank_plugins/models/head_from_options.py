@@ -81,7 +81,7 @@ def _pointwise(cfg: Namespace) -> nn.Module:
     own = {
         name: f"head_{cfg.head_pointwise}_{name}" for name in pointwise_options(cfg.head_pointwise)
     }
-    options = {name: getattr(cfg, full) for name, full in own.items() if hasattr(cfg, full)}
+    options = _values(cfg, own, pointwise_options(cfg.head_pointwise))
     flags = {name: flag(full) for name, full in own.items()}
     with _errors_name_flags("--head-pointwise", cfg.head_pointwise, flags):
         return build_pointwise(cfg.head_pointwise, **options)
@@ -109,16 +109,24 @@ def _errors_name_flags(option: str, chosen: str, flags: dict[str, str]) -> Itera
 def _own_options(cfg: Namespace, num_classes: int) -> dict:
     """Constructor arguments of the structure from fairseq's names for them."""
     names = head_options(cfg.head)
-    options = {
-        name: getattr(cfg, f"head_{name}")
-        for name in names
-        if name not in RENAMED and hasattr(cfg, f"head_{name}")
-    }
+    own = {name: f"head_{name}" for name in names if name not in RENAMED}
+    options = _values(cfg, own, names)
     if "frequent" in names:
         options["frequent"] = _number_of_frequent(cfg.head_frequent_ratio, num_classes)
     if "gate_hidden_bias" in names:
         options |= _gate_biases(cfg.head_gate_biases)
     return options
+
+
+def _values(cfg: Namespace, own: dict[str, str], defaults: dict) -> dict:
+    """Return constructor arguments, given the option of each and the defaults of all."""
+    return {
+        name: _true_or_false(flag(full), getattr(cfg, full))
+        if isinstance(defaults[name], bool)
+        else getattr(cfg, full)
+        for name, full in own.items()
+        if hasattr(cfg, full)
+    }
 
 
 def _number_of_frequent(ratio: float, num_classes: int) -> int:

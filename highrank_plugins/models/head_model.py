@@ -15,6 +15,7 @@ from highrank_plugins.models.relative_positions import SIDES
 from highrank_plugins.models.warm_start import (
     fill_new_parameters,
     fill_new_tables,
+    function_options,
     require_same_function,
 )
 
@@ -60,6 +61,7 @@ class HeadModel(TrainingListener):
             tied=self.decoder.share_input_output_embed,
             locked_dropout=locked_dropout,
         )
+        self.function_options()  # fails here rather than at the first checkpoint
         self.loss_options = {
             "impl": cfg.head_loss,
             "memory": None if memory is None else memory * 2**20,
@@ -127,8 +129,12 @@ class HeadModel(TrainingListener):
         """This model for fairseq's ``SequenceScorer``, which wants log P(``target``) only."""
         return TargetScores(self, target)
 
+    def function_options(self) -> dict:
+        """Return the options that each checkpoint must hold, see ``function_options``."""
+        return function_options(self.head)
+
     def check_saved_options(self, options: dict) -> None:
-        """Compare the options of a checkpoint, before a training loads it, with ours.
+        """Compare the options of a checkpoint, before it is loaded, with ours.
 
         Raises:
             ValueError: see ``require_same_function``.

@@ -1,20 +1,27 @@
 """The ``--head…`` options of every fairseq model, derived from the registries of heads.
 
 An option left unset (``None``) takes the default of the head or the pointwise function, whose names
-and defaults come from ``highrank_plugins.heads``: a new head brings its own options along.
+and defaults come from ``highrank_plugins.heads``. A layer that is registered later, as those of a
+``--user-dir``, adds its options to all models.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.models import MODEL_DATACLASS_REGISTRY
+from hydra.core.config_store import ConfigStore
 
+from highrank_plugins.common.flags import flag
 from highrank_plugins.heads import (
     head_names,
     head_options,
     pointwise_names,
     pointwise_options,
 )
+from highrank_plugins.heads.base import HEADS
+from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.losses import IMPLEMENTATIONS
 
 # which of gate_hidden, gate_shared and each frequent class has a bias
@@ -63,19 +70,21 @@ VARYING_DEFAULTS = {
 
 
 @dataclass
-class CommonHeadOptions(FairseqDataclass):
-    """Options that every head has."""
+class HeadOptions(FairseqDataclass):
+    """All ``--head…`` options: those that every head has, and what `add_options` adds."""
 
     head: Optional[str] = field(
         default=None,
         metadata={
-            "help": f"output layer: {', '.join(head_names())}; one that differs from the "
-            "architecture's drops the architecture's other head defaults"
+            "help": f"output layer: {', '.join(head_names())}, or one of your own; if it differs "
+            "from the architecture's, the architecture's other head defaults are dropped"
         },
     )
     head_pointwise: Optional[str] = field(
         default=None,
-        metadata={"help": f"function on each logit: {', '.join(pointwise_names())}"},
+        metadata={
+            "help": f"function on each logit: {', '.join(pointwise_names())}, or one of your own"
+        },
     )
     head_embed_dim: Optional[int] = field(
         default=None,
@@ -118,8 +127,15 @@ class CommonHeadOptions(FairseqDataclass):
     )
 
 
+# learning rate of a pointwise function's parameters: option → the function that has it
+RATES = {"head_plif_lr": "plif"}
+COMMON = [f.name for f in fields(HeadOptions) if f.name not in ("_name", *RATES)]
+
+
 def option_defaults(head: str, pointwise: str) -> dict:
     """``{"head_…": default}`` of one pair; what has no plain default is no option of fairseq's.
+
+    A flag of fairseq's can only switch on, so what is on by default takes the word true or false.
 
     Raises:
         ValueError: unknown head or pointwise function; names the nearest one.
@@ -128,20 +144,53 @@ def option_defaults(head: str, pointwise: str) -> dict:
     own |= {name: default for name, default in ADAPTED_DEFAULTS.items() if name in own}
     own |= {f"{pointwise}_{name}": value for name, value in pointwise_options(pointwise).items()}
     return {
-        f"head_{name}": default
+        f"head_{name}": "true" if default is True else default
         for name, default in own.items()
         if name is not None and isinstance(default, bool | int | float | str)
     }
 
 
-def _derived_defaults() -> dict:
-    """Options of any head and any pointwise function."""
+def derived_defaults() -> dict:
+    """Return the options of all heads and pointwise functions that are registered now.
+
+    Raises:
+        ValueError: two layers mean different things by one name.
+    """
+    pairs = [(head, "identity") for head in head_names()]
+    pairs += [("softmax", pointwise) for pointwise in pointwise_names()]
     defaults: dict = {}
-    for head in head_names():
-        defaults |= option_defaults(head, "identity")
-    for pointwise in pointwise_names():
-        defaults |= option_defaults("softmax", pointwise)
+    for head, pointwise in pairs:
+        for name, default in option_defaults(head, pointwise).items():
+            known = defaults.setdefault(name, default)
+            if name in {*COMMON, *RATES} or type(known) is not type(default):
+                layer = head if pointwise == "identity" else pointwise
+                raise ValueError(
+                    f"{flag(name)} of {layer} is an option of other layers, too, with another "
+                    "meaning or type; rename the argument of its constructor"
+                )
     return defaults
+
+
+def add_options() -> None:
+    """Give the configurations of all models the options of all layers that are registered now."""
+    new = [_derived_field(*item) for item in sorted(derived_defaults().items())]
+    made = make_dataclass("HeadOptionsOfLayers", new)
+    for config in _with_subclasses(HeadOptions):
+        config.__annotations__ |= {name: kind for name, kind, _ in new}
+        config.__dataclass_fields__ |= made.__dataclass_fields__
+        for name, _, _ in new:
+            setattr(config, name, None)
+    for name, config in MODEL_DATACLASS_REGISTRY.items():  # as fairseq's register_model
+        if config is not None and issubclass(config, HeadOptions):
+            node = config()
+            node._name = name
+            ConfigStore.instance().store(name, node, group="model", provider="fairseq")
+
+
+def _with_subclasses(config: type) -> Iterator[type]:
+    yield config
+    for subclass in config.__subclasses__():
+        yield from _with_subclasses(subclass)
 
 
 def _derived_field(name: str, default: object) -> tuple:
@@ -151,13 +200,5 @@ def _derived_field(name: str, default: object) -> tuple:
     return name, Optional[type(default)], field(default=None, metadata=metadata)
 
 
-# learning rate of a pointwise function's parameters: option → the function that has it
-RATES = {"head_plif_lr": "plif"}
-COMMON = [f.name for f in fields(CommonHeadOptions) if f.name not in ("_name", *RATES)]
-DERIVED = sorted(_derived_defaults())
-HeadOptions = make_dataclass(
-    "HeadOptions",
-    [_derived_field(*item) for item in sorted(_derived_defaults().items())],
-    bases=(CommonHeadOptions,),
-)
-HeadOptions.__doc__ = "All ``--head…`` options; unset ones are ``None``."
+HEADS.listen(add_options)
+POINTWISE.listen(add_options)

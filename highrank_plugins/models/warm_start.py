@@ -9,7 +9,7 @@ from highrank_plugins.common.flags import flag
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
-from highrank_plugins.models.head_options import option_defaults
+from highrank_plugins.models.head_options import HeadOptions, option_defaults
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,11 @@ def require_same_function(options: dict, head: Head) -> None:
     there = SOFTMAX | {name: value for name, value in options.items() if value is not None}
     if {name: there[name] for name in SOFTMAX} == SOFTMAX:
         return
-    here = _function_options(head)
+    here = function_options(head)
+    known = {*here, *HeadOptions.__dataclass_fields__}
+    for name in there:
+        if name.startswith("head_") and name not in known:
+            raise ValueError(_other_head(f"{flag(name)} {there[name]}", "no such option"))
     there = option_defaults(here["head"], here["head_pointwise"]) | there
     for name, value in here.items():
         before = there.get(name, value)
@@ -40,15 +44,15 @@ def require_same_function(options: dict, head: Head) -> None:
             raise ValueError(_other_head(f"{flag(name)} {before}", str(value)))
 
 
-def _function_options(head: Head) -> dict:
-    """Options by which two heads with the same parameters may differ."""
-    pointwise = head.pointwise
-    function = POINTWISE.name_of(pointwise)
+def function_options(head: Head) -> dict:
+    """Return the options by which two heads with the same parameters may differ."""
+    structure, function = HEADS.name_of(head), POINTWISE.name_of(head.pointwise)
+    of_function = POINTWISE.constants(head.pointwise)
     return {
-        "head": HEADS.name_of(head),
+        "head": structure,
         "head_pointwise": function,
-        **{f"head_{name}": getattr(head, name) for name in head.constants},
-        **{f"head_{function}_{name}": getattr(pointwise, name) for name in pointwise.constants},
+        **{f"head_{name}": value for name, value in HEADS.constants(head).items()},
+        **{f"head_{function}_{name}": value for name, value in of_function.items()},
     }
 
 
@@ -88,7 +92,8 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
 def _other_head(there: str, here: str) -> str:
     return (
         f"the checkpoint has another output layer: {there} there, {here} in the model; use the "
-        "--head… options of that training, or start from the checkpoint of a softmax"
+        "--head… options of that training and its code of the layer, or start from the checkpoint "
+        "of a softmax"
     )
 
 

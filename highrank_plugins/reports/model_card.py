@@ -70,7 +70,7 @@ def model_card(
         languages=_languages(cfg["task"]),
         rows="\n".join(f"| {key} | {value} |" for key, value in rows),
         version=config["versions"]["highrank_plugins"],
-        command=_command(name, cfg["task"], piece_options),
+        command=_command(name, cfg, piece_options),
         text=_UNCUT if _scores_only(task) or not piece_options else _CUTS,
         dictionaries=", ".join(f"`{path.name}`" for path in dictionaries),
     )
@@ -107,14 +107,21 @@ def _scores(record: Mapping[str, Any] | None) -> Iterator[tuple[str, object]]:
         yield name, f"{value} ({signature.replace('|', ', ')})" if signature else value
 
 
-def _command(name: str, task: dict[str, Any], pieces: Sequence[tuple[str, str]]) -> str:
+def _command(name: str, cfg: dict[str, Any], pieces: Sequence[tuple[str, str]]) -> str:
+    task = cfg["task"]
     if _scores_only(task["_name"]):
         words = f"fairseq-eval-lm DATA_BIN {_scoring(task)}"
     else:
         pair = f"--source-lang {task.get('source_lang')} --target-lang {task.get('target_lang')}"
         cut = "".join(f" {option} {value}" for option, value in pieces)
         words = f"fairseq-interactive {name} {pair}{cut}"
-    return f"{words} --user-dir $(highrank user-dir) --path {name}.pt"
+    return f"{words} --user-dir {_user_dir(cfg['common'])} --path {name}.pt"
+
+
+def _user_dir(common: dict[str, Any]) -> str:
+    """Return the package of the training by its name; it may register layers of its own."""
+    name = Path(common.get("user_dir") or "highrank_plugins").name
+    return "$(highrank user-dir)" if name == "highrank_plugins" else name
 
 
 def _scores_only(task: str) -> bool:

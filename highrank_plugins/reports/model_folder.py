@@ -6,12 +6,15 @@ holds the rest of the checkpoint as far as a model needs it, `README.md` is the 
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.common.provenance import versions
 from highrank_plugins.data.pieces import piece_options
+from highrank_plugins.heads.base import HEADS
+from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.reports.model_card import model_card
 from highrank_plugins.results.record import load_record
 from highrank_plugins.training.averaging import first_names, load_without_weights
@@ -53,6 +56,7 @@ def export_model(
     model = mapped_model(checkpoint)
     dictionaries = _dictionaries(data or Path(str(state["cfg"]["task"]["data"]).split(":")[0]))
     config = _config(state, checkpoint)
+    _require_known_layers(checkpoint, config["fairseq"]["model"])
     # read before anything is written
     cut = [] if pieces is None else piece_options(pieces, f"{folder.name}/{pieces.name}")
     record = None if results is None else load_record(results)
@@ -80,6 +84,7 @@ def import_model(folder: Path, output: Path) -> None:
     from fairseq.checkpoint_utils import torch_persistent_save
 
     config = _read_config(folder / CONFIG)
+    _require_known_layers(folder / CONFIG, config["fairseq"]["model"])
     output.parent.mkdir(parents=True, exist_ok=True)
     state = {
         "args": None,
@@ -91,6 +96,15 @@ def import_model(folder: Path, output: Path) -> None:
         "extra_state": {"train_iterator": {"epoch": 1}, "val_loss": config["valid_loss"]},
     }
     torch_persistent_save(state, str(output))
+
+
+def _require_known_layers(path: Path, options: Mapping[str, Any]) -> None:
+    """Raise ValueError if the output layer of a model's options is not registered."""
+    try:
+        HEADS.find(options.get("head") or "softmax")
+        POINTWISE.find(options.get("head_pointwise") or "identity")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; pass the --user-dir of the training") from None
 
 
 def _safetensors() -> Any:

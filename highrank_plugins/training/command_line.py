@@ -42,8 +42,13 @@ def words_of(options: Mapping[str, object]) -> list[str]:
     return [word for words in arguments(options) for word in words]
 
 
-def user_dir() -> list[str]:
-    """The flag that makes fairseq know this package; a short path where one leads there."""
+def user_dir(options: Mapping[str, object]) -> list[str]:
+    """Return the flag that makes fairseq know this package; a short path where one leads there.
+
+    Options with a `user_dir` of their own, which imports this package, need no other.
+    """
+    if "user_dir" in options:
+        return []
     package = Path(highrank_plugins.__file__).parent
     here = Path.cwd()
     short = package.relative_to(here) if package.is_relative_to(here) else package
@@ -70,7 +75,7 @@ def shell_line(tool: str, options: Mapping[str, object], extra: Sequence[str]) -
     program = PROGRAMS[tool]
     leading, *rest = by_option(extra)
     rows = [[*program.split(), *leading]]
-    rows += [user_dir()] if program.startswith("fairseq") else []
+    rows += [user_dir(options)] if program.startswith("fairseq") else []
     rows += arguments(options)
     return " \\\n    ".join(shlex.join(row) for row in [*rows, *rest])
 

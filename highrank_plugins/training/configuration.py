@@ -59,6 +59,9 @@ _TEXT_OF_PIECES: dict[str, dict[str, Scalar]] = {
     "subword_nmt": {"post_process": "subword_nmt", "tokenizer": "moses"},
 }
 
+# the tools after these read a checkpoint, with the layers of `train.user_dir`
+_UP_TO_TRAINING = ("data", "corpus", "clean", "dialogues", "launch", "train", "finetune")
+
 Options = Annotated[dict[str, Scalar], Field(default_factory=dict)]
 
 
@@ -112,6 +115,8 @@ class Configuration(_Block):
         if tool == "data":
             return self.data.model_dump(exclude_none=True) if self.data else {}
         own: dict[str, Any] = getattr(self, tool) or {}
+        if own and tool not in _UP_TO_TRAINING and "user_dir" in self.train:
+            own = {"user_dir": self.train["user_dir"], **own}
         if tool == "finetune":
             return {**self.train, **own}
         if tool == "generate" and self.data:

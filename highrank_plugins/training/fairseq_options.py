@@ -36,7 +36,9 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
     parser = _parser(tool)
     given = words_of(options)
     try:
-        _, left = parse_args_and_arch(parser, ["data", *user_dir(), *given], parse_known=True)
+        _, left = parse_args_and_arch(
+            parser, ["data", *user_dir(options), *given], parse_known=True
+        )
     except _Rejected as rejection:
         return _explain(parser, str(rejection), options)
     # argparse tells nowhere publicly which options it has

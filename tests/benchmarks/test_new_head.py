@@ -1,29 +1,15 @@
 """A structure and a function that the package does not have are measured without further code."""
 
-import importlib
-import sys
-
 import pytest
 import torch
 
 from highrank_plugins.benchmarks.case import CaseError, LossCase
 from highrank_plugins.benchmarks.implementations import available, loss_step
-from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.naive import naive_nll
-from highrank_plugins.heads.pointwise.base import POINTWISE
+from tests.heads.toys import toys  # noqa: F401  (a fixture)
 
+pytestmark = pytest.mark.usefixtures("toys")
 CASE = LossCase("residual", tokens=24, dim=16, classes=50, pointwise="bend", label_smoothing=0.1)
-
-
-@pytest.fixture(autouse=True)
-def toys():
-    """Both toys, for one test only."""
-    for name in ("residual", "bend"):
-        importlib.import_module(f"tests.heads.toys.{name}")
-    yield
-    for registry, name in ((HEADS, "residual"), (POINTWISE, "bend")):
-        registry.unregister(name)
-        del sys.modules[f"tests.heads.toys.{name}"]
 
 
 @pytest.mark.parametrize("impl", ["floor", "usual", "reference", "chunked", "auto"])

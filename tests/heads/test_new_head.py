@@ -1,9 +1,6 @@
 """A new pointwise function or structure is one module; its name, options, losses and training
 follow from registering it."""
 
-import importlib
-import sys
-
 import pytest
 import torch
 
@@ -14,23 +11,11 @@ from highrank_plugins.heads import (
     pointwise_names,
     pointwise_options,
 )
-from highrank_plugins.heads.base import HEADS
-from highrank_plugins.heads.pointwise.base import POINTWISE
 from tests.heads.cases import STRUCTURES, Case, make_features
+from tests.heads.toys import TOYS, toys  # noqa: F401  (a fixture)
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, memory_for, run
 
-TOYS = [(HEADS, "residual"), (POINTWISE, "bend")]
-
-
-@pytest.fixture(autouse=True)
-def toys():
-    """Both toys, for one test only."""
-    for _, name in TOYS:
-        importlib.import_module(f"tests.heads.toys.{name}")
-    yield
-    for registry, name in TOYS:
-        registry.unregister(name)
-        del sys.modules[f"tests.heads.toys.{name}"]
+pytestmark = pytest.mark.usefixtures("toys")
 
 
 def new_heads():

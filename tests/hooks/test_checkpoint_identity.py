@@ -57,8 +57,27 @@ def test_so_does_a_legacy_model(data, translator, tmp_path, monkeypatch):
     assert [options["encoder_layers"] for options in seen] == [1]
 
 
-def test_generation_may_change_what_it_likes(translator, monkeypatch):
-    for owner, check in CHECKS:
-        listen(monkeypatch, owner, **{check: refuse})
-    models, *_ = checkpoint_utils.load_model_ensemble_and_task([str(translator)])
+def test_a_model_for_generation_may_refuse_too(translator, monkeypatch):
+    load = checkpoint_utils.load_model_ensemble_and_task
+    listen(monkeypatch, TranslationTask, check_saved_task=refuse)
+    models, *_ = load([str(translator)])  # its task may be another
     assert len(models) == 1
+    listen(monkeypatch, TransformerModel, check_saved_options=refuse)
+    with pytest.raises(ValueError, match="another meaning"):
+        load([str(translator)])
+
+
+def test_an_unknown_architecture_asks_for_its_user_dir(translator):
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(translator))
+    state["cfg"].model._name = state["cfg"].model.arch = "transformer_unheard"
+    with pytest.raises(ValueError, match="transformer_unheard is not known here; pass the --user"):
+        checkpoint_utils.load_model_ensemble_and_task([str(translator)], state=state)
+
+
+def test_a_checkpoint_holds_what_the_function_depends_on(data, tmp_path, monkeypatch):
+    function = {"head_softcap_c": 30.0}
+    listen(monkeypatch, TransformerLanguageModel, function_options=lambda self: function)
+    line = ["--task", "language_modeling", "--arch", "transformer_lm", "--tokens-per-sample", 16]
+    run_training(data / "lm", tmp_path, *line, *DECODER, "--max-update", 2, "--max-tokens", 64)
+    (path,) = tmp_path.glob("**/checkpoint_last.pt")
+    assert checkpoint_utils.load_checkpoint_to_cpu(str(path))["cfg"].model.head_softcap_c == 30

@@ -1,5 +1,11 @@
 """hooks/preemption.py; whole trainings that are told to end are in tests/training/launch."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +13,10 @@ from fairseq import checkpoint_utils
 
 from highrank_plugins.common import stop_request
 from highrank_plugins.hooks.preemption import leave_if_asked
+from tests.training.launch.trainings import command
+from tests.trainings import last, parameters, same
 
+PACKAGE = Path(stop_request.__file__).parents[1]
 CFG = SimpleNamespace(checkpoint="where to save")
 
 
@@ -50,3 +59,64 @@ def test_nobody_else_ends(monkeypatch, saved, trainer, listening, asked):
     request(monkeypatch, listening, asked)
     leave_if_asked(CFG, trainer, "epoch", is_saved=False)
     assert saved == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_stock_command_saves_and_goes_on(mt_data, tmp_path, number):
+    def start(save_dir):
+        program, *words = command(mt_data, save_dir)
+        words = [Path(sys.executable).parent / program, *words, "--user-dir", PACKAGE, "--cpu"]
+        log = (tmp_path / "log").open("w")
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+    training = start(tmp_path / "stopped")
+    while "num_updates=7," not in (tmp_path / "log").read_text():
+        assert training.poll() is None, (tmp_path / "log").read_text()
+        time.sleep(0.05)
+    training.send_signal(number)
+    assert training.wait(20) == stop_request.REQUEUE
+    assert "asked to stop: ending after update" in (tmp_path / "log").read_text()
+    assert start(tmp_path / "stopped").wait(120) == 0
+    assert start(tmp_path / "whole").wait(120) == 0
+    assert same(parameters(last(tmp_path / "stopped")), parameters(last(tmp_path / "whole")))
+
+
+def test_signals_are_handled_while_training_only():
+    def handlers():
+        return [signal.getsignal(number) for number in stop_request.SIGNALS]
+
+    before, seen = handlers(), []
+    assert before[0] == signal.SIG_DFL
+
+    def epoch(*_):
+        seen.append(stop_request.listening() and handlers())
+        os.kill(os.getpid(), signal.SIGTERM)
+        seen.append(stop_request.asked())
+
+    with stop_request.handlers_restored():
+        stop_request.listen_unprepared()
+        epoch()
+    assert seen[0] != before and seen[1] is True
+    assert handlers() == before and not stop_request.listening() and not stop_request.asked()
+
+
+def test_who_handles_signals_keeps_them():
+    mine = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        stop_request.listen_unprepared()
+        assert not stop_request.listening()
+    finally:
+        signal.signal(signal.SIGTERM, mine)
+
+
+def test_a_hangup_that_is_ignored_stays_so():
+    before = [signal.getsignal(number) for number in stop_request.SIGNALS]
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        stop_request.handle(lambda *_: None)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        for number, handler in zip(stop_request.SIGNALS, before, strict=True):
+            signal.signal(number, handler)

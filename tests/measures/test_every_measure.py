@@ -1,9 +1,7 @@
 """Every registered measure, on every layer and on layers that the package does not have."""
 
-import importlib
 import inspect
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,29 +10,19 @@ from fairseq.data import Dictionary
 
 from highrank_plugins.common.figures import Bars, Lines
 from highrank_plugins.common.plain_values import plain
-from highrank_plugins.heads.base import HEADS
-from highrank_plugins.heads.pointwise.base import POINTWISE
 from highrank_plugins.measures import all_measures, find_measure, measure_names
 from highrank_plugins.measures.base import Block, TextMeasure, WeightMeasure, Words
 from highrank_plugins.monitoring import take_snapshot
 from tests.heads.cases import MIXTAPE, MOC, MOS, SOFTMAX, Case, make_features
+from tests.heads.toys import toys  # noqa: F401  (a fixture)
 
 TOKENS, CLASSES = 24, 9
 TEXT = [name for name, kind in all_measures().items() if issubclass(kind, TextMeasure)]
-TOYS = {"residual": HEADS, "bend": POINTWISE}
 CASES = [SOFTMAX, MOC, MOS, MIXTAPE, SOFTMAX.with_pointwise("plif", knots=20)]
 OF_TOYS = [Case("residual"), Case("residual", "bend"), MOS.with_pointwise("bend")]
 
 
-@pytest.fixture(autouse=True)
-def toys():
-    """A structure and a pointwise function of a user's own, for one test only."""
-    for name in TOYS:
-        importlib.import_module(f"tests.heads.toys.{name}")
-    yield
-    for name, registry in TOYS.items():
-        registry.unregister(name)
-        del sys.modules[f"tests.heads.toys.{name}"]
+pytestmark = pytest.mark.usefixtures("toys")
 
 
 def words_of(case: Case) -> Words:

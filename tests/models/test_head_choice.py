@@ -3,7 +3,7 @@
 import pytest
 
 from highrank_plugins.models.head_choice import choose_head
-from highrank_plugins.models.head_options import DERIVED, HeadOptions
+from highrank_plugins.models.head_options import HeadOptions, derived_defaults
 
 TRUNK = {"head_frequent_ratio": 0.5, "head_bias": "false"}
 MOS_PLIF = {"head": "mos", "head_pointwise": "plif"}
@@ -81,4 +81,4 @@ def test_every_option_has_help():
         if name != "_name":
             assert option.metadata["help"]
             assert "see the documentation" not in option.metadata["help"], name
-    assert set(DERIVED) < set(HeadOptions.__dataclass_fields__)
+    assert set(derived_defaults()) < set(HeadOptions.__dataclass_fields__)

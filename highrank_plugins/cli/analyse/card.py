@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.cli.user_layers import UserDir
 
 
 def card(
@@ -22,6 +23,7 @@ def card(
     split: Annotated[str, typer.Option(help="The text of --data to predict.")] = "test",
     tokens: Annotated[int, typer.Option(min=2, help="Only the first so many.")] = 5000,
     json: Annotated[Path | None, typer.Option(help="A JSON file for the numbers.")] = None,
+    user_dir: UserDir = None,
 ) -> None:
     """Make a page on a checkpoint: configuration, ranks, divergence, components, samples.
 

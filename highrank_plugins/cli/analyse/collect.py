@@ -15,6 +15,7 @@ from highrank_plugins.cli.analyse.options import (
     Tokens,
 )
 from highrank_plugins.cli.analyse.running import along_a_text, report
+from highrank_plugins.cli.user_layers import UserDir
 
 
 def collect(
@@ -34,6 +35,7 @@ def collect(
         float, typer.Option(min=0, help="How often it is noted how far it is.")
     ] = 60,
     device: Device = None,
+    user_dir: UserDir = None,
 ) -> None:
     """Write what a model predicts along a text into memory maps, a row per token.
 

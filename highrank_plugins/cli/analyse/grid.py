@@ -8,6 +8,7 @@ import typer
 from highrank_plugins.cli.analyse.options import Device, Output, Plot, Segment, Split, Tokens
 from highrank_plugins.cli.analyse.running import measuring, report
 from highrank_plugins.cli.number_lists import numbers
+from highrank_plugins.cli.user_layers import UserDir
 
 SWAPPED = "one checkpoint, whose pointwise function is replaced without training; no substitute"
 
@@ -32,6 +33,7 @@ def gss_grid(
     device: Device = None,
     output: Output = None,
     plot: Plot = None,
+    user_dir: UserDir = None,
 ) -> None:
     """Rank and perplexity over c and k of GSS, and how they correlate.
 

@@ -22,6 +22,7 @@ from highrank_plugins.cli.analyse.options import (
 )
 from highrank_plugins.cli.analyse.running import along_a_text, measuring, report
 from highrank_plugins.cli.number_lists import numbers
+from highrank_plugins.cli.user_layers import UserDir
 from highrank_plugins.common.flags import flag
 
 if TYPE_CHECKING:
@@ -63,12 +64,15 @@ def command(measure: "type[Measure]") -> Callable[..., None]:
         name, kind = ("checkpoints", Checkpoints) if many else ("checkpoint", Checkpoint)
         subjects = [_parameter(name, kind)]
 
-    def run(**given: Any) -> None:
+    def run(user_dir: Path | None, **given: Any) -> None:
         own = {option.name: given.pop(option.name) for option in options}
         _run(measure, own, **given)
 
     run.__doc__ = inspect.getdoc(measure)
-    ends = [_parameter("output", Output, None), _parameter("plot", Plot, None)]
+    ends = [
+        _parameter("output", Output, None), _parameter("plot", Plot, None),
+        _parameter("user_dir", UserDir, None),
+    ]  # fmt: skip
     data = _parameter("data", Data)
     vars(run)["__signature__"] = inspect.Signature([*subjects, data, *options, *shared, *ends])
     return run

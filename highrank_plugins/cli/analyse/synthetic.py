@@ -7,6 +7,7 @@ import typer
 
 from highrank_plugins.cli.analyse.options import Output, Plot
 from highrank_plugins.cli.analyse.running import measuring, report
+from highrank_plugins.cli.user_layers import UserDir
 
 Heads = Annotated[
     str, typer.Option(help="Layers: mos, plif (on a softmax), mos+plif, …, with commas between.")
@@ -35,6 +36,7 @@ def dirichlet(
     seed: Seed = 0,
     output: Output = None,
     plot: Plot = None,
+    user_dir: UserDir = None,
 ) -> None:
     """Random distributions approximated by each layer (Ganea et al. 2019): mode match and KL."""
     with measuring(plot):
@@ -81,6 +83,7 @@ def multimode(
     top: Annotated[int, typer.Option(min=1, help="With --checkpoint: words that count.")] = 5,
     output: Output = None,
     plot: Plot = None,
+    user_dir: UserDir = None,
 ) -> None:
     """Contexts with several right words that are not alike: are they all on top?
 

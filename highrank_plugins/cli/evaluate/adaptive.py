@@ -10,6 +10,7 @@ import typer
 from highrank_plugins.cli.analyse.options import Data, Device
 from highrank_plugins.cli.number_lists import numbers
 from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.cli.user_layers import UserDir
 from highrank_plugins.common.provenance import typed_command
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def dynamic_eval(
     state: State = None,
     save_seconds: SaveSeconds = 120,
     device: Device = None,
+    user_dir: UserDir = None,
 ) -> None:
     """Score a text with a model that learns from it (Krause et al. 2018).
 
@@ -103,6 +105,7 @@ def cache_eval(
     state: State = None,
     save_seconds: SaveSeconds = 120,
     device: Device = None,
+    user_dir: UserDir = None,
 ) -> None:
     """Score a text with a model and a cache of recent words (Grave et al. 2017).
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.cli.user_layers import UserDir
 
 
 def export(
@@ -26,6 +27,7 @@ def export(
         Path | None, typer.Option(help="A recipe's results.json, whose scores the card gives.")
     ] = None,
     licence: Annotated[str, typer.Option("--license", help="For the model's card.")] = "unknown",
+    user_dir: UserDir = None,
 ) -> None:
     """Write a model as safetensors with configuration, dictionaries, pieces and a card."""
     from highrank_plugins.reports.model_folder import export_model
@@ -39,6 +41,7 @@ def export(
 def import_model(
     folder: Annotated[Path, typer.Argument(help="Written by `highrank model export`.")],
     output: Annotated[Path, typer.Option(help="The checkpoint to write.")],
+    user_dir: UserDir = None,
 ) -> None:
     """Write the checkpoint of an exported model, for fairseq."""
     from highrank_plugins.reports import model_folder

@@ -32,8 +32,8 @@ class Pointwise(nn.Module):
     is_identity: ClassVar[bool] = False
     # (c, k) where f(z) = z + (k − 1) log σ(z − c), GSS, with fixed numbers: kernels compute that
     gss_constants: tuple[float, float] | None = None
-    # options that f depends on, of which no parameter tells
-    constants: tuple[str, ...] = ()
+    # options that f depends on, of which no parameter tells; see `Registry.constants`
+    constants: tuple[str, ...] | None = None
 
     def slopes(self) -> Tensor | None:
         """Return the slopes [Q] of a piecewise linear function; None for others."""

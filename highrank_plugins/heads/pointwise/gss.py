@@ -37,8 +37,8 @@ class GeneralizedSigSoftmax(Pointwise):
             self.log_k = nn.Parameter(torch.tensor(math.log(k)))
         else:
             self.c = float(c)
-            self.constants = ("c", "k")
             self.gss_constants = (float(c), float(k))
+        self.constants = () if learn else ("c", "k")
 
     @property
     def learn(self) -> bool:

@@ -26,6 +26,8 @@ class MonotoneMLP(Pointwise):
         ValueError: units < 1 or bound ≤ 0.
     """
 
+    constants = ()  # the bound is one of the start
+
     def __init__(self, units: int = 16, bound: float = 20.0) -> None:
         super().__init__()
         units = integer("monotone_mlp: units", units)

@@ -107,8 +107,7 @@ class _Supervisor:
         self.answers = answers
         self.asked = False
         self.agent: Agent | None = None
-        for number in stop_request.SIGNALS:
-            signal.signal(number, self.ask)
+        stop_request.handle(self.ask)
 
     def ask(self, _number: int, _frame: FrameType | None) -> None:
         """Ask all processes to stop; where none has begun, or at the second time, end them."""

@@ -17,8 +17,8 @@ STORE = "file:///tmp/highrank-launch-XXXXXXXX/store-0"
 def torchrun_words(plan: Plan, address: str) -> list[str]:
     """Return `agent … rank --world-size N … -- fairseq-train …`, which each node runs.
 
-    SIGTERM and SIGUSR1 are not among its signals: it would end all processes within 30 seconds.
-    They are ignored when it starts, and the launcher asks the processes itself.
+    SIGTERM, SIGUSR1 and SIGHUP are not among its signals: it would end all processes within 30
+    seconds. They are ignored when it starts, and the launcher asks the processes itself.
     """
     host, _ = split_address(address)
     words = [
@@ -27,7 +27,7 @@ def torchrun_words(plan: Plan, address: str) -> list[str]:
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", address),
         *("--rdzv-conf", f"join_timeout={plan.timeout},read_timeout={plan.timeout}"),
         *("--max-restarts", str(plan.max_restarts)),
-        *("--signals-to-handle", "SIGINT,SIGHUP,SIGQUIT"),
+        *("--signals-to-handle", "SIGINT,SIGQUIT"),
     ]
     if host in (LOOPBACK, "localhost"):
         # the name of a machine often leads nowhere within a container

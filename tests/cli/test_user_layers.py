@@ -1,0 +1,292 @@
+"""The layers of docs/heads.md as a user-dir, in fairseq's commands and in ours."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from highrank_plugins.measures import all_measures
+from tests.fairseq_cli import REPOSITORY, attempt, run
+from tests.models.test_hydra import config
+from tests.stream_corpus import CERTAIN, train_streams
+from tests.trainings import (
+    LANGUAGE_MODEL,
+    NARROW,
+    NARROW_LM,
+    OUR_LOSS,
+    TRANSLATION,
+    last,
+    parameters,
+    same,
+)
+
+SECTION = (REPOSITORY / "docs" / "heads.md").read_text().partition("## A layer of your own")[2]
+(CODE,) = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
+(LINES,) = re.findall(r"```bash\n(.*?)```", SECTION, re.DOTALL)
+DOCUMENTED = LINES.replace("\\\n", "").splitlines()
+TINY = ["--batch-size", 8, "--num-workers", 0]
+ASKS = "pass the --user-dir of its training"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory, mt_data) -> Path:
+    """A user's folder, with the package of the documentation and binarised text."""
+    folder = tmp_path_factory.mktemp("home")
+    write_package(folder / "my_layers", CODE)
+    (folder / "data-bin").symlink_to(mt_data)
+    return folder
+
+
+def write_package(package: Path, code: str) -> Path:
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(code)
+    return package
+
+
+@pytest.fixture(scope="module")
+def documented(home) -> dict[str, str]:
+    """What each line of the documentation printed, from fairseq's own programs."""
+    return {line: shell(line, home) for line in DOCUMENTED}
+
+
+def shell(line: str, folder: Path) -> str:
+    words = shlex.split(line.removesuffix("…"))
+    if line.endswith("…"):
+        words += map(str, [*TRANSLATION, *NARROW, *OUR_LOSS, "--max-update", 12])
+    words[0] = str(Path(sys.executable).with_name(words[0]))
+    done = subprocess.run(
+        words, cwd=folder, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def cooled(documented, home) -> Path:
+    """The checkpoint of the documented structure and pointwise function."""
+    return home / "exp" / "cooled" / "checkpoint_best.pt"
+
+
+def highrank(home, *words: object) -> str:
+    return run("highrank", *words, "--user-dir", home / "my_layers").output
+
+
+def train(data, user_dir, save_dir, arch, updates, *options, attempt=run):
+    where = ["--user-dir", user_dir, "--save-dir", save_dir, "--arch", arch]
+    words = [*TRANSLATION, *NARROW, *OUR_LOSS, "--max-update", updates, *options]
+    return attempt("train", data, *where, *words)
+
+
+def test_the_documented_lines_run(documented, home):
+    softcap, cooled, generate, card, heads = documented.values()
+    assert "'head_softcap_c': 20.0" in softcap and "'head_temperature': 3.0" in cooled
+    assert "'head_cool_bias': 'false'" in cooled and "'head_softcap_c': 30.0" in cooled
+    assert "BLEU4" in generate
+    assert "card.html" in card and "softcap" in (home / "card.html").read_text()
+    assert "| `cooled` | z = W g / t + b. | temperature 2.0, cool_bias True |" in heads
+    assert "| `softcap` | f(z) = c tanh(z / c). | c 30.0 |" in heads
+
+
+def test_sentences_are_translated_as_they_come(cooled, home):
+    words = ["--path", cooled, "--user-dir", home / "my_layers", "--max-len-b", 5]
+    done = run("interactive", home / "data-bin", *words, stdin="a dog\n")
+    assert done.lines("H-0")
+
+
+def test_a_language_model_has_an_architecture_too(lm_data, home, tmp_path):
+    user_dir = ["--user-dir", home / "my_layers"]
+    options = ["--head-temperature", 3, "--max-update", 2, "--head-monitor", 1]
+    words = [*LANGUAGE_MODEL, *NARROW_LM, *OUR_LOSS, *options, "--save-dir", tmp_path]
+    done = run("train", lm_data, *user_dir, "--arch", "transformer_lm_cooled", *words)
+    assert "gradient_retention" in done.output
+    task = ["--task", "language_modeling", "--tokens-per-sample", 32]
+    done = run("eval-lm", lm_data, *user_dir, "--path", last(tmp_path), *task, *TINY)
+    assert "Perplexity" in done.output
+
+
+def test_yaml_trains_it_and_its_default_is_in_the_checkpoint(home, tmp_path):
+    arch, task = "transformer_softcap", {"_name": "translation", "data": str(home / "data-bin")}
+    settings = config(arch, task, NARROW, home / "data-bin", tmp_path / "yaml", {})
+    settings["common"]["user_dir"] = str(home / "my_layers")
+    (tmp_path / "training.yaml").write_text("# @package _group_\n" + yaml.safe_dump(settings))
+    where = ["--config-dir", tmp_path, "--config-name", "training"]
+    run("hydra-train", *where, f"hydra.run.dir={tmp_path}/run")
+    model = torch.load(last(tmp_path / "yaml"), weights_only=True)["cfg"]["model"]
+    assert (model["head_pointwise"], model["head_softcap_c"]) == ("softcap", 30.0)
+
+
+def test_every_measure_runs(cooled, home, tmp_path):
+    (tmp_path / "pairs.txt").write_text("der die 3\ndie das 1\nder das 2\nein eine 5\n")
+    names = [n for n, kind in all_measures().items() if kind.program == "highrank analyse"]
+    assert len(names) > 6
+    for name in names:
+        output = tmp_path / f"{name}.json"
+        options = {"word_similarity": ["--pairs", tmp_path / "pairs.txt"], "kld": ["--pairs", 50]}
+        words = [cooled, home / "data-bin", *options.get(name, []), "--output", output]
+        highrank(home, "analyse", name.replace("_", "-"), *words)
+        assert "versions" in json.loads(output.read_text())
+
+
+def test_it_is_collected_described_and_fitted(cooled, home, tmp_path):
+    card = ["--output", tmp_path / "card.html", "--json", tmp_path / "card.json"]
+    highrank(home, "analyse", "card", cooled, "--data", home / "data-bin", "--tokens", 40, *card)
+    head = json.loads((tmp_path / "card.json").read_text())["configuration"]["head"]
+    assert (head["structure"], head["temperature"], head["softcap c"]) == ("cooled", 3.0, 30.0)
+    highrank(home, "analyse", "collect", cooled, home / "data-bin", "--output", tmp_path / "maps")
+    assert (tmp_path / "maps" / "log_probs.npy").exists()
+    fit = highrank(home, "analyse", "dirichlet", "--heads", "cooled+softcap", "--steps", 2)
+    assert '"cooled+softcap"' in fit
+
+
+def test_it_is_published_and_comes_back(cooled, home, tmp_path):
+    folder = tmp_path / "model"
+    highrank(home, "model", "export", cooled, "--output", folder, "--data", home / "data-bin")
+    assert "--user-dir my_layers --path" in (folder / "README.md").read_text()
+    highrank(home, "model", "import", folder, "--output", tmp_path / "back.pt")
+    assert same(parameters(tmp_path / "back.pt"), parameters(cooled))
+    options = [*TINY, "--user-dir", home / "my_layers", "--max-len-b", 5]
+    texts = [
+        run("generate", home / "data-bin", "--path", path, *options).lines("H-")
+        for path in (cooled, tmp_path / "back.pt")
+    ]
+    assert texts[0] == texts[1]
+    for command in (
+        ["model", "export", cooled, "--data", home / "data-bin"],
+        ["model", "import", folder],
+    ):
+        refused = attempt("highrank", *command, "--output", tmp_path / "no")
+        assert refused.code == 2 and "pass the --user-dir of the training" in refused.output
+
+
+def test_streams_are_scored_while_they_adapt(stream_data, home, tmp_path):
+    user_dir = ["--user-dir", home / "my_layers"]
+    options = [*CERTAIN, "--max-update", 2, "--optimizer", "adam", "--lr", 0.01, *user_dir]
+    train_streams(stream_data, tmp_path, *options, arch="awd_lstm_lm_softcap")
+    where = [last(tmp_path), stream_data, "--output", tmp_path / "out.json"]
+    steps = shlex.split("--lr 0.01 --eps 0.001 --lambda 0.01 --train-batch-size 10")
+    highrank(home, "evaluate", "dynamic", *where, *steps)
+    cache = shlex.split("--theta 0.5 --lambda 0.2 --window 9")
+    refused = attempt("highrank", "evaluate", "cache", *where, *cache)
+    assert refused.code == 2 and ASKS in refused.output
+    highrank(home, "evaluate", "cache", *where, *cache)
+
+
+def test_its_loss_is_timed(home):
+    sizes = ["--tokens", 20, "--classes", 50, "--repeats", 1, "--impl", "fused"]
+    words = ["bench", "loss", "--preset", "softmax_ptb", "--pointwise", "softcap", *sizes]
+    assert "| fused |" in highrank(home, *words)
+
+
+def test_architectures_are_listed(home):
+    assert "| `softcap` | `softmax` | `softcap` |" in highrank(home, "archs")
+
+
+def test_without_its_user_dir_every_command_asks_for_it(cooled, home, tmp_path):
+    data, output = home / "data-bin", ["--output", tmp_path / "out"]
+    for words in (
+        ["analyse", "card", cooled, *output],
+        ["analyse", "collect", cooled, data, *output],
+        ["analyse", "spectrum", cooled, data],
+    ):
+        refused = attempt("highrank", *words)
+        assert refused.code == 2 and ASKS in refused.output, words
+    refused = attempt("generate", data, "--path", cooled, *TINY)
+    assert refused.code == 1 and ASKS in refused.output.splitlines()[-1]
+
+
+def test_a_user_dir_that_does_not_exist_is_named(cooled, tmp_path):
+    refused = attempt("highrank", "analyse", "card", cooled, "--user-dir", tmp_path / "none")
+    assert refused.code == 2 and f"{tmp_path / 'none'}' does not exist" in refused.output
+
+
+@pytest.fixture(scope="module")
+def softcap(documented, home) -> Path:
+    return home / "exp" / "softcap" / "checkpoint_best.pt"
+
+
+def changed(tmp_path, *pairs) -> Path:
+    """The package with other code."""
+    code = CODE
+    for old, new in pairs:
+        assert old in code
+        code = code.replace(old, new)
+    return write_package(tmp_path / "my_layers", code)
+
+
+NO_OPTION = [("self, c: float = 30.0", "self"), ("self.c = c", "self.c = 5.0")]
+FIXED = [*NO_OPTION, ('z / c)."""\n', 'z / c)."""\n\n    constants = ("c",)\n')]
+
+
+def test_another_default_does_not_change_a_checkpoint(softcap, home, tmp_path):
+    user_dir = changed(tmp_path, ("c: float = 30.0", "c: float = 5.0"))
+    card = ["--output", tmp_path / "card.html", "--json", tmp_path / "card.json"]
+    run("highrank", "analyse", "card", softcap, "--user-dir", user_dir, *card)
+    head = json.loads((tmp_path / "card.json").read_text())["configuration"]["head"]
+    assert head["softcap c"] == 20.0
+    texts = [
+        run("generate", home / "data-bin", "--path", softcap, "--user-dir", path, *TINY).lines("H-")
+        for path in (user_dir, home / "my_layers")
+    ]
+    assert texts[0] == texts[1]
+    where = (home / "data-bin", user_dir, tmp_path, "transformer_softcap", 13)
+    start = ["--restore-file", softcap]
+    refused = train(*where, *start, attempt=attempt)
+    assert refused.code == 1
+    assert "--head-softcap-c 20.0 there, 5.0 in the model; use" in refused.output.splitlines()[-1]
+    train(*where, *start, "--head-softcap-c", 20)
+
+
+@pytest.mark.parametrize("code", [NO_OPTION, FIXED], ids=["no option", "a fixed number"])
+def test_code_that_ignores_a_checkpoints_value_is_refused(code, softcap, home, tmp_path):
+    user_dir = changed(tmp_path, *code)
+    data, at = home / "data-bin", ["--user-dir", user_dir]
+    where = (data, user_dir, tmp_path, "transformer_softcap", 13)
+    for refused in (
+        train(*where, "--restore-file", softcap, attempt=attempt),
+        attempt("generate", data, "--path", softcap, *at, *TINY),
+        attempt("highrank", "analyse", "card", softcap, *at, "--output", tmp_path / "card.html"),
+    ):
+        assert refused.code != 0
+        message = refused.output.splitlines()[-1]
+        assert "another output layer: --head-softcap-c 20.0 there, " in message
+        assert "its code of the layer" in message
+
+
+def test_a_fixed_number_is_in_the_checkpoint_too(home, tmp_path):
+    user_dir = changed(tmp_path, *FIXED)
+    train(home / "data-bin", user_dir, tmp_path, "transformer_softcap", 1)
+    at = ["--path", last(tmp_path), "--user-dir", home / "my_layers", *TINY]
+    assert "H-0" in run("generate", home / "data-bin", *at).output
+    six = changed(tmp_path / "six", *FIXED, ("self.c = 5.0", "self.c = 6.0"))
+    refused = attempt("generate", home / "data-bin", *at, "--user-dir", six)
+    assert "--head-softcap-c 5.0 there, 6.0 in the model" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("loss: float = 1.0", "--head-loss of cooled is an option of other layers"),
+        ("components: str = 'many'", "--head-components of .* is an option of other layers"),
+    ],
+)
+def test_an_option_may_not_mean_two_things(argument, message, home, tmp_path):
+    user_dir = changed(tmp_path, ("temperature: float = 2.0", f"{argument}, temperature=2.0"))
+    refused = attempt("highrank", "heads", "--user-dir", user_dir)
+    assert refused.code == 2 and re.search(message, refused.output)
+
+
+def test_a_recipes_later_steps_have_the_user_dir_of_the_training(home, tmp_path):
+    source = REPOSITORY / "recipes" / "multi30k_en_de" / "conf" / "softmax.yaml"
+    own = {"user_dir": str(home / "my_layers"), "arch": "transformer_softcap", "head_softcap_c": 20}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({"base": str(source), "train": own}))
+    resolved = tmp_path / "resolved.yaml"
+    run("highrank", "train", "configure", tmp_path / "own.yaml", "--output", resolved)
+    found = run("highrank", "train", "command", "generate", resolved, "data-bin").output
+    assert f"--user-dir {home / 'my_layers'}" in found and found.count("--user-dir") == 1
