@@ -42,7 +42,7 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
     # argparse tells nowhere publicly which options it has
     actions = parser._option_string_actions
     unknown = {
-        name: f"{PROGRAMS[tool]} has no {flag(name)}{did_you_mean(name, map(option_name, actions))}"
+        name: f"{PROGRAMS[tool].words} has no {flag(name)}{did_you_mean(name, map(option_name, actions))}"
         for name in options
         if flag(name) in left
     }
