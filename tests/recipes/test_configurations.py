@@ -38,7 +38,10 @@ PTB = RECIPES / "ptb" / "conf" / "yang2018" / "mos.yaml"
         ),
         ("spectrum.dtype=int8", "spectrum.dtype: 'int8' is not one of 'float32', 'float64'"),
         ("corpus.vocab_size=many", "corpus.vocab_size: Input should be a valid integer"),
-        ("train.share_all_embeddings=no", "train.share_all_embeddings: 'no': it is a flag: write true or"),
+        (
+            "train.share_all_embeddings=no",
+            "train.share_all_embeddings: 'no': it is a flag: write true or",
+        ),
         ("finetune.nonmno=3", "finetune.nonmno: fairseq-train has no --nonmno; did you mean"),
         ("evaluate.eval_streams=x", "evaluate.eval_streams: invalid int value"),
     ],

@@ -24,7 +24,15 @@ def configure(tmp_path):
     def configure(*words: object, **blocks: object):
         file.write_text(yaml.safe_dump(BASE | blocks))
         (tmp_path / "config.yaml").write_text(load(file).text())
-        given = ["train", "configure", file, "--output", tmp_path / "config.yaml", "--commands", folder]
+        given = [
+            "train",
+            "configure",
+            file,
+            "--output",
+            tmp_path / "config.yaml",
+            "--commands",
+            folder,
+        ]
         given = [str(word) for word in (*given, *words)]
         result = CliRunner().invoke(app, given)
         assert result.exit_code == 0, result.output

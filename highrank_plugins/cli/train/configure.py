@@ -63,26 +63,27 @@ def _write_commands(
     if corpus is not None:
         files = read_corpus(corpus)
         more |= {"archives": list(files.files), "gigabytes": str(files.gigabytes or 0)}
-    launch = _launch(settings, words) if words or settings.launch else None
+    saved = folder.parent / "train"
+    launch = _launch(settings, words, saved) if words or settings.launch else None
     write_recipe_files(settings, folder, launch, more)
 
 
-def _launch(settings: "Configuration", words: list[str]) -> "Launch":
+def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch":
     """Rehearse the launch, and print what it says if `words` have --dry-run.
 
     Raises:
         typer.Exit, or an error of its options: `highrank launch` refuses it.
     """
     from highrank_plugins.cli import launch as launching
-    from highrank_plugins.training.command_line import words_of
+    from highrank_plugins.training.command_line import user_dir, words_of
     from highrank_plugins.training.recipe_files import Launch, unreplaced
 
     options = unreplaced(settings.launch, words)
     app = typer.Typer()
     app.command()(launching.launch)
     command: Any = typer.main.get_command(app)
-    training = ["fairseq-train", "DATA", *words_of(settings.train), "--save-dir", "train"]
-    given = [*words_of(options), *words, "--dry-run", "--", *training]
+    training = ["fairseq-train", "DATA", *user_dir(), *words_of(settings.train)]
+    given = [*words_of(options), *words, "--dry-run", "--", *training, "--save-dir", str(saved)]
     context = command.make_context("highrank launch", given)
     with redirect_stdout(StringIO()) as said:
         try:
@@ -93,9 +94,9 @@ def _launch(settings: "Configuration", words: list[str]) -> "Launch":
     if "--dry-run" in words:
         typer.echo(said.getvalue(), nl=False)
     found = context.params
-    tokens = [settings.launch[name] for name in ("effective_tokens",) if name in settings.launch]
-    if found["effective_tokens"] is not None and "effective_tokens" not in options:
+    tokens = [settings.launch.get("effective_tokens")]
+    if "effective_tokens" not in options:
         tokens.append(found["effective_tokens"])
     _, per_node = launching.devices(found["gpus_per_node"], found["processes"])
     by_hand = found["nodes"] > 1 and found["slurm"] is None
-    return Launch(options, words, found["nodes"] * per_node, tokens, by_hand)
+    return Launch(options, words, found["nodes"] * per_node, list(filter(None, tokens)), by_hand)
