@@ -17,7 +17,7 @@ from highrank_plugins.common.suggest import did_you_mean
 # group or subcommand → its line in the help, and the typer group or function, as module:name
 COMMANDS = {
     "data": ("Fetch, check, clean, split and binarise text.", "data:data"),
-    "train": ("Check a configuration, and print its commands.", "train:train"),
+    "train": ("Check a configuration, and write its commands.", "train:train"),
     "launch": ("Run fairseq-train on all GPUs of a machine or a cluster.", "launch:launch"),
     "evaluate": ("Translate, score, and adapt language models.", "evaluate:evaluate"),
     "analyse": ("Measure what a model's output layer does.", "analyse:analyse"),
@@ -41,9 +41,7 @@ OLD_NAMES = {
     "check-text": "data check-text",
     "clean-texts": "data clean-texts",
     "collect": "analyse collect",
-    "command": "train command",
     "configure": "train configure",
-    "corpus-files": "data corpus-files",
     "dialogue-files": "data dialogue-files",
     "dialogue-score": "evaluate dialogue-score",
     "dialogue-summary": "results dialogue-summary",
@@ -56,19 +54,15 @@ OLD_NAMES = {
     "generate": "evaluate generate",
     "import": "model import",
     "lm-corpus": "data lm-corpus",
-    "lm-score": "evaluate lm-score",
     "lm-summary": "results lm-summary",
     "pieces": "data pieces",
-    "progress": "train progress",
     "published": "results published",
     "record": "results record",
     "results-table": "results table",
     "score": "evaluate score",
     "seeds-table": "results seeds",
-    "setting": "train setting",
     "summary": "results summary",
     "text-files": "data text-files",
-    "training-space": "train space",
     "unpack-texts": "data unpack-texts",
 }
 

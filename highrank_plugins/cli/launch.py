@@ -77,7 +77,7 @@ def launch(
     with user_errors():
         if slurm is not None:
             _check_slurm(gpus_per_node, processes, rendezvous, max_restarts)
-        gpus, per_node = _devices(gpus_per_node, processes)
+        gpus, per_node = devices(gpus_per_node, processes)
         plan = Plan(
             _complete(command, effective_tokens, nodes * per_node),
             log_dir or _default_log_dir(command), nodes, per_node, gpus, rendezvous,
@@ -109,8 +109,12 @@ def _check_slurm(
         raise ValueError("--max-restarts: a job of SLURM ends with a lost process, remove it")
 
 
-def _devices(gpus_per_node: int | None, processes: int | None) -> tuple[bool, int]:
-    """Whether on GPUs, and how many processes per machine."""
+def devices(gpus_per_node: int | None, processes: int | None) -> tuple[bool, int]:
+    """Return whether to train on GPUs, and the number of processes per machine.
+
+    Raises:
+        ValueError: both are given.
+    """
     if gpus_per_node is not None and processes is not None:
         raise ValueError("--gpus-per-node and --processes (on a CPU) exclude each other")
     if processes is not None:

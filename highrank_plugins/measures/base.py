@@ -50,13 +50,17 @@ class Measure:
     `Annotated[type, "help"]`, become the help.
     """
 
-    # the command that writes a NAME.json which `scores` reads
-    program: ClassVar[str] = "highrank analyse"
     title: ClassVar[str] = ""  # on cards
     about: ClassVar[str] = ""  # what the numbers say, a sentence or two for cards
     columns: ClassVar[tuple[Column, ...]] = ()  # of tables
     hidden: ClassVar[tuple[str, ...]] = ()  # fields of the result that are too long for a terminal
     on_card: ClassVar[bool] = True
+    of_a_split: ClassVar[bool] = False  # whether the command has --split
+
+    @classmethod
+    def command(cls, name: str) -> str:
+        """Return the command that writes a NAME.json which `scores` reads."""
+        return f"highrank analyse {name.replace('_', '-')}"
 
     @classmethod
     def for_card(cls, words: Words) -> Self:
@@ -103,6 +107,7 @@ class TextMeasure(Measure):
     which merges all.
     """
 
+    of_a_split = True
     # tokens that a card gives to it at most
     card_tokens: ClassVar[int | None] = None
     # whether a second checkpoint may be observed, too, and `compare` merges both
@@ -162,9 +167,13 @@ class WeightMeasure(Measure):
 class AdaptiveEvaluation(Measure):
     """The perplexity of a model that adapts to the text, which a command of its own writes."""
 
-    program = "highrank"
+    of_a_split = True
     on_card = False  # it takes long
     kind: ClassVar[str]
+
+    @classmethod
+    def command(cls, name: str) -> str:
+        return f"highrank evaluate {cls.kind}"
 
     @classmethod
     def scores(cls, found: Found, split: str) -> dict[str, Score]:

@@ -1,35 +1,65 @@
-"""Options as the command line that a person could paste."""
+"""Blocks of a configuration as the command lines that a person could paste."""
 
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import highrank_plugins
 from highrank_plugins.common.flags import flag
-from highrank_plugins.common.yaml_tree import ConfigurationError
+from highrank_plugins.measures import find_measure, measure_names
 
-# block of a configuration → the command whose options it holds
+
+class Program(NamedTuple):
+    """The command whose options a block of a configuration holds.
+
+    Attributes:
+        words: its name.
+        set_by_recipes: options that a recipe adds, which a configuration may not have.
+        fixed: options that are the same in every recipe.
+    """
+
+    words: str
+    set_by_recipes: tuple[str, ...] = ()
+    fixed: Mapping[str, object] = {}
+
+
+_TRAINING = ("save_dir", "tensorboard_logdir", "log_format")
+# block of a configuration → its command; measures have blocks of their names
 PROGRAMS = {
-    "data": "highrank data pieces",
-    "clean": "highrank data clean-texts",
-    "corpus": "highrank data lm-corpus",
-    "dialogues": "highrank data dialogue-text",
-    "launch": "highrank launch",
-    "train": "fairseq-train",
-    "finetune": "fairseq-train",
-    "generate": "fairseq-generate",
-    "evaluate": "fairseq-eval-lm",
-    "dynamic_eval": "highrank evaluate dynamic",
-    "cache_eval": "highrank evaluate cache",
-    "spectrum": "highrank analyse spectrum",
-    "kld": "highrank analyse kld",
-    "predictions": "highrank analyse predictions",
-    "retention": "highrank analyse retention",
+    "data": Program("highrank data pieces", ("languages",)),
+    "clean": Program("highrank data clean-texts", ("languages",)),
+    "corpus": Program("highrank data lm-corpus", ("data", "output")),
+    "dialogues": Program("highrank data dialogue-text"),
+    "launch": Program("highrank launch"),
+    "train": Program("fairseq-train", _TRAINING),
+    "finetune": Program("fairseq-train", (*_TRAINING, "finetune_from_model")),
+    "generate": Program("fairseq-generate", ("gen_subset", "path", "score_reference")),
+    "evaluate": Program("fairseq-eval-lm", ("gen_subset", "path")),
 }
 
 
+_MEASURING = ("split", "output")
+
+
+def program_of(block: str) -> Program:
+    """Return the command of a key of `PROGRAMS` or of a measure; the latter imports torch."""
+    if block in PROGRAMS:
+        return PROGRAMS[block]
+    measure = find_measure(block)
+    fixed = {"split": "test"} if measure.of_a_split else {}
+    return Program(measure.command(block), _MEASURING, fixed)
+
+
+def set_by_recipes(block: str) -> tuple[str, ...]:
+    """Return the options that the block of a command or a measure may not have."""
+    if block in PROGRAMS:
+        return PROGRAMS[block].set_by_recipes
+    return _MEASURING if block in measure_names() else ()
+
+
 def arguments(options: Mapping[str, object]) -> list[list[str]]:
-    """Each option as its words: `true` is a bare flag, `false` nothing, else flag and value."""
+    """Return each option as its words: `true` is a bare flag, `false` nothing, else a value."""
     return [
         [flag(name)] if value is True else [flag(name), str(value)]
         for name, value in options.items()
@@ -38,7 +68,7 @@ def arguments(options: Mapping[str, object]) -> list[list[str]]:
 
 
 def words_of(options: Mapping[str, object]) -> list[str]:
-    """The same in one list."""
+    """Return the words of all options in one list."""
     return [word for words in arguments(options) for word in words]
 
 
@@ -55,36 +85,26 @@ def user_dir(options: Mapping[str, object]) -> list[str]:
     return ["--user-dir", str(short)]
 
 
-def shell_line(tool: str, options: Mapping[str, object], extra: Sequence[str]) -> str:
-    """The line for a shell, an option per row.
+def shell_line(program: Program, options: Mapping[str, object], extra: Sequence[str] = ()) -> str:
+    """Return the line for a shell, an option per row.
 
-    For `launch`, whose further words a user gives to a recipe, these win over the configuration's.
+    A recipe adds its own words at the end, such as the data directory and `--save-dir DIR`.
 
     Args:
-        tool: a key of `PROGRAMS`.
-        options: the configuration's block for it.
-        extra: what the caller adds, such as the data directory and `--save-dir DIR`.
-    Raises:
-        ConfigurationError: an option of another tool is in the configuration and in `extra`.
+        options: the configuration's block.
+        extra: further words of the user.
     """
-    given = {word.partition("=")[0] for word in extra}
-    twice = [name for name in options if flag(name) in given]
-    if twice and tool != "launch":
-        raise ConfigurationError(f"{tool}.{twice[0]}: set by the recipe, remove it")
-    options = {name: value for name, value in options.items() if name not in twice}
-    program = PROGRAMS[tool]
-    leading, *rest = by_option(extra)
-    rows = [[*program.split(), *leading]]
-    rows += [user_dir(options)] if program.startswith("fairseq") else []
-    rows += arguments(options)
-    return " \\\n    ".join(shlex.join(row) for row in [*rows, *rest])
+    rows = [program.words.split(), *arguments({**program.fixed, **options}), *by_option(extra)]
+    if program.words.startswith("fairseq"):
+        rows.append(user_dir(options))  # last: an option before it may take several values
+    return " \\\n    ".join(shlex.join(row) for row in rows if row)
 
 
 def by_option(words: Sequence[str]) -> list[list[str]]:
-    """The words before the first option, then every option with its values."""
-    rows: list[list[str]] = [[]]
+    """Return every option with its values."""
+    rows: list[list[str]] = []
     for word in words:
-        if word.startswith("--"):
+        if word.startswith("--") or not rows:
             rows.append([])
         rows[-1].append(word)
     return rows

@@ -1,4 +1,4 @@
-"""What one training and what follows it is: blocks of options, most of them of a command."""
+"""The configuration of a training and of what follows it: blocks of options."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,6 +22,8 @@ from highrank_plugins.common.yaml_tree import (
     override,
     read_tree,
 )
+from highrank_plugins.measures import measure_names
+from highrank_plugins.training.command_line import set_by_recipes
 
 
 def _scalar(value: Any) -> Any:
@@ -66,11 +68,15 @@ Options = Annotated[dict[str, Scalar], Field(default_factory=dict)]
 
 
 class Configuration(_Block):
-    """One training and what follows it: a translator has `data`, a language model `corpus`.
+    """Hold a training and what follows it: a translator has `data`, a language model `corpus`.
 
-    Blocks of `Options` hold those of the command of that name in `PROGRAMS`, with underscores;
-    `finetune` only what differs from `train`. A step whose block is empty is left out.
+    Blocks of `Options` hold options of their command in `PROGRAMS`, with underscores; `finetune`
+    only what differs from `train`. A step whose block is empty is left out. Further blocks are
+    named like a registered measure, which is taken even if its block is empty.
     """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, dict[str, Scalar]]
 
     data: DataSettings | None = None
     corpus: dict[str, Scalar] | None = None
@@ -82,12 +88,6 @@ class Configuration(_Block):
     average: AverageSettings = AverageSettings()
     generate: Options
     evaluate: Options
-    dynamic_eval: Options
-    cache_eval: Options
-    spectrum: Options
-    kld: Options
-    predictions: Options
-    retention: Options
 
     @model_validator(mode="after")
     def _has_text(self) -> "Configuration":
@@ -110,8 +110,13 @@ class Configuration(_Block):
             raise ValueError(f"train.{name}: expected a whole number, got {value!r}")
         return value
 
+    @property
+    def measures(self) -> list[str]:
+        """The measures of the test set that are asked for."""
+        return sorted(self.__pydantic_extra__)
+
     def options(self, tool: str) -> dict[str, Any]:
-        """The options of a tool, a key of `PROGRAMS`, with those that follow from other blocks."""
+        """Return the options of a block, with those that follow from other blocks."""
         if tool == "data":
             return self.data.model_dump(exclude_none=True) if self.data else {}
         own: dict[str, Any] = getattr(self, tool) or {}
@@ -145,16 +150,36 @@ def load_tree(path: Path, overrides: list[str]) -> Tree:
 
 
 def validate(tree: Tree) -> Configuration:
-    """The configuration in a tree. Names of fairseq's options are not checked here.
+    """Return the configuration in a tree. Names of fairseq's options are not checked here.
 
     Raises:
         ConfigurationError: each unknown key, missing key or wrong value with its file and line.
     """
+    known = [*Configuration.model_fields, *measure_names()]
+    problems = [
+        f"{tree.place((block,))}: {block}: unknown key{did_you_mean(block, known)}"
+        for block in tree.values
+        if block not in known
+    ]
     try:
-        return Configuration.model_validate(tree.values)
+        values = {block: value for block, value in tree.values.items() if block in known}
+        configuration = Configuration.model_validate(values)
     except ValidationError as error:
-        lines = [_explain(tree, problem) for problem in error.errors()]
-        raise ConfigurationError("\n".join(lines)) from None
+        problems += [_explain(tree, problem) for problem in error.errors()]
+    problems += _set_by_recipes(tree)
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return configuration
+
+
+def _set_by_recipes(tree: Tree) -> list[str]:
+    return [
+        f"{tree.place((block, option))}: {block}.{option}: set by the recipe, remove it"
+        for block, options in tree.values.items()
+        if isinstance(options, dict)
+        for option in set_by_recipes(block)
+        if option in options
+    ]
 
 
 def load(path: Path, overrides: list[str] | None = None) -> Configuration:
@@ -162,18 +187,12 @@ def load(path: Path, overrides: list[str] | None = None) -> Configuration:
     return validate(load_tree(path, overrides or []))
 
 
+_FIXED_BLOCKS: dict[str, type[BaseModel]] = {"data": DataSettings, "average": AverageSettings}
+
+
 def _explain(tree: Tree, problem: Any) -> str:
     path: KeyPath = tuple(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        message = f"unknown key{did_you_mean(path[-1], _keys_of_block(path[:-1]))}"
+        message = f"unknown key{did_you_mean(path[-1], _FIXED_BLOCKS[path[0]].model_fields)}"
     return f"{tree.place(path)}: {'.'.join(path)}{': ' if path else ''}{message}"
-
-
-def _keys_of_block(path: KeyPath) -> list[str]:
-    blocks: dict[KeyPath, type[BaseModel]] = {
-        (): Configuration,
-        ("data",): DataSettings,
-        ("average",): AverageSettings,
-    }
-    return list(blocks[path].model_fields)

@@ -1,6 +1,9 @@
-"""How much of a disk the checkpoints of a training will take."""
+"""Check that a disk has room for the checkpoints of a training."""
 
+import shutil
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,39 @@ from highrank_plugins.training.command_line import words_of
 BYTES = 12
 
 
-def training_space(options: Mapping[str, object], data: Path) -> int:
-    """Bytes of all checkpoints that are there at once; with another optimizer than Adam, or fewer.
+def check_space(options: Mapping[str, object], data: str, folder: Path) -> None:
+    """Check that the checkpoints to come fit on the disk: all of them, or the next one at least.
+
+    The model is built in a process of its own, whose memory is free again when training starts.
+
+    Args:
+        options: of fairseq-train.
+        data: the binarised data.
+        folder: the --save-dir.
+    Raises:
+        ValueError: they do not fit; says how much is missing.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+        needed = still_needed(pool.submit(training_space, options, data).result(), folder)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ValueError(
+            f"{needed / 1e9:.1f} GB are needed on the disk of {folder}, {free / 1e9:.1f} GB are "
+            "free: make room, or write elsewhere with --exp-dir"
+        )
+
+
+def still_needed(space: int, folder: Path) -> int:
+    """Return how much of `space` checkpoints in a folder leave to be written."""
+    last = folder / "checkpoint_last.pt"
+    if not last.exists():
+        return space
+    written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return max(space - written, last.stat().st_size)
+
+
+def training_space(options: Mapping[str, object], data: Path | str) -> int:
+    """Return the bytes of all checkpoints that exist at once; fewer if Adam is not the optimizer.
 
     The model is built without memory for its parameters. Where all checkpoints are kept, one stands
     for them, since nobody knows how many there will be.

@@ -43,8 +43,9 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
         return _explain(parser, str(rejection), options)
     # argparse tells nowhere publicly which options it has
     actions = parser._option_string_actions
+    program, known = PROGRAMS[tool].words, list(map(option_name, actions))
     unknown = {
-        name: f"{PROGRAMS[tool]} has no {flag(name)}{did_you_mean(name, map(option_name, actions))}"
+        name: f"{program} has no {flag(name)}{did_you_mean(name, known)}"
         for name in options
         if flag(name) in left
     }

@@ -5,9 +5,6 @@
 # shellcheck source=../lib/training.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/training.sh"
 
-# Blocks of a configuration: evaluations and measures by commands of our own, on the test set.
-further_evaluations=(dynamic_eval cache_eval "${measures[@]}")
-
 # open_language_model: the run's directory and configuration.
 # shellcheck disable=SC2154
 open_language_model() {
@@ -37,19 +34,17 @@ find_corpus() {
 
 fetch_corpus() {
     local archive download=${exp_dir:-$repository/exp}/${recipe_dir##*/}/download
-    run highrank fetch-corpus "$recipe_dir/corpus.yaml" "$download" ||
+    run highrank data fetch-corpus "$recipe_dir/corpus.yaml" "$download" ||
         refuse "or get the corpus in another way, and name its folder with --data DIR"
     for archive in "$download"/*.{gz,tgz,zip}; do
-        if [[ -e $archive ]]; then run highrank extract "$archive" "$out/files"; fi
+        if [[ -e $archive ]]; then run highrank data extract "$archive" "$out/files"; fi
     done
 }
 
 # prepare_corpus: writes the text, $out/{train,valid,test}.txt.
 prepare_corpus() {
-    highrank command corpus "$config" -- "${recipe_dir##*/}" --data "$corpus" --output "$out" \
-        >"$run_dir/log/lm-corpus.sh"
-    log "+ $(<"$run_dir/log/lm-corpus.sh")"
-    bash "$run_dir/log/lm-corpus.sh"
+    run_block "$run_dir/log/lm-corpus.sh" corpus "${recipe_dir##*/}" --data "$corpus" \
+        --output "$out"
 }
 
 # text_stages: 0 to 2, for a corpus of lines of words.
@@ -64,7 +59,7 @@ text_stages() {
 language_model_stages() {
     data_bin=$run_dir/data-bin
     run_resumable_stage 3 train "train (tensorboard --logdir $run_dir/train/tensorboard)" train \
-        "$(training_key)" "$data_bin"
+        "$training_key" "$data_bin"
     trainings=("$run_dir/train")
     if asks_for finetune; then
         run_resumable_stage 4 finetune "train on, averaging from the first update" finetune \
@@ -74,16 +69,14 @@ language_model_stages() {
         log "stage 4 finetune: $conf asks for none"
     fi
     run_resumable_stage 5 evaluate "perplexities of the best checkpoint" evaluate \
-        "$(for block in evaluate "${further_evaluations[@]}"; do setting "$block"; done)" \
+        "$(for block in evaluate ${measures[@]+"${measures[@]}"}; do setting "$block"; done)" \
         "$data_bin" "${trainings[@]}" ${word_pairs:+"$word_pairs"}
     forget_score_without_record
     run_stage 6 score "collect the perplexities" collect_perplexities \
         "$(<"$config") $(perplexity_logs)" "$run_dir/evaluate"
     if in_range 7; then
         log "stage 7 summary: everything is in $run_dir/results.json"
-        # a small scale has words of its own, with which no perplexity can be compared
-        if [[ ${scale-full} == full ]]; then show_published; fi
-        highrank lm-summary "$run_dir/results.json"
+        cat -- "$run_dir/score/summary.txt"
     fi
 }
 
@@ -101,19 +94,17 @@ finetune() {
 }
 
 evaluate() {
-    local checkpoint split block
-    checkpoint=$(highrank best-checkpoint "${trainings[@]}")
+    local checkpoint split
+    checkpoint=$(highrank model best-checkpoint "${trainings[@]}")
     for split in valid test; do
         [[ ! -e $out/$split.log ]] || continue
-        highrank command evaluate "$config" -- "$data_bin" --path "$checkpoint" \
-            --gen-subset "$split" >"$out/$split.sh"
+        write_command "$out/$split.sh" evaluate "$data_bin" --path "$checkpoint" \
+            --gen-subset "$split"
         log "+ $(<"$out/$split.sh")"
         bash "$out/$split.sh" 2>&1 | tee "$out/$split.part"
         mv -- "$out/$split.part" "$out/$split.log"
     done
-    for block in "${further_evaluations[@]}"; do
-        further "$block" "$checkpoint" "$data_bin"
-    done
+    measure "$checkpoint" "$data_bin"
     if [[ -n ${word_pairs-} ]]; then
         local benchmarks=("$word_pairs"/*.txt)
         run highrank analyse word-similarity "$checkpoint" "$data_bin" "${benchmarks[@]/#/--pairs=}" \
@@ -124,7 +115,9 @@ evaluate() {
 # perplexity_logs: what a digest leaves out, logs, is what the perplexities are read from.
 perplexity_logs() { cat -- "$run_dir"/evaluate/{valid,test}.log 2>/dev/null || true; }
 
+# A small scale has words of its own, with which no published perplexity can be compared.
 collect_perplexities() {
-    run highrank lm-score "$run_dir/evaluate" --output "$out/scores.json"
-    record_scores
+    local papers=(--published "${recipe_dir##*/}")
+    if [[ ${scale-full} != full ]]; then papers=(); fi
+    record_scores "$run_dir/evaluate" --summary "$out/summary.txt" ${papers[@]+"${papers[@]}"}
 }

@@ -167,7 +167,7 @@ check_run_dir() {
 # abandon_run: a new run that is refused before its first stage leaves no directory behind.
 abandon_run() {
     ((${#new_directories[@]} > 0)) || return 0
-    rm -f -- "$run_dir/.lock" "$run_dir/config.yaml"
+    rm -rf -- "$run_dir/.lock" "$run_dir/config.yaml" "$run_dir/commands"
     rmdir --ignore-fail-on-non-empty -- "$run_dir/log" "${new_directories[@]}"
 }
 

@@ -13,7 +13,7 @@ open_translation() {
     prepared=$run_dir
     source_language=$(setting train.source_lang)
     target_language=$(setting train.target_lang)
-    score_flags=() score_inputs=()      # more for highrank score: flags, and files they name
+    score_flags=() score_inputs=()      # more for `evaluate score`: flags, files they name
 }
 
 # translation_stages: 1 to 7.
@@ -34,7 +34,7 @@ data_stages() {
 model_stages() {
     local text=$prepared/text data=$prepared/data-bin
     run_resumable_stage 3 train "train (tensorboard --logdir $run_dir/train/tensorboard)" train \
-        "$(training_key)" "$data"
+        "$training_key" "$data"
     run_stage 4 average "average the last checkpoints" average_last \
         "$(setting average)" "$run_dir/train"
     run_stage 5 generate "translate the test set" generate \
@@ -51,7 +51,7 @@ make_pieces() {
     local part text=$run_dir/text
     need_space "$(($(bytes_of "$text") * 2))"
     for part in train valid test; do
-        run highrank check-text "$text/$part."{"$source_language","$target_language"}
+        run highrank data check-text "$text/$part."{"$source_language","$target_language"}
     done
     run_block "$run_dir/log/pieces.sh" data "$text" "$out" \
         --languages "$source_language,$target_language"
@@ -59,40 +59,41 @@ make_pieces() {
 
 binarise() {
     need_space "$(bytes_of "$run_dir/pieces")"
-    run highrank binarise "$run_dir/pieces" "$out" --languages "$source_language,$target_language"
+    run highrank data binarise "$run_dir/pieces" "$out" \
+        --languages "$source_language,$target_language"
 }
 
 train() { train_block train "$prepared/data-bin"; }
 
 average_last() {
     need_space "$(bytes_of "$run_dir/train/checkpoint_last.pt")"
-    run highrank average "$run_dir/train" --last "$(setting average.last)" \
+    run highrank model average "$run_dir/train" --last "$(setting average.last)" \
         --output "$out/checkpoint.pt"
 }
 
 generate() {
     local through=
     need_space "$(($(bytes_of "$prepared/text/test.$source_language") * 20))"
-    if ((${processes-1} > 1)); then through="highrank generate --processes $processes -- "; fi
+    if ((${processes-1} > 1)); then
+        through="highrank evaluate generate --processes $processes -- "
+    fi
     run_block "$out/command.sh" generate "$prepared/data-bin" --gen-subset test \
         --path "$run_dir/average/checkpoint.pt" >"$out/test.txt"
 }
 
 score_translations() {
-    local block
     need_space "$(($(bytes_of "$run_dir/generate") * 2))"
-    for block in "${measures[@]}"; do
-        further "$block" "$run_dir/average/checkpoint.pt" "$prepared/data-bin"
-    done
-    run highrank score "$run_dir/generate/test.txt" "$prepared/text/test.$target_language" \
+    measure "$run_dir/average/checkpoint.pt" "$prepared/data-bin"
+    run highrank evaluate score "$run_dir/generate/test.txt" \
+        "$prepared/text/test.$target_language" \
         --hypotheses "$out/test.$target_language" --output "$out/scores.json" --measures "$out" \
         ${score_flags[@]+"${score_flags[@]}"}
-    record_scores
+    record_scores "$out/scores.json"
 }
 
 show_results() {
     log "stage 7 summary: sample translations; everything is in $run_dir/results.json"
-    highrank summary "$run_dir/results.json" \
+    highrank results summary "$run_dir/results.json" \
         "$prepared/text/test.$source_language" "$prepared/text/test.$target_language" \
         "$run_dir/score/test.$target_language"
 }

@@ -6,12 +6,13 @@
 # shellcheck source=../lib/translation.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/translation.sh"
 
-# wmt_recipe SOURCE TARGET [FLAG…]: all stages, with further flags for highrank score. The languages
+# wmt_recipe SOURCE TARGET [FLAG…]: all stages, with further flags for `evaluate score`. The languages
 # are those of the pairs in corpus.yaml.
 # shellcheck disable=SC2154
 wmt_recipe() {
     choose_scale
     take_paths
+    configure_flags=(--corpus "$corpus")
     open_translation
     check_languages "$1" "$2"
     score_flags+=("${@:3}")
@@ -84,41 +85,41 @@ prepare() {
 # find_corpus: stage 0. $texts is --data if none of the archives that $corpus names is there, or else
 # what the archives hold.
 find_corpus() {
-    local archives=${data:-$exp_dir/${recipe_dir##*/}/download} found given=()
+    local folder=${data:-$exp_dir/${recipe_dir##*/}/download} archive given=()
     if [[ -n $data ]]; then
-        found=$(highrank corpus-files "$corpus" "$data")
-        if [[ -z $found ]]; then
+        for archive in ${archives[@]+"${archives[@]}"}; do
+            if [[ -f $data/$archive ]]; then given+=("$data/$archive"); fi
+        done
+        if ((${#given[@]} == 0)); then
             texts=$data
             if in_range 0; then log "stage 0 corpus: no archive of $corpus is in $data: it holds text"; fi
             return
         fi
-        mapfile -t given <<<"$found"
     fi
     texts=$run_dir/corpus/files
-    run_stage 0 corpus "fetch, check and unpack the corpus" fetch_texts "$archives" "$corpus" \
+    run_stage 0 corpus "fetch, check and unpack the corpus" fetch_texts "$folder" "$corpus" \
         ${given[@]+"${given[@]}"}
 }
 
 fetch_texts() {
-    local flags=() have=0 gigabytes or="or get the archives in another way, and name their folder with"
-    gigabytes=$(sed -n 's/^gigabytes: *\([0-9]*\).*/\1/p' "$corpus")
+    local flags=() have=0 or="or get the archives in another way, and name their folder with"
     if [[ -n $data ]]; then
         flags=(--offline --ledger "$run_dir/checksums.txt") or="mend the archives in"
         have=$(bytes_of "${given[@]}")
-    elif [[ -e $archives ]]; then
-        have=$(bytes_of "$archives")
+    elif [[ -e $folder ]]; then
+        have=$(bytes_of "$folder")
     fi
-    need_space "$((${gigabytes:-0} * 1000000000 - have))"
-    run highrank fetch-corpus "$corpus" "$archives" ${flags[@]+"${flags[@]}"} ||
+    need_space "$((gigabytes * 1000000000 - have))"
+    run highrank data fetch-corpus "$corpus" "$folder" ${flags[@]+"${flags[@]}"} ||
         refuse "$or --data ${data:-DIR}"
-    run highrank unpack-texts "$corpus" "$archives" "$out/files"
+    run highrank data unpack-texts "$corpus" "$folder" "$out/files"
 }
 
 # find_texts: $files, those in $texts that are the corpus; --data may be a folder with much else.
 find_texts() {
     local found
     [[ -e $texts ]] || refuse "stage 1 (text) needs $texts: start with an earlier --stage"
-    found=$(highrank text-files "$corpus" "$texts")
+    found=$(highrank data text-files "$corpus" "$texts")
     mapfile -t files <<<"$found"
 }
 
@@ -133,7 +134,7 @@ clean_text() {
 show_results() {
     log "stage 7 summary: everything is in $run_dir/results.json; papers' scores are of newstest2014"
     show_published
-    highrank summary "$run_dir/results.json" \
+    highrank results summary "$run_dir/results.json" \
         "$prepared/text/test.$source_language" "$prepared/text/test.$target_language" \
         "$run_dir/score/test.$target_language"
 }

@@ -43,7 +43,7 @@ find_text() {
 check_text() {
     local index
     for ((index = 0; index < ${#files[@]}; index += 2)); do
-        run highrank check-text "${files[@]:index:2}" >&2
+        run highrank data check-text "${files[@]:index:2}" >&2
     done
 }
 

@@ -24,22 +24,20 @@ find_corpus() {
         "2017, see $recipe_dir/README.md"
     local list
     data=$(absolute "$data")
-    list=$(highrank dialogue-files "$data")
+    list=$(highrank data dialogue-files "$data")
     mapfile -t files <<<"$list"
 }
 
 write_text() {
-    highrank command dialogues "$config" -- "$data" "$out" >"$out/command.sh"
-    log "+ $(<"$out/command.sh")"
-    bash "$out/command.sh"
+    run_block "$out/command.sh" dialogues "$data" "$out"
 }
 
 check_text() {
     local part text=$run_dir/text
     for part in train valid test; do
-        run highrank check-text "$text/$part."{context,response}
+        run highrank data check-text "$text/$part."{context,response}
     done
-    run highrank check-text "$text/test1."{context,response,references}
+    run highrank data check-text "$text/test1."{context,response,references}
 }
 
 # test1: fairseq's name of the second test set, here the contexts with references.
@@ -56,16 +54,14 @@ train() { train_block train "$run_dir/data-bin"; }
 
 take_best() {
     local checkpoint
-    checkpoint=$(highrank best-checkpoint "$run_dir/train")
+    checkpoint=$(highrank model best-checkpoint "$run_dir/train")
     run cp -- "$checkpoint" "$out/checkpoint.pt"
 }
 
 # generate SET [WORD…]: fairseq-generate on a test set into $out/SET.txt.
 generate() {
-    highrank command generate "$config" -- "$run_dir/data-bin" --gen-subset "$1" \
-        --path "$run_dir/best/checkpoint.pt" "${@:2}" >"$out/$1.sh"
-    log "+ $(<"$out/$1.sh") >$out/$1.txt"
-    bash "$out/$1.sh" >"$out/$1.txt"
+    run_block "$out/$1.sh" generate "$run_dir/data-bin" --gen-subset "$1" \
+        --path "$run_dir/best/checkpoint.pt" "${@:2}" >"$out/$1.txt"
 }
 
 respond() {
@@ -74,10 +70,11 @@ respond() {
 }
 
 score_responses() {
-    run highrank dialogue-score "$run_dir/generate/test1.txt" "$run_dir/text/test1.references" \
+    run highrank evaluate dialogue-score "$run_dir/generate/test1.txt" \
+        "$run_dir/text/test1.references" \
         --scored "$run_dir/generate/test.txt" --responses "$run_dir/text/test.response" \
         --output "$out/scores.json"
-    record_scores
+    record_scores "$out/scores.json"
 }
 
 files=()
@@ -89,7 +86,7 @@ run_stage 1 check "check every line" check_text "" "$run_dir/text"
 run_stage 2 data-bin "binarise, dictionaries sorted by frequency" binarise \
     "$(setting data)" "$run_dir/text"
 run_resumable_stage 3 train "train (tensorboard --logdir $run_dir/train/tensorboard)" train \
-    "$(training_key)" "$run_dir/data-bin"
+    "$training_key" "$run_dir/data-bin"
 run_stage 4 best "take the checkpoint with the lowest validation loss" take_best \
     "" "$run_dir/train"
 run_stage 5 generate "score the test responses, and respond" respond \
@@ -100,6 +97,6 @@ run_stage 6 score "score the responses" score_responses \
 if in_range 7; then
     log "stage 7 summary: sample responses; everything is in $run_dir/results.json"
     show_published
-    highrank dialogue-summary "$run_dir/results.json" "$run_dir/generate/test1.txt" \
+    highrank results dialogue-summary "$run_dir/results.json" "$run_dir/generate/test1.txt" \
         "$run_dir/text/test1.context" "$run_dir/text/test1.references"
 fi

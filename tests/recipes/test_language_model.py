@@ -84,8 +84,19 @@ def killed(start, run_dir):
 
 
 @pytest.fixture(scope="module")
-def finished(killed, start):
-    result = run(start)
+def starts(folder):
+    """What each start of Python was for, a line each."""
+    (folder / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "with open(os.environ['STARTS'], 'a') as file:\n"
+        "    print(*sys.orig_argv[1:4], file=file)\n"
+    )
+    return folder / "starts"
+
+
+@pytest.fixture(scope="module")
+def finished(killed, start, starts):
+    result = run(start, PYTHONPATH=str(starts.parent), STARTS=str(starts))
     assert result.returncode == 0, result.stderr[-3000:]
     return result
 
@@ -99,6 +110,16 @@ def test_after_the_kill_training_goes_on(finished, run_dir, record):
     assert stages_done(finished) == [3, 4, 5, 6]
     assert "Loaded checkpoint" in (run_dir / "train" / "train.log").read_text()
     assert record["train"]["epochs"] == 3
+
+
+def test_python_is_started_for_work_and_five_times_for_plumbing(finished, starts):
+    commands = re.findall(r"/highrank (\w+ \S+)", starts.read_text())
+    work = [command for command in commands if command.split()[0] in ("analyse", "evaluate")]
+    assert len(work) == 7
+    assert sorted(set(commands) - set(work)) == [
+        *("model best-checkpoint", "results record", "train configure", "train run")
+    ]
+    assert len(commands) - len(work) == 5  # trained and finetuned
 
 
 def test_rare_words_are_unknown(finished, run_dir):

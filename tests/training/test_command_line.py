@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.common.yaml_tree import ConfigurationError
-from highrank_plugins.training.command_line import arguments, shell_line
-from highrank_plugins.training.configuration import load_tree, validate
+from highrank_plugins.training.command_line import PROGRAMS, arguments, shell_line
+from highrank_plugins.training.configuration import load, load_tree, validate
 from highrank_plugins.training.fairseq_options import check_options
+from highrank_plugins.training.recipe_files import unreplaced
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 TRANSLATION = RECIPES / "multi30k_en_de" / "conf" / "mixtape.yaml"
@@ -22,24 +23,22 @@ def test_booleans_are_flags_and_everything_else_has_a_value():
 
 def test_a_shell_reads_back_what_was_written():
     options = {"adam_betas": "(0.9, 0.98)", "lr": "2e-3", "fp16": True}
-    line = shell_line("train", options, ["my data", "--save-dir", "it's here"])
-    words = shlex.split(line.replace("\\\n", ""))
-    assert words[:2] == ["fairseq-train", "my data"]
-    assert words[2] == "--user-dir"
-    assert words[4:] == [
-        *("--adam-betas", "(0.9, 0.98)", "--lr", "2e-3", "--fp16", "--save-dir", "it's here")
+    words = shlex.split(shell_line(PROGRAMS["train"], options).replace("\\\n", ""))
+    assert words[:-1] == [
+        *("fairseq-train", "--adam-betas", "(0.9, 0.98)", "--lr", "2e-3", "--fp16", "--user-dir")
     ]
 
 
-def test_what_the_recipe_sets_cannot_be_configured_too():
-    with pytest.raises(ConfigurationError, match=r"train\.save_dir: set by the recipe"):
-        shell_line("train", {"save_dir": "x"}, ["data", "--save-dir", "y"])
+@pytest.mark.parametrize("option", ["train.save_dir", "evaluate.path", "kld.output", "kld.split"])
+def test_what_the_recipe_sets_cannot_be_configured_too(option):
+    with pytest.raises(ConfigurationError, match=f"{option}: set by the recipe, remove it"):
+        load(TRANSLATION, [f"{option}=x"])
 
 
 @pytest.mark.parametrize("words", [["--effective-tokens", "65536"], ["--effective-tokens=65536"]])
 def test_what_a_user_gives_to_the_launcher_wins(words):
-    line = shell_line("launch", {"effective_tokens": 32768, "gpus_per_node": 8}, words)
-    assert "32768" not in line
+    options = unreplaced({"effective_tokens": 32768, "gpus_per_node": 8}, words)
+    line = shell_line(PROGRAMS["launch"], options, words)
     assert shlex.split(line.replace("\\\n", "")) == [
         *("highrank", "launch", "--gpus-per-node", "8", *words)
     ]

@@ -39,9 +39,10 @@ Other = Annotated[Path | None, typer.Option(help="A second checkpoint of the sam
 def commands() -> Iterator[tuple[str, Callable[..., None]]]:
     """Yield the name and the function of each measure that `highrank analyse` runs."""
     from highrank_plugins.measures import all_measures
+    from highrank_plugins.measures.base import AdaptiveEvaluation
 
     for name, measure in all_measures().items():
-        if measure.program == "highrank analyse":
+        if not issubclass(measure, AdaptiveEvaluation):
             yield name.replace("_", "-"), command(measure)
 
 

@@ -2,7 +2,7 @@
 
 from highrank_plugins.cli.data.bitext import clean_texts, text_files, unpack_texts
 from highrank_plugins.cli.data.dialogue import dialogue_files, dialogue_text
-from highrank_plugins.cli.data.fetch import corpus_files, extract, fetch, fetch_corpus
+from highrank_plugins.cli.data.fetch import extract, fetch, fetch_corpus
 from highrank_plugins.cli.data.lm_corpus import lm_corpus
 from highrank_plugins.cli.data.text import binarise, check_text, pieces
 from highrank_plugins.cli.group import make_group
@@ -20,7 +20,6 @@ data = make_group(
         "dialogue-text": dialogue_text,
     },
     {
-        "corpus-files": corpus_files,
         "dialogue-files": dialogue_files,
         "text-files": text_files,
         "unpack-texts": unpack_texts,

@@ -1,4 +1,4 @@
-"""`highrank data fetch`, `fetch-corpus`, `corpus-files` and `extract`: from a URL to files."""
+"""`highrank data fetch`, `fetch-corpus` and `extract`: from a URL to files."""
 
 from pathlib import Path
 from typing import Annotated
@@ -43,19 +43,6 @@ def fetch_corpus(
     with user_errors():
         for line in corpus_files.fetch_corpus(file, folder, ledger=ledger, offline=offline):
             typer.echo(line)
-
-
-def corpus_files(
-    file: Annotated[Path, typer.Argument(help="A recipe's corpus.yaml.")],
-    folder: Annotated[Path, typer.Argument(help="Where some of its files may be.")],
-) -> None:
-    """Print the paths of those files of a corpus that are in a folder, a line each."""
-    from highrank_plugins.data.corpus_files import read_corpus_files
-
-    with user_errors():
-        for name in read_corpus_files(file):
-            if (folder / name).is_file():
-                typer.echo(folder / name)
 
 
 def extract(

@@ -2,7 +2,7 @@
 
 from highrank_plugins.cli.evaluate.adaptive import cache_eval, dynamic_eval
 from highrank_plugins.cli.evaluate.generate import generate
-from highrank_plugins.cli.evaluate.score import dialogue_score, lm_score, score
+from highrank_plugins.cli.evaluate.score import dialogue_score, score
 from highrank_plugins.cli.group import make_group
 
 evaluate = make_group(
@@ -12,6 +12,5 @@ evaluate = make_group(
         "dialogue-score": dialogue_score,
         "dynamic": dynamic_eval,
         "cache": cache_eval,
-    },
-    {"lm-score": lm_score},
+    }
 )

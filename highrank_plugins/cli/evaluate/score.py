@@ -1,4 +1,4 @@
-"""`highrank evaluate score` and `lm-score`: what a test set gives."""
+"""`highrank evaluate score` and `dialogue-score`: from outputs on a test set to scores."""
 
 import json
 from dataclasses import asdict
@@ -68,23 +68,6 @@ def score(
             return
         for name, found in scores.items():
             typer.echo(f"{name} {found.value} {found.signature}")
-
-
-def lm_score(
-    directory: Annotated[Path, typer.Argument(help="Logs of fairseq-eval-lm, named by split.")],
-    output: Annotated[Path, typer.Option(help="JSON file for values and signatures.")],
-) -> None:
-    """Collect the perplexities and measures that the evaluations of a language model have left."""
-    from highrank_plugins.common.files import write_json
-    from highrank_plugins.results import measures as model_measures
-    from highrank_plugins.results import perplexity, scoring
-
-    with user_errors():
-        scores: dict[str, scoring.Score] = {}
-        for split in ("test", "valid"):
-            scores |= perplexity.read_eval_lm(directory / f"{split}.log", split)
-        scores |= model_measures.read_measures(directory, "test")
-        write_json(output, {name: asdict(value) for name, value in scores.items()})
 
 
 def dialogue_score(

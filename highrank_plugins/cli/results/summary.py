@@ -21,10 +21,15 @@ def lm_summary(
 
     with user_errors():
         result = read_record(results)
-    for name, value in result["metrics"].items():
-        typer.echo(f"{name:>24}  {value}  {result['signatures'][name]}")
-    typer.echo(_speed(result))
-    typer.echo(f"test perplexity {result['metrics']['test_perplexity']} {result['signature']}")
+    typer.echo(perplexities(result))
+
+
+def perplexities(result: dict[str, Any]) -> str:
+    """Return the summary of a language model's record."""
+    metrics, signatures = result["metrics"], result["signatures"]
+    lines = [f"{name:>24}  {value}  {signatures[name]}" for name, value in metrics.items()]
+    last = f"test perplexity {metrics['test_perplexity']} {result['signature']}"
+    return "\n".join([*lines, _speed(result), last])
 
 
 def summary(

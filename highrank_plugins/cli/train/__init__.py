@@ -1,10 +1,7 @@
-"""`highrank train …`: from a configuration to a command line of fairseq-train."""
+"""`highrank train …`: from a configuration to a training."""
 
 from highrank_plugins.cli.group import make_group
-from highrank_plugins.cli.train.configure import command, configure, setting, training_space
-from highrank_plugins.cli.train.progress import progress
+from highrank_plugins.cli.train.configure import configure
+from highrank_plugins.cli.train.run import run
 
-train = make_group(
-    {"configure": configure, "command": command},
-    {"progress": progress, "setting": setting, "space": training_space},
-)
+train = make_group({"configure": configure}, {"run": run})

@@ -1,14 +1,18 @@
-"""`highrank train configure`, `setting`, `command`, `space`: from YAML to a command line."""
+"""`highrank train configure`: from YAML to the commands of a recipe."""
 
 import logging
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
 
-ResolvedFile = Annotated[Path, typer.Argument(help="Written by `highrank train configure`.")]
+if TYPE_CHECKING:
+    from highrank_plugins.training.configuration import Configuration
+    from highrank_plugins.training.recipe_files import Launch
 
 
 def configure(
@@ -18,8 +22,18 @@ def configure(
         list[str] | None,
         typer.Option("--set", help="key=value (of train) or block.key=value; may be repeated."),
     ] = None,
+    commands: Annotated[
+        Path | None,
+        typer.Option(help="Folder for settings.sh and the command of each block, for recipes."),
+    ] = None,
+    launch: Annotated[
+        str, typer.Option(help="Options of highrank launch; they win over the block launch.")
+    ] = "",
+    corpus: Annotated[
+        Path | None, typer.Option(help="A recipe's corpus.yaml, which settings.sh tells of.")
+    ] = None,
 ) -> None:
-    """Resolve a configuration and check every option; nothing to do if unchanged."""
+    """Resolve a configuration and check every option; unchanged, it is not checked again."""
     from highrank_plugins.cli.train.own_options import check_own_options
     from highrank_plugins.common.files import write_text
     from highrank_plugins.training import configuration
@@ -29,58 +43,60 @@ def configure(
     with user_errors():
         tree = configuration.load_tree(file, change or [])
         settings = configuration.validate(tree)
-        if output.is_file() and output.read_text(encoding="utf-8") == settings.text():
-            return
-        check_own_options(settings, tree)
-        check_options(settings, tree)
-        write_text(output, settings.text())
+        same = output.is_file() and output.read_text(encoding="utf-8") == settings.text()
+        if not same:
+            check_own_options(settings, tree)
+            check_options(settings, tree)
+        if commands is not None:
+            _write_commands(settings, commands, launch.split(), corpus)
+        if not same:
+            write_text(output, settings.text())
 
 
-def setting(
-    file: ResolvedFile,
-    key: Annotated[str, typer.Argument(help="A block or block.key.")],
+def _write_commands(
+    settings: "Configuration", folder: Path, words: list[str], corpus: Path | None
 ) -> None:
-    """Print a block, or one value, of a resolved configuration."""
-    import yaml
+    from highrank_plugins.data.corpus_files import read_corpus
+    from highrank_plugins.training.recipe_files import write_recipe_files
 
-    from highrank_plugins.training.configuration import load
-
-    with user_errors():
-        value: Any = load(file).blocks()
-        for part in key.split("."):
-            if not isinstance(value, dict) or part not in value:
-                raise ValueError(f"{file}: there is no {key}")
-            value = value[part]
-    typer.echo(yaml.safe_dump(value).rstrip() if isinstance(value, dict) else value)
+    more: dict[str, Any] = {"dry_run": "yes" if "--dry-run" in words else ""}
+    if corpus is not None:
+        files = read_corpus(corpus)
+        more |= {"archives": list(files.files), "gigabytes": str(files.gigabytes or 0)}
+    saved = folder.parent / "train"
+    launch = _launch(settings, words, saved) if words or settings.launch else None
+    write_recipe_files(settings, folder, launch, more)
 
 
-def command(
-    tool: Annotated[str, typer.Argument(help="The block: train, finetune, generate, …")],
-    file: ResolvedFile,
-    extra: Annotated[
-        list[str] | None, typer.Argument(help="Further words, after --: data and directories.")
-    ] = None,
-) -> None:
-    """Print the command of a block, with its options, for a shell."""
-    from highrank_plugins.common.suggest import did_you_mean
-    from highrank_plugins.training.command_line import PROGRAMS, shell_line
-    from highrank_plugins.training.configuration import load
+def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch":
+    """Rehearse the launch, and print what it says if `words` have --dry-run.
 
-    with user_errors():
-        if tool not in PROGRAMS:
-            raise ValueError(f"no tool {tool!r}{did_you_mean(tool, PROGRAMS)}")
-        typer.echo(shell_line(tool, load(file).options(tool), extra or []))
+    Raises:
+        typer.Exit, or an error of its options: `highrank launch` refuses it.
+    """
+    from highrank_plugins.cli import launch as launching
+    from highrank_plugins.training.command_line import user_dir, words_of
+    from highrank_plugins.training.recipe_files import Launch, unreplaced
 
-
-def training_space(
-    file: ResolvedFile,
-    data: Annotated[Path, typer.Argument(help="Binarised data.")],
-    block: Annotated[str, typer.Option(help="The block that is trained.")] = "train",
-) -> None:
-    """Print how many bytes the checkpoints of a training will take on the disk."""
-    from highrank_plugins.training import disk_space
-    from highrank_plugins.training.configuration import load
-
-    logging.disable(logging.INFO)  # fairseq's
-    with user_errors():
-        typer.echo(disk_space.training_space(load(file).options(block), data))
+    options = unreplaced(settings.launch, words)
+    app = typer.Typer()
+    app.command()(launching.launch)
+    command: Any = typer.main.get_command(app)
+    training = ["fairseq-train", "DATA", *user_dir(settings.train), *words_of(settings.train)]
+    given = [*words_of(options), *words, "--dry-run", "--", *training, "--save-dir", str(saved)]
+    context = command.make_context("highrank launch", given)
+    with redirect_stdout(StringIO()) as said:
+        try:
+            command.invoke(context)
+        except typer.Exit as end:
+            if end.exit_code:
+                raise
+    if "--dry-run" in words:
+        typer.echo(said.getvalue(), nl=False)
+    found = context.params
+    tokens = [settings.launch.get("effective_tokens")]
+    if "effective_tokens" not in options:
+        tokens.append(found["effective_tokens"])
+    _, per_node = launching.devices(found["gpus_per_node"], found["processes"])
+    by_hand = found["nodes"] > 1 and found["slurm"] is None
+    return Launch(options, words, found["nodes"] * per_node, list(filter(None, tokens)), by_hand)

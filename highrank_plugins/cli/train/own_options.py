@@ -9,7 +9,7 @@ from highrank_plugins.cli import app
 from highrank_plugins.common.flags import flag, option_name
 from highrank_plugins.common.suggest import did_you_mean
 from highrank_plugins.common.yaml_tree import ConfigurationError, Tree
-from highrank_plugins.training.command_line import PROGRAMS, words_of
+from highrank_plugins.training.command_line import PROGRAMS, program_of, words_of
 from highrank_plugins.training.configuration import Configuration
 
 
@@ -21,8 +21,8 @@ def check_own_options(configuration: Configuration, tree: Tree) -> None:
     """
     problems = [
         f"{tree.place((tool, name))}: {tool}.{name}: {problem}"
-        for tool, program in PROGRAMS.items()
-        if program.startswith("highrank ")
+        for tool in (*PROGRAMS, *configuration.measures)
+        if (program := program_of(tool).words).startswith("highrank ")
         for name, problem in _problems(program, configuration.options(tool))
     ]
     if problems:

@@ -1,8 +1,11 @@
-"""How much of a disk a training will take, against what it has taken."""
+"""The disk space that a training will take, against what it has taken."""
+
+import shutil
+from argparse import Namespace
 
 import pytest
 
-from highrank_plugins.training.disk_space import training_space
+from highrank_plugins.training.disk_space import check_space, still_needed, training_space
 from tests.trainings import OUR_LOSS, task_and_shape, train
 
 KEEP = {"save_interval_updates": 2, "keep_interval_updates": 2, "keep_last_epochs": 1}
@@ -40,3 +43,23 @@ def test_every_kind_of_model_has_a_size(mt_data, lm_data, arch):
     space = training_space(of_training(arch), data)
     assert space > 5 * 12 * 1000
     assert training_space(every_epoch, data) == space * 6 // 5
+
+
+@pytest.mark.parametrize(
+    ("there", "needed"),
+    [
+        ({}, 1000),
+        ({"checkpoint_last.pt": 300}, 700),
+        ({"a.pt": 600, "checkpoint_last.pt": 300}, 300),
+    ],
+)
+def test_the_disk_must_hold_the_checkpoints_to_come(tmp_path, there, needed):
+    for name, size in there.items():
+        (tmp_path / name).write_bytes(bytes(size))
+    assert still_needed(1000, tmp_path) == needed
+
+
+def test_a_full_disk_is_refused(lm_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Namespace(free=1000))
+    with pytest.raises(ValueError, match=r"GB are needed on the disk of .*, 0\.0 GB are free"):
+        check_space(of_training("transformer_lm_gss"), str(lm_data), tmp_path)

@@ -1,0 +1,98 @@
+"""Write what recipes need of a configuration: shell variables, and a command per block."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from highrank_plugins.common.files import write_text
+from highrank_plugins.common.flags import flag
+from highrank_plugins.training.command_line import PROGRAMS, program_of, shell_line
+from highrank_plugins.training.configuration import Configuration
+
+# blocks of steps that are left out if their block is empty
+_OPTIONAL = ("finetune", "launch")
+
+
+class Launch(NamedTuple):
+    """The start of a training by `highrank launch`.
+
+    Attributes:
+        options: those of the configuration that the user does not replace.
+        words: the user's.
+        processes: number of all of them.
+        effective_tokens: values of that option, of the configuration and of the user.
+        by_hand: whether the user must run the command on other nodes.
+    """
+
+    options: Mapping[str, Any]
+    words: Sequence[str]
+    processes: int
+    effective_tokens: Sequence[int]
+    by_hand: bool
+
+
+def write_recipe_files(
+    configuration: Configuration, folder: Path, launch: Launch | None, more: Mapping[str, Any]
+) -> None:
+    """Write `settings.sh`, to be sourced, and `BLOCK.sh` with the command of each block.
+
+    Args:
+        folder: for these files alone.
+        more: further variables of the shell, each a word or a list of words.
+    """
+    for old in folder.glob("*.sh"):
+        old.unlink()
+    for block in (*PROGRAMS, *configuration.measures):
+        options = getattr(configuration, block)
+        if options is not None and (options or block not in _OPTIONAL):
+            line = shell_line(program_of(block), configuration.options(block))
+            write_text(folder / f"{block}.sh", line)
+    if launch is not None:
+        line = shell_line(PROGRAMS["launch"], launch.options, launch.words)
+        write_text(folder / "launch.sh", line)
+    variables = {
+        "measures": configuration.measures,
+        "training_key": _training_key(configuration, launch),
+        "other_nodes": "by hand" if launch and launch.by_hand else "",
+        **more,
+    }
+    lines = ["# shellcheck shell=bash disable=SC2034", *_settings(configuration)]
+    lines += [f"{name}={_assigned(value)}" for name, value in variables.items()]
+    write_text(folder / "settings.sh", "\n".join(lines) + "\n")
+
+
+def _settings(configuration: Configuration) -> Iterator[str]:
+    """Yield the lines of an array: a block as YAML, or the value of block.option."""
+    yield "declare -gA settings=("
+    for block, options in configuration.blocks().items():
+        yield f"    [{block}]={shlex.quote(yaml.safe_dump(options).rstrip())}"
+        for name, value in options.items():
+            yield f"    [{block}.{name}]={shlex.quote(str(value))}"
+    yield ")"
+
+
+def _assigned(value: str | Sequence[str]) -> str:
+    return shlex.quote(value) if isinstance(value, str) else f"({shlex.join(value)})"
+
+
+def _training_key(configuration: Configuration, launch: Launch | None) -> str:
+    """Return the text of all options that a training depends on.
+
+    The number of processes is one of them only if they do not share a number of tokens: then a
+    further process makes the batch larger.
+    """
+    lines = [yaml.safe_dump(configuration.train).rstrip()]
+    if launch is not None:
+        lines += map(str, launch.effective_tokens)
+        if not launch.effective_tokens:
+            lines.append(f"processes {launch.processes}")
+    return "\n".join(lines)
+
+
+def unreplaced(options: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """Return the options that are not among the words of the user."""
+    given = {word.partition("=")[0] for word in words}
+    return {name: value for name, value in options.items() if flag(name) not in given}

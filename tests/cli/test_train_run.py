@@ -1,0 +1,41 @@
+"""`highrank train run`: the exit code, the log and the progress of a training."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from highrank_plugins.cli import app
+from highrank_plugins.training import disk_space
+
+ENTRY = {"epoch": 1, "update": 0.5, "num_updates": "5", "loss": "3", "wps": "9", "wall": "60"}
+
+
+@pytest.fixture
+def training(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk_space, "check_space", lambda *given: None)
+    (tmp_path / "config.yaml").write_text("data: {vocab_size: 5}\ntrain: {max_update: 10}\n")
+
+    def training(script: str):
+        (tmp_path / "command.sh").write_text(script)
+        where = ["--config", tmp_path / "config.yaml", "--save-dir", tmp_path]
+        words = ["train", "run", tmp_path / "command.sh", *where, "--block", "train"]
+        words = [*map(str, words), "--data", "data"]
+        return CliRunner().invoke(app, words)
+
+    return training
+
+
+def test_all_is_logged_and_progress_is_short(training, tmp_path):
+    line = f"a | INFO | train_inner | {json.dumps(ENTRY)}"
+    result = training(f"echo '{line}'; printf 'caf\\xe9\\n' >&2")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("epoch 1, update 5: loss 3, 9 words/s, 50% done, 0:01:00 left")
+    assert (tmp_path / "train.log").read_bytes() == f"{line}\n".encode() + b"caf\xe9\n"
+    training("echo again")
+    assert (tmp_path / "train.log").read_bytes().endswith(b"again\n")
+
+
+@pytest.mark.parametrize(("end", "code"), [("exit 75", 75), ("kill -KILL $$", 137)])
+def test_the_exit_code_is_that_of_the_training(training, end, code):
+    assert training(end).exit_code == code

@@ -1,0 +1,108 @@
+"""What `highrank train configure` writes for recipes, as bash reads it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from highrank_plugins.cli import app
+from highrank_plugins.cli.train.own_options import check_own_options
+from highrank_plugins.measures import find_measure, measure_names
+from highrank_plugins.training.configuration import load, load_tree, validate
+
+TRAIN = {"arch": "transformer_softmax", "adam_betas": "(0.9, 0.98)", "max_tokens": 600}
+BASE = {"data": {"vocab_size": 7}, "train": TRAIN | {"save_interval_updates": 0}}
+
+
+@pytest.fixture
+def configure(tmp_path):
+    """Write the files of a configuration that is taken for checked; bash that has read them."""
+    file, folder = tmp_path / "conf.yaml", tmp_path / "it's here"
+
+    def configure(*words: object, **blocks: object):
+        file.write_text(yaml.safe_dump(BASE | blocks))
+        (tmp_path / "config.yaml").write_text(load(file).text())
+        given = [
+            "train",
+            "configure",
+            file,
+            "--output",
+            tmp_path / "config.yaml",
+            "--commands",
+            folder,
+        ]
+        given = [str(word) for word in (*given, *words)]
+        result = CliRunner().invoke(app, given)
+        assert result.exit_code == 0, result.output
+        return result
+
+    def bash(script: str) -> str:
+        command = ["bash", "-euc", f'source "$0/settings.sh"; {script}', str(folder)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    configure.bash, configure.folder, configure.file = bash, folder, file
+    return configure
+
+
+def test_bash_has_every_value(configure):
+    configure()
+    assert configure.bash("echo ${settings[train.adam_betas]} ${settings[data.vocab_size]}") == (
+        "(0.9, 0.98) 7"
+    )
+    assert yaml.safe_load(configure.bash('echo "${settings[train]}"')) == BASE["train"]
+    assert configure.bash("echo ${#measures[@]} $dry_run $other_nodes") == "0"
+
+
+def test_a_step_without_options_has_no_command_and_an_old_one_goes(configure):
+    configure(finetune={"lr": 1})
+    assert "--max-tokens 600" in (configure.folder / "finetune.sh").read_text()
+    configure()
+    assert not {"finetune.sh", "launch.sh", "corpus.sh"} & {
+        path.name for path in configure.folder.iterdir()
+    }
+
+
+@pytest.mark.parametrize("name", measure_names())
+def test_every_measure_may_be_a_block(configure, name):
+    configure(**{name: {}})
+    assert configure.bash('echo "${measures[*]}"') == name
+    command = (configure.folder / f"{name}.sh").read_text()
+    assert command.startswith(find_measure(name).command(name))
+    check_own_options(validate(load_tree(configure.file, [])), load_tree(configure.file, []))
+
+
+@pytest.mark.parametrize(
+    ("words", "block", "key"),
+    [
+        ("", {}, ""),
+        ("--processes 3", {}, "processes 3"),
+        ("--processes 3 --processes=2", {}, "processes 2"),  # the last one is taken
+        ("--nodes 2 --processes=4 --rendezvous a:1", {}, "processes 8"),
+        ("", {"processes": 2}, "processes 2"),
+        ("--processes 2", {"effective_tokens": 1200}, "1200"),
+        ("--processes 2 --effective-tokens 600", {"effective_tokens": 1200}, "1200\n600"),
+    ],
+)
+def test_what_a_training_depends_on(configure, words, block, key):
+    """Users' finished trainings have these keys: another text would train them again."""
+    configure(f"--launch={words}", launch=block)
+    train = yaml.safe_dump(BASE["train"]).rstrip()
+    assert configure.bash('echo "$training_key"') == f"{train}\n{key}".rstrip()
+    assert (configure.folder / "launch.sh").exists() == bool(key)
+    other = configure.bash('echo "$other_nodes"')
+    assert bool(other) == ("--nodes" in words)
+
+
+def test_a_dry_run_is_printed(configure):
+    result = configure("--launch=--processes 2 --dry-run")
+    assert "fairseq-train" in result.stdout
+    assert configure.bash("echo $dry_run") == "yes"
+
+
+def test_files_of_a_corpus_are_known_to_bash(configure, tmp_path):
+    corpus = Path(tmp_path / "corpus.yaml")
+    corpus.write_text("gigabytes: 3\nfiles:\n  a.tgz: {url: x, sha256: unknown, source: nobody}\n")
+    configure("--corpus", corpus)
+    assert configure.bash('echo "$gigabytes ${archives[*]}"') == "3 a.tgz"
