@@ -30,11 +30,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("long") and not config.getoption("--run-long"):
             item.add_marker(pytest.mark.skip(reason="takes minutes: bash scripts/test.sh --all"))
-        if not HAS_TRITON and (_level(item) == "triton" or item.get_closest_marker("triton")):
+        if not HAS_TRITON and (
+            _implementation(item) == "triton" or item.get_closest_marker("triton")
+        ):
             item.add_marker(
                 pytest.mark.skip(reason="needs the package triton (requirements/triton.txt)")
             )
-        for_cpp = _level(item) == "cpp" or item.get_closest_marker("cpp")
+        for_cpp = _implementation(item) == "cpp" or item.get_closest_marker("cpp")
         if for_cpp and not has_compiler():
             item.add_marker(pytest.mark.skip(reason="needs a C++ compiler (c++, g++ or clang++)"))
     marked = [item for item in items if item.get_closest_marker("gpu")]
@@ -56,12 +58,12 @@ def _logging():
 
 @functools.cache
 def has_compiler() -> bool:
-    from highrank_plugins.losses.cpp.build import Unavailable, library
+    from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
 
     return not isinstance(library(), Unavailable)
 
 
-def _level(item: pytest.Item) -> str | None:
-    """The level of the loss that a test is about, where it is one of its parameters."""
+def _implementation(item: pytest.Item) -> str | None:
+    """Return the implementation of the loss that a test is about, where it is a parameter."""
     callspec = getattr(item, "callspec", None)
     return None if callspec is None else callspec.params.get("impl")

@@ -12,7 +12,7 @@ from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise.base import POINTWISE
 from highrank_plugins.measures.base import MEASURES
 from tests.heads.cases import STRUCTURES, Case, make_features
-from tests.losses.levels import CLASSES, FULL, TARGET, TOKENS, assert_same, memory_for, run
+from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, memory_for, run
 from tests.measures.test_every_measure import blocks_of, check_shown, words_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "contributing.md"

@@ -6,13 +6,17 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from pydantic import TypeAdapter
 
 from highrank_plugins.common.suggest import did_you_mean
-from highrank_plugins.losses.plan import REDUCTIONS
+from highrank_plugins.heads import Head, build_head, head_options
 
+REDUCTIONS = ("sum", "none")
 PRESETS = Path(__file__).with_name("presets.yaml")
+# options of structures that a case gives a size for
+STRUCTURE_SIZES = ("components", "frequent", "gate_dim")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
@@ -49,33 +53,34 @@ class LossCase:
         """Tokens."""
         return self.tokens
 
-    def head_options(self) -> dict[str, Any]:
-        """What `build_head` takes beyond sizes."""
-        options: dict[str, Any] = {"bias": self.bias, "pointwise": self.pointwise}
-        if self.head != "softmax":
-            options["components"] = self.components
-        if self.head == "mixtape":
-            options |= {"frequent": self.frequent, "gate_dim": self.gate_dim}
-        return options
+    def build_head(self) -> Head:
+        """Build the layer on torch's default device; of K, S and d2 it gets what it has as options.
 
-    def products(self) -> list[tuple[int, int, int]]:
-        """(rows, inner, columns) of every matrix product of the forward pass.
-
-        Each has two more in the backward pass, of the same size.
+        Raises:
+            CaseError: unknown structure or pointwise function, or sizes that do not fit.
         """
-        n, k, d, m, s = self.tokens, self.components, self.dim, self.classes, self.frequent
-        if self.head == "softmax":
-            return [(n, d, m)]
-        contexts = (n, d, k * d)
-        if self.head == "moc":
-            return [contexts, (n, d, k), (n, d, m)]
-        if self.head == "mos":
-            return [contexts, (n, d, k), (n * k, d, m)]
-        if self.head != "mixtape":
-            raise CaseError(f"head: no products are known for {self.head!r}")
-        gates, g = k - 1, self.gate_dim
-        own = [(n, d, gates * g), (n, d, gates), (n * gates, g, s)]
-        return [contexts, *own, (n * k, d, s), (n, d, m - s)]
+        try:
+            known = head_options(self.head)
+            own = {n: getattr(self, n) for n in STRUCTURE_SIZES if n in known}
+            return build_head(
+                self.head,
+                num_classes=self.classes,
+                feature_dim=self.dim,
+                bias=self.bias,
+                pointwise=self.pointwise,
+                **own,
+            )
+        except ValueError as error:
+            raise CaseError(str(error)) from error
+
+    def layer(self) -> Head:
+        """Build the layer without memory, to ask what it is.
+
+        Raises:
+            CaseError: see `build_head`.
+        """
+        with torch.device("meta"):
+            return self.build_head()
 
 
 @dataclass(frozen=True)

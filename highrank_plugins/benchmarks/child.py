@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from highrank_plugins.benchmarks.case import Case, LossCase, case_from
-from highrank_plugins.benchmarks.contenders import loss_step
+from highrank_plugins.benchmarks.implementations import loss_step
 from highrank_plugins.benchmarks.measure import (
     Step,
     alternate,

@@ -8,7 +8,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from highrank_plugins.benchmarks.case import LossCase
-from highrank_plugins.benchmarks.contenders import loss_step
+from highrank_plugins.benchmarks.implementations import loss_step
 from highrank_plugins.benchmarks.measure import use
 from highrank_plugins.common import markdown
 

@@ -17,12 +17,13 @@ def heads(user_dir: UserDir = None) -> None:
     from highrank_plugins.common.markdown import table
     from highrank_plugins.heads.base import HEADS
     from highrank_plugins.heads.pointwise import POINTWISE
-    from highrank_plugins.losses import LEVELS
-    from highrank_plugins.losses.levels import FUSED
+    from highrank_plugins.losses import IMPLEMENTATIONS
+    from highrank_plugins.losses.nll import FUSED
 
-    plain = [level for level in LEVELS if level not in FUSED]
+    plain = [impl for impl in IMPLEMENTATIONS if impl not in FUSED]
     structures = [
-        (*row, ", ".join(LEVELS if HEADS.find(name).fused else plain)) for name, row in _rows(HEADS)
+        (*row, ", ".join(IMPLEMENTATIONS if HEADS.find(name).fused else plain))
+        for name, row in _rows(HEADS)
     ]
     typer.echo(table(("structure", "what it is", "options", "losses"), structures))
     functions = [row for _, row in _rows(POINTWISE)]

@@ -30,7 +30,7 @@ def describe_devices() -> dict[str, object]:
     """
     import torch
 
-    from highrank_plugins.losses.cpp.build import Unavailable, library
+    from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
 
     count = torch.cuda.device_count()
     kernels = library()

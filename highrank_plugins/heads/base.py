@@ -1,6 +1,14 @@
 """What every output layer has in common.
 
-Shapes: N tokens, F feature size (the papers' d1), D embedding size (d), M classes, K components.
+The name of a tensor may end in its shape, a letter for each dimension, as in `logits_NKM`:
+
+    N tokens (n in texts: of a chunk)     M classes
+    F feature size (the papers' d1)       S frequent classes, with gates of their own
+    D embedding size (d)                  R = M − S rare classes
+    K components                          G hidden units of a gate (d2)
+    J = K − 1 gates                       C columns of the gates' product, G + 2 or G + 1
+
+`losses/` follows the same legend.
 """
 
 from __future__ import annotations
@@ -11,14 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.heads.checks import check_dtype, integer
-from highrank_plugins.heads.draws import ChunkDraws, Draws
 from highrank_plugins.heads.pointwise import POINTWISE, Pointwise, build_pointwise
 from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.prepared import PreparedTensors
+from highrank_plugins.heads.random_state import ChunkRandomState, RandomState
 from highrank_plugins.heads.registry import Registry
 from highrank_plugins.losses import LossOutput, compute_nll
+from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.fused import FusedLoss
-from highrank_plugins.losses.plan import chunk_ranges, tokens_within
 
 HEADS: Registry[type[Head]] = Registry(
     "head", common=("num_classes", "feature_dim", "embed_dim", "weight", "bias", "pointwise")
@@ -92,7 +100,7 @@ class Head(nn.Module):
     # -- what a structure defines ------------------------------------------------------------
 
     def chunk_log_probs(
-        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
         """Log-probabilities [n, M], at least float32, of features [n, F]."""
         raise NotImplementedError
@@ -102,19 +110,19 @@ class Head(nn.Module):
         features: Tensor,
         target: Tensor,
         tensors: dict[str, Tensor],
-        draws: ChunkDraws,
+        random_state: ChunkRandomState,
         smooth: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """−log P(target) [n] and, if `smooth`, Σ_x −log P(x) [n] of features [n, F]."""
-        log_probs = self.chunk_log_probs(features, tensors, draws)
-        return _nll_of(log_probs, target), -log_probs.sum(-1) if smooth else None
+        log_probs_NM = self.chunk_log_probs(features, tensors, random_state)
+        return _nll_of(log_probs_NM, target), -log_probs_NM.sum(-1) if smooth else None
 
     def floats_per_token(self) -> int:
         """Numbers that a chunk holds per token at its widest, to choose the size of chunks."""
         return 4 * self.num_classes
 
     def token_inputs(
-        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> dict[str, Tensor]:
         """What `fused` takes of each token, e.g. its contexts: [n, ...] of features [n, F]."""
         raise NotImplementedError
@@ -123,10 +131,12 @@ class Head(nn.Module):
         """Numbers per token in `token_inputs`, with their gradients and all that leads to them."""
         return 2 * self.feature_dim
 
-    def draw(self, leading: torch.Size, like: Tensor) -> Draws:
-        """Dropout masks and noise seed for features [*leading, F]; none in evaluation, unless
-        `retain_dropout` asks for the masks."""
-        return Draws()
+    def sample_masks(self, leading: torch.Size, like: Tensor) -> RandomState:
+        """Return dropout masks and a noise seed for features [*leading, F].
+
+        There are none in evaluation, unless `retain_dropout` asks for the masks.
+        """
+        return RandomState()
 
     def tensors(self) -> dict[str, Tensor]:
         """What `chunk_log_probs` reads: parameters, or what is prepared from them once a batch."""
@@ -149,7 +159,7 @@ class Head(nn.Module):
         They are what the vocabulary matrix makes of the features, before f and before components
         are mixed. By default they are the log-probabilities, as one vector.
         """
-        return self.chunk_log_probs(features, tensors, ChunkDraws()).unsqueeze(1)
+        return self.chunk_log_probs(features, tensors, ChunkRandomState()).unsqueeze(1)
 
     def nll_of_logits(
         self, z: Tensor, target: Tensor, features: Tensor, tensors: dict[str, Tensor]
@@ -196,7 +206,7 @@ class Head(nn.Module):
             ValueError: features of another size.
         """
         flat = self.flatten_features(features)
-        draws = self.draw(features.shape[:-1], features)
+        random_state = self.sample_masks(features.shape[:-1], features)
         tensors = self._prepared.of(self)
         needs_graph = torch.is_grad_enabled() and (
             features.requires_grad or any(t.requires_grad for t in tensors.values())
@@ -206,7 +216,7 @@ class Head(nn.Module):
         if not needs_graph:
             size = tokens_within(flat, self.floats_per_token(), None, most=tokens)
         parts = [
-            self.chunk_log_probs(flat[start:stop], tensors, draws.rows(start, stop))
+            self.chunk_log_probs(flat[start:stop], tensors, random_state.rows(start, stop))
             for start, stop in chunk_ranges(0, tokens, size)
         ]
         out = torch.cat(parts) if len(parts) != 1 else parts[0]
@@ -235,11 +245,15 @@ class Head(nn.Module):
             target: int64 [...], in [0, M) or `ignore_index`.
             weight: constant w per token [...]; it multiplies `loss`, not `nll`.
             label_smoothing: ε in [0, 1).
-            ignore_index: tokens with this target give 0.
-            reduction: "none" (per token, shape of target) or "sum" (scalars).
-            impl: level of the loss, one of `highrank_plugins.losses.LEVELS` or "auto".
+            ignore_index: tokens with this target give 0 and no gradient. torch's default is −100;
+                here None ignores no token, and a target outside [0, M) is then an error.
+            reduction: "none" (per token, shape of target), or scalars: "sum", and "mean" over the
+                tokens that are not ignored. As in torch's `cross_entropy`, a weighted mean divides
+                the loss by the sum of these tokens' weights; nll and correct are plain means. All
+                are NaN where every token is ignored.
+            impl: one of `highrank_plugins.losses.IMPLEMENTATIONS`, or "auto".
             memory: bytes that a chunk may take; None chooses.
-            accuracy: also report where the most probable class is the target.
+            accuracy: also return `correct`, where the most probable class is the target.
             filter_gradients: leave classes out of the backward products whose gradient, within a
                 chunk, is below the resolution of the dtype (`losses.fused.base.kept_columns` has
                 the bound); not exact, and on a GPU it waits for the device.
@@ -249,15 +263,12 @@ class Head(nn.Module):
             ValueError: sizes, targets or options out of range.
         """
         flat = self.flatten_features(features)
-        draws = self.draw(features.shape[:-1], features)
-        compute = compute_nll
-        if torch.compiler.is_compiling():  # a loss that writes its gradients is not to be traced
-            compute = torch.compiler.disable(compute_nll)
-        return compute(
+        random_state = self.sample_masks(features.shape[:-1], features)
+        return compute_nll(
             self,
             flat,
             target,
-            draws,
+            random_state,
             leading=features.shape[:-1],
             weight=weight,
             label_smoothing=label_smoothing,
@@ -297,9 +308,9 @@ class Head(nn.Module):
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
 
 
-def _nll_of(log_probs: Tensor, target: Tensor) -> Tensor:
-    """Return −log P(target) [n] of log-probabilities [n, M]."""
-    return -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+def _nll_of(log_probs_NM: Tensor, target_N: Tensor) -> Tensor:
+    """Return −log P(target) [N]."""
+    return -log_probs_NM.gather(-1, target_N.unsqueeze(-1)).squeeze(-1)
 
 
 def build_head(name: str, **options: Any) -> Head:

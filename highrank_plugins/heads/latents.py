@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from highrank_plugins.heads.checks import integer, positive, probability
-from highrank_plugins.heads.draws import ChunkDraws, Draws, draw_mask
+from highrank_plugins.heads.random_state import ChunkRandomState, RandomState, sample_mask
 
 
 class Latents(nn.Module):
@@ -43,15 +43,15 @@ class Latents(nn.Module):
         self.locked_dropout = bool(locked_dropout)
         self.latent = nn.Linear(self.feature_dim, components * self.embed_dim)
 
-    def draw(self, leading: torch.Size, like: Tensor) -> Draws:
-        """One mask of K·D units per token, or per column of a time-major batch when locked."""
-        draws = Draws()
+    def sample_masks(self, leading: torch.Size, like: Tensor) -> RandomState:
+        """Return a mask of K·D units per token, or per column of a time-major batch if locked."""
+        random_state = RandomState()
         if self.dropout and (self.training or self.retain_dropout):
             width = self.components * self.embed_dim
-            draws.masks["latent"] = draw_mask(
+            random_state.masks["latent"] = sample_mask(
                 leading, width, self.dropout, self.locked_dropout, like
             )
-        return draws
+        return random_state
 
     def token_floats(self) -> int:
         """As `Head.token_floats`: the contexts, before and after each of scale and dropout, and as
@@ -59,9 +59,11 @@ class Latents(nn.Module):
         copies = 2 if self.context_scale == 1 else 3
         return 2 * copies * self.components * self.embed_dim
 
-    def contexts(self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws) -> Tensor:
-        """h [n, K, D] of features [n, F]."""
+    def contexts(
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
+    ) -> Tensor:
+        """Return h [n, K, D] of features [n, F]."""
         h = linear(features, tensors["latent.weight"], tensors["latent.bias"]).tanh()
         if self.context_scale != 1:
             h = self.context_scale * h
-        return draws.dropout("latent", h).unflatten(-1, (self.components, self.embed_dim))
+        return random_state.dropout("latent", h).unflatten(-1, (self.components, self.embed_dim))

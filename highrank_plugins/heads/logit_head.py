@@ -5,27 +5,29 @@ from __future__ import annotations
 from torch import Tensor
 
 from highrank_plugins.heads.base import Head
-from highrank_plugins.heads.draws import ChunkDraws
 from highrank_plugins.heads.precision import widen
+from highrank_plugins.heads.random_state import ChunkRandomState
 
 
 class LogitHead(Head):
     """A head with log P = log_softmax(f(z)); a subclass defines z."""
 
     def chunk_logits(
-        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
-        """Logits z [n, M] of features [n, F], before the pointwise function."""
+        """Return logits z [n, M] of features [n, F], before the pointwise function."""
         raise NotImplementedError
 
     has_logits = True
 
     def logits(self, features: Tensor) -> Tensor:
         tensors = self.tensors()
-        return self.apply_pointwise(self.chunk_logits(features, tensors, ChunkDraws()), tensors)
+        return self.apply_pointwise(
+            self.chunk_logits(features, tensors, ChunkRandomState()), tensors
+        )
 
     def logit_vectors(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        return widen(self.chunk_logits(features, tensors, ChunkDraws())).unsqueeze(1)
+        return widen(self.chunk_logits(features, tensors, ChunkRandomState())).unsqueeze(1)
 
     def nll_of_logits(
         self, z: Tensor, target: Tensor, features: Tensor, tensors: dict[str, Tensor]
@@ -33,23 +35,25 @@ class LogitHead(Head):
         return super().nll_of_logits(self.apply_pointwise(z, tensors), target, features, tensors)
 
     def chunk_log_probs(
-        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
-        logits = self.chunk_logits(features, tensors, draws)
-        return self.apply_pointwise(logits, tensors).log_softmax(-1)
+        logits_NM = self.chunk_logits(features, tensors, random_state)
+        return self.apply_pointwise(logits_NM, tensors).log_softmax(-1)
 
     def chunk_nll(
         self,
         features: Tensor,
         target: Tensor,
         tensors: dict[str, Tensor],
-        draws: ChunkDraws,
+        random_state: ChunkRandomState,
         smooth: bool,
     ) -> tuple[Tensor, Tensor | None]:
         # nll = lse(f) − f_y and Σ_x −log P_x = M lse − Σ f: no [n, M] beyond the logits
-        values = self.apply_pointwise(self.chunk_logits(features, tensors, draws), tensors)
-        log_norm = values.logsumexp(-1)
-        nll = log_norm - values.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+        values_NM = self.apply_pointwise(
+            self.chunk_logits(features, tensors, random_state), tensors
+        )
+        log_norm_N = values_NM.logsumexp(-1)
+        nll_N = log_norm_N - values_NM.gather(-1, target.unsqueeze(-1)).squeeze(-1)
         if not smooth:
-            return nll, None
-        return nll, self.num_classes * (log_norm - values.mean(-1))
+            return nll_N, None
+        return nll_N, self.num_classes * (log_norm_N - values_NM.mean(-1))

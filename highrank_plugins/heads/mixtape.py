@@ -8,12 +8,17 @@ from torch.nn.functional import linear
 
 from highrank_plugins.heads.base import register_head
 from highrank_plugins.heads.checks import integer, not_negative, probability
-from highrank_plugins.heads.draws import ChunkDraws, Draws, draw_mask, draw_noise_seed
 from highrank_plugins.heads.latents import Latents
 from highrank_plugins.heads.logit_head import LogitHead
 from highrank_plugins.heads.pointwise import Pointwise
 from highrank_plugins.heads.precision import widen
-from highrank_plugins.heads.sigmoid_tree import is_power_of_two, mix, probabilities
+from highrank_plugins.heads.random_state import (
+    ChunkRandomState,
+    RandomState,
+    sample_mask,
+    sample_noise_seed,
+)
+from highrank_plugins.heads.sigmoid_tree import is_power_of_two, probabilities, sigmoid_tree
 from highrank_plugins.losses.fused import FusedMixtape
 
 
@@ -100,16 +105,16 @@ class Mixtape(Latents, LogitHead):
         if self.gate_class_bias:
             self.gate_bias = nn.Parameter(torch.zeros(self.frequent, gates))
 
-    def draw(self, leading: torch.Size, like: Tensor) -> Draws:
-        draws = super().draw(leading, like)
+    def sample_masks(self, leading: torch.Size, like: Tensor) -> RandomState:
+        random_state = super().sample_masks(leading, like)
         if self.gate_dropout and (self.training or self.retain_dropout):
             width = (self.components - 1) * self.gate_dim
-            draws.masks["gate"] = draw_mask(
+            random_state.masks["gate"] = sample_mask(
                 leading, width, self.gate_dropout, self.locked_dropout, like
             )
         if self.training and self.gate_noise:
-            draws.noise_sd, draws.noise_seed = self.gate_noise, draw_noise_seed()
-        return draws
+            random_state.noise_sd, random_state.noise_seed = self.gate_noise, sample_noise_seed()
+        return random_state
 
     def tensors(self) -> dict[str, Tensor]:
         tensors = super().tensors()
@@ -122,64 +127,79 @@ class Mixtape(Latents, LogitHead):
         return tensors
 
     def token_inputs(
-        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> dict[str, Tensor]:
-        contexts = self.contexts(features, tensors, draws)
+        contexts_NKD = self.contexts(features, tensors, random_state)
         if self.components == 1:
-            return {"contexts": contexts, "mixed": contexts.squeeze(1)}
+            return {"contexts": contexts_NKD, "mixed": contexts_NKD.squeeze(1)}
         bias = tensors.get("gate_shared.bias")
-        shared = widen(linear(features, tensors["gate_shared.weight"], bias))  # u_k·g
-        mixed = mix(widen(contexts), shared.unsqueeze(-1)).to(contexts.dtype)
-        hidden = self._gate_hidden(features, tensors, draws)
-        return {"contexts": contexts, "mixed": mixed, "shared": shared, "hidden": hidden}
+        shared_NJ = widen(linear(features, tensors["gate_shared.weight"], bias))  # u_k·g
+        mixed_ND = sigmoid_tree(widen(contexts_NKD), shared_NJ.unsqueeze(-1))
+        return {
+            "contexts": contexts_NKD,
+            "mixed": mixed_ND.to(contexts_NKD.dtype),
+            "shared": shared_NJ,
+            "hidden": self._gate_hidden(features, tensors, random_state),
+        }
 
     def _gate_hidden(
-        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
-        """tanh(U_k g) [n, K−1, G]."""
+        """Return tanh(U_k g) [n, J, G]."""
         hidden = linear(features, tensors["gate_hidden.weight"], tensors.get("gate_hidden.bias"))
-        return draws.dropout("gate", hidden.tanh()).unflatten(-1, (-1, self.gate_dim))
+        return random_state.dropout("gate", hidden.tanh()).unflatten(-1, (-1, self.gate_dim))
 
     def chunk_logits(
-        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
-        inputs = self.token_inputs(features, tensors, draws)
+        inputs = self.token_inputs(features, tensors, random_state)
         # one split: two slices would each pad their gradient to the size of the whole
-        weight_frequent, weight_rare = tensors["weight"].split(self._split())
-        leaves = widen(linear(inputs["contexts"], weight_frequent))
-        if "hidden" in inputs:
-            leaves = mix(leaves, self.class_gate_logits(inputs, tensors, draws)).unsqueeze(1)
-        frequent = leaves.squeeze(1)
-        rare = widen(linear(inputs["mixed"], weight_rare))
-        logits = torch.cat((frequent, rare), -1)
+        weight_SD, weight_RD = tensors["weight"].split(self._split())
+        frequent_NS = self._frequent_logits(inputs, weight_SD, tensors, random_state)
+        rare_NR = widen(linear(inputs["mixed"], weight_RD))
+        logits_NM = torch.cat((frequent_NS, rare_NR), -1)
         bias = tensors.get("bias")
-        return logits if bias is None else logits.add_(bias)
+        return logits_NM if bias is None else logits_NM.add_(bias)
+
+    def _frequent_logits(
+        self,
+        inputs: dict[str, Tensor],
+        weight_SD: Tensor,
+        tensors: dict[str, Tensor],
+        random_state: ChunkRandomState,
+    ) -> Tensor:
+        """Return Σ_k π_{x,k} h_k·w_x of the frequent classes [n, S], widened."""
+        leaves_NKS = widen(linear(inputs["contexts"], weight_SD))
+        if "hidden" not in inputs:
+            return leaves_NKS.squeeze(1)
+        return sigmoid_tree(leaves_NKS, self.class_gate_logits(inputs, tensors, random_state))
 
     def class_gate_logits(
-        self, inputs: dict[str, Tensor], tensors: dict[str, Tensor], draws: ChunkDraws
+        self, inputs: dict[str, Tensor], tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
-        """l_{x,k} of the frequent classes [n, K−1, S], widened."""
-        own = widen(linear(inputs["hidden"], tensors["gate_embed"]))
-        gates = own.add_(inputs["shared"].unsqueeze(-1))
+        """Return l_{x,k} of the frequent classes [n, J, S], widened."""
+        own_NJS = widen(linear(inputs["hidden"], tensors["gate_embed"]))
+        gates_NJS = own_NJS.add_(inputs["shared"].unsqueeze(-1))
         if "gate_bias" in tensors:
-            gates = gates.add_(tensors["gate_bias"].t())
-        return draws.add_noise(gates)
+            gates_NJS = gates_NJS.add_(tensors["gate_bias"].t())
+        return random_state.add_noise(gates_NJS)
 
     def _split(self) -> list[int]:
         return [self.frequent, self.num_classes - self.frequent]
 
     def logit_vectors(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        contexts = self.contexts(features, tensors, ChunkDraws())
-        return widen(linear(contexts, tensors["weight"]))
+        contexts_NKD = self.contexts(features, tensors, ChunkRandomState())
+        return widen(linear(contexts_NKD, tensors["weight"]))
 
     def nll_of_logits(
         self, z: Tensor, target: Tensor, features: Tensor, tensors: dict[str, Tensor]
     ) -> Tensor:
-        inputs = self.token_inputs(features, tensors, ChunkDraws())
+        inputs = self.token_inputs(features, tensors, ChunkRandomState())
         if self.components > 1:
-            own = self.class_gate_logits(inputs, tensors, ChunkDraws())
-            rare = inputs["shared"].unsqueeze(-1).expand(-1, -1, self.num_classes - self.frequent)
-            z = mix(z, torch.cat((own, rare), -1)).unsqueeze(1)
+            own_NJS = self.class_gate_logits(inputs, tensors, ChunkRandomState())
+            shared_NJ1 = inputs["shared"].unsqueeze(-1)
+            rare_NJR = shared_NJ1.expand(-1, -1, self.num_classes - self.frequent)
+            z = sigmoid_tree(z, torch.cat((own_NJS, rare_NJR), -1)).unsqueeze(1)
         bias = tensors.get("bias")
         return super().nll_of_logits(z if bias is None else z + bias, target, features, tensors)
 
@@ -188,23 +208,23 @@ class Mixtape(Latents, LogitHead):
     ) -> Tensor | None:
         if self.components == 1:
             return None
-        inputs = self.token_inputs(features, tensors, ChunkDraws())
-        logits = inputs["shared"]
+        inputs = self.token_inputs(features, tensors, ChunkRandomState())
+        logits_NJ = inputs["shared"]
         if self.frequent:
-            row = target.clamp_max(self.frequent - 1)
-            own = torch.einsum("nkg,ng->nk", inputs["hidden"], tensors["gate_embed"][row])
-            own = widen(own) + logits
+            row_N = target.clamp_max(self.frequent - 1)
+            own_NJ = torch.einsum("nkg,ng->nk", inputs["hidden"], tensors["gate_embed"][row_N])
+            own_NJ = widen(own_NJ) + logits_NJ
             if "gate_bias" in tensors:
-                own = own + tensors["gate_bias"][row]
-            logits = torch.where(target.unsqueeze(-1) < self.frequent, own, logits)
-        return probabilities(logits.unsqueeze(-1).double()).squeeze(-1).log()
+                own_NJ = own_NJ + tensors["gate_bias"][row_N]
+            logits_NJ = torch.where(target.unsqueeze(-1) < self.frequent, own_NJ, logits_NJ)
+        return probabilities(logits_NJ.unsqueeze(-1).double()).squeeze(-1).log()
 
     def class_gates(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor | None:
         if self.components == 1:
             return None
-        inputs = self.token_inputs(features, tensors, ChunkDraws())
-        own = self.class_gate_logits(inputs, tensors, ChunkDraws())
-        return probabilities(torch.cat((own, inputs["shared"].unsqueeze(-1)), -1).double())
+        inputs = self.token_inputs(features, tensors, ChunkRandomState())
+        own_NJS = self.class_gate_logits(inputs, tensors, ChunkRandomState())
+        return probabilities(torch.cat((own_NJS, inputs["shared"].unsqueeze(-1)), -1).double())
 
     def products(self, tokens: int) -> list[tuple[int, int, int]]:
         n, k, f, d = tokens, self.components, self.feature_dim, self.embed_dim

@@ -6,10 +6,10 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from highrank_plugins.heads.base import register_head
-from highrank_plugins.heads.draws import ChunkDraws
 from highrank_plugins.heads.logit_head import LogitHead
 from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.prior_mixture import PriorMixture
+from highrank_plugins.heads.random_state import ChunkRandomState
 from highrank_plugins.losses.fused import FusedLogits
 
 
@@ -23,19 +23,19 @@ class MixtureOfContexts(PriorMixture, LogitHead):
     fused = FusedLogits
 
     def token_inputs(
-        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> dict[str, Tensor]:
-        prior = self.log_prior(features, tensors).exp()
-        contexts = self.contexts(features, tensors, draws)
+        prior_NK = self.log_prior(features, tensors).exp()
+        contexts_NKD = self.contexts(features, tensors, random_state)
         # no matrix product: autocast would run it in half precision
-        mixed = (prior.unsqueeze(-1) * widen(contexts)).sum(1).to(contexts.dtype)
-        return {"contexts": mixed}
+        mixed_ND = (prior_NK.unsqueeze(-1) * widen(contexts_NKD)).sum(1).to(contexts_NKD.dtype)
+        return {"contexts": mixed_ND}
 
     def chunk_logits(
-        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
-        mixed = self.token_inputs(features, tensors, draws)["contexts"]
-        return linear(mixed, tensors["weight"], tensors.get("bias"))
+        mixed_ND = self.token_inputs(features, tensors, random_state)["contexts"]
+        return linear(mixed_ND, tensors["weight"], tensors.get("bias"))
 
     def products(self, tokens: int) -> list[tuple[int, int, int]]:
         return [*self._mixing_products(tokens), (tokens, self.embed_dim, self.num_classes)]

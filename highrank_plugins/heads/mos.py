@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from highrank_plugins.heads.base import register_head
-from highrank_plugins.heads.draws import ChunkDraws
 from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.prior_mixture import PriorMixture
+from highrank_plugins.heads.random_state import ChunkRandomState
 from highrank_plugins.losses.fused import FusedMixture
 
 
@@ -24,53 +24,55 @@ class MixtureOfSoftmaxes(PriorMixture):
     fused = FusedMixture
 
     def token_inputs(
-        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> dict[str, Tensor]:
         return {
-            "contexts": self.contexts(features, tensors, draws),
+            "contexts": self.contexts(features, tensors, random_state),
             "log_prior": self.log_prior(features, tensors),
         }
 
     def chunk_log_probs(
-        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
-        log_prior = self.log_prior(features, tensors)
-        values = self._values(features, tensors, draws)
+        log_prior_NK = self.log_prior(features, tensors)
+        values_NKM = self._values(features, tensors, random_state)
         # a class ruled out by a bias of −∞ would have NaN as the gradient of its log-sum-exp
-        parts = values.log_softmax(-1).clamp_min(torch.finfo(values.dtype).min)
-        return (log_prior.unsqueeze(-1) + parts).logsumexp(1)
+        parts_NKM = values_NKM.log_softmax(-1).clamp_min(torch.finfo(values_NKM.dtype).min)
+        return (log_prior_NK.unsqueeze(-1) + parts_NKM).logsumexp(1)
 
     def chunk_nll(
         self,
         features: Tensor,
         target: Tensor,
         tensors: dict[str, Tensor],
-        draws: ChunkDraws,
+        random_state: ChunkRandomState,
         smooth: bool,
     ) -> tuple[Tensor, Tensor | None]:
         if smooth:  # Σ_x log P_x does not decompose over components
-            return super().chunk_nll(features, target, tensors, draws, smooth)
-        values = self._values(features, tensors, draws)
-        index = target.view(-1, 1, 1).expand(-1, self.components, 1)
-        log_likelihood = values.gather(-1, index).squeeze(-1) - values.logsumexp(-1)
-        return -(self.log_prior(features, tensors) + log_likelihood).logsumexp(-1), None
+            return super().chunk_nll(features, target, tensors, random_state, smooth)
+        values_NKM = self._values(features, tensors, random_state)
+        index_NK1 = target.view(-1, 1, 1).expand(-1, self.components, 1)
+        log_likelihood_NK = values_NKM.gather(-1, index_NK1).squeeze(-1) - values_NKM.logsumexp(-1)
+        return -(self.log_prior(features, tensors) + log_likelihood_NK).logsumexp(-1), None
 
-    def _values(self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws) -> Tensor:
-        """f(W h_k + b) [n, K, M], at least float32."""
-        contexts = self.contexts(features, tensors, draws)
-        logits = linear(contexts, tensors["weight"], tensors.get("bias"))
-        return self.apply_pointwise(logits, tensors)
+    def _values(
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
+    ) -> Tensor:
+        """Return f(W h_k + b) [n, K, M], at least float32."""
+        contexts_NKD = self.contexts(features, tensors, random_state)
+        logits_NKM = linear(contexts_NKD, tensors["weight"], tensors.get("bias"))
+        return self.apply_pointwise(logits_NKM, tensors)
 
     def logit_vectors(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        contexts = self.contexts(features, tensors, ChunkDraws())
-        return widen(linear(contexts, tensors["weight"], tensors.get("bias")))
+        contexts_NKD = self.contexts(features, tensors, ChunkRandomState())
+        return widen(linear(contexts_NKD, tensors["weight"], tensors.get("bias")))
 
     def nll_of_logits(
         self, z: Tensor, target: Tensor, features: Tensor, tensors: dict[str, Tensor]
     ) -> Tensor:
-        index = target.view(-1, 1, 1).expand(-1, self.components, 1)
-        log_likelihood = self.apply_pointwise(z, tensors).log_softmax(-1).gather(-1, index)
-        return -(self.log_prior(features, tensors) + log_likelihood.squeeze(-1)).logsumexp(-1)
+        index_NK1 = target.view(-1, 1, 1).expand(-1, self.components, 1)
+        log_likelihood_NK1 = self.apply_pointwise(z, tensors).log_softmax(-1).gather(-1, index_NK1)
+        return -(self.log_prior(features, tensors) + log_likelihood_NK1.squeeze(-1)).logsumexp(-1)
 
     def products(self, tokens: int) -> list[tuple[int, int, int]]:
         softmaxes = (tokens * self.components, self.embed_dim, self.num_classes)

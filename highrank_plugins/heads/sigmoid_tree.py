@@ -16,33 +16,33 @@ def is_power_of_two(k: int) -> bool:
     return k > 0 and k & (k - 1) == 0
 
 
-def mix(leaves: Tensor, gate_logits: Tensor) -> Tensor:
-    """Σ_j π_j leaf_j, where π are the tree's probabilities.
+def sigmoid_tree(leaves_NKS: Tensor, gates_NJS: Tensor) -> Tensor:
+    """Return Σ_j π_j leaf_j, where π are the tree's probabilities.
 
-    A tournament: each inner node takes the weighted mean of its two children, so that no gate
-    probability is ever stored, and saturated gates lose nothing.
+    Each inner node takes the weighted mean of its two children, so that no gate probability is
+    ever stored, and saturated gates lose nothing.
 
     Args:
-        leaves: [n, K, S] values of the components.
-        gate_logits: [n, K − 1, S], or [n, K − 1, 1] for a gate that S values share.
+        leaves_NKS: values of the components.
+        gates_NJS: gate logits, or [N, J, 1] for a gate that S values share.
     Returns:
         [n, S].
     """
-    values = leaves
+    values = leaves_NKS
     while (count := values.size(1)) > 1:
         # not two slices, whose gradients would each be padded to the size of the whole
         left, right = values.unflatten(1, (-1, 2)).unbind(2)
         # nodes count/2 .. count − 1 are the parents of this level
-        gate = gate_logits[:, count // 2 - 1 : count - 1].sigmoid()
+        gate = gates_NJS[:, count // 2 - 1 : count - 1].sigmoid()
         values = right.lerp(left, gate.expand_as(left))
     return values.squeeze(1)
 
 
-def probabilities(gate_logits: Tensor) -> Tensor:
-    """π [n, K, S] of gates [n, K − 1, S]."""
-    count = gate_logits.size(1) + 1
+def probabilities(gates_NJS: Tensor) -> Tensor:
+    """Return π [N, K, S] of gate logits."""
+    count = gates_NJS.size(1) + 1
     # π_k is what the tree makes of leaves that are 1 at k and 0 elsewhere
-    leaves = torch.eye(count, dtype=gate_logits.dtype, device=gate_logits.device)
-    shape = (len(gate_logits), count, gate_logits.size(-1))
-    parts = [mix(leaf.view(1, -1, 1).expand(shape), gate_logits) for leaf in leaves]
+    leaves = torch.eye(count, dtype=gates_NJS.dtype, device=gates_NJS.device)
+    shape = (len(gates_NJS), count, gates_NJS.size(-1))
+    parts = [sigmoid_tree(leaf.view(1, -1, 1).expand(shape), gates_NJS) for leaf in leaves]
     return torch.stack(parts, 1)

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from highrank_plugins.heads.base import register_head
-from highrank_plugins.heads.draws import ChunkDraws
 from highrank_plugins.heads.logit_head import LogitHead
 from highrank_plugins.heads.pointwise import Pointwise
+from highrank_plugins.heads.random_state import ChunkRandomState
 from highrank_plugins.losses.fused import FusedLogits
 
 
@@ -41,11 +41,11 @@ class Softmax(LogitHead):
         super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
 
     def token_inputs(
-        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> dict[str, Tensor]:
         return {"contexts": features}
 
     def chunk_logits(
-        self, features: Tensor, tensors: dict[str, Tensor], draws: ChunkDraws
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
         return linear(features, tensors["weight"], tensors.get("bias"))

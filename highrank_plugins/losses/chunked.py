@@ -1,29 +1,29 @@
-"""Level `chunked`: one chunk of tokens at a time through autograd, for any head."""
+"""Implementation `chunked`: one chunk of tokens at a time through autograd, for any head."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.functions import (
+from highrank_plugins.losses.autograd import (
     Autocast,
     half_scale,
     join,
     once_differentiable_nll,
     zero_sums,
 )
-from highrank_plugins.losses.plan import LossOutput, LossPlan, chunk_ranges, tokens_within
+from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
+from highrank_plugins.losses.plan import LossOutput, LossPlan
 
 
 def chunked_nll(plan: LossPlan) -> LossOutput:
-    """Loss in chunks; gradients once (see `functions.DOUBLE_BACKWARD`)."""
+    """Return the loss, computed in chunks; differentiable once (`autograd.DOUBLE_BACKWARD`)."""
     tensors = plan.head.tensors()
-    batch = _Chunks(plan, list(tensors))
-    return once_differentiable_nll(batch, (plan.features, *tensors.values()))
+    return once_differentiable_nll(_Chunks(plan, list(tensors)), (plan.features, *tensors.values()))
 
 
 class _Chunks:
-    """The batch cut into chunks; a `functions.Batch`."""
+    """The batch cut into chunks; an `autograd.ChunkedLoss`."""
 
     def __init__(self, plan: LossPlan, names: list[str]) -> None:
         self.plan, self.names = plan, names
@@ -36,23 +36,23 @@ class _Chunks:
         return list(chunk_ranges(0, plan.features.size(0), size))
 
     def loss(self, start: int, stop: int, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Loss [n], nll [n] and hits [n] (empty unless asked for) of one chunk."""
+        """Return loss [n], nll [n] and correct [n] (empty unless asked for) of one chunk."""
         plan, named = self.plan, dict(zip(self.names, tensors, strict=True))
-        draws, target = plan.draws.rows(start, stop), plan.target[start:stop]
+        random_state, target = plan.random_state.rows(start, stop), plan.target[start:stop]
         with self.autocast.context():
             if plan.accuracy:
-                log_probs = plan.head.chunk_log_probs(x, named, draws)
+                log_probs = plan.head.chunk_log_probs(x, named, random_state)
                 nll = -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
                 smooth_sum = -log_probs.sum(-1) if plan.smooth else None
-                hits = plan.hits(log_probs, start, stop)
+                correct = plan.correct(log_probs, start, stop)
             else:
-                nll, smooth_sum = plan.head.chunk_nll(x, target, named, draws, plan.smooth)
-                hits = target.new_empty(0, dtype=torch.bool)
+                nll, smooth_sum = plan.head.chunk_nll(x, target, named, random_state, plan.smooth)
+                correct = target.new_empty(0, dtype=torch.bool)
             loss = plan.combine(nll, smooth_sum, start, stop)
-        return loss, plan.blank(nll.detach(), start, stop), hits
+        return loss, plan.blank(nll.detach(), start, stop), correct
 
     def values(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As `functions.Batch.values`."""
+        """Return what `ChunkedLoss.values` describes."""
         features, *tensors = inputs
         with torch.no_grad():
             parts = [
@@ -64,7 +64,7 @@ class _Chunks:
     def gradients(
         self, needed: list[bool], inputs: tuple[Tensor, ...], upstream: Tensor | None
     ) -> tuple[tuple[Tensor, Tensor, Tensor], list[Tensor | None]]:
-        """As `functions.Batch.gradients`."""
+        """Return what `ChunkedLoss.gradients` describes."""
         leaves = [t.detach().requires_grad_(need) for t, need in zip(inputs, needed, strict=True)]
         features, tensors = inputs[0], leaves[1:]
         sums = zero_sums(needed, inputs)

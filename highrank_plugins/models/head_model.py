@@ -8,7 +8,7 @@ from torch import Tensor
 
 from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.heads import Head
-from highrank_plugins.losses import LossOutput, level_here
+from highrank_plugins.losses import LossOutput, implementation_here
 from highrank_plugins.models.head_from_options import head_from_options
 from highrank_plugins.models.head_monitor import HeadMonitor
 from highrank_plugins.models.relative_positions import SIDES
@@ -62,7 +62,7 @@ class HeadModel(TrainingListener):
             locked_dropout=locked_dropout,
         )
         self.function_options()  # fails here rather than at the first checkpoint
-        self.loss_level = {
+        self.loss_options = {
             "impl": cfg.head_loss,
             "memory": None if memory is None else memory * 2**20,
             "filter_gradients": cfg.head_loss_filter,
@@ -104,16 +104,16 @@ class HeadModel(TrainingListener):
         )
 
     def head_loss(self, features: Tensor, target: Tensor, **options) -> LossOutput:
-        """``Head.nll`` with these options and the level asked for; the monitor sees the batch.
+        """Return ``Head.nll`` by the implementation asked for; the monitor sees the batch.
 
-        A model may be scored on another device than it was trained on: then by a level that works.
+        A model may be scored on another device than it was trained on: then by one that works.
         """
         if self.monitor is not None:
             self.monitor.see(features, target, options.get("ignore_index"))
-        level = self.loss_level
+        how = self.loss_options
         if not self.training:
-            level = level | {"impl": level_here(level["impl"], features.device)}
-        return self.head.nll(features, target, **(options | level))
+            how = how | {"impl": implementation_here(how["impl"], features.device)}
+        return self.head.nll(features, target, **(options | how))
 
     def features(self, *args, **kwargs):
         """What the head reads [B, T, F], and the decoder's other output (attention)."""

@@ -22,7 +22,7 @@ from highrank_plugins.heads import (
 )
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
-from highrank_plugins.losses import LEVELS
+from highrank_plugins.losses import IMPLEMENTATIONS
 
 # which of gate_hidden, gate_shared and each frequent class has a bias
 GATE_BIASES = {
@@ -107,7 +107,7 @@ class HeadOptions(FairseqDataclass):
             "a schedule changes both alike (default: theirs)"
         },
     )
-    head_loss: ChoiceEnum(["auto", *LEVELS]) = field(
+    head_loss: ChoiceEnum(["auto", *IMPLEMENTATIONS]) = field(
         default="auto",
         metadata={"help": "how the criterion computes the loss (default: auto)"},
     )

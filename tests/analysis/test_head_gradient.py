@@ -5,7 +5,7 @@ import torch
 
 from highrank_plugins.analysis.retention import logit_gradient
 from highrank_plugins.heads import Head
-from highrank_plugins.heads.draws import ChunkDraws
+from highrank_plugins.heads.random_state import ChunkRandomState
 from tests.heads.cases import CASES, CLASSES, MOS, SOFTMAX, make_features
 
 TARGET = torch.tensor([[0, 3, 6, 2, 1], [5, 4, 6, 0, 2]])
@@ -13,7 +13,7 @@ TARGET = torch.tensor([[0, 3, 6, 2, 1], [5, 4, 6, 0, 2]])
 
 def contexts_of(head, features):
     """h [n, K, D]."""
-    inputs = head.token_inputs(features.flatten(0, 1), head.tensors(), ChunkDraws())
+    inputs = head.token_inputs(features.flatten(0, 1), head.tensors(), ChunkRandomState())
     return inputs["contexts"].view(TARGET.numel(), -1, head.embed_dim)
 
 
@@ -47,7 +47,7 @@ def test_gradients_of_parameters_and_the_graph_are_left_alone():
 class OneSoftmax(Head):
     """A structure that says nothing of its logits."""
 
-    def chunk_log_probs(self, features, tensors, draws):
+    def chunk_log_probs(self, features, tensors, random_state):
         return torch.nn.functional.linear(features, tensors["weight"]).log_softmax(-1)
 
 

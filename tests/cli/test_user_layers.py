@@ -178,10 +178,14 @@ def test_streams_are_scored_while_they_adapt(stream_data, home, tmp_path):
     highrank(home, "evaluate", "cache", *where, *cache)
 
 
-def test_its_loss_is_timed(home):
-    sizes = ["--tokens", 20, "--classes", 50, "--repeats", 1, "--impl", "fused"]
-    words = ["bench", "loss", "--preset", "softmax_ptb", "--pointwise", "softcap", *sizes]
-    assert "| fused |" in highrank(home, *words)
+@pytest.mark.parametrize(
+    ("layer", "impl"), [("--pointwise=softcap", "fused"), ("--head=cooled", "usual")]
+)
+def test_its_loss_is_timed(layer, impl, home):
+    sizes = ["--tokens", 20, "--classes", 50, "--repeats", 1, "--impl", impl]
+    assert f"| {impl} |" in highrank(
+        home, "bench", "loss", "--preset", "softmax_ptb", layer, *sizes
+    )
 
 
 def test_architectures_are_listed(home):

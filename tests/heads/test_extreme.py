@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from highrank_plugins.losses import LEVELS
+from highrank_plugins.losses import IMPLEMENTATIONS
 from tests.heads.cases import CASES, CLASSES, PRODUCT, STRUCTURES, arrays_of, make_features
 
 GATES = ("prior.weight", "gate_shared.weight", "gate_embed", "gate_bias")
@@ -45,7 +45,7 @@ def test_every_dtype(case, dtype):
     check_normalised(head(features))
 
 
-@pytest.mark.parametrize("impl", LEVELS)
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("case", PRODUCT, ids=str)
 def test_finite_gradients(case, smoothing, impl):
@@ -75,6 +75,6 @@ def test_nan_stays_nan(case):
     head = case.build()
     features = make_features(2)
     features[0, 0] = torch.nan
-    for level in ("reference", "chunked", "fused"):
-        losses = head.nll(features, torch.tensor([1, 2]), impl=level).loss
-        assert losses[0].isnan() and losses[1].isfinite(), level
+    for impl in ("reference", "chunked", "fused"):
+        losses = head.nll(features, torch.tensor([1, 2]), impl=impl).loss
+        assert losses[0].isnan() and losses[1].isfinite(), impl

@@ -13,7 +13,7 @@ from highrank_plugins.heads import (
 )
 from tests.heads.cases import STRUCTURES, Case, make_features
 from tests.heads.toys import TOYS, toys  # noqa: F401  (a fixture)
-from tests.losses.levels import CLASSES, FULL, TARGET, TOKENS, assert_same, memory_for, run
+from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, memory_for, run
 
 pytestmark = pytest.mark.usefixtures("toys")
 

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 import torch
 
-from highrank_plugins.losses.triton import tiles
+from highrank_plugins.losses.kernels.triton import tiles
 from tests.losses import interpreter
 
 

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from tests.heads.cases import STRUCTURES, make_features
-from tests.losses.levels import CLASSES
+from tests.losses.implementations import CLASSES
 
 LONG = torch.long
 CALLS = [
     # changed arguments, what the message says
     ({"impl": "chuncked"}, ["impl", "chuncked", "did you mean 'chunked'", "auto, reference"]),
     ({"impl": "quantum"}, ["impl", "quantum", "auto, reference, chunked"]),
-    ({"reduction": "mean"}, ["reduction", "mean", "none, sum"]),
+    ({"reduction": "average"}, ["reduction", "average", "none, sum, mean"]),
     ({"reduction": "sums"}, ["reduction", "did you mean 'sum'"]),
     ({"label_smoothing": 1.0}, ["label_smoothing", "[0, 1)", "1.0"]),
     ({"label_smoothing": -0.1}, ["label_smoothing", "[0, 1)", "-0.1"]),

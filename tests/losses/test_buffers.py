@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.heads.cases import STRUCTURES, make_features
-from tests.losses.levels import CLASSES, TARGET, TOKENS, WEIGHT
+from tests.losses.implementations import CLASSES, TARGET, TOKENS, WEIGHT
 
 
 @pytest.mark.parametrize("impl", ["chunked", "fused", "cpp"])

@@ -1,4 +1,4 @@
-"""Level `cpp` beyond what every level must do: its own arithmetic, threads, and what it chooses."""
+"""`cpp` beyond what every implementation must do: arithmetic, threads, and what `auto` takes."""
 
 import logging
 import math
@@ -8,12 +8,24 @@ import sys
 import pytest
 import torch
 
-from highrank_plugins.losses import levels as doors
-from highrank_plugins.losses.cpp import available, launch
+from highrank_plugins.losses import nll as door
 from highrank_plugins.losses.fused import FusedLogits
-from highrank_plugins.losses.fused.kernel_passes import Weights
+from highrank_plugins.losses.kernels import cpp
+from highrank_plugins.losses.kernels.base import Scores
+from highrank_plugins.losses.kernels.compiled import KernelInput
+from highrank_plugins.losses.kernels.cpp.passes import softmax
+from highrank_plugins.losses.plan import ClassWeights
 from tests.heads.cases import MOS, SOFTMAX, STRUCTURES, make_features
-from tests.losses.levels import CLASSES, FULL, IGNORED, ONCE, TARGET, TOKENS, assert_same, run
+from tests.losses.implementations import (
+    CLASSES,
+    FULL,
+    IGNORED,
+    ONCE,
+    TARGET,
+    TOKENS,
+    assert_same,
+    run,
+)
 
 needs_compiler = pytest.mark.cpp
 
@@ -76,7 +88,7 @@ def test_nan_shows(case, dtype, smoothing):
 def test_there_is_one_pool_of_threads():
     """Two OpenMP libraries would each have one, and wait busily beside each other."""
     code = (
-        "from highrank_plugins.losses.cpp.build import library; library()\n"
+        "from highrank_plugins.losses.kernels.cpp.build import library; library()\n"
         "files = {line.split()[-1] for line in open('/proc/self/maps')}\n"
         "print(*[file for file in files if 'omp' in file.rpartition('/')[2]])"
     )
@@ -86,7 +98,7 @@ def test_there_is_one_pool_of_threads():
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "case, dtype, level",
+    "case, dtype, impl",
     [
         (MOS, torch.float32, "cpp"),
         (MOS.with_pointwise("gss"), torch.float32, "cpp"),
@@ -96,13 +108,13 @@ def test_there_is_one_pool_of_threads():
     ids=str,
 )
 def test_auto_takes_it_for_float32_and_functions_that_it_knows(
-    case, dtype, level, caplog, monkeypatch
+    case, dtype, impl, caplog, monkeypatch
 ):
-    monkeypatch.setattr(doors, "_logged", set())
+    monkeypatch.setattr(door, "_logged", set())
     head, features = case.build(classes=CLASSES, dtype=dtype), make_features(TOKENS).to(dtype)
     with caplog.at_level(logging.INFO):
         head.nll(features, TARGET)
-    assert f"loss of MixtureOfSoftmaxes: level {level!r}" in caplog.text
+    assert f"loss of MixtureOfSoftmaxes: implementation {impl!r}" in caplog.text
 
 
 @pytest.mark.parametrize("bias", [torch.randn(CLASSES, 2)[:, 0], torch.ones(1).expand(CLASSES)])
@@ -115,14 +127,12 @@ def test_a_bias_with_strides(case, impl, bias):
     assert_same(run(head, features, TARGET, impl=impl, reduction="sum"), want)
 
 
-def pairs(first, target, bent_line):
+def pairs(first, target, gss):
     """Values [n, 2] of logits (first, 0) that became gradients, and their nll [n]."""
     values = torch.stack((first, torch.zeros_like(first)), -1)
     nll, target = torch.empty_like(first), torch.full_like(first, target, dtype=torch.long)
-    options = dict.fromkeys(("bias", "smooth_sum", "hits", "columns"))
-    launch.softmax(
-        values, target, bent_line, Weights(), nll=nll, factor=torch.ones_like(first), **options
-    )
+    given, factor = KernelInput(values, None, gss, None), torch.ones_like(first)
+    softmax(given, target, factor, ClassWeights(), Scores(nll, None, None), None)
     return values, nll
 
 
@@ -146,10 +156,11 @@ def test_the_logarithm_in_float32():
 @needs_compiler
 def test_a_tensor_that_a_kernel_would_misread_is_refused():
     target, nll = torch.zeros(3, dtype=torch.long), torch.empty(3)
-    options = dict.fromkeys(("bias", "factor", "smooth_sum", "hits", "columns"))
+    scores = Scores(nll, None, None)
     for values in (torch.zeros(3, 4).double(), torch.zeros(4, 3).t()):
+        given = KernelInput(values, None, (0.0, 1.0), None)
         with pytest.raises(TypeError, match="a kernel needs a tensor on the CPU with contiguous"):
-            launch.softmax(values, target, (0.0, 1.0), Weights(), nll=nll, **options)
+            softmax(given, target, None, ClassWeights(), scores, None)
 
 
 @needs_compiler
@@ -177,16 +188,15 @@ def test_ignored_tokens_with_the_first_class_ruled_out(case, impl):
 
 def test_another_device_is_named():
     with pytest.raises(ValueError, match="'cpp' works on a CPU, the features lie on cuda"):
-        available.check_available(torch.device("cuda"))
+        cpp.check_available(torch.device("cuda"))
 
 
-@needs_compiler
-def test_a_fused_loss_without_kernels_is_named():
+@pytest.mark.parametrize("impl", ONCE)
+def test_a_fused_loss_of_another_module_has_all_kernels(impl):
     class Other(FusedLogits):
         pass
 
-    head = SOFTMAX.build().float()
+    head, features = SOFTMAX.build(), make_features(3).requires_grad_()
     head.fused = Other
-    with pytest.raises(ValueError, match=r"no C\+\+ kernels for Other; impl='fused'"):
-        head.nll(make_features(3).float(), torch.arange(3), impl="cpp")
-    assert head.nll(make_features(3).float(), torch.arange(3)).loss.isfinite().all()
+    want = run(head, features, torch.arange(3), impl="reference", reduction="sum")
+    assert_same(run(head, features, torch.arange(3), impl=impl, reduction="sum"), want)

@@ -1,4 +1,4 @@
-"""The library of level `cpp`: made once, whole or not at all, and every obstacle is named."""
+"""The library of `cpp`: made once, whole or not at all, and every obstacle is named."""
 
 import logging
 import os
@@ -9,18 +9,19 @@ import sys
 import pytest
 import torch
 
-from highrank_plugins.losses.cpp import available, build
+from highrank_plugins.losses.kernels import cpp
+from highrank_plugins.losses.kernels.cpp import build
 from tests.heads.cases import SOFTMAX, make_features
 
 TARGET = torch.arange(3)
-LOAD = "from highrank_plugins.losses.cpp.build import library; print(library()._name)"
+LOAD = "from highrank_plugins.losses.kernels.cpp.build import library; print(library()._name)"
 
 
 @pytest.fixture(autouse=True)
 def anew(tmp_path, monkeypatch):
     """As in a new process, with an empty cache."""
     monkeypatch.setenv("HIGHRANK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(available, "_logged", set())
+    monkeypatch.setattr(cpp, "_logged", set())
     build.library.cache_clear()
     yield
     build.library.cache_clear()

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from highrank_plugins.losses import LEVELS
+from highrank_plugins.losses import IMPLEMENTATIONS
 from tests.heads.cases import STRUCTURES, make_features
-from tests.losses.levels import ONCE, memory_for
+from tests.losses.implementations import ONCE, memory_for
 
 TARGET, WEIGHT = torch.tensor([4, 1, 4]), torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)
 CASES = [s.with_pointwise(name, **options) for s, (name, options) in zip(
@@ -39,7 +39,7 @@ class NLL(torch.nn.Module):
 
 
 @pytest.mark.parametrize("reduction", ["none", "sum"])
-@pytest.mark.parametrize("impl", LEVELS)
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradcheck(case, impl, reduction):
     function, inputs = loss_of(case.build(), impl, reduction)

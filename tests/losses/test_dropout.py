@@ -1,10 +1,10 @@
-"""The same seed gives the same masks and noise, whatever the level and the size of its chunks."""
+"""The same seed gives the same masks and noise, for every implementation and size of chunks."""
 
 import pytest
 import torch
 
 from tests.heads.cases import MIXTAPE, MOC, MOS, make_features
-from tests.losses.levels import CLASSES, ONCE, assert_same, memory_for, run, some_of
+from tests.losses.implementations import CLASSES, ONCE, assert_same, memory_for, run, some_of
 
 CASES = [
     MOC.with_options(dropout=0.4),

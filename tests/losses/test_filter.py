@@ -5,9 +5,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from highrank_plugins.heads import build_head
-from highrank_plugins.losses.levels import FUSED
+from highrank_plugins.losses.nll import FUSED
 from tests.heads.cases import STRUCTURES, make_features
-from tests.losses.levels import run
+from tests.losses.implementations import run
 
 CLASSES, TOKENS = 300, 16
 RESOLUTION = {torch.float32: 2**-23, torch.bfloat16: 2**-7}
@@ -86,9 +86,11 @@ def test_nothing_changes_where_every_gradient_matters(case):
 
 
 @pytest.mark.parametrize("impl", ["reference", "chunked"])
-def test_exact_levels_refuse(impl):
+def test_exact_implementations_refuse(impl):
     head, features = peaked(STRUCTURES[0])
-    with pytest.raises(ValueError, match=r"filter_gradients: level .* fused or cpp or triton"):
+    with pytest.raises(
+        ValueError, match=r"filter_gradients: implementation .* fused or cpp or triton"
+    ):
         head.nll(features, TARGET, impl=impl, filter_gradients=True)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.heads.cases import STRUCTURES, make_features
-from tests.losses.levels import CLASSES, FULL, TARGET, TOKENS
+from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS
 
 READS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default}
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from tests.heads.cases import MIXTAPE, MOC, MOS, SOFTMAX, STRUCTURES, make_features
-from tests.losses.levels import ONCE, memory_for, run
+from tests.losses.implementations import ONCE, memory_for, run
 
-every_level = pytest.mark.parametrize("impl", ONCE)
+every_implementation = pytest.mark.parametrize("impl", ONCE)
 HALF = [torch.float16, torch.bfloat16]
 CLASSES, TOKENS, FEATURE_DIM, SEEDS = 50, 64, 16, 3
 TARGET = torch.arange(TOKENS) % 29
@@ -37,8 +37,8 @@ def relative_errors(got, truth):
 
 
 def average_errors(case, dtype, reduction, impl, autocast=False, device="cpu"):
-    """Root mean square over a few heads of the errors of the reference and of another level,
-    with one token a chunk (20 for the kernels) and with all of them in one."""
+    """Root mean square over a few heads of the errors of the reference and of another one, with one
+    token a chunk (20 for the kernels) and with all of them in one."""
     upstream = torch.linspace(-1, 2, TOKENS) if reduction == "none" else torch.tensor(1.7)
     options = {"reduction": reduction, "upstream": upstream, "label_smoothing": 0.1}
     errors = []
@@ -71,7 +71,7 @@ def check(errors, precision):
             assert ours[name] <= 2 * error + torch.finfo(precision).eps / 2, name
 
 
-@every_level
+@every_implementation
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -79,14 +79,14 @@ def test_half(case, dtype, reduction, impl):
     check(average_errors(case, dtype, reduction, impl), dtype)
 
 
-@every_level
+@every_implementation
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_autocast(case, reduction, impl):
     check(average_errors(case, torch.float32, reduction, impl, autocast=True), torch.bfloat16)
 
 
-@every_level
+@every_implementation
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_autocast_does_not_reach_the_backward_pass(case, impl):
     """Sum computes gradients inside the caller's autocast, none after it: the same numbers."""
@@ -103,7 +103,7 @@ def test_autocast_does_not_reach_the_backward_pass(case, impl):
     torch.testing.assert_close(early.gradients, late.gradients, rtol=1e-5, atol=1e-5)
 
 
-@every_level
+@every_implementation
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 def test_small_gradients_survive_in_float16(reduction, impl):
     """Class 1 has probability 2e-8. Its gradient is below float16's least number, 6e-8, before the
@@ -126,7 +126,7 @@ def test_small_gradients_survive_in_float16(reduction, impl):
         assert (ours - want).norm() <= 2 * (theirs - want).norm() + 1e-9, name
 
 
-@every_level
+@every_implementation
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 def test_large_gradients_do_not_overflow_in_float16(reduction, impl):
     """600 tokens of one class: the sum over tokens, 1800, fits; 128 times it would not."""

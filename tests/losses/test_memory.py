@@ -1,12 +1,12 @@
-"""No level but the reference holds N × M numbers: the largest tensor made in a training step."""
+"""No implementation but the reference holds N × M numbers: the largest tensor of a step."""
 
 import pytest
 import torch
 
-from highrank_plugins.losses.triton import tiles
+from highrank_plugins.losses.kernels.triton import tiles
 from tests.heads.cases import STRUCTURES, make_features
 from tests.largest_tensor import Largest
-from tests.losses.levels import ONCE, memory_for, run
+from tests.losses.implementations import ONCE, memory_for, run
 
 CLASSES, TOKENS = 500, 400
 TARGET = torch.arange(TOKENS)

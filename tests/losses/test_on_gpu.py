@@ -1,21 +1,30 @@
-"""Every level on a CUDA device, where kernels are compiled: as exact as on the CPU."""
+"""Every implementation on a CUDA device, where kernels are compiled: as exact as on the CPU."""
 
 import pytest
 import torch
 
-from highrank_plugins.losses.triton import tiles
+from highrank_plugins.losses.kernels.triton import tiles
 from tests.heads.cases import CASES, STRUCTURES, make_features
 from tests.losses import test_low_precision as low
-from tests.losses.levels import CLASSES, FULL, ONCE, TARGET, TOKENS, WEIGHT, assert_same, run
+from tests.losses.implementations import (
+    CLASSES,
+    FULL,
+    ONCE,
+    TARGET,
+    TOKENS,
+    WEIGHT,
+    assert_same,
+    run,
+)
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
-every_level = pytest.mark.parametrize("impl", [name for name in ONCE if name != "cpp"])
+every_implementation = pytest.mark.parametrize("impl", [name for name in ONCE if name != "cpp"])
 
 
-@every_level
+@every_implementation
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_head_in_float64(case, reduction, impl):
@@ -28,7 +37,7 @@ def test_every_head_in_float64(case, reduction, impl):
         assert_same(run(head, features, target, impl=impl, **options), want)
 
 
-@every_level
+@every_implementation
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", low.CASES, ids=str)

@@ -1,11 +1,11 @@
-"""A bias of −∞ rules a class out: finite losses and gradients, the same at every level."""
+"""A bias of −∞ rules a class out: finite losses and gradients, the same in every implementation."""
 
 import pytest
 import torch
 
-from highrank_plugins.losses import LEVELS
+from highrank_plugins.losses import IMPLEMENTATIONS
 from tests.heads.cases import PRODUCT, make_features
-from tests.losses.levels import assert_same, run
+from tests.losses.implementations import assert_same, run
 
 # a learned GSS has 0 · (−∞) as the gradient of its parameters
 CASES = [
@@ -25,5 +25,5 @@ def test_ruled_out(case):
     want = run(head, features, target, impl="reference", reduction="sum")
     assert want.values["loss"].isfinite()
     assert all(gradient.isfinite().all() for gradient in want.gradients.values())
-    for impl in sorted(LEVELS.keys() - {"reference", "triton"}):
+    for impl in sorted({*IMPLEMENTATIONS} - {"reference", "triton"}):
         assert_same(run(head, features, target, impl=impl, reduction="sum"), want)

@@ -1,4 +1,4 @@
-"""Level `triton` beyond what every level must do: its tiles, and what it needs to run."""
+"""`triton` beyond what every implementation must do: its tiles, and what it needs to run."""
 
 import subprocess
 import sys
@@ -6,11 +6,10 @@ import sys
 import pytest
 import torch
 
-from highrank_plugins.losses.fused import FusedLogits
-from highrank_plugins.losses.triton import tiles
+from highrank_plugins.losses.kernels.triton import tiles
 from tests.heads.cases import MIXTAPE, PRODUCT, SOFTMAX, STRUCTURES, make_features
 from tests.heads.test_extreme import extreme
-from tests.losses.levels import CLASSES, FULL, TARGET, TOKENS, assert_same, run
+from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, run
 
 needs_triton = pytest.mark.triton
 CPU = torch.device("cpu")
@@ -116,14 +115,3 @@ def test_a_head_without_fused_loss_is_named(impl):
     head.fused = None
     with pytest.raises(ValueError, match="Softmax has no fused loss; impl='chunked'"):
         head.nll(make_features(3), torch.tensor([0, 1, 2]), impl=impl)
-
-
-@needs_triton
-def test_a_fused_loss_without_kernels_is_named():
-    class Other(FusedLogits):
-        pass
-
-    head = SOFTMAX.build()
-    head.fused = Other
-    with pytest.raises(ValueError, match="no Triton kernels for Other; impl='fused'"):
-        head.nll(make_features(3), torch.tensor([0, 1, 2]), impl="triton")

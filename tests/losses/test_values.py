@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from highrank_plugins.losses import LEVELS
+from highrank_plugins.losses import IMPLEMENTATIONS
 from tests.heads import oracle
 from tests.heads.cases import SOFTMAX, STRUCTURES, make_features
-from tests.losses.levels import CLASSES, FULL, IGNORED, TARGET, TOKENS, WEIGHT
+from tests.losses.implementations import CLASSES, FULL, IGNORED, TARGET, TOKENS, WEIGHT
 
 
-@pytest.mark.parametrize("impl", [*LEVELS, "auto"])
+@pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_against_the_oracle(case, smoothing, impl):
@@ -30,7 +30,7 @@ def test_against_the_oracle(case, smoothing, impl):
     assert total.nll.item() == pytest.approx(nll.sum(), rel=1e-9)
 
 
-@pytest.mark.parametrize("impl", [*LEVELS, "auto"])
+@pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
 def test_smoothing_by_hand(impl):
     """Probabilities 1/2, 1/4, 1/4 and smoothing 0.2: 0.1 for each wrong class, 0.8 - 0.1 + 0.1 for
     the right one."""
@@ -44,7 +44,7 @@ def test_smoothing_by_hand(impl):
     assert out.nll.item() == pytest.approx(math.log(2))
 
 
-@pytest.mark.parametrize("impl", [*LEVELS, "auto"])
+@pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_accuracy_counts(case, impl):
     head, features = case.build(classes=CLASSES), make_features(TOKENS)
@@ -60,7 +60,7 @@ def test_accuracy_counts(case, impl):
 
 
 @pytest.mark.parametrize("reduction", ["none", "sum"])
-@pytest.mark.parametrize("impl", [*LEVELS, "auto"])
+@pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
 def test_only_the_loss_carries_gradients(impl, reduction):
     head, features = STRUCTURES[2].build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     out = head.nll(features, TARGET, impl=impl, reduction=reduction)
@@ -69,7 +69,7 @@ def test_only_the_loss_carries_gradients(impl, reduction):
     torch.testing.assert_close(out.loss.detach(), out.nll)
 
 
-@pytest.mark.parametrize("impl", [*LEVELS, "auto"])
+@pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
 @pytest.mark.parametrize(
     "given, want",
     [("float64", "float64"), ("float32", "float32"), ("float16", "float32"),

@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from tests.heads.cases import STRUCTURES, make_features
-from tests.losses.levels import CLASSES, RUNNABLE, TARGET, TOKENS, assert_same, memory_for, run
+from tests.losses.implementations import (
+    CLASSES,
+    RUNNABLE,
+    TARGET,
+    TOKENS,
+    assert_same,
+    memory_for,
+    run,
+)
 
 FROZEN = [
     names

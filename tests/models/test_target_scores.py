@@ -6,7 +6,7 @@ from fairseq.sequence_scorer import SequenceScorer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from highrank_plugins.losses import levels
+from highrank_plugins.losses.kernels import triton
 from tests.models.small import build
 
 ARCHS = ["transformer_mos_tiny", "transformer_mixtape_tiny", "transformer_softmax_tiny"]
@@ -55,7 +55,7 @@ def test_no_log_probability_of_other_classes_is_kept(mt_data):
     scorer = SequenceScorer(built.task.target_dictionary)
     # a budget for a few tokens: what is measured is the logic, at any size of the vocabulary
     classes = model.head.num_classes
-    model.loss_level["memory"] = 4 * 4 * 2 * classes
+    model.loss_options["memory"] = 4 * 4 * 2 * classes
     whole = 4 * sample["target"].numel() * classes
     with Largest(classes) as lean:
         scorer.generate([model], sample)
@@ -64,21 +64,20 @@ def test_no_log_probability_of_other_classes_is_kept(mt_data):
     assert stock.nbytes >= whole > 2 * lean.nbytes > 0
 
 
-def test_a_level_of_another_device_is_replaced(mt_data, monkeypatch):
+def test_an_implementation_of_another_device_is_replaced(mt_data, monkeypatch):
     """A model that was trained on a GPU is scored on a CPU."""
 
     def needs_a_gpu(_):
         raise ValueError("needs a GPU")
 
-    monkeypatch.setitem(levels.CHECKS, "triton", needs_a_gpu)
-    monkeypatch.setitem(levels.LEVELS, "triton", needs_a_gpu)
+    monkeypatch.setattr(triton, "check_available", needs_a_gpu)
     built = build(mt_data, "transformer_mos_tiny", "--head-loss", "triton")
     model, sample = built.model.eval(), built.batch()
     scorer = SequenceScorer(built.task.target_dictionary)
     got = scores(scorer.generate([model], sample))
-    model.loss_level["impl"] = "reference"
+    model.loss_options["impl"] = "reference"
     want = scores(scorer.generate([model], sample))
     assert all(torch.allclose(*pair, atol=1e-5) for pair in zip(got, want, strict=True))
-    model.train().loss_level["impl"] = "triton"
+    model.train().loss_options["impl"] = "triton"
     with pytest.raises(ValueError, match="needs a GPU"):
         built.criterion(model, sample)

@@ -24,7 +24,7 @@ class Scaled(Head):
         super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
         self.scale = nn.Parameter(self.weight.new_tensor(start))
 
-    def chunk_log_probs(self, features, tensors, draws):
+    def chunk_log_probs(self, features, tensors, random_state):
         logits = tensors["scale"] * nn.functional.linear(features, tensors["weight"])
         return widen(logits).log_softmax(-1)
 '''

@@ -115,7 +115,7 @@ def test_one_component_has_no_use_to_be_measured(case):
 class OneSoftmax(Head):
     """A layer of a user's own, which says nothing of its logits."""
 
-    def chunk_log_probs(self, features, tensors, draws):
+    def chunk_log_probs(self, features, tensors, random_state):
         return torch.nn.functional.linear(features, tensors["weight"]).log_softmax(-1)
 
 

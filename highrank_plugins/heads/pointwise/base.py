@@ -12,7 +12,8 @@ from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.registry import Registry
 
 Pullback = Callable[[Tensor], Tensor]
-Evaluate = Callable[[Tensor], tuple[Tensor, Pullback]]
+# z → f(z), and what turns the gradient of f(z) into that of z (a vector-Jacobian product)
+VJP = Callable[[Tensor], tuple[Tensor, Pullback]]
 
 POINTWISE: Registry[type[Pointwise]] = Registry("pointwise function")
 register_pointwise = POINTWISE.register
@@ -24,13 +25,13 @@ class Pointwise(nn.Module):
     A subclass implements `apply_to`. One that has parameters may also name in `tensors` what
     `apply_to` reads: tensors prepared once for a whole batch, differentiable with respect to the
     parameters, so that a chunked loss neither prepares them anew for each chunk nor loses their
-    gradient. `bind` serves the fused losses, which write gradients out; its default goes through
-    autograd.
+    gradient. `prepare_vjp` serves the fused losses, which write gradients out; its default goes
+    through autograd.
     """
 
     is_identity: ClassVar[bool] = False
-    # (c, k) where f(z) = z + (k − 1) log σ(z − c) with fixed numbers, which kernels compute
-    bent_line: tuple[float, float] | None = None
+    # (c, k) where f(z) = z + (k − 1) log σ(z − c), GSS, with fixed numbers: kernels compute that
+    gss_constants: tuple[float, float] | None = None
     # options that f depends on, of which no parameter tells; see `Registry.constants`
     constants: tuple[str, ...] | None = None
 
@@ -50,12 +51,12 @@ class Pointwise(nn.Module):
         """f(z) for logits of any shape, in their dtype; `tensors` as `tensors()` returns them."""
         raise NotImplementedError
 
-    def bind(
+    def prepare_vjp(
         self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
-    ) -> Evaluate:
-        """f without a graph: z → (f(z), what turns the gradient of f(z) into that of z).
+    ) -> VJP:
+        """Return f without a graph, see `VJP`.
 
-        Both may lie in the memory of what went in, which is given away.
+        Its results may lie in the memory of what went in, which is given away.
 
         Args:
             tensors: as `tensors()` returns them, detached.

@@ -6,9 +6,9 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from highrank_plugins.heads.pointwise.base import Evaluate, Pointwise, register_pointwise
-from highrank_plugins.heads.pointwise.bent_line import bent_line
+from highrank_plugins.heads.pointwise.base import VJP, Pointwise, Pullback, register_pointwise
 from highrank_plugins.heads.pointwise.softplus import softplus
 
 
@@ -37,35 +37,58 @@ class GeneralizedSigSoftmax(Pointwise):
             self.log_k = nn.Parameter(torch.tensor(math.log(k)))
         else:
             self.c = float(c)
-            self.bent_line = (float(c), float(k))
+            self.gss_constants = (float(c), float(k))
         self.constants = () if learn else ("c", "k")
 
     @property
     def learn(self) -> bool:
         """Whether c and k are parameters."""
-        return self.bent_line is None
+        return self.gss_constants is None
 
     @property
     def k(self) -> float:
         """The slope on the far left, as it is now."""
-        return self.log_k.exp().item() if self.bent_line is None else self.bent_line[1]
+        return self.log_k.exp().item() if self.gss_constants is None else self.gss_constants[1]
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         c: float | Tensor
         k: float | Tensor
-        if self.bent_line is None:
+        if self.gss_constants is None:
             c, k = tensors["c"].to(z.dtype), tensors["log_k"].to(z.dtype).exp()
         else:
-            c, k = self.bent_line
+            c, k = self.gss_constants
         x = z - c
         return k * x + c - (k - 1) * softplus(x)
 
-    def bind(
+    def prepare_vjp(
         self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
-    ) -> Evaluate:
-        if self.bent_line is None:
-            return super().bind(tensors, sums, dtype)
-        return bent_line(*self.bent_line)
+    ) -> VJP:
+        if self.gss_constants is None:
+            return super().prepare_vjp(tensors, sums, dtype)
+        return gss_vjp(*self.gss_constants)
 
     def extra_repr(self) -> str:
-        return "learn=True" if self.bent_line is None else "c={}, k={}".format(*self.bent_line)
+        return (
+            "learn=True" if self.gss_constants is None else "c={}, k={}".format(*self.gss_constants)
+        )
+
+
+def gss_vjp(c: float, k: float) -> VJP:
+    """Return GSS with fixed numbers for the fused losses: few passes, in place.
+
+    f(z) = z + (k − 1) log σ(z − c) has the slope k − (k − 1) σ(z − c): one log σ of each logit and
+    one exponential of that.
+    """
+
+    def evaluate(z: Tensor) -> tuple[Tensor, Pullback]:
+        log_gate = F.logsigmoid(z.sub(c) if c else z)
+        values = z.add_(log_gate, alpha=k - 1)
+        gate = log_gate.exp_()
+
+        def pullback(grad: Tensor) -> Tensor:
+            slope = gate.mul_(1 - k).add_(k)
+            return grad.mul_(slope)
+
+        return values, pullback
+
+    return evaluate

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from highrank_plugins.heads.pointwise.base import Evaluate, Pointwise, register_pointwise
+from highrank_plugins.heads.pointwise.base import VJP, Pointwise, register_pointwise
 
 
 @register_pointwise("identity")
@@ -15,12 +15,12 @@ class Identity(Pointwise):
     """f(z) = z."""
 
     is_identity: ClassVar[bool] = True
-    bent_line = (0.0, 1.0)
+    gss_constants = (0.0, 1.0)
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         return z
 
-    def bind(
+    def prepare_vjp(
         self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
-    ) -> Evaluate:
+    ) -> VJP:
         return lambda z: (z, lambda grad: grad)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.heads.checks import integer
-from highrank_plugins.heads.pointwise.base import Evaluate, Pointwise, Pullback, register_pointwise
+from highrank_plugins.heads.pointwise.base import VJP, Pointwise, Pullback, register_pointwise
 from highrank_plugins.heads.pointwise.softplus import softplus
 
 
@@ -76,9 +76,9 @@ class PLIF(Pointwise):
             z, tensors["slopes"], tensors["left"], self.bound, self.cell_width
         )
 
-    def bind(
+    def prepare_vjp(
         self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
-    ) -> Evaluate:
+    ) -> VJP:
         slopes, left = (tensors[name].to(dtype) for name in ("slopes", "left"))
 
         def evaluate(z: Tensor) -> tuple[Tensor, Pullback]:

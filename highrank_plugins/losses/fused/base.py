@@ -1,48 +1,30 @@
-"""What the fused losses of all structures share: buffers, products, blocks of rows."""
+"""What the fused losses of all structures share: buffers and matrix products.
+
+Suffixes of tensors are their shapes, see `heads.base`; N is a chunk here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.plan import ChunkedHead, LossPlan, chunk_ranges
-
-# Bytes of the rows that one elementwise pass works on: what the second-level caches of a few cores
-# hold. Matrix products want more rows than that.
-BLOCK_MEMORY = 2**22
-
-
-class Scores(NamedTuple):
-    """−log P(target) [n], Σ_x −log P(x) [n] or None, hits [n] bool or None."""
-
-    nll: Tensor
-    smooth_sum: Tensor | None
-    hits: Tensor | None
+from highrank_plugins.losses.kernels.base import Kernels, Scores
+from highrank_plugins.losses.plan import ChunkedHead, LossPlan
 
 
 class FusedLoss:
     """Scores of chunks of tokens, and gradients into `sums`.
 
     Args:
-        plan: the batch; gives the smoothing, the pointwise function, whether hits are wanted.
+        plan: the batch.
         tensors: what `head.tensors()` returns, detached.
         sums: zeros, at least float32, for each of `tensors` whose gradient is wanted and that the
             fused loss itself reads; gradients are added to them.
-        compute: dtype of matrix products.
-
-    The loss of token n is scale_n (α nll + ε_i Σ_x −log P_x), with α and ε_i of the plan.
+        kernels: the elementwise passes, of the same batch.
     """
 
-    # whether a chunk is in the compute dtype and passed over at once, as suits a GPU's kernels
-    narrow_chunks: ClassVar[bool] = False
-    # whether gradients leave the pass with the factor of their row, and whether it adds the bias
-    factor_in_pass: ClassVar[bool] = False
-    bias_in_pass: ClassVar[bool] = False
-    # whether the −ε_i in the gradient of every logit is left to the matrix products
-    folds_constant = False
     # names of the tensors read here and not in `head.token_inputs`, apart from pointwise ones
     reads: ClassVar[tuple[str, ...]] = ("weight", "bias")
 
@@ -51,27 +33,15 @@ class FusedLoss:
         plan: LossPlan,
         tensors: dict[str, Tensor],
         sums: dict[str, Tensor],
-        compute: torch.dtype,
+        kernels: Kernels,
     ) -> None:
-        self.plan, self.sums, self.compute = plan, sums, compute
-        self.wide = torch.float64 if compute == torch.float64 else torch.float32
-        self.stored = compute if self.narrow_chunks else self.wide  # dtype of chunks
-        self.weight = tensors["weight"].to(compute)
+        self.plan, self.sums, self.kernels = plan, sums, kernels
+        self.compute = kernels.compute
+        self.weight = tensors["weight"].to(self.compute)
         bias = tensors.get("bias")
-        self.bias = None if bias is None else bias.to(self.stored).contiguous()
-        prefix = "pointwise."
-        own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-        own_sums = {n.removeprefix(prefix): t for n, t in sums.items() if n.startswith(prefix)}
-        self.evaluate = plan.head.pointwise.bind(own, own_sums, self.wide)
-        # A factor per row can wait until after the matrix products, unless the pointwise function
-        # adds up gradients of its own, float16 would lose what the factor makes large enough, or
-        # gradients are compared across rows.
-        self.factor_first = (
-            self.factor_in_pass
-            or bool(own_sums)
-            or compute == torch.float16
-            or plan.filter_gradients
-        )
+        self.bias = None if bias is None else bias.to(kernels.chunk_dtype).contiguous()
+        self.bias_of_pass = self.bias if kernels.adds_bias else None
+        self.bias_of_product = None if kernels.adds_bias else self.bias
         self._buffers: dict[str, Tensor] = {}
 
     @classmethod
@@ -81,51 +51,47 @@ class FusedLoss:
 
     @classmethod
     def floats_per_token(cls, head: ChunkedHead) -> int:
-        """Numbers that a chunk of `head` holds per token."""
+        """Return how many numbers a chunk of `head` holds per token."""
         raise NotImplementedError
 
     def chunk(
-        self, local: dict[str, Tensor], target: Tensor, scale: Tensor | None, draws: Any
+        self, local: dict[str, Tensor], target_N: Tensor, scale_N: Tensor | None, random_state: Any
     ) -> tuple[Scores, dict[str, Tensor]]:
-        """Scores of n tokens, and the gradients of `local`.
+        """Return the scores of N tokens, and the gradients of `local`.
 
         Args:
-            local: what `head.token_inputs` returned, each [n, ...].
-            target: int64 [n], in range.
-            scale: [n] factor of each token's loss, 0 where ignored; None: scores only.
-            draws: noise of these tokens.
+            local: what `head.token_inputs` returned, each [N, ...].
+            target_N: int64, in range.
+            scale_N: factor of each token's loss, 0 where ignored; None: scores only.
+            random_state: noise of these tokens.
         """
         raise NotImplementedError
 
     def finish(self) -> None:
         """Add to `sums` what is left to the end; called once, after the last chunk."""
+        self.kernels.finish()
 
     # -- helpers -----------------------------------------------------------------------------
 
     def buffer(self, name: str, *shape: int) -> Tensor:
-        """Memory of the size asked for, the same for every chunk; its content is arbitrary."""
+        """Return memory of this size, the same for every chunk; its content is arbitrary."""
         size = 1
         for extent in shape:
             size *= extent
         kept = self._buffers.get(name)
         if kept is None or kept.numel() < size:
             device = self.plan.features.device
-            kept = torch.empty(size, dtype=self.stored, device=device)
+            kept = torch.empty(size, dtype=self.kernels.chunk_dtype, device=device)
             self._buffers[name] = kept
         return kept[:size].view(shape)
-
-    def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
-        """Ranges of rows for elementwise passes: cache-sized on a CPU, everything on a GPU."""
-        size = rows
-        if self.plan.features.device.type == "cpu" and not self.narrow_chunks:
-            size = max(1, BLOCK_MEMORY // (4 * max(1, floats_per_row)))
-        return chunk_ranges(0, rows, size)
 
     def product(
         self, rows: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None = None
     ) -> None:
-        """out = rows @ weight^T (+ bias); products in the compute dtype, `out` and `bias` as
-        chunks are stored."""
+        """Write rows @ weight^T (+ bias) into `out`.
+
+        Products are in the compute dtype, `out` and `bias` in that of chunks.
+        """
         if rows.dtype == out.dtype:
             if bias is None:
                 torch.mm(rows, weight.t(), out=out)
@@ -137,7 +103,7 @@ class FusedLoss:
             out.add_(bias)
 
     def add_product(self, name: str, grad: Tensor, rows: Tensor) -> None:
-        """sums[name] += grad^T @ rows, both in the compute dtype; nothing if it is not wanted."""
+        """Add grad^T @ rows, both in the compute dtype, to sums[name] where that is wanted."""
         total = self.sums.get(name)
         if total is None:
             return
@@ -149,7 +115,7 @@ class FusedLoss:
     def backward_products(
         self, name: str, grad: Tensor, rows: Tensor, weight: Tensor, factor: Tensor | None
     ) -> Tensor:
-        """sums[name] += grad^T @ (factor rows); returns factor (grad @ weight).
+        """Add grad^T @ (factor rows) to sums[name], and return factor (grad @ weight).
 
         All but `factor` are in the compute dtype. Classes that the filter leaves out of `grad`
         [n, M] take part in neither.
@@ -166,19 +132,9 @@ class FusedLoss:
         self.add_product(name, grad, rows)
         return rows_times_(grad @ weight, factor)
 
-    def add_columns(self, name: str, grad: Tensor, factor: Tensor | None) -> None:
-        """sums[name] += Σ_n factor_n grad_n over rows, summed in the wide dtype."""
-        total = self.sums.get(name)
-        if total is None:
-            return
-        if factor is None:
-            total.add_(grad.sum(0, dtype=total.dtype))
-        else:
-            total.addmv_(grad.t(), factor)
-
 
 def kept_columns(grad: Tensor) -> Tensor:
-    """Classes with a gradient in `grad` [n, M] that matters in its dtype: int64 indices.
+    """Return the classes whose gradient in `grad` [n, M] matters in its dtype: int64 indices.
 
     What is left out is at most ε times the largest entry, with ε the resolution of the dtype
     (2^-23 for float32, 2^-7 for bfloat16): beside that entry it would be rounded away. So the
@@ -195,12 +151,12 @@ def kept_columns(grad: Tensor) -> Tensor:
 
 
 def rows_times(rows: Tensor, factor: Tensor | None) -> Tensor:
-    """rows [n, ...] times factor [n], in the dtype of rows; None is 1."""
+    """Return rows [n, ...] times factor [n], in the dtype of rows; None is 1."""
     if factor is None:
         return rows
     return (rows * factor.view(-1, *([1] * (rows.dim() - 1)))).to(rows.dtype)
 
 
 def rows_times_(rows: Tensor, factor: Tensor | None) -> Tensor:
-    """The same in place."""
+    """Multiply rows [n, ...] by factor [n] in place; None is 1."""
     return rows if factor is None else rows.mul_(factor.view(-1, *([1] * (rows.dim() - 1))))

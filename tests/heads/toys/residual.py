@@ -14,6 +14,6 @@ class Residual(LogitHead):
         super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
         self.inner = nn.Linear(feature_dim, feature_dim, bias=inner_bias)
 
-    def chunk_logits(self, features, tensors, draws):
+    def chunk_logits(self, features, tensors, random_state):
         inner = linear(features, tensors["inner.weight"], tensors.get("inner.bias")).tanh()
         return linear(features + inner, tensors["weight"], tensors.get("bias"))

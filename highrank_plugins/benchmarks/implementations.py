@@ -1,0 +1,118 @@
+"""Who competes in `bench loss`, by name: a step is a forward and a backward pass."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from highrank_plugins.benchmarks.case import CaseError, LossCase
+from highrank_plugins.benchmarks.gemm_floor import Step, gemm_floor_step
+from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.heads import Head
+from highrank_plugins.heads.naive import is_plain_softmax, naive_nll
+from highrank_plugins.losses import IMPLEMENTATIONS
+
+Loss = Callable[[Head, Tensor, Tensor], Tensor]
+
+
+def loss_step(contender: str, case: LossCase) -> Step:
+    """One step of a contender, see `check_contenders`."""
+    if contender == "floor":
+        return gemm_floor_step(case)
+    torch.manual_seed(0)
+    dtype, device = getattr(torch, case.dtype), case.device
+    head = case.build_head().to(device, dtype)
+    # features of the size that a layer norm gives, targets as skewed as words are
+    features = torch.randn(case.tokens, case.dim, device=device, dtype=dtype, requires_grad=True)
+    ranks = torch.arange(1, case.classes + 1, dtype=torch.float64)
+    target = torch.multinomial(1 / ranks, case.tokens, replacement=True).to(device)
+    loss = _loss(contender, case)
+
+    def step() -> None:
+        head.zero_grad()
+        features.grad = None
+        total = loss(head, features, target)
+        (total if total.dim() == 0 else total.sum()).backward()
+
+    return step
+
+
+def check_contenders(names: list[str]) -> None:
+    """Refuse a mistyped one.
+
+    Raises:
+        CaseError: names the nearest.
+    """
+    known = ["floor", "usual", "plain_softmax", "auto", *IMPLEMENTATIONS, *LIBRARIES]
+    for name in names:
+        if name not in known:
+            raise CaseError(
+                f"--impl {name} does not exist{did_you_mean(name, known)}; "
+                f"known: {', '.join(known)}"
+            )
+
+
+def available(contender: str, case: LossCase) -> str | None:
+    """Why a contender cannot do a case; None if it can."""
+    if contender in LIBRARIES:
+        if not is_plain_softmax(case.layer()):
+            return "plain softmax only"
+        if contender in MODULES and importlib.util.find_spec(MODULES[contender]) is None:
+            return f"{MODULES[contender]} is not installed"
+        if contender in MODULES and not case.device.startswith("cuda"):
+            return "CUDA only"
+        if contender == "cce" and case.label_smoothing:
+            return "no label smoothing"
+    return None
+
+
+def _loss(contender: str, case: LossCase) -> Loss:
+    if contender == "usual":
+        return lambda head, x, y: naive_nll(head, x, y, case.label_smoothing)
+    if contender == "plain_softmax":  # of any case's size, whatever its head
+        return lambda head, x, y: F.cross_entropy(
+            F.linear(x, head.weight, head.bias), y, reduction="sum"
+        )
+    if contender in LIBRARIES:
+        return LIBRARIES[contender](case)
+    return lambda head, x, y: (
+        head.nll(
+            x, y, label_smoothing=case.label_smoothing, reduction=case.reduction, impl=contender,
+            memory=case.memory * 2**20 or None,
+        ).loss
+    )  # fmt: skip
+
+
+def _linear_cross_entropy(case: LossCase) -> Loss:
+    options = torch.nn.LinearCrossEntropyOptions()
+    return lambda head, x, y: F.linear_cross_entropy(
+        x, head.weight, y, linear_bias=head.bias, reduction="sum",
+        label_smoothing=case.label_smoothing, options=options,
+    )  # fmt: skip
+
+
+def _liger(case: LossCase) -> Loss:
+    liger = importlib.import_module("liger_kernel.transformers.fused_linear_cross_entropy")
+    loss = liger.LigerFusedLinearCrossEntropyLoss(
+        reduction="sum", label_smoothing=case.label_smoothing
+    )
+    return lambda head, x, y: loss(head.weight, x, y, head.bias)
+
+
+def _cut_cross_entropy(case: LossCase) -> Loss:
+    cce = importlib.import_module("cut_cross_entropy")
+    return lambda head, x, y: cce.linear_cross_entropy(
+        x, head.weight, y, bias=head.bias, reduction="sum"
+    )
+
+
+LIBRARIES: dict[str, Callable[[LossCase], Loss]] = {
+    "linear_cross_entropy": _linear_cross_entropy,
+    "liger": _liger,
+    "cce": _cut_cross_entropy,
+}
+MODULES = {"liger": "liger_kernel", "cce": "cut_cross_entropy"}

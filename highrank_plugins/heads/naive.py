@@ -1,0 +1,99 @@
+"""The naive code: mixtures written down as plain autograd, the way the papers state them.
+
+It holds every logit of every component, several times. That is what people use today, and what the
+losses of this package are measured against. A structure without naive code here, such as a layer of
+your own, has its own log-probabilities.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from highrank_plugins.heads.base import Head
+from highrank_plugins.heads.latents import Latents
+from highrank_plugins.heads.mixtape import Mixtape
+from highrank_plugins.heads.moc import MixtureOfContexts
+from highrank_plugins.heads.mos import MixtureOfSoftmaxes
+from highrank_plugins.heads.softmax import Softmax
+
+
+def naive_nll(head: Head, features: Tensor, target: Tensor, label_smoothing: float) -> Tensor:
+    """Return Σ loss of `head` on features [N, F], with fairseq's label smoothing."""
+    if is_plain_softmax(head) and not label_smoothing:
+        return F.cross_entropy(F.linear(features, head.weight, head.bias), target, reduction="sum")
+    log_probs_NM = naive_log_probs(head, features)
+    nll = -log_probs_NM.gather(-1, target.unsqueeze(-1)).sum()
+    if not label_smoothing:
+        return nll
+    share = label_smoothing / (head.num_classes - 1)
+    return (1 - label_smoothing - share) * nll - share * log_probs_NM.sum()
+
+
+def is_plain_softmax(head: Head) -> bool:
+    """Whether log P is log_softmax(W g + b), as libraries compute it."""
+    return head.linear_logits and head.pointwise.is_identity
+
+
+@functools.singledispatch
+def naive_log_probs(head: Head, features: Tensor) -> Tensor:
+    """Return log P [N, M] of features [N, F]."""
+    return head.log_probs(features)
+
+
+@naive_log_probs.register
+def _softmax(head: Softmax, features: Tensor) -> Tensor:
+    return head.pointwise(F.linear(features, head.weight, head.bias)).log_softmax(-1)
+
+
+@naive_log_probs.register
+def _moc(head: MixtureOfContexts, features: Tensor) -> Tensor:
+    prior_NK = head.prior(features).softmax(-1)
+    context_ND = (prior_NK.unsqueeze(-1) * _contexts(head, features)).sum(1)
+    return head.pointwise(F.linear(context_ND, head.weight, head.bias)).log_softmax(-1)
+
+
+@naive_log_probs.register
+def _mos(head: MixtureOfSoftmaxes, features: Tensor) -> Tensor:
+    prior_NK = head.prior(features).softmax(-1)
+    logits_NKM = F.linear(_contexts(head, features), head.weight, head.bias)
+    probs_NKM = head.pointwise(logits_NKM).softmax(-1)
+    return (prior_NK.unsqueeze(-1) * probs_NKM).sum(1).add(1e-8).log()
+
+
+@naive_log_probs.register
+def _mixtape(head: Mixtape, features: Tensor) -> Tensor:
+    contexts_NKD = _contexts(head, features)
+    if head.components == 1:  # no gates
+        logits_NM = F.linear(contexts_NKD[:, 0], head.weight, head.bias)
+        return head.pointwise(logits_NM).log_softmax(-1)
+    shared_NJ = head.gate_shared(features)
+    hidden_NJG = torch.tanh(head.gate_hidden(features)).view(len(features), -1, head.gate_dim)
+    own_NSJ = torch.einsum("nkg,sg->nsk", hidden_NJG, head.gate_embed) + shared_NJ.unsqueeze(1)
+    gates_NSK = _tree(own_NSJ + head.gate_bias)
+    logits_NSK = torch.einsum("nkd,sd->nsk", contexts_NKD, head.weight[: head.frequent])
+    frequent_NS = (gates_NSK * logits_NSK).sum(-1)
+    mixed_ND = (_tree(shared_NJ).unsqueeze(-1) * contexts_NKD).sum(1)
+    rare_NR = F.linear(mixed_ND, head.weight[head.frequent :])
+    logits_NM = torch.cat((frequent_NS, rare_NR), -1)
+    if head.bias is not None:
+        logits_NM = logits_NM + head.bias
+    return head.pointwise(logits_NM).log_softmax(-1)
+
+
+def _contexts(head: Latents, features: Tensor) -> Tensor:
+    """Return h [N, K, D]."""
+    contexts = head.context_scale * torch.tanh(head.latent(features))
+    return contexts.view(-1, head.components, head.embed_dim)
+
+
+def _tree(gate_logits: Tensor) -> Tensor:
+    """Return probabilities [..., K] of the sigmoid tree over K − 1 gate logits, level by level."""
+    probs = torch.ones_like(gate_logits[..., :1])
+    while (nodes := probs.size(-1)) <= gate_logits.size(-1):
+        left = torch.sigmoid(gate_logits[..., nodes - 1 : 2 * nodes - 1])
+        probs = torch.stack((probs * left, probs * (1 - left)), -1).flatten(-2)
+    return probs

@@ -1,0 +1,98 @@
+"""Random numbers of one forward pass: dropout masks and gate noise.
+
+They are drawn once for the whole batch, before a loss cuts it into chunks, so that the same seed
+gives the same numbers for every implementation of the loss and every size of chunks. Gaussian noise
+is too large to keep ((K−1)·S numbers per token): one seed is drawn, and each block of tokens has a
+generator of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.common.dropout_masks import dropout_mask
+
+NOISE_BLOCK = 64  # tokens that share one generator
+
+
+@dataclass
+class RandomState:
+    """Masks and noise of N tokens, in the order of the flattened batch.
+
+    `masks[name]` is [R, width] with entries 0 or 1/(1 − p); token n uses row n % R. R is N, or the
+    number of columns of a time-major batch when the mask is locked over time.
+    """
+
+    masks: dict[str, Tensor] = field(default_factory=dict)
+    noise_sd: float = 0.0
+    noise_seed: int = 0
+
+    def rows(self, start: int, stop: int) -> ChunkRandomState:
+        """Return the part that tokens start..stop−1 use."""
+        masks = {name: _rows(mask, start, stop) for name, mask in self.masks.items()}
+        return ChunkRandomState(masks, self.noise_sd, self.noise_seed, start, stop)
+
+
+@dataclass
+class ChunkRandomState:
+    """Masks and noise of a run of tokens."""
+
+    masks: dict[str, Tensor] = field(default_factory=dict)
+    noise_sd: float = 0.0
+    noise_seed: int = 0
+    start: int = 0
+    stop: int = 0
+
+    def dropout(self, name: str, x: Tensor) -> Tensor:
+        """Return x [n, width] with the mask `name`, or x itself where no such mask was drawn."""
+        mask = self.masks.get(name)
+        return x if mask is None else x * mask
+
+    def add_noise(self, x: Tensor) -> Tensor:
+        """Return x [n, ...] plus Gaussian noise; x itself where there is none."""
+        return x + self.noise_sd * self._noise(x) if self._noisy() else x
+
+    def add_noise_(self, x: Tensor) -> None:
+        """Add the noise in place."""
+        if self._noisy():
+            x.add_(self._noise(x), alpha=self.noise_sd)
+
+    def _noisy(self) -> bool:
+        return bool(self.noise_sd) and self.start < self.stop
+
+    def _noise(self, x: Tensor) -> Tensor:
+        """Return standard normal numbers of the shape of x [n, ...]."""
+        first, last = self.start // NOISE_BLOCK, math.ceil(self.stop / NOISE_BLOCK)
+        blocks = [self._noise_block(block, x) for block in range(first, last)]
+        offset = self.start - first * NOISE_BLOCK
+        return torch.cat(blocks)[offset : offset + self.stop - self.start]
+
+    def _noise_block(self, block: int, like: Tensor) -> Tensor:
+        generator = torch.Generator(like.device).manual_seed(self.noise_seed + block)
+        shape = (NOISE_BLOCK, *like.shape[1:])
+        dtype = torch.promote_types(
+            like.dtype, torch.float32
+        )  # the same numbers for half precision
+        return torch.randn(shape, generator=generator, device=like.device, dtype=dtype)
+
+
+def sample_mask(leading: torch.Size, width: int, p: float, locked: bool, like: Tensor) -> Tensor:
+    """Return a dropout mask [R, width] of features [*leading, F]; a row per column when locked."""
+    rows = math.prod(leading[1:]) if locked and len(leading) > 1 else math.prod(leading)
+    return dropout_mask((rows, width), p, like)
+
+
+def sample_noise_seed() -> int:
+    """Return a seed from torch's default generator, which `torch.manual_seed` sets."""
+    return int(torch.randint(2**62, ()))
+
+
+def _rows(mask: Tensor, start: int, stop: int) -> Tensor:
+    rows = mask.size(0)
+    if stop <= rows:
+        return mask[start:stop]
+    return mask[torch.arange(start, stop, device=mask.device) % rows]

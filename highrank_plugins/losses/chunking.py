@@ -1,0 +1,55 @@
+"""How a batch is cut into chunks of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+# Bytes of a chunk, at least and at most. On a CPU its working set should stay near the cache while
+# its products stay large; above 32 MiB the C library also returns memory after every batch and
+# faults it in again, which a large vocabulary is worth. On a GPU launches dominate small chunks.
+DEFAULT_MEMORY = {"cpu": (31 * 2**20, 64 * 2**20), "cuda": (512 * 2**20, 512 * 2**20)}
+# Between the two it grows with the vocabulary matrix: the products of every chunk pack it anew, and
+# read and write its gradient.
+CHUNK_PER_MATRIX = 4.5
+
+
+def chunk_ranges(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+    """Cut start..stop−1 into nearly equal ranges of at most `size`, the first the longest.
+
+    There is at least one range, even if it is empty.
+    """
+    tokens = stop - start
+    chunks = max(1, -(-tokens // max(size, 1)))
+    size = max(1, -(-tokens // chunks))
+    return ((a, min(a + size, stop)) for a in range(start, max(stop, start + 1), size))
+
+
+def tokens_within(
+    features: Tensor, floats_per_token: int, memory: int | None, matrix: int = 0, most: int = 0
+) -> int:
+    """Return how many tokens a chunk may have, at least 1.
+
+    Args:
+        features: give the device and the width of numbers (at least 4 bytes).
+        floats_per_token: numbers held per token.
+        matrix: numbers of the vocabulary matrix.
+        most: tokens; half of them where that is more: a plain softmax holds its logits two or
+            three times, and a loss in chunks is to take less.
+        memory: bytes; None takes the default of the device, at least 16 tokens and at most `most`.
+    Raises:
+        ValueError: the budget does not hold one token.
+    """
+    width = max(features.element_size(), 4)
+    per_token = max(1, floats_per_token) * width
+    if memory is None:
+        low, high = DEFAULT_MEMORY.get(features.device.type, DEFAULT_MEMORY["cuda"])
+        budget = min(max(low, int(CHUNK_PER_MATRIX * matrix * width)), high)
+        return max(16, min(budget // per_token, max(most, -(-features.size(0) // 2))))
+    if memory < per_token:
+        raise ValueError(
+            f"memory: {memory} bytes do not hold one token, which takes {per_token}; "
+            "raise memory= (--head-loss-memory)"
+        )
+    return memory // per_token

@@ -1,0 +1,194 @@
+"""A fused loss over a batch, in blocks and chunks of tokens.
+
+    features [N, F], tensors of the head
+        │  for each block of tokens:
+        │    token_inputs, through autograd: contexts, log π, gates ── what is small per token
+        │        │  for each chunk of the block:
+        │        │    FusedLoss.chunk
+        │        │      products          logits = W h          torch
+        │        │      one pass          logits → scores, and their gradient in place    Kernels
+        │        │      two products      → gradients of h and, summed over chunks, of W  torch
+        │        ▼
+        │    backward through autograd: gradients of features and of the small tensors
+        ▼
+    loss, nll, correct; sums of the gradients
+
+Reduction "sum" runs this once, in the forward pass; "none" once for the values and again in the
+backward pass, with the upstream gradient of each token (see `autograd`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from highrank_plugins.losses.autograd import (
+    Autocast,
+    half_scale,
+    join,
+    once_differentiable_nll,
+    zero_sums,
+)
+from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
+from highrank_plugins.losses.fused.base import FusedLoss
+from highrank_plugins.losses.kernels.base import Kernels, Scores
+from highrank_plugins.losses.plan import LossOutput, LossPlan
+
+# Bytes of what is kept per token apart from chunks (contexts, gates, their gradients): the small
+# products run over as many chunks at once as fit. On a CPU one by one is as fast.
+INPUT_MEMORY = {"cpu": 0, "cuda": 2**28}
+
+
+def fused_nll(plan: LossPlan, kernels: type[Kernels]) -> LossOutput:
+    """Return the loss without autograd over chunks; differentiable once.
+
+    See `autograd.DOUBLE_BACKWARD`.
+    """
+    tensors = plan.head.tensors()
+    runner = _Runner(plan, list(tensors), kernels)
+    return once_differentiable_nll(runner, (plan.features, *tensors.values()))
+
+
+class _Runner:
+    """The batch in blocks, whose inputs autograd makes, and chunks; an `autograd.ChunkedLoss`."""
+
+    def __init__(self, plan: LossPlan, names: list[str], kernels: type[Kernels]) -> None:
+        self.plan, self.names, self.kernels = plan, names, kernels
+        self.fused: type[FusedLoss] = plan.head.fused
+        self.autocast = Autocast(plan.features)
+        self.compute = self.autocast.compute_dtype(plan.features)
+        self.scale = half_scale(plan, self.compute)
+
+    def values(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what `ChunkedLoss.values` describes."""
+        with torch.no_grad():
+            return self._run([False] * len(inputs), inputs, None)[0]
+
+    def gradients(
+        self, needed: list[bool], inputs: tuple[Tensor, ...], upstream: Tensor | None
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], list[Tensor | None]]:
+        """Return what `ChunkedLoss.gradients` describes."""
+        return self._run(needed, inputs, self._token_scale(inputs[0], upstream))
+
+    def _token_scale(self, features: Tensor, upstream: Tensor | None) -> Tensor:
+        """Return the factor [N] of the gradient of each token's loss; 0 where ignored."""
+        wide = torch.float64 if self.compute == torch.float64 else torch.float32
+        factor = features.new_full((features.size(0),), self.scale, dtype=wide)
+        for other in (self.plan.weight, upstream):
+            if other is not None:
+                factor = factor * other.to(wide)
+        return self.plan.blank(factor, 0, features.size(0))
+
+    def _run(
+        self, needed: list[bool], inputs: tuple[Tensor, ...], scale: Tensor | None
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], list[Tensor | None]]:
+        sums = zero_sums(needed, inputs)
+        named = {n: t.detach() for n, t in zip(self.names, inputs[1:], strict=True)}
+        own = {
+            n: s
+            for n, s in zip(self.names, sums[1:], strict=True)
+            if s is not None and self.fused.reads_tensor(n)
+        }
+        # autocast would reach into products and passes that choose their dtypes themselves;
+        # Triton's kernels start on the current device
+        no_autocast = torch.autocast(self.autocast.device, enabled=False)
+        with torch.no_grad(), no_autocast, torch.cuda.device_of(self.plan.features):
+            kernels = self.kernels(self.plan, named, own, self.compute)
+            loss = self.fused(self.plan, named, own, kernels)
+            parts = [
+                part
+                for start, stop in self._blocks(loss)
+                for part in self._block(loss, start, stop, needed, inputs, sums, scale)
+            ]
+            if scale is not None:
+                loss.finish()
+        return join(self.plan, parts), sums
+
+    def _chunk_size(self, loss: FusedLoss) -> int:
+        floats = loss.floats_per_token(self.plan.head)
+        logits = self.plan.features.size(0) * self.plan.head.num_classes
+        return tokens_within(
+            self.plan.features,
+            floats,
+            self.plan.memory,
+            matrix=loss.weight.numel(),
+            most=logits // max(1, floats),
+        )
+
+    def _blocks(self, loss: FusedLoss) -> list[tuple[int, int]]:
+        size = self._chunk_size(loss)
+        features = self.plan.features
+        if self.plan.memory is None:
+            budget = INPUT_MEMORY.get(features.device.type, INPUT_MEMORY["cuda"])
+            inputs = self.plan.head.token_floats() * max(features.element_size(), 4)
+            size *= max(1, budget // (size * max(1, inputs)))
+        return list(chunk_ranges(0, features.size(0), size))
+
+    def _block(
+        self,
+        loss: FusedLoss,
+        start: int,
+        stop: int,
+        needed: list[bool],
+        inputs: tuple[Tensor, ...],
+        sums: list[Tensor | None],
+        scale: Tensor | None,
+    ) -> list[tuple[Tensor, ...]]:
+        """Run autograd as far as `token_inputs`, then chunks, then go back through autograd."""
+        plan = self.plan
+        small = [
+            i
+            for i, need in enumerate(needed)
+            if need and not (i and self.fused.reads_tensor(self.names[i - 1]))
+        ]
+        leaves = [t.detach().requires_grad_(i in small) for i, t in enumerate(inputs)]
+        x = leaves[0] = inputs[0][start:stop].detach().requires_grad_(0 in small)
+        tensors = dict(zip(self.names, leaves[1:], strict=True))
+        with torch.set_grad_enabled(bool(small)), self.autocast.context():
+            local = plan.head.token_inputs(x, tensors, plan.random_state.rows(start, stop))
+        given = {name: t.detach() for name, t in local.items()}
+        grads: dict[str, Tensor] = {}
+        parts = []
+        for a, b in chunk_ranges(start, stop, self._chunk_size(loss)):
+            rows = slice(a - start, b - start)
+            scores, chunk_grads = loss.chunk(
+                {name: t[rows] for name, t in given.items()},
+                plan.target[a:b],
+                None if scale is None else scale[a:b],
+                plan.random_state.rows(a, b),
+            )
+            for name, grad in chunk_grads.items():
+                if (a, b) == (start, stop):
+                    grads[name] = grad.to(given[name].dtype)
+                    continue
+                if name not in grads:
+                    grads[name] = torch.empty_like(given[name])
+                grads[name][rows].copy_(grad)
+            parts.append(self._part(scores, a, b))
+        outputs = [n for n in grads if local[n].requires_grad]
+        # edges, so that autograd frees the contexts themselves once it needs them no more
+        edges = [get_gradient_edge(local[n]) for n in outputs]
+        del local, given
+        if outputs:
+            found = torch.autograd.grad(
+                edges,
+                [leaves[i] for i in small],
+                [grads.pop(n) for n in outputs],
+                allow_unused=True,
+            )
+            for i, grad in zip(small, found, strict=True):
+                total = sums[i]
+                if grad is not None and total is not None:
+                    (total[start:stop] if i == 0 else total).add_(grad)
+        return parts
+
+    def _part(self, scores: Scores, start: int, stop: int) -> tuple[Tensor, ...]:
+        """Return loss [n], nll [n] and correct [n] (empty unless asked for) of one chunk."""
+        plan = self.plan
+        nll, smooth_sum, found = scores
+        correct = plan.target.new_empty(0, dtype=torch.bool)
+        if found is not None:
+            correct = plan.blank(found, start, stop)
+        loss = plan.combine(nll, smooth_sum, start, stop)
+        return loss, plan.blank(nll, start, stop), correct

@@ -1,0 +1,81 @@
+"""Heads with one softmax over f(W h + b): softmax, and Mixture of Contexts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.losses.fused.base import FusedLoss
+from highrank_plugins.losses.kernels.base import Kernels, Scores, gather_scores
+from highrank_plugins.losses.plan import ChunkedHead, LossPlan
+
+
+class FusedLogits(FusedLoss):
+    """Loss of log_softmax(f(W h + b)); `local["contexts"]` is h [N, D].
+
+    Three matrix products and one pass. What is constant over classes (the token's factor) or over
+    tokens (the smoothing's −ε_i) is applied to the narrow sides of the products.
+    """
+
+    def __init__(
+        self,
+        plan: LossPlan,
+        tensors: dict[str, Tensor],
+        sums: dict[str, Tensor],
+        kernels: Kernels,
+    ) -> None:
+        super().__init__(plan, tensors, sums, kernels)
+        self.class_weights = plan.class_weights
+        identity = plan.head.pointwise.is_identity
+        # whether the −ε_i in the gradient of every logit is left to the matrix products
+        self.folds_smoothing = plan.smooth and identity and not kernels.applies_factor
+        if self.folds_smoothing:
+            self.class_weights = self.class_weights._replace(smoothing=0.0)
+            self.weight_sum_D = self.weight.sum(0, dtype=kernels.wide)
+            self.context_sum_D = torch.zeros_like(self.weight_sum_D)
+            self.scale_sum = self.weight_sum_D.new_zeros(())
+
+    @classmethod
+    def floats_per_token(cls, head: ChunkedHead) -> int:
+        return head.num_classes
+
+    def chunk(
+        self, local: dict[str, Tensor], target_N: Tensor, scale_N: Tensor | None, random_state: Any
+    ) -> tuple[Scores, dict[str, Tensor]]:
+        contexts_ND = local["contexts"].to(self.compute)
+        logits_NM = self.buffer("logits", contexts_ND.size(0), self.weight.size(0))
+        self.product(contexts_ND, self.weight, logits_NM, self.bias_of_product)
+        scores = gather_scores(
+            self.kernels.softmax_pass(
+                logits_NM[a:b],
+                target_N[a:b],
+                None if scale_N is None else scale_N[a:b],
+                self.bias_of_pass,
+                self.class_weights,
+            )
+            for a, b in self.kernels.row_blocks(*logits_NM.shape)
+        )
+        if scale_N is None:
+            return scores, {}
+        return scores, {"contexts": self._products(logits_NM, contexts_ND, scale_N)}
+
+    def _products(self, grad_NM: Tensor, contexts_ND: Tensor, scale_N: Tensor) -> Tensor:
+        factor_N = None if self.kernels.applies_factor else scale_N
+        self.kernels.add_bias_gradient(grad_NM, factor_N)
+        grad_NM = grad_NM.to(self.compute)
+        grad_ND = self.backward_products("weight", grad_NM, contexts_ND, self.weight, factor_N)
+        if self.folds_smoothing:
+            share_N = scale_N * self.plan.smoothing_weight
+            grad_ND = (grad_ND - torch.outer(share_N, self.weight_sum_D)).to(grad_ND.dtype)
+            self.context_sum_D.add_(share_N @ contexts_ND.to(share_N.dtype))
+            self.scale_sum.add_(share_N.sum())
+        return grad_ND
+
+    def finish(self) -> None:
+        super().finish()
+        if self.folds_smoothing:
+            for name, constant in (("weight", self.context_sum_D), ("bias", self.scale_sum)):
+                if name in self.sums:
+                    self.sums[name].sub_(constant)

@@ -1,0 +1,158 @@
+"""What a set of kernels does for a fused loss: the elementwise passes over a chunk of logits.
+
+Suffixes of tensors are their shapes, see `heads.base`; N is a block of a chunk here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.losses.chunking import chunk_ranges
+from highrank_plugins.losses.plan import ClassWeights, LossPlan
+
+# indices of tokens of a block → their logits [n, K, M], in memory of their own
+RecomputeLogits = Callable[[Tensor], Tensor]
+
+
+class Scores(NamedTuple):
+    """Scores of N tokens; None where they are not wanted."""
+
+    nll_N: Tensor
+    smooth_sum_N: Tensor | None  # Σ_x −log P(x)
+    correct_N: Tensor | None  # whether the target is the most probable class, bool
+
+
+class MixtureBlock(NamedTuple):
+    """A block of tokens of a Mixture of Softmaxes, whose gradients are written in place."""
+
+    logits_NKM: Tensor  # becomes its gradient
+    log_prior_NK: Tensor  # log π, normalised
+    target_N: Tensor
+    scale_N: Tensor | None  # factor of each token's loss; None: scores only
+    factor_NK: Tensor  # becomes what the gradient of the logits still lacks
+    grad_prior_NK: Tensor  # becomes the gradient of log π
+
+    def tokens(self, which: slice | Tensor) -> MixtureBlock:
+        """Return some of the tokens: views for a slice, copies for indices."""
+        parts: list[Any] = [None if t is None else t[which] for t in self]
+        return MixtureBlock(*parts)
+
+
+class Kernels:
+    """The elementwise passes over the chunks of one batch; each set of kernels is a subclass.
+
+    The loss of token n is scale_n (α nll + ε_i Σ_x −log P_x), with α and ε_i of the plan.
+
+    Args:
+        plan: the batch; gives the smoothing, the pointwise function f, and whether to find correct
+            tokens.
+        sums: where gradients of `head.tensors()` are added, by name.
+        tensors: what `head.tensors()` returns, detached.
+        compute: dtype of matrix products.
+    """
+
+    # whether passes add the output bias, so that products need not
+    adds_bias: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        plan: LossPlan,
+        tensors: dict[str, Tensor],
+        sums: dict[str, Tensor],
+        compute: torch.dtype,
+    ) -> None:
+        self.plan, self.sums, self.compute = plan, sums, compute
+        self.wide = torch.float64 if compute == torch.float64 else torch.float32
+        self.chunk_dtype = self.wide
+        prefix = "pointwise."
+        own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        own_sums = {n.removeprefix(prefix): t for n, t in sums.items() if n.startswith(prefix)}
+        self.vjp = plan.head.pointwise.prepare_vjp(own, own_sums, self.wide)
+        # Whether gradients leave a pass with the factor of their row. It can wait until after the
+        # matrix products, unless the pointwise function adds up gradients of its own, float16
+        # would lose what the factor makes large enough, or gradients are compared across rows.
+        self.applies_factor = bool(own_sums) or compute == torch.float16 or plan.filter_gradients
+
+    def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of rows that a pass works on; by default all rows at once."""
+        return chunk_ranges(0, rows, rows)
+
+    def softmax_pass(
+        self,
+        logits_NM: Tensor,
+        target_N: Tensor,
+        factor_N: Tensor | None,
+        bias_M: Tensor | None,
+        weights: ClassWeights,
+    ) -> Scores:
+        """Return the scores of log_softmax(f(z + bias)); logits z become their gradient.
+
+        The gradient is divided by the factor, unless `applies_factor`.
+
+        Args:
+            factor_N: the tokens' scale; None: scores only, and the logits are lost.
+            bias_M: what the product has not added.
+            weights: the gradient of a row is total P − target 1[x = y] − smoothing, times f'.
+        """
+        raise NotImplementedError
+
+    def mixture_pass(
+        self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
+    ) -> Scores:
+        """Return the scores of lse_k [log π_k + log_softmax(f(z_k + bias))], and write gradients.
+
+        Args:
+            bias_M: what the product has not added.
+            recompute_logits: for tokens whose probabilities underflow; includes the bias.
+        """
+        raise NotImplementedError
+
+    def tree_forward(self, leaves_NKS: Tensor, gates_JNS: Tensor, out_NS: Tensor) -> None:
+        """Write Σ_j π_j leaf_j into `out`, π being the sigmoid tree over K − 1 gate logits.
+
+        Leaves and gates hold afterwards what `tree_backward` needs.
+        """
+        raise NotImplementedError
+
+    def tree_backward(self, grad_NS: Tensor, leaves_NKS: Tensor, gates_JNS: Tensor) -> None:
+        """Turn leaves and gates into their gradients, given the gradient of `out`."""
+        raise NotImplementedError
+
+    def leaf_order(self, components: int) -> list[int]:
+        """Return which leaf's gradient each place holds after `tree_backward`."""
+        return list(range(components))
+
+    def add_bias_gradient(self, grad_NM: Tensor, factor_N: Tensor | None) -> None:
+        """Add Σ_n factor_n grad_n to the gradient of the bias, in the wide dtype."""
+        total = self.sums.get("bias")
+        if total is None:
+            return
+        if factor_N is None:
+            total.add_(grad_NM.sum(0, dtype=total.dtype))
+        else:
+            total.addmv_(grad_NM.t(), factor_N)
+
+    def finish(self) -> None:
+        """Add to the sums what is left to the end, after the last chunk."""
+
+
+def copy_unless_same(source: Tensor, target: Tensor) -> None:
+    """Copy `source` into `target`, unless they share their memory."""
+    if source.data_ptr() != target.data_ptr():
+        target.copy_(source)
+
+
+def gather_scores(parts: Iterable[Scores]) -> Scores:
+    """Return the scores of blocks, one after the other."""
+    nll, smooth_sums, correct = zip(*parts, strict=True)
+    return Scores(torch.cat(nll), _joined(smooth_sums), _joined(correct))
+
+
+def _joined(columns: tuple[Tensor | None, ...]) -> Tensor | None:
+    """Return the parts joined, or None where the parts are."""
+    there = [column for column in columns if column is not None]
+    return torch.cat(there) if there else None

@@ -1,0 +1,54 @@
+"""Compiled kernels for CPUs, and whether they can run here.
+
+A thread takes a row of a chunk (all components of a token for a Mixture of Softmaxes) from its
+logits to their gradient while it is in cache, with everything applied. `build` compiles the sources
+at the first use, by the C++ compiler that is there; `passes` calls them.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
+from highrank_plugins.losses.plan import ChunkedHead
+
+logger = logging.getLogger(__name__)
+_logged: set[str] = set()
+
+
+def check_available(device: torch.device) -> None:
+    """Check that the kernels can run on a device.
+
+    Raises:
+        ValueError: tensors lie on another device than the CPU, or the library is missing; the
+            message names a remedy.
+    """
+    if device.type != "cpu":
+        raise ValueError(
+            f"impl: 'cpp' works on a CPU, the features lie on {device}; choose impl='fused' or "
+            "'triton' (--head-loss)"
+        )
+    loaded = library()
+    if isinstance(loaded, Unavailable):
+        raise ValueError(
+            f"impl: 'cpp' has no kernels here: {loaded}; or choose impl='fused' (--head-loss fused)"
+        )
+
+
+def auto_takes(head: ChunkedHead, features: Tensor) -> bool:
+    """Whether `auto` takes these kernels: on a CPU where they exist and know the function.
+
+    float64, whose elementary functions the kernels compute one by one, is left to torch.
+    """
+    if features.device.type != "cpu" or features.dtype == torch.float64:
+        return False
+    if head.pointwise.gss_constants is None:
+        return False
+    loaded = library()
+    if isinstance(loaded, Unavailable) and str(loaded) not in _logged:
+        _logged.add(str(loaded))
+        logger.warning("losses do without compiled kernels, a tenth slower: %s", loaded)
+    return not isinstance(loaded, Unavailable)

@@ -1,0 +1,166 @@
+"""The kernels' library: compiled once per machine by the C++ compiler that is there, then loaded.
+
+It lies in `$HIGHRANK_CACHE`, else in `highrank_plugins` under `$XDG_CACHE_HOME` or `~/.cache`, by a
+name that changes with the sources, the compiler and the processor: a user's machines may share the
+folder. What another user could have written is not loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+from uuid import uuid4
+
+logger = logging.getLogger(__name__)
+
+SOURCES = Path(__file__).parent / "sources"
+COMPILERS = ("c++", "g++", "clang++")
+# Sums are reordered where they say so (omp simd), products and sums may become one instruction.
+FLAGS = (
+    "-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math",
+    "-fopenmp", "-shared", "-fPIC",
+)  # fmt: skip
+# Names, versions and what -march=native found out, as the macros that a compiler defines.
+MACROS = ("-march=native", "-dM", "-E", "-x", "c++", os.devnull)
+SECONDS = 300
+
+
+class Unavailable(Exception):
+    """Why there is no library."""
+
+
+@functools.cache
+def library() -> ctypes.CDLL | Unavailable:
+    """The library, or why there is none; found out once per process."""
+    reasons = []
+    try:
+        for compiler in _compilers():
+            try:
+                return _load(_compiled(compiler))
+            except Unavailable as reason:
+                reasons.append(str(reason))
+        return Unavailable("; ".join(reasons))
+    except (OSError, RuntimeError, UnicodeError, Unavailable) as reason:
+        return reason if isinstance(reason, Unavailable) else Unavailable(str(reason))
+
+
+def _compilers() -> list[list[str]]:
+    """Commands, the first choice first."""
+    asked = shlex.split(os.environ.get("CXX", ""))
+    if asked:
+        if shutil.which(asked[0]) is None:
+            raise Unavailable(f"there is no C++ compiler {asked[0]!r}, which CXX names")
+        return [asked]
+    found = [path for path in map(shutil.which, COMPILERS) if path is not None]
+    if not found:
+        raise Unavailable(
+            f"there is no C++ compiler ({', '.join(COMPILERS)}); install one, or name it by CXX"
+        )
+    return [[path] for path in found]
+
+
+def _compiled(compiler: list[str]) -> Path:
+    path = _folder() / f"kernels-{_fingerprint(compiler)}.so"
+    if not path.exists():
+        _compile(compiler, path)
+    for part in (path, path.parent):
+        _check_owner(part)
+    return path
+
+
+def _folder() -> Path:
+    asked = os.environ.get("HIGHRANK_CACHE")
+    if asked:
+        folder = Path(asked)
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "highrank_plugins")
+    folder = folder.expanduser().absolute()
+    try:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(
+            f"{folder} cannot be made ({error.strerror}); name another by HIGHRANK_CACHE"
+        ) from error
+    return folder
+
+
+def _check_owner(path: Path) -> None:
+    found = path.stat()
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH:
+        raise Unavailable(
+            f"{path} can be changed by other users, so that it is not trusted; name a folder of "
+            "your own by HIGHRANK_CACHE"
+        )
+
+
+def _fingerprint(compiler: list[str]) -> str:
+    digest = hashlib.sha256("\0".join([*compiler, *FLAGS, _output([*compiler, *MACROS])]).encode())
+    for path in _sources():
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _sources() -> list[Path]:
+    return sorted(path for path in SOURCES.iterdir() if path.suffix in (".cpp", ".hpp"))
+
+
+def _compile(compiler: list[str], path: Path) -> None:
+    logger.info("compiling the loss kernels for this machine (once, some seconds): %s", path)
+    units = [str(source) for source in _sources() if source.suffix == ".cpp"]
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, path.name)
+        _output([*compiler, *FLAGS, *units, "-o", str(made)])
+        # not by the process's number, which two machines that share the folder may both have
+        own = path.with_suffix(f".{uuid4().hex}")
+        try:
+            shutil.copyfile(made, own)
+            own.chmod(0o644)
+            own.replace(path)  # whole or not at all, whoever else compiles
+        except OSError as error:
+            own.unlink(missing_ok=True)
+            raise Unavailable(
+                f"{path.parent} cannot be written to ({error.strerror}); name another folder by "
+                "HIGHRANK_CACHE"
+            ) from error
+
+
+def _output(command: list[str]) -> str:
+    name = command[0]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"{name} cannot be run: {error}") from error
+    if done.returncode:
+        said = done.stderr.strip() or done.stdout.strip() or "it says nothing"
+        raise Unavailable(f"{name} failed with status {done.returncode}: {said}")
+    return done.stdout
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    import torch  # noqa: F401  (its OpenMP comes first, so that there is one pool of threads)
+
+    try:
+        loaded = ctypes.CDLL(str(path))
+        _ = (
+            loaded.softmax_float,
+            loaded.mixture_float,
+            loaded.tree_forward_float,
+            loaded.tree_backward_float,
+        )
+    except (OSError, AttributeError) as error:
+        raise Unavailable(
+            f"{path} cannot be loaded ({error}); delete it if it is damaged, or name another "
+            "folder by HIGHRANK_CACHE"
+        ) from error
+    return loaded

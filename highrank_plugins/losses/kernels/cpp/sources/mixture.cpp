@@ -1,0 +1,210 @@
+// The Mixture of Softmaxes of a chunk of logits, all components of a token together.
+#include <omp.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "row.hpp"
+
+namespace {
+
+// What a batch of tokens is asked for, and where it goes; null: not wanted.
+template <class T>
+struct Mixture {
+    int64_t components, classes;
+    const T* bias;
+    Gss<T> f;
+    T target_weight, smoothing_weight;
+    bool smooth;
+    T *nll, *smooth_sum;
+    uint8_t* correct;
+    T* grad_prior;
+    uint8_t* underflow;
+};
+
+// Memory of one thread.
+template <class T>
+struct Workspace {
+    std::vector<T> slope;    // f' of every component [K, M], unless f is the identity
+    std::vector<T> mixture;  // P_x, later w_x / P_x [M]
+    std::vector<T> norm, joint, share;
+
+    explicit Workspace(const Mixture<T>& m)
+        : slope(m.f.is_identity() ? 0 : m.components * m.classes),
+          mixture(m.smooth || m.correct ? m.classes : 0),
+          norm(m.components), joint(m.components), share(m.components) {}
+
+    T* slope_of(int64_t component, int64_t classes) {
+        return slope.empty() ? nullptr : slope.data() + component * classes;
+    }
+};
+
+// log Σ_k e^(joint_k)
+template <class T>
+T log_sum_exp(const std::vector<T>& joint) {
+    const T top = *std::max_element(joint.begin(), joint.end());
+    T sum = 0;
+    if (top == -std::numeric_limits<T>::infinity()) {
+        for (const T value : joint) sum += value;  // −∞, or NaN
+        return sum;
+    }
+    for (const T value : joint) sum += std::exp(value - top);
+    return top + std::log(sum);
+}
+
+// P_x = Σ_k π_k P_kx, of exponentials and their sums.
+template <class T>
+void mix_probabilities(const Mixture<T>& m, const T* rows, const T* log_prior, Workspace<T>& own) {
+    T* mixture = own.mixture.data();
+    std::fill(own.mixture.begin(), own.mixture.end(), T(0));
+    for (int64_t k = 0; k < m.components; ++k) {
+        const T share = std::exp(log_prior[k]) / own.norm[k];
+        const T* row = rows + k * m.classes;
+#pragma omp simd
+        for (int64_t x = 0; x < m.classes; ++x) mixture[x] += share * row[x];
+    }
+}
+
+template <class T>
+T least(const std::vector<T>& values) {
+    T found = std::numeric_limits<T>::infinity();
+#pragma omp simd reduction(min : found)
+    for (size_t x = 0; x < values.size(); ++x) found = values[x] < found ? values[x] : found;
+    return found;
+}
+
+template <class T>
+T greatest(const std::vector<T>& values) {
+    T found = -std::numeric_limits<T>::infinity();
+#pragma omp simd reduction(max : found)
+    for (size_t x = 0; x < values.size(); ++x) found = values[x] > found ? values[x] : found;
+    return found;
+}
+
+// Without smoothing: row k becomes scale r_k (P_k − 1[x = y]), r the components' posterior.
+template <class T>
+void plain_gradient(
+    const Mixture<T>& m, T* rows, int64_t label, T scale, T log_likelihood, T* grad_prior,
+    Workspace<T>& own
+) {
+    // −∞, a token that nothing explains, is no shift
+    const T shift = log_likelihood == -std::numeric_limits<T>::infinity() ? T(0) : log_likelihood;
+    for (int64_t k = 0; k < m.components; ++k) {
+        T* row = rows + k * m.classes;
+        const T factor = scale * std::exp(own.joint[k] - shift);
+        scale_and_shift(row, m.classes, factor / own.norm[k], T(0));
+        row[label] -= factor;
+        grad_prior[k] = -factor;
+    }
+}
+
+// With weights w_x on −log P_x and u_x = w_x / P_x, row k becomes scale π_k P_kx (c_k − u_x), where
+// c_k = Σ_x P_kx u_x.
+template <class T>
+void smoothed_gradient(
+    const Mixture<T>& m, T* rows, int64_t label, T scale, const T* log_prior, T* grad_prior,
+    Workspace<T>& own
+) {
+    T* ratio = own.mixture.data();
+    const T at_label = (m.smoothing_weight + m.target_weight) / ratio[label];
+#pragma omp simd
+    for (int64_t x = 0; x < m.classes; ++x) ratio[x] = m.smoothing_weight / ratio[x];
+    ratio[label] = at_label;
+    for (int64_t k = 0; k < m.components; ++k) {
+        T* row = rows + k * m.classes;
+        T share = 0;
+#pragma omp simd reduction(+ : share)
+        for (int64_t x = 0; x < m.classes; ++x) share += row[x] * ratio[x];
+        share /= own.norm[k];
+        const T factor = scale * std::exp(log_prior[k]);
+        const T outside = factor / own.norm[k];
+#pragma omp simd
+        for (int64_t x = 0; x < m.classes; ++x) row[x] *= outside * (share - ratio[x]);
+        grad_prior[k] = -factor * share;
+    }
+}
+
+template <class T>
+void one_token(
+    const Mixture<T>& m, int64_t token, T* rows, int64_t label, const T* log_prior,
+    const T* scale, T* columns, Workspace<T>& own
+) {
+    for (int64_t k = 0; k < m.components; ++k) {
+        T* row = rows + k * m.classes;
+        const Summary<T> found =
+            evaluate(row, m.classes, m.bias, m.f, own.slope_of(k, m.classes));
+        const T at_target = row[label];
+        own.norm[k] = exponentials(row, m.classes, found.top);
+        // in this order the prior is not lost beside large logits
+        own.joint[k] = log_prior[k] + ((at_target - found.top) - std::log(own.norm[k]));
+    }
+    const T log_likelihood = log_sum_exp(own.joint);
+    m.nll[token] = -log_likelihood;
+    if (!own.mixture.empty()) mix_probabilities(m, rows, log_prior, own);
+    if (m.correct)
+        m.correct[token] = !std::isnan(log_likelihood) &&
+                       is_first_top(own.mixture.data(), label, greatest(own.mixture));
+    if (m.smooth) {
+        const T limit = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
+        m.underflow[token] = least(own.mixture) < limit;
+        if (m.underflow[token]) {
+            std::fill(rows, rows + m.components * m.classes, T(0));
+            return;
+        }
+        T sum = 0;  // of a NaN the logarithm is finite, and the nll is NaN
+#pragma omp simd reduction(+ : sum)
+        for (int64_t x = 0; x < m.classes; ++x) sum -= logarithm(own.mixture[x]);
+        m.smooth_sum[token] = sum;
+    }
+    if (!scale) return;
+    T* grad_prior = m.grad_prior + token * m.components;
+    if (m.smooth)
+        smoothed_gradient(m, rows, label, scale[token], log_prior, grad_prior, own);
+    else
+        plain_gradient(m, rows, label, scale[token], log_likelihood, grad_prior, own);
+    for (int64_t k = 0; k < m.components; ++k) {
+        T* row = rows + k * m.classes;
+        if (!own.slope.empty()) multiply(row, own.slope_of(k, m.classes), m.classes);
+        if (columns) add_to(columns, row, m.classes);
+    }
+}
+
+template <class T>
+void mixture(
+    const Mixture<T>& m, T* logits, int64_t tokens, const int64_t* target, const T* log_prior,
+    const T* scale, T* columns, int threads
+) {
+#pragma omp parallel num_threads(threads)
+    {
+        Workspace<T> own(m);
+        T* sums = columns ? columns + omp_get_thread_num() * m.classes : nullptr;
+#pragma omp for schedule(static)
+        for (int64_t n = 0; n < tokens; ++n)
+            one_token(
+                m, n, logits + n * m.components * m.classes, target[n],
+                log_prior + n * m.components, scale, sums, own
+            );
+    }
+}
+
+}  // namespace
+
+// nll [n] and, if `smooth`, Σ_x −log P_x [n] and whether a probability is too small for that, when
+// logits become 0 and nothing else is done; whether the target wins [n], unless null; of logits
+// [n, K, M] and normalised log π [n, K]. With `scale` [n] the logits become their gradient and
+// grad_prior [n, K] that of log π; each thread adds up its rows in its own row of columns
+// [threads, M], unless null.
+#define MIXTURE(name, T)                                                                           \
+    extern "C" void name(                                                                          \
+        T* logits, int64_t tokens, int64_t components, int64_t classes, const T* bias,             \
+        const int64_t* target, const T* log_prior, const T* scale, double c, double k,             \
+        double target_weight, double smoothing_weight, T* nll, T* smooth_sum, uint8_t* correct, T* grad_prior,  \
+        uint8_t* underflow, T* columns, int threads                                                \
+    ) {                                                                                            \
+        const Mixture<T> asked{                                                                    \
+            components, classes, bias, {T(c), T(k)}, T(target_weight), T(smoothing_weight),                 \
+            smooth_sum != nullptr, nll, smooth_sum, correct, grad_prior, underflow};                   \
+        mixture<T>(asked, logits, tokens, target, log_prior, scale, columns, threads);             \
+    }
+MIXTURE(mixture_float, float)
+MIXTURE(mixture_double, double)

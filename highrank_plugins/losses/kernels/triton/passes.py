@@ -1,0 +1,174 @@
+"""The passes as Triton kernels; an empty chunk starts none.
+
+Chunks and their values have contiguous rows; results are written into the tensors given for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from highrank_plugins.losses.kernels.base import Kernels, MixtureBlock, RecomputeLogits, Scores
+from highrank_plugins.losses.kernels.compiled import KernelInput, empty_scores
+from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
+from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
+from highrank_plugins.losses.kernels.triton.tiles import (
+    Tile,
+    mixture_tile,
+    softmax_tile,
+    tree_tile,
+)
+from highrank_plugins.losses.kernels.triton.tree import tree_backward_kernel, tree_forward_kernel
+from highrank_plugins.losses.plan import ClassWeights
+
+WIDE = {torch.float32: tl.float32, torch.float64: tl.float64}
+PLAIN = ClassWeights()
+
+
+class TritonKernels(Kernels):
+    """Kernels on chunks in the compute dtype."""
+
+    def __init__(self, *batch: Any) -> None:
+        super().__init__(*batch)
+        self.applies_factor = True
+        self.chunk_dtype = self.compute
+
+    def softmax_pass(
+        self,
+        logits_NM: Tensor,
+        target_N: Tensor,
+        factor_N: Tensor | None,
+        bias_M: Tensor | None,
+        weights: ClassWeights,
+    ) -> Scores:
+        """Return scores and write the gradient; the chunk is read twice and written once."""
+        given, scores = KernelInput.of(self, logits_NM, bias_M), empty_scores(self, logits_NM)
+        _softmax(given, given.values, target_N.contiguous(), factor_N, weights, scores, None)
+        if factor_N is not None:
+            given.write_gradient(logits_NM)
+        return scores
+
+    def mixture_pass(
+        self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
+    ) -> Scores:
+        """Return scores and write gradients, see `Kernels.mixture_pass`.
+
+        Log-sum-exps of all rows; the posterior of the components, [N, K], by torch; gradients. What
+        needs the mixture of every class, smoothing and correct tokens, is a kernel of its own by
+        logarithms: nothing underflows, and the mixture is never stored.
+        """
+        plan, scale_N = self.plan, block.scale_N
+        target_N, log_prior_NK = block.target_N.contiguous(), block.log_prior_NK.contiguous()
+        given = KernelInput.of(self, block.logits_NKM, bias_M)
+        rows = given.values.flatten(0, 1)
+        nll_NK, log_norm_NK = torch.empty_like(log_prior_NK), torch.empty_like(log_prior_NK)
+        _softmax(given, rows, target_N, None, PLAIN, Scores(nll_NK, None, None), log_norm_NK)
+        joint_NK = log_prior_NK - nll_NK
+        log_likelihood_N = joint_NK.logsumexp(-1)
+        scores = empty_scores(self, log_prior_NK)._replace(nll_N=-log_likelihood_N)
+        smoothed = scale_N is not None and plan.smooth
+        if plan.smooth or plan.accuracy:
+            _mixture(
+                given, target_N, log_norm_NK, log_prior_NK, scale_N if smoothed else None,
+                plan.class_weights, scores, block.grad_prior_NK if smoothed else None,
+            )  # fmt: skip
+        if scale_N is not None:
+            scale_N1 = scale_N.unsqueeze(-1)
+            if smoothed:
+                block.grad_prior_NK.mul_(scale_N1).neg_()
+            else:
+                posterior_NK = (joint_NK - log_likelihood_N.unsqueeze(-1)).exp_()
+                torch.mul(posterior_NK, scale_N1, out=block.factor_NK)
+                torch.neg(block.factor_NK, out=block.grad_prior_NK)
+                _gradient(given, rows, target_N, log_norm_NK, block.factor_NK)
+            given.write_gradient(block.logits_NKM)
+        return scores
+
+    def tree_forward(self, leaves_NKS: Tensor, gates_JNS: Tensor, out_NS: Tensor) -> None:
+        """Write Σ_j π_j leaf_j into `out`; leaves and gates stay as they are."""
+        self._tree(tree_forward_kernel, leaves_NKS, gates_JNS, out_NS)
+
+    def tree_backward(self, grad_NS: Tensor, leaves_NKS: Tensor, gates_JNS: Tensor) -> None:
+        self._tree(tree_backward_kernel, leaves_NKS, gates_JNS, grad_NS)
+
+    def _tree(self, kernel: Any, leaves: Tensor, gates: Tensor, mixed: Tensor) -> None:
+        rows, components, classes = leaves.shape
+        if leaves.numel() == 0:
+            return
+        tile = tree_tile(components, classes)
+        kernel[(*_grid(rows, tile), -(-classes // tile.columns))](
+            leaves, *leaves.stride()[:2], gates, gates.stride(1), gates.stride(0),
+            mixed, mixed.stride(0), rows, classes, components, WIDE[self.wide],
+            ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
+        )  # fmt: skip
+
+
+def _softmax(
+    given: KernelInput,
+    values: Tensor,
+    target_N: Tensor,
+    factor: Tensor | None,
+    weights: ClassWeights,
+    scores: Scores,
+    log_norm: Tensor | None,
+) -> None:
+    """Fill the scores of values [rows, M]; with `factor` [rows], values become their gradient.
+
+    A target counts for rows / N rows.
+    """
+    rows, classes = values.shape
+    if rows == 0:
+        return
+    tile = softmax_tile(classes)
+    nll, smooth_sum, correct = scores
+    softmax_kernel[_grid(rows, tile)](
+        values, values.stride(0), given.bias_M, target_N, factor,
+        nll, log_norm, smooth_sum, correct,
+        rows, classes, rows // len(target_N), *given.gss, *weights,
+        ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
+    )  # fmt: skip
+
+
+def _gradient(
+    given: KernelInput, values: Tensor, target_N: Tensor, log_norm: Tensor, factor: Tensor
+) -> None:
+    """Turn values [rows, M] into factor (P − 1[x = y]) f', given their log-sum-exp [rows]."""
+    rows, classes = values.shape
+    if rows == 0:
+        return
+    tile = softmax_tile(classes)
+    gradient_kernel[_grid(rows, tile)](
+        values, values.stride(0), target_N, factor, log_norm, rows, classes,
+        rows // len(target_N), *given.gss,
+        ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
+    )  # fmt: skip
+
+
+def _mixture(
+    given: KernelInput,
+    target_N: Tensor,
+    log_norm_NK: Tensor,
+    log_prior_NK: Tensor,
+    factor_N: Tensor | None,
+    weights: ClassWeights,
+    scores: Scores,
+    share_NK: Tensor | None,
+) -> None:
+    """Fill in what the mixture of values [N, K, M] gives; with `share` also the gradient."""
+    tokens, components, classes = given.values.shape
+    if tokens == 0:
+        return
+    tile = mixture_tile(components, classes)
+    mixture_kernel[(-(-tokens // tile.tokens),)](
+        given.values, log_norm_NK, log_prior_NK, target_N, factor_N,
+        scores.smooth_sum_N, share_NK, scores.correct_N,
+        tokens, classes, components, *given.gss, weights.target, weights.smoothing,
+        TOKENS=tile.tokens, COMPONENTS=tile.components, COLUMNS=tile.columns, num_warps=tile.warps,
+    )  # fmt: skip
+
+
+def _grid(rows: int, tile: Tile) -> tuple[int]:
+    return (-(-rows // tile.rows),)

@@ -1,0 +1,116 @@
+"""One softmax per row: an online log-sum-exp in one loop, the gradient in place in a second."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from highrank_plugins.losses.kernels.triton.gss import gss, times_gss_slope
+
+
+@triton.jit
+def softmax_kernel(
+    logits, row_stride, bias, target, factor,
+    nll, log_norm, smooth_sum, correct,
+    rows, classes,
+    rows_per_target: tl.constexpr,
+    c: tl.constexpr, k: tl.constexpr,
+    total: tl.constexpr, target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """nll and, unless None, log-sum-exp, Σ_x −log P_x and whether the target wins, of each row.
+
+    With `factor`, logits [rows, classes] become their gradient, see `write_gradient`; `bias`
+    [classes] is added to what is read. Row r has target r // rows_per_target.
+    """
+    wide: tl.constexpr = nll.dtype.element_ty
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    real = row < rows
+    start_of_row = logits + row * row_stride
+    label = tl.load(target + row // rows_per_target, mask=real, other=0)
+    # read before anything is written: the second loop overwrites it
+    at_target = tl.load(start_of_row + label, mask=real, other=0.0).to(wide)
+    if bias is not None:
+        at_target += tl.load(bias + label).to(wide)
+
+    top = tl.full((ROWS,), float("-inf"), wide)
+    norm = tl.zeros((ROWS,), wide)
+    sums = tl.zeros((ROWS,), wide)
+    best = tl.zeros((ROWS,), tl.int64)
+    for start in range(0, classes, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        inside = real[:, None] & (column < classes)[None, :]
+        z = load_logits(start_of_row, column, inside, bias, classes, wide)
+        f = tl.where((column < classes)[None, :], gss(z, c, k), float("-inf"))
+        here = tl.max(f, 1)
+        if correct is not None:  # the first of equal ones, as in torch
+            best = tl.where(here > top, start + tl.argmax(f, 1), best)
+        if smooth_sum is not None:
+            sums += tl.sum(tl.where(inside, f, 0.0), 1)
+        higher = tl.maximum(top, here)
+        shift = tl.where(higher == float("-inf"), 0.0, higher)  # a tile of classes ruled out
+        norm = norm * tl.exp(top - shift) + tl.sum(tl.exp(f - shift[:, None]), 1)
+        top = higher
+
+    lse = top + tl.log(norm)
+    tl.store(nll + row, lse - gss(at_target, c, k), mask=real)
+    if log_norm is not None:
+        tl.store(log_norm + row, lse, mask=real)
+    if smooth_sum is not None:
+        tl.store(smooth_sum + row, lse * classes - sums, mask=real)
+    if correct is not None:
+        tl.store(correct + row, best == label, mask=real)
+    if factor is not None:
+        tl.debug_barrier()  # every thread has read its logits
+        scale = tl.load(factor + row, mask=real, other=0.0)
+        write_gradient(
+            start_of_row, real, label, lse, scale, bias, classes,
+            c, k, total, target_weight, smoothing_weight, COLUMNS,
+        )  # fmt: skip
+
+
+@triton.jit
+def gradient_kernel(
+    logits, row_stride, target, factor, log_norm, rows, classes,
+    rows_per_target: tl.constexpr, c: tl.constexpr, k: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """logits [rows, classes] become factor (P − 1[x = y]) f', given the log-sum-exp of each row."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    real = row < rows
+    label = tl.load(target + row // rows_per_target, mask=real, other=0)
+    lse = tl.load(log_norm + row, mask=real, other=0.0)
+    scale = tl.load(factor + row, mask=real, other=0.0)
+    write_gradient(
+        logits + row * row_stride, real, label, lse, scale, None, classes,
+        c, k, 1.0, 1.0, 0.0, COLUMNS,
+    )  # fmt: skip
+
+
+@triton.jit
+def write_gradient(
+    start_of_row, real, label, lse, scale, bias, classes,
+    c: tl.constexpr, k: tl.constexpr,
+    total: tl.constexpr, target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The second loop: logits → scale (total P − target_weight 1[x = y] − smoothing_weight) f'."""
+    wide: tl.constexpr = lse.dtype
+    narrow: tl.constexpr = start_of_row.dtype.element_ty
+    for start in range(0, classes, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        inside = real[:, None] & (column < classes)[None, :]
+        z = load_logits(start_of_row, column, inside, bias, classes, wide)
+        grad = total * tl.exp(gss(z, c, k) - lse[:, None]) - smoothing_weight
+        grad = tl.where(column[None, :] == label[:, None], grad - target_weight, grad)
+        grad = times_gss_slope(grad * scale[:, None], z, c, k)
+        tl.store(start_of_row[:, None] + column[None, :], grad.to(narrow), mask=inside)
+
+
+@triton.jit
+def load_logits(start_of_row, column, inside, bias, classes, wide: tl.constexpr):
+    """A tile of logits with its bias, 0 outside."""
+    z = tl.load(start_of_row[:, None] + column[None, :], mask=inside, other=0.0).to(wide)
+    if bias is not None:
+        z += tl.load(bias + column, mask=column < classes, other=0.0).to(wide)[None, :]
+    return z

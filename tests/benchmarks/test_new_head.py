@@ -1,0 +1,36 @@
+"""A structure and a function that the package does not have are measured without further code."""
+
+import pytest
+import torch
+
+from highrank_plugins.benchmarks.case import CaseError, LossCase
+from highrank_plugins.benchmarks.implementations import available, loss_step
+from highrank_plugins.heads.naive import naive_nll
+from tests.heads.toys import toys  # noqa: F401  (a fixture)
+
+pytestmark = pytest.mark.usefixtures("toys")
+CASE = LossCase("residual", tokens=24, dim=16, classes=50, pointwise="bend", label_smoothing=0.1)
+
+
+@pytest.mark.parametrize("impl", ["floor", "usual", "reference", "chunked", "auto"])
+def test_a_step(impl):
+    assert available(impl, CASE) is None
+    loss_step(impl, CASE)()
+
+
+def test_its_naive_code_is_its_own_log_probabilities():
+    head, features = CASE.build_head(), torch.randn(24, 16)
+    target = torch.arange(24)
+    want = head.nll(features, target, label_smoothing=0.1, reduction="sum", impl="reference")
+    got = naive_nll(head, features, target, 0.1)
+    torch.testing.assert_close(got, want.loss)
+
+
+def test_it_is_asked_what_it_is():
+    assert CASE.layer().products(CASE.tokens) == [(24, 16, 50)]
+    assert available("liger", CASE) == "plain softmax only"
+
+
+def test_an_unknown_layer_is_named():
+    with pytest.raises(CaseError, match="did you mean 'residual'"):
+        LossCase("resdual", tokens=24, dim=16, classes=50).layer()

@@ -1,0 +1,102 @@
+"""One call of `head.nll` and all that comes of it, to compare implementations of the loss."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from highrank_plugins.losses import IMPLEMENTATIONS
+from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
+
+CLASSES, TOKENS = 13, 7
+TARGET = torch.tensor([3, 12, 5, 3, 0, 5, 3])  # 3 and 5 repeat; 5 is ignored where that is asked
+IGNORED = 5
+WEIGHT = torch.tensor([1.0, 0.3, 2.0, 0.0, 1.7, 0.9, 1.1], dtype=torch.float64)
+UPSTREAM = torch.tensor([0.8, -1.3, 0.4, 2.1, 1.9, -0.7, 0.6], dtype=torch.float64)
+ONCE = sorted({*IMPLEMENTATIONS} - {"reference"})  # those that are differentiable once
+# those that run here; tests with a parameter `impl` are skipped for the others
+MISSING = {"triton"} if find_spec("triton") is None else set()
+MISSING |= {"cpp"} if isinstance(library(), Unavailable) else set()
+RUNNABLE = [name for name in IMPLEMENTATIONS if name not in MISSING]
+FULL = {"weight": WEIGHT, "label_smoothing": 0.1, "ignore_index": IGNORED, "accuracy": True}
+
+
+@dataclass
+class Outcome:
+    """Values of one call, and the gradient of everything that has one, by name."""
+
+    values: dict[str, Tensor]
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+def run(head: nn.Module, features: Tensor, target: Tensor, *, seed: int = 0,
+        upstream: Tensor | None = None, autocast: bool = False,
+        **options: Any) -> Outcome:  # fmt: skip
+    """nll, then backward with an upstream gradient that is no constant.
+
+    Under autocast only the forward pass is, as in trainers.
+    """
+    head.zero_grad()
+    if features.requires_grad:
+        features = features.detach().requires_grad_()
+    torch.manual_seed(seed)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        out = head.nll(features, target, **options)
+    if upstream is None:
+        upstream = UPSTREAM if out.loss.dim() else UPSTREAM[1]
+    if out.loss.requires_grad:
+        out.loss.backward(upstream.to(out.loss).expand_as(out.loss))
+    inputs = {**dict(head.named_parameters()), "features": features}
+    return Outcome(
+        {name: t.detach().clone() for name, t in out._asdict().items() if t is not None},
+        {name: t.grad.clone() for name, t in inputs.items() if t.grad is not None},
+    )
+
+
+def assert_same(got: Outcome, want: Outcome, rtol: float = 1e-9, atol: float = 1e-11) -> None:
+    """Equal values and equal gradients, in the very same places."""
+    for ours, theirs in ((got.values, want.values), (got.gradients, want.gradients)):
+        assert ours.keys() == theirs.keys()
+        for name, tensor in theirs.items():
+            torch.testing.assert_close(
+                ours[name], tensor, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
+            )
+
+
+def memory_for(head: nn.Module, tokens: int, impl: str = "chunked") -> int:
+    """The budget in bytes that lets exactly so many float64 tokens into a chunk."""
+    floats = (
+        head.fused.floats_per_token(head)
+        if impl in ("fused", "cpp", "triton")
+        else head.floats_per_token()
+    )
+    return floats * 8 * tokens
+
+
+def some_of(sizes: list, impl: str) -> list:
+    """Sizes of chunks: all of them, or two for the kernels, whose interpreter is slow."""
+    return sizes if impl != "triton" else [sizes[1], sizes[-1]]
+
+
+@contextmanager
+def recorded_chunks(head: nn.Module) -> Iterator[list[int]]:
+    """Sizes of the chunks that the head is asked for, whichever method is used."""
+    sizes: list[int] = []
+
+    def record(method):
+        def wrapped(features, *args):
+            sizes.append(features.size(0))
+            return method(features, *args)
+
+        return wrapped
+
+    originals = {name: getattr(head, name) for name in ("chunk_nll", "chunk_log_probs")}
+    for name, method in originals.items():
+        setattr(head, name, record(method))
+    yield sizes
+    for name in originals:
+        delattr(head, name)

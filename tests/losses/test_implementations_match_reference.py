@@ -1,0 +1,142 @@
+"""Every implementation against plain autograd in float64: values and every gradient, to 1e-9."""
+
+import pytest
+import torch
+
+from highrank_plugins.losses import chunking
+from highrank_plugins.losses.fused import runner
+from tests.heads.cases import CASES, STRUCTURES, make_features
+from tests.losses.implementations import (
+    CLASSES,
+    FULL,
+    IGNORED,
+    ONCE,
+    TARGET,
+    TOKENS,
+    UPSTREAM,
+    WEIGHT,
+    assert_same,
+    memory_for,
+    recorded_chunks,
+    run,
+    some_of,
+)
+
+CHUNKS = [1, 3, TOKENS, None]  # tokens; None is the default budget
+CALLS = [
+    {},
+    {"label_smoothing": 0.1},
+    {"weight": WEIGHT},
+    {"ignore_index": IGNORED},
+    {"accuracy": True},
+    FULL,
+]
+
+every_implementation = pytest.mark.parametrize("impl", ONCE)
+
+
+def compare(head, features, target, impl, **options):
+    want = run(head, features, target, impl="reference", **options)
+    assert want.gradients
+    for tokens in some_of(CHUNKS, impl):
+        memory = tokens and memory_for(head, tokens, impl)
+        got = run(head, features, target, impl=impl, memory=memory, **options)
+        assert_same(got, want)
+    return want
+
+
+@every_implementation
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_head(case, reduction, impl):
+    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    for smoothing in (0.0, 0.1):
+        want = compare(head, features, TARGET, impl, reduction=reduction,
+                       **{**FULL, "label_smoothing": smoothing})  # fmt: skip
+        assert {"weight", "features"} <= want.gradients.keys()
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("impl", [name for name in ONCE if name != "chunked"])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_a_block_of_several_chunks(case, impl, reduction, monkeypatch):
+    """As on a GPU: contexts and gates of 35 tokens at once, their logits in three chunks."""
+    head, features = case.build(classes=CLASSES), make_features(5 * TOKENS).requires_grad_()
+    options = {"reduction": reduction, "label_smoothing": 0.1}
+    if reduction == "none":
+        options["upstream"] = UPSTREAM.repeat(5)
+    want = run(head, features, TARGET.repeat(5), impl="reference", **options)
+
+    monkeypatch.setitem(chunking.DEFAULT_MEMORY, "cpu", (1, 1))  # the least tokens, 16
+    monkeypatch.setitem(runner.INPUT_MEMORY, "cpu", 2**28)
+    blocks, inputs = [], head.token_inputs
+    monkeypatch.setattr(
+        head, "token_inputs", lambda x, *rest: blocks.append(len(x)) or inputs(x, *rest)
+    )
+    got = run(head, features, TARGET.repeat(5), impl=impl, **options)
+    assert_same(got, want)
+    assert set(blocks) == {5 * TOKENS}
+
+
+@every_implementation
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("options", CALLS, ids=lambda options: "+".join(options) or "nothing")
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_every_option(case, options, reduction, impl):
+    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    compare(head, features, TARGET, impl, reduction=reduction, **options)
+
+
+@every_implementation
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+@pytest.mark.parametrize("leading", [(), (0,), (0, 3), (2, 3), (2, 1, 2)], ids=str)
+def test_any_shape_even_empty(case, leading, reduction, impl):
+    head, features = case.build(classes=CLASSES), make_features(*leading).requires_grad_()
+    target = torch.arange(features[..., 0].numel()).reshape(leading)
+    upstream = make_features(*leading)[..., 0] if reduction == "none" else torch.tensor(1.3)
+    want = compare(head, features, target, impl, reduction=reduction, upstream=upstream,
+                   label_smoothing=0.1, accuracy=True)  # fmt: skip
+    assert want.values["loss"].shape == (leading if reduction == "none" else ())
+    assert want.gradients["features"].shape == features.shape
+
+
+@every_implementation
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_non_contiguous_input(case, reduction, impl):
+    head = case.build(classes=CLASSES)
+    features = make_features(3, 2).transpose(0, 1).requires_grad_()
+    target = TARGET[:6].view(3, 2).t()
+    weight = WEIGHT[:6].view(3, 2).t()
+    upstream = make_features(3, 2)[..., 0].t() if reduction == "none" else torch.tensor(-0.4)
+    assert not features.is_contiguous() and not target.is_contiguous()
+    compare(head, features, target, impl, reduction=reduction, weight=weight, upstream=upstream,
+            label_smoothing=0.1)  # fmt: skip
+
+
+@every_implementation
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+def test_every_token_ignored(reduction, impl):
+    head, features = STRUCTURES[2].build(classes=CLASSES), make_features(3).requires_grad_()
+    want = compare(head, features, torch.full((3,), -100), impl, reduction=reduction,
+                   ignore_index=-100, label_smoothing=0.1, upstream=torch.tensor(2.0))  # fmt: skip
+    assert not want.values["loss"].any() and not want.values["nll"].any()
+    assert all(not gradient.any() for gradient in want.gradients.values())
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("tokens", [1, 3, TOKENS])
+def test_chunks_have_the_size_that_was_asked_for(tokens, reduction):
+    head, features = STRUCTURES[2].build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    with recorded_chunks(head) as sizes:
+        run(head, features, TARGET, reduction=reduction, impl="chunked",
+            memory=memory_for(head, tokens))  # fmt: skip
+    assert sizes and max(sizes) <= tokens
+    assert sum(sizes) == TOKENS * (2 if reduction == "none" else 1)  # "none" computes again
+
+
+def test_auto_is_one_of_the_implementations():
+    head, features = STRUCTURES[2].build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    assert_same(run(head, features, TARGET, **FULL),
+                run(head, features, TARGET, impl="reference", **FULL))  # fmt: skip
