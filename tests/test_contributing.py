@@ -2,6 +2,8 @@
 
 import math
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,13 @@ import torch
 from highrank_plugins.heads import head_names, pointwise_names, pointwise_options
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise.base import POINTWISE
+from highrank_plugins.losses import nll
 from highrank_plugins.measures.base import MEASURES
 from tests.heads.cases import STRUCTURES, Case, make_features
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, memory_for, run
 from tests.measures.test_every_measure import blocks_of, check_shown, words_of
+from tests.recipes.running import RECIPES, TEXT, stages_done
+from tests.recipes.running import run as run_recipe
 
 PAGE = Path(__file__).parents[1] / "docs" / "contributing.md"
 EXAMPLES = dict(
@@ -76,3 +81,41 @@ def test_a_measure(example):
     assert result.confidence == pytest.approx(block.log_probs.exp().max(1).values.mean().item())
     assert result.accuracy == (block.log_probs.argmax(1) == block.target).double().mean()
     check_shown(measure, result)
+
+
+@pytest.mark.slow
+def test_a_recipe(tmp_path):
+    recipe = tmp_path / "recipes" / "captions_en_de"
+    (recipe / "conf").mkdir(parents=True)
+    (recipe / "run.sh").write_text(EXAMPLES["recipe"])
+    (recipe / "conf" / "mos.yaml").write_text(EXAMPLES["conf"])
+    shutil.copytree(RECIPES / "lib", tmp_path / "recipes" / "lib")
+    (tmp_path / ".venv").symlink_to(Path(sys.prefix))
+    words = ["bash", str(recipe / "run.sh")]
+    help_of_recipe = run_recipe([*words, "--help"]).stdout
+    assert "--stop-stage" in help_of_recipe and "last stage [7]" in help_of_recipe
+    assert "--data '': no such folder" in run_recipe(words).stderr
+    words += ["--data", str(TEXT), "--stop-stage", "2", "--set", "data.vocab_size=200"]
+    done = run_recipe(words)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert stages_done(done) == [0, 1, 2]
+    assert stages_done(run_recipe(words)) == []
+
+
+@pytest.mark.parametrize("case", [*STRUCTURES, *(Case("softmax", f) for f in ("gss", "plif"))])
+def test_a_kernel(case, monkeypatch):
+    names: dict = {"__name__": "kernel"}
+    exec(EXAMPLES["kernel"], names)
+    used = []
+
+    class Kernels(names["LogSoftmaxKernels"]):
+        def softmax_pass(self, *given):
+            used.append(given)
+            return super().softmax_pass(*given)
+
+    monkeypatch.setattr(nll, "kernels_of", lambda impl, device: Kernels)
+    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    for options in (FULL, {"reduction": "mean"}):
+        want = run(head, features, TARGET, impl="reference", **options)
+        assert_same(run(head, features, TARGET, impl="fused", **options), want)
+    assert bool(used) == (case.head != "mos")
