@@ -94,9 +94,10 @@ def shell_line(program: Program, options: Mapping[str, object], extra: Sequence[
         options: the configuration's block.
         extra: further words of the user.
     """
-    rows = [program.words.split(), *arguments({**program.fixed, **options}), *by_option(extra)]
-    if program.words.startswith("fairseq"):
-        rows.append(user_dir(options))  # last: an option before it may take several values
+    own = arguments({**program.fixed, **options})
+    if program.words.startswith("fairseq"):  # last: an option before it may take several values
+        own = sorted([*own, user_dir(options)], key=lambda row: "--user-dir" in row)
+    rows = [program.words.split(), *own, *by_option(extra)]
     return " \\\n    ".join(shlex.join(row) for row in rows if row)
 
 

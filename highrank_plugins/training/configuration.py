@@ -120,7 +120,7 @@ class Configuration(_Block):
         if tool == "data":
             return self.data.model_dump(exclude_none=True) if self.data else {}
         own: dict[str, Any] = getattr(self, tool) or {}
-        if own and tool not in _UP_TO_TRAINING and "user_dir" in self.train:
+        if tool not in _UP_TO_TRAINING and "user_dir" in self.train:
             own = {"user_dir": self.train["user_dir"], **own}
         if tool == "finetune":
             return {**self.train, **own}

@@ -291,6 +291,7 @@ def test_a_recipes_later_steps_have_the_user_dir_of_the_training(home, tmp_path)
     own = {"user_dir": str(home / "my_layers"), "arch": "transformer_softcap", "head_softcap_c": 20}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({"base": str(source), "train": own}))
     resolved = tmp_path / "resolved.yaml"
-    run("highrank", "train", "configure", tmp_path / "own.yaml", "--output", resolved)
-    found = run("highrank", "train", "command", "generate", resolved, "data-bin").output
+    words = ["--output", resolved, "--commands", tmp_path / "commands"]
+    run("highrank", "train", "configure", tmp_path / "own.yaml", *words)
+    found = (tmp_path / "commands" / "generate.sh").read_text()
     assert f"--user-dir {home / 'my_layers'}" in found and found.count("--user-dir") == 1

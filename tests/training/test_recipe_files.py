@@ -73,6 +73,14 @@ def test_every_measure_may_be_a_block(configure, name):
     check_own_options(validate(load_tree(configure.file, [])), load_tree(configure.file, []))
 
 
+def test_layers_of_a_user_are_known_to_all_commands_after_the_training(configure):
+    train = {"user_dir": "my_layers", **BASE["train"]}
+    configure(train=train, generate={}, saturation={})
+    for block in ("train", "generate", "saturation"):
+        line = (configure.folder / f"{block}.sh").read_text()
+        assert line.count("--user-dir") == 1 and line.endswith("--user-dir my_layers")
+
+
 @pytest.mark.parametrize(
     ("words", "block", "key"),
     [
