@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.losses.fused.base import FusedLoss, rows_times, rows_times_
-from highrank_plugins.losses.kernels.base import Kernels, Scores, gather_scores
+from highrank_plugins.losses.kernels.base import Kernels, Scores, SoftmaxBlock, gather_scores
 from highrank_plugins.losses.plan import LossPlan
 
 
@@ -83,9 +83,8 @@ class FusedMixtape(FusedLoss):
             factor = None if scale_N is None else scale_N[a:b]
             if common:
                 self.kernels.tree_forward(leaves, gates, part[:, :common])
-            scores = self.kernels.softmax_pass(
-                part, target_N[a:b], factor, self.bias, self.plan.class_weights
-            )
+            rows = SoftmaxBlock(part, target_N[a:b], factor, self.plan.class_weights)
+            scores = self.kernels.softmax_pass(rows, self.bias)
             if factor is not None and common:
                 self.kernels.tree_backward(part[:, :common], leaves, gates)
             return scores

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.losses.fused.base import FusedLoss
-from highrank_plugins.losses.kernels.base import Kernels, Scores, gather_scores
+from highrank_plugins.losses.kernels.base import Kernels, Scores, SoftmaxBlock, gather_scores
 from highrank_plugins.losses.plan import ChunkedHead, LossPlan
 
 
@@ -49,11 +49,13 @@ class FusedLogits(FusedLoss):
         self.product(contexts_ND, self.weight, logits_NM, self.bias_of_product)
         scores = gather_scores(
             self.kernels.softmax_pass(
-                logits_NM[a:b],
-                target_N[a:b],
-                None if scale_N is None else scale_N[a:b],
+                SoftmaxBlock(
+                    logits_NM[a:b],
+                    target_N[a:b],
+                    None if scale_N is None else scale_N[a:b],
+                    self.class_weights,
+                ),
                 self.bias_of_pass,
-                self.class_weights,
             )
             for a, b in self.kernels.row_blocks(*logits_NM.shape)
         )

@@ -26,6 +26,18 @@ class Scores(NamedTuple):
     correct_N: Tensor | None  # whether the target is the most probable class, bool
 
 
+class SoftmaxBlock(NamedTuple):
+    """A block of tokens with one softmax each, whose gradient is written in place.
+
+    The gradient of a row is total P − target 1[x = y] − smoothing, times f', by `weights`.
+    """
+
+    logits_NM: Tensor  # becomes its gradient
+    target_N: Tensor
+    factor_N: Tensor | None  # the tokens' scale; None: scores only, and the logits are lost
+    weights: ClassWeights
+
+
 class MixtureBlock(NamedTuple):
     """A block of tokens of a Mixture of Softmaxes, whose gradients are written in place."""
 
@@ -81,22 +93,13 @@ class Kernels:
         """Yield the ranges of rows that a pass works on; by default all rows at once."""
         return chunk_ranges(0, rows, rows)
 
-    def softmax_pass(
-        self,
-        logits_NM: Tensor,
-        target_N: Tensor,
-        factor_N: Tensor | None,
-        bias_M: Tensor | None,
-        weights: ClassWeights,
-    ) -> Scores:
+    def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
         """Return the scores of log_softmax(f(z + bias)); logits z become their gradient.
 
         The gradient is divided by the factor, unless `applies_factor`.
 
         Args:
-            factor_N: the tokens' scale; None: scores only, and the logits are lost.
             bias_M: what the product has not added.
-            weights: the gradient of a row is total P − target 1[x = y] − smoothing, times f'.
         """
         raise NotImplementedError
 

@@ -17,9 +17,9 @@ from highrank_plugins.losses.kernels.base import (
     MixtureBlock,
     RecomputeLogits,
     Scores,
+    SoftmaxBlock,
     copy_unless_same,
 )
-from highrank_plugins.losses.plan import ClassWeights
 
 # Bytes of the rows that one elementwise pass works on: what the second-level caches of a few cores
 # hold. Matrix products want more rows than that.
@@ -32,14 +32,8 @@ class TorchKernels(Kernels):
     def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
         return cache_sized_blocks(rows, floats_per_row, self.plan.features.device)
 
-    def softmax_pass(
-        self,
-        logits_NM: Tensor,
-        target_N: Tensor,
-        factor_N: Tensor | None,
-        bias_M: Tensor | None,
-        weights: ClassWeights,
-    ) -> Scores:
+    def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
+        logits_NM, target_N, factor_N, weights = block
         plan = self.plan
         index_N1 = target_N.unsqueeze(-1)
         if bias_M is not None:

@@ -12,7 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.kernels.base import Kernels, MixtureBlock, RecomputeLogits, Scores
+from highrank_plugins.losses.kernels.base import (
+    Kernels,
+    MixtureBlock,
+    RecomputeLogits,
+    Scores,
+    SoftmaxBlock,
+)
 from highrank_plugins.losses.kernels.compiled import KernelInput, empty_scores
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
 from highrank_plugins.losses.kernels.torch import cache_sized_blocks, recompute_in_log_domain
@@ -50,18 +56,13 @@ class CppKernels(Kernels):
             return super().row_blocks(rows, floats_per_row)
         return cache_sized_blocks(rows, floats_per_row, self.plan.features.device)
 
-    def softmax_pass(
-        self,
-        logits_NM: Tensor,
-        target_N: Tensor,
-        factor_N: Tensor | None,
-        bias_M: Tensor | None,
-        weights: ClassWeights,
-    ) -> Scores:
-        given, scores = KernelInput.of(self, logits_NM, bias_M), empty_scores(self, logits_NM)
-        softmax(given, target_N.contiguous(), factor_N, weights, scores, self.columns)
-        if factor_N is not None:
-            given.write_gradient(logits_NM)
+    def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
+        given = KernelInput.of(self, block.logits_NM, bias_M)
+        scores = empty_scores(self, block.logits_NM)
+        target_N = block.target_N.contiguous()
+        softmax(given, target_N, block.factor_N, block.weights, scores, self.columns)
+        if block.factor_N is not None:
+            given.write_gradient(block.logits_NM)
         return scores
 
     def mixture_pass(

@@ -11,7 +11,13 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from highrank_plugins.losses.kernels.base import Kernels, MixtureBlock, RecomputeLogits, Scores
+from highrank_plugins.losses.kernels.base import (
+    Kernels,
+    MixtureBlock,
+    RecomputeLogits,
+    Scores,
+    SoftmaxBlock,
+)
 from highrank_plugins.losses.kernels.compiled import KernelInput, empty_scores
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
 from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
@@ -36,19 +42,14 @@ class TritonKernels(Kernels):
         self.applies_factor = True
         self.chunk_dtype = self.compute
 
-    def softmax_pass(
-        self,
-        logits_NM: Tensor,
-        target_N: Tensor,
-        factor_N: Tensor | None,
-        bias_M: Tensor | None,
-        weights: ClassWeights,
-    ) -> Scores:
+    def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
         """Return scores and write the gradient; the chunk is read twice and written once."""
-        given, scores = KernelInput.of(self, logits_NM, bias_M), empty_scores(self, logits_NM)
-        _softmax(given, given.values, target_N.contiguous(), factor_N, weights, scores, None)
-        if factor_N is not None:
-            given.write_gradient(logits_NM)
+        given = KernelInput.of(self, block.logits_NM, bias_M)
+        scores = empty_scores(self, block.logits_NM)
+        target_N = block.target_N.contiguous()
+        _softmax(given, given.values, target_N, block.factor_N, block.weights, scores, None)
+        if block.factor_N is not None:
+            given.write_gradient(block.logits_NM)
         return scores
 
     def mixture_pass(
