@@ -67,6 +67,19 @@ OLD_NAMES = {
 }
 
 
+_WRITTEN = "`highrank train configure FILE --output RESOLVED --commands DIR` writes it into DIR"
+_RECORDED = "`highrank results record --scores DIR` reads what it collected"
+# names of the release before that have no successor → what to do instead
+GONE = {
+    "command": _WRITTEN,
+    "corpus-files": _WRITTEN,
+    "lm-score": _RECORDED,
+    "progress": "`highrank train run` shows it",
+    "setting": _WRITTEN,
+    "training-space": "`highrank train run` looks at the disk",
+}
+
+
 class LazyCommands(TyperGroup):
     """The subcommands of `COMMANDS`, each imported when it is needed."""
 
@@ -90,6 +103,8 @@ class LazyCommands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return name, subcommand and the words after it; an unknown name is an error."""
+        if args[0] in GONE:
+            ctx.fail(f"{args[0]!r} is gone: {GONE[args[0]]}")
         if args[0] not in COMMANDS and args[0] not in OLD_NAMES:
             ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)

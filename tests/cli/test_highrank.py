@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 import highrank_plugins
-from highrank_plugins.cli import COMMANDS, OLD_NAMES, app
+from highrank_plugins.cli import COMMANDS, GONE, OLD_NAMES, app
 
 HIGHRANK = Path(sys.executable).parent / "highrank"
 PACKAGE = str(Path(highrank_plugins.__file__).parent.resolve())
@@ -60,6 +60,12 @@ def test_an_old_name_works_and_names_the_new_one(old):
     assert result.stderr.splitlines() == [
         f"highrank: '{old}' is now 'highrank {OLD_NAMES[old]}'; the next release drops the old name"
     ]
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_name_that_is_gone_says_what_to_do(name):
+    result = invoke(name, "a", "b")
+    assert result.exit_code == 2 and f"'{name}' is gone: `highrank " in result.output
 
 
 def test_help_is_fast():
