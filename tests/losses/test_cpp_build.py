@@ -45,6 +45,11 @@ def test_a_wrong_cxx_is_named(monkeypatch):
     assert "there is no C++ compiler 'no-such-compiler', which CXX names" in refused()
 
 
+def test_a_cxx_that_is_no_command_is_named(monkeypatch):
+    monkeypatch.setenv("CXX", "g++ -DX='unclosed")
+    assert "CXX=g++ -DX='unclosed is no command (No closing quotation)" in refused()
+
+
 def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
     script = tmp_path / "broken"
     script.write_text('#!/bin/sh\n[ "$1" = --version ] || { echo "no disk" >&2; exit 1; }\n')
@@ -89,10 +94,12 @@ def test_a_user_without_home_does_without(monkeypatch):
 
 @pytest.mark.cpp
 @pytest.mark.parametrize("who", ["file", "folder"])
-def test_what_others_could_have_written_is_not_loaded(who, monkeypatch):
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_what_others_could_have_written_is_not_loaded(who, mode, monkeypatch):
     monkeypatch.setenv("CXX", build._compilers()[0][0])
     path = build._compiled(build._compilers()[0])
-    (path if who == "file" else path.parent).chmod(0o777)
+    monkeypatch.setattr(build, "_is_private", lambda group: False)
+    (path if who == "file" else path.parent).chmod(mode)
     assert "can be changed by other users" in refused()
 
 
@@ -104,10 +111,18 @@ def test_a_folder_that_cannot_be_made_is_named(monkeypatch, tmp_path):
 
 
 @pytest.mark.cpp
-def test_a_damaged_library_is_named(monkeypatch):
+@pytest.mark.parametrize("damage", ["cut", "one bit"])
+def test_a_damaged_library_is_made_anew(damage, monkeypatch, caplog):
+    """Loading a file that is cut ends the process by SIGBUS."""
     monkeypatch.setenv("CXX", build._compilers()[0][0])
-    os.truncate(build._compiled(build._compilers()[0]), 100)
-    assert "cannot be loaded" in refused()
+    path = build._compiled(build._compilers()[0])
+    whole = path.read_bytes()
+    at = len(whole) // 2
+    flipped = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+    path.write_bytes(whole[:-10_000] if damage == "cut" else flipped)
+    assert not isinstance(build.library(), build.Unavailable)
+    assert f"{path} is damaged: compiling it anew" in caplog.text
+    assert path.read_bytes() == whole
 
 
 def test_auto_does_without_and_says_so_once(monkeypatch, caplog):

@@ -2,16 +2,19 @@
 
 It lies in `$HIGHRANK_CACHE`, else in `highrank_plugins` under `$XDG_CACHE_HOME` or `~/.cache`, by a
 name that changes with the sources, the compiler and the processor: a user's machines may share the
-folder. What another user could have written is not loaded.
+folder. The name ends with the checksum of the file, so that a damaged one is not loaded but made
+anew. What another user could have written is not loaded.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import grp
 import hashlib
 import logging
 import os
+import pwd
 import shlex
 import shutil
 import stat
@@ -49,13 +52,18 @@ def library() -> ctypes.CDLL | Unavailable:
             except Unavailable as reason:
                 reasons.append(str(reason))
         return Unavailable("; ".join(reasons))
-    except (OSError, RuntimeError, UnicodeError, Unavailable) as reason:
-        return reason if isinstance(reason, Unavailable) else Unavailable(str(reason))
+    except Unavailable as reason:
+        return reason
+    except (OSError, RuntimeError, UnicodeError) as reason:
+        return Unavailable(str(reason))
 
 
 def _compilers() -> list[list[str]]:
     """Commands, the first choice first."""
-    asked = shlex.split(os.environ.get("CXX", ""))
+    try:
+        asked = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise Unavailable(f"CXX={os.environ['CXX']} is no command ({error})") from None
     if asked:
         if shutil.which(asked[0]) is None:
             raise Unavailable(f"there is no C++ compiler {asked[0]!r}, which CXX names")
@@ -69,12 +77,20 @@ def _compilers() -> list[list[str]]:
 
 
 def _compiled(compiler: list[str]) -> Path:
-    path = _folder() / f"kernels-{_fingerprint(compiler)}.so"
-    if not path.exists():
-        _compile(compiler, path)
-    for part in (path, path.parent):
-        _check_owner(part)
-    return path
+    folder, name = _folder(), f"kernels-{_fingerprint(compiler)}"
+    _check_owner(folder)
+    for path in sorted(folder.glob(f"{name}-*.so")):
+        _check_owner(path)
+        if path.name == _name_of(name, path):
+            return path
+        logger.warning("%s is damaged: compiling it anew", path)
+        path.unlink(missing_ok=True)
+    return _compile(compiler, folder, name)
+
+
+def _name_of(name: str, path: Path) -> str:
+    """Return what a library of that content is called."""
+    return f"{name}-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.so"
 
 
 def _folder() -> Path:
@@ -95,11 +111,22 @@ def _folder() -> Path:
 
 def _check_owner(path: Path) -> None:
     found = path.stat()
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH:
+    others = found.st_mode & stat.S_IWOTH or (
+        found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid)
+    )
+    if found.st_uid not in (0, os.geteuid()) or others:
         raise Unavailable(
             f"{path} can be changed by other users, so that it is not trusted; name a folder of "
             "your own by HIGHRANK_CACHE"
         )
+
+
+def _is_private(group: int) -> bool:
+    """Whether a group is that of this user alone, as many systems make one for each user."""
+    try:
+        return grp.getgrgid(group).gr_name == pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return False
 
 
 def _fingerprint(compiler: list[str]) -> str:
@@ -113,24 +140,29 @@ def _sources() -> list[Path]:
     return sorted(path for path in SOURCES.iterdir() if path.suffix in (".cpp", ".hpp"))
 
 
-def _compile(compiler: list[str], path: Path) -> None:
-    logger.info("compiling the loss kernels for this machine (once, some seconds): %s", path)
+def _compile(compiler: list[str], folder: Path, name: str) -> Path:
+    logger.info("compiling the loss kernels for this machine (once, some seconds): %s", folder)
     units = [str(source) for source in _sources() if source.suffix == ".cpp"]
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder, path.name)
+    with tempfile.TemporaryDirectory() as temporary:
+        made = Path(temporary, f"{name}.so")
         _output([*compiler, *FLAGS, *units, "-o", str(made)])
+        path = folder / _name_of(name, made)
         # not by the process's number, which two machines that share the folder may both have
         own = path.with_suffix(f".{uuid4().hex}")
         try:
-            shutil.copyfile(made, own)
+            with own.open("wb") as file:
+                file.write(made.read_bytes())
+                file.flush()
+                os.fsync(file.fileno())
             own.chmod(0o644)
             own.replace(path)  # whole or not at all, whoever else compiles
         except OSError as error:
             own.unlink(missing_ok=True)
             raise Unavailable(
-                f"{path.parent} cannot be written to ({error.strerror}); name another folder by "
+                f"{folder} cannot be written to ({error.strerror}); name another folder by "
                 "HIGHRANK_CACHE"
             ) from error
+    return path
 
 
 def _output(command: list[str]) -> str:
