@@ -124,7 +124,9 @@ def test_yaml_trains_it_and_its_default_is_in_the_checkpoint(home, tmp_path):
 
 def test_every_measure_runs(cooled, home, tmp_path):
     (tmp_path / "pairs.txt").write_text("der die 3\ndie das 1\nder das 2\nein eine 5\n")
-    names = [n for n, kind in all_measures().items() if kind.program == "highrank analyse"]
+    names = [
+        n for n, kind in all_measures().items() if kind.command(n).startswith("highrank analyse")
+    ]
     assert len(names) > 6
     for name in names:
         output = tmp_path / f"{name}.json"

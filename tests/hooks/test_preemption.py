@@ -69,7 +69,10 @@ def test_the_stock_command_saves_and_goes_on(mt_data, tmp_path, number):
         words = [Path(sys.executable).parent / program, *words, "--user-dir", PACKAGE, "--cpu"]
         log = (tmp_path / "log").open("w")
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        return subprocess.Popen(
+            words, stdout=log, stderr=subprocess.STDOUT, env=environment,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # not that of nohup
+        )  # fmt: skip
 
     training = start(tmp_path / "stopped")
     while "num_updates=7," not in (tmp_path / "log").read_text():

@@ -25,7 +25,7 @@ def note(**changes):
 
 def train_with(environment: dict[str, str], argv: list[str], log: str) -> None:
     os.environ.update(environment)
-    _run("fairseq_cli.train", argv, log, os.devnull)
+    _run("train", argv, log, os.devnull)
 
 
 def attempt(data: Path, folder: Path, *flags: object, **environment: str):

@@ -19,9 +19,27 @@ QUICK = {
 }
 
 
+# Their layers are trained on another trunk too: those trainings are left to `--all`.
+ELSEWHERE = {
+    *(f"transformer_{t}_tiny" for t in ("gss", "monotone_mlp", "sigsoftmax", "mos_sigsoftmax")),
+    *(f"transformer_lm_{t}" for t in ("moc", "plif", "mos_plif")),
+    *("lstm_mos", "awd_lstm_lm_softmax", "awd_lstm_lm_plif"),
+}
+
+
+def marked(arch):
+    return pytest.param(arch, marks=pytest.mark.long if arch in ELSEWHERE else ())
+
+
 @pytest.mark.parametrize(
     "arch",
-    [f"transformer_{token}_tiny" for token in sorted(tokens())] + ["lstm_mos", "lstm_mixtape"],
+    list(
+        map(
+            marked,
+            [f"transformer_{token}_tiny" for token in sorted(tokens())]
+            + ["lstm_mos", "lstm_mixtape"],
+        )
+    ),
 )
 def test_translation(arch, mt_data, tmp_path):
     trunk, _, token = arch.removesuffix("_tiny").partition("_")
@@ -39,8 +57,13 @@ def test_translation(arch, mt_data, tmp_path):
 
 @pytest.mark.parametrize(
     "arch",
-    [f"transformer_lm_{token}" for token in sorted(tokens())]
-    + [f"awd_lstm_lm_{token}" for token in ("softmax", "mos", "mixtape", "plif")],
+    list(
+        map(
+            marked,
+            [f"transformer_lm_{token}" for token in sorted(tokens())]
+            + [f"awd_lstm_lm_{token}" for token in ("softmax", "mos", "mixtape", "plif")],
+        )
+    ),
 )
 def test_language_model(arch, lm_data, tmp_path):
     trunk, _, token = arch.partition("_lm_")

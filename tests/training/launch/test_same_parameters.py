@@ -21,7 +21,7 @@ def train_and_keep(argv: list[str], log: str, path: str) -> None:
         trainers.append(trainer)
 
     Trainer.__init__ = init
-    _run("fairseq_cli.train", argv, log, os.devnull)
+    _run("train", argv, log, os.devnull)
     torch.save(trainers[0].get_model().state_dict(), path)
 
 
