@@ -24,13 +24,6 @@ class TrainingListener:
             ValueError: The checkpoint must not be loaded; says why.
         """
 
-    def check_saved_task(self, state: Mapping[str, Any]) -> None:
-        """Compare the task state of a checkpoint with ours, before a training loads it.
-
-        Raises:
-            ValueError: The checkpoint must not be loaded; says why.
-        """
-
     def before_epoch(self, epoch: int) -> None:
         """Prepare for an epoch of training, counted from 1."""
 

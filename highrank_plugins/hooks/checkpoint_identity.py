@@ -1,16 +1,16 @@
-"""A checkpoint of another model, or of another dictionary, is taken for ours where all sizes fit.
+"""A checkpoint of another model is taken for ours where all sizes fit.
 
 What breaks: nothing visibly; a training that is resumed, or started by `--finetune-from-model`,
 goes on with parameters of another meaning: contexts of a Mixture of Softmaxes in a Mixture of
-Contexts, logits for another function, embeddings of other words. Nor does a checkpoint say which
-values unset options had: another default in the code makes another function of its parameters.
-Why: `Trainer.load_checkpoint` compares names and sizes of parameters. It looks neither at the
-options of the checkpoint's model nor at the state of its task.
+Contexts, or logits for another function. Nor does a checkpoint say which values unset options had:
+another default in the code makes another function of its parameters.
+Why: `Trainer.load_checkpoint` compares names and sizes of parameters. It does not look at the
+options of the checkpoint's model.
 What we do: add `function_options` of the model to the options in each checkpoint. Before parameters
-are loaded, show options and state to `check_saved_options` and `check_saved_task` of model and
-task, if these are a `TrainingListener`. A model that generation or evaluation builds from the
-checkpoint sees the options, too. Of several processes the one that reads the file raises, and the
-others end with it.
+are loaded, show the options to `check_saved_options` of model and task, if these are a
+`TrainingListener`, and compare the dictionaries (`checkpoint_dictionary.py`). A model that
+generation or evaluation builds from the checkpoint sees the options, too. Of several processes the
+one that reads the file raises, and the others end with it.
 Delete when: fairseq has such hooks. `load_error.py` calls this.
 """
 
@@ -25,6 +25,7 @@ from omegaconf import OmegaConf
 
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.training_listener import listening
+from highrank_plugins.hooks.checkpoint_dictionary import check_dictionaries
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def shown_to(trainer, path: str) -> Iterator[None]:
         try:
             for listener in listening(trainer.get_model(), trainer.task):
                 listener.check_saved_options(_model_options(state))
-                listener.check_saved_task(state.get("task_state") or {})
+            check_dictionaries(trainer.task, state.get("task_state") or {})
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         return state

@@ -91,8 +91,8 @@ def load_model(
         device: default the CPU.
         dtype: of parameters and so of all that is computed.
     Raises:
-        ValueError: the file is damaged or no checkpoint of a training, or its parameters do not
-            fit the model or the dictionaries in `data`.
+        ValueError: the file is damaged or no checkpoint of a training, its parameters do not fit
+            the model, or the dictionaries in `data` are others.
         OSError: it, or a dictionary, is missing.
     """
     try:
@@ -126,6 +126,8 @@ def _with_words(path: Path, state: dict[str, Any]) -> tuple[Any, Any]:
             f"{name}: no such file. A checkpoint holds no words: DATA must be the directory of "
             "fairseq-preprocess that it was trained on, or one with the same dictionaries"
         ) from None
+    except ValueError as error:  # of another dictionary, or of other options
+        raise ValueError(f"{path}: {error}") from None
     except RuntimeError as error:  # torch's, of parameters that do not fit
         raise ValueError(
             f"{path} does not fit its configuration with the dictionaries in DATA; take those of "

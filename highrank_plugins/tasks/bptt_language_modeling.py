@@ -1,6 +1,5 @@
 """``--task bptt_language_modeling``: truncated backpropagation through continuous streams."""
 
-import hashlib
 import logging
 import os
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from typing import Optional
 import numpy as np
 import torch
 from fairseq import utils
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import data_utils
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
@@ -65,8 +64,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
     def __init__(self, args, dictionary, output_dictionary=None, targets=None):
         check_task_options(args)
         super().__init__(args, dictionary, output_dictionary, targets)
-        self.fingerprint = fingerprint(dictionary)
-        self.state.merge_state_dict({"carries_state": True, "dictionary": self.fingerprint})
+        self.state.merge_state_dict({"carries_state": True})
         self.training_state, self.evaluation_state = CarriedState(), CarriedState()
         self.training_streams: Optional[Streams] = None
         self.lr_scales = []
@@ -264,27 +262,6 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
 
     # -- checkpoints -------------------------------------------------------------------------
 
-    def check_saved_task(self, state):
-        """Compare the task state of a checkpoint, before a training loads it, with ours.
-
-        Raises:
-            ValueError: that had another dictionary.
-        """
-        if state.get("dictionary", self.fingerprint) != self.fingerprint:
-            raise ValueError(
-                "dict.txt is not the dictionary that the checkpoint was trained with: its words "
-                "or their order differ, though the data may fit"
-            )
-
-    def load_state_dict(self, state_dict):
-        """What a checkpoint says of the task that it was trained with.
-
-        Raises:
-            ValueError: see ``check_saved_task``.
-        """
-        self.check_saved_task(state_dict)
-        super().load_state_dict(state_dict)
-
     def before_save(self):
         """Collect the state of all processes; each process must call it."""
         carried, streams = self.training_state, self.training_streams
@@ -313,8 +290,3 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         if "state" in saved:
             state = streams_of(saved["state"], streams.rows)
             self.training_state.states = {saved["position"]: state}
-
-
-def fingerprint(dictionary: Dictionary) -> str:
-    """A digest of the words and their order."""
-    return hashlib.sha256("\n".join(dictionary.symbols).encode()).hexdigest()

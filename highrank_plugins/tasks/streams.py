@@ -56,6 +56,8 @@ def _draw(rng: np.random.RandomState, bptt: int, longest: int | None) -> int:
 class SplitTokens(FairseqDataset):
     """A split: all its tokens, [N], in order."""
 
+    counts_tokens = True  # its length is a number of tokens, not of sentences
+
     def __init__(self, tokens: Tensor, split: str) -> None:
         self.tokens, self.split = tokens, split
 

@@ -120,6 +120,11 @@ def test_a_missing_dictionary_is_explained(mt_data, tmp_path):
 
 def test_another_dictionary_is_refused(mt_data, lm_data, stream_data, tmp_path):
     path = write_checkpoint(tmp_path / "a.pt", small.build(lm_data, "transformer_lm", *STOCK))
+    with pytest.raises(ValueError, match=r"a\.pt: the target dictionary"):
+        Collector.open(path, str(stream_data), "valid")
+    state = torch.load(path)
+    del state["task_state"]["dictionaries"]  # as in older checkpoints
+    torch.save(state, path)
     with pytest.raises(ValueError, match=r"a\.pt does not fit .* size mismatch"):
         Collector.open(path, str(stream_data), "valid")
 

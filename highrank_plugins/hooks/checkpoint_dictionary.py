@@ -1,0 +1,106 @@
+"""A checkpoint does not say which words its numbers stand for.
+
+What breaks: with two words of a dictionary swapped after training, every command computes with the
+wrong embeddings, in silence. fairseq-eval-lm takes even a shuffled dictionary: perplexity 156, exit
+code 0. `--lm-path` adds the scores of a language model, whatever its words.
+Why: a checkpoint holds no words, and only the size of a dictionary is compared.
+What we do: add a hash of the words in order, without their counts, to the task's state in each
+checkpoint, for source and target apart. Compare it wherever a task loads that state (generation,
+validation, evaluation, analysis) and before a training loads parameters. Checkpoints without a hash
+load with one warning. Tasks of many dictionaries are left alone. The dictionary of `--lm-path`
+must equal that of the target.
+Delete when: fairseq stores the dictionary, or a hash of it.
+"""
+
+import functools
+import hashlib
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fairseq.data import Dictionary
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks import FairseqTask
+
+from highrank_plugins.common.patching import replaces
+
+logger = logging.getLogger(__name__)
+
+
+def check_dictionaries(task: FairseqTask, state: Mapping[str, Any]) -> None:
+    """Compare the dictionaries of a task with the task state of a checkpoint.
+
+    Raises:
+        ValueError: Words or their order differ; says in which dictionary.
+    """
+    saved = state.get("dictionaries")
+    if saved is None:  # our streams have had one hash for longer
+        saved = {"target": state["dictionary"]} if "dictionary" in state else {}
+    ours = _hashes(task)
+    if ours and not saved:
+        _warn_of_unknown_words()
+    for side, digest in ours.items():
+        if saved.get(side, digest) != digest:
+            raise ValueError(
+                f"the {side} dictionary (dict.*txt) is not the dictionary that the checkpoint was "
+                "trained with: its words or their order differ, though the sizes may fit. Give "
+                "the directory of binarised data of that training, or binarise with its "
+                "dictionaries (--srcdict, --tgtdict)"
+            )
+
+
+@functools.cache
+def _warn_of_unknown_words() -> None:
+    logger.warning(
+        "The checkpoint holds no hash of its dictionary, so nothing can check that the dictionary "
+        "here is the same. Checkpoints saved from now on hold one."
+    )
+
+
+def _hashes(task: FairseqTask) -> dict[str, str]:
+    if hasattr(task, "dicts"):  # one per language: options say which are source and target
+        return {}
+    found = {}
+    for side in ("target", "source"):
+        try:
+            dictionary = getattr(task, f"{side}_dictionary", None)
+        except NotImplementedError:  # of tasks without words
+            continue
+        if isinstance(dictionary, Dictionary):
+            words = "\n".join(dictionary[index] for index in range(len(dictionary)))
+            found[side] = hashlib.sha256(words.encode()).hexdigest()
+    return found
+
+
+@replaces(FairseqTask, "state_dict")
+def state_dict(stock, task) -> dict[str, Any]:
+    """Return what a checkpoint holds of a task, with the hashes of its dictionaries."""
+    return {**stock(task), "dictionaries": _hashes(task)}
+
+
+@replaces(FairseqTask, "load_state_dict")
+def load_state_dict(stock, task, state) -> None:
+    """Load the state of a task.
+
+    Raises:
+        ValueError: See `check_dictionaries`.
+    """
+    check_dictionaries(task, state)
+    stock(task, state)
+
+
+@replaces(SequenceGenerator, "__init__")
+def init(stock, generator, *args, **kwargs) -> None:
+    """Construct a generator.
+
+    Raises:
+        ValueError: The language model's words are others than those of the target.
+    """
+    stock(generator, *args, **kwargs)
+    decoder = getattr(generator.lm_model, "decoder", None)
+    words = getattr(decoder, "dictionary", None)
+    if words is not None and words != generator.tgt_dict:
+        raise ValueError(
+            "--lm-path: the dictionary of the language model is not the target dictionary of the "
+            "translation model: train it on data binarised with --srcdict dict.TARGET.txt"
+        )

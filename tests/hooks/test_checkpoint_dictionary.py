@@ -1,0 +1,167 @@
+"""hooks/checkpoint_dictionary.py: two swapped words are refused wherever a dictionary is read."""
+
+import logging
+import shutil
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.sequence_generator import SequenceGenerator
+from fairseq.tasks import FairseqTask
+from fairseq_cli import eval_lm, generate, interactive, validate
+
+from highrank_plugins.hooks import checkpoint_dictionary
+from highrank_plugins.inference.loading import load_model
+from tests.compat.conftest import DECODER, config, run_training, translation_options
+from tests.fairseq_cli import attempt
+from tests.stream_corpus import LOSS, SHAPE, STREAMS, binarise, train_streams, write_text
+from tests.trainings import last
+
+MESSAGE = "the {} dictionary .* is not the dictionary that the checkpoint was trained with"
+CPU = ["--cpu", "--num-workers", 0]
+LANGUAGE_MODEL = ["--task", "language_modeling", "--arch", "transformer_lm", *DECODER]
+LANGUAGE_MODEL += ["--tokens-per-sample", 16, "--max-tokens", 64, "--max-update", 3]
+
+
+def swap_words(dictionary: Path) -> None:
+    """Put the first two words in another order; their numbers in the text stay."""
+    first, second, *words = dictionary.read_text().splitlines()
+    dictionary.write_text("\n".join([second, first, *words]) + "\n")
+
+
+def swapped(data: Path, folder: Path, *names: str) -> Path:
+    """Copy binarised data, and swap words in these dictionaries."""
+    shutil.copytree(data, folder)
+    for name in names:
+        swap_words(folder / name)
+    return folder
+
+
+@pytest.fixture(params=["source", "target"])
+def other_data(request, data, tmp_path):
+    """Return data with one dictionary changed, and a pattern of the refusal."""
+    name = {"source": "dict.xx.txt", "target": "dict.yy.txt"}[request.param]
+    return swapped(data, tmp_path / "other", name), MESSAGE.format(request.param)
+
+
+@pytest.fixture
+def other_text(data, tmp_path):
+    """Return the data of the language model with its dictionary changed."""
+    return swapped(data / "lm", tmp_path / "other", "dict.txt")
+
+
+def run_generate(data, path, *options):
+    return generate.main(config("generation", data, "--path", path, *CPU, *options))
+
+
+def test_generation_and_interactive_translation(other_data, translator):
+    folder, message = other_data
+    with pytest.raises(ValueError, match=message):
+        run_generate(folder, translator)
+    with pytest.raises(ValueError, match=message):
+        interactive.main(
+            config("interactive_generation", folder, "--path", translator, *CPU, "-s", "xx")
+        )
+
+
+def test_stock_generates(other_data, translator, stock):
+    stock(FairseqTask, "load_state_dict")
+    run_generate(other_data[0], translator)
+
+
+def test_validation(other_data, translator):
+    folder, message = other_data
+    line = [folder, "--task", "translation", "--path", translator, *CPU, "--max-tokens", 60]
+    args = config("validation", *line)
+    with pytest.raises(ValueError, match=message):
+        validate.main(args, override_args=Namespace(data=str(folder)))
+
+
+def test_evaluation_of_a_language_model(other_text, language_model):
+    args = config("eval_lm", other_text, "--path", language_model, *CPU)
+    with pytest.raises(ValueError, match=MESSAGE.format("target")):
+        eval_lm.main(args)
+
+
+@pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
+def test_training(option, other_data, translator, tmp_path):
+    folder, message = other_data
+    line = [*translation_options(), option, translator]
+    with pytest.raises(ValueError, match=f"{translator}: {message}"):
+        run_training(folder, tmp_path / "new", *line)
+
+
+def test_analysis(other_text, language_model, data):
+    with pytest.raises(ValueError, match=f"{language_model}: {MESSAGE.format('target')}"):
+        load_model(language_model, str(other_text))
+    load_model(language_model, str(data / "lm"))
+
+
+def test_counts_do_not_matter(data, language_model, tmp_path):
+    folder = swapped(data / "lm", tmp_path / "other")
+    words = [line.split()[0] for line in (folder / "dict.txt").read_text().splitlines()]
+    (folder / "dict.txt").write_text("".join(f"{word} 1\n" for word in words))
+    load_model(language_model, str(folder))
+
+
+def test_a_checkpoint_without_hashes_loads_with_one_warning(
+    other_text, language_model, tmp_path, caplog
+):
+    checkpoint_dictionary._warn_of_unknown_words.cache_clear()
+    state = torch.load(language_model)
+    del state["task_state"]["dictionaries"]
+    torch.save(state, tmp_path / "old.pt")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            load_model(tmp_path / "old.pt", str(other_text))
+    assert len([text for text in caplog.messages if "no hash of its dictionary" in text]) == 1
+
+
+def test_each_checkpoint_holds_the_hashes(data, translator, language_model):
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(translator))["task_state"]
+    assert state["dictionaries"].keys() == {"source", "target"}
+
+
+def test_a_language_model_of_other_words(data, other_text, translator, tmp_path):
+    run_training(other_text, tmp_path / "lm", *LANGUAGE_MODEL)
+    folder = swapped(data, tmp_path / "both")
+    shutil.copy(other_text / "dict.txt", folder / "dict.txt")
+    fusion = ["--lm-path", tmp_path / "lm" / "checkpoint_last.pt", "--lm-weight", 0.1]
+    with pytest.raises(ValueError, match="--lm-path: the dictionary of the language model"):
+        run_generate(folder, translator, *fusion)
+
+
+def test_stock_fuses_other_words(data, other_text, translator, tmp_path, stock):
+    stock(SequenceGenerator, "__init__")
+    run_training(other_text, tmp_path / "lm", *LANGUAGE_MODEL)
+    folder = swapped(data, tmp_path / "both")
+    shutil.copy(other_text / "dict.txt", folder / "dict.txt")
+    fusion = ["--lm-path", tmp_path / "lm" / "checkpoint_last.pt", "--lm-weight", 0.1]
+    run_generate(folder, translator, *fusion)
+
+
+def test_streams_are_neither_finetuned_nor_resumed(tmp_path):
+    data = binarise(write_text(tmp_path))
+    train_streams(data, tmp_path / "old", "--max-update", 2)
+    path = last(tmp_path / "old")
+    swap_words(data / "dict.txt")
+    starts = ["--finetune-from-model"], ["--reset-dataloader", "--restore-file"], ["--restore-file"]
+    for words in starts:
+        where = [data, "--arch", "awd_lstm_lm_softmax", "--save-dir", tmp_path / "new"]
+        done = attempt("train", *where, *SHAPE, *LOSS, *STREAMS, "--max-update", 3, *words, path)
+        assert done.code == 1
+        assert done.output.splitlines()[-1].startswith(f"ValueError: {path}: the target dictionary")
+
+
+def test_older_checkpoints_of_streams_hold_one_hash(stream_data, tmp_path):
+    data = swapped(stream_data, tmp_path / "other")
+    train_streams(data, tmp_path / "old", "--max-update", 1)
+    state = torch.load(last(tmp_path / "old"))
+    state["task_state"]["dictionary"] = state["task_state"].pop("dictionaries")["target"]
+    torch.save(state, tmp_path / "old.pt")
+    load_model(tmp_path / "old.pt", str(stream_data))
+    swap_words(data / "dict.txt")
+    with pytest.raises(ValueError, match=MESSAGE.format("target")):
+        load_model(tmp_path / "old.pt", str(data))
