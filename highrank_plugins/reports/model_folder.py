@@ -1,10 +1,12 @@
 """A model as a folder that can be published, without pickle and with all that it takes to use it.
 
 `model.safetensors` holds each tensor once; its metadata name those that are tied. `config.json`
-holds the rest of the checkpoint as far as a model needs it, `README.md` is the model's card.
+holds the rest of the checkpoint as far as a model needs it, and the sha256 of weights and
+dictionaries, which an import compares. `README.md` is the model's card.
 """
 
 import json
+import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.common.provenance import versions
+from highrank_plugins.data.checksums import check_sum, checksum
 from highrank_plugins.data.pieces import piece_options
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
@@ -22,6 +25,8 @@ from highrank_plugins.training.checkpoint_file import mapped_model
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+logger = logging.getLogger(__name__)
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT = 1
@@ -47,13 +52,15 @@ def export_model(
         pieces: what cut the text, see `piece_options`.
         results: a recipe's record, whose scores go into the card.
     Raises:
-        ValueError: the checkpoint or a file is refused, or there are no dictionaries.
+        ValueError: the checkpoint or a file is refused, or there are no dictionaries; a weight is
+            not finite.
         FileExistsError: the folder exists.
     """
     if folder.exists():
         raise FileExistsError(f"{folder} exists: give another --output, or remove it")
     state = load_without_weights(checkpoint)
     model = mapped_model(checkpoint)
+    _check_weights(checkpoint, model)
     dictionaries = _dictionaries(data or Path(str(state["cfg"]["task"]["data"]).split(":")[0]))
     config = _config(state, checkpoint)
     _require_known_layers(checkpoint, config["fairseq"]["model"])
@@ -66,6 +73,9 @@ def export_model(
     parameters = _save_weights(model, part / WEIGHTS)
     for path in [*dictionaries, *([] if pieces is None else [pieces])]:
         shutil.copyfile(path, part / path.name)
+    config["sha256"] = {
+        path.name: checksum(part / path.name) for path in [part / WEIGHTS, *dictionaries]
+    }
     write_json(part / CONFIG, config)
     card = model_card(folder.name, config, parameters, dictionaries, cut, record, licence)
     write_text(part / CARD, card)
@@ -76,8 +86,12 @@ def import_model(folder: Path, output: Path) -> None:
     """Write the checkpoint that a folder of `export_model` holds, for inference and warm starts.
 
     Raises:
-        ValueError: the folder is incomplete or was written by a later version; names the file.
+        ValueError: the folder is incomplete or damaged, or was written by a later version; names
+            the file.
+        FileExistsError: the output exists.
     """
+    if output.exists():
+        raise FileExistsError(f"{output} exists: give another --output, or remove it")
     import highrank_plugins
 
     highrank_plugins.register()
@@ -85,11 +99,17 @@ def import_model(folder: Path, output: Path) -> None:
 
     config = _read_config(folder / CONFIG)
     _require_known_layers(folder / CONFIG, config["fairseq"]["model"])
+    if not config["sha256"]:
+        logger.warning("%s holds no checksums: damaged weights go unnoticed", folder / CONFIG)
+    for name, expected in config["sha256"].items():
+        check_sum(folder / name, expected)
+    model = _load_weights(folder / WEIGHTS)
+    _check_weights(folder / WEIGHTS, model)
     output.parent.mkdir(parents=True, exist_ok=True)
     state = {
         "args": None,
         "cfg": config["fairseq"],
-        "model": _load_weights(folder / WEIGHTS),
+        "model": model,
         "criterion": None,
         "optimizer_history": [{**config["training"], "lr_scheduler_state": {}}],
         "task_state": config["task_state"],
@@ -105,6 +125,15 @@ def _require_known_layers(path: Path, options: Mapping[str, Any]) -> None:
         POINTWISE.find(options.get("head_pointwise") or "identity")
     except ValueError as error:
         raise ValueError(f"{path}: {error}; pass the --user-dir of the training") from None
+
+
+def _check_weights(path: Path, model: "dict[str, Tensor]") -> None:
+    """Raise ValueError if a tensor holds anything but finite floating-point numbers."""
+    for name, value in model.items():
+        if not value.is_floating_point():
+            raise ValueError(f"{path}: {name} is of {value.dtype}, not of floating point")
+        if not value.isfinite().all():
+            raise ValueError(f"{path}: {name} holds infinite numbers or NaN")
 
 
 def _safetensors() -> Any:
@@ -134,10 +163,13 @@ def _load_weights(path: Path) -> "dict[str, Tensor]":
     try:
         with library.safe_open(path, framework="pt") as file:
             tied = json.loads((file.metadata() or {}).get("tied", "{}"))
+            _require_mapping(path, "tied", tied)
             names = file.keys()  # of a file, which is no dict that one could iterate over
             model = {name: file.get_tensor(name) for name in names}
         return model | {name: model[other] for name, other in tied.items()}
-    except (library.SafetensorError, json.JSONDecodeError, KeyError) as error:
+    except (
+        library.SafetensorError, json.JSONDecodeError, KeyError, RecursionError, TypeError,
+    ) as error:  # fmt: skip
         raise ValueError(f"{path} is damaged ({error}): copy it again") from None
 
 
@@ -179,6 +211,11 @@ def _without_places(value: Any) -> Any:
     return value
 
 
+def _require_mapping(path: Path, key: str, value: object) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: {key} must be a mapping, not {type(value).__name__}")
+
+
 _KEYS = {"fairseq", "training", "task_state", "valid_loss"}
 
 
@@ -186,7 +223,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         found, missing = config["format"], _KEYS - config.keys()
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except (
+        json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, RecursionError,
+    ) as error:  # fmt: skip
         raise ValueError(f"{path} is not of `highrank model export` ({error})") from None
     if found != FORMAT:
         raise ValueError(f"{path} has format {found}, this version reads {FORMAT}: update it")
@@ -194,4 +233,17 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path} is not of `highrank model export`: it lacks {', '.join(sorted(missing))}"
         )
+    config.setdefault("sha256", {})  # older versions wrote none
+    for key in ("training", "task_state", "fairseq", "sha256"):
+        _require_mapping(path, key, config[key])
+    for section in ("model", "task", "common"):
+        _require_mapping(path, f"fairseq.{section}", config["fairseq"].get(section))
+    for name, value in config["fairseq"].items():
+        if value is not None and name != "_name":
+            _require_mapping(path, f"fairseq.{name}", value)
+    for name, value in config["sha256"].items():
+        if Path(name).name != name or not isinstance(value, str):
+            raise ValueError(f"{path}: sha256 must map names of files here to sums, not {name!r}")
+    if not isinstance(config["valid_loss"], int | float | None):
+        raise ValueError(f"{path}: valid_loss must be a number or null")
     return config

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from highrank_plugins.reports.model_folder import export_model, import_model
 from tests.fairseq_cli import run
@@ -152,8 +154,9 @@ def copy_with(folder: Path, to: Path, name: str, content: bytes) -> Path:
     [
         ("config.json", b"{}", "not of `highrank model export`"),
         ("config.json", b'{"format": 99}', "format 99"),
+        ("config.json", b"[" * 100_000, "config.json is not of `highrank model export`"),
         ("config.json", b'{"format": 1}', "config.json .*: it lacks fairseq, task_state"),
-        ("model.safetensors", b"short", "model.safetensors is damaged"),
+        ("model.safetensors", b"short", "model.safetensors: its sha256 is"),
     ],
 )
 def test_a_damaged_folder_is_refused(folder, tmp_path, name, content, message):
@@ -161,3 +164,83 @@ def test_a_damaged_folder_is_refused(folder, tmp_path, name, content, message):
     with pytest.raises(ValueError, match=message):
         import_model(damaged, tmp_path / "back.pt")
     assert not (tmp_path / "back.pt").exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "dict.en.txt"])
+def test_a_changed_bit_is_found_by_the_checksum(folder, tmp_path, name):
+    content = bytearray((folder / name).read_bytes())
+    content[-1] ^= 1
+    damaged = copy_with(folder, tmp_path / "copy", name, bytes(content))
+    with pytest.raises(ValueError, match=f"copy/{name}: its sha256 is .* and should be"):
+        import_model(damaged, tmp_path / "back.pt")
+    assert not (tmp_path / "back.pt").exists()
+
+
+def without_sums(folder: Path, to: Path) -> Path:
+    """Return a copy as older versions wrote it."""
+    config = json.loads((folder / "config.json").read_text())
+    del config["sha256"]
+    return copy_with(folder, to, "config.json", json.dumps(config).encode())
+
+
+def test_a_folder_of_an_older_version_is_imported_with_a_warning(folder, tmp_path, caplog):
+    import_model(without_sums(folder, tmp_path / "copy"), tmp_path / "back.pt")
+    assert "holds no checksums" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "message"),
+    [
+        (torch.float32, float("nan"), "infinite numbers or NaN"),
+        (torch.float32, float("inf"), "infinite numbers or NaN"),
+        (torch.int32, 1, "is of torch.int32, not of floating point"),
+    ],
+)
+def test_weights_that_are_no_finite_numbers_are_refused(folder, tmp_path, dtype, value, message):
+    damaged = without_sums(folder, tmp_path / "copy")
+    tensors = load_file(damaged / "model.safetensors")
+    name = next(iter(tensors))
+    tensors[name] = torch.full_like(tensors[name], value, dtype=dtype)
+    save_file(tensors, damaged / "model.safetensors", {"tied": "{}"})
+    with pytest.raises(ValueError, match=f"model.safetensors: {re.escape(name)} .*{message}"):
+        import_model(damaged, tmp_path / "back.pt")
+
+
+def test_weights_that_are_cut_are_refused_without_a_checksum(folder, tmp_path):
+    damaged = without_sums(folder, tmp_path / "copy")
+    (damaged / "model.safetensors").write_bytes(b"short")
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
+        import_model(damaged, tmp_path / "back.pt")
+
+
+def test_a_list_of_tied_tensors_is_refused(folder, tmp_path):
+    damaged = without_sums(folder, tmp_path / "copy")
+    tensors = load_file(damaged / "model.safetensors")
+    save_file(tensors, damaged / "model.safetensors", {"tied": "[]"})
+    with pytest.raises(ValueError, match=r"model\.safetensors: tied must be a mapping, not list"):
+        import_model(damaged, tmp_path / "back.pt")
+
+
+def test_an_existing_checkpoint_is_left_alone(folder, tmp_path):
+    (tmp_path / "mine.pt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"mine\.pt exists: give another --output"):
+        import_model(folder, tmp_path / "mine.pt")
+    assert (tmp_path / "mine.pt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("training", [], "training must be a mapping, not list"),
+        ("task_state", "x", "task_state must be a mapping, not str"),
+        ("fairseq", [], "fairseq must be a mapping, not list"),
+        ("fairseq", {"model": 1}, "fairseq.model must be a mapping, not int"),
+        ("sha256", {"../x": "0"}, "sha256 must map names of files here to sums"),
+        ("valid_loss", "x", "valid_loss must be a number or null"),
+    ],
+)
+def test_a_configuration_of_a_wrong_type_names_the_key(folder, tmp_path, key, value, message):
+    config = json.loads((folder / "config.json").read_text()) | {key: value}
+    damaged = copy_with(folder, tmp_path / "copy", "config.json", json.dumps(config).encode())
+    with pytest.raises(ValueError, match=f"config.json: {message}"):
+        import_model(damaged, tmp_path / "back.pt")
