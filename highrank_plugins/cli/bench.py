@@ -49,8 +49,9 @@ def loss(
     impl: Annotated[
         str,
         typer.Option(
-            help="Contenders, separated by commas: levels of our losses, usual, "
-            "plain_softmax, linear_cross_entropy, liger, cce."
+            help="Implementations to time, separated by commas: ours (reference, chunked, fused, "
+            "cpp, triton, auto), usual (plain autograd), plain_softmax, linear_cross_entropy, "
+            "liger, cce."
         ),
     ] = "usual,chunked,fused,cpp,linear_cross_entropy",
     tokens: Tokens = None,
@@ -67,7 +68,7 @@ def loss(
     ] = None,
     within: Annotated[
         int | None,
-        typer.Option(min=1, help="MiB: each contender with the largest batch that stays below."),
+        typer.Option(min=1, help="MiB: time each implementation with the largest batch below."),
     ] = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",

@@ -1,5 +1,6 @@
 """Layers of a user's own for our commands, as fairseq's commands take them."""
 
+import logging
 from argparse import Namespace
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,7 @@ def _import(user_dir: Path | None) -> Path | None:
     if user_dir is None:
         return None
     with user_errors():
+        logging.disable(logging.INFO)  # fairseq's
         import highrank_plugins
 
         highrank_plugins.register()

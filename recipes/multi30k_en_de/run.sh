@@ -15,7 +15,7 @@ conf=mixtape        # what to train: conf/NAME.yaml
 name=               # results go to EXP_DIR/multi30k_en_de/NAME; empty: the name of --conf
 exp_dir=            # empty: exp in the repository
 launch=             # train through highrank launch with these options: --launch="--processes 2"
-processes=1         # translate on so many
+processes=1         # number of processes for translation
 set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
 parse_options "$@"
 

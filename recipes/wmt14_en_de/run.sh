@@ -19,7 +19,7 @@ name=               # results go to EXP_DIR/wmt14_en_de/NAME; empty: the name of
 exp_dir=            # empty: exp in the repository
 against=            # another system's translations, a line each, for a paired test
 launch=             # train through highrank launch with these options: --launch="--gpus-per-node 8"
-processes=1         # translate on so many
+processes=1         # number of processes for translation
 set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
 parse_options "$@"
 

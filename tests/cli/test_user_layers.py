@@ -90,6 +90,7 @@ def test_the_documented_lines_run(documented, home):
     assert "'head_cool_bias': 'false'" in cooled and "'head_softcap_c': 30.0" in cooled
     assert "BLEU4" in generate
     assert "card.html" in card and "softcap" in (home / "card.html").read_text()
+    assert "tensorboardX" not in card + heads
     assert "| `cooled` | z = W g / t + b. | temperature 2.0, cool_bias True |" in heads
     assert "| `softcap` | f(z) = c tanh(z / c). | c 30.0 |" in heads
 
