@@ -27,6 +27,7 @@ from tests.trainings import (
     same,
 )
 
+pytestmark = pytest.mark.xdist_group("user_layers")  # they share trainings
 SECTION = (REPOSITORY / "docs" / "heads.md").read_text().partition("## A layer of your own")[2]
 (CODE,) = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
 (LINES,) = re.findall(r"```bash\n(.*?)```", SECTION, re.DOTALL)
