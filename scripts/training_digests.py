@@ -80,16 +80,11 @@ def run(module: str, words: list[str]) -> None:
 
 def _run(module: str, words: list[str]) -> None:
     import importlib
-    import traceback
 
     log = os.open(os.environ["DIGEST_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     sys.argv = words
-    try:
-        importlib.import_module(module).cli_main()
-    except Exception:
-        traceback.print_exc()
-        sys.exit(1)
+    importlib.import_module(module).cli_main()
 
 
 def preprocess(folder: Path, name: str, options: list[str], suffix: str = "") -> None:

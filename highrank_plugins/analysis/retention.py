@@ -126,7 +126,7 @@ def logit_gradient(head: Head, features: Tensor, target: Tensor) -> Tensor:
 
     A head says by `logit_vectors` and `nll_of_logits` what its z are. With W h_k + b, z reaches
     h_k through Wᵀ alone, so that `gradient_retention` of these rows says how much of the gradient
-    W lets through. There is no dropout and no noise; parameters keep their gradients.
+    W lets through. Dropout and noise are off, and the gradients of parameters are left alone.
 
     Args:
         features: [..., F]. target: int64 [...].

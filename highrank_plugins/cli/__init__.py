@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 
 import highrank_plugins
 from highrank_plugins.common.suggest import did_you_mean
@@ -112,7 +112,8 @@ class LazyCommands(TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the rest of the help, but for an option that only prints a script."""
         for option in self.params:
-            option.hidden = option.name == "show_completion"  # type: ignore[attr-defined]
+            if isinstance(option, TyperOption):
+                option.hidden = option.name == "show_completion"
         super().format_options(ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -31,12 +31,12 @@ def _end_after(sentinel: int) -> None:
 
 
 def usable_cores() -> int:
-    """Those that the system, a container or a scheduler leaves to this process."""
+    """Return the number of cores that this process may use, as the system or a scheduler says."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory_gib() -> float:
-    """Of the machine, in 2^30 bytes."""
+    """Return the memory of the machine in GiB."""
     return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)

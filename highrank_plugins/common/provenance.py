@@ -21,7 +21,7 @@ def typed_command() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, of this package, and of what computes the numbers."""
+    """Return the versions of Python, of this package, and of what computes the numbers."""
     return {
         "python": platform.python_version(),
         "highrank_plugins": highrank_plugins.__version__,
@@ -68,6 +68,6 @@ def _processor() -> str:
 
 @cache
 def revision() -> str:
-    """Of the clone, with `+` where files of it differ; empty outside of a clone."""
+    """Return the revision of the clone, with `+` if files are changed; empty outside a clone."""
     state = git_state() or {}
     return (state.get("revision") or "")[:9] + ("+" if state.get("modified") else "")

@@ -161,7 +161,7 @@ def _is_wanted(name: str, wanted: Wanted) -> bool:
 
 
 class _Folder:
-    """Where an archive is unpacked, with what it may not do there."""
+    """Write what an archive holds into a folder, and refuse what it may not do there."""
 
     def __init__(self, path: Path, archive: Path) -> None:
         self._path, self._archive = path, archive

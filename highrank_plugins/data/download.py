@@ -1,4 +1,4 @@
-"""One file over HTTP, gone on with where an earlier try ended."""
+"""Download one file over HTTP, and resume an earlier download."""
 
 import fcntl
 import http.client
@@ -55,8 +55,8 @@ def download(url: str, part: Path, *, size: int | None = None, checked: bool = F
 
     Args:
         size: the length of the file in bytes, if known; no more is taken.
-        checked: whether the caller compares the whole with a published sum. A beginning of unknown
-            version is then gone on with, too.
+        checked: whether the caller compares the file with a published sum. If so, a download whose
+            version is unknown is resumed, too.
     Returns:
         Whether the length of the file is known, so that it cannot be cut off.
     Raises:

@@ -25,7 +25,7 @@ def fetch(
 ) -> str:
     """Make sure that `output` is the file that `url` gives; download it if it is not there.
 
-    An interrupted download is gone on with: what has come is in `output`.part. A file that was put
+    An interrupted download is resumed: its first bytes are in `output`.part. A file that was put
     at `output` by hand is checked in the same way.
 
     Args:

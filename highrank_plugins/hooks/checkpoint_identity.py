@@ -1,7 +1,7 @@
 """A checkpoint of another model is taken for ours where all sizes fit.
 
 What breaks: nothing visibly; a training that is resumed, or started by `--finetune-from-model`,
-goes on with parameters of another meaning: contexts of a Mixture of Softmaxes in a Mixture of
+continues with parameters of another meaning: contexts of a Mixture of Softmaxes in a Mixture of
 Contexts, or logits for another function. Nor does a checkpoint say which values unset options had:
 another default in the code makes another function of its parameters.
 Why: `Trainer.load_checkpoint` compares names and sizes of parameters. It does not look at the

@@ -21,7 +21,7 @@ class Collector:
     Args:
         loaded: a language model or translation model, ours or stock fairseq's, with a softmax,
             that was read with its data.
-        tokens: only the first so many of the split.
+        tokens: number of tokens to take from the start of the split; None: all.
         rows: tokens that are held at a time; with sentences, padding included.
         processes: each has a run of the batches; the whole is theirs in order.
     Raises:
@@ -122,10 +122,10 @@ class Collector:
         return (block for block, _ in self.steps(self.share.start, None, name))
 
     def steps(self, start: int, state: Any, name: str) -> Iterator[tuple[Block, Any]]:
-        """From batch number `start` on, each block with the state after it.
+        """Yield each block from batch number `start` on, with the state after it.
 
         Args:
-            state: that after batch `start` − 1; None where another process has had that.
+            state: the state after batch `start` − 1; None if another process computed that batch.
         Raises:
             FloatingPointError: the model's features are NaN; names the token.
         """

@@ -99,7 +99,7 @@ def load_model(
         state = checkpoint_utils.load_checkpoint_to_cpu(str(path), {"data": data or ""})
         parameters = state["model"]
     except KeyError as error:  # fairseq brings old forms up to date
-        raise ValueError(f"{path} is no checkpoint of a training: it lacks {error}") from None
+        raise ValueError(f"{path} is not a training checkpoint: it lacks {error}") from None
     config = state.get("cfg") or convert_namespace_to_omegaconf(state["args"])
     if data is None:
         model, task = _without_words(path, config, parameters), None
@@ -151,7 +151,7 @@ def _short(error: RuntimeError) -> str:
 
 
 class _NoTask:
-    """Stand for the task where there is no data; its words are numbers.
+    """Replace the task where there is no data; its words are numbers.
 
     Their counts fall, as those of the dictionary in a training with Mixtape do.
     """

@@ -1,4 +1,4 @@
-"""A collection in a folder: `.npy` files, larger than the memory, which can be gone on with."""
+"""Write a collection as `.npy` files that may be larger than the memory, and resume it."""
 
 import json
 import os
@@ -23,7 +23,7 @@ Arrays = dict[str, np.memmap]
 def write_collection(
     collector: Collector, folder: Path, what: Sequence[str], save_seconds: float = 60
 ) -> dict[str, Any]:
-    """Write quantities of all tokens into `folder`; what was begun is gone on with.
+    """Write quantities of all tokens into `folder`; an interrupted collection is resumed.
 
     `log_probs.npy` and `logits.npy` [N, M], `features.npy` [N, F] in the precision of the
     collector; `targets.npy` int64 [N]; rows in the order of the text. `collection.json` describes

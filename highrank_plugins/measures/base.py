@@ -44,7 +44,7 @@ class CardTile(NamedTuple):
 
 
 class Measure:
-    """What all measures have in common.
+    """Define what all measures have in common.
 
     The arguments of the constructor are the options of `highrank analyse NAME`. Their annotations,
     `Annotated[type, "help"]`, become the help.
@@ -252,7 +252,7 @@ class Block:
 
 @dataclass
 class Snapshot:
-    """What was measured of a head in training, by name; docs/monitoring.md lists the names.
+    """Hold what was measured of a head in training, by name; docs/monitoring.md lists the names.
 
     Attributes:
         scalars: for a line of a log.
@@ -290,7 +290,7 @@ class MonitoredBatch:
         return column_space(self.head.weight)
 
     def some(self, most: int) -> tuple[Tensor, Tensor] | None:
-        """Return at most so many tokens, evenly from first to last; None without a batch.
+        """Return up to `most` tokens, evenly spaced from first to last; None without a batch.
 
         No random number is drawn.
         """

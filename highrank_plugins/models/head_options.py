@@ -71,7 +71,7 @@ VARYING_DEFAULTS = {
 
 @dataclass
 class HeadOptions(FairseqDataclass):
-    """All ``--head…`` options: those that every head has, and what `add_options` adds."""
+    """Define the ``--head…`` options that every head has; `add_options` adds those of each."""
 
     head: Optional[str] = field(
         default=None,

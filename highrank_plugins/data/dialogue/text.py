@@ -28,7 +28,7 @@ _MARKS = re.compile(r"</?s>|<d>")
 
 
 class ReferredContext(NamedTuple):
-    """What was said, who answers, and good answers: at least one, each of at least one word."""
+    """Hold what was said, who answers, and one or more good answers, each of one or more words."""
 
     context: Dialogue
     speaker: str

@@ -14,9 +14,9 @@ IDENTITY = (0.0, 1.0)
 
 
 class KernelInput(NamedTuple):
-    """What a kernel reads and turns into its gradient, and what it adds to that.
+    """Hold the values that a kernel reads and overwrites by their gradient, and the bias it adds.
 
-    It is the logits, where the kernel computes f itself, else the f(z) that torch has computed.
+    The values are the logits if the kernel computes f itself, else f(z), computed by torch.
     """
 
     values: Tensor

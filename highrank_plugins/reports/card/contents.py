@@ -24,7 +24,7 @@ Maybe: TypeAlias = T | Absent
 
 @dataclass(frozen=True)
 class CardProvenance:
-    """Which file this is about, and by what the numbers were computed.
+    """Name the checkpoint of a card, and the command and versions that computed its numbers.
 
     words: where the names of classes come from, or why they are numbers.
     """

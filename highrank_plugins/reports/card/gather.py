@@ -43,7 +43,8 @@ def make_card(path: Path, data: str | None, split: str, tokens: int, command: st
     Args:
         path: the checkpoint.
         data: directory of fairseq-preprocess; None: only the weights are looked at.
-        split: the text; tokens: at most so many of it, at least 2.
+        split: the text to predict.
+        tokens: number of tokens to take from its start, at least 2.
         command: what was called.
     Raises:
         ValueError: the checkpoint is damaged or does not fit the data; the split is empty.
