@@ -222,7 +222,7 @@ ALONE = {
     "training/launch/agent.py": "torchrun's process, run by `python -m`",
 }
 UNCHECKED = {
-    "cli": "one module for each command",
+    "cli": "commands, found by name",
     "heads": "one module for each layer",
     "losses": "one module for each loss or set of kernels",
 }

@@ -66,7 +66,7 @@ def test_one_version_everywhere():
 def test_the_pinned_set_satisfies_the_ranges_of_setup_py():
     from packaging.requirements import Requirement
 
-    from highrank_plugins.cli.packages import parse_pins, pinned_versions
+    from highrank_plugins.cli.doctor import parse_pins, pinned_versions
 
     triton = parse_pins((ROOT / "requirements" / "triton.txt").read_text().splitlines())
     pins = pinned_versions() | triton

@@ -1,10 +1,11 @@
 """The `highrank` command: thin subcommands over the packages of this project, in groups.
 
-A new subcommand is a function in a module of its group's folder and a line in the folder's
-`__init__.py`. A group is imported only when it runs or its own help is shown, and the top of each
-module must be light: torch, fairseq and pydantic are imported inside the functions.
+A new subcommand is a function in its group's module or folder, and a line where the group is made.
+A group is imported only when it runs or its own help is shown. Keep the top of each module light:
+import torch, fairseq and pydantic inside the functions.
 """
 
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -24,11 +25,11 @@ COMMANDS = {
     "results": ("Write records of runs, and print tables of them.", "results:results"),
     "model": ("Average, choose, export and import checkpoints.", "model:model"),
     "bench": ("Measure time and memory of losses and models.", "bench:bench"),
-    "archs": ("Print all architectures.", "archs:archs"),
-    "heads": ("Print all layers, their options and losses.", "heads:heads"),
-    "recipes": ("Print all recipes and their configurations.", "recipes:recipes"),
+    "archs": ("Print all architectures.", "listings:archs"),
+    "heads": ("Print all layers, their options and losses.", "listings:heads"),
+    "recipes": ("Print all recipes and their configurations.", "listings:recipes"),
     "doctor": ("Show versions, devices, and what is missing.", "doctor:doctor"),
-    "user-dir": ("Print the directory for fairseq's --user-dir.", "user_dir:user_dir"),
+    "user-dir": ("Print the directory for fairseq's --user-dir.", "listings:user_dir"),
 }
 
 # names of the release before → today's
@@ -78,6 +79,24 @@ GONE = {
     "setting": _WRITTEN,
     "training-space": "`highrank train run` looks at the disk",
 }
+
+
+Commands = Mapping[str, Callable[..., None]]
+
+
+def make_group(commands: Commands, plumbing: Commands | None = None) -> typer.Typer:
+    """Return a group of subcommands in the order of the help; its own help is in `cli.COMMANDS`.
+
+    Args:
+        commands: what a person uses.
+        plumbing: what recipes call; it works and has a help, but the group's help leaves it out.
+    """
+    group = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+    for name, function in commands.items():
+        group.command(name)(function)
+    for name, function in (plumbing or {}).items():
+        group.command(name, hidden=True)(function)
+    return group
 
 
 class LazyCommands(TyperGroup):

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from highrank_plugins.cli.group import make_group
-from highrank_plugins.cli.number_lists import numbers
+from highrank_plugins.cli import make_group
+from highrank_plugins.cli.options import UserDir, numbers
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.cli.user_layers import UserDir
 
 bench = make_group({})
 

@@ -1,10 +1,23 @@
 """`highrank doctor`: versions, devices, and what is missing with what to do about it."""
 
 import json
-from dataclasses import asdict
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+import highrank_plugins
+from highrank_plugins.common.processes import memory_gib, usable_cores
 
 
 def doctor(
@@ -21,16 +34,14 @@ def diagnose() -> dict[str, Any]:
 
     `problems` are what must be repaired, `notes` differences from the tested set.
     """
-    from highrank_plugins.cli import machine, packages
-
-    report = machine.describe_machine()
-    found = packages.check_packages()
+    report = describe_machine()
+    found = check_packages()
     problems = [f"{package.name}: {package.problem}" for package in found if package.problem]
-    python_problem = packages.python_problem(str(report["python"]))
-    if python_problem:
-        problems.insert(0, python_problem)
+    unsupported = python_problem(str(report["python"]))
+    if unsupported:
+        problems.insert(0, unsupported)
     usable = {package.name for package in found if package.version and not package.problem}
-    devices = machine.describe_devices() if "torch" in usable else {}
+    devices = describe_devices() if "torch" in usable else {}
     return {
         **report,
         **devices,
@@ -65,3 +76,131 @@ def _devices(report: dict[str, Any]) -> str:
     if not names:
         return "none: everything runs on the CPU"
     return f"{len(names)} (CUDA {report['cuda']}): " + ", ".join(names)
+
+
+GIB = 2**30
+
+
+def describe_machine() -> dict[str, object]:
+    """Interpreter, operating system, cores this process may use, memory and disk in GiB."""
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "cores": usable_cores(),
+        "memory_gib": memory_gib(),
+        "disk_free_gib": round(shutil.disk_usage(Path.cwd()).free / GIB, 1),
+    }
+
+
+def describe_devices() -> dict[str, object]:
+    """CUDA devices by name, the CUDA version of torch, and where kernels of losses can run.
+
+    `cpu_kernels` is the file of their library, or why there is none.
+    """
+    import torch
+
+    from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
+
+    count = torch.cuda.device_count()
+    kernels = library()
+    return {
+        "cuda": torch.version.cuda,
+        "devices": [torch.cuda.get_device_name(index) for index in range(count)],
+        "triton": find_spec("triton") is not None,
+        "cpu_kernels": str(kernels) if isinstance(kernels, Unavailable) else kernels._name,
+    }
+
+
+PROJECT = "highrank_plugins"
+SETUP = "run: bash scripts/setup.sh"
+_IMPORT_NAMES = {"pyyaml": "yaml", "ve-fairseq": "fairseq"}
+
+
+@dataclass(frozen=True)
+class Package:
+    """A requirement as found here. `problem` stops the project from working, `note` does not."""
+
+    name: str
+    version: str | None
+    pinned: str | None
+    problem: str | None = None
+    note: str | None = None
+
+
+def check_packages() -> list[Package]:
+    """The state of every requirement, then of this project with fairseq. Takes some ten seconds.
+
+    Imports happen in processes of their own: a broken package may raise anything, or crash.
+    """
+    pins = pinned_versions()
+    needed = [r for r in map(Requirement, metadata.requires(PROJECT) or []) if r.marker is None]
+    packages = [find(requirement, pins.get(requirement.name.lower())) for requirement in needed]
+    usable = [package for package in packages if package.problem is None]
+    # one process for all of them; which one is broken is asked only if one is
+    failure = import_failure([*map(import_name, usable), PROJECT], then=f"{PROJECT}.register()")
+    if failure is not None:
+        packages = [package if package.problem else try_import(package) for package in packages]
+    if any(package.problem for package in packages):
+        return packages
+    problem = failure and f"cannot register with fairseq: {failure}"
+    return [*packages, Package(PROJECT, highrank_plugins.__version__, None, problem)]
+
+
+def find(requirement: Requirement, pinned: str | None) -> Package:
+    """Whether a requirement is installed, in a version that will do."""
+    name = requirement.name
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Package(name, None, pinned, problem=f"missing; {SETUP}")
+    if not requirement.specifier.contains(version, prereleases=True):
+        problem = f"{version} is outside {requirement.specifier}; {SETUP}"
+        return Package(name, version, pinned, problem)
+    # 2.13.0+cpu is a build of the pinned 2.13.0
+    differs = pinned is not None and Version(version).public != pinned
+    note = f"{version} is installed, {pinned} was tested; {SETUP}" if differs else None
+    return Package(name, version, pinned, note=note)
+
+
+def try_import(package: Package) -> Package:
+    """The package, with a problem if it cannot be imported."""
+    failure = import_failure([import_name(package)])
+    problem = failure and f"cannot be imported ({failure}); {SETUP}"
+    return replace(package, problem=problem)
+
+
+def import_name(package: Package) -> str:
+    """Name of the module of a distribution."""
+    name = package.name.lower()
+    return _IMPORT_NAMES.get(name, name.replace("-", "_"))
+
+
+def import_failure(modules: list[str], then: str = "") -> str | None:
+    """Last words of a fresh interpreter that fails to import modules and run `then`, or None."""
+    code = f"import {', '.join(modules)}\n{then}"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if result.returncode == 0:
+        return None
+    lines = result.stderr.strip().splitlines()
+    return lines[-1] if lines else f"exit status {result.returncode}"
+
+
+def python_problem(version: str) -> str | None:
+    """What is wrong with a Python of this version, if anything."""
+    supported = metadata.metadata(PROJECT)["Requires-Python"]
+    if Requirement(f"python{supported}").specifier.contains(version, prereleases=True):
+        return None
+    return f"Python {version} is not {supported}: make .venv with 3.11 or 3.12 (PYTHON=…; {SETUP})"
+
+
+def pinned_versions() -> dict[str, str]:
+    """The tested set, name → version; empty where the package is not used from a clone."""
+    path = Path(highrank_plugins.__file__).parents[1] / "requirements" / "pinned.txt"
+    return parse_pins(path.read_text().splitlines()) if path.is_file() else {}
+
+
+def parse_pins(lines: Iterable[str]) -> dict[str, str]:
+    """`name==version` lines → lower-case name → version; everything else is skipped."""
+    pairs = (line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    return {name.lower(): version.strip() for name, version in pairs}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from highrank_plugins.cli import doctor, packages
+from highrank_plugins.cli import doctor
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +59,14 @@ def test_problems_are_shown_with_their_remedy(report):
     ],
 )
 def test_what_is_wrong_with_a_package(requirement, pinned, field, words):
-    package = packages.find(Requirement(requirement), pinned)
+    package = doctor.find(Requirement(requirement), pinned)
     assert words in getattr(package, field)
-    assert packages.SETUP in getattr(package, field)
+    assert doctor.SETUP in getattr(package, field)
 
 
 def test_a_build_of_the_pinned_version_is_the_pinned_version(monkeypatch):
-    monkeypatch.setattr(packages.metadata, "version", lambda name: "2.13.0+cpu")
-    package = packages.find(Requirement("packaging>=2"), "2.13.0")
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "2.13.0+cpu")
+    package = doctor.find(Requirement("packaging>=2"), "2.13.0")
     assert package.note is None
     assert package.problem is None
 
@@ -74,7 +74,7 @@ def test_a_build_of_the_pinned_version_is_the_pinned_version(monkeypatch):
 @pytest.fixture
 def broken_module(monkeypatch, tmp_path):
     """Makes a module that comes before the real one and fails; requirements are two small ones."""
-    monkeypatch.setattr(packages.metadata, "requires", lambda name: ["packaging", "tqdm"])
+    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["packaging", "tqdm"])
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return lambda name, code: (tmp_path / f"{name}.py").write_text(code)
 
@@ -88,28 +88,28 @@ def broken_module(monkeypatch, tmp_path):
 )
 def test_a_package_that_cannot_be_imported_is_named(broken_module, code, words):
     broken_module("tqdm", code)
-    good, broken = packages.check_packages()
+    good, broken = doctor.check_packages()
     assert good.problem is None
     assert broken.name == "tqdm"
     assert words in broken.problem
-    assert packages.SETUP in broken.problem
+    assert doctor.SETUP in broken.problem
 
 
 def test_a_fairseq_that_the_plugin_cannot_use_is_a_problem(broken_module):
     broken_module("fairseq", "raise RuntimeError('another fairseq')")
-    *requirements, plugin = packages.check_packages()
+    *requirements, plugin = doctor.check_packages()
     assert not any(package.problem for package in requirements)
     assert plugin.problem == "cannot register with fairseq: RuntimeError: another fairseq"
 
 
 def test_other_pythons_are_a_problem():
-    assert packages.python_problem("3.12.1") is None
-    assert "3.13.0" in packages.python_problem("3.13.0")
+    assert doctor.python_problem("3.12.1") is None
+    assert "3.13.0" in doctor.python_problem("3.13.0")
 
 
 def test_a_problem_makes_the_exit_code_1(monkeypatch, capsys):
-    broken = packages.Package("numpy", None, "2.4.6", problem="missing")
-    monkeypatch.setattr(packages, "check_packages", lambda: [broken])
+    broken = doctor.Package("numpy", None, "2.4.6", problem="missing")
+    monkeypatch.setattr(doctor, "check_packages", lambda: [broken])
     with pytest.raises(doctor.typer.Exit) as raised:
         doctor.doctor()
     assert raised.value.exit_code == 1

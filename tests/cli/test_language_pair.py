@@ -2,7 +2,7 @@
 
 import pytest
 
-from highrank_plugins.cli.data.language_pair import language_pair
+from highrank_plugins.cli.data.bitext import language_pair
 
 
 def test_two_languages():

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 
 import typer
 
-from highrank_plugins.cli.analyse.options import (
+from highrank_plugins.cli.analyse.running import (
     Checkpoint,
-    Data,
-    Device,
     Dtype,
     Output,
     Plot,
@@ -19,10 +17,11 @@ from highrank_plugins.cli.analyse.options import (
     Segment,
     Split,
     Tokens,
+    along_a_text,
+    measuring,
+    report,
 )
-from highrank_plugins.cli.analyse.running import along_a_text, measuring, report
-from highrank_plugins.cli.number_lists import numbers
-from highrank_plugins.cli.user_layers import UserDir
+from highrank_plugins.cli.options import Data, Device, UserDir, numbers
 from highrank_plugins.common.flags import flag
 
 if TYPE_CHECKING:

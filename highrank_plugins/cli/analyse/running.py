@@ -1,11 +1,12 @@
-"""What the subcommands of `highrank analyse` do before and after the measure."""
+"""Share the options of `highrank analyse`, and what its subcommands do around the measure."""
 
 import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +14,22 @@ from highrank_plugins.cli.user_error import user_errors
 
 if TYPE_CHECKING:
     from highrank_plugins.inference.processes import Processes
+
+
+class Precision(StrEnum):
+    float32 = "float32"
+    float64 = "float64"
+
+
+Checkpoint = Annotated[
+    Path, typer.Argument(help="Language model or translation model, of fairseq or of ours.")
+]
+Output = Annotated[Path | None, typer.Option(help="JSON file for the result.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw into FILE.png, .svg or .pdf.")]
+Split = Annotated[str, typer.Option(help="The text whose contexts are taken.")]
+Tokens = Annotated[int | None, typer.Option(min=2, help="Only the first so many.")]
+Segment = Annotated[int, typer.Option(min=1, help="Tokens that are held at a time.")]
+Dtype = Annotated[Precision, typer.Option(help="Precision in which the model computes.")]
 
 
 @contextmanager

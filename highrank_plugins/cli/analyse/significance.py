@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from highrank_plugins.cli.analyse.options import Output, Plot
-from highrank_plugins.cli.analyse.running import measuring, report
+from highrank_plugins.cli.analyse.running import Output, Plot, measuring, report
 
 
 def ttest(

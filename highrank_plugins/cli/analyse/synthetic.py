@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from highrank_plugins.cli.analyse.options import Output, Plot
-from highrank_plugins.cli.analyse.running import measuring, report
-from highrank_plugins.cli.user_layers import UserDir
+from highrank_plugins.cli.analyse.running import Output, Plot, measuring, report
+from highrank_plugins.cli.options import UserDir
 
 Heads = Annotated[
     str, typer.Option(help="Layers: mos, plif (on a softmax), mos+plif, …, with commas between.")

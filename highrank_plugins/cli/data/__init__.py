@@ -1,11 +1,16 @@
 """`highrank data …`: from published files to binarised text."""
 
+from highrank_plugins.cli import make_group
 from highrank_plugins.cli.data.bitext import clean_texts, text_files, unpack_texts
-from highrank_plugins.cli.data.dialogue import dialogue_files, dialogue_text
-from highrank_plugins.cli.data.fetch import extract, fetch, fetch_corpus
-from highrank_plugins.cli.data.lm_corpus import lm_corpus
+from highrank_plugins.cli.data.corpora import (
+    dialogue_files,
+    dialogue_text,
+    extract,
+    fetch,
+    fetch_corpus,
+    lm_corpus,
+)
 from highrank_plugins.cli.data.text import binarise, check_text, pieces
-from highrank_plugins.cli.group import make_group
 
 data = make_group(
     {

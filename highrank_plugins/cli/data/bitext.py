@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from highrank_plugins.cli.data.language_pair import language_pair
 from highrank_plugins.cli.user_error import user_errors
 
 CorpusYaml = Annotated[Path, typer.Argument(help="A recipe's corpus.yaml, with a block texts.")]
@@ -64,3 +63,15 @@ def clean_texts(
         rules = Rules(max_words, max_ratio, drop_duplicates, limit)
         for line in preparing.prepare_texts(texts, folder, output, language_pair(languages), rules):
             typer.echo(line)
+
+
+def language_pair(text: str) -> tuple[str, str]:
+    """Source and target.
+
+    Raises:
+        ValueError: another form.
+    """
+    source, comma, target = text.partition(",")
+    if not (source and comma and target) or "," in target:
+        raise ValueError(f"--languages {text}: expected SOURCE,TARGET, for example en,de")
+    return source, target

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from highrank_plugins.cli.data.language_pair import language_pair
+from highrank_plugins.cli.data.bitext import language_pair
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.processes import usable_cores
 

@@ -1,13 +1,16 @@
-"""`highrank train configure`: from YAML to the commands of a recipe."""
+"""`highrank train …`: from a configuration to the commands of a recipe, and a training."""
 
 import logging
+import subprocess
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from highrank_plugins.cli import make_group
 from highrank_plugins.cli.user_error import user_errors
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ def configure(
     ] = None,
 ) -> None:
     """Resolve a configuration and check every option; unchanged, it is not checked again."""
-    from highrank_plugins.cli.train.own_options import check_own_options
+    from highrank_plugins.cli.own_options import check_own_options
     from highrank_plugins.common.files import write_text
     from highrank_plugins.training import configuration
     from highrank_plugins.training.fairseq_options import check_options
@@ -100,3 +103,47 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     _, per_node = launching.devices(found["gpus_per_node"], found["processes"])
     by_hand = found["nodes"] > 1 and found["slurm"] is None
     return Launch(options, words, found["nodes"] * per_node, list(filter(None, tokens)), by_hand)
+
+
+def run(
+    command: Annotated[Path, typer.Argument(help="File with the command of fairseq-train.")],
+    config: Annotated[Path, typer.Option(help="Written by `highrank train configure`.")],
+    block: Annotated[str, typer.Option(help="The block that is trained.")],
+    data: Annotated[str, typer.Option(help="The binarised data.")],
+    save_dir: Annotated[Path, typer.Option(help="The --save-dir, where train.log goes, too.")],
+) -> None:
+    """Check the disk space of a training, run it, log it, and show its progress in short lines."""
+    from highrank_plugins.training.configuration import load
+    from highrank_plugins.training.disk_space import check_space
+    from highrank_plugins.training.training_log import digest
+
+    logging.disable(logging.INFO)  # fairseq's
+    with user_errors():
+        options = load(config).options(block)
+        check_space(options, data, save_dir)
+    bounds = (float(options.get(name, 0)) or float("inf") for name in ("max_update", "max_epoch"))
+    # the lock of the recipe's folder is inherited: a training that outlives the recipe keeps it
+    with (
+        (save_dir / "train.log").open("ab", buffering=0) as log,
+        subprocess.Popen(
+            ["bash", str(command)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            close_fds=False,
+        ) as training,
+    ):
+        assert training.stdout is not None
+        for line in digest(_logged(training.stdout, log), *bounds):
+            typer.echo(line)
+    code = training.returncode
+    if code:
+        raise typer.Exit(code if code > 0 else 128 - code)  # of a signal as bash has it
+
+
+def _logged(lines: Iterable[bytes], log: IO[bytes]) -> Iterator[str]:
+    for line in lines:
+        log.write(line)
+        yield line.decode(errors="replace")
+
+
+train = make_group({"configure": configure}, {"run": run})

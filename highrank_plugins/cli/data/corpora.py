@@ -1,0 +1,115 @@
+"""`highrank data fetch`, `fetch-corpus`, `extract`, `lm-corpus` and `dialogue-…`: get a corpus."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.common.processes import usable_cores
+
+
+def fetch(
+    url: Annotated[str, typer.Argument(help="http, https, file, or a path.")],
+    output: Annotated[Path, typer.Option(help="The file; what has come so far is in FILE.part.")],
+    sha256: Annotated[str | None, typer.Option(help="The published sum.")] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(help="Without a published sum: where to record it, and to look it up later."),
+    ] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Bytes, if known.")] = None,
+) -> None:
+    """Download a file, go on with an interrupted download, and check it; or check what is there."""
+    from highrank_plugins.data import fetch as fetching
+
+    with user_errors():
+        if sha256 is not None and ledger is not None:
+            raise ValueError("--sha256 and --ledger: give one of them")
+        typer.echo(fetching.fetch(url, output, sha256=sha256, size=size, ledger=ledger))
+
+
+def fetch_corpus(
+    file: Annotated[Path, typer.Argument(help="A recipe's corpus.yaml.")],
+    folder: Annotated[Path, typer.Argument(help="Where the files and checksums.txt go.")],
+    ledger: Annotated[
+        Path | None, typer.Option(help="For sums that nobody published. [FOLDER/checksums.txt]")
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Check what is there; a missing file is an error.")
+    ] = False,
+) -> None:
+    """Fetch and check all files that a corpus is made of."""
+    from highrank_plugins.data import corpus_files
+
+    with user_errors():
+        for line in corpus_files.fetch_corpus(file, folder, ledger=ledger, offline=offline):
+            typer.echo(line)
+
+
+def extract(
+    archive: Annotated[Path, typer.Argument(help="A .tar.gz, .tgz, .zip or .gz.")],
+    folder: Annotated[Path, typer.Argument(help="A new folder for what it holds.")],
+) -> None:
+    """Unpack an archive; whatever would lie outside of the folder is refused."""
+    from highrank_plugins.data import archives
+
+    with user_errors():
+        archives.extract(archive, folder)
+
+
+def lm_corpus(
+    name: Annotated[str, typer.Argument(help="ptb, wikitext2, one_billion_word or text8.")],
+    data: Annotated[Path, typer.Option(help="Folder with the files as they are published.")],
+    output: Annotated[Path, typer.Option(help="Folder for the text, or for binarised files.")],
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Keep so many of the most frequent words; others become <unk>. "
+            "[default: all; one_billion_word: 100000]"
+        ),
+    ] = None,
+    max_train_lines: Annotated[
+        int | None, typer.Option(help="Take only the beginning of the training text.")
+    ] = None,
+    other_text: Annotated[
+        bool, typer.Option("--other-text", help="Accept counts that are not the published ones.")
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes, for one_billion_word. [default: the number of cores]"),
+    ] = None,
+) -> None:
+    """Check a published corpus, count it, and write it as fairseq needs it."""
+    from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
+
+    logging.disable(logging.INFO)  # fairseq's
+    with user_errors():
+        workers = workers or usable_cores()
+        options = CorpusOptions(vocab_size, max_train_lines, other_text, workers)
+        for line in prepare_corpus(name, data, output, options):
+            typer.echo(line)
+
+
+Corpus = Annotated[Path, typer.Argument(help="Folder with the corpus of Zhao et al. 2017.")]
+
+
+def dialogue_files(corpus: Corpus) -> None:
+    """Print the files that `highrank data dialogue-text` reads, a line each."""
+    from highrank_plugins.data.dialogue.text import input_files
+
+    with user_errors():
+        typer.echo("\n".join(map(str, input_files(corpus))))
+
+
+def dialogue_text(
+    corpus: Corpus,
+    output: Annotated[Path, typer.Argument(help="Directory for contexts and responses.")],
+    context: Annotated[int, typer.Option(min=1, help="Utterances that a response sees.")] = 9,
+) -> None:
+    """Write dialogues as contexts, responses and references, a line each."""
+    from highrank_plugins.data.dialogue.text import write_parallel
+
+    with user_errors():
+        for name, counts in write_parallel(corpus, output, context).items():
+            typer.echo(f"{name}: {counts.contexts} contexts, {counts.references} references")

@@ -1,0 +1,106 @@
+"""`highrank archs`, `heads`, `recipes` and `user-dir`: print what this package has."""
+
+import inspect
+import logging
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+import highrank_plugins
+from highrank_plugins.cli.options import UserDir
+from highrank_plugins.cli.user_error import user_errors
+
+if TYPE_CHECKING:
+    from highrank_plugins.heads.registry import Registry
+
+
+def archs(user_dir: UserDir = None) -> None:
+    """Print all architectures as a Markdown document (docs/archs.md)."""
+    logging.disable(logging.INFO)  # fairseq's
+    import highrank_plugins
+
+    highrank_plugins.register()
+    # by name: mypy checks this package, and not the dataclasses that fairseq reads
+    typer.echo(import_module("highrank_plugins.models.arch_table").arch_table(), nl=False)
+
+
+def heads(user_dir: UserDir = None) -> None:
+    """Print all structures and pointwise functions, with their options, as Markdown tables."""
+    from highrank_plugins.common.markdown import table
+    from highrank_plugins.heads.base import HEADS
+    from highrank_plugins.heads.pointwise import POINTWISE
+    from highrank_plugins.losses import IMPLEMENTATIONS
+    from highrank_plugins.losses.nll import FUSED
+
+    plain = [impl for impl in IMPLEMENTATIONS if impl not in FUSED]
+    structures = [
+        (*row, ", ".join(IMPLEMENTATIONS if HEADS.find(name).fused else plain))
+        for name, row in _rows(HEADS)
+    ]
+    typer.echo(table(("structure", "what it is", "options", "losses"), structures))
+    functions = [row for _, row in _rows(POINTWISE)]
+    typer.echo(table(("pointwise function", "what it is", "options"), functions))
+    typer.echo(
+        "Flags of fairseq: --head STRUCTURE, --head-OPTION; --head-pointwise FUNCTION, "
+        "--head-FUNCTION-OPTION."
+    )
+
+
+def _rows(registry: "Registry[Any]") -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Yield each name with its row: name, first line of the docstring, options with defaults."""
+    for name in registry.names():
+        what = (inspect.getdoc(registry.find(name)) or "").partition("\n")[0]
+        options = ", ".join(f"{key} {_shown(v)}" for key, v in registry.options(name).items())
+        yield name, (f"`{name}`", what.replace("|", "\\|"), options)
+
+
+def _shown(default: Any) -> str:
+    return "(required)" if default is inspect.Parameter.empty else str(default)
+
+
+def recipes() -> None:
+    """Print all recipes, what each trains, and its configurations, as a Markdown table."""
+    from highrank_plugins.common.markdown import table
+
+    folder = Path(highrank_plugins.__file__).parents[1] / "recipes"
+    with user_errors():
+        scripts = sorted(folder.glob("*/run.sh"))
+        if not scripts:
+            raise ValueError(
+                f"{folder}: there are no recipes: they come with a clone of the repository"
+            )
+        rows = [
+            [f"`{_name(script)}`", _subject(script), _confs(script.parent)] for script in scripts
+        ]
+        typer.echo(table(["recipe", "trains", "configurations (--conf)"], rows), nl=False)
+
+
+def _name(script: Path) -> str:
+    return f"recipes/{script.parent.name}/run.sh"
+
+
+def _subject(script: Path) -> str:
+    """Return the first sentence of a script's header."""
+    _, *lines = script.read_text(encoding="utf-8").splitlines()
+    return lines[0].removeprefix("#").strip()
+
+
+def _confs(recipe: Path) -> str:
+    """Return what --conf takes, but for the configurations that others begin with."""
+    conf = recipe / "conf"
+    folders: dict[str, list[str]] = {}
+    for path in sorted(conf.rglob("*.yaml")):
+        if path.stem != "base":
+            folders.setdefault(str(path.parent.relative_to(conf)), []).append(path.stem)
+    return " ".join(
+        f"{'' if folder == '.' else f'{folder}/'}{{{','.join(names)}}}"
+        for folder, names in folders.items()
+    )
+
+
+def user_dir() -> None:
+    """Print the directory to give to fairseq: fairseq-train --user-dir $(highrank user-dir) …"""
+    typer.echo(Path(highrank_plugins.__file__).parent.resolve())

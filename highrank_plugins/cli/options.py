@@ -1,0 +1,62 @@
+"""Options that several groups share."""
+
+import logging
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from highrank_plugins.cli.user_error import user_errors
+
+
+def _import(user_dir: Path | None) -> Path | None:
+    if user_dir is None:
+        return None
+    with user_errors():
+        logging.disable(logging.INFO)  # fairseq's
+        import highrank_plugins
+
+        highrank_plugins.register()
+        from fairseq.utils import import_user_module
+
+        import_user_module(Namespace(user_dir=str(user_dir)))
+    return user_dir
+
+
+# imports the package when it is parsed: few commands look at its value
+UserDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--user-dir",
+        callback=_import,
+        exists=True,
+        file_okay=False,
+        help="Package with layers of your own, as in fairseq.",
+    ),
+]
+
+
+Data = Annotated[str, typer.Argument(help="Directory of fairseq-preprocess.")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda or cuda:N (default: a GPU if there is one).")
+]
+
+Number = TypeVar("Number", int, float)
+
+
+def numbers(option: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
+    """The numbers in `text`.
+
+    Args:
+        option: its name, for the message.
+        kind: int or float.
+    Raises:
+        ValueError: no such numbers; names the option.
+    """
+    try:
+        return [kind(word) for word in text.split(",")]
+    except ValueError:
+        what = "whole numbers" if kind is int else "numbers"
+        raise ValueError(f"{option} {text}: expected {what} separated by commas") from None

@@ -1,0 +1,229 @@
+"""`highrank results …`: records of runs, and tables of records."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from highrank_plugins.cli import make_group
+from highrank_plugins.cli.user_error import user_errors
+
+if TYPE_CHECKING:
+    from highrank_plugins.common.score import Score
+
+
+def results_table(
+    records: Annotated[
+        list[Path], typer.Argument(help="Records of runs, as exp/ptb/*/results.json.")
+    ],
+) -> None:
+    """Print records of runs as a Markdown table."""
+    from highrank_plugins.results import results_table as table
+
+    with user_errors():
+        typer.echo(table.results_table(records), nl=False)
+
+
+def seeds_table(
+    records: Annotated[
+        list[Path],
+        typer.Argument(help="SYSTEM-SEED.json, SYSTEM-SEED/results.json or SYSTEM/results.json."),
+    ],
+    metric: Annotated[str, typer.Option(help="Tested against the baseline.")],
+    baseline: Annotated[
+        str | None, typer.Option(help="The system to test against (default: softmax).")
+    ] = None,
+) -> None:
+    """Print mean ± deviation over seeds, and t-tests against a baseline, as a Markdown table."""
+    from highrank_plugins.results.seeds_table import seeds_table as table
+    from highrank_plugins.results.seeds_table import system_of
+
+    with user_errors():
+        systems = dict.fromkeys(system_of(path, records) for path in records)
+        if baseline is not None and baseline not in systems:
+            raise ValueError(f"--baseline {baseline}: the systems are {', '.join(systems)}")
+        typer.echo(table(records, metric, baseline or "softmax"), nl=False)
+    if baseline is None and "softmax" not in systems:
+        typer.echo(
+            f"highrank: no baseline, so no p: no system is named softmax; give --baseline with one "
+            f"of {', '.join(systems)}",
+            err=True,
+        )
+
+
+def published(
+    task: Annotated[str, typer.Argument(help="Name of a recipe, e.g. wmt14_en_de.")],
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(help="Written by `highrank results record`; may be repeated."),
+    ] = None,
+) -> None:
+    """Print the papers' scores, and ours, each kind of score in a column of its own."""
+    from highrank_plugins.results.published import table
+    from highrank_plugins.results.record import load_record
+
+    with user_errors():
+        ours = {str(path.parent): load_record(path)["metrics"] for path in results or []}
+        typer.echo(table(task, ours))
+
+
+def record(
+    scores: Annotated[
+        Path,
+        typer.Option(help="Of `highrank evaluate score`, or the folder of a model's evaluations."),
+    ],
+    config: Annotated[Path, typer.Option(help="Written by `highrank train configure`.")],
+    training: Annotated[
+        Path, typer.Option(help="Its --save-dir, with command.sh and train.log or logs/rank0.log.")
+    ],
+    output: Annotated[Path, typer.Option(help="The JSON file to write.")],
+    finetuning: Annotated[Path | None, typer.Option(help="That of a second training.")] = None,
+    paired: Annotated[
+        Path | None, typer.Option(help="paired.json of `highrank evaluate score`.")
+    ] = None,
+    summary: Annotated[
+        Path | None, typer.Option(help="Also write what `highrank results lm-summary` prints.")
+    ] = None,
+    published: Annotated[
+        str | None, typer.Option(help="A recipe, whose published scores the summary begins with.")
+    ] = None,
+) -> None:
+    """Write the record of a run: metrics, signature, config, versions, git, hardware, speed.
+
+    The folder of a language model's evaluations has test.log and valid.log of fairseq-eval-lm, and
+    the results of its measures.
+    """
+    from highrank_plugins.common.files import write_json, write_text
+    from highrank_plugins.results.published import table
+    from highrank_plugins.results.record import make_record
+    from highrank_plugins.training import configuration, training_log
+
+    with user_errors():
+        folders = [training] if finetuning is None else [training, finetuning]
+        result = make_record(
+            _scores(scores),
+            configuration.load(config),
+            *map(training_log.read_training, folders),
+            paired=None if paired is None else json.loads(paired.read_text(encoding="utf-8")),
+        )
+        write_json(output, result)
+        if summary is not None:
+            ours = {str(output.parent): result["metrics"]}
+            papers = [] if published is None else [table(published, ours)]
+            write_text(summary, "\n".join([*papers, perplexities(result), ""]))
+
+
+def _scores(path: Path) -> "dict[str, Score]":
+    from highrank_plugins.common.score import Score
+    from highrank_plugins.results import perplexity
+    from highrank_plugins.results.measures import read_measures
+
+    if not path.is_dir():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {name: Score(**values) for name, values in found.items()}
+    scores: dict[str, Score] = {}
+    for split in ("test", "valid"):
+        scores |= perplexity.read_eval_lm(path / f"{split}.log", split)
+    return scores | read_measures(path, "test")
+
+
+SAMPLES = 5
+DIALOGUES = 3
+SHOWN_REFERENCES = 3
+_BLEU = [f"bleu{order}_{name}" for order in range(1, 5) for name in ("precision", "recall")]
+
+
+def lm_summary(
+    results: Annotated[Path, typer.Argument(help="Written by `highrank results record`.")],
+) -> None:
+    """Print all perplexities, the speed of training, and that of the test set as the last line."""
+    from highrank_plugins.results.results_table import read_record
+
+    with user_errors():
+        result = read_record(results)
+    typer.echo(perplexities(result))
+
+
+def perplexities(result: dict[str, Any]) -> str:
+    """Return the summary of a language model's record."""
+    metrics, signatures = result["metrics"], result["signatures"]
+    lines = [f"{name:>24}  {value}  {signatures[name]}" for name, value in metrics.items()]
+    last = f"test perplexity {metrics['test_perplexity']} {result['signature']}"
+    return "\n".join([*lines, _speed(result), last])
+
+
+def summary(
+    results: Annotated[Path, typer.Argument(help="Written by `highrank results record`.")],
+    texts: Annotated[list[Path], typer.Argument(help="Source, reference and translations.")],
+) -> None:
+    """Print sample translations, the speed of training, and the score as the last line."""
+    from highrank_plugins.results.results_table import read_record
+    from highrank_plugins.results.scoring import read_lines
+
+    with user_errors():
+        result = read_record(results)
+        sentences = list(zip(*map(read_lines, texts), strict=True))
+    for index in range(SAMPLES):
+        names = ("source", "reference", "translation")
+        chosen = sentences[(2 * index + 1) * len(sentences) // (2 * SAMPLES)]
+        typer.echo("\n".join(f"{n:>12}  {s}" for n, s in zip(names, chosen, strict=True)) + "\n")
+    typer.echo(_speed(result))
+    if "paired" in result:
+        other, own = result["paired"]["scores"]
+        typer.echo(
+            f"against {other['system']}, {other['score']:.2f}: p = {own['p_value']:.4f} "
+            f"{result['paired']['signature']}"
+        )
+    typer.echo(f"chrF {result['metrics']['chrf']} {result['signatures']['chrf']}")
+    typer.echo(f"sacreBLEU {result['metrics']['sacrebleu']} {result['signature']}")
+
+
+def _speed(result: dict[str, Any]) -> str:
+    training = ", ".join(f"{name} {value:,.10g}" for name, value in result["train"].items())
+    return f"training: {training}"
+
+
+def dialogue_summary(
+    results: Annotated[Path, typer.Argument(help="Written by `highrank results record`.")],
+    generated: Annotated[Path, typer.Argument(help="Output of fairseq-generate --nbest N.")],
+    contexts: Annotated[Path, typer.Argument(help="Its input, a line each.")],
+    references: Annotated[Path, typer.Argument(help="A line per context, tabs between them.")],
+) -> None:
+    """Print sample responses, then precision and recall, and the perplexity as the last line."""
+    from highrank_plugins.results.record import metric_of
+    from highrank_plugins.results.scoring import read_lines, read_nbest
+
+    with user_errors():
+        bleu = {name: metric_of(results, name) for name in _BLEU}
+        perplexity = metric_of(results, "test_perplexity")
+        sources, good = read_lines(contexts), read_lines(references)
+        hypotheses = read_nbest(generated, len(sources))
+        rows = list(zip(sources, good, hypotheses, strict=True))
+    for index in range(DIALOGUES):
+        source, known, found = rows[(2 * index + 1) * len(rows) // (2 * DIALOGUES)]
+        typer.echo(f"   context  {source}")
+        for reference in known.split("\t")[:SHOWN_REFERENCES]:
+            typer.echo(f" reference  {reference}")
+        for hypothesis in found:
+            typer.echo(f"  response  {hypothesis}")
+        typer.echo()
+    for order in range(1, 5):
+        precision, recall = bleu[f"bleu{order}_precision"], bleu[f"bleu{order}_recall"]
+        typer.echo(f"BLEU-{order}  precision {precision:.3f}  recall {recall:.3f}")
+    typer.echo(f"test perplexity {perplexity}")
+
+
+results = make_group(
+    {
+        "table": results_table,
+        "seeds": seeds_table,
+        "published": published,
+        "record": record,
+    },
+    {
+        "dialogue-summary": dialogue_summary,
+        "lm-summary": lm_summary,
+        "summary": summary,
+    },
+)
