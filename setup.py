@@ -3,6 +3,7 @@
 from setuptools import find_packages, setup
 
 DIALOGUE = ["nltk>=3.10"]
+DOCS = ["furo>=2025.9", "myst-nb>=1.3,<2", "Sphinx>=9,<10"]
 EXPORT = ["safetensors>=0.4.3"]
 MOSES = ["sacremoses>=0.1.1", "subword-nmt>=0.3.8"]
 PLOT = ["matplotlib>=3.8"]
@@ -40,6 +41,7 @@ setup(
     ],
     extras_require={
         "dialogue": DIALOGUE,
+        "docs": DOCS,
         "export": EXPORT,
         "moses": MOSES,
         "plot": PLOT,

@@ -28,13 +28,21 @@ bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH"
 export OMP_NUM_THREADS=1            # two pytest workers share the cores
 
+# install_set FILE WITHOUT: pinned packages that the ordinary install leaves out
+install_set() {
+    echo "== installing $1"
+    python -m pip install --disable-pip-version-check --quiet --no-deps --requirement "$1" ||
+        echo "test: cannot install $1; $2" >&2
+}
+
 # torch for CUDA brings a triton of its own; elsewhere the kernels are tested in its interpreter
 if python -c 'import importlib.util as u, torch; exit(bool(u.find_spec("triton") or torch.version.cuda))'
 then
-    echo "== installing $(grep '^triton==' requirements/triton.txt)"
-    python -m pip install --disable-pip-version-check --quiet --no-deps \
-        --requirement requirements/triton.txt ||
-        echo "test: no triton for this machine; the tests of its kernels are skipped" >&2
+    install_set requirements/triton.txt "the tests of the triton kernels are skipped"
+fi
+if python -c 'import importlib.util as u; exit(all(map(u.find_spec, ["furo", "myst_nb", "sphinx"])))'
+then
+    install_set requirements/docs.txt "the test that builds the documentation is skipped"
 fi
 
 log="$(mktemp)"

@@ -183,7 +183,8 @@ def dynamic_eval(
     carried along, and every token counts once. Useful values depend on --statistic and
     --normalise. For rms and mean, Krause's code begins with lr 5e-5, eps 2e-5, lambda 0.002. For
     sum and sum, the MoS of Yang et al. (2018) had lr 0.002, eps 0.001, lambda 0.075 on Penn
-    Treebank and lr 0.002, eps 0.002, lambda 0.02 on WikiText-2. More in docs/evaluation.md.
+    Treebank and lr 0.002, eps 0.002, lambda 0.02 on WikiText-2. More in
+    docs/howto/adaptive_evaluation.md.
     """
     logging.disable(logging.INFO)  # fairseq's
     from highrank_plugins.inference import dynamic_evaluation as dynamic
@@ -225,7 +226,7 @@ def cache_eval(
     The first --window tokens are scored by the model alone. The state is carried along, and every
     token counts once. Published for the AWD-LSTM of Merity et al. (2018): theta 1, lambda 0.1,
     window 500 on Penn Treebank; theta 0.662, lambda 0.1279, window 3785 on WikiText-2. More in
-    docs/evaluation.md.
+    docs/howto/adaptive_evaluation.md.
     """
     logging.disable(logging.INFO)  # fairseq's
     from highrank_plugins.inference.adaptive_evaluation import Run

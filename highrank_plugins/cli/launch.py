@@ -69,7 +69,7 @@ def launch(
     """Train on several processes: highrank launch --gpus-per-node 8 -- fairseq-train DATA …
 
     SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75: the same command goes on from
-    there. On several nodes give the same command to each. See docs/clusters.md.
+    there. On several nodes give the same command to each. See docs/howto/clusters.md.
     """
     from highrank_plugins.training.launch.plan import Plan
     from highrank_plugins.training.launch.slurm import Job

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def archs(user_dir: UserDir = None) -> None:
-    """Print all architectures as a Markdown document (docs/archs.md)."""
+    """Print all architectures as a Markdown document (docs/reference/archs.md)."""
     logging.disable(logging.INFO)  # fairseq's
     import highrank_plugins
 

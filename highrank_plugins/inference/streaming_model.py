@@ -136,7 +136,7 @@ def _check_kind(loaded: LoadedModel) -> None:
     if not hasattr(model, "bptt_features"):
         raise ValueError(
             f"{path}: --arch {arch} has no recurrent state to carry along a text; this evaluation "
-            "is for awd_lstm_lm_<head> (docs/archs.md)"
+            "is for awd_lstm_lm_<head> (docs/reference/archs.md)"
         )
     if task != TASK:
         raise ValueError(

@@ -252,7 +252,9 @@ class Block:
 
 @dataclass
 class Snapshot:
-    """Hold what was measured of a head in training, by name; docs/monitoring.md lists the names.
+    """Hold what was measured of a head in training, by name.
+
+    docs/howto/monitoring.md lists the names.
 
     Attributes:
         scalars: for a line of a log.

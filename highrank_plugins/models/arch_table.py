@@ -1,4 +1,4 @@
-"""docs/archs.md, which `highrank archs` prints: all architectures from two short tables."""
+"""Write docs/reference/archs.md, which `highrank archs` prints: all architectures."""
 
 from argparse import Namespace
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The layers of docs/heads.md as a user-dir, in fairseq's commands and in ours."""
+"""The layers of docs/reference/heads.md as a user-dir, in fairseq's commands and in ours."""
 
 import json
 import os
@@ -28,7 +28,11 @@ from tests.trainings import (
 )
 
 pytestmark = pytest.mark.xdist_group("user_layers")  # they share trainings
-SECTION = (REPOSITORY / "docs" / "heads.md").read_text().partition("## A layer of your own")[2]
+SECTION = (
+    (REPOSITORY / "docs" / "reference" / "heads.md")
+    .read_text()
+    .partition("## A layer of your own")[2]
+)
 (CODE,) = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
 (LINES,) = re.findall(r"```bash\n(.*?)```", SECTION, re.DOTALL)
 DOCUMENTED = LINES.replace("\\\n", "").splitlines()

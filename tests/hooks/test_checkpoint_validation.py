@@ -73,7 +73,7 @@ def test_an_old_file_is_converted_as_the_message_says(state, tmp_path, monkeypat
     with pytest.raises(ValueError, match=r"before torch 1\.6") as refused:
         load("old.pt")
     advice = str(refused.value).partition("can be converted: ")[2]
-    assert advice in (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    assert advice in (ROOT / "docs" / "howto" / "troubleshooting.md").read_text(encoding="utf-8")
     code = f"old, new = 'old.pt', 'new.pt'; {advice}"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert checkpoint_utils.load_checkpoint_to_cpu("new.pt")["model"].keys() == old["model"].keys()

@@ -1,4 +1,4 @@
-"""docs/archs.md is what `highrank archs` prints, and what it prints exists."""
+"""docs/reference/archs.md is what `highrank archs` prints, and what it prints exists."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from fairseq.models import ARCH_MODEL_INV_REGISTRY
 import highrank_plugins
 from highrank_plugins.models.archs import tokens
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "archs.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "archs.md"
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def printed() -> str:
 
 
 def test_the_document_is_up_to_date(printed):
-    assert DOCUMENT.read_text() == printed, "run: highrank archs > docs/archs.md"
+    assert DOCUMENT.read_text() == printed, "run: highrank archs > docs/reference/archs.md"
 
 
 def test_it_names_every_architecture_and_no_other(printed):

@@ -15,7 +15,10 @@ echo "INFO: 1 failed attempt, said by a library at its end"
 exit "$FAKE_STATUS"
 """
 FAKE_PYTHON = """#!/bin/sh
-case "$*" in *find_spec*) exit ${FAKE_TRITON:-1} ;; esac
+case "$*" in
+    *find_spec*triton*) exit ${FAKE_TRITON:-1} ;;
+    *find_spec*sphinx*) exit ${FAKE_DOCS:-1} ;;
+esac
 echo "python $*" >>calls
 exit ${FAKE_PIP:-0}
 """
@@ -23,7 +26,7 @@ exit ${FAKE_PIP:-0}
 
 @pytest.fixture
 def run(tmp_path):
-    for script in ("scripts/test.sh", ".ci/run", "requirements/triton.txt"):
+    for script in ("scripts/test.sh", ".ci/run"):
         (tmp_path / script).parent.mkdir()
         shutil.copy(ROOT / script, tmp_path / script)
     (tmp_path / "scripts" / "setup.sh").write_text("echo setup >>calls\n")
@@ -102,14 +105,15 @@ def test_fewer_and_more_tests(run, option, words):
 
 
 @pytest.mark.parametrize("pip", ["0", "1"])
-def test_a_missing_triton_is_installed_if_it_can_be(run, pip):
-    result = run(FAKE_TRITON="0", FAKE_PIP=pip)  # 0: python finds none
+@pytest.mark.parametrize("missing", ["triton", "docs"])
+def test_a_missing_set_is_installed_if_it_can_be(run, missing, pip):
+    result = run(**{f"FAKE_{missing.upper()}": "0"}, FAKE_PIP=pip)  # 0: python finds none
     assert result.returncode == 0
-    assert "== installing triton==" in result.stdout
-    assert ("no triton for this machine" in result.stderr) == (pip == "1")
+    assert f"== installing requirements/{missing}.txt" in result.stdout
+    assert (f"cannot install requirements/{missing}.txt" in result.stderr) == (pip == "1")
     install = run.calls()[1].split()
     assert install[:4] == ["python", "-m", "pip", "install"] and "--no-deps" in install
-    assert install[-2:] == ["--requirement", "requirements/triton.txt"]
+    assert install[-2:] == ["--requirement", f"requirements/{missing}.txt"]
 
 
 def test_unknown_option(run):

@@ -37,7 +37,7 @@ def card(
     """Make a page on a checkpoint: configuration, ranks, divergence, components, samples.
 
     The page is one file, which needs neither network nor scripts. What does not apply to the model
-    is on the page with the reason. More in docs/card.md.
+    is on the page with the reason. More in docs/howto/card.md.
     """
     logging.disable(logging.INFO)  # fairseq's
     from highrank_plugins.common.files import write_json, write_text

@@ -40,7 +40,7 @@ class _StateUnpickler(pickle.Unpickler):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(
             f"the state of the rendezvous names {module}.{name}: another program has written to "
-            "its port. Train on a network that you trust (see docs/clusters.md)"
+            "its port. Train on a network that you trust (see docs/howto/clusters.md)"
         )
 
 

@@ -1,0 +1,37 @@
+"""Configure the documentation site; `bash scripts/docs.sh` builds it."""
+
+import sys
+from pathlib import Path
+
+import highrank_plugins
+
+sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
+
+project = "highrank_plugins"
+author = "the highrank_plugins authors"
+version = release = highrank_plugins.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "api_docstrings",
+    "generated_pages",
+]
+exclude_patterns = ["records"]
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 4
+nb_execution_mode = "force"  # pages with code cells are computed whenever the site is built
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
+
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+
+html_theme = "furo"
+html_title = "highrank_plugins"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
