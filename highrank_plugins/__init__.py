@@ -1,4 +1,4 @@
-"""High-rank output layers for torch and fairseq.
+"""Provide high-rank output layers for torch and fairseq.
 
 Light when imported alone (no torch, no fairseq), so that `highrank_plugins.heads` can be used in
 any model. fairseq imports this package as its `--user-dir`; it is loaded by then, and everything
@@ -19,7 +19,7 @@ _PACKAGES = ("compat", "hooks", "models", "tasks", "criterions", "optim")
 
 
 def register() -> None:
-    """Imports every module of compat, models, tasks, criterions and optim; may be called again.
+    """Import every module of compat, models, tasks, criterions and optim; may be called again.
 
     Raises:
         ModuleNotFoundError: fairseq is not installed.

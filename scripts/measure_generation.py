@@ -21,7 +21,7 @@ LANGUAGES = ("en", "de")
 
 
 def repeated(run: Path, folder: Path, copies: int) -> None:
-    """The test set of a run, binarised with its dictionaries, `copies` times."""
+    """Binarise the test set of a run with its dictionaries, `copies` times."""
     for language in LANGUAGES:
         text = (run / "pieces" / f"test.{language}").read_text(encoding="utf-8")
         (folder / f"test.{language}").write_text(text * copies, encoding="utf-8")

@@ -34,7 +34,7 @@ def _text(draw: random.Random, templates: list[str], thing: str) -> str:
 
 
 def write_pickle(folder: Path, dialogues: dict | None = None) -> Path:
-    """The corpus as Python 2 pickled it."""
+    """Write the corpus as Python 2 pickled it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / PICKLE
     path.write_bytes(pickle.dumps(dialogues or corpus(), protocol=2))
@@ -42,7 +42,7 @@ def write_pickle(folder: Path, dialogues: dict | None = None) -> Path:
 
 
 def write_json_lines(folder: Path, dialogues: dict | None = None) -> Path:
-    """The same as a line of JSON per dialogue; returns the folder."""
+    """Write the same as a line of JSON per dialogue; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, each in (dialogues or corpus()).items():
         text = "".join(json.dumps(dialogue) + "\n" for dialogue in each)

@@ -42,7 +42,7 @@ def binarise(folder: Path, *options: object) -> Path:
 
 @pytest.fixture(scope="session")
 def stream_data(tmp_path_factory) -> Path:
-    """The binarised text."""
+    """Write the binarised text."""
     return binarise(write_text(tmp_path_factory.mktemp("streams")))
 
 

@@ -130,7 +130,7 @@ def test_no_unsafe_call_and_no_blind_except(module):
 
 
 def unsafe_places(tree: ast.AST) -> Iterator[str]:
-    """Calls that run code of a file or skip torch's check of it; handlers that hide anything."""
+    """Find calls that run code of a file or skip torch's check, and handlers that hide errors."""
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == "weights_only":
             if not (isinstance(node.value, ast.Constant) and node.value.value is True):

@@ -41,7 +41,7 @@ def task_and_shape(arch: str) -> list[str]:
 
 
 def last(save_dir: Path) -> Path:
-    """The checkpoint of the last update."""
+    """Return the checkpoint of the last update."""
     return save_dir / "checkpoint_last.pt"
 
 

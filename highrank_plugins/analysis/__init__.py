@@ -1,4 +1,4 @@
-"""The papers' measures as functions on tensors; those that need scipy load it when called."""
+"""Measure models as the papers do, by functions on tensors that load scipy only when called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Perplexity of rare and of frequent words."""
+"""Compute the perplexity of rare and of frequent words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from highrank_plugins.analysis.perplexity import perplexity_of
 
 
 class Band(NamedTuple):
-    """Tokens whose word was seen low ≤ count < high times (None: no upper end) in training.
+    """Hold the tokens whose word was seen low ≤ count < high times in training (None: no end).
 
     perplexity: exp of their mean negative log-likelihood; None without tokens.
     """
@@ -24,7 +24,7 @@ class Band(NamedTuple):
 
 
 def perplexity_by_band(nll: Tensor, counts: Tensor, bands: Sequence[int]) -> list[Band]:
-    """Perplexity of the tokens in each band of training frequency.
+    """Return the perplexity of the tokens in each band of training frequency.
 
     Args:
         nll: negative log-likelihoods in nats [n].

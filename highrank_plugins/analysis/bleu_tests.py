@@ -1,4 +1,4 @@
-"""Is a difference in BLEU more than chance? sacreBLEU's own paired tests."""
+"""Test whether a difference in BLEU is more than chance, by sacreBLEU's own paired tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TESTS = {"bootstrap": "bs", "randomisation": "ar"}  # our names, sacreBLEU's
 
 @dataclass(frozen=True)
 class PairedScore:
-    """A system's score, and the p-value of its difference from the baseline (None for that)."""
+    """Hold a system's score and the p-value of its difference from the baseline, which has None."""
 
     system: str
     score: float
@@ -20,7 +20,7 @@ class PairedScore:
 
 @dataclass(frozen=True)
 class PairedScores:
-    """The scores, baseline first, and sacreBLEU's signature with seed and number of samples."""
+    """Hold the scores, baseline first, and sacreBLEU's signature with its seed and samples."""
 
     scores: list[PairedScore]
     signature: str
@@ -33,7 +33,7 @@ def paired_bleu(
     samples: int = 0,
     metric: Any = None,
 ) -> PairedScores:
-    """Paired tests of each system against the first one, by `sacrebleu.significance`.
+    """Test each system against the first one, in pairs, by `sacrebleu.significance`.
 
     The null hypothesis is that a system and the baseline are one; lines that are the same as the
     baseline's have p = 1, where sacreBLEU's count of greater differences would give 1 / samples.

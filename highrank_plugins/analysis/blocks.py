@@ -1,4 +1,4 @@
-"""Matrices that arrive as blocks of rows: what is checked of each block."""
+"""Check matrices that arrive as blocks of rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SUM_TOLERANCE = 0.05  # log-probabilities that were stored in bfloat16 sum to 1 
 
 
 def checked_blocks(blocks: Iterable[Tensor], finite: bool = True) -> Iterator[Tensor]:
-    """The blocks with at least one row, each checked when its turn comes.
+    """Yield the blocks with at least one row, and check each when its turn comes.
 
     Args:
         blocks: [n_i, M], any floating dtype; the whole matrix may be larger than the memory.
@@ -74,7 +74,7 @@ def check_log_probs(log_probs: Tensor, name: str) -> None:
 
 
 def chunks(x: Tensor, budget: int = 2**22) -> Iterator[Tensor]:
-    """Runs of rows of x [n, M] with at most `budget` numbers each, or one row."""
+    """Yield runs of rows of x [n, M] with at most `budget` numbers each, or one row."""
     return iter(x.split(max(1, budget // max(1, x[0].numel()))))
 
 

@@ -1,4 +1,4 @@
-"""Which components of a mixture work, and how decided their prior is."""
+"""Measure which components of a mixture work, and how decided their prior is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random targets that a layer should approximate: the synthetic experiment of Ganea et al. 2019.
+"""Fit layers to random targets: the synthetic experiment of Ganea et al. 2019.
 
 N distributions P*_i ~ Dirichlet(α) over M words. Word vectors are shared, every target has a free
 context vector of its own, and the cross-entropy −1/N Σ_i Σ_x P*_i(x) log Q_i(x) is minimised: what
@@ -20,7 +20,7 @@ from highrank_plugins.heads import Head, build_head
 
 @dataclass(frozen=True)
 class DirichletSettings:
-    """Sizes of the experiment and of its optimisation by Adam; small enough for a CPU.
+    """Hold the sizes of the experiment and of its optimisation by Adam; small enough for a CPU.
 
     targets: N. classes: M. dim: d, of contexts and word vectors. alpha: α, .1 in the paper.
     batch: targets per step, drawn anew each step. The paper has N = 1e5; M and its d are unknown.
@@ -38,14 +38,14 @@ class DirichletSettings:
 
 @dataclass(frozen=True)
 class DirichletFit:
-    """How near a layer came: share of targets whose most probable word is Q's, mean KL(P* ‖ Q)."""
+    """Say how near a layer came: share of equal most probable words, mean KL(P* ‖ Q)."""
 
     mode_match: float
     mean_kl: float
 
 
 def dirichlet_targets(settings: DirichletSettings) -> Tensor:
-    """N distributions [N, M] in float32 from a seed of their own."""
+    """Draw N distributions [N, M] in float32 from a seed of their own."""
     import numpy as np
 
     generator = np.random.default_rng(settings.seed)
@@ -58,7 +58,7 @@ def dirichlet_experiment(
     settings: DirichletSettings | None = None,
     progress: Progress = silent,
 ) -> dict[str, DirichletFit]:
-    """Each head fitted to the same targets.
+    """Fit each head to the same targets.
 
     Args:
         heads: label → options of `build_head` with its `name`, e.g.
@@ -82,7 +82,7 @@ def dirichlet_experiment(
 
 
 def fit_targets(head: Head, targets: Tensor, settings: DirichletSettings) -> DirichletFit:
-    """`fit_contexts`, and `measure_fit` of what it reached."""
+    """Fit contexts by `fit_contexts` and return their `measure_fit`."""
     contexts = fit_contexts(head, targets, settings)
     return measure_fit(head, contexts, targets)
 
@@ -127,7 +127,7 @@ def fit_contexts(
 
 @torch.no_grad()
 def measure_fit(head: Head, contexts: Tensor, targets: Tensor) -> DirichletFit:
-    """Mode match and mean KL of a head at contexts [N, F] against targets [N, M]."""
+    """Return mode match and mean KL of a head at contexts [N, F] against targets [N, M]."""
     log_probs = head(contexts).double()
     wide = targets.double()
     mode_match = (log_probs.argmax(-1) == wide.argmax(-1)).double().mean()

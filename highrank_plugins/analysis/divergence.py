@@ -1,4 +1,4 @@
-"""How far a model's predictions lie from each other: KL(P ‖ Q) = Σ_x P(x) (log P(x) − log Q(x))."""
+"""Measure how much predictions differ: KL(P ‖ Q) = Σ_x P(x) (log P(x) − log Q(x))."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INFINITY = math.inf
 
 
 class Estimate(NamedTuple):
-    """A mean over drawn pairs, and the standard error of that mean."""
+    """Hold a mean over drawn pairs, and the standard error of that mean."""
 
     mean: float
     standard_error: float
@@ -24,13 +24,13 @@ class Estimate(NamedTuple):
 
     @classmethod
     def of(cls, values: Tensor) -> Estimate:
-        """From the number of each pair [pairs]."""
+        """Estimate the mean from the number of each pair [pairs]."""
         error = float(values.std() / math.sqrt(len(values)))
         return cls(float(values.mean()), error, len(values))
 
 
 def pairwise_kld(log_probs_p: Tensor, log_probs_q: Tensor) -> Tensor:
-    """KL(P_i ‖ Q_j) in nats for all pairs: one matrix product and the entropies of P.
+    """Return KL(P_i ‖ Q_j) in nats for all pairs: one matrix product and the entropies of P.
 
     Args:
         log_probs_p: [n, M], any floating dtype.
@@ -60,7 +60,7 @@ def pairwise_kld(log_probs_p: Tensor, log_probs_q: Tensor) -> Tensor:
 def sampled_kld(
     log_probs_p: Tensor, log_probs_q: Tensor | None = None, pairs: int = 10_000, seed: int = 0
 ) -> Estimate:
-    """Mean of KL(P_i ‖ Q_j) over pairs whose i and j are drawn independently.
+    """Estimate the mean of KL(P_i ‖ Q_j) over pairs whose i and j are drawn independently.
 
     The expected divergence between the predictions of two contexts (Yang et al. 2018). Drawn with
     replacement, so that i = j happens, as in the paper's definition.
@@ -91,14 +91,14 @@ def sampled_kld(
 
 
 def drawn_pairs(n: int, m: int, pairs: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Row numbers i < n and j < m [pairs], drawn independently, with replacement."""
+    """Draw row numbers i < n and j < m [pairs], independently and with replacement."""
     generator = torch.Generator().manual_seed(seed)
     first = torch.randint(n, (pairs,), generator=generator)
     return first, torch.randint(m, (pairs,), generator=generator)
 
 
 def mean_pairwise_kld(blocks: Iterable[Tensor]) -> float:
-    """Mean of KL(P_i ‖ P_j) over all N² pairs of rows, in one pass and the memory of a block.
+    """Return the mean of KL(P_i ‖ P_j) over all N² pairs of rows; it holds one block at a time.
 
     Σ_ij KL(P_i ‖ P_j) / N² = mean_i Σ_x P_i log P_i − Σ_x (mean_i P_i(x)) (mean_j log P_j(x)):
     no pair is ever formed. Times N / (N − 1) it is the mean over pairs of different rows.
@@ -114,7 +114,7 @@ def mean_pairwise_kld(blocks: Iterable[Tensor]) -> float:
 
 @dataclass(frozen=True)
 class PredictionSums:
-    """What n predictions contribute to the mean over all pairs; those of two runs add up.
+    """Sum what n predictions contribute to the mean over all pairs; the sums of two runs add up.
 
     sums: of P and of log P [2, M]; negative_entropy: Σ_i Σ_x P_i log P_i.
     """
@@ -125,7 +125,7 @@ class PredictionSums:
 
     @classmethod
     def of(cls, blocks: Iterable[Tensor]) -> PredictionSums:
-        """Of log-probabilities [n_i, M].
+        """Sum over blocks of log-probabilities [n_i, M].
 
         Raises:
             ValueError: as `mean_pairwise_kld`.
@@ -160,7 +160,7 @@ class PredictionSums:
 
 
 def mean_kld_of_sums(p: PredictionSums, q: PredictionSums) -> float:
-    """Mean of KL(P_i ‖ Q_j) over all pairs, from what P's and Q's rows contribute.
+    """Return the mean of KL(P_i ‖ Q_j) over all pairs, from what the rows of P and Q contribute.
 
     Raises:
         ValueError: another number of classes.
@@ -172,7 +172,7 @@ def mean_kld_of_sums(p: PredictionSums, q: PredictionSums) -> float:
 
 
 def _expected_log(p: Tensor, log_q: Tensor) -> Tensor:
-    """Σ_x p_i(x) log q_j(x) [n, m] with 0 · −∞ = 0; the products of rows [n, M] and [m, M]."""
+    """Return Σ_x p_i(x) log q_j(x) [n, m] with 0 · −∞ = 0, for rows [n, M] and [m, M]."""
     ruled_out = log_q == -INFINITY
     if not ruled_out.any():
         return p @ log_q.t()
@@ -181,7 +181,7 @@ def _expected_log(p: Tensor, log_q: Tensor) -> Tensor:
 
 
 def row_kld(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(P_i ‖ Q_i) [n] in nats, float64, of rows of log-probabilities [n, M]."""
+    """Return KL(P_i ‖ Q_i) [n] in nats, float64, of rows of log-probabilities [n, M]."""
     log_p, log_q = log_p.double(), log_q.double()
     p = log_p.exp()
     return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1)

@@ -1,4 +1,4 @@
-"""How sharp Mixtape's gates are, by the frequency of the word."""
+"""Measure how sharp Mixtape's gates are, by the frequency of the word."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from highrank_plugins.heads import Head
 
 
 class GateSharpness(NamedTuple):
-    """Gates of the classes first ≤ x < last: means over tokens and classes.
+    """Hold means over tokens and over the classes first ≤ x < last.
 
     entropy: of π_x, in nats, between 0 (one component) and log K. largest: of max_k π_{x,k}.
     """

@@ -1,4 +1,4 @@
-"""Singular values by way of XᵀX: cheaper, and blind to small ones."""
+"""Compute singular values through XᵀX, which is cheaper but cannot see small ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gram_matrix(blocks: Iterable[Tensor]) -> Tensor:
 
 
 class Gram:
-    """XᵀX of rows that arrive in blocks."""
+    """Add up XᵀX over rows that arrive in blocks."""
 
     def __init__(self) -> None:
         self._total: Tensor | None = None
@@ -53,5 +53,5 @@ class Gram:
 
 
 def gram_singular_values(gram: Tensor) -> Tensor:
-    """√eigenvalues of XᵀX [M, M], descending; below `RELIABLE` times the largest they are noise."""
+    """Return √eigenvalues of XᵀX [M, M], descending; noise below `RELIABLE` times the largest."""
     return torch.linalg.eigvalsh(gram).flip(0).clamp_min(0).sqrt()

@@ -1,4 +1,4 @@
-"""Contexts with several right words that are not alike: can a layer put them all on top?
+"""Test whether a layer can put several unlike words on top, where several are right.
 
 A softmax gives similar probabilities to words with similar vectors, and words that lie between two
 right ones come with them (Yang et al. 2018; Chang and McCallum 2022). Here the right words of each
@@ -24,7 +24,7 @@ SCALE = 3.0  # of word vectors; contexts of mixtures lie in [−1, 1]
 
 @dataclass(frozen=True)
 class MultimodeSettings:
-    """`contexts` with `modes` equally probable right words each, of `classes`; by Adam.
+    """Hold the sizes: `contexts` with `modes` equally probable right words each, of `classes`.
 
     learn_words: the vocabulary matrix is learnt, too, from what it is otherwise.
     """
@@ -41,7 +41,7 @@ class MultimodeSettings:
 
 @dataclass(frozen=True)
 class MultimodeFit:
-    """recall: share of the right words among the `modes` most probable. complete: share of the
+    """Hold recall: share of the right words among the `modes` most probable. complete: share of the
     contexts where all are. mean_kl: of KL(right ‖ predicted), nats."""
 
     recall: float
@@ -50,7 +50,7 @@ class MultimodeFit:
 
 
 def multimode_targets(settings: MultimodeSettings) -> Tensor:
-    """Distributions [N, M] with 1 / modes at the right words of each context.
+    """Return distributions [N, M] with 1 / modes at the right words of each context.
 
     Raises:
         ValueError: modes outside [1, classes).
@@ -68,7 +68,7 @@ def multimode_targets(settings: MultimodeSettings) -> Tensor:
 def multimode_experiment(
     heads: dict[str, dict[str, Any]], settings: MultimodeSettings, progress: Progress = silent
 ) -> dict[str, MultimodeFit]:
-    """Each head fitted to the same contexts, whose vectors are free.
+    """Fit each head to the same contexts, whose vectors are free.
 
     Args:
         heads: label → options of `build_head` with its `name`; see `heads_named`.
@@ -98,7 +98,7 @@ def _measure(head: Any, contexts: Tensor, targets: Tensor, modes: int) -> Multim
 
 
 def heads_named(names: Sequence[str], components: int | None) -> dict[str, dict[str, Any]]:
-    """Options of `build_head` for "mos", "plif" (on a softmax) or "mos+plif".
+    """Return options of `build_head` for "mos", "plif" (on a softmax) or "mos+plif".
 
     Args:
         components: of mixtures; None: the head's own default.

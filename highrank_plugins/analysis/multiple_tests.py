@@ -1,4 +1,4 @@
-"""Several systems at once, and how two measures go together."""
+"""Correct p-values for several systems, and correlate two measures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Correlation(NamedTuple):
-    """Pearson's r, its two-sided p-value, and the number of points."""
+    """Hold Pearson's r, its two-sided p-value, and the number of points."""
 
     r: float
     p_value: float
@@ -15,7 +15,7 @@ class Correlation(NamedTuple):
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for testing m hypotheses, in the order given   (Holm 1979).
+    """Return p-values adjusted for testing m hypotheses, in the order given   (Holm 1979).
 
     The i-th smallest becomes max_{j≤i} min(1, (m − j + 1) p_(j)); rejecting those below α errs
     anywhere with probability α at most.
@@ -35,7 +35,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def pearson(x: Sequence[float], y: Sequence[float]) -> Correlation:
-    """Correlation of two measures, e.g. rank and perplexity over a grid of models.
+    """Correlate two measures, e.g. rank and perplexity over a grid of models.
 
     p is that of r = 0 for normal x and y (t with n − 2 degrees of freedom).
 

@@ -1,4 +1,4 @@
-"""What a learned pointwise function looks like."""
+"""Describe a learned pointwise function by its slopes and its curve."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from highrank_plugins.heads.pointwise import Pointwise
 
 
 class SlopeStatistics(NamedTuple):
-    """Of the Q slopes of a PLIF; sd divides by Q."""
+    """Hold statistics of the Q slopes of a PLIF; sd divides by Q."""
 
     mean: float
     sd: float
@@ -20,7 +20,7 @@ class SlopeStatistics(NamedTuple):
 
 
 def slope_statistics(pointwise: Pointwise) -> SlopeStatistics:
-    """Mean, standard deviation and range of a PLIF's slopes, which Ganea et al. 2019 print.
+    """Return mean, standard deviation and range of a PLIF's slopes, which Ganea et al. 2019 print.
 
     Raises:
         ValueError: another pointwise function.
@@ -40,7 +40,7 @@ def slope_statistics(pointwise: Pointwise) -> SlopeStatistics:
 def pointwise_curve(
     pointwise: Pointwise, low: float = -20.0, high: float = 20.0, points: int = 401
 ) -> tuple[Tensor, Tensor]:
-    """z [points] from low to high, and f(z), shifted so that f is 0 where z is nearest to 0.
+    """Return z [points] from low to high, and f(z), shifted so that f is 0 where z is nearest to 0.
 
     A constant added to f changes no probability; shifted, functions can be drawn over each other.
 

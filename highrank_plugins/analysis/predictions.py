@@ -1,4 +1,4 @@
-"""What single predictions look like: where the true word stands, and how sure they are."""
+"""Describe single predictions: the rank of the true word, and the entropy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from highrank_plugins.analysis.blocks import check_log_probs, chunks
 
 
 def target_ranks(log_probs: Tensor, target: Tensor) -> Tensor:
-    """How many classes come before the target, most probable first; 0 if it is on top.
+    """Return how many classes come before the target, most probable first; 0 if it is on top.
 
     Equally probable classes are taken in the order of their ids.
 
@@ -56,7 +56,7 @@ def top_k_share(log_probs: Tensor, target: Tensor, k: int) -> float:
 
 
 def mean_entropy(log_probs: Tensor) -> float:
-    """Mean over rows [n, M] of −Σ_x P(x) log P(x), in nats.
+    """Return the mean over rows [n, M] of −Σ_x P(x) log P(x), in nats.
 
     Raises:
         ValueError: NaN (names the row), rows that do not sum to 1.

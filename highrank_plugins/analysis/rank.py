@@ -1,4 +1,4 @@
-"""What the papers read off a spectrum: ranks, entropy, decay."""
+"""Summarise a spectrum as the papers do: ranks, entropy, decay."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 def press_tolerance(largest: float, shape: tuple[int, int], dtype: torch.dtype) -> float:
-    """½ √(m + n + 1) σ_max eps(dtype) for a matrix m × n   (Press et al. 2007, section 2.6)."""
+    """Return ½ √(m + n + 1) σ_max eps(dtype) for a matrix m × n   (Press et al. 2007, §2.6)."""
     return 0.5 * math.sqrt(shape[0] + shape[1] + 1) * largest * torch.finfo(dtype).eps
 
 
 def press_rank(singular_values: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> int:
-    """How many singular values lie above ½ √(m + n + 1) σ_max eps(dtype).
+    """Count the singular values above ½ √(m + n + 1) σ_max eps(dtype).
 
     Press et al. 2007, as Yang et al. 2018 and Parthiban et al. 2021 use it, with eps of float32.
     The number depends on dtype: state it with the rank.
@@ -35,7 +35,7 @@ def press_rank(singular_values: Tensor, shape: tuple[int, int], dtype: torch.dty
 
 
 def effective_rank(singular_values: Tensor, eps: float) -> int:
-    """The least k with Σ_{i≤k} σ_i² ≥ (1 − ε) Σ_i σ_i²   (Parthiban et al. 2021); 0 of zeros.
+    """Return the least k with Σ_{i≤k} σ_i² ≥ (1 − ε) Σ_i σ_i²   (Parthiban et al. 2021), or 0.
 
     Args:
         singular_values: [n], in any order.
@@ -51,7 +51,7 @@ def effective_rank(singular_values: Tensor, eps: float) -> int:
 
 
 def spectral_entropy(singular_values: Tensor) -> float:
-    """H = −Σ_i p_i log p_i in nats, p_i = σ_i / Σ_j σ_j.
+    """Return H = −Σ_i p_i log p_i in nats, p_i = σ_i / Σ_j σ_j.
 
     e^H is the effective rank of Roy and Vetterli 2007, between 1 and n; log n − H is the
     divergence of p from a flat spectrum, which Godey et al. 2024 follow along training.
@@ -66,7 +66,7 @@ def spectral_entropy(singular_values: Tensor) -> float:
 
 
 def spectral_decay(singular_values: Tensor, first: int = 1, last: int | None = None) -> float:
-    """α of the power law σ_i² ∝ i^−α, by least squares of log σ_i² on log i.
+    """Return α of the power law σ_i² ∝ i^−α, by least squares of log σ_i² on log i.
 
     The exponent of Stringer et al. 2019 and Agrawal et al. 2022 (α-ReQ): 0 is a flat spectrum.
 

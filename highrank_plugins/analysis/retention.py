@@ -1,4 +1,4 @@
-"""The share of the logits' gradient that reaches the features.
+"""Measure the share of the logits' gradient that reaches the features.
 
 Features g have logits W g, so that a gradient reaches them through Wᵀ only. Whatever is orthogonal
 to the d columns of W is lost, whatever the trunk (Godey and Artzi 2026).
@@ -19,7 +19,7 @@ CLASSES = 4096  # rows of W that are widened at a time
 
 
 class ColumnSpace(NamedTuple):
-    """The singular values of W [M, d] and an orthonormal basis of its columns.
+    """Hold the singular values of W [M, d] and an orthonormal basis of its columns.
 
     values: [d], descending, float64; right above 1e-7 of the largest.
     to_basis: B [d, r] with orthonormal columns of W B, r the number of values above that.
@@ -30,7 +30,7 @@ class ColumnSpace(NamedTuple):
 
 
 class RowNorms(NamedTuple):
-    """‖G P‖² and ‖G‖² of each row of G [n, M], float64 [n]; P projects onto the columns of W."""
+    """Hold ‖G P‖² and ‖G‖² of each row of G [n, M], float64 [n]; P projects onto W's columns."""
 
     kept: Tensor
     whole: Tensor

@@ -1,4 +1,4 @@
-"""Do the rows of the vocabulary matrix know which words are alike?"""
+"""Measure whether the rows of the vocabulary matrix are alike for words that are alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.functional import cosine_similarity
 
 
 class WordPair(NamedTuple):
-    """Two words and how alike people find them."""
+    """Hold two words and how alike people find them."""
 
     first: str
     second: str
@@ -20,7 +20,7 @@ class WordPair(NamedTuple):
 
 
 class Similarity(NamedTuple):
-    """Spearman's correlation over `used` pairs; None if it is not defined (too few, no spread).
+    """Hold Spearman's correlation over `used` pairs; None if undefined (too few, no spread).
 
     missing: pairs with a word that has no vector.
     """
@@ -31,7 +31,7 @@ class Similarity(NamedTuple):
 
 
 def read_word_pairs(path: str | os.PathLike[str]) -> list[WordPair]:
-    """The pairs of a benchmark: two words and a number a line, between spaces or tabs.
+    """Read the pairs of a benchmark: two words and a number a line, between spaces or tabs.
 
     Raises:
         ValueError: another line (names file and line), no pair at all.
@@ -51,7 +51,7 @@ def word_similarity(
     vocabulary: Mapping[str, int] | Sequence[str],
     pairs: Iterable[WordPair | tuple[str, str, float]],
 ) -> Similarity:
-    """Spearman's correlation of cosines with people's scores (as in Parthiban et al. 2021).
+    """Correlate cosines with people's scores, by Spearman (as in Parthiban et al. 2021).
 
     Pairs are lower-cased and used if both words are known; ranks of ties are averaged.
 

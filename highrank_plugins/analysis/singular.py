@@ -1,4 +1,4 @@
-"""Singular values of matrices that do not fit in memory."""
+"""Compute singular values of matrices that do not fit in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ METHODS = ("auto", "tsqr", "gram")
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Singular values with how they were computed.
+    """Hold singular values and how they were computed.
 
     values: [min(N, M)], float64, descending. shape: (N, M).
     dtype: of the computation; method: "tsqr" or "gram".
@@ -34,7 +34,7 @@ class Spectrum:
     smallest_reliable: float
 
     def press_rank(self, dtype: torch.dtype | None = None) -> int:
-        """`press_rank` with this shape, at the resolution of dtype (default: the computation's).
+        """Return `press_rank` with this shape, at the resolution of dtype (default: that used).
 
         Raises:
             ValueError: the tolerance of dtype lies below `smallest_reliable`.
@@ -57,7 +57,7 @@ def spectrum(
     method: str = "auto",
     merge_rows: int | None = None,
 ) -> Spectrum:
-    """Singular values of X [N, M], which arrives in blocks [n_i, M] and is never held.
+    """Return the singular values of X [N, M], which arrives in blocks [n_i, M] and is never held.
 
     - "tsqr": those of the triangle of X, in `dtype`; each is right to a few eps(dtype) σ_max.
     - "gram": square roots of the eigenvalues of XᵀX in float64; right above 1e-7 σ_max, which is
@@ -78,7 +78,7 @@ def spectrum(
 
 @dataclass(frozen=True)
 class SpectrumPart:
-    """What a run of the rows of X contributes: its triangle, or XᵀX ("gram").
+    """Hold what a run of the rows of X contributes: its triangle, or XᵀX ("gram").
 
     matrix: [min(n, M), M] or [M, M]. rows: n. The others as in `Spectrum`.
     """
@@ -91,7 +91,7 @@ class SpectrumPart:
 
 
 class SpectrumRows:
-    """The first half of `spectrum`: rows that arrive in blocks, in one of several processes.
+    """Collect rows that arrive in blocks, in one of several processes, for `whole_spectrum`.
 
     Args, raises: as `spectrum`.
     """
@@ -129,7 +129,7 @@ class SpectrumRows:
 
 
 def whole_spectrum(parts: Sequence[SpectrumPart]) -> Spectrum:
-    """The spectrum of all rows from the parts of one matrix, made with one dtype and method.
+    """Return the spectrum of all rows from the parts of one matrix, made with one dtype and method.
 
     Raises:
         ValueError: a single row.
@@ -156,7 +156,7 @@ def whole_spectrum(parts: Sequence[SpectrumPart]) -> Spectrum:
 def singular_values(
     blocks: Iterable[Tensor], dtype: torch.dtype = torch.float64, method: str = "auto"
 ) -> Tensor:
-    """The `values` [min(N, M)] of `spectrum`: float64, descending."""
+    """Return the `values` [min(N, M)] of `spectrum`: float64, descending."""
     return spectrum(blocks, dtype, method).values
 
 

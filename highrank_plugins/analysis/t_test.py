@@ -1,4 +1,4 @@
-"""t-tests of two systems, from their runs or from published means and deviations."""
+"""Compare two systems by t-tests, from their runs or from published means and deviations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Summary(NamedTuple):
-    """What a paper prints of n runs: mean and sample standard deviation (n − 1 below)."""
+    """Hold what a paper prints of n runs: mean and sample standard deviation (n − 1 below)."""
 
     mean: float
     sd: float
@@ -17,7 +17,7 @@ class Summary(NamedTuple):
 
 
 class TTest(NamedTuple):
-    """t and its two-sided p-value."""
+    """Hold t and its two-sided p-value."""
 
     statistic: float
     p_value: float
@@ -27,7 +27,7 @@ Runs = Summary | Sequence[float]
 
 
 def summarise(runs: Runs) -> Summary:
-    """Mean, sample standard deviation and number of runs.
+    """Return mean, sample standard deviation and number of runs.
 
     Raises:
         ValueError: fewer than two runs, NaN, a negative deviation.
@@ -45,7 +45,7 @@ def summarise(runs: Runs) -> Summary:
 
 
 def student_t(a: Runs, b: Runs) -> TTest:
-    """Unpaired two-sided t-test of equal means, equal variances supposed (Student).
+    """Test whether two means are equal, two-sided and unpaired, with equal variances (Student).
 
     t = (m_a − m_b) / √(s² (1/n_a + 1/n_b)), s² the pooled variance, n_a + n_b − 2 degrees of
     freedom: the test of Parthiban et al. 2021.
@@ -59,7 +59,7 @@ def student_t(a: Runs, b: Runs) -> TTest:
 
 
 def welch_t(a: Runs, b: Runs) -> TTest:
-    """The same without supposing equal variances (Welch 1947)."""
+    """Test whether two means are equal, two-sided and unpaired, with any variances (Welch 1947)."""
     return _t_test(a, b, equal_variances=False)
 
 

@@ -1,4 +1,4 @@
-"""The triangle of a tall matrix that is never held (TSQR)."""
+"""Compute the triangle of a tall matrix that is never held (TSQR)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from highrank_plugins.analysis.blocks import checked_blocks
 def triangle(
     blocks: Iterable[Tensor], dtype: torch.dtype = torch.float64, merge_rows: int | None = None
 ) -> Tensor:
-    """R with RᵀR = XᵀX, for X the rows of all blocks: R has the singular values of X.
+    """Return R with RᵀR = XᵀX, for X the rows of all blocks: R has the singular values of X.
 
     R of [R; block] replaces R (Demmel et al. 2012, sequential TSQR). The triangles of parts of a
     matrix are blocks themselves: `singular_values([triangle(a), triangle(b)])` are those of a and
@@ -36,7 +36,7 @@ def triangle(
 
 
 class Triangle:
-    """The triangle of rows that arrive in blocks; see `triangle`."""
+    """Build the triangle of rows that arrive in blocks; see `triangle`."""
 
     def __init__(self, dtype: torch.dtype, merge_rows: int | None = None) -> None:
         self._dtype, self._merge_rows = dtype, merge_rows
@@ -60,7 +60,7 @@ class Triangle:
 
 
 class _Stack:
-    """[R; new rows] in one buffer, column by column as LAPACK wants it: its QR is in place."""
+    """Keep [R; new rows] in one buffer, column by column as LAPACK wants it: its QR is in place."""
 
     def __init__(self, like: Tensor, dtype: torch.dtype, merge_rows: int | None) -> None:
         self.width = like.size(1)

@@ -1,4 +1,4 @@
-"""Words that no context can make the most probable one."""
+"""Find words that no context can make the most probable one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def unargmaxable(
     bound: float | None = None,
     progress: Progress = silent,
 ) -> Tensor:
-    """Classes c for which no h has w_c·h + b_c > w_j·h + b_j for all j ≠ c (Grivas et al. 2022).
+    """Return classes c for which no h has w_c·h + b_c > w_j·h + b_j for all j ≠ c (Grivas 2022).
 
     Most classes are cleared quickly: c wins in one of `contexts`, or h, from w_c on, finds a place
     where it does by going away from the rival that wins (Agmon 1954, Motzkin and Schoenberg 1954).
@@ -66,7 +66,7 @@ def unargmaxable_classes(
     bound: float | None = None,
     progress: Progress = silent,
 ) -> Tensor:
-    """`unargmaxable` of a softmax layer, whose pointwise function keeps the order of logits.
+    """Apply `unargmaxable` to a softmax layer whose pointwise function keeps the order of logits.
 
     Raises:
         ValueError: not applicable, since the layer's probabilities do not follow the order of
@@ -96,12 +96,12 @@ def _checked(weight: Tensor, bias: Tensor | None, bound: float | None) -> tuple[
 
 
 def _batch(weight: Tensor) -> int:
-    """Contexts whose logits [n, M] are held at once."""
+    """Return the number of contexts whose logits [n, M] are held at once."""
     return max(1, 2**22 // len(weight))
 
 
 def _walk(weight: Tensor, offsets: Tensor, classes: Tensor, bound: float | None) -> Tensor:
-    """Those of `classes` for which a walk of `STEPS` steps finds no h where they win."""
+    """Return those of `classes` for which a walk of `STEPS` steps finds no h where they win."""
     h = weight[classes]
     for _ in range(STEPS):
         h = h if bound is None else h.clamp(-bound, bound)
@@ -118,14 +118,14 @@ def _walk(weight: Tensor, offsets: Tensor, classes: Tensor, bound: float | None)
 
 
 def _strict_winners(logits: Tensor) -> Tensor:
-    """Classes that are above all others in a row of logits [n, M], by more than rounding."""
+    """Return classes that are above all others in a row of logits [n, M], by more than rounding."""
     top = logits.topk(2)
     rounding = ROUNDING * logits.abs().amax(1)
     return top.indices[top.values[:, 0] - top.values[:, 1] > rounding, 0]
 
 
 def argmax_margin(weight: Tensor, offsets: Tensor, c: int, bound: float | None = None) -> float:
-    r"""By how much class c can be above all others: positive if it can win, else at most `NOISE`.
+    r"""Return how far class c can be above all others: positive if it can win, else ≤ `NOISE`.
 
     c can win at some h = x / t, or far along x (t = 0), if and only if the linear program
 
@@ -157,7 +157,7 @@ def _scale(largest: Tensor) -> float:
 def _largest_delta(
     rows: np.ndarray, gaps: np.ndarray, limits: list[tuple[float, float]], name: str
 ) -> float:
-    """max δ with rows·x + gaps t ≥ δ, (x, t) within limits."""
+    """Return max δ with rows·x + gaps t ≥ δ, (x, t) within limits."""
     from scipy.optimize import linprog
 
     result = linprog(

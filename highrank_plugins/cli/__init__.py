@@ -1,4 +1,4 @@
-"""The `highrank` command: thin subcommands over the packages of this project, in groups.
+"""Define the `highrank` command: thin subcommands over the packages of this project, in groups.
 
 A new subcommand is a function in its group's module or folder, and a line where the group is made.
 A group is imported only when it runs or its own help is shown. Keep the top of each module light:
@@ -100,7 +100,7 @@ def make_group(commands: Commands, plumbing: Commands | None = None) -> typer.Ty
 
 
 class LazyCommands(TyperGroup):
-    """The subcommands of `COMMANDS`, each imported when it is needed."""
+    """Hold the subcommands of `COMMANDS`, and import each when it is needed."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of the help."""

@@ -1,4 +1,4 @@
-"""`highrank bench loss|profile|train|generate|estimate|table`."""
+"""Provide `highrank bench loss|profile|train|generate|estimate|table`."""
 
 import logging
 from pathlib import Path
@@ -14,7 +14,7 @@ bench = make_group({})
 
 
 def _preset(default: str) -> Any:
-    """Option --preset, which may be given again."""
+    """Return option --preset, which may be given again."""
     text = "Case or group of benchmarks/presets.yaml; may be given again."
     return typer.Option(
         "--preset", help=text, default_factory=lambda: [default], show_default=default
@@ -33,7 +33,7 @@ Plot = Annotated[Path | None, typer.Option("--plot", help="Also write a plot (.p
 
 
 def _sizes(what: str) -> Any:
-    """Option for sizes in place of those of a preset."""
+    """Return an option for sizes that replace those of a preset."""
     return typer.Option(help=f"{what} instead of the preset's, separated by commas.")
 
 
@@ -77,7 +77,7 @@ def loss(
     plot: Plot = None,
     user_dir: UserDir = None,
 ) -> None:
-    """Losses, forward and backward, against their matrix products alone."""
+    """Time losses, forward and backward, against their matrix products alone."""
     from highrank_plugins.benchmarks.run import run_losses
 
     changes = {"reduction": reduction, "dtype": dtype, "device": device}
@@ -104,7 +104,7 @@ def profile(
     repeats: Repeats = 5,
     threads: Threads = 1,
 ) -> None:
-    """Which of torch's operations a loss spends its time in."""
+    """Show in which of torch's operations a loss spends its time."""
     from highrank_plugins.benchmarks.run import profile_losses
 
     changes = {"reduction": reduction, "dtype": dtype, "device": device}
@@ -125,7 +125,7 @@ def models(
     threads: Threads = 0,
     csv: Csv = None,
 ) -> None:
-    """What `bench train` and `bench generate` share: all but the step that is measured."""
+    """Share the options of `bench train` and `bench generate`, all but the measured step."""
     from highrank_plugins.benchmarks.run import run_models
 
     kind = str(context.info_name)
@@ -164,7 +164,7 @@ def estimate(
     repeats: Repeats = 7,
     threads: Threads = 0,
 ) -> None:
-    """Hours, memory and cost of whole trainings, from a step that is measured here."""
+    """Estimate hours, memory and cost of whole trainings, from a step that is measured here."""
     from highrank_plugins.benchmarks.estimate import Training, estimates_table, run_estimates
     from highrank_plugins.benchmarks.run import check_device
     from highrank_plugins.training.configuration import load
@@ -193,7 +193,7 @@ def table(csv: Annotated[list[Path], typer.Argument(help="CSV files of --csv.")]
 
 
 def _grid(given: dict[str, str | None]) -> dict[str, list[int]]:
-    """Sizes by name, as numbers.
+    """Return sizes by name, as numbers.
 
     Raises:
         ValueError: no number; names the option.

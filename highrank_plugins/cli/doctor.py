@@ -1,4 +1,4 @@
-"""`highrank doctor`: versions, devices, and what is missing with what to do about it."""
+"""Provide `highrank doctor`: versions, devices, and what is missing with what to do about it."""
 
 import json
 import platform
@@ -30,7 +30,7 @@ def doctor(
 
 
 def diagnose() -> dict[str, Any]:
-    """Everything that `highrank doctor` tells, as plain values.
+    """Return everything that `highrank doctor` tells, as plain values.
 
     `problems` are what must be repaired, `notes` differences from the tested set.
     """
@@ -52,7 +52,7 @@ def diagnose() -> dict[str, Any]:
 
 
 def render(report: dict[str, Any]) -> str:
-    """The report as text for a person."""
+    """Return the report as text for a person."""
     rows = [
         ("python", f"{report['python']}  {report['executable']}"),
         ("platform", report["platform"]),
@@ -82,7 +82,7 @@ GIB = 2**30
 
 
 def describe_machine() -> dict[str, object]:
-    """Interpreter, operating system, cores this process may use, memory and disk in GiB."""
+    """Return interpreter, operating system, usable cores, memory and disk in GiB."""
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
@@ -94,7 +94,7 @@ def describe_machine() -> dict[str, object]:
 
 
 def describe_devices() -> dict[str, object]:
-    """CUDA devices by name, the CUDA version of torch, and where kernels of losses can run.
+    """Return CUDA devices by name, torch's CUDA version, and where kernels of losses can run.
 
     `cpu_kernels` is the file of their library, or why there is none.
     """
@@ -119,7 +119,7 @@ _IMPORT_NAMES = {"pyyaml": "yaml", "ve-fairseq": "fairseq"}
 
 @dataclass(frozen=True)
 class Package:
-    """A requirement as found here. `problem` stops the project from working, `note` does not."""
+    """Describe an installed requirement: `problem` stops the project from working, `note` not."""
 
     name: str
     version: str | None
@@ -129,7 +129,7 @@ class Package:
 
 
 def check_packages() -> list[Package]:
-    """The state of every requirement, then of this project with fairseq. Takes some ten seconds.
+    """Return the state of every requirement, then of this project with fairseq, in ten seconds.
 
     Imports happen in processes of their own: a broken package may raise anything, or crash.
     """
@@ -164,7 +164,7 @@ def find(requirement: Requirement, pinned: str | None) -> Package:
 
 
 def try_import(package: Package) -> Package:
-    """The package, with a problem if it cannot be imported."""
+    """Return the package, with a problem if it cannot be imported."""
     failure = import_failure([import_name(package)])
     problem = failure and f"cannot be imported ({failure}); {SETUP}"
     return replace(package, problem=problem)
@@ -177,7 +177,7 @@ def import_name(package: Package) -> str:
 
 
 def import_failure(modules: list[str], then: str = "") -> str | None:
-    """Last words of a fresh interpreter that fails to import modules and run `then`, or None."""
+    """Return the last words of a new interpreter that fails to import modules and run `then`."""
     code = f"import {', '.join(modules)}\n{then}"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if result.returncode == 0:
@@ -187,7 +187,7 @@ def import_failure(modules: list[str], then: str = "") -> str | None:
 
 
 def python_problem(version: str) -> str | None:
-    """What is wrong with a Python of this version, if anything."""
+    """Return what is wrong with a Python of this version, if anything."""
     supported = metadata.metadata(PROJECT)["Requires-Python"]
     if Requirement(f"python{supported}").specifier.contains(version, prereleases=True):
         return None
@@ -195,12 +195,12 @@ def python_problem(version: str) -> str | None:
 
 
 def pinned_versions() -> dict[str, str]:
-    """The tested set, name → version; empty where the package is not used from a clone."""
+    """Return the tested set, name → version; empty if the package is not used from a clone."""
     path = Path(highrank_plugins.__file__).parents[1] / "requirements" / "pinned.txt"
     return parse_pins(path.read_text().splitlines()) if path.is_file() else {}
 
 
 def parse_pins(lines: Iterable[str]) -> dict[str, str]:
-    """`name==version` lines → lower-case name → version; everything else is skipped."""
+    """Parse `name==version` lines: lower-case name → version; everything else is skipped."""
     pairs = (line.split("==") for line in lines if "==" in line and not line.startswith("#"))
     return {name.lower(): version.strip() for name, version in pairs}

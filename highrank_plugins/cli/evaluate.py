@@ -1,4 +1,4 @@
-"""`highrank evaluate …`: from a checkpoint to translations and scores."""
+"""Provide `highrank evaluate …`: from a checkpoint to translations and scores."""
 
 import json
 import logging

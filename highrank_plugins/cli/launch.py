@@ -1,4 +1,4 @@
-"""`highrank launch`."""
+"""Provide `highrank launch`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -66,7 +66,7 @@ def launch(
         bool, typer.Option("--dry-run", help="Print everything, start nothing.")
     ] = False,
 ) -> None:
-    """Train on several processes: highrank launch --gpus-per-node 8 -- fairseq-train DATA …
+    """Train on several processes, e.g. highrank launch --gpus-per-node 8 -- fairseq-train DATA.
 
     SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75: the same command goes on from
     there. On several nodes give the same command to each. See docs/howto/clusters.md.
@@ -98,7 +98,7 @@ def _check_slurm(
     rendezvous: str | None,
     max_restarts: int | None,
 ) -> None:
-    """What this machine cannot know of those of the job, and what the job finds by itself."""
+    """Check the options of a SLURM job: require what is unknown here, refuse what SLURM decides."""
     if gpus_per_node is None and processes is None:
         raise ValueError(
             "--slurm: say what a node of the job has, --gpus-per-node N (or --processes N on CPUs)"

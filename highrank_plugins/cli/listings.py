@@ -102,5 +102,5 @@ def _confs(recipe: Path) -> str:
 
 
 def user_dir() -> None:
-    """Print the directory to give to fairseq: fairseq-train --user-dir $(highrank user-dir) …"""
+    """Print the directory to give to fairseq, as fairseq-train --user-dir $(highrank user-dir)."""
     typer.echo(Path(highrank_plugins.__file__).parent.resolve())

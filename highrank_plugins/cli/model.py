@@ -1,4 +1,4 @@
-"""`highrank model …`: checkpoints and model folders."""
+"""Provide `highrank model …`: checkpoints and model folders."""
 
 import logging
 import math

@@ -47,7 +47,7 @@ Number = TypeVar("Number", int, float)
 
 
 def numbers(option: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
-    """The numbers in `text`.
+    """Return the numbers in `text`.
 
     Args:
         option: its name, for the message.

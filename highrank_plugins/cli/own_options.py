@@ -1,4 +1,4 @@
-"""Options of our own subcommands in a configuration, checked before anything is computed."""
+"""Check options of our own subcommands in a configuration before anything is computed."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ from highrank_plugins.training.configuration import Configuration
 
 
 def check_own_options(configuration: Configuration, tree: Tree) -> None:
-    """Names and types in the blocks of `highrank` subcommands.
+    """Check names and types in the blocks of `highrank` subcommands.
 
     Raises:
         ConfigurationError: each unknown name or wrong value, with its file and line.
@@ -48,7 +48,7 @@ def _problems(program: str, options: dict[str, Any]) -> Iterator[tuple[str, str]
 
 
 def _required(command: Any, given: str) -> list[str]:
-    """Words for all that the command needs, but for one option."""
+    """Return words for all that the command needs, except for one option."""
     words = []
     for parameter in command.params:
         named = parameter.opts[0].startswith("--")

@@ -1,4 +1,4 @@
-"""`highrank results …`: records of runs, and tables of records."""
+"""Provide `highrank results …`: records of runs, and tables of records."""
 
 import json
 from pathlib import Path

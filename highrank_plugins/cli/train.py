@@ -72,7 +72,7 @@ def _write_commands(
 
 
 def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch":
-    """Rehearse the launch, and print what it says if `words` have --dry-run.
+    """Rehearse the launch, and print its output if `words` have --dry-run.
 
     Raises:
         typer.Exit, or an error of its options: `highrank launch` refuses it.

@@ -1,4 +1,4 @@
-"""Errors of the user's making: a message and exit code 2 instead of a traceback."""
+"""Turn a user's mistakes into a message and exit code 2 instead of a traceback."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ def user_errors() -> Iterator[None]:
 
 
 def _message(error: ValueError | OSError | FloatingPointError) -> str:
-    """`file: no such file or directory`, not Python's `[Errno 2] No such … : 'file'`."""
+    """Return `file: no such file or directory`, not Python's `[Errno 2] No such … : 'file'`."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
     return str(error)

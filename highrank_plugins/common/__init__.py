@@ -1,1 +1,1 @@
-"""Small tools that every room may use: light to import, without fairseq."""
+"""Provide small tools that every package may use: light to import, without fairseq."""

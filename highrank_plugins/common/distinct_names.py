@@ -1,4 +1,4 @@
-"""Short names that tell files apart."""
+"""Find short names that tell files apart."""
 
 from collections.abc import Sequence
 from itertools import count

@@ -1,4 +1,4 @@
-"""Dropout masks that cost little on a CPU.
+"""Draw dropout masks that cost little on a CPU.
 
 torch draws a number of 53 bits for every entry there, 12 ns each; the masks of DropConnect took a
 twentieth of a training step of AWD-LSTM. 16 bits decide an entry here.
@@ -16,7 +16,7 @@ _VALUES = 2**16
 
 
 def dropout_mask(shape: Sequence[int], p: float, like: Tensor) -> Tensor:
-    """Entries 0 with probability p, else 1/(1 − p), of the dtype and device of `like`.
+    """Draw entries 0 with probability p, else 1/(1 − p), of the dtype and device of `like`.
 
     They come from torch's default generator. On a CPU p is rounded to a multiple of 2^−16.
 

@@ -1,4 +1,4 @@
-"""Descriptions of figures, which `reports/plots.py` draws."""
+"""Describe figures, which `reports/plots.py` draws."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ Series: TypeAlias = tuple[Sequence[float], Sequence[float]]
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves by label.
+    """Hold curves by label.
 
     Attributes:
         axes: names along x and y, with units.
@@ -26,7 +26,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Bars:
-    """A bar for each label, or several side by side: name of the bars → label → height."""
+    """Hold a bar for each label, or several side by side: name of the bars → label → height."""
 
     groups: Mapping[str, Mapping[str, float]]
     title: str

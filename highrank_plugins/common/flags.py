@@ -1,11 +1,11 @@
-"""Names of options, in Python and on a command line."""
+"""Convert names of options between Python and a command line."""
 
 
 def flag(name: str) -> str:
-    """`max_tokens` → `--max-tokens`."""
+    """Return `--max-tokens` for `max_tokens`."""
     return f"--{name.replace('_', '-')}"
 
 
 def option_name(given: str) -> str:
-    """`--max-tokens` → `max_tokens`."""
+    """Return `max_tokens` for `--max-tokens`."""
     return given.removeprefix("--").replace("-", "_")

@@ -1,10 +1,10 @@
-"""Markdown."""
+"""Write Markdown."""
 
 from collections.abc import Iterable, Sequence
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A row per line, under a heading."""
+    """Return a table: a row per line, under a heading."""
     lines = [headings, ["---"] * len(headings), *rows]
     text = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
     return text.replace("| --- |", "|---|").replace(" --- |", "---|")

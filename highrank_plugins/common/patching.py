@@ -1,4 +1,4 @@
-"""Replacing one function of fairseq by ours."""
+"""Replace one function of fairseq by ours."""
 
 import functools
 import inspect
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def replaces(owner: Any, name: str) -> Callable:
-    """Decorator: `owner.name(*args)` becomes `new(stock, *args)`, where `stock` is the old one.
+    """Decorate `new` so that `owner.name(*args)` becomes `new(stock, *args)`, `stock` the old one.
 
     `owner` is a module or a class. The stock function stays reachable as `__wrapped__`. Two modules
     may replace the same function, one around the other; a module that is loaded again finds its

@@ -1,4 +1,4 @@
-"""Results as JSON can hold them."""
+"""Convert results to what JSON can hold."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """Numbers, strings, lists and dictionaries; a number that is not finite is None."""
+    """Return numbers, strings, lists and dictionaries; a number that is not finite becomes None."""
     if is_dataclass(value) and not isinstance(value, type):
         return {name: plain(getattr(value, name)) for name in (f.name for f in fields(value))}
     if hasattr(value, "_asdict"):

@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, and the cores and memory they may use."""
+"""End child processes with their parent, and count the cores and memory they may use."""
 
 import ctypes
 import multiprocessing
@@ -11,12 +11,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> None:
-    """Be killed when the process that started this one is gone (Linux)."""
+    """Make the system kill this process when its parent is gone (Linux)."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_with_main_process() -> None:
-    """Be gone, a worker of `multiprocessing`, when the process is that asked for workers.
+    """End this worker of `multiprocessing` when the process that asked for workers is gone.
 
     It is no worker's parent with a server of forks, and workers hold their own queue open.
     """

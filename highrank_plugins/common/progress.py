@@ -1,4 +1,4 @@
-"""Progress bars with the time left: drawn in place on a terminal, a line now and then in a log."""
+"""Show progress with the time left: in place on a terminal, in lines now and then in a log."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +9,7 @@ Progress: TypeAlias = Callable[[Sequence[Any], str], Iterable[Any]]
 
 
 class _Lines:
-    """What tqdm writes on, where a bar cannot be redrawn: each state of it becomes a line."""
+    """Write each state of tqdm's bar as a line, where a bar cannot be redrawn."""
 
     def write(self, text: str) -> None:
         state = text.strip()

@@ -16,7 +16,7 @@ _PACKAGES = ("torch", "ve-fairseq", "numpy", "sacrebleu", "sentencepiece")
 
 
 def typed_command() -> str:
-    """`highrank …`, as for a shell."""
+    """Return `highrank …`, as for a shell."""
     return shlex.join(["highrank", *sys.argv[1:]])
 
 
@@ -30,7 +30,7 @@ def versions() -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Revision of the clone and whether files of it differ; None outside of a clone."""
+    """Return the revision of the clone and whether its files differ; None outside of a clone."""
     root = Path(highrank_plugins.__file__).parents[1]
     if not (root / ".git").exists():
         return None
@@ -46,7 +46,7 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, the cores this process may use, memory, GPUs by name."""
+    """Return the processor, the cores this process may use, memory, and GPUs by name."""
     import torch
 
     return {

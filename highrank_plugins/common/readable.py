@@ -1,4 +1,4 @@
-"""Numbers for people."""
+"""Format numbers for people."""
 
 import math
 

@@ -1,11 +1,11 @@
-"""A number to report, with what another needs to get it again."""
+"""Report a number with what others need to reproduce it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Score:
-    """One metric: its value and its signature, such as sacrebleu's."""
+    """Hold a metric's value and its signature, such as sacrebleu's."""
 
     value: float
     signature: str

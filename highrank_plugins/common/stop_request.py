@@ -1,4 +1,4 @@
-"""Being asked to stop: a training saves a checkpoint, ends, and goes on when it is started again.
+"""Stop a training when asked: it saves a checkpoint, ends, and resumes when started again.
 
 `highrank launch` asks by a file, SLURM and people by a signal. Light: it is imported before torch.
 """
@@ -33,7 +33,7 @@ def ignore() -> None:
 
 
 def listen() -> None:
-    """From here on `SIGNALS` ask this process to stop, instead of ending it."""
+    """Let `SIGNALS` ask this process to stop from now on, instead of ending it."""
     global _listener
     _listener = os.getpid()
     handle(_note)

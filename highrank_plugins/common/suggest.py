@@ -1,4 +1,4 @@
-"""The known name that a mistyped one probably means."""
+"""Suggest the known name that a mistyped one probably means."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -1,11 +1,11 @@
-"""Events of a training, for those who listen to them; `hooks` sends them."""
+"""Define events of a training for those who listen to them; `hooks` sends them."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 class TrainingListener:
-    """Base of optimizers (torch's), tasks and models that listen to fairseq's training.
+    """Receive fairseq's training events: base of optimizers (torch's), tasks and models.
 
     A listener overrides what it needs; each method does nothing here. Every process is told.
     """

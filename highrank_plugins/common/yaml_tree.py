@@ -1,4 +1,4 @@
-"""YAML files with inheritance, read so that every value knows its file and line.
+"""Read YAML files with inheritance, so that every value knows its file and line.
 
 Scalars are read as in YAML 1.2: `no` is a word (Norwegian) and `12:30` is text, as is a date.
 Aliases (`*name`) are refused: a kilobyte of them can stand for more than a memory holds.
@@ -23,25 +23,25 @@ _FLOAT = re.compile(
 
 
 class ConfigurationError(ValueError):
-    """A configuration is wrong; the message has one line per problem, each with its place."""
+    """Report a wrong configuration: one line per problem, each with its place."""
 
 
 @dataclass
 class Tree:
-    """Nested values and where each was written: key path → `file:line`."""
+    """Hold nested values and where each was written: key path → `file:line`."""
 
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[KeyPath, str] = field(default_factory=dict)
 
     def place(self, path: KeyPath) -> str:
-        """The place of a value, or of the nearest block around it."""
+        """Return the place of a value, or of the nearest block around it."""
         while path and path not in self.places:
             path = path[:-1]
         return self.places.get(path, "configuration")
 
 
 def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = True) -> Tree:
-    """A file over the file that its key `base` names (relative to it), and so on down.
+    """Read a file over the file that its key `base` names (relative to it), and so on down.
 
     A block is merged key by key; `null` removes an inherited key.
 
@@ -90,7 +90,7 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
 
 
 def _hint(path: Path, as_base: bool) -> str:
-    """Names that may be meant by that of a missing file: of the folder `conf` around it, if any.
+    """Suggest names like that of a missing file, from the folder `conf` around it, if any.
 
     Files `base*` are for others to inherit from (`as_base`), and no configurations of their own.
     """
@@ -110,7 +110,7 @@ def _last(name: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader without aliases, and with the scalars of YAML 1.2."""
+    """Load YAML as PyYAML's safe loader does, without aliases, with the scalars of YAML 1.2."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

@@ -16,6 +16,6 @@ from highrank_plugins.common.patching import replaces
 
 @replaces(AMPOptimizer, "step")
 def step(_stock, optimizer) -> None:
-    """An update with gradients as `clip_grad_norm` left them; none if they are not finite."""
+    """Update with gradients as `clip_grad_norm` left them; skip an update that is not finite."""
     optimizer.scaler.step(optimizer.optimizer)
     optimizer.scaler.update()

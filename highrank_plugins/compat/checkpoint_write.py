@@ -42,7 +42,7 @@ def write_atomically(path: str, write: Callable[[BinaryIO], object]) -> None:
 
 @replaces(checkpoint_utils, "torch_persistent_save")
 def torch_persistent_save(stock, obj, filename, async_write=False) -> None:
-    """`torch.save` to a local path, all or nothing, three attempts."""
+    """Save by `torch.save` to a local path, all or nothing, in up to three attempts."""
     if async_write or not PathManager.supports_rename(filename):
         return stock(obj, filename, async_write=async_write)
     for attempt in range(1, ATTEMPTS + 1):
@@ -56,7 +56,7 @@ def torch_persistent_save(stock, obj, filename, async_write=False) -> None:
 
 @replaces(PathManager, "copy")
 def copy(stock, src_path, dst_path, overwrite=False):
-    """`shutil.copyfile` between local paths, all or nothing."""
+    """Copy by `shutil.copyfile` between local paths, all or nothing."""
     if not (PathManager.supports_rename(src_path) and PathManager.supports_rename(dst_path)):
         return stock(src_path, dst_path, overwrite=overwrite)
     with open(src_path, "rb") as source:

@@ -23,7 +23,7 @@ _ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.
 
 
 def literal(text: Any) -> Any:
-    """Value of a literal, or of sums and products of literals, without running any code.
+    """Return the value of a literal, or of sums and products of literals, without running code.
 
     Understands numbers, strings, booleans, None, tuples, lists and dicts; + - * of numbers, + of
     two lists or tuples, and a list times a count. What is not a string (fairseq's `eval_bool`

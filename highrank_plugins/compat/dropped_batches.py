@@ -17,7 +17,7 @@ from highrank_plugins.common.patching import replaces
 
 @replaces(data_utils, "batch_by_size")
 def batch_by_size(stock, indices, *args, **kwargs) -> list:
-    """Batches that cover all of `indices`: those of fairseq, then one with what it drops."""
+    """Return batches that cover all of `indices`: fairseq's, then one with what it drops."""
     if not isinstance(indices, np.ndarray):
         indices = np.fromiter(indices, dtype=np.int64)
     if len(indices) == 0:

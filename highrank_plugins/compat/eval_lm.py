@@ -24,7 +24,7 @@ from highrank_plugins.common.patching import replaces
 
 @replaces(LanguageModelingTask, "eval_lm_dataloader")
 def eval_lm_dataloader(stock, task, dataset, *args, **kwargs):
-    """The batches of `dataset`: all of it, or a ValueError that names the option to change."""
+    """Return batches of all of `dataset`, or raise a ValueError that names the option to change."""
     max_positions = kwargs.get("max_positions")
     if len(dataset) == 0:
         raise ValueError("nothing to evaluate: the split given by --gen-subset is empty")

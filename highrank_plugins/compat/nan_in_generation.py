@@ -26,7 +26,7 @@ def refuse_nan(scores: torch.Tensor, source: str) -> None:
 
 @replaces(EnsembleModel, "forward_decoder")
 def forward_decoder(stock, ensemble, *args, **kwargs):
-    """One decoding step; log-probabilities [sentences * beam, M] without NaN."""
+    """Take one decoding step; refuse NaN in log-probabilities [sentences * beam, M]."""
     log_probs, attention = stock(ensemble, *args, **kwargs)
     refuse_nan(log_probs, "the model (--path)")
     return log_probs, attention

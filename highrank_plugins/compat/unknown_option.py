@@ -34,6 +34,6 @@ def _suggestions(message: str, known: list[str]) -> str:
 
 
 def _choices_cut(message: str) -> str:
-    """Without a list of choices so long that nobody reads it."""
+    """Remove a list of choices that is too long to read."""
     head, sep, choices = message.partition(" (choose from ")
     return head if sep and choices.count(",") > 30 else message

@@ -1,1 +1,1 @@
-"""fairseq criterions that ask the model for its loss."""
+"""Define fairseq criterions that ask the model for its loss."""

@@ -1,4 +1,4 @@
-"""Activation regularisation of recurrent networks (Merity et al. 2017). Pure torch."""
+"""Regularise the activations of recurrent networks (Merity et al. 2017). Pure torch."""
 
 from torch import Tensor
 
@@ -6,12 +6,12 @@ from highrank_plugins.heads.precision import widen
 
 
 def activation_penalty(dropped: Tensor) -> Tensor:
-    """AR: the mean square of activations after dropout, of any shape; at least float32."""
+    """Return AR: the mean square of activations after dropout, of any shape; at least float32."""
     return widen(dropped).square().mean()
 
 
 def temporal_penalty(raw: Tensor) -> Tensor:
-    """TAR: the mean square of raw[t+1] − raw[t]; at least float32.
+    """Return TAR: the mean square of raw[t+1] − raw[t]; at least float32.
 
     Args:
         raw: outputs before dropout [T, B, d]. A single time step has no difference: 0.

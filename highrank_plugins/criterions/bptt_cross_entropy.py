@@ -1,4 +1,4 @@
-"""Cross-entropy of streams, with activation regularisation: the loss of the AWD-LSTM."""
+"""Train on streams by cross-entropy with activation regularisation: the loss of the AWD-LSTM."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ NATS_PER_BIT = 0.6931471805599453
 
 @dataclass
 class BPTTCrossEntropyConfig(FairseqDataclass):
-    """Options of ``bptt_cross_entropy``."""
+    """Define the options of ``bptt_cross_entropy``."""
 
     ar_alpha: float = field(
         default=0.0,
@@ -31,7 +31,7 @@ class BPTTCrossEntropyConfig(FairseqDataclass):
 
 @register_criterion("bptt_cross_entropy", dataclass=BPTTCrossEntropyConfig)
 class BPTTCrossEntropyCriterion(FairseqCriterion):
-    """nll per token + α mean(dropped²) + β mean((raw_{t+1} − raw_t)²) over the last LSTM's outputs.
+    """Add up nll per token + α mean(dropped²) + β mean((raw_{t+1} − raw_t)²), of the last LSTM.
 
     All three are means over the tokens of a batch, over those of all processes too: a learning rate
     of 20 or 30 with ``--clip-norm 0.25`` does what it does in the papers. The penalties are part of
@@ -56,7 +56,7 @@ class BPTTCrossEntropyCriterion(FairseqCriterion):
         self.ar_alpha, self.tar_beta = ar_alpha, tar_beta
 
     def forward(self, model, sample):
-        """Loss, sample size and logging output of a chunk; its state goes into the sample.
+        """Return loss, sample size and logging output of a chunk; its state goes into the sample.
 
         Raises:
             ValueError: the task does not carry state.
@@ -83,7 +83,7 @@ class BPTTCrossEntropyCriterion(FairseqCriterion):
         return loss, sample["ntokens"], logging_output
 
     def penalty(self, dropped: Tensor, raw: Tensor) -> Tensor:
-        """α AR + β TAR of outputs [T, B, d]; a scalar."""
+        """Return α AR + β TAR of outputs [T, B, d]; a scalar."""
         total = raw.new_zeros(())
         if self.ar_alpha:
             total = total + self.ar_alpha * activation_penalty(dropped)
@@ -93,7 +93,7 @@ class BPTTCrossEntropyCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs) -> None:
-        """Means per token in bits, and the perplexity.
+        """Log means per token in bits, and the perplexity.
 
         They are rounded late: fairseq hands the rounded validation loss to the optimizer.
         """
@@ -107,5 +107,5 @@ class BPTTCrossEntropyCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Processes add up their logging outputs."""
+        """Return True: processes add up their logging outputs."""
         return True

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy that the model computes in its forward pass."""
+"""Train by label-smoothed cross-entropy that the model computes in its forward pass."""
 
 from fairseq import utils
 from fairseq.criterions import register_criterion
@@ -11,14 +11,14 @@ from torch import Tensor
 
 @register_criterion("highrank_cross_entropy", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
 class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
-    """fairseq's ``label_smoothed_cross_entropy``, the same numbers with the memory of a chunk.
+    """Compute fairseq's ``label_smoothed_cross_entropy``, with the memory of one chunk.
 
     Label smoothing is 0 unless given. The head never holds all log-probabilities at once.
     """
 
     @classmethod
     def build_criterion(cls, cfg, task):
-        """The criterion of a configuration.
+        """Build the criterion of a configuration.
 
         Raises:
             ValueError: ``--label-smoothing`` out of range.
@@ -28,7 +28,7 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         return super().build_criterion(cfg, task)
 
     def forward(self, model, sample, reduce=True):
-        """Loss, sample size and logging output of one batch.
+        """Return loss, sample size and logging output of one batch.
 
         Raises:
             ValueError: the model has no head.
@@ -61,7 +61,7 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         return out.loss, sample_size, logging_output
 
     def scored_target(self, target: Tensor) -> Tensor:
-        """Targets with the first ``--ignore-prefix-size`` of each row ignored."""
+        """Return targets with the first ``--ignore-prefix-size`` of each row ignored."""
         if self.ignore_prefix_size == 0:
             return target
         target = target.clone()

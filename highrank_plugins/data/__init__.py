@@ -1,1 +1,1 @@
-"""From published archives and raw text to pieces and binarised data."""
+"""Turn published archives and raw text into pieces and binarised data."""

@@ -1,4 +1,4 @@
-"""What an archive holds, as files of a new folder; nothing of it can come to lie elsewhere."""
+"""Extract an archive into a new directory, rejecting entries that would escape it."""
 
 import errno
 import gzip
@@ -30,7 +30,7 @@ _HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.
 
 
 class ArchiveError(ValueError):
-    """An archive is damaged, or holds what it should not."""
+    """Report an archive that is damaged, or holds what it should not."""
 
 
 def extract(archive: Path, folder: Path, wanted: Wanted = None) -> None:
@@ -103,7 +103,7 @@ def _untar(archive: Path, folder: "_Folder", wanted: Wanted) -> None:
 
 
 class _StrictInfo(tarfile.TarInfo):
-    """A header of a tar; tarfile takes one that is damaged for the end, unless it is the first."""
+    """Read a header of a tar strictly: tarfile takes most damaged ones for the end."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -123,7 +123,7 @@ class _StrictInfo(tarfile.TarInfo):
 
 
 def _check_end(archive: Path, size: int) -> None:
-    """Two blocks of zeros end a tar; tarfile does without, even if it is cut between two files."""
+    """Require two blocks of zeros at the end; tarfile accepts a tar cut between two files."""
     with archive.open("rb") as file:
         file.seek(max(0, size - 2 * tarfile.BLOCKSIZE))
         if file.read() != bytes(2 * tarfile.BLOCKSIZE):

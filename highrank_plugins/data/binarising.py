@@ -1,4 +1,4 @@
-"""Lines of pieces as the files that fairseq-preprocess writes, in several processes."""
+"""Write lines of pieces as fairseq-preprocess does, in several processes."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def _write_dictionary(path: Path, counts: Counter[str]) -> None:
 
 
 def _blocks(path: Path) -> Iterator[LineRange]:
-    """Parts of a file of about `_BLOCK` bytes, whole lines: path, first byte, last + 1."""
+    """Split a file into parts of about `_BLOCK` bytes, whole lines: path, first byte, last + 1."""
     with path.open("rb") as file:
         start = 0
         while True:
@@ -97,7 +97,7 @@ def _write(prefix: Path, text: Path, dictionary: Path, processes: int) -> None:
 
 
 def _number(dictionary: Path, block: LineRange) -> tuple["NDArray[np.int32]", "NDArray[np.int32]"]:
-    """The numbers of all words of a block, </s> after each line, and the lengths of its lines."""
+    """Return the numbers of all words of a block, </s> after each line, and lines' lengths."""
     import numpy as np
 
     words = _words(dictionary)
@@ -109,7 +109,7 @@ def _number(dictionary: Path, block: LineRange) -> tuple["NDArray[np.int32]", "N
 
 @cache
 def _words(dictionary: Path) -> dict[str, int]:
-    """Word → number. Read here, since importing fairseq takes seconds in each process."""
+    """Return word → number, read here since importing fairseq takes seconds in each process."""
     words = {"<s>": 0, "<pad>": 1, "</s>": END_NUMBER, "<unk>": UNKNOWN_NUMBER}
     with dictionary.open(encoding="utf-8", newline="\n") as file:
         for number, line in enumerate(file, SPECIAL):

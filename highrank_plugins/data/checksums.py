@@ -1,4 +1,4 @@
-"""Checksums of files: published ones, and a ledger of SHA-256 for those that have none."""
+"""Compute and compare checksums; files without a published one get a ledger of SHA-256."""
 
 import hashlib
 import os
@@ -12,11 +12,11 @@ _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
 class ChecksumError(ValueError):
-    """A file is not the one that was meant, or a sum is none."""
+    """Report a checksum that does not match, or that is malformed."""
 
 
 def checksum(path: Path, algorithm: str = "sha256") -> str:
-    """The sum in hexadecimal digits; reads the file in blocks."""
+    """Return the checksum in hexadecimal digits; read the file in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
@@ -73,7 +73,7 @@ def check_in_ledger(path: Path, name: Path, ledger: Path) -> bool:
 
 
 def read_ledger(ledger: Path) -> dict[str, str]:
-    """Sums by name.
+    """Return checksums by name.
 
     Raises:
         ChecksumError: a line is not of that form; names it.

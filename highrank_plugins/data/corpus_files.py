@@ -1,4 +1,4 @@
-"""`corpus.yaml` of a recipe: which files a corpus is made of, and where they are published."""
+"""Read `corpus.yaml` of a recipe: the files of a corpus, and where they are published."""
 
 import fcntl
 import sys
@@ -17,7 +17,7 @@ UNKNOWN = "unknown"
 
 
 class CorpusFile(BaseModel):
-    """One file with its published sum, and `source`, who published that.
+    """Describe one file: its published checksum, and `source`, who published that.
 
     A `sha256` that nobody published is `unknown`.
     """
@@ -41,7 +41,7 @@ Names = Annotated[list[str], Field(min_length=2, max_length=2)]
 
 
 class Texts(BaseModel):
-    """Which of the archives' files are the text: [source, target] pairs, one after the other."""
+    """Say which files are the text: [source, target] pairs, one after the other."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -50,12 +50,12 @@ class Texts(BaseModel):
     test: list[Names]
 
     def names(self) -> set[str]:
-        """All of them."""
+        """Return the names of all files."""
         return {name for pairs in (self.train, self.valid, self.test) for p in pairs for name in p}
 
 
 class CorpusFiles(BaseModel):
-    """The files by their names; a parallel corpus says which text is in them.
+    """Hold the files by their names; a parallel corpus says which text is in them.
 
     `gigabytes` is the room that archives and text need, which recipes make sure of.
     """
@@ -77,7 +77,7 @@ class CorpusFiles(BaseModel):
 
 
 def read_corpus(path: Path) -> CorpusFiles:
-    """What a `corpus.yaml` says.
+    """Return what a `corpus.yaml` says.
 
     Raises:
         ConfigurationError: no such file, or it is not of this form; names file and line.
@@ -94,7 +94,7 @@ def read_corpus(path: Path) -> CorpusFiles:
 
 
 def read_corpus_files(path: Path) -> dict[str, CorpusFile]:
-    """The files that a `corpus.yaml` names; raises what `read_corpus` does."""
+    """Return the files that a `corpus.yaml` names; raise what `read_corpus` does."""
     return read_corpus(path).files
 
 

@@ -25,15 +25,15 @@ _BUSY = {408, 425, 429}
 
 
 class DownloadError(ValueError):
-    """The file could not be had; the message says why, and how to go on."""
+    """Report why a file could not be downloaded, and how to continue."""
 
 
 class BusyError(ValueError):
-    """Another process is downloading the file."""
+    """Report that another process is downloading the file."""
 
 
 class _Interrupted(Exception):
-    """The answer ended early, or was not what was asked for; another try may help."""
+    """Report an answer that ended early, or was not what was asked for; another try may help."""
 
 
 _PASSING = (
@@ -107,7 +107,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _locked(part: Path) -> Iterator[BinaryIO]:
-    """The file, open at its end, and to nobody else.
+    """Open the file at its end, locked against other processes.
 
     Raises:
         BusyError: another process has it.
@@ -121,7 +121,7 @@ def _locked(part: Path) -> Iterator[BinaryIO]:
 
 
 def _local_path(url: str) -> Path | None:
-    """The path that a URL of a local file, or a bare path, names; None for HTTP.
+    """Return the path that a URL of a local file, or a bare path, names; None for HTTP.
 
     Raises:
         DownloadError: another kind of URL.
@@ -177,7 +177,7 @@ def _transfer(url: str, file: BinaryIO, version: Path, size: int | None) -> bool
 
 
 def _keep_version(answer: http.client.HTTPResponse, version: Path) -> None:
-    """Note what tells this version of the file from others; nothing where the server says nothing.
+    """Note what tells this version of the file from others, if the server says it.
 
     If-Range takes no weak ETag (RFC 9110, 13.1.5).
     """
@@ -190,7 +190,7 @@ def _keep_version(answer: http.client.HTTPResponse, version: Path) -> None:
 
 
 def _start(answer: http.client.HTTPResponse, have: int) -> int:
-    """The byte with which an answer begins; 0 where the server ignored what was asked for."""
+    """Return the byte with which an answer begins; 0 if the server ignored the range."""
     if not have or answer.status != 206:
         return 0
     match = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))

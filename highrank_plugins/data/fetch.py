@@ -1,4 +1,4 @@
-"""Files of a corpus from where they are published to disk, checked before they get their name."""
+"""Fetch files of a corpus, and check them before they get their name."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ _BEGINNINGS = {".gz": b"\x1f\x8b", ".tgz": b"\x1f\x8b", ".zip": b"PK"}
 
 
 class FetchError(ValueError):
-    """There is no file that could be used; the message says what to put where."""
+    """Report that no usable file was found, and what to put where."""
 
 
 def fetch(

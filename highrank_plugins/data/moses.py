@@ -1,4 +1,4 @@
-"""Steps of the Moses scripts, by sacremoses: what published tokenised scores and BPE rest on."""
+"""Apply steps of the Moses scripts by sacremoses, as published tokenised scores and BPE do."""
 
 from functools import cache
 from typing import Any
@@ -28,6 +28,6 @@ def normalise_and_tokenise(line: str, language: str) -> str:
 
 
 def tokenise(line: str, language: str) -> str:
-    """tokenizer.perl, whose tokens multi-bleu.perl counts."""
+    """Tokenise as tokenizer.perl does, whose tokens multi-bleu.perl counts."""
     words: str = _tools(language)[1].tokenize(line, return_str=True)
     return words

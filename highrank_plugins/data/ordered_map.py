@@ -1,4 +1,4 @@
-"""A function over many items in several processes, with bounded memory."""
+"""Map a function over many items in several processes, with bounded memory."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,7 @@ _AHEAD = 3
 def ordered_map(
     work: Callable[[Item], Result], items: Iterable[Item], processes: int
 ) -> Iterator[Result]:
-    """Results in the order of the items; `items` is read as results are taken.
+    """Yield results in the order of the items; `items` is read as results are taken.
 
     `multiprocessing.Pool.imap` reads all of `items` at once, which for a corpus is all memory.
 
@@ -54,7 +54,7 @@ def ordered_map(
 
 
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Runs of `size` items, the last one shorter."""
+    """Yield runs of `size` items, the last one shorter."""
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch

@@ -1,4 +1,4 @@
-"""Text as pieces of words: learn them from training text, and write text with them."""
+"""Learn pieces of words from training text, and write text with them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
@@ -57,7 +57,7 @@ def learn_pieces(
 
 
 def encoder(model: Path) -> Encoder:
-    """What writes lines with the pieces of a SentencePiece model, and can be sent to processes."""
+    """Return a writer of lines by a SentencePiece model, which can be sent to processes."""
     return partial(_encode, str(model))
 
 
@@ -81,14 +81,14 @@ def write_pieces(encode: Encoder, text: Path, output: Path, processes: int = 1) 
 
 
 def folded_lines(text: Path) -> Iterator[str]:
-    """Lines with runs of white space as one space: fairseq splits pieces at any kind of it."""
+    """Yield lines with white space folded to one space: fairseq splits pieces at any kind of it."""
     with text.open(encoding="utf-8", newline="\n") as file:
         for line in file:
             yield " ".join(line.split())
 
 
 def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
-    """`sample` lines, spread evenly; all where there are no more, or for None."""
+    """Return `sample` lines, spread evenly; all if there are no more, or for None."""
     lines = folded_lines(text)
     if sample is None:
         return lines

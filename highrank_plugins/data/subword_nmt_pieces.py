@@ -1,4 +1,4 @@
-"""BPE as published translation models have it: Moses' tokens, then subword-nmt."""
+"""Write BPE as published translation models have it: Moses' tokens, then subword-nmt."""
 
 from functools import cache, partial
 from itertools import chain
@@ -41,7 +41,7 @@ def learn_codes(
 
 
 def encoder(codes: Path, language: str) -> Encoder:
-    """What tokenises lines and splits them with codes, and can be sent to processes."""
+    """Return a writer that tokenises lines and splits them; it can be sent to processes."""
     return partial(_encode, str(codes), language)
 
 

@@ -1,4 +1,4 @@
-"""Ways to score a text beyond one pass of a fixed model. Pure torch."""
+"""Score a text by more than one pass of a fixed model. Pure torch."""
 
 from highrank_plugins.evaluation.dynamic_evaluation import (
     NORMALISATIONS,

@@ -1,4 +1,4 @@
-"""Dynamic evaluation: a language model that goes on learning from the text it scores.
+"""Evaluate a language model that goes on learning from the text: dynamic evaluation.
 
 Krause et al. 2018, with gradients divided by what they were on the training text, and weights drawn
 back to the trained ones. The text comes in segments of a few tokens. Each is scored by the weights
@@ -38,7 +38,7 @@ ScoreSegment = Callable[[Any, Any], tuple[Tensor, int, Any]]
 
 
 class Scored(NamedTuple):
-    """A segment's summed nll in nats before the step on it, its tokens, and the state after it."""
+    """Hold a segment's summed nll in nats before its step, its tokens, and the state after it."""
 
     nll: float
     tokens: int
@@ -47,7 +47,7 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True)
 class Adaptation:
-    """How fast weights learn and forget.
+    """Set how fast weights learn and forget.
 
     Args:
         lr: η ≥ 0.
@@ -74,7 +74,7 @@ class Adaptation:
 
 
 class GradientStatistics:
-    """Σ_b g_b² of each parameter, over training segments b.
+    """Sum g_b² of each parameter over training segments b.
 
     Args:
         parameters: give the shapes, dtypes and devices.
@@ -88,13 +88,13 @@ class GradientStatistics:
         self.segments = 0
 
     def add(self, gradients: Sequence[Tensor]) -> None:
-        """One more segment: g_b, the gradients of its mean nll."""
+        """Add one segment: g_b, the gradients of its mean nll."""
         for total, gradient in zip(self.sums, gradients, strict=True):
             total.addcmul_(gradient, gradient)
         self.segments += 1
 
     def finish(self, statistic: str = "rms") -> list[Tensor]:
-        """MS: "rms" is sqrt(Σ_b g_b² / n), "sum" is sqrt(Σ_b g_b²).
+        """Return MS: "rms" is sqrt(Σ_b g_b² / n), "sum" is sqrt(Σ_b g_b²).
 
         Raises:
             ValueError: no segment, or an unknown statistic.
@@ -109,7 +109,7 @@ class GradientStatistics:
 def decay_rates(
     mean_squares: Sequence[Tensor], lamb: float, normalise: str = "mean"
 ) -> list[Tensor]:
-    """R = min(MS / norm, 1/λ); without the bound for λ = 0.
+    """Return R = min(MS / norm, 1/λ); without the bound for λ = 0.
 
     Args:
         mean_squares: MS.
@@ -140,7 +140,7 @@ def update_(
     eps: float,
     lamb: float,
 ) -> None:
-    """p += λ R (p_train − p) − η g / (MS + ε), in place.
+    """Apply p += λ R (p_train − p) − η g / (MS + ε), in place.
 
     Args:
         parameters: p, changed.
@@ -162,7 +162,7 @@ def gather_statistics(
     statistics: GradientStatistics,
     state: Any = None,
 ) -> Iterator[Scored]:
-    """Adds the gradient of every training segment to `statistics`, and yields after each.
+    """Add the gradient of every training segment to `statistics`, and yield after each.
 
     Raises:
         FloatingPointError: a loss is not finite.
@@ -183,7 +183,7 @@ def dynamic_evaluation(
     adaptation: Adaptation,
     state: Any = None,
 ) -> Iterator[Scored]:
-    """Scores segment after segment, and learns from each; yields after its step.
+    """Score one segment after another, and learn from each; yield after its step.
 
     Whoever keeps `parameters` and the state between two segments can go on from there later.
 
@@ -208,7 +208,7 @@ def dynamic_evaluation(
 def _gradients(
     score: ScoreSegment, parameters: Sequence[Tensor], segment: Any, state: Any
 ) -> tuple[Scored, Sequence[Tensor]]:
-    """The score of a segment, and the gradients of its mean nll; 0 for what it does not use."""
+    """Return a segment's score and the gradients of its mean nll; 0 for unused parameters."""
     nll, tokens, state = score(segment, state)
     scored = Scored(float(nll.detach()), tokens, state)
     if not math.isfinite(scored.nll):

@@ -1,4 +1,4 @@
-"""The continuous cache of Grave et al. 2017: recent words are likely to come again."""
+"""Mix a model with the continuous cache of Grave et al. 2017: recent words are likely to return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BLOCK = 256  # tokens whose scores exist at a time, BLOCK × (window + BLOCK) nu
 
 
 class NeuralCache:
-    """P(x) = (1 − λ) P_model(x) + λ Σ_i a_i [w_i = x],  a = softmax_i(θ h_i·h_t).
+    """Compute P(x) = (1 − λ) P_model(x) + λ Σ_i a_i [w_i = x],  a = softmax_i(θ h_i·h_t).
 
     i runs over the `window` positions before t; w_i is the word that came after h_i. A text goes
     through in any number of pieces, which make no difference: the cache remembers.
@@ -74,7 +74,7 @@ class NeuralCache:
         return torch.where(order[known:] < self.window, model_log_probs, mixed)
 
     def _remember(self, hidden: Tensor, target: Tensor) -> tuple[int, Tensor, Tensor]:
-        """How many pairs there were, and all with the new ones; the last `window` are kept."""
+        """Return the former number of pairs, and all with the new ones; keep the last `window`."""
         known, keys, words = 0, hidden, target
         if self.hidden is not None and self.words is not None:
             known = len(self.words)

@@ -1,4 +1,4 @@
-"""Output layers in pure torch: structure × pointwise function.
+"""Provide output layers in pure torch: structure × pointwise function.
 
 >>> head = build_head("mixtape", num_classes=10_000, feature_dim=512, pointwise="gss")
 >>> head(features)                                    # [..., 512] → log-probabilities [..., 10000]

@@ -1,4 +1,4 @@
-"""What every output layer has in common.
+"""Define what every output layer has in common.
 
 The name of a tensor may end in its shape, a letter for each dimension, as in `logits_NKM`:
 
@@ -35,7 +35,7 @@ register_head = HEADS.register
 
 
 class Head(nn.Module):
-    """An output layer: features [..., F] → log-probabilities [..., M].
+    """Map features [..., F] to log-probabilities [..., M]: an output layer.
 
     A subclass says how with `chunk_log_probs`, and may do the loss more cheaply in `chunk_nll`.
     Both see a run of n tokens and the tensors of `tensors()`, so that the losses can cut a batch
@@ -113,22 +113,22 @@ class Head(nn.Module):
         random_state: ChunkRandomState,
         smooth: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """−log P(target) [n] and, if `smooth`, Σ_x −log P(x) [n] of features [n, F]."""
+        """Return −log P(target) [n] and, if `smooth`, Σ_x −log P(x) [n] of features [n, F]."""
         log_probs_NM = self.chunk_log_probs(features, tensors, random_state)
         return _nll_of(log_probs_NM, target), -log_probs_NM.sum(-1) if smooth else None
 
     def floats_per_token(self) -> int:
-        """Numbers that a chunk holds per token at its widest, to choose the size of chunks."""
+        """Return how many numbers a chunk holds per token at its widest; it sizes the chunks."""
         return 4 * self.num_classes
 
     def token_inputs(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> dict[str, Tensor]:
-        """What `fused` takes of each token, e.g. its contexts: [n, ...] of features [n, F]."""
+        """Return what `fused` takes of each token, e.g. contexts: [n, ...] of features [n, F]."""
         raise NotImplementedError
 
     def token_floats(self) -> int:
-        """Numbers per token in `token_inputs`, with their gradients and all that leads to them."""
+        """Count numbers per token in `token_inputs`, their gradients and what leads to them."""
         return 2 * self.feature_dim
 
     def sample_masks(self, leading: torch.Size, like: Tensor) -> RandomState:
@@ -139,7 +139,7 @@ class Head(nn.Module):
         return RandomState()
 
     def tensors(self) -> dict[str, Tensor]:
-        """What `chunk_log_probs` reads: parameters, or what is prepared from them once a batch."""
+        """Return what `chunk_log_probs` reads: parameters, or what a batch prepares from them."""
         own = {name: p for name, p in self.named_parameters() if not name.startswith("pointwise.")}
         prepared = {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
         return own | prepared
@@ -193,7 +193,7 @@ class Head(nn.Module):
     # -- what users call ---------------------------------------------------------------------
 
     def forward(self, features: Tensor) -> Tensor:
-        """The same as `log_probs`."""
+        """Return `log_probs`."""
         return self.log_probs(features)
 
     def log_probs(self, features: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ class Head(nn.Module):
         accuracy: bool = False,
         filter_gradients: bool = False,
     ) -> LossOutput:
-        """Negative log-likelihood of `target`, without ever holding N × M log-probabilities.
+        """Return the negative log-likelihood of `target`, without holding N × M log-probabilities.
 
         loss = w [(1 − ε − ε_i) nll + ε_i Σ_x −log P_x] with ε_i = ε/(M − 1), as in fairseq.
 
@@ -281,14 +281,14 @@ class Head(nn.Module):
         )
 
     def train(self, mode: bool = True) -> Self:
-        """As `nn.Module.train`; what was prepared for inference is forgotten."""
+        """Set the mode as `nn.Module.train` does, and discard what was prepared for inference."""
         self._prepared.forget()
         return super().train(mode)
 
     # -- helpers of structures ---------------------------------------------------------------
 
     def flatten_features(self, features: Tensor) -> Tensor:
-        """[..., F] → [N, F], or an error that names both sizes, or both dtypes."""
+        """Reshape [..., F] to [N, F]; an error names both sizes, or both dtypes."""
         if features.dim() == 0 or features.size(-1) != self.feature_dim:
             raise ValueError(
                 f"features: expected size {self.feature_dim} (feature_dim) in the last dimension, "
@@ -298,7 +298,7 @@ class Head(nn.Module):
         return features.reshape(-1, self.feature_dim)
 
     def apply_pointwise(self, logits: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        """f of widened logits."""
+        """Return f of widened logits."""
         prefix = "pointwise."
         own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
         return self.pointwise.apply_to(widen(logits), own)
@@ -314,7 +314,7 @@ def _nll_of(log_probs_NM: Tensor, target_N: Tensor) -> Tensor:
 
 
 def build_head(name: str, **options: Any) -> Head:
-    """The output layer called `name`.
+    """Build the output layer called `name`.
 
     Args:
         name: a structure, see `head_names()`.

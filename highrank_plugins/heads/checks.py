@@ -1,4 +1,4 @@
-"""Checks of constructor arguments; each message names the option."""
+"""Check constructor arguments; each message names the option."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def check_dtype(features: Tensor, parameters: Iterable[tuple[str, Tensor]]) -> None:
-    """Features must be floating, and of the parameters' dtype unless autocast chooses it.
+    """Refuse features that are not floating, or not of the parameters' dtype without autocast.
 
     Args:
         parameters: by name; those of pointwise functions may have a dtype of their own.
@@ -34,7 +34,7 @@ def check_dtype(features: Tensor, parameters: Iterable[tuple[str, Tensor]]) -> N
 
 
 def integer(name: str, value: int, least: int = 1) -> int:
-    """`value` as an int of at least `least`.
+    """Return `value` as an int of at least `least`.
 
     Raises:
         ValueError: smaller, or no integer (0.5 is no number of classes, nor is True).
@@ -51,7 +51,7 @@ def integer(name: str, value: int, least: int = 1) -> int:
 
 
 def probability(name: str, value: float) -> float:
-    """A rate in [0, 1).
+    """Return `value` as a rate in [0, 1).
 
     Raises:
         ValueError: outside.
@@ -62,7 +62,7 @@ def probability(name: str, value: float) -> float:
 
 
 def positive(name: str, value: float) -> float:
-    """A finite number above 0.
+    """Return `value` as a finite number above 0.
 
     Raises:
         ValueError: 0, negative, infinite or NaN.
@@ -73,7 +73,7 @@ def positive(name: str, value: float) -> float:
 
 
 def not_negative(name: str, value: float) -> float:
-    """A number of at least 0.
+    """Return `value` as a number of at least 0.
 
     Raises:
         ValueError: smaller.

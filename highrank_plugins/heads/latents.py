@@ -1,4 +1,4 @@
-"""The K context vectors that every mixture shares."""
+"""Compute the K context vectors that every mixture shares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from highrank_plugins.heads.random_state import ChunkRandomState, RandomState, s
 
 
 class Latents(nn.Module):
-    """Mixin of mixture heads: h_k = s·tanh(A_k g + a_k), dropped out; the papers have s = 1.
+    """Add h_k = s·tanh(A_k g + a_k), dropped out, to a mixture head; the papers have s = 1.
 
     `latent.weight` is [K·D, F], component-major: rows k·D..(k+1)·D−1 are A_k; `latent.bias` [K·D].
 
@@ -32,7 +32,7 @@ class Latents(nn.Module):
     def make_latents(
         self, components: int, context_scale: float, dropout: float, locked_dropout: bool
     ) -> None:
-        """Options and parameters; called by the constructor of a mixture.
+        """Create options and parameters; called by the constructor of a mixture.
 
         Raises:
             ValueError: components < 1, context_scale not above 0, dropout outside [0, 1).
@@ -54,7 +54,7 @@ class Latents(nn.Module):
         return random_state
 
     def token_floats(self) -> int:
-        """As `Head.token_floats`: the contexts, before and after each of scale and dropout, and as
+        """Count the contexts before and after each of scale and dropout, and as
         many gradients."""
         copies = 2 if self.context_scale == 1 else 3
         return 2 * copies * self.components * self.embed_dim

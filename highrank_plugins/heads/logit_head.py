@@ -1,4 +1,4 @@
-"""Heads with one softmax per token."""
+"""Define heads with one softmax per token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from highrank_plugins.heads.random_state import ChunkRandomState
 
 
 class LogitHead(Head):
-    """A head with log P = log_softmax(f(z)); a subclass defines z."""
+    """Compute log P = log_softmax(f(z)); a subclass defines z."""
 
     def chunk_logits(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState

@@ -1,4 +1,4 @@
-"""Mixtape (Yang et al. 2019): mixed logits with one softmax."""
+"""Define Mixtape (Yang et al. 2019): mixed logits with one softmax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixture of Contexts (Yang et al. 2018)."""
+"""Define Mixture of Contexts (Yang et al. 2018)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The naive code: mixtures written down as plain autograd, the way the papers state them.
+"""Write mixtures down as plain autograd, the way the papers state them: the naive code.
 
 It holds every logit of every component, several times. That is what people use today, and what the
 losses of this package are measured against. A structure without naive code here, such as a layer of

@@ -1,4 +1,4 @@
-"""Where numbers must be at least float32."""
+"""Widen numbers to at least float32 where that is needed."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def widen(x: Tensor) -> Tensor:
-    """x in at least float32, where log-sum-exps and mixtures are computed."""
+    """Return x in at least float32, where log-sum-exps and mixtures are computed."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

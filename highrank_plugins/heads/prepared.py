@@ -1,4 +1,4 @@
-"""What does not change between the steps of a beam search."""
+"""Keep what does not change between the steps of a beam search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class PreparedTensors:
-    """`head.tensors()`, made once for many calls without gradients in evaluation.
+    """Keep `head.tensors()`, made once for many calls without gradients in evaluation.
 
     Made again when a parameter was moved, replaced or changed in place, and after `train()` or
     `eval()`. Writing through `parameter.data` while evaluating is the one change that cannot be
@@ -28,7 +28,7 @@ class PreparedTensors:
         self._tensors = None
 
     def of(self, head: Any) -> dict[str, Tensor]:
-        """The tensors of a `Head`, kept if they may be."""
+        """Return the tensors of a `Head`, kept if they may be."""
         if head.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return head.tensors()
         state = tuple(_state(parameter) for parameter in head.parameters())

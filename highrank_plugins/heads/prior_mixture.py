@@ -1,4 +1,4 @@
-"""What Mixture of Contexts and Mixture of Softmaxes share: contexts and their prior."""
+"""Share contexts and their prior between Mixture of Contexts and Mixture of Softmaxes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from highrank_plugins.heads.precision import widen
 
 
 class PriorMixture(Latents, Head):
-    """A mixture with prior π = softmax(Π g); `prior.weight` [K, F] holds Π, without bias.
+    """Mix with the prior π = softmax(Π g); `prior.weight` [K, F] holds Π, without bias.
 
     Args:
         components: K ≥ 1.

@@ -1,4 +1,4 @@
-"""Random numbers of one forward pass: dropout masks and gate noise.
+"""Draw the random numbers of one forward pass: dropout masks and gate noise.
 
 They are drawn once for the whole batch, before a loss cuts it into chunks, so that the same seed
 gives the same numbers for every implementation of the loss and every size of chunks. Gaussian noise
@@ -21,7 +21,7 @@ NOISE_BLOCK = 64  # tokens that share one generator
 
 @dataclass
 class RandomState:
-    """Masks and noise of N tokens, in the order of the flattened batch.
+    """Draw masks and noise of N tokens, in the order of the flattened batch.
 
     `masks[name]` is [R, width] with entries 0 or 1/(1 − p); token n uses row n % R. R is N, or the
     number of columns of a time-major batch when the mask is locked over time.
@@ -39,7 +39,7 @@ class RandomState:
 
 @dataclass
 class ChunkRandomState:
-    """Masks and noise of a run of tokens."""
+    """Hold masks and noise of a run of tokens."""
 
     masks: dict[str, Tensor] = field(default_factory=dict)
     noise_sd: float = 0.0

@@ -1,4 +1,4 @@
-"""Names to classes, with errors that say what was probably meant."""
+"""Map names to classes, with errors that suggest the nearest name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 class Registry(Generic[T]):
-    """Classes of one kind by name; options are the keyword arguments of their constructors.
+    """Register classes of one kind by name; their options are arguments of their constructors.
 
     Args:
         kind: what is registered, for messages ("head", "pointwise function").
@@ -62,11 +62,11 @@ class Registry(Generic[T]):
         del self._classes[self._known(name)]
 
     def names(self) -> list[str]:
-        """Registered names, sorted."""
+        """Return the registered names, sorted."""
         return sorted(self._classes)
 
     def name_of(self, instance: object) -> str:
-        """Under which name the class of `instance` is registered.
+        """Return the name under which the class of `instance` is registered.
 
         Raises:
             ValueError: it is not.
@@ -77,7 +77,7 @@ class Registry(Generic[T]):
         raise ValueError(f"{type(instance).__name__} is not registered as a {self.kind}")
 
     def options(self, name: str) -> dict[str, Any]:
-        """Options of one class with their defaults.
+        """Return the options of one class with their defaults.
 
         Raises:
             ValueError: unknown name.
@@ -100,7 +100,7 @@ class Registry(Generic[T]):
         return {n: kept[n] for n in kept if isinstance(kept[n], bool | int | float | str)}
 
     def build(self, name: str, *args: Any, **options: Any) -> Any:
-        """An instance of the class called `name`.
+        """Build an instance of the class called `name`.
 
         Raises:
             ValueError: unknown name, or an option that the class does not have.

@@ -1,4 +1,4 @@
-"""Mixtape's gates: a binary tree of sigmoids.
+"""Compute Mixtape's gates by a binary tree of sigmoids.
 
 Heap order: inner nodes 1..K−1, the children of i are 2i and 2i + 1, gate k is node k + 1, leaf j is
 node K + j. Going left (to 2i) multiplies by σ(l_i), going right by σ(−l_i). K = 4 is eq. 3 of Yang

@@ -1,4 +1,4 @@
-"""The plain softmax layer, alone or with a pointwise function."""
+"""Define the plain softmax layer, alone or with a pointwise function."""
 
 from __future__ import annotations
 

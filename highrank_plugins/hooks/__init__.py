@@ -1,1 +1,1 @@
-"""Features that fairseq lacks, added where its functions call."""
+"""Add features that fairseq lacks, where its functions call."""

@@ -91,7 +91,7 @@ def load_state_dict(stock, task, state) -> None:
 
 @replaces(SequenceGenerator, "__init__")
 def init(stock, generator, *args, **kwargs) -> None:
-    """Construct a generator.
+    """Construct a generator, and compare the dictionaries.
 
     Raises:
         ValueError: The language model's words are others than those of the target.

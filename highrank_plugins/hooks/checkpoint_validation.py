@@ -110,7 +110,7 @@ def _check_config(path: str, state: dict[str, Any]) -> None:
 
 
 def _leaves(root: Any) -> Iterator[Any]:
-    """Keys and values at every depth; containers themselves count too, so that cycles end."""
+    """Yield keys and values at every depth; containers count too, so that cycles end."""
     waiting = [root]
     while waiting:
         value = waiting.pop()

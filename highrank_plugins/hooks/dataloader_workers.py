@@ -19,7 +19,7 @@ from highrank_plugins.common.patching import replaces
 
 @replaces(FrozenBatchSampler, "__init__")
 def __init__(stock, sampler, ordered_batches, *args, **kwargs):
-    """A sampler that does not keep the iterator alive, which owns it and outlives its use."""
+    """Construct a sampler that does not keep the iterator alive, which owns and outlives it."""
     if inspect.ismethod(ordered_batches):
         method = WeakMethod(ordered_batches)
         stock(sampler, lambda *words: method()(*words), *args, **kwargs)

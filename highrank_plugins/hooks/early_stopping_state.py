@@ -29,7 +29,7 @@ def step_at_end_of_epoch(trainer, epoch_itr, loss) -> None:
 
 @replaces(Trainer, "lr_step")
 def lr_step(stock, trainer, epoch, val_loss=None):
-    """The learning rate after an epoch, whose loss counts once."""
+    """Return the learning rate after an epoch, whose loss counts once."""
     if val_loss is not None:
         if getattr(trainer, "stepped_after", None) == epoch:
             return trainer.lr_step_update()
@@ -39,7 +39,7 @@ def lr_step(stock, trainer, epoch, val_loss=None):
 
 @replaces(ReduceLROnPlateauLRSchedule, "state_dict")
 def plateau_state(stock, schedule):
-    """What a checkpoint holds of the schedule."""
+    """Return what a checkpoint holds of the schedule."""
     return {**stock(schedule), "num_bad_epochs": schedule.lr_scheduler.num_bad_epochs}
 
 
@@ -59,7 +59,7 @@ def should_stop_early(stock, cfg, valid_loss):
 
 @replaces(Trainer, "state_dict")
 def state_dict(stock, trainer):
-    """What a checkpoint holds, with the numbers of early stopping."""
+    """Return what a checkpoint holds, with the numbers of early stopping."""
     state = stock(trainer)
     state["extra_state"][_KEY] = _numbers()
     return state

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @replaces(training, "train")
 def train(stock, cfg, trainer, task, epoch_itr):
-    """One epoch, unless nothing is left to do; returns validation losses and whether to stop."""
+    """Train one epoch, if any is left; return validation losses and whether to stop."""
     done, bound = trainer.get_num_updates(), cfg.optimization.max_update or math.inf
     if done < bound and not is_finished(trainer) and not stopped_early(cfg):
         return stock(cfg, trainer, task, epoch_itr)

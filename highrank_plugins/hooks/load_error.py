@@ -1,4 +1,4 @@
-"""Why a checkpoint does not fit is said above a last line that says less.
+"""fairseq hides why a checkpoint fails to load; raise the reason.
 
 What breaks: a checkpoint of another head, of other sizes or with another dictionary ends, whether
 resumed or given by `--finetune-from-model`, with `Exception: Cannot load model parameters from
@@ -19,7 +19,7 @@ from highrank_plugins.hooks.checkpoint_identity import shown_to
 
 
 class _ReasonLast(AbstractContextManager):
-    """An error raised while handling a ValueError gives way to it."""
+    """Replace an error raised while handling a ValueError by that ValueError."""
 
     def __init__(self, path: str) -> None:
         self.path = path

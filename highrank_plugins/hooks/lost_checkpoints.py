@@ -58,7 +58,7 @@ def _last(cfg, suffix: str) -> str:
 
 
 def _check_save_dir(cfg, suffix: str):
-    """The options, with another file to restore from if need be."""
+    """Check the options, and choose another file to restore from if need be."""
     last = _last(cfg, suffix)
     fresh_start = cfg.no_save or cfg.reset_dataloader or cfg.reset_optimizer or cfg.continue_once
     if fresh_start or PathManager.exists(last):

@@ -30,14 +30,14 @@ def set_own_rate(parameter: nn.Parameter, lr: float) -> None:
 
 
 def own_rate(parameter: nn.Parameter) -> float | None:
-    """What `set_own_rate` gave."""
+    """Return what `set_own_rate` gave."""
     overrides = getattr(parameter, _ATTRIBUTE, {})
     return overrides.get("optimizer", {}).get("lr")
 
 
 @replaces(optim, "build_optimizer")
 def build_optimizer(stock, cfg, params, *args, **kwargs):
-    """The optimizer of a configuration, with a group for each rate of a parameter's own."""
+    """Build the optimizer of a configuration, with a group for each parameter's own rate."""
     built = stock(cfg, params, *args, **kwargs)
     rates = {own_rate(p) for p in built.params} - {None}
     if rates:

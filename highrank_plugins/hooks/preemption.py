@@ -1,4 +1,4 @@
-"""A training that is told to end loses what it did since its last checkpoint.
+"""A training that is told to stop loses its updates since the last checkpoint.
 
 What breaks: SIGTERM and SIGUSR1, by which clusters announce that a job's time is over, and SIGHUP,
 by which a terminal does when it closes, end fairseq-train at once.

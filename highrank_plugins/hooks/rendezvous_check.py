@@ -37,7 +37,7 @@ READING = timedelta(seconds=10)
 
 @replaces(Trainer, "__init__")
 def init(stock, trainer, cfg, *args, **kwargs) -> None:
-    """Construct, unless the other processes of this start are strangers."""
+    """Build the trainer; fail if ranks were launched together but are not in one process group."""
     started = processes_started(os.environ)
     world = cfg.distributed_training.distributed_world_size
     if started > 1 and world == 1 and not cfg.common.tpu:
@@ -99,7 +99,7 @@ def meet(cfg) -> Store:
 
 
 def _device(cfg, rank: int) -> Note:
-    """The identity of this process's GPU, if it has one; or why it cannot have it."""
+    """Return the identity of this process's GPU, or why it cannot have it; None without a GPU."""
     if cfg.common.cpu or not torch.cuda.is_available():
         return {"device": None, "problem": None}
     index, count = cfg.distributed_training.device_id, torch.cuda.device_count()
@@ -133,7 +133,7 @@ def _reach(group, timeout: timedelta) -> Store:
 
 
 def _exchange(store: Store, rank: int, note: Note, timeout: timedelta) -> list[Note]:
-    """The notes of all ranks; or those so far and ours, once one expects another number of them."""
+    """Return the notes of all ranks, or those so far if one expects another number of ranks."""
     keys = [f"note/{other}" for other in range(note["world_size"])]
     store.set(keys[rank], json.dumps(note))
     deadline = time.monotonic() + timeout.total_seconds()
@@ -155,7 +155,7 @@ def _exchange(store: Store, rank: int, note: Note, timeout: timedelta) -> list[N
 
 
 def disagreement(notes: list[Note]) -> str | None:
-    """Why processes that say this of themselves cannot train one model, if they cannot."""
+    """Return why processes with these notes cannot train one model, if they cannot."""
     sizes = {note["world_size"] for note in notes}
     if len(sizes) > 1:
         return f"processes disagree on --distributed-world-size: {sorted(sizes)}"

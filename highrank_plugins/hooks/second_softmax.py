@@ -33,6 +33,6 @@ def undivided(models) -> Iterator[None]:
 def forward_decoder(
     stock, ensemble, tokens, encoder_outs, incremental_states, temperature: float = 1.0
 ):
-    """One decoding step: log-probabilities [sentences * beam, M], and attention."""
+    """Take one decoding step: return log-probabilities [sentences * beam, M], and attention."""
     with undivided(ensemble.models if temperature == 1 else []):
         return stock(ensemble, tokens, encoder_outs, incremental_states, temperature)

@@ -1,4 +1,4 @@
-"""What dynamic evaluation and the cache have in common: what is asked for, kept and recorded."""
+"""Share what dynamic evaluation and the cache have in common: options, progress and records."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ Grid = Mapping[str, Sequence[float]]  # option, without --, → the values to tr
 
 @dataclass(frozen=True)
 class Run:
-    """An evaluation, whatever its kind.
+    """Describe an evaluation, whatever its kind.
 
     Args:
         checkpoint, data, device: see `StreamingModel.open`.
@@ -53,7 +53,7 @@ class Run:
 
 
 class Evaluation:
-    """A run with its model and its saved progress loaded.
+    """Hold a run with its model and its saved progress loaded.
 
     Args:
         values: what to try.
@@ -98,7 +98,7 @@ class Evaluation:
         echo: Callable[[str], object],
         **more: Any,
     ) -> None:
-        """EvaluatePoints, write the record, and delete the saved progress.
+        """Evaluate the points, write the record, and delete the saved progress.
 
         Args:
             kind: "dynamic" or "cache".

@@ -1,4 +1,4 @@
-"""`highrank evaluate cache`: a checkpoint with a neural cache, all points in one pass."""
+"""Run `highrank evaluate cache`: a checkpoint with a neural cache, all points in one pass."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ def run_cache_evaluation(run: Run, values: Grid, echo: Callable[[str], object]) 
 
 
 class CacheEvaluator:
-    """One checkpoint at many points: the model runs once, every point has a cache."""
+    """Evaluate one checkpoint at many points: the model runs once, every point has a cache."""
 
     def __init__(self, evaluation: Evaluation) -> None:
         self.model, self.saved = evaluation.model, evaluation.saved

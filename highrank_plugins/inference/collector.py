@@ -1,4 +1,4 @@
-"""A checkpoint along a text, in blocks of tokens that fit in memory."""
+"""Run a checkpoint along a text, in blocks of tokens that fit in memory."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -16,7 +16,7 @@ from highrank_plugins.measures.base import MEASURES, Block, TextMeasure
 
 
 class Collector:
-    """A model of any kind over a split; teacher-forced, or with the state carried along.
+    """Run a model of any kind over a split; teacher-forced, or with the state carried along.
 
     Args:
         loaded: a language model or translation model, ours or stock fairseq's, with a softmax,
@@ -80,7 +80,7 @@ class Collector:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision in which the model computes."""
+        """Return the precision in which the model computes."""
         return self.head.weight.dtype
 
     def measure(self, measures: Sequence[TextMeasure]) -> list[Any] | None:
@@ -114,11 +114,11 @@ class Collector:
 
     @property
     def rows(self) -> range:
-        """The tokens of the text that this process has."""
+        """Return the tokens of the text that this process has."""
         return range(self.starts[self.share.start], self.starts[self.share.stop])
 
     def blocks(self, name: str = "collect") -> Iterator[Block]:
-        """This process's part of the text, in order, with a progress bar called `name`."""
+        """Yield this process's part of the text, in order, with a progress bar called `name`."""
         return (block for block, _ in self.steps(self.share.start, None, name))
 
     def steps(self, start: int, state: Any, name: str) -> Iterator[tuple[Block, Any]]:
@@ -144,7 +144,7 @@ class Collector:
             yield block, state
 
     def _state_before(self, start: int) -> Any:
-        """The state at a later part of a stream: the trunk alone runs through what is before."""
+        """Return the state at a later part of a stream; the trunk alone runs through the rest."""
         state = None
         if isinstance(self.text, StreamText):
             for index in range(start):

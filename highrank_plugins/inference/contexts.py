@@ -1,4 +1,4 @@
-"""Where a language model has the word that should follow some contexts."""
+"""Predict the word that should follow some contexts, and its rank."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from highrank_plugins.inference.loading import load_model
 
 
 class Continuation(NamedTuple):
-    """A context, the word that followed it, how many words the model has before that (0: none),
+    """Hold a context, the word that followed it, how many words the model ranks above it,
     and the most probable words."""
 
     context: str
@@ -21,7 +21,7 @@ class Continuation(NamedTuple):
 
 
 def read_contexts(path: Path) -> list[list[str]]:
-    """Lines of words, of which the last is to be predicted.
+    """Return lines of words, of which the last is to be predicted.
 
     Raises:
         ValueError: a line with fewer than two words, or no line; names the line. OSError.
@@ -40,7 +40,7 @@ def read_contexts(path: Path) -> list[list[str]]:
 def continuations(
     checkpoint: Path, data: str, contexts: Sequence[Sequence[str]], top: int = 5
 ) -> list[Continuation]:
-    """Each context alone, from the start of a text, by a language model of any kind.
+    """Continue each context alone, from the start of a text, by a language model of any kind.
 
     Args:
         contexts: words, the last of which is predicted.

@@ -1,4 +1,4 @@
-"""`highrank evaluate dynamic`: dynamic evaluation of a checkpoint, point by point, resumable."""
+"""Run `highrank evaluate dynamic`: dynamic evaluation, point by point, resumable."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ STATISTICS = "gradient statistics"
 
 @dataclass(frozen=True)
 class DynamicOptions:
-    """What all points share; see `highrank_plugins.evaluation.dynamic_evaluation`.
+    """Hold what all points share; see `highrank_plugins.evaluation.dynamic_evaluation`.
 
     Args:
         train_split: the text of the gradient statistics.
@@ -64,7 +64,7 @@ def run_dynamic_evaluation(
 
 
 class DynamicEvaluator:
-    """One checkpoint at many points; the weights return to the trained ones before each."""
+    """Evaluate one checkpoint at many points; each starts from the trained weights."""
 
     def __init__(self, evaluation: Evaluation, options: DynamicOptions) -> None:
         self.model, self.saved = evaluation.model, evaluation.saved
@@ -75,7 +75,7 @@ class DynamicEvaluator:
         self.mean_squares: list[Tensor] = []
 
     def gather(self) -> list[Tensor]:
-        """MS of the training text, which every point needs."""
+        """Return MS of the training text, which every point needs."""
         options, sums = self.options, self.statistics.sums
         segments = self.model.segments(
             options.train_split, options.bptt, count=options.train_batch_size

@@ -1,4 +1,4 @@
-"""Checkpoints of fairseq as models that compute."""
+"""Load checkpoints of fairseq as models that compute."""
 
 import os
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _NOT_EXTRA = ("model", "cfg", "args", "last_optimizer_state")  # large, or kept 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A checkpoint that was read, in evaluation mode and so without any dropout.
+    """Hold a checkpoint that was read, in evaluation mode and so without any dropout.
 
     Attributes:
         arch, task_name: names in its configuration.
@@ -49,12 +49,12 @@ class LoadedModel:
 
     @property
     def dictionary(self) -> Any:
-        """The words that are predicted; None without data."""
+        """Return the words that are predicted; None without data."""
         return None if self.task is None else self.task.target_dictionary
 
     @cached_property
     def head(self) -> Head:
-        """The output layer.
+        """Return the output layer.
 
         Raises:
             ValueError: see `head_of`.
@@ -63,7 +63,7 @@ class LoadedModel:
 
     @property
     def words(self) -> Words:
-        """The output layer and its words.
+        """Return the output layer and its words.
 
         Raises:
             ValueError: see `head_of`.

@@ -87,7 +87,7 @@ def _value(block: Block, name: str) -> Tensor:
 
 
 def _shapes(collector: Collector, what: Sequence[str]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype of each quantity."""
+    """Return shape and dtype of each quantity."""
     unknown = [name for name in what if name not in QUANTITIES]
     if unknown or not what:
         raise ValueError(
@@ -114,7 +114,7 @@ def _dtype(collector: Collector) -> str:
 
 
 def _identity(collector: Collector, what: Sequence[str]) -> dict[str, Any]:
-    """What makes it this collection and no other."""
+    """Return what tells this collection from any other."""
     return {
         "checkpoint": digest_of_file(collector.loaded.path),
         "split": collector.split,
@@ -162,7 +162,7 @@ def _check_begun(part: Path, names: Iterable[str], count: int) -> None:
 
 
 def read_collection(folder: Path) -> dict[str, np.ndarray]:
-    """The arrays of a finished collection by name, as memory maps.
+    """Return the arrays of a finished collection by name, as memory maps.
 
     Raises:
         ValueError: it was interrupted, or is none. OSError: a file is missing.
@@ -177,6 +177,6 @@ def read_collection(folder: Path) -> dict[str, np.ndarray]:
 
 
 def rows_of(array: np.ndarray, rows: int = 500) -> Iterator[Tensor]:
-    """A memory map as blocks [≤ rows, …] for the functions of `highrank_plugins.analysis`."""
+    """Yield a memory map as blocks [≤ rows, …] for the functions of `highrank_plugins.analysis`."""
     for start in range(0, len(array), rows):
         yield torch.from_numpy(np.array(array[start : start + rows]))

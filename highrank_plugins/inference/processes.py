@@ -1,4 +1,4 @@
-"""Several processes, as torchrun starts them, and how their results come together."""
+"""Divide work among processes, as torchrun starts them, and gather their results."""
 
 import os
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ PATIENCE = timedelta(days=7)  # the first process waits until the slowest is don
 
 @dataclass(frozen=True)
 class Processes:
-    """This process is number `rank` of `count`."""
+    """Describe this process: number `rank` of `count`."""
 
     rank: int = 0
     count: int = 1
 
     def share(self, total: int) -> range:
-        """This process's run of 0 … total − 1; all runs together are the whole, in order."""
+        """Return this process's run of 0 … total − 1; all runs together are the whole, in order."""
         return range(total * self.rank // self.count, total * (self.rank + 1) // self.count)
 
     def gather(self, value: Any) -> list[Any] | None:
-        """The values of all processes, in order, in the first one; None in the others."""
+        """Return the values of all processes, in order, in the first one; None in the others."""
         if self.count == 1:
             return [value]
         values = [None] * self.count if self.rank == 0 else None
@@ -32,14 +32,14 @@ class Processes:
         return values
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Wait until all processes are here."""
         if self.count > 1:
             dist.barrier()
 
 
 @contextmanager
 def started() -> Iterator[Processes]:
-    """The processes that torchrun started, or this one alone."""
+    """Yield the processes that torchrun started, or this one alone."""
     count = int(os.environ.get("WORLD_SIZE", 1))
     if count == 1:
         yield Processes()

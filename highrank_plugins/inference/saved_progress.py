@@ -1,4 +1,4 @@
-"""The progress of a long evaluation, in a file from which it resumes after a kill."""
+"""Save the progress of a long evaluation in a file from which it resumes after a kill."""
 
 import pickle
 import time
@@ -11,7 +11,7 @@ from fairseq import checkpoint_utils
 
 
 class SavedProgress:
-    """A dictionary `progress` of plain values and tensors, and a file with it.
+    """Keep a dictionary `progress` of plain values and tensors, and write it to a file.
 
     Args:
         path: the file. It is read if it exists.

@@ -1,4 +1,4 @@
-"""A checkpoint of a recurrent language model, and the texts of a binarised corpus as streams."""
+"""Run a recurrent language model over the texts of a binarised corpus as streams."""
 
 import hashlib
 from collections.abc import Iterator
@@ -18,18 +18,18 @@ FairseqBatch = dict[str, Any]
 
 
 class Segments(NamedTuple):
-    """Parallel streams of a split, cut into chunks of equal length."""
+    """Cut parallel streams of a split into chunks of equal length."""
 
     streams: Streams
     chunks: list[Chunk]
 
     def starting_at(self, first: int) -> Iterator[FairseqBatch]:
-        """The batches from chunk number `first` on, see `Streams`."""
+        """Yield the batches from chunk number `first` on, see `Streams`."""
         return (self.streams[chunk] for chunk in self.chunks[first:])
 
 
 class Observed(NamedTuple):
-    """What the model made of T tokens of one stream.
+    """Hold what the model made of T tokens of one stream.
 
     `hidden` [T, F] are the last layer's outputs before dropout, `target` [T] the words after them,
     `log_probs` [T] the logarithms of their probabilities; `state` is the one after them.
@@ -42,7 +42,7 @@ class Observed(NamedTuple):
 
 
 class StreamingModel:
-    """A model in evaluation mode, so without any dropout, that hands on its recurrent state.
+    """Hold a model in evaluation mode, without any dropout, that hands on its recurrent state.
 
     Args:
         model, task: of a `LoadedModel`; the model carries a state, the task is
@@ -55,7 +55,7 @@ class StreamingModel:
 
     @classmethod
     def open(cls, checkpoint: Path, data: str, device: str | None = None) -> Self:
-        """The model of a checkpoint.
+        """Open the model of a checkpoint.
 
         Args:
             data: the directory of fairseq-preprocess.
@@ -71,11 +71,11 @@ class StreamingModel:
         return cls(loaded.model, loaded.task, loaded.arch, chosen)
 
     def parameters(self) -> list[nn.Parameter]:
-        """What can learn, each tensor once: frozen ones are left out, a tied matrix is one."""
+        """Return what can learn, each tensor once: no frozen ones; a tied matrix is one."""
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def text(self, split: str, tokens: int | None = None) -> Tensor:
-        """The word numbers of a split, or the first `tokens` of them; [N].
+        """Return the word numbers of a split, or the first `tokens` of them; [N].
 
         Raises:
             ValueError: it is empty, or has words that the dictionary lacks.
@@ -87,7 +87,7 @@ class StreamingModel:
     def segments(
         self, split: str, length: int, count: int = 1, tokens: int | None = None
     ) -> Segments:
-        """A split in chunks of `length` tokens of `count` streams.
+        """Cut a split into chunks of `length` tokens of `count` streams.
 
         Raises:
             ValueError: fewer tokens than streams; and see `text`.
@@ -97,13 +97,13 @@ class StreamingModel:
         return Segments(streams, chunk_plan(len(streams), length))
 
     def score(self, batch: FairseqBatch, state: Any) -> tuple[Tensor, int, Any]:
-        """Summed nll of a batch, with gradients; its number of tokens; the state after it."""
+        """Return the summed nll of a batch, with gradients; its tokens; the state after it."""
         out = self._forward(batch, state, reduction="sum")
         return out.loss, batch["ntokens"], map_tensors(Tensor.detach, out.state)
 
     @torch.no_grad()
     def observe(self, batch: FairseqBatch, state: Any) -> Observed:
-        """Outputs and scores of a batch of one stream, without gradients."""
+        """Return outputs and scores of a batch of one stream, without gradients."""
         out = self._forward(batch, state, reduction="none")
         target = batch["target"][0].to(self.device)
         return Observed(out.raw[:, 0], target, -out.nll[0], map_tensors(Tensor.detach, out.state))
@@ -119,12 +119,12 @@ class StreamingModel:
 
 
 def digest_of_tokens(tokens: Tensor) -> str:
-    """What tells one text from another."""
+    """Return what tells one text from another."""
     return hashlib.sha256(tokens.contiguous().numpy().data).hexdigest()[:16]
 
 
 def digest_of_file(path: Path) -> str:
-    """What tells one file from another."""
+    """Return what tells one file from another."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 

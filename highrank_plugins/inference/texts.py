@@ -1,4 +1,4 @@
-"""Where features come from: batches of sentences, or one stream with a carried state."""
+"""Read features from batches of sentences, or from one stream with a carried state."""
 
 import hashlib
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +14,7 @@ from highrank_plugins.tasks.carried_state import map_tensors
 
 
 class TextStep(NamedTuple):
-    """After a batch: features [n, F] and the words [n] that they predict, and the state."""
+    """Hold features [n, F] after a batch, the words [n] that they predict, and the state."""
 
     features: Tensor
     target: Tensor
@@ -22,7 +22,7 @@ class TextStep(NamedTuple):
 
 
 class Text(Protocol):
-    """A split in batches, in the order of the corpus.
+    """Hold a split in batches, in the order of the corpus.
 
     `counts` are their numbers of tokens; `digest` tells these batches from others.
     """
@@ -31,17 +31,17 @@ class Text(Protocol):
     digest: str
 
     def step(self, index: int, state: Any) -> TextStep:
-        """The model at batch number `index`, after the state that batch `index` − 1 left."""
+        """Run the model at batch number `index`, after the state that batch `index` − 1 left."""
 
 
 class Digest:
-    """Of the words that go in and of those that are predicted, and of how they are cut."""
+    """Digest the words that go in, those that are predicted, and how they are cut."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
     def add(self, batch: dict[str, Any]) -> None:
-        """The next batch."""
+        """Add the next batch."""
         for words in (batch["net_input"]["src_tokens"], batch["target"]):
             self._hash.update(f"{tuple(words.shape)}".encode())
             self._hash.update(words.contiguous().numpy().data)
@@ -51,7 +51,7 @@ class Digest:
 
 
 class StreamText:
-    """One stream, whose state is carried from batch to batch."""
+    """Read one stream, whose state is carried from batch to batch."""
 
     def __init__(self, model: StreamingModel, segments: Segments) -> None:
         self.model, self.segments = model, segments
@@ -72,7 +72,7 @@ class StreamText:
 
 
 class SentenceText:
-    """Sentences, or a language model's blocks, each on its own; targets are given (forced).
+    """Read sentences, or a language model's blocks, each on its own, with given targets.
 
     Args:
         model: encoder and decoder, or a language model, of fairseq or of ours.
@@ -130,7 +130,7 @@ class SentenceText:
         return TextStep(features[kept], target[kept], None)
 
     def _features(self, inputs: dict[str, Tensor]) -> Tensor:
-        """What the output layer reads, [B, T, F]."""
+        """Return what the output layer reads, [B, T, F]."""
         decoder = self.model.decoder
         if isinstance(self.model, FairseqLanguageModel):
             return decoder.extract_features(inputs["src_tokens"], encoder_out=None)[0]

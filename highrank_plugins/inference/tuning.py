@@ -1,4 +1,4 @@
-"""Evaluating a model with numbers that must be chosen: on one text by trying, then on another."""
+"""Evaluate a model with numbers that must be chosen: try them on one text, use another."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ _OPTIONS = {"lamb": "lambda"}  # which cannot be a name in Python
 
 @dataclass(frozen=True)
 class Outcome:
-    """A text scored at one point.
+    """Hold the score of a text at one point.
 
     Args:
         nll: sum over its tokens, in nats; None where the evaluation broke down.
@@ -29,12 +29,12 @@ class Outcome:
 
     @property
     def metrics(self) -> dict[str, float | None]:
-        """Perplexity, and nats per token."""
+        """Return perplexity, and nats per token."""
         mean = None if self.nll is None else self.nll / self.tokens
         return {"perplexity": None if mean is None else perplexity_of(mean), "nll": mean}
 
     def plain(self) -> dict[str, Any]:
-        """For a record."""
+        """Return the outcome for a record."""
         problem = {"problem": self.problem} if self.problem else {}
         return {**self.point, **self.metrics, "tokens": self.tokens, **problem}
 
@@ -45,7 +45,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Search:
-    """Where points are compared: a split, or the first `tokens` of it."""
+    """Say where points are compared: a split, or the first `tokens` of it."""
 
     split: str
     tokens: int | None = None
@@ -56,12 +56,12 @@ EvaluatePoints = Callable[[str, int | None, Sequence[Point]], list[Outcome]]
 
 
 def describe(point: Mapping[str, float]) -> str:
-    """`lr 0.002, lambda 0.02`."""
+    """Return `lr 0.002, lambda 0.02`."""
     return ", ".join(f"{name} {value}" for name, value in point.items())
 
 
 def points_of(values: Mapping[str, Sequence[float]], search: Search | None) -> list[Point]:
-    """Every combination.
+    """Return every combination.
 
     Raises:
         ValueError: there are several, and no search.
@@ -82,7 +82,7 @@ def tune_and_evaluate(
     search: Search | None,
     echo: Callable[[str], object],
 ) -> tuple[Outcome, list[Outcome]]:
-    """The outcome on `split`, of the point that was best in `search`; and those of the search.
+    """Return the outcome on `split` at the best point of `search`, and those of the search.
 
     Args:
         points: see `points_of`.
@@ -110,7 +110,7 @@ def _best(tried: Sequence[Outcome]) -> Point:
 
 @contextmanager
 def options_named() -> Iterator[None]:
-    """An error that begins with the name of an argument begins with that of the option instead."""
+    """Replace the name of an argument at the start of an error by the option's."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What the papers measure of a trained model: one module each, named like the measure.
+"""Measure trained models as the papers do: one module each, named like the measure.
 
 Light to import: a name is known without its module, which takes torch.
 """

@@ -1,4 +1,4 @@
-"""The contract of a measure, and the registry that everything else about measures follows from.
+"""Define the contract of a measure, and the registry from which all else follows.
 
 A measure is a class in a module of this package, registered under the module's name. From that
 follow `highrank analyse NAME` with a flag for each argument of the constructor, a block of that
@@ -28,7 +28,7 @@ Rows: TypeAlias = list[tuple[str, str]]
 
 
 class Column(NamedTuple):
-    """The column of a table that shows a metric of a record: its heading, and a format."""
+    """Describe the column of a table that shows a metric of a record: its heading, and a format."""
 
     metric: str
     heading: str
@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
 
 class CardTile(NamedTuple):
-    """The number that a card shows first: what it is, its value, and of what."""
+    """Describe the number that a card shows first: what it is, its value, and of what."""
 
     label: str
     number: str
@@ -101,7 +101,7 @@ class Measure:
 
 
 class TextMeasure(Measure):
-    """A measure of what a model predicts along a text, in one pass of blocks of tokens.
+    """Measure what a model predicts along a text, in one pass of blocks of tokens.
 
     Several processes observe a run of the blocks each. `part` is what they send to the first one,
     which merges all.
@@ -145,7 +145,7 @@ class TextMeasure(Measure):
 
 
 class WeightMeasure(Measure):
-    """A measure of the output layer alone, without a text."""
+    """Measure the output layer alone, without a text."""
 
     # whether the command takes several checkpoints of one training, whose results
     # `figures_of_many` draws
@@ -165,7 +165,7 @@ class WeightMeasure(Measure):
 
 
 class AdaptiveEvaluation(Measure):
-    """The perplexity of a model that adapts to the text, which a command of its own writes."""
+    """Measure the perplexity of a model that adapts to the text, which another command writes."""
 
     of_a_split = True
     on_card = False  # it takes long
@@ -184,7 +184,7 @@ class AdaptiveEvaluation(Measure):
 
 @dataclass(frozen=True)
 class Words:
-    """An output layer and the words of its classes.
+    """Hold an output layer and the words of its classes.
 
     Attributes:
         dictionary: fairseq's; None where a checkpoint is looked at without its data.
@@ -199,7 +199,7 @@ class Words:
 
 
 class Block:
-    """n tokens of a text; what is asked for is computed, once.
+    """Hold n tokens of a text; each quantity is computed once, when it is first asked for.
 
     `features` [n, F] are what the layer reads, `target` [n] the words that are predicted. `first`
     is the number of the first of them in the text.
@@ -222,7 +222,7 @@ class Block:
 
     @cached_property
     def logits(self) -> Tensor | None:
-        """f(z) [n, M], whose log_softmax `log_probs` is.
+        """Return f(z) [n, M], whose log_softmax `log_probs` is.
 
         None where K logit vectors are mixed as probabilities.
 
@@ -276,7 +276,7 @@ class Snapshot:
 
 @dataclass
 class MonitoredBatch:
-    """A head at one update of its training, with the tokens of a batch that count, if any.
+    """Hold a head at one update of its training, and the counted tokens of a batch, if any.
 
     Attributes:
         features, target: [n, F] in the head's dtype, without graph, and [n]; None without a batch.
@@ -288,7 +288,7 @@ class MonitoredBatch:
 
     @cached_property
     def column_space(self) -> ColumnSpace:
-        """The column space of the vocabulary matrix, which several measures read."""
+        """Return the column space of the vocabulary matrix, which several measures read."""
         return column_space(self.head.weight)
 
     def some(self, most: int) -> tuple[Tensor, Tensor] | None:

@@ -1,4 +1,4 @@
-"""The perplexity of a neural cache, which `highrank evaluate cache` writes."""
+"""Read the perplexity of a neural cache, which `highrank evaluate cache` writes."""
 
 from highrank_plugins.measures.base import AdaptiveEvaluation, Column, register_measure
 

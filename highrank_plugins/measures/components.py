@@ -1,4 +1,4 @@
-"""What the parts of an output layer do along a text: components, gates, the pointwise function."""
+"""Measure the parts of an output layer along a text: components, gates, pointwise function."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BINS, STEEPEST = 24, 4.0  # of the histogram of slopes, and where its last bin b
 
 @dataclass(frozen=True)
 class Components:
-    """Each is None where the layer has no such part; `absent` says which and why.
+    """Hold the parts; each is None if the layer lacks it, and `absent` says which and why.
 
     prior: of MoS and MoC. gates: of Mixtape by word class. slopes: of PLIF. curve: z and f(z) of
     any pointwise function but the identity.
@@ -57,14 +57,14 @@ class Components:
 
 
 class _Gates(NamedTuple):
-    """The sharpness of gates over a number of tokens."""
+    """Average the sharpness of gates over a number of tokens."""
 
     tokens: int
     groups: list[GateSharpness]
 
 
 class _Part(NamedTuple):
-    """The number of tokens, log π [n, K] of each block, and the sharpness of gates of each."""
+    """Hold the number of tokens, log π [n, K] of each block, and the sharpness of gates of each."""
 
     tokens: int
     priors: list[Tensor]

@@ -1,4 +1,4 @@
-"""The perplexity of dynamic evaluation, which `highrank evaluate dynamic` writes."""
+"""Read the perplexity of dynamic evaluation, which `highrank evaluate dynamic` writes."""
 
 from highrank_plugins.measures.base import AdaptiveEvaluation, Column, register_measure
 

@@ -1,4 +1,4 @@
-"""How far predictions lie from each other, within a model and between two."""
+"""Measure how much predictions differ, within a model and between two."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NUMBERS = 2**22  # log-probabilities that are held at a time
 
 @dataclass(frozen=True)
 class Divergences:
-    """KL(P_i ‖ Q_j) in nats, i and j contexts of the text; Q is P where there is one model.
+    """Hold KL(P_i ‖ Q_j) in nats, i and j contexts of the text; Q is P with one model.
 
     sampled: mean over drawn pairs. all_pairs: over all; None if not asked for. matched: of
     KL(P_i ‖ Q_i), two models in the same context; None with one.
@@ -49,7 +49,7 @@ class Divergences:
 
 
 class _Part(NamedTuple):
-    """The features [n, F] and words [n] of a run of the text, and its sums if they are wanted."""
+    """Hold the features [n, F] and words [n] of a run of the text, and its sums if wanted."""
 
     features: Tensor
     target: Tensor

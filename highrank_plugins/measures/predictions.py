@@ -1,4 +1,4 @@
-"""What a model's predictions along a text look like: ranks of the words, entropy, bands."""
+"""Measure a model's predictions along a text: ranks of the words, entropy, bands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from highrank_plugins.measures.base import (
 
 @dataclass(frozen=True)
 class Predictions:
-    """Over all tokens: perplexity, mean entropy in nats, share of words among the k most probable.
+    """Hold, over all tokens: perplexity, mean entropy in nats, words among the k most probable.
 
     bands: perplexity by how often the word was in the training text, as the dictionary counts it.
     uncounted: that of the tokens which the dictionary does not count (</s>, <unk>, …).

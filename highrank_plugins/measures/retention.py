@@ -1,4 +1,4 @@
-"""How much of the loss's gradient gets through the vocabulary matrix, along a text."""
+"""Measure how much of the loss's gradient passes the vocabulary matrix, along a text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUANTILES = (0.05, 0.5, 0.95)
 
 @dataclass(frozen=True)
 class Retention:
-    """‖G P‖ / ‖G‖ of the gradient G of the logits, see `gradient_retention`.
+    """Hold ‖G P‖ / ‖G‖ of the gradient G of the logits, see `gradient_retention`.
 
     whole: of all tokens together. quantiles: of single logit vectors. batches: of each batch.
     first: the first token of each.

@@ -1,4 +1,4 @@
-"""The spectrum of the vocabulary matrix, and how it changes along a training."""
+"""Measure the spectrum of the vocabulary matrix, and its change along a training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EPSILON = 1e-2
 
 @dataclass(frozen=True)
 class Saturation:
-    """The singular values of W [M, d].
+    """Hold the singular values of W [M, d].
 
     flat_divergence: log d − H in nats, the KL divergence of σ_i / Σ_j σ_j from a flat spectrum; it
     jumps when a narrow model saturates (Godey et al. 2024). effective_rank: of ε = 1e-2.

@@ -1,4 +1,4 @@
-"""The spectrum of a model's log-probabilities, and what they give to impossible words."""
+"""Measure the spectrum of log-probabilities, and the probability of impossible words."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EPSILONS = (1e-3, 1e-4, 1e-5)
 
 @dataclass(frozen=True)
 class LogProbSpectrum:
-    """Ranks of the matrix [contexts, words] of log-probabilities.
+    """Hold ranks of the matrix [contexts, words] of log-probabilities.
 
     `press_rank` is that of `dtype`, in which the model and the decomposition have computed;
     `effective_rank` by ε. `impossible_nats` is what the model loses per token to <s> and <pad>,

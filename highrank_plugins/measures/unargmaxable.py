@@ -1,4 +1,4 @@
-"""Words that no context makes the most probable ones (Grivas et al. 2022)."""
+"""Find words that no context makes the most probable ones (Grivas et al. 2022)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST = 10**11  # M² d up to which a card waits for the linear programs, some
 
 @dataclass(frozen=True)
 class Unargmaxable:
-    """The words that no context makes the most probable; None where that is not applicable."""
+    """Hold the words that no context makes the most probable; None if not applicable."""
 
     total: int
     count: int | None

@@ -1,4 +1,4 @@
-"""How well the rows of the vocabulary matrix agree with people on the likeness of words."""
+"""Measure how well the vocabulary matrix agrees with people on the likeness of words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from highrank_plugins.measures.base import (
 
 @dataclass(frozen=True)
 class Similarities:
-    """Correlation and number of pairs by file of pairs; `unknown` says why one has none."""
+    """Hold correlation and number of pairs by file of pairs; `unknown` says why one has none."""
 
     benchmarks: dict[str, Similarity]
     unknown: dict[str, str]

@@ -1,1 +1,1 @@
-"""fairseq models: a stock trunk whose output layer is a head. fairseq imports every file here."""
+"""Define fairseq models: a stock trunk whose output layer is a head. fairseq imports every file."""

@@ -34,7 +34,7 @@ AWD_LSTM_COLUMNS = {
 
 
 def arch_table() -> str:
-    """The Markdown document, with the heads and presets that are registered now."""
+    """Return the Markdown document, with the heads and presets that are registered now."""
     tokens_part = ["## Tokens", "", *_table(("token", "structure", "pointwise function"), _heads())]
     parts = [INTRODUCTION, "\n".join(tokens_part), _awd_lstm(), *map(_presets, sorted(TRUNKS))]
     return "\n\n".join(parts) + "\n"

@@ -1,4 +1,4 @@
-"""Architectures: every token of a head on every stock preset of a trunk.
+"""Register architectures: every token of a head on every stock preset of a trunk.
 
 ``transformer_mos_iwslt_de_en`` is fairseq's ``transformer_iwslt_de_en`` with the head ``mos``.
 """
@@ -40,7 +40,7 @@ TRUNKS: list[str] = []
 
 
 def tokens() -> dict[str, dict]:
-    """What may follow ``transformer_`` and the like, with the head it stands for."""
+    """Return what may follow ``transformer_`` and the like, with the head it stands for."""
     found = {name: {"head": name} for name in head_names()}
     for name in pointwise_names():
         if name != "identity":
@@ -86,7 +86,7 @@ def register_archs(model: str, stock_model: str, fill: Callable) -> None:
 
 
 def arch_name(stock_model: str, token: str, stock_arch: str) -> str:
-    """``transformer_mos_iwslt_de_en`` for transformer, mos and transformer_iwslt_de_en."""
+    """Return ``transformer_mos_iwslt_de_en`` for transformer, mos and transformer_iwslt_de_en."""
     return f"{stock_model}_{token}{stock_arch.removeprefix(stock_model)}"
 
 
@@ -116,7 +116,7 @@ def fill_config(
 
 
 def given_options(config: Namespace | DictConfig) -> dict:
-    """Options that are set, by name."""
+    """Return the options that are set, by name."""
     is_tree = isinstance(config, DictConfig)
     items = OmegaConf.to_container(config, enum_to_str=True) if is_tree else vars(config)
     return {name: value for name, value in items.items() if value is not None}
@@ -144,7 +144,7 @@ def _is_new(option: Field, config: Namespace | DictConfig) -> bool:
 
 
 def _cast(kind: Any, value: Any) -> Any:
-    """fairseq's presets put False into integers, which OmegaConf refuses."""
+    """Convert an integer option: fairseq's presets put False into some, which OmegaConf refuses."""
     return int(value) if kind is int and isinstance(value, bool) else value
 
 
@@ -165,7 +165,7 @@ def _drop_adaptive(preset: Namespace, stock_arch: str) -> None:
 
 
 def adaptive_options(preset: Namespace) -> list[str]:
-    """Options of adaptive softmax or input that a stock preset sets."""
+    """Return the options of adaptive softmax or input that a stock preset sets."""
     return [name for name in ADAPTIVE_OFF if getattr(preset, name, None)]
 
 

@@ -1,4 +1,4 @@
-"""AWD-LSTM language model with a head; architectures ``awd_lstm_lm_<token>[_<corpus>]``."""
+"""Define AWD-LSTM language models with a head; archs ``awd_lstm_lm_<token>[_<corpus>]``."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from highrank_plugins.trunks import AWDLSTM, State, TrunkOutput
 
 
 class ModelLoss(NamedTuple):
-    """``Head.nll`` of a batch of streams, and what else their training needs of it.
+    """Hold ``Head.nll`` of a batch of streams, and what else their training needs of it.
 
     ``loss``, ``nll``, ``correct``: as ``LossOutput``; per token they are [B, T]. ``features``,
     ``state``, ``raw``: as ``TrunkOutput``, time-major.
@@ -42,7 +42,7 @@ class ModelLoss(NamedTuple):
 
 
 class AWDLSTMDecoder(FairseqIncrementalDecoder):
-    """The trunk and, at ``output_projection``, the head, which the model attaches.
+    """Hold the trunk and, at ``output_projection``, the head, which the model attaches.
 
     A search for continuations gives it all words so far and an ``incremental_state``, which holds
     the trunk's state after those that were read before.
@@ -69,7 +69,7 @@ class AWDLSTMDecoder(FairseqIncrementalDecoder):
         state: Sequence[tuple[Tensor, Tensor]] | None = None,
         incremental_state: dict | None = None,
     ):
-        """Features [B, T, F] of ``src_tokens`` [B, T], and a dictionary with the new ``state``.
+        """Return features [B, T, F] of ``src_tokens`` [B, T], and a dictionary with ``state``.
 
         Args:
             state: where the words before ended, see ``AWDLSTM``; None: zeros.
@@ -85,7 +85,7 @@ class AWDLSTMDecoder(FairseqIncrementalDecoder):
         return out.features.transpose(0, 1), {"attn": None, "state": out.state}
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
-        """The rows of the state that the search goes on with."""
+        """Select the rows of the state that the search keeps."""
         state = self.get_incremental_state(incremental_state, "state")
         if state is not None:
             chosen = [tuple(t.index_select(1, new_order) for t in layer) for layer in state]
@@ -99,7 +99,7 @@ class AWDLSTMDecoder(FairseqIncrementalDecoder):
 
 @register_model("awd_lstm_lm", dataclass=AWDLSTMLanguageModelConfig)
 class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
-    """AWD-LSTM (Merity et al. 2018) whose embedding is the vocabulary matrix of a head.
+    """Define an AWD-LSTM (Merity et al. 2018) whose embedding is the vocabulary matrix of a head.
 
     The recurrent state is an argument and a result; the model itself holds none. Dropout on the
     head's contexts (``--head-dropout``, the papers' dropoutl) is locked over time.
@@ -107,7 +107,7 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
 
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
-        """Trunk, then the head."""
+        """Build the trunk, then the head."""
         fill(cfg, preset=DEFAULT, head={})
         flat = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
         dictionary = task.target_dictionary
@@ -116,7 +116,7 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         return model
 
     def prepare_for_inference_(self, cfg) -> None:
-        """As ``HeadModel``, without ``--retain-dropout``: masks of single words are not locked."""
+        """Prepare as ``HeadModel``, but without ``--retain-dropout``: masks are not locked."""
         if getattr(cfg.generation, "retain_dropout", False):
             raise ValueError("--retain-dropout: an AWD-LSTM draws its masks for whole texts only")
         super().prepare_for_inference_(cfg)
@@ -124,7 +124,7 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
     def bptt_features(
         self, src_tokens: Tensor, state: Sequence[tuple[Tensor, Tensor]] | None = None
     ) -> TrunkOutput:
-        """What the trunk makes of ``src_tokens`` [B, T]; time-major, [T, B, F]."""
+        """Return the trunk's output for ``src_tokens`` [B, T]; time-major, [T, B, F]."""
         return self.decoder.trunk(src_tokens.t(), state)
 
     def forward(
@@ -136,7 +136,7 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         target: Tensor | None = None,
         **kwargs,
     ):
-        """What the decoder returns; with ``target`` the loss, which DDP and FSDP need here.
+        """Return the decoder's output; with ``target`` the loss, which DDP and FSDP need here.
 
         Args:
             src_tokens, target: [B, T].
@@ -156,7 +156,7 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
 
 
 def arch_name(token: str, preset: str | None = None) -> str:
-    """``awd_lstm_lm_mos_ptb`` for mos and ptb; without a preset it has the sizes of ``DEFAULT``."""
+    """Return ``awd_lstm_lm_mos_ptb`` for mos and ptb; without a preset, sizes are ``DEFAULT``'s."""
     return f"awd_lstm_lm_{token}" if preset is None else f"awd_lstm_lm_{token}_{preset}"
 
 

@@ -1,4 +1,4 @@
-"""Options of the AWD-LSTM language model, their values by architecture, and the trunk from them."""
+"""Define the options of the AWD-LSTM language model, their values by arch, and the trunk."""
 
 from argparse import Namespace
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ RATES = ["dropout", "dropouti", "dropouth", "dropoute", "wdrop", "embed_noise"]
 
 @dataclass
 class AWDLSTMLanguageModelConfig(HeadOptions):
-    """Unset options are ``None`` until the architecture fills them."""
+    """Define options that are ``None`` until the architecture fills them."""
 
     decoder_embed_dim: Optional[int] = field(
         default=None,
@@ -87,7 +87,7 @@ def fill(config: Namespace | DictConfig, preset: str, head: dict) -> None:
 
 
 def trunk_from_options(cfg: Namespace, num_words: int) -> AWDLSTM:
-    """The trunk of a filled configuration.
+    """Build the trunk of a filled configuration.
 
     Raises:
         ValueError: an option out of range.

@@ -1,4 +1,4 @@
-"""Sizes and dropouts of the published AWD-LSTM language models, by corpus and head structure.
+"""List sizes and dropouts of the published AWD-LSTMs, by corpus and head structure.
 
 Sources: Merity et al. 2018 for softmax on ptb and wt2; Yang et al. 2018 for MoS and MoC, and for
 softmax on 1b and text8. On these two, the paper has no dropout (1b) or gives none (text8).
@@ -6,7 +6,7 @@ softmax on 1b and text8. On these two, the paper has no dropout (1b) or gives no
 
 
 def _sizes(embed_dim: int, hidden_size: int, last_hidden_size: int | None = None) -> dict:
-    """Without the last one, the last layer has the width of the embeddings, as a softmax needs."""
+    """Return the sizes; by default the last layer is as wide as the embeddings."""
     sizes = {"decoder_embed_dim": embed_dim, "decoder_hidden_size": hidden_size}
     if last_hidden_size is not None:
         sizes["decoder_last_hidden_size"] = last_hidden_size
@@ -61,6 +61,6 @@ DEFAULT = "ptb"
 
 
 def preset_options(preset: str, structure: str) -> dict:
-    """Options by name, some of the head among them; other structures take those of softmax."""
+    """Return options by name, also of the head; unknown structures take those of softmax."""
     by_structure = PRESETS[preset]
     return by_structure.get(structure, by_structure["softmax"])

@@ -1,4 +1,4 @@
-"""Flat fairseq dataclasses whose arch-controlled options are ``None`` until an arch fills them.
+"""Make flat fairseq dataclasses; options that an arch controls are ``None`` until it fills them.
 
 fairseq's own dataclasses carry defaults, and so a YAML file that names an architecture silently
 gets the defaults instead. With ``None`` the command line, YAML and checkpoints all honour it.
@@ -31,7 +31,7 @@ TYPES = {
 
 @dataclass
 class Option:
-    """One field of a flat dataclass."""
+    """Describe one field of a flat dataclass."""
 
     name: str
     type: Any
@@ -40,7 +40,7 @@ class Option:
 
 
 def options_of(config: type, prefix: str = "") -> list[Option]:
-    """Fields of a fairseq dataclass, those of nested sections under ``section_name``."""
+    """Return the fields of a fairseq dataclass, nested sections as ``section_name``."""
     found = []
     for f in fields(config):
         if f.name == "_name":
@@ -57,7 +57,7 @@ def options_of(config: type, prefix: str = "") -> list[Option]:
 
 
 def flat_config(name: str, stock: type, stock_model: str) -> type:
-    """A dataclass with all options of ``stock``, flat, those of the head and of relative positions.
+    """Make a dataclass with all options of ``stock``, flat, of the head and of relative positions.
 
     Args:
         name: of the new class.
@@ -71,7 +71,7 @@ def flat_config(name: str, stock: type, stock_model: str) -> type:
 
 
 def arch_keys(stock_model: str) -> set[str]:
-    """Options that any architecture of ``stock_model`` sets."""
+    """Return the options that any architecture of ``stock_model`` sets."""
     keys: set[str] = set()
     for arch in ARCH_MODEL_INV_REGISTRY[stock_model]:
         settings = Namespace()
@@ -82,7 +82,7 @@ def arch_keys(stock_model: str) -> set[str]:
 
 
 def inner_type(annotation: Any) -> Any:
-    """``X`` of ``Optional[X]``, else the annotation itself."""
+    """Return ``X`` of ``Optional[X]``, else the annotation itself."""
     return get_args(annotation)[0] if _is_optional(annotation) else annotation
 
 
@@ -101,10 +101,10 @@ def _field(option: Option, controlled: bool) -> tuple:
 
 
 def stock_defaults(config: type) -> dict:
-    """fairseq's defaults of the arch-controlled options."""
+    """Return fairseq's defaults of the arch-controlled options."""
     return {f.name: f.metadata["stock"] for f in fields(config) if "stock" in f.metadata}
 
 
 def field_types(config: type) -> dict:
-    """``{name: type}`` of a fairseq dataclass, ``Optional`` taken off."""
+    """Return ``{name: type}`` of a fairseq dataclass, without ``Optional``."""
     return {f.name: inner_type(f.type) for f in fields(config)}

@@ -1,4 +1,4 @@
-"""Mixtape gives the first S classes gates of their own: the dictionary must be sorted by count."""
+"""Check that the dictionary is sorted by count: Mixtape's first S classes have their own gates."""
 
 import re
 from itertools import pairwise
@@ -36,7 +36,7 @@ def require_sorted_by_count(dictionary: Dictionary) -> None:
 
 
 def _file_counts(dictionary: Dictionary) -> list[int]:
-    """Counts of the lines up to the padding, after which only a task's symbols may come."""
+    """Return counts of the lines up to the padding; only a task's symbols may follow."""
     start, after = dictionary.nspecial, len(dictionary)
     while after > start and dictionary.count[after - 1] == ADDED:
         after -= 1

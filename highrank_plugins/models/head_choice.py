@@ -1,4 +1,4 @@
-"""Which head is asked for: explicit options, then the architecture's, then the head's defaults."""
+"""Choose the head: explicit options, then the architecture's, then the head's defaults."""
 
 from highrank_plugins.common.flags import flag
 from highrank_plugins.heads import head_names, pointwise_names
@@ -8,7 +8,7 @@ from highrank_plugins.models.head_options import COMMON, RATES, derived_defaults
 
 
 def choose_head(options: dict, arch: dict, trunk: dict) -> dict:
-    """The ``head…`` options that depend on the head, with their final values.
+    """Return the ``head…`` options that depend on the head, with their final values.
 
     Args:
         options: explicit values by name; ``None`` or absent is unset.

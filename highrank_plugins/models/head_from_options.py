@@ -1,4 +1,4 @@
-"""From a resolved configuration to a head."""
+"""Build a head from a resolved configuration."""
 
 import re
 from argparse import Namespace
@@ -66,7 +66,7 @@ def head_from_options(
 
 
 def _set_rate_of_slopes(head: Head, lr: float | None) -> None:
-    """``--head-plif-lr``, for any trunk and optimizer."""
+    """Apply ``--head-plif-lr``, for any trunk and optimizer."""
     if lr is None:
         return
     if not (isfinite(lr) and lr > 0):
@@ -88,14 +88,14 @@ def _pointwise(cfg: Namespace) -> nn.Module:
 
 
 def _structure_flags(head: str) -> dict[str, str]:
-    """Constructor argument → option of fairseq's command line."""
+    """Map constructor arguments to options of fairseq's command line."""
     names = {name: RENAMED.get(name, name) for name in [*head_options(head), "embed_dim"]}
     return {name: flag(f"head_{public}") for name, public in names.items() if public}
 
 
 @contextmanager
 def _errors_name_flags(option: str, chosen: str, flags: dict[str, str]) -> Iterator[None]:
-    """A head's own errors name constructor arguments; the first becomes the user's option."""
+    """Replace the constructor argument in a head's error by the user's option."""
     try:
         yield
     except ValueError as error:
@@ -107,7 +107,7 @@ def _errors_name_flags(option: str, chosen: str, flags: dict[str, str]) -> Itera
 
 
 def _own_options(cfg: Namespace, num_classes: int) -> dict:
-    """Constructor arguments of the structure from fairseq's names for them."""
+    """Return constructor arguments of the structure from fairseq's names for them."""
     names = head_options(cfg.head)
     own = {name: f"head_{name}" for name in names if name not in RENAMED}
     options = _values(cfg, own, names)

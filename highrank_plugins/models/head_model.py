@@ -1,4 +1,4 @@
-"""What all our fairseq models share: a head in place of the output projection."""
+"""Share what all our fairseq models have: a head instead of the output projection."""
 
 from argparse import Namespace
 
@@ -21,7 +21,7 @@ from highrank_plugins.models.warm_start import (
 
 
 class HeadModel(TrainingListener):
-    """Mixin of fairseq models with a ``decoder``, in front of the stock model class.
+    """Put a head into fairseq models with a ``decoder``; a mixin in front of the stock model class.
 
     ``decoder.output_projection`` is the head, so that the decoder returns log-probabilities
     [B, T, V] in float32. fairseq's second log_softmax would leave these alone; it is right after
@@ -72,7 +72,7 @@ class HeadModel(TrainingListener):
 
     @property
     def head(self) -> Head:
-        """The output layer."""
+        """Return the output layer."""
         return self.decoder.output_projection
 
     def forward(
@@ -85,7 +85,7 @@ class HeadModel(TrainingListener):
         accuracy: bool = False,
         **kwargs,
     ):
-        """The stock forward pass; with ``target`` the loss instead, which DDP and FSDP need here.
+        """Run the stock forward pass; with ``target`` return the loss, for DDP and FSDP.
 
         Args:
             target: [B, T]; then the result is ``Head.nll`` of the features.
@@ -116,7 +116,7 @@ class HeadModel(TrainingListener):
         return self.head.nll(features, target, **(options | how))
 
     def features(self, *args, **kwargs):
-        """What the head reads [B, T, F], and the decoder's other output (attention)."""
+        """Return what the head reads [B, T, F], and the decoder's other output (attention)."""
         return super().forward(*args, features_only=True, **kwargs)
 
     def get_normalized_probs(self, net_output, log_probs: bool, sample=None) -> Tensor:
@@ -126,7 +126,7 @@ class HeadModel(TrainingListener):
         return super().get_normalized_probs(net_output, log_probs, sample)
 
     def target_scores(self, target: Tensor) -> "TargetScores":
-        """This model for fairseq's ``SequenceScorer``, which wants log P(``target``) only."""
+        """Return this model for fairseq's ``SequenceScorer``, which wants log P(``target``)."""
         return TargetScores(self, target)
 
     def function_options(self) -> dict:
@@ -144,13 +144,13 @@ class HeadModel(TrainingListener):
     def load_state_dict(
         self, state_dict: dict, strict: bool = True, model_cfg: DictConfig | None = None, **kwargs
     ):
-        """As in fairseq, which prunes layers; ``model_cfg`` then describes what is left."""
+        """Load as fairseq does, which prunes layers; ``model_cfg`` then describes what is left."""
         if model_cfg is not None:
             _count_kept_layers(model_cfg)
         return super().load_state_dict(state_dict, strict, model_cfg, **kwargs)
 
     def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
-        """Old checkpoints as in fairseq; they also start other heads and relative positions."""
+        """Upgrade old checkpoints as fairseq does, also to start other heads and positions."""
         super().upgrade_state_dict_named(state_dict, name)
         self.new_parameters = [
             *fill_new_parameters(state_dict, self.head, "decoder.output_projection."),
@@ -158,7 +158,7 @@ class HeadModel(TrainingListener):
         ]
 
     def prepare_for_inference_(self, cfg) -> None:
-        """As in fairseq, but refuses parameters that no checkpoint held.
+        """Prepare as fairseq does, but refuse parameters that no checkpoint held.
 
         ``--retain-dropout`` is for the head, too, by the name of its class if
         ``--retain-dropout-modules`` is given.
@@ -176,7 +176,7 @@ class HeadModel(TrainingListener):
 
 
 class TargetScores:
-    """Stand for a model with a head in fairseq's ``SequenceScorer``.
+    """Replace a model with a head in fairseq's ``SequenceScorer``.
 
     The scorer asks for log-probabilities [B, T, V] and gathers those of ``target`` [B, T]. Here the
     head computes these alone, a chunk of tokens at a time; what the scorer gathers from is a view

@@ -1,4 +1,4 @@
-"""``--head-monitor``: what a head tells while it trains, in log lines and for TensorBoard."""
+"""Log measures of a head during training, for ``--head-monitor``: lines and TensorBoard."""
 
 import logging
 from typing import Optional
@@ -17,7 +17,7 @@ LAST_IN_LINE = 2000  # fairseq's own numbers end at 1600
 
 
 class HeadMonitor(TrainingListener):
-    """Measures a head at every update whose number is a multiple of ``interval``.
+    """Measure a head at every update whose number is a multiple of ``interval``.
 
     It looks at the first batch of such an update that the criterion hands to the model with its
     targets, before the backward pass. Between them it does nothing but count.
@@ -46,7 +46,7 @@ class HeadMonitor(TrainingListener):
         self._seen, self._snapshot = False, None
 
     def see(self, features: Tensor, target: Tensor, ignore_index: Optional[int]) -> None:
-        """A batch of any shape is about to be scored."""
+        """Take a batch of any shape that is about to be scored."""
         if self._due and not self._seen:
             self._seen = True
             self._measure(features, target, ignore_index)
@@ -102,14 +102,14 @@ class HeadMonitor(TrainingListener):
 
 
 class _EventFile:
-    """``logdir/head``, beside fairseq's ``train_inner``, ``train`` and ``valid``."""
+    """Write to ``logdir/head``, next to fairseq's ``train_inner``, ``train`` and ``valid``."""
 
     def __init__(self, logdir: str, first: int) -> None:
         # what an interrupted training wrote of the updates that are now repeated is not shown
         self._writer = SummaryWriter(f"{logdir}/head", purge_step=first)
 
     def write(self, snapshot: Snapshot, updates: int) -> None:
-        """All of a snapshot, on disk at once."""
+        """Write all of a snapshot to disk at once."""
         for name, value in snapshot.scalars.items():
             self._writer.add_scalar(f"head_{name}", value, updates)
         for name, values in snapshot.histograms.items():

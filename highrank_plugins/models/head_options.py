@@ -1,4 +1,4 @@
-"""The ``--head…`` options of every fairseq model, derived from the registries of heads.
+"""Derive the ``--head…`` options of every fairseq model from the registries of heads.
 
 An option left unset (``None``) takes the default of the head or the pointwise function, whose names
 and defaults come from ``highrank_plugins.heads``. A layer that is registered later, as those of a
@@ -133,7 +133,7 @@ COMMON = [f.name for f in fields(HeadOptions) if f.name not in ("_name", *RATES)
 
 
 def option_defaults(head: str, pointwise: str) -> dict:
-    """``{"head_…": default}`` of one pair; what has no plain default is no option of fairseq's.
+    """Return ``{"head_…": default}`` of one pair; arguments without a plain default are no options.
 
     A flag of fairseq's can only switch on, so what is on by default takes the word true or false.
 

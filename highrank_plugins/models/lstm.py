@@ -1,4 +1,4 @@
-"""Encoder-decoder LSTM with attention and a head; architectures ``lstm_<token>[_<preset>]``."""
+"""Define the LSTM encoder-decoder with attention and a head; archs ``lstm_<token>[_<preset>]``."""
 
 from argparse import Action, ArgumentParser, Namespace
 from dataclasses import field, make_dataclass
@@ -17,7 +17,7 @@ from highrank_plugins.models.head_options import HeadOptions
 
 
 def _stock_fields() -> list[tuple]:
-    """fairseq declares them to argparse alone; ``None`` is unset, an architecture fills it."""
+    """Return fields that fairseq declares to argparse alone; ``None`` is unset."""
     parser = ArgumentParser(add_help=False)
     LSTMModel.add_args(parser)
     return [
@@ -43,7 +43,7 @@ OURS, STOCKS = "decoder.output_projection.", "decoder.fc_out."
 
 
 class LSTMHeadDecoder(LSTMDecoder):
-    """fairseq's LSTM decoder with, at ``output_projection``, the head."""
+    """Hold fairseq's LSTM decoder with, at ``output_projection``, the head."""
 
     def output_layer(self, x: Tensor) -> Tensor:
         """Log-probabilities [B, T, V] of features [B, T, F]."""
@@ -52,7 +52,7 @@ class LSTMHeadDecoder(LSTMDecoder):
 
 @register_model("lstm_highrank", dataclass=LSTMHeadConfig)
 class LSTMHeadModel(HeadModel, LSTMModel):
-    """fairseq's ``lstm`` whose output layer is a head.
+    """Define fairseq's ``lstm`` with a head as output layer.
 
     The head reads what fairseq's output layer reads: the attentional vectors, brought to
     ``--decoder-out-embed-dim`` where that is not their width.
@@ -60,12 +60,12 @@ class LSTMHeadModel(HeadModel, LSTMModel):
 
     @classmethod
     def add_args(cls, parser):
-        """Options without defaults, which the architecture supplies."""
+        """Add options without defaults, which the architecture supplies."""
         gen_parser_from_dataclass(parser, LSTMHeadConfig(), delete_default=True)
 
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
-        """Stock encoder and decoder, then the head."""
+        """Build the stock encoder and decoder, then the head."""
         fill(cfg, stock_arch="lstm", head={})
         options = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
         # fairseq looks there for its adaptive softmax
@@ -89,17 +89,17 @@ class LSTMHeadModel(HeadModel, LSTMModel):
             self.head.bias = stock.bias  # same seed, same start
 
     def features(self, *args, **kwargs):
-        """What the head reads [B, T, F], and the attention."""
+        """Return what the head reads [B, T, F], and the attention."""
         return self.extract_features(*args, **kwargs)
 
     def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
-        """Also from stock checkpoints, where the output layer has another name, or none."""
+        """Upgrade stock checkpoints, too: there the output layer has another name, or none."""
         _rename_stocks(state_dict, tied=self.decoder.share_input_output_embed)
         super().upgrade_state_dict_named(state_dict, name)
 
 
 def _rename_stocks(state_dict: dict, tied: bool) -> None:
-    """The output layer is ``fc_out`` there; tied, it has no key of its own."""
+    """Rename the output layer from ``fc_out``; tied, it has no key of its own."""
     embedding = state_dict.get("decoder.embed_tokens.weight")
     if tied and embedding is not None:
         state_dict.setdefault(f"{OURS}weight", embedding)

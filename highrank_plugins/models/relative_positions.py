@@ -1,4 +1,4 @@
-"""The ``--rel-pos-…`` options of the Transformers: relative positions in self-attention."""
+"""Define the ``--rel-pos-…`` options of the Transformers: relative positions in self-attention."""
 
 from argparse import Namespace
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ FOREIGN = [
 
 @dataclass
 class RelativePositionOptions(FairseqDataclass):
-    """Options of the Transformers beside fairseq's and the head's."""
+    """Define the options that Transformers have besides fairseq's and the head's."""
 
     rel_pos_clip: Optional[int] = field(
         default=None,

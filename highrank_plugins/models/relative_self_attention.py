@@ -1,4 +1,4 @@
-"""fairseq's self-attention with relative positions."""
+"""Add relative positions to fairseq's self-attention."""
 
 import torch
 from fairseq.modules import MultiheadAttention
@@ -8,7 +8,7 @@ from highrank_plugins.trunks import RelativeAttention
 
 
 class RelativeSelfAttention(MultiheadAttention):
-    """Self-attention that computes with ``relative``; parameters and cache of stock's beside it.
+    """Attend with ``relative``; parameters and cache are the stock's.
 
     Made of a stock module by ``take_over``, so that stock's parameters keep their initial values.
     """
@@ -32,7 +32,7 @@ class RelativeSelfAttention(MultiheadAttention):
         attn_mask: Tensor | None = None,
         need_head_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Outputs [T, B, C]; weights [B, T, S] (mean of heads), [H, B, T, S] or None.
+        """Return outputs [T, B, C]; weights [B, T, S] (mean of heads), [H, B, T, S] or None.
 
         Args:
             query: [T, B, C]; key and value are the same and not looked at.
@@ -52,13 +52,13 @@ class RelativeSelfAttention(MultiheadAttention):
         return output, weights.mean(1) if need_weights else None
 
     def _heads(self, x: Tensor) -> Tensor:
-        """[T, B, C] → [B, H, T, d]."""
+        """Reshape [T, B, C] to [B, H, T, d]."""
         return x.unflatten(-1, (self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
 
     def _append(
         self, state: dict, k: Tensor, v: Tensor, padding: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """All keys, values [B, H, S, d] and padding [B, S] so far, in stock's cache."""
+        """Return all keys, values [B, H, S, d] and padding [B, S] so far, in stock's cache."""
         saved = self._get_input_buffer(state)
         if "prev_key" in saved:
             k = torch.cat((saved["prev_key"], k), dim=2)
@@ -72,7 +72,7 @@ class RelativeSelfAttention(MultiheadAttention):
 
 
 def _mask(attn_mask: Tensor | None, padding: Tensor | None, like: Tensor) -> Tensor | None:
-    """What is added to the logits [B, H, T, S]."""
+    """Return what is added to the logits [B, H, T, S]."""
     if padding is None:
         return attn_mask
     # not −inf: before left padding ends (--left-pad-target) a query sees nothing else, and becomes

@@ -1,4 +1,4 @@
-"""Translation Transformer with a head; architectures ``transformer_<token>[_<preset>]``."""
+"""Define translation Transformers with a head; archs ``transformer_<token>[_<preset>]``."""
 
 from argparse import Namespace
 from functools import partial
@@ -23,16 +23,16 @@ fill = partial(
 
 @register_model("transformer_highrank", dataclass=TransformerHeadConfig)
 class TransformerHeadModel(HeadModel, TransformerModelBase):
-    """fairseq's ``transformer`` whose output projection is a head."""
+    """Define fairseq's ``transformer`` with a head as output projection."""
 
     @classmethod
     def add_args(cls, parser):
-        """Options without defaults, which the architecture supplies."""
+        """Add options without defaults, which the architecture supplies."""
         gen_parser_from_dataclass(parser, TransformerHeadConfig(), delete_default=True)
 
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
-        """Stock encoder and decoder, then the head and relative positions."""
+        """Build the stock encoder and decoder, then the head and relative positions."""
         fill(cfg, stock_arch="transformer", head={})
         flat = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
         model = super().build_model(TransformerConfig.from_namespace(flat), task)

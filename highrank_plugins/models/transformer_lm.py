@@ -1,4 +1,4 @@
-"""Transformer language model with a head; architectures ``transformer_lm_<token>[_<preset>]``."""
+"""Define Transformer language models with a head; archs ``transformer_lm_<token>[_<preset>]``."""
 
 from argparse import Namespace
 from functools import partial
@@ -27,11 +27,11 @@ fill = partial(
 
 @register_model("transformer_lm_highrank", dataclass=TransformerLMHeadConfig)
 class TransformerLMHeadModel(HeadModel, TransformerLanguageModel):
-    """fairseq's ``transformer_lm`` whose output projection is a head."""
+    """Define fairseq's ``transformer_lm`` with a head as output projection."""
 
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
-        """Stock decoder, then the head and relative positions."""
+        """Build the stock decoder, then the head and relative positions."""
         fill(cfg, stock_arch="transformer_lm", head={})
         flat = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
         model = super().build_model(flat, task)

@@ -1,4 +1,4 @@
-"""Starting heads and relative positions from checkpoints without; refusing those of others."""
+"""Start heads and relative positions from checkpoints without them; refuse those of other heads."""
 
 import logging
 

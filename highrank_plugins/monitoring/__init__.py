@@ -1,4 +1,4 @@
-"""What a head tells about itself while it trains. Pure torch."""
+"""Measure a head while it trains. Pure torch."""
 
 from highrank_plugins.measures.base import Snapshot
 from highrank_plugins.monitoring.collapse import CollapseWatch

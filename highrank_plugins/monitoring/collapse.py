@@ -1,4 +1,4 @@
-"""When is a component of a mixture given up for lost?"""
+"""Detect components of a mixture that have collapsed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WINDOW = 10  # batches
 
 
 class CollapseWatch:
-    """Reports components whose mean weight over a window of batches is below 1 % of 1/K.
+    """Report components whose mean weight over a window of batches is below 1 % of 1/K.
 
     Nothing is said before the window is full, and of a component once, until it has recovered.
 
@@ -25,7 +25,7 @@ class CollapseWatch:
         self._collapsed: set[int] = set()
 
     def see(self, use: Tensor) -> list[int]:
-        """The components that have collapsed since the last batch, counted from 0.
+        """Return the components that have collapsed since the last batch, counted from 0.
 
         Args:
             use: mean weight of each component in a batch [K]; they add up to 1.

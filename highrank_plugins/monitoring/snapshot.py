@@ -1,4 +1,4 @@
-"""A head in numbers, at one update of its training."""
+"""Measure a head at one update of its training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers for fairseq, and when averaging begins."""
+"""Define optimizers for fairseq, and when averaging begins."""
 
 from highrank_plugins.optim.trigger import non_monotone_trigger
 

@@ -1,4 +1,4 @@
-"""SGD that becomes averaged SGD, as the AWD-LSTM is trained. Pure torch."""
+"""Define SGD that becomes averaged SGD, as the AWD-LSTM is trained. Pure torch."""
 
 import logging
 import math
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class AveragedSGD(TrainingListener, ASGD):
-    """SGD until averaging is switched on, then `torch.optim.ASGD` with t0 = 0 and lambd = 0.
+    """Run SGD until averaging is switched on, then `torch.optim.ASGD` with t0 = 0 and lambd = 0.
 
     NT-ASGD switches when `non_monotone_trigger` says so, ET-ASGD after a fixed epoch. The average
     is p_1 after the first averaged step, then the mean of p_2, …, p_t. A step under ASGD uses the
@@ -56,7 +56,7 @@ class AveragedSGD(TrainingListener, ASGD):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """One step; the average is updated if averaging is on.
+        """Take one step; update the average if averaging is on.
 
         Raises:
             RuntimeError: the parameters hold the averages (`zero_grad` was not called).
@@ -74,7 +74,7 @@ class AveragedSGD(TrainingListener, ASGD):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As in torch; training goes on from the raw weights."""
+        """Clear gradients as torch does; training continues from the raw weights."""
         self._exchange(averages=False)
         super().zero_grad(set_to_none)
 
@@ -128,7 +128,7 @@ class AveragedSGD(TrainingListener, ASGD):
     # -- state -------------------------------------------------------------------------------
 
     def state_dict(self) -> dict:
-        """As in torch, with the history of the trigger; `ax` is what the model does not hold."""
+        """Return torch's state, the history of the trigger, and `ax` unless the model holds it."""
         names = ("losses", "first_epoch", "averaging", "averages_in_model")
         return super().state_dict() | {"nt_asgd": {name: getattr(self, name) for name in names}}
 
@@ -149,7 +149,7 @@ class AveragedSGD(TrainingListener, ASGD):
 
     @torch.no_grad()
     def _exchange(self, averages: bool) -> None:
-        """Parameters and `ax` change places, if the parameters do not hold what is wanted."""
+        """Exchange parameters and `ax`, if the parameters do not hold what is wanted."""
         if self.averages_in_model == averages or not self.averaging:
             return
         for group in self.param_groups:
@@ -163,7 +163,7 @@ class AveragedSGD(TrainingListener, ASGD):
 
 
 def _sgd(group: dict) -> None:
-    """p ← p − lr (g + weight_decay p)."""
+    """Apply p ← p − lr (g + weight_decay p)."""
     params = [p for p in group["params"] if p.grad is not None]
     grads: list[Tensor] = [p.grad for p in params]
     if not params:

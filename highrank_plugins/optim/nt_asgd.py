@@ -1,4 +1,4 @@
-"""``--optimizer nt_asgd``: SGD, then averaged SGD (Merity et al. 2018)."""
+"""Provide ``--optimizer nt_asgd``: SGD, then averaged SGD (Merity et al. 2018)."""
 
 from dataclasses import dataclass, field
 from typing import List, Optional
@@ -13,7 +13,7 @@ from highrank_plugins.optim.averaged_sgd import AveragedSGD
 
 @dataclass
 class NTASGDConfig(FairseqDataclass):
-    """Options of ``nt_asgd``."""
+    """Define the options of ``nt_asgd``."""
 
     weight_decay: float = field(default=0.0, metadata={"help": "weight decay (L2, every weight)"})
     nonmono: int = field(
@@ -44,10 +44,10 @@ class NTASGDConfig(FairseqDataclass):
 
 @register_optimizer("nt_asgd", dataclass=NTASGDConfig)
 class NTASGD(FairseqOptimizer):
-    """`AveragedSGD` for fairseq. Validation and checkpoints use the averages once there are any."""
+    """Wrap `AveragedSGD` for fairseq; validation and checkpoints use the averages, if any."""
 
     def __init__(self, cfg: NTASGDConfig, params):
-        """The optimizer of a configuration.
+        """Build the optimizer of a configuration.
 
         Raises:
             ValueError: half precision parameters; an option out of range.
@@ -74,5 +74,5 @@ class NTASGD(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> dict:
-        """What a resumed training takes from the command line rather than from the checkpoint."""
+        """Return what a resumed training takes from the command line, not from the checkpoint."""
         return {"lr": self.cfg.lr[0], "weight_decay": self.cfg.weight_decay}

@@ -1,4 +1,4 @@
-"""``--lr-scheduler t2t_noam``: the schedule of Vaswani et al. 2017 as Tensor2Tensor writes it."""
+"""Provide ``--lr-scheduler t2t_noam``: the schedule of Vaswani et al. 2017 as in Tensor2Tensor."""
 
 from dataclasses import dataclass, field
 from typing import List, Optional
@@ -13,7 +13,7 @@ from highrank_plugins.common.flags import flag
 
 @dataclass
 class T2TNoamConfig(FairseqDataclass):
-    """Options of ``t2t_noam``."""
+    """Define the options of ``t2t_noam``."""
 
     noam_dim: Optional[int] = field(
         default=None, metadata={"help": "D: the width of the model, as in --decoder-embed-dim"}
@@ -25,7 +25,7 @@ class T2TNoamConfig(FairseqDataclass):
 
 
 def noam_factor(update: int, dim: int, warmup: int) -> float:
-    """D^−½ min(t^−½, t w^−3/2) for update t = 1, 2, …: rises until t = w, then falls."""
+    """Return D^−½ min(t^−½, t w^−3/2) for update t = 1, 2, …: rises until t = w, then falls."""
     return dim**-0.5 * min(update**-0.5, update * warmup**-1.5)
 
 
@@ -40,7 +40,7 @@ class T2TNoamSchedule(FairseqLRScheduler):
     """
 
     def __init__(self, cfg: T2TNoamConfig, optimizer: FairseqOptimizer):
-        """The schedule of a configuration.
+        """Build the schedule of a configuration.
 
         Raises:
             ValueError: ``--noam-dim`` or ``--warmup-updates`` missing or below 1; several ``--lr``.
@@ -58,7 +58,7 @@ class T2TNoamSchedule(FairseqLRScheduler):
         self.step_update(0)
 
     def step(self, epoch: int, val_loss: float | None = None) -> float:
-        """The end of an epoch changes nothing."""
+        """Return the learning rate; the end of an epoch changes nothing."""
         super().step(epoch, val_loss)
         return self.optimizer.get_lr()
 

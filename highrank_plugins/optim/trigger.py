@@ -1,11 +1,11 @@
-"""When averaging is switched on: the non-monotone criterion of Merity et al. 2018."""
+"""Decide when averaging begins: the non-monotone criterion of Merity et al. 2018."""
 
 import math
 from collections.abc import Sequence
 
 
 def non_monotone_trigger(losses: Sequence[float], n: int = 5) -> int | None:
-    """The epoch at whose end averaging is switched on, or None if that has not come.
+    """Return the epoch at whose end averaging is switched on, or None if that has not come.
 
     It is the first e with e − 1 > n and loss_e > min(loss_1, …, loss_{e−1−n}): the loss is worse
     than the best of all epochs but the last n. It is never before epoch n + 2.

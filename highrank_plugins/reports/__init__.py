@@ -1,1 +1,1 @@
-"""Pages about a model: its card, plots, and folders to publish."""
+"""Write pages about a model: its card, plots, and folders to publish."""

@@ -1,4 +1,4 @@
-"""The text that comes with a published model: what it is, and how it is used."""
+"""Write the text of a published model: what it is, and how it is used."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -51,7 +51,7 @@ def model_card(
     record: Mapping[str, Any] | None,
     licence: str,
 ) -> str:
-    """The card of an exported model, in Markdown.
+    """Return the card of an exported model, in Markdown.
 
     Args:
         config: what `config.json` holds.
@@ -82,7 +82,7 @@ def _languages(task: dict[str, Any]) -> str:
 
 
 def _rows(config: dict[str, Any], parameters: int) -> list[tuple[str, object]]:
-    """Sizes, training, and every option of the output layer that is set."""
+    """Return sizes, training, and every option of the output layer that is set."""
     model = config["fairseq"]["model"]
     rows: list[tuple[str, object]] = [
         ("parameters", f"{parameters:,}"),
@@ -99,7 +99,7 @@ def _rows(config: dict[str, Any], parameters: int) -> list[tuple[str, object]]:
 
 
 def _scores(record: Mapping[str, Any] | None) -> Iterator[tuple[str, object]]:
-    """The numbers of a record, each with its signature."""
+    """Yield the numbers of a record, each with its signature."""
     if record is None:
         return
     for name, value in record["metrics"].items():
@@ -129,7 +129,7 @@ def _scores_only(task: str) -> bool:
 
 
 def _scoring(task: dict[str, Any]) -> str:
-    """What fairseq-eval-lm does not take from the checkpoint."""
+    """Return what fairseq-eval-lm does not take from the checkpoint."""
     blocks = task["_name"] == "language_modeling"
     length = f" --tokens-per-sample {task['tokens_per_sample']}" if blocks else ""
     return f"--task {task['_name']}{length}"

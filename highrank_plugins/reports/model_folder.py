@@ -1,4 +1,4 @@
-"""A model as a folder that can be published, without pickle and with all that it takes to use it.
+"""Write a model as a folder to publish, without pickle and with all that its use takes.
 
 `model.safetensors` holds each tensor once; its metadata name those that are tied. `config.json`
 holds the rest of the checkpoint as far as a model needs it, and the sha256 of weights and
@@ -147,7 +147,7 @@ def _safetensors() -> Any:
 
 
 def _save_weights(model: "dict[str, Tensor]", path: Path) -> int:
-    """Returns the number of parameters."""
+    """Save the weights; return the number of parameters."""
     first = first_names(model)
     tied = {name: other for name, other in first.items() if name != other}
     # a part of another tensor's memory is a tensor of its own here

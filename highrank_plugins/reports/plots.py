@@ -1,4 +1,4 @@
-"""Plots of measures, by matplotlib, which is needed only if a plot is asked for."""
+"""Plot measures by matplotlib, which is needed only if a plot is asked for."""
 
 import importlib.util
 import math
@@ -32,7 +32,7 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 def check_plot(path: Path | None) -> None:
-    """Before anything is computed: can this plot be drawn?
+    """Refuse a plot that cannot be drawn, before anything is computed.
 
     Raises:
         ValueError: another format; matplotlib is not installed.
@@ -126,7 +126,7 @@ def _draw_bars(plot: Any, figure: Bars) -> None:
 def means(
     path: Path, found: Mapping[str, tuple[float, float]], title: str, axes: tuple[str, str]
 ) -> None:
-    """For each label a mean and its deviation, upwards and downwards of it."""
+    """Draw for each label a mean and its deviation, upwards and downwards."""
     figure, plot = _figure(title)
     middle, deviation = zip(*found.values(), strict=True)
     plot.errorbar(list(found), middle, yerr=deviation, fmt="o", capsize=4)
@@ -138,7 +138,7 @@ def means(
 def points(
     path: Path, at: Mapping[str, tuple[float, float]], title: str, axes: tuple[str, str]
 ) -> None:
-    """A point for each label, which stands beside it."""
+    """Draw a point for each label, with the label next to it."""
     figure, plot = _figure(title)
     x, y = zip(*at.values(), strict=True)
     plot.scatter(x, y)
@@ -151,7 +151,7 @@ def points(
 def maps(
     path: Path, values: Mapping[str, Mapping[tuple[float, float], float]], axes: tuple[str, str]
 ) -> None:
-    """Maps side by side, each by title: (x, y) → value."""
+    """Draw maps side by side, each by title: (x, y) → value."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5 * len(values), 4), layout="constrained")

@@ -1,1 +1,1 @@
-"""From output files to scores, records, tables and comparisons."""
+"""Turn output files into scores, records, tables and comparisons."""

@@ -1,4 +1,4 @@
-"""Precision and recall of several responses against several references (Zhao et al. 2017)."""
+"""Score several responses against several references: precision, recall (Zhao et al. 2017)."""
 
 from collections.abc import Sequence
 from functools import cache

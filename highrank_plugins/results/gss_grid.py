@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GridPoint:
-    """Press rank in float32, and perplexity, at c and k."""
+    """Hold Press rank in float32, and perplexity, at c and k."""
 
     c: float
     k: float
@@ -29,7 +29,7 @@ class GridPoint:
 
 
 def grid_of_records(paths: Sequence[Path], rank: str, perplexity: str) -> list[GridPoint]:
-    """One point for each record of a model trained with its own c and k.
+    """Return one point for each record of a model trained with its own c and k.
 
     Args:
         rank, perplexity: names of metrics.
@@ -54,7 +54,7 @@ def _c_and_k(path: Path) -> tuple[float, float]:
 
 
 def correlation(points: Sequence[GridPoint]) -> Correlation | None:
-    """Of rank and perplexity; None for fewer than three points, or if one of them is constant."""
+    """Correlate rank and perplexity; None for fewer than three points, or if one is constant."""
     ranks, perplexities = [p.rank for p in points], [p.perplexity for p in points]
     if len(points) < 3 or len(set(ranks)) == 1 or len(set(perplexities)) == 1:
         return None
@@ -64,7 +64,7 @@ def correlation(points: Sequence[GridPoint]) -> Correlation | None:
 def grid_of_swapped(
     collector: "Collector", cs: Sequence[float], ks: Sequence[float]
 ) -> list[GridPoint]:
-    """One checkpoint whose pointwise function is replaced by each GSS, without training.
+    """Replace the pointwise function of one checkpoint by each GSS, without training.
 
     A model trained with one function is worse with another: this shows how the rank depends on c
     and k, and is no substitute for models trained with each.

@@ -1,4 +1,4 @@
-"""Measures of models that `highrank analyse` wrote: as scores of a record, or side by side."""
+"""Read measures of models that `highrank analyse` wrote: for a record, or side by side."""
 
 import json
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ _NUMBERS = (
 
 @dataclass(frozen=True)
 class ModelSpectrum:
-    """What the file of a model says; names tell them apart, see `distinct_names`."""
+    """Hold what the file of a model says; names tell them apart, see `distinct_names`."""
 
     name: str
     contexts: int
@@ -53,13 +53,13 @@ class ModelSpectrum:
 
     @property
     def relative_values(self) -> list[float]:
-        """Singular values over the largest."""
+        """Return singular values over the largest."""
         largest = self.singular_values[0]
         return [value / largest for value in self.singular_values]
 
 
 def read_spectra(paths: Sequence[Path]) -> list[ModelSpectrum]:
-    """One spectrum per file.
+    """Return one spectrum per file.
 
     Raises:
         ValueError: a file is no such result, or given twice. OSError.

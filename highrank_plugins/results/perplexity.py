@@ -1,4 +1,4 @@
-"""Perplexities of a language model, as its evaluations printed or wrote them."""
+"""Read perplexities of a language model, as its evaluations printed or wrote them."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ _LOSS = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity")
 
 
 def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
-    """`<split>_perplexity` and `<split>_bits` per token in what fairseq-eval-lm printed.
+    """Return `<split>_perplexity` and `<split>_bits` per token from fairseq-eval-lm's log.
 
     Every token of the text is predicted; the end of a line is one.
 

@@ -1,4 +1,4 @@
-"""The papers' scores beside ours, each kind in a column of its own."""
+"""Show the papers' scores beside ours, each kind in a column of its own."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[str | None, str]] = {
 
 
 class Published(BaseModel):
-    """One system of one paper: its scores by kind, and their deviations over seeds."""
+    """Hold one system of one paper: its scores by kind, and their deviations over seeds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,7 +40,7 @@ class Published(BaseModel):
 
 
 def read_published(task: str) -> list[Published]:
-    """What papers report for a task, the name of its recipe.
+    """Return what papers report for a task, the name of its recipe.
 
     Raises:
         ValueError: nothing is known of it; names the nearest.
@@ -52,7 +52,7 @@ def read_published(task: str) -> list[Published]:
 
 
 def table(task: str, ours: Mapping[str, Mapping[str, float]]) -> str:
-    """Markdown: a row for each system, ours first, and a column for each kind that any has.
+    """Return Markdown: a row for each system, ours first, and a column for each kind of score.
 
     Args:
         ours: name of a run → its metrics, as in its record.

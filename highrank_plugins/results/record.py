@@ -1,4 +1,4 @@
-"""The JSON record of one run: what was run, where, and what came out."""
+"""Write the JSON record of one run: what was run, where, and what came out."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def make_record(
     *,
     paired: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Everything that is needed to judge and to repeat a result, as plain values.
+    """Return all that is needed to judge and to repeat a result, as plain values.
 
     Args:
         scores: the signature of the first, which is the one to report, becomes `signature`.
@@ -50,7 +50,7 @@ def make_record(
 
 
 def load_record(path: Path) -> dict[str, Any]:
-    """A JSON object with `metrics`, as `highrank results record` and the evaluations write it.
+    """Load a JSON object with `metrics`, as `results record` and the evaluations write it.
 
     Raises:
         ValueError: another file. OSError: none.
@@ -65,7 +65,7 @@ def load_record(path: Path) -> dict[str, Any]:
 
 
 def metric_of(path: Path, metric: str) -> float:
-    """A number of a record.
+    """Return a number of a record.
 
     Raises:
         ValueError: it has no such number; names those it has. OSError.

@@ -1,4 +1,4 @@
-"""Perplexity of given responses, from what fairseq-generate --score-reference printed."""
+"""Compute the perplexity of given responses from fairseq-generate --score-reference."""
 
 import math
 import re
@@ -11,7 +11,7 @@ _SCORES = re.compile(r"P-(\d+)\t(.*)")
 
 
 def response_perplexity(scored: Path, responses: Path) -> Score:
-    """2 to the power of the mean −log₂ P of all words and ends of `responses`, a line each.
+    """Return 2 to the mean −log₂ P of all words and ends of `responses`, a line each.
 
     Raises:
         ScoreError: other responses than these have scores, one has another number of them than

@@ -1,4 +1,4 @@
-"""Records of runs as a Markdown table, so that no number in a document is typed by hand."""
+"""Show records of runs as a Markdown table, so that no number is typed by hand."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -33,7 +33,7 @@ OTHER: list[TableColumn] = [
 
 
 def read_record(path: Path) -> Record:
-    """A file written by `highrank results record`.
+    """Read a file written by `highrank results record`.
 
     Raises:
         ValueError: it is none; names it and what it lacks. OSError.
@@ -76,7 +76,7 @@ def metrics() -> dict[str, Column]:
 
 
 def metrics_of(records: list[Record]) -> list[str]:
-    """The known metrics that any of the records has, in the order of columns."""
+    """Return the known metrics that any of the records has, in the order of columns."""
     return [name for name in metrics() if any(name in record["metrics"] for record in records)]
 
 
@@ -103,5 +103,5 @@ def results_table(paths: list[Path]) -> str:
 
 
 def number(metric: str, value: float | None) -> str:
-    """The value as this metric is printed; a dash where there is none."""
+    """Return the value as this metric is printed; a dash if there is none."""
     return "–" if value is None else format(value, metrics()[metric].format)

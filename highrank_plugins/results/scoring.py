@@ -1,4 +1,4 @@
-"""BLEU and chrF of what fairseq-generate wrote, with the signatures that let others repeat them."""
+"""Compute BLEU and chrF of fairseq-generate's output, with signatures to repeat them."""
 
 import re
 from dataclasses import asdict
@@ -12,7 +12,7 @@ _GENERATED = re.compile(r"[STHDP]-\d+\t|\d{4}-\d\d-\d\d .* \| INFO \| ")  # any 
 
 
 class ScoreError(ValueError):
-    """Hypotheses and references do not belong together."""
+    """Report hypotheses and references that do not belong together."""
 
 
 def read_hypotheses(generated: Path, count: int) -> list[str]:
@@ -41,7 +41,7 @@ def read_hypotheses(generated: Path, count: int) -> list[str]:
 
 
 def read_nbest(generated: Path, count: int) -> list[list[str]]:
-    """All detokenised hypotheses of each input, the best first, in the order of the input.
+    """Return all detokenised hypotheses of each input, the best first, in input order.
 
     Args:
         count: number of input sentences.
@@ -62,7 +62,7 @@ def read_nbest(generated: Path, count: int) -> list[list[str]]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Lines that end with a line feed, or as Windows has it, and with nothing else.
+    """Return lines, which end with a line feed or as on Windows, and with nothing else.
 
     A carriage return alone, and what else Unicode calls a line break, is within a line.
 
@@ -77,7 +77,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def score(hypotheses: list[str], references: list[str]) -> dict[str, Score]:
-    """sacreBLEU (cased, 13a) and chrF2 of one hypothesis and one reference per sentence.
+    """Return sacreBLEU (cased, 13a) and chrF2, for one hypothesis and reference per sentence.
 
     Raises:
         ScoreError: their numbers differ, or there are none.
@@ -99,7 +99,7 @@ def score(hypotheses: list[str], references: list[str]) -> dict[str, Score]:
 def compare(
     baseline: Path, system: Path, hypotheses: list[str], references: list[str]
 ) -> dict[str, Any]:
-    """sacreBLEU's paired bootstrap of a system against a baseline, as plain values.
+    """Compare a system with a baseline by sacreBLEU's paired bootstrap, as plain values.
 
     Args:
         baseline: the other system's translations, a line each.

@@ -1,4 +1,4 @@
-"""A study of several seeds as a Markdown table: means, deviations, t-tests against a baseline."""
+"""Show a study of several seeds as Markdown: means, deviations, t-tests against a baseline."""
 
 import re
 from pathlib import Path

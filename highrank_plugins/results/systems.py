@@ -1,4 +1,4 @@
-"""Systems to compare: the numbers of their runs, from the command line or from records."""
+"""Collect systems to compare: the numbers of their runs, given or from records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ TESTS = {"student": student_t, "welch": welch_t}
 
 @dataclass(frozen=True)
 class System:
-    """A name, and its runs or the mean, deviation and number of them."""
+    """Hold a name, and its runs or their mean, deviation and number."""
 
     name: str
     runs: Summary | list[float]
@@ -20,7 +20,7 @@ class System:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A system against the baseline; `holm` is p adjusted for all that are compared."""
+    """Compare a system with the baseline; `holm` is p adjusted for all that are compared."""
 
     system: str
     mean: float
@@ -32,7 +32,7 @@ class Comparison:
 
 
 def read_system(text: str, metric: str | None) -> System:
-    """A system as the command line has it.
+    """Read a system as the command line has it.
 
     Args:
         text: NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS or NAME=RECORD.json,….
@@ -62,7 +62,7 @@ def read_system(text: str, metric: str | None) -> System:
 
 
 def compare(systems: Sequence[System], test: str) -> list[Comparison]:
-    """Two-sided t-tests of every system against the first.
+    """Test every system against the first by two-sided t-tests.
 
     Args:
         test: "student" or "welch".

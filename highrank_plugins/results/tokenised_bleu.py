@@ -1,4 +1,4 @@
-"""BLEU of tokens, as papers before sacreBLEU report it, to compare with theirs and nothing else."""
+"""Compute BLEU of tokens, as papers before sacreBLEU do, only to compare with theirs."""
 
 import re
 from importlib.metadata import version
@@ -13,7 +13,7 @@ _HYPHEN = re.compile(r"(\S)-(\S)")
 
 
 def check_compounds(language: str | None) -> None:
-    """Compound splitting is a habit of papers on English–German.
+    """Refuse compound splitting, a habit of papers on English–German, for other languages.
 
     Raises:
         ScoreError: for another target language, or without tokens.
@@ -28,7 +28,7 @@ def check_compounds(language: str | None) -> None:
 def score(
     hypotheses: list[str], references: list[str], language: str, *, compound_split: bool = False
 ) -> dict[str, Score]:
-    """`bleu_tokenised`, and with `compound_split` `bleu_compound_split`.
+    """Return `bleu_tokenised`, and with `compound_split` `bleu_compound_split`.
 
     Both sides are tokenised as Moses' tokenizer.perl does it (by sacremoses) and scored as
     multi-bleu.perl does: cased, n-grams up to 4, no smoothing. Splitting makes three tokens of
@@ -49,7 +49,7 @@ def score(
 
 
 def split_compounds(tokens: str) -> str:
-    """`Nord-Süd` becomes `Nord ##AT##-##AT## Süd`."""
+    """Turn `Nord-Süd` into `Nord ##AT##-##AT## Süd`."""
     return _HYPHEN.sub(r"\1 ##AT##-##AT## \2", tokens)
 
 

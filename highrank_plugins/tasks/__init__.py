@@ -1,1 +1,1 @@
-"""fairseq tasks. fairseq imports every file here."""
+"""Define fairseq tasks. fairseq imports every file here."""

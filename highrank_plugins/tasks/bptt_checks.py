@@ -1,4 +1,4 @@
-"""What ``bptt_language_modeling`` refuses, since it would lose tokens, their order or the state."""
+"""Refuse options of ``bptt_language_modeling`` that would lose tokens, their order or the state."""
 
 from dataclasses import fields
 from enum import Enum

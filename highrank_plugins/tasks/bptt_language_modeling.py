@@ -1,4 +1,4 @@
-"""``--task bptt_language_modeling``: truncated backpropagation through continuous streams."""
+"""Provide ``--task bptt_language_modeling``: truncated backpropagation through streams."""
 
 import logging
 import os
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class BPTTLanguageModelingConfig(LanguageModelingConfig):
-    """Options of the task; those of ``language_modeling`` that cut or shuffle are refused."""
+    """Define the options of the task; it refuses ``language_modeling``'s that cut or shuffle."""
 
     bptt: int = field(default=70, metadata={"help": "length L of a chunk, in tokens"})
     bptt_max_delta: Optional[int] = field(
@@ -52,7 +52,7 @@ class BPTTLanguageModelingConfig(LanguageModelingConfig):
 
 @register_task("bptt_language_modeling", dataclass=BPTTLanguageModelingConfig)
 class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
-    """Language modelling of one long text, as in Merity et al. 2018.
+    """Model the language of one long text, as in Merity et al. 2018.
 
     The training text is cut into streams, ``--batch-size`` of them in each process. Training goes
     through all of them side by side, in chunks of random length (drawn anew each epoch from
@@ -73,7 +73,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
     # -- data --------------------------------------------------------------------------------
 
     def load_dataset(self, split, epoch=1, combine=False, **kwargs):
-        """The tokens of a split.
+        """Load the tokens of a split.
 
         Raises:
             FileNotFoundError: there is no such split.
@@ -94,7 +94,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         check_unknown(self.datasets, self.args.train_subset, self.dictionary.unk_index)
 
     def get_batch_iterator(self, dataset, **options):
-        """The chunks of a split, or the sentences that were typed or given to the hub interface.
+        """Return the chunks of a split, or the sentences given to the hub interface.
 
         Raises:
             ValueError: an option that would lose tokens or their order, see ``bptt_checks``.
@@ -116,7 +116,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         update_epoch_batch_itr=None,
         **kwargs,
     ):
-        """The chunks of a split, in order; its streams are divided among ``num_shards`` processes.
+        """Return the chunks of a split, in order; ``num_shards`` processes divide its streams.
 
         Args:
             update_epoch_batch_itr: None for evaluation, which may be of the training text: the
@@ -171,7 +171,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         data_buffer_size=0,
         context_window=0,
     ):
-        """The chunks of a split for ``fairseq-eval-lm``, with the state carried along.
+        """Return the chunks of a split for ``fairseq-eval-lm``, with the state carried along.
 
         Raises:
             ValueError: several processes, or options of other tasks.
@@ -187,7 +187,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         return ScoredStreams(batches.next_epoch_itr(shuffle=False))
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
-        """Scores or continues sentences, each from the start.
+        """Score or continue sentences, each from the start.
 
         Raises:
             ValueError: a chunk of streams, whose state would be lost.
@@ -203,7 +203,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
     # -- training ----------------------------------------------------------------------------
 
     def build_model(self, args, from_checkpoint=False):
-        """The model.
+        """Build the model.
 
         Raises:
             ValueError: it has no recurrent state to carry.
@@ -218,7 +218,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         return model
 
     def build_criterion(self, args):
-        """The criterion.
+        """Build the criterion.
 
         Raises:
             ValueError: it does not hand on the state.
@@ -244,7 +244,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         return result
 
     def valid_step(self, sample, model, criterion):
-        """Loss of a chunk, from where the one before it ended."""
+        """Return the loss of a chunk, from where the one before it ended."""
         self.evaluation_state.give(sample)
         result = super().valid_step(sample, model, criterion)
         self.evaluation_state.take(sample)
@@ -252,7 +252,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         return result
 
     def optimizer_step(self, optimizer, model, update_num):
-        """A step with the learning rate times (mean) drawn length over ``--bptt``."""
+        """Take a step with the learning rate times (mean) drawn length over ``--bptt``."""
         lr = optimizer.get_lr()
         optimizer.set_lr(lr * sum(self.lr_scales) / len(self.lr_scales))
         optimizer.step()
@@ -271,7 +271,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
             self.saved["state"] = gather_streams(carried.states[carried.position])
 
     def get_checkpoint_dict(self):
-        """What a checkpoint holds of this task, beside the model."""
+        """Return what a checkpoint holds of this task, besides the model."""
         return {type(self).__name__: self.saved}
 
     def set_checkpoint_dict(self, saved):

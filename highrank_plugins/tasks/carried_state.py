@@ -1,4 +1,4 @@
-"""The recurrent state between one chunk of the streams and the next.
+"""Carry the recurrent state from one chunk of the streams to the next.
 
 A state is tensors in nested lists or tuples; each has the streams in its last dimension but one.
 """
@@ -14,7 +14,7 @@ STREAMS = -2  # the dimension
 
 
 class CarriedState:
-    """The states after the chunks of an update, and the one before these, by position.
+    """Hold the states after the chunks of an update, and the one before these, by position.
 
     They are kept, since fairseq computes all chunks of an update again after an overflow; with
     --amp after the optimizer's step. So they go when the streams do go on.
@@ -25,7 +25,7 @@ class CarriedState:
         self.settled = False
 
     def give(self, batch: dict) -> None:
-        """Puts the state into `batch["net_input"]["state"]`; None at the start of the streams.
+        """Put the state into `batch["net_input"]["state"]`; None at the start of the streams.
 
         Raises:
             RuntimeError: the chunk before this one was not computed.
@@ -49,24 +49,24 @@ class CarriedState:
         batch["net_input"]["state"] = map_tensors(lambda t: t.to(device), state)
 
     def take(self, batch: dict) -> None:
-        """Keeps `batch["next_state"]`, detached."""
+        """Keep `batch["next_state"]`, detached."""
         position = batch["position"]
         after = map_tensors(Tensor.detach, batch.pop("next_state"))
         del batch["net_input"]["state"]
         self.states[position + batch["target"].size(1)] = after
 
     def settle(self) -> None:
-        """The update is done, unless its first chunk is the next to come."""
+        """Finish the update, unless its first chunk is the next to come."""
         self.settled = True
 
     @property
     def position(self) -> int:
-        """Where the streams go on; 0 before the first chunk."""
+        """Return where the streams continue; 0 before the first chunk."""
         return max(self.states, default=0)
 
 
 def map_tensors(function: Callable[[Tensor], Any], state: Any) -> Any:
-    """The same nesting with `function` of each tensor; None stays None."""
+    """Apply `function` to each tensor of a nesting; None stays None."""
     if state is None:
         return None
     if isinstance(state, Tensor):
@@ -75,7 +75,7 @@ def map_tensors(function: Callable[[Tensor], Any], state: Any) -> Any:
 
 
 def gather_streams(state: Any) -> Any:
-    """The state of all processes' streams, on the CPU. Every process must call it."""
+    """Gather the state of all processes' streams, on the CPU. Every process must call it."""
     return map_tensors(lambda t: _gather(t).cpu(), state)
 
 
@@ -89,5 +89,5 @@ def _gather(tensor: Tensor) -> Tensor:
 
 
 def streams_of(state: Any, rows: range) -> Any:
-    """The part of a gathered state that belongs to `rows`."""
+    """Return the part of a gathered state that belongs to `rows`."""
     return map_tensors(lambda t: t.narrow(STREAMS, rows.start, len(rows)).clone(), state)

@@ -1,4 +1,4 @@
-"""A text as parallel streams, and the lengths by which training goes through them.
+"""Arrange a text as parallel streams, and choose the lengths of their chunks.
 
 N tokens t_1 … t_N are predicted, each exactly once: t_1 from an end of sentence, every other one
 from the token before it. S streams are runs of the text, one below the other, equal in length but
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Chunk(NamedTuple):
-    """Positions `start` … `start + length − 1` of all streams; `drawn` is before it was cut."""
+    """Mark positions `start` … `start + length − 1` of all streams; `drawn` is the uncut length."""
 
     start: int
     length: int
@@ -28,7 +28,7 @@ def chunk_plan(
     rng: np.random.RandomState | None = None,
     longest: int | None = None,
 ) -> list[Chunk]:
-    """Cuts streams of `total` positions into chunks.
+    """Cut streams of `total` positions into chunks.
 
     Args:
         bptt: the length, L.
@@ -54,7 +54,7 @@ def _draw(rng: np.random.RandomState, bptt: int, longest: int | None) -> int:
 
 
 class SplitTokens(FairseqDataset):
-    """A split: all its tokens, [N], in order."""
+    """Hold all tokens of a split, [N], in order."""
 
     counts_tokens = True  # its length is a number of tokens, not of sentences
 
@@ -66,7 +66,7 @@ class SplitTokens(FairseqDataset):
 
 
 class Streams(FairseqDataset):
-    """The streams of one process; an index is a `Chunk`, an item a batch.
+    """Hold the streams of one process; an index is a `Chunk`, an item a batch.
 
     Args:
         text: the split.
@@ -103,7 +103,7 @@ class Streams(FairseqDataset):
         self.source, self.target = self._cut(source), self._cut(text.tokens)
 
     def _cut(self, tokens: Tensor) -> Tensor:
-        """The rows of this process, [rows, length]; one of padding where it has none, since all
+        """Return the rows of this process, [rows, length]; one of padding if it has none, since all
         processes must compute equally many batches."""
         cut = tokens.new_full((max(1, len(self.rows)), self.length), self.pad)
         for row, stream in zip(cut, self.rows, strict=False):
@@ -116,7 +116,7 @@ class Streams(FairseqDataset):
         return self.length
 
     def __getitem__(self, chunk: Chunk) -> dict:
-        """A batch: tokens [rows, chunk.length]."""
+        """Return a batch: tokens [rows, chunk.length]."""
         start, length, drawn = chunk
         source = self.source[:, start : start + length].contiguous()
         target = self.target[:, start : start + length].contiguous()
@@ -138,7 +138,7 @@ class Streams(FairseqDataset):
         }
 
     def collater(self, items: list[dict]) -> dict:
-        """A batch is made by `__getitem__` already."""
+        """Return the batch that `__getitem__` made."""
         (batch,) = items
         return batch
 

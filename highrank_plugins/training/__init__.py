@@ -1,1 +1,1 @@
-"""From a configuration to checkpoints: command lines, launching, averaging, generation."""
+"""Lead from a configuration to checkpoints: commands, launching, averaging, generation."""

@@ -1,4 +1,4 @@
-"""The average of checkpoints of a training, which usually translates better than each."""
+"""Average checkpoints of a training; the average usually translates better than each."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ def average_checkpoints(paths: list[Path], output: Path) -> None:
 
 
 def load_without_weights(path: Path) -> CheckpointState:
-    """All of a checkpoint but the weights and the state of the optimizer, as plain containers.
+    """Load a checkpoint without weights and optimizer state, as plain containers.
 
     It is read as fairseq reads it, which refuses files that are damaged or could run code.
 
@@ -91,7 +91,7 @@ def _add(total: "Tensor | None", value: "Tensor") -> "Tensor":
 def _divide(
     total: dict[str, "Tensor"], newest: dict[str, "Tensor"], count: int
 ) -> dict[str, "Tensor"]:
-    """The means, in the types of `newest`; `total` is used up."""
+    """Return the means, in the types of `newest`; `total` is used up."""
     means = {}
     for name, like in newest.items():
         value = total.pop(name)
@@ -106,7 +106,7 @@ def _tie(averaged: dict[str, "Tensor"], newest: dict[str, "Tensor"]) -> dict[str
 
 
 def first_names(model: dict[str, "Tensor"]) -> dict[str, str]:
-    """Each name → the first name of the same tensor: its own, unless tied to an earlier one."""
+    """Map each name to the first name of the same tensor: its own, unless tied to another."""
     first: dict[tuple[object, ...], str] = {}
     names = {}
     for name, value in model.items():

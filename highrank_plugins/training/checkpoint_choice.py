@@ -1,4 +1,4 @@
-"""Which checkpoints of a training are to be averaged."""
+"""Choose the checkpoints of a training that are averaged."""
 
 import math
 import re
@@ -15,7 +15,7 @@ _ANY = re.compile(r"checkpoint(?:\d+|_\d+_(\d+)|_last|_best|\.best_.+)\.pt")
 
 @dataclass(frozen=True)
 class Updates:
-    """From which to which number of updates, both included."""
+    """Hold the first and the last number of updates, both included."""
 
     first: int = 0
     last: float = math.inf
@@ -32,7 +32,7 @@ class Updates:
 def last_checkpoints(
     directory: Path, count: int | None, updates: Updates | None = None
 ) -> list[Path]:
-    """The `count` checkpoints of `directory` with the most updates, in the order of training.
+    """Return the `count` checkpoints of `directory` with the most updates, in training order.
 
     These are `checkpoint<epoch>.pt`, `checkpoint_<epoch>_<updates>.pt` and `checkpoint_last.pt`.
     Several with the same number of updates, which are copies, count once.
@@ -49,7 +49,7 @@ def last_checkpoints(
 
 
 def best_checkpoints(directory: Path, count: int, updates: Updates | None = None) -> list[Path]:
-    """The `count` checkpoints with the best validation score, in the order of training.
+    """Return the `count` checkpoints with the best validation score, in training order.
 
     The score is the one that fairseq stored with each (`--best-checkpoint-metric`, the loss by
     default); checkpoints that were not validated do not count, nor do copies.

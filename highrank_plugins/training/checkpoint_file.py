@@ -1,4 +1,4 @@
-"""What a checkpoint holds, read from the file only as far as it is needed."""
+"""Read of a checkpoint file only what is needed."""
 
 import pickle
 import zipfile
@@ -13,7 +13,7 @@ _UNREADABLE = (RuntimeError, EOFError, OSError, pickle.UnpicklingError, LookupEr
 
 
 def look_up(path: Path, *keys: str | int) -> Any:
-    """The value at `keys` of fairseq's checkpoint. The file is mapped, whatever its size.
+    """Return the value at `keys` of fairseq's checkpoint. The file is mapped, whatever its size.
 
     Raises:
         ValueError: the file is damaged or has no such value; says so.
@@ -37,7 +37,7 @@ def look_up(path: Path, *keys: str | int) -> Any:
 
 
 def mapped_model(path: Path) -> "dict[str, Tensor]":
-    """The weights of a checkpoint, in memory only where they are looked at; checksums are compared.
+    """Return a checkpoint's weights, mapped into memory as they are read; checksums are compared.
 
     Raises:
         ValueError: the file is damaged or has no weights; says so.
@@ -54,7 +54,7 @@ def mapped_model(path: Path) -> "dict[str, Tensor]":
 
 
 def best_checkpoint(directories: list[Path]) -> Path:
-    """`checkpoint_best.pt` of the training with the lowest validation loss.
+    """Return `checkpoint_best.pt` of the training with the lowest validation loss.
 
     Of a training and its finetuning this is the latter only if it has improved the former.
 

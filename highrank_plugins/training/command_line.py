@@ -1,4 +1,4 @@
-"""Blocks of a configuration as the command lines that a person could paste."""
+"""Write blocks of a configuration as command lines that a person could paste."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from highrank_plugins.measures import find_measure, measure_names
 
 
 class Program(NamedTuple):
-    """The command whose options a block of a configuration holds.
+    """Name the command whose options a block of a configuration holds.
 
     Attributes:
         words: its name.

@@ -1,4 +1,4 @@
-"""The configuration of a training and of what follows it: blocks of options."""
+"""Define the configuration of a training and of what follows it: blocks of options."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -41,7 +41,7 @@ class _Block(BaseModel):
 
 
 class DataSettings(_Block):
-    """How parallel text becomes pieces: options of `highrank data pieces`."""
+    """Say how parallel text becomes pieces: options of `highrank data pieces`."""
 
     vocab_size: PositiveInt
     character_coverage: float = Field(default=1.0, gt=0.9, le=1.0)
@@ -50,7 +50,7 @@ class DataSettings(_Block):
 
 
 class AverageSettings(_Block):
-    """How many of the last checkpoints are averaged."""
+    """Say how many of the last checkpoints are averaged."""
 
     last: PositiveInt = 1
 
@@ -112,7 +112,7 @@ class Configuration(_Block):
 
     @property
     def measures(self) -> list[str]:
-        """The measures of the test set that are asked for."""
+        """Return the configured measures of the test set."""
         return sorted(self.__pydantic_extra__)
 
     def options(self, tool: str) -> dict[str, Any]:
@@ -129,16 +129,16 @@ class Configuration(_Block):
         return own
 
     def text(self) -> str:
-        """The same as YAML, everything resolved; equal configurations give equal text."""
+        """Return YAML, everything resolved; equal configurations give equal text."""
         return yaml.safe_dump(self.blocks(), sort_keys=True, allow_unicode=True)
 
     def blocks(self) -> dict[str, Any]:
-        """The same as plain values, without what is not given."""
+        """Return plain values, without what is not given."""
         return {name: block for name, block in self.model_dump().items() if block is not None}
 
 
 def load_tree(path: Path, overrides: list[str]) -> Tree:
-    """The file with its bases and overrides (`key=value` for `train`, or `block.key=value`).
+    """Load a file, its bases and overrides (`key=value` for `train`, or `block.key=value`).
 
     Raises:
         ConfigurationError: see `read_tree` and `override`.
@@ -183,7 +183,7 @@ def _set_by_recipes(tree: Tree) -> list[str]:
 
 
 def load(path: Path, overrides: list[str] | None = None) -> Configuration:
-    """`load_tree`, then `validate`."""
+    """Load by `load_tree`, then `validate`."""
     return validate(load_tree(path, overrides or []))
 
 

@@ -71,7 +71,7 @@ def training_space(options: Mapping[str, object], data: Path | str) -> int:
 
 
 def _checkpoints(cfg: Any) -> int:
-    """How many are there at once: those that are kept, the best, the last, and a new one."""
+    """Return how many checkpoints exist at once: kept ones, the best, the last, and a new one."""
     of_epochs = 0 if cfg.no_epoch_checkpoints else max(1, cfg.keep_last_epochs)
     within = max(1, cfg.keep_interval_updates) if cfg.save_interval_updates > 0 else 0
     return of_epochs + within + 3

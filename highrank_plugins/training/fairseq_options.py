@@ -1,4 +1,4 @@
-"""Options checked by fairseq's own parser, with our models, before anything is computed."""
+"""Check options by fairseq's own parser, with our models, before anything is computed."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from highrank_plugins.training.configuration import Configuration
 
 
 def check_options(configuration: Configuration, tree: Tree) -> None:
-    """Names, types and choices in the blocks of fairseq's commands. Importing it takes seconds.
+    """Check names, types and choices in the blocks of fairseq's commands; imports it (seconds).
 
     Raises:
         ConfigurationError: each unknown name, or the first wrong value, with its file and line.
@@ -58,7 +58,7 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
 
 
 class _Rejected(Exception):
-    """argparse's message, instead of the end of the process."""
+    """Raise argparse's message instead of ending the process."""
 
 
 # name of the function of fairseq.options that makes the parser
@@ -83,7 +83,7 @@ def _parser(tool: str) -> Any:
 
 
 def _explain(parser: Any, message: str, options: Mapping[str, object]) -> dict[str, str]:
-    """argparse's `argument --lr: invalid …` for the option of that name."""
+    """Turn argparse's `argument --lr: invalid …` into a message for the option of that name."""
     found = re.match(r"argument (--[\w-]+)[^:]*: (.*)", message, re.DOTALL)
     if not found:
         return {"options": message}

@@ -1,4 +1,4 @@
-"""fairseq-generate on several processes, with the hypotheses of one, in the order of the input."""
+"""Run fairseq-generate on several processes; the output is as of one, in input order."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def check_command(command: Sequence[str], processes: int) -> None:
 
 
 def generate(command: Sequence[str], processes: int) -> list[bytes]:
-    """The lines of fairseq-generate about each sentence, sorted by its number.
+    """Return fairseq-generate's lines about each sentence, sorted by its number.
 
     Whole batches are shared out, so that each is computed as by one process. With GPUs, process i
     has GPU i, and again from the first where there are fewer; else the CPU's cores are divided.
@@ -100,7 +100,7 @@ def _wait(running: dict[int, subprocess.Popen[bytes]], shares: list[Path]) -> No
 
 
 def _had_no_batch(share: Path) -> bool:
-    """With fewer batches than processes: fairseq then divides by the time that it did not take."""
+    """Detect a process without a batch: fairseq then divides by the time that it did not take."""
     end = _log(share).read_text(errors="replace").rstrip()
     return share.stat().st_size == 0 and end.endswith("ZeroDivisionError: division by zero")
 

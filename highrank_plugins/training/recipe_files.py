@@ -17,7 +17,7 @@ _OPTIONAL = ("finetune", "launch")
 
 
 class Launch(NamedTuple):
-    """The start of a training by `highrank launch`.
+    """Describe the start of a training by `highrank launch`.
 
     Attributes:
         options: those of the configuration that the user does not replace.

@@ -1,4 +1,4 @@
-"""The log of fairseq-train (`--log-format json`): what it says as numbers, and as short lines."""
+"""Read the log of fairseq-train (`--log-format json`): as numbers, and as short lines."""
 
 import json
 import re
@@ -15,7 +15,7 @@ _START = re.compile(r"[-\d]+ [:\d]+ \| (\w+) \||([A-Z]+):[\w.]+:|Traceback")
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of numbers. `kind`: train_inner (some updates), train (an epoch), valid."""
+    """Hold one line of numbers. `kind`: train_inner (some updates), train (an epoch), valid."""
 
     kind: str
     stats: dict[str, Any]
@@ -25,13 +25,13 @@ class Entry:
 
 
 def parse(line: str) -> Entry | None:
-    """The numbers in a line of the log, if it has any."""
+    """Return the numbers in a line of the log, if it has any."""
     match = _ENTRY.fullmatch(line)
     return Entry(match[1], json.loads(match[2])) if match else None
 
 
 class LoggedTraining(NamedTuple):
-    """What was run, and what `summarise` finds in its log."""
+    """Hold what was run, and what `summarise` finds in its log."""
 
     command: str
     summary: dict[str, float]
@@ -42,7 +42,7 @@ _LOGS = ("train.log", "logs/rank0.log")
 
 
 def read_training(folder: Path) -> LoggedTraining:
-    """A training that a recipe has run: `command.sh` and the logs of its `--save-dir`.
+    """Read a training that a recipe has run: `command.sh` and the logs of its `--save-dir`.
 
     Raises:
         OSError: no such command, or no log.
@@ -54,7 +54,7 @@ def read_training(folder: Path) -> LoggedTraining:
 
 
 def summarise(lines: Iterable[str]) -> dict[str, float]:
-    """Updates, epochs, wall seconds, median words per second of an epoch, and validation losses.
+    """Return updates, epochs, wall seconds, median words per second, and validation losses.
 
     After a resume the log has some lines twice; the later ones count.
     """
@@ -82,7 +82,7 @@ def summarise(lines: Iterable[str]) -> dict[str, float]:
 
 
 def digest(lines: Iterable[str], max_update: float, max_epoch: float) -> Iterator[str]:
-    """What a person wants to see of a training that goes on.
+    """Yield what a person wants to see of a training in progress.
 
     Numbers become a short line with the time left until `max_update` or `max_epoch` (infinite: no
     such bound); fairseq's other news stay in the log; warnings and errors come out as they are.
@@ -115,7 +115,7 @@ def _progress(entry: Entry, max_update: float, max_epoch: float) -> str:
 
 
 def _quality(entry: Entry, prefix: str = "") -> str:
-    """The loss, and the perplexity where the criterion gives one."""
+    """Return the loss, and the perplexity if the criterion gives one."""
     names = {"loss": "loss", "ppl": "perplexity"}
     shown = {text: entry.stats.get(prefix + name) for name, text in names.items()}
     return ", ".join(f"{text} {value}" for text, value in shown.items() if value is not None)

@@ -1,4 +1,4 @@
-"""Networks between tokens and output layer that fairseq lacks. Pure torch."""
+"""Provide networks between tokens and output layer that fairseq lacks. Pure torch."""
 
 from highrank_plugins.trunks.awd_lstm import AWDLSTM, State, TrunkOutput
 from highrank_plugins.trunks.rates import Rates

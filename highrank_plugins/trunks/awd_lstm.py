@@ -1,4 +1,4 @@
-"""The AWD-LSTM of Merity et al. 2018, without its output layer."""
+"""Define the AWD-LSTM of Merity et al. 2018, without its output layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ State = list[tuple[Tensor, Tensor]]
 
 
 class TrunkOutput(NamedTuple):
-    """What a batch of words becomes.
+    """Hold what a batch of words becomes.
 
     `features` [T, B, F] go to the output layer; they are `raw` [T, B, F], the outputs of the last
     LSTM, after dropout. `state` holds h and c, each [1, B, H], of every layer after the last word.
@@ -31,7 +31,7 @@ class TrunkOutput(NamedTuple):
 
 
 class AWDLSTM(nn.Module):
-    """Embedded words through a stack of LSTMs, with dropout at every place but one's own.
+    """Pass embedded words through a stack of LSTMs, with dropout around and inside each.
 
     words → rows dropped (`dropoute`) → noise (`embed_noise`) → locked dropout (`dropouti`) → LSTM,
     recurrent matrix dropped (`wdrop`) → locked dropout (`dropouth`) → … → LSTM → locked dropout
@@ -83,7 +83,7 @@ class AWDLSTM(nn.Module):
         self.feature_dim = last
 
     def initial_state(self, batch: int) -> State:
-        """Zeros for `batch` streams, with the type and device of the parameters."""
+        """Return zeros for `batch` streams, with the dtype and device of the parameters."""
         like = self.embed.weight
         return [
             (like.new_zeros(1, batch, size), like.new_zeros(1, batch, size))
@@ -93,7 +93,7 @@ class AWDLSTM(nn.Module):
     def forward(
         self, tokens: Tensor, state: Sequence[tuple[Tensor, Tensor]] | None = None
     ) -> TrunkOutput:
-        """Features of a batch of words, from where the words before it ended.
+        """Return the features of a batch of words, from where the words before it ended.
 
         Args:
             tokens: int64 [T, B], T ≥ 1.
@@ -123,14 +123,14 @@ class AWDLSTM(nn.Module):
 
 
 def locked_dropout(x: Tensor, p: float) -> Tensor:
-    """x [T, B, D] times one mask [1, B, D] of zeros and 1/(1 − p); x itself for p = 0."""
+    """Multiply x [T, B, D] by one mask [1, B, D] of zeros and 1/(1 − p); keep x for p = 0."""
     if not p:
         return x
     return x * dropout_mask((1, *x.shape[1:]), p, x)
 
 
 def embed_words(weight: Tensor, tokens: Tensor, p: float) -> Tensor:
-    """Rows [T, B, D] of weight [M, D]; each word is dropped everywhere or nowhere.
+    """Return rows [T, B, D] of weight [M, D]; each word is dropped everywhere or nowhere.
 
     The mask [M, 1] is gathered like the rows, since a masked copy of the matrix would cost more
     than the batch does where the vocabulary is large.
@@ -142,5 +142,5 @@ def embed_words(weight: Tensor, tokens: Tensor, p: float) -> Tensor:
 
 
 def add_noise(x: Tensor, sd: float) -> Tensor:
-    """x plus Gaussian noise, independent in every entry; x itself for sd = 0."""
+    """Add Gaussian noise to x, independent in every entry; return x itself for sd = 0."""
     return x + sd * torch.randn_like(x) if sd else x

@@ -1,4 +1,4 @@
-"""What an AWD-LSTM is regularised with."""
+"""Define the regularisation of an AWD-LSTM."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class Rates:
-    """Dropout rates under their names in Merity et al. 2018, and the noise of Parthiban 2021.
+    """Hold dropout rates as named in Merity et al. 2018, and the noise of Parthiban 2021.
 
     Args:
         dropout: on the output of the last layer, locked over time.

@@ -1,4 +1,4 @@
-"""Attention with relative position representations (Shaw et al. 2018). Pure torch."""
+"""Attend with relative position representations (Shaw et al. 2018). Pure torch."""
 
 # T queries · S keys · d head_dim · k clip
 
@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 
 class RelativeAttention(nn.Module):
-    r"""Attention in which each distance between positions has a learned key and a learned value.
+    r"""Attend with a learned key and a learned value for each distance between positions.
 
         z_i = Σ_j α_ij (v_j + a^V_{c(j−i)})
         α_i = softmax_j q_i · (k_j + a^K_{c(j−i)}) / √d        c(x) = min(max(x, −k), k)
@@ -51,7 +51,7 @@ class RelativeAttention(nn.Module):
         mask: Tensor | None = None,
         dropout: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Contexts z [..., T, d] in v's dtype, and weights α [..., T, S] in at least float32.
+        """Return contexts z [..., T, d] in v's dtype, and weights α [..., T, S], at least float32.
 
         Args:
             q: [..., T, d], not scaled.
@@ -83,7 +83,7 @@ class RelativeAttention(nn.Module):
 
 
 class Distances(NamedTuple):
-    """The distances 1 − S, …, T between T queries and S keys, and the rows of a table they have.
+    """Hold the distances 1 − S, …, T between T queries and S keys, and their rows of a table.
 
     T itself does not occur; with it, rows of S + T columns can be skewed (see `to_keys`). The first
     `left` distances are clipped to the first of `rows`, the last `right` to the last.
@@ -95,20 +95,20 @@ class Distances(NamedTuple):
 
     @classmethod
     def between(cls, queries: int, keys: int, clip: int) -> Distances:
-        """Of the last `queries` of `keys` positions."""
+        """Return the distances of the last `queries` of `keys` positions."""
         back, ahead = min(keys - 1, clip), min(queries, clip)
         rows = slice(clip - back, clip + ahead + 1)
         return cls(rows, left=keys - 1 - back, right=queries - ahead)
 
     def spread(self, x: Tensor) -> Tensor:
-        """[..., rows] → [..., S + T]: each distance has the value of its row."""
+        """Turn [..., rows] into [..., S + T]: each distance has the value of its row."""
         # not index_select, whose gradient a GPU sums in any order
         first = x[..., :1].expand(*x.shape[:-1], self.left)
         last = x[..., -1:].expand(*x.shape[:-1], self.right)
         return torch.cat((first, x, last), -1)
 
     def gather(self, x: Tensor) -> Tensor:
-        """[..., S + T] → [..., rows]: each row has the sum over its distances."""
+        """Turn [..., S + T] into [..., rows]: each row has the sum over its distances."""
         start, end = self.left + 1, x.size(-1) - self.right - 1
         first = x[..., :start].sum(-1, keepdim=True)
         last = x[..., end:].sum(-1, keepdim=True)
@@ -116,7 +116,7 @@ class Distances(NamedTuple):
 
 
 def to_keys(x: Tensor, keys: int) -> Tensor:
-    """[..., T, S + T], a column for each distance 1 − S, …, T → [..., T, S], one for each key.
+    """Turn [..., T, S + T], a column for each distance 1 − S, …, T, into [..., T, S], one per key.
 
     Distances j − i − (S − T) to key j lie one column further left for each next query i. Read with
     one column less per row, they are one below the other.
@@ -126,7 +126,7 @@ def to_keys(x: Tensor, keys: int) -> Tensor:
 
 
 def to_distances(x: Tensor) -> Tensor:
-    """The way back: [..., T, S] → [..., T, S + T], 0 at distances to which there is no key."""
+    """Turn [..., T, S] back into [..., T, S + T], 0 at distances to which there is no key."""
     queries, keys = x.shape[-2:]
     rows = pad(x, (0, queries - 1)).flatten(-2)
     return pad(rows, (queries - 1, 1)).unflatten(-1, (queries, keys + queries))

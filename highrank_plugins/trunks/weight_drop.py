@@ -1,4 +1,4 @@
-"""DropConnect on the recurrent matrix of a `torch.nn.LSTM`."""
+"""Apply DropConnect to the recurrent matrix of a `torch.nn.LSTM`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ warnings.filterwarnings("ignore", message="RNN module weights are not part of si
 
 
 class WeightDropLSTM(nn.LSTM):
-    """One layer of LSTM whose `weight_hh_l0` is dropped out in training, one mask per forward pass.
+    """Run one layer of LSTM; training drops out `weight_hh_l0`, with one mask per forward pass.
 
     The parameters are those of `torch.nn.LSTM`, by name and shape. They are looked up at every
     call: nothing else holds a weight that `deepcopy`, `load_state_dict` or `.to()` could leave
@@ -36,7 +36,7 @@ class WeightDropLSTM(nn.LSTM):
     def forward(  # type: ignore[override]  # torch's takes packed sequences, too
         self, x: Tensor, state: tuple[Tensor, Tensor], p: float = 0.0
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Outputs [T, B, H] and the new state of inputs [T, B, I].
+        """Return outputs [T, B, H] and the new state of inputs [T, B, I].
 
         Args:
             state: h and c, each [1, B, H].

@@ -21,7 +21,7 @@ def matrix(rows=ROWS, width=WIDTH, seed=1):
 
 
 def log_probs(rows, width, rank):
-    """What a softmax layer gives: a spectrum over many orders of magnitude."""
+    """Return what a softmax layer gives: a spectrum over many orders of magnitude."""
     logits = matrix(rows, rank, seed=2) @ matrix(rank, width, seed=3)
     return (logits / rank).log_softmax(-1)
 

@@ -1,4 +1,4 @@
-"""benchmarks/operations.py"""
+"""Test benchmarks/operations.py."""
 
 import pytest
 

@@ -46,7 +46,7 @@ def invoke(*words):
 
 
 def analyse(folder, command, *words):
-    """What a command wrote; and that it drew."""
+    """Read what a command wrote, and check that it drew."""
     output, plot = folder / "out.json", folder / "plot.png"
     done = invoke(command, *words, "--output", output, "--plot", plot)
     assert done.exit_code == 0, done.output

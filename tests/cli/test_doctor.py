@@ -73,7 +73,7 @@ def test_a_build_of_the_pinned_version_is_the_pinned_version(monkeypatch):
 
 @pytest.fixture
 def broken_module(monkeypatch, tmp_path):
-    """Makes a module that comes before the real one and fails; requirements are two small ones."""
+    """Make a module that comes before the real one and fails; requirements are two small ones."""
     monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["packaging", "tqdm"])
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return lambda name, code: (tmp_path / f"{name}.py").write_text(code)

@@ -32,7 +32,7 @@ def trained(stream_data, tmp_path_factory):
 
 @pytest.fixture
 def call(trained, stream_data, tmp_path):
-    """A function (command, *words) → the result, with what it wrote in `tmp_path / out.json`."""
+    """Return a function (command, *words) → the result, written to `tmp_path / out.json`."""
 
     def evaluate(command, *words):
         return invoke(
@@ -72,7 +72,7 @@ def test_without_a_step_both_are_what_eval_lm_finds(call, trained, stream_data, 
 
 @pytest.fixture(scope="module")
 def changed_data(tmp_path_factory):
-    """A test text that is nothing like the training text, in the same words."""
+    """Write a test text that is nothing like the training text, in the same words."""
     folder = write_text(tmp_path_factory.mktemp("changed"))
     (folder / "test.txt").write_text("red dog red\n" * 25)
     return binarise(folder)

@@ -42,7 +42,7 @@ ASKS = "pass the --user-dir of its training"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory, mt_data) -> Path:
-    """A user's folder, with the package of the documentation and binarised text."""
+    """Write a user's folder, with the package of the documentation and binarised text."""
     folder = tmp_path_factory.mktemp("home")
     write_package(folder / "my_layers", CODE)
     (folder / "data-bin").symlink_to(mt_data)
@@ -57,7 +57,7 @@ def write_package(package: Path, code: str) -> Path:
 
 @pytest.fixture(scope="module")
 def documented(home) -> dict[str, str]:
-    """What each line of the documentation printed, from fairseq's own programs."""
+    """Run each line of the documentation by fairseq's own programs, and return the output."""
     return {line: shell(line, home) for line in DOCUMENTED}
 
 
@@ -75,7 +75,7 @@ def shell(line: str, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def cooled(documented, home) -> Path:
-    """The checkpoint of the documented structure and pointwise function."""
+    """Return the checkpoint of the documented structure and pointwise function."""
     return home / "exp" / "cooled" / "checkpoint_best.pt"
 
 
@@ -224,7 +224,7 @@ def softcap(documented, home) -> Path:
 
 
 def changed(tmp_path, *pairs) -> Path:
-    """The package with other code."""
+    """Replace the package's code."""
     code = CODE
     for old, new in pairs:
         assert old in code

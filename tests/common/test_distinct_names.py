@@ -1,4 +1,4 @@
-"""common/distinct_names.py"""
+"""Test common/distinct_names.py."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""common/readable.py"""
+"""Test common/readable.py."""
 
 import math
 

@@ -20,7 +20,7 @@ DECODER = [word.replace("encoder", "decoder") for word in TRANSFORMER]
 
 
 def config(parser_name: str, *argv):
-    """What the command line tool makes of `argv`."""
+    """Parse `argv` as the command line tool does."""
     parser = getattr(options, f"get_{parser_name}_parser")()
     args = options.parse_args_and_arch(parser, [str(word) for word in argv])
     return convert_namespace_to_omegaconf(args)
@@ -36,7 +36,7 @@ def run_training(data: Path, save_dir: Path, *argv) -> dict:
 
 
 def translation_options(**changed) -> list[str]:
-    """A Transformer of a few hundred parameters."""
+    """Build a Transformer of a few hundred parameters."""
     chosen = {"--max-tokens": 60, "--max-update": 2, "--dropout": 0} | changed
     return ["--arch", "transformer", *TRANSFORMER, *DECODER] + [
         str(word) for pair in chosen.items() for word in pair
@@ -59,7 +59,7 @@ def stock(monkeypatch):
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory) -> Path:
-    """A binarised parallel corpus xx-yy; `data / "lm"` is its target side alone."""
+    """Binarise a parallel corpus xx-yy; `data / "lm"` is its target side alone."""
     folder = tmp_path_factory.mktemp("corpus")
     draw = random.Random(1)
     for name, size in SIZES.items():
@@ -79,7 +79,7 @@ def data(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def translator(data, tmp_path_factory) -> Path:
-    """A trained translation checkpoint."""
+    """Return a trained translation checkpoint."""
     save_dir = tmp_path_factory.mktemp("translator")
     run_training(data, save_dir, *translation_options())
     return save_dir / "checkpoint_last.pt"
@@ -87,7 +87,7 @@ def translator(data, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def language_model(data, tmp_path_factory) -> Path:
-    """A trained language model that accepts 16 tokens at most."""
+    """Return a trained language model that accepts 16 tokens at most."""
     save_dir = tmp_path_factory.mktemp("language_model")
     more = split("--task language_modeling --arch transformer_lm --tokens-per-sample 16")
     run_training(data / "lm", save_dir, *more, *DECODER, "--max-update", 2, "--max-tokens", 64)

@@ -1,4 +1,4 @@
-"""compat/amp_step.py"""
+"""Test compat/amp_step.py."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""compat/bf16_flag.py"""
+"""Test compat/bf16_flag.py."""
 
 import pytest
 import torch

@@ -30,7 +30,7 @@ def no_pause(monkeypatch):
 
 @pytest.fixture
 def files(tmp_path):
-    """An old checkpoint and a new one of 200 kB beside it."""
+    """Write an old checkpoint and a new one of 200 kB next to it."""
     old, new = str(tmp_path / "checkpoint_best.pt"), str(tmp_path / "checkpoint1.pt")
     torch.save(OLD, old)
     torch.save(NEW, new)

@@ -1,4 +1,4 @@
-"""compat/config_eval.py"""
+"""Test compat/config_eval.py."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""compat/dropped_batches.py"""
+"""Test compat/dropped_batches.py."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""compat/early_help.py"""
+"""Test compat/early_help.py."""
 
 import argparse
 

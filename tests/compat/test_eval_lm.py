@@ -1,4 +1,4 @@
-"""compat/eval_lm.py"""
+"""Test compat/eval_lm.py."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""compat/harmless_warnings.py"""
+"""Test compat/harmless_warnings.py."""
 
 import importlib
 import warnings

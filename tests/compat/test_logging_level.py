@@ -1,4 +1,4 @@
-"""compat/logging_level.py"""
+"""Test compat/logging_level.py."""
 
 import importlib
 import inspect

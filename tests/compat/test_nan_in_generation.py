@@ -1,4 +1,4 @@
-"""compat/nan_in_generation.py"""
+"""Test compat/nan_in_generation.py."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from tests.compat.conftest import config
 
 @pytest.fixture
 def broken(translator, tmp_path):
-    """A checkpoint whose output layer holds NaN."""
+    """Write a checkpoint whose output layer holds NaN."""
     state = torch.load(translator)
     state["model"]["decoder.output_projection.weight"][5] = float("nan")
     torch.save(state, tmp_path / "broken.pt")
@@ -37,7 +37,7 @@ def test_nan_in_an_ensemble_is_an_error(data, broken, translator):
 
 @pytest.fixture
 def one_nan(monkeypatch):
-    """Makes every model give NaN to class 5, as a mixture may."""
+    """Make every model give NaN to class 5, as a mixture may."""
     sound = FairseqDecoder.get_normalized_probs
 
     def probabilities(decoder, *args, **kwargs):

@@ -1,4 +1,4 @@
-"""compat/numpy2.py"""
+"""Test compat/numpy2.py."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""compat/safe_globals.py"""
+"""Test compat/safe_globals.py."""
 
 import argparse
 import functools
@@ -32,7 +32,7 @@ def without_allow_list():
 
 
 def broadcast_state(checkpoint) -> dict:
-    """What rank 0 sends to the other ranks when a training resumes."""
+    """Pickle and load what rank 0 sends to the other ranks when a training resumes."""
     state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
     return _split_tensors_from_obj(state, [])
 

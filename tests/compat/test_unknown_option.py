@@ -1,4 +1,4 @@
-"""compat/unknown_option.py"""
+"""Test compat/unknown_option.py."""
 
 import argparse
 

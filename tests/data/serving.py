@@ -64,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(content: bytes):
-    """A `Server` in a thread of its own."""
+    """Run a `Server` in a thread of its own."""
     with Server(content) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()

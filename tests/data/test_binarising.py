@@ -17,7 +17,7 @@ def content(folder):
 
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory):
-    """The tiny text, with words that fairseq knows otherwise, and words of the test set alone."""
+    """Write the tiny text, with words that fairseq knows otherwise, and words of the test alone."""
     folder = tmp_path_factory.mktemp("pieces")
     for path in TEXT.iterdir():
         shutil.copy(path, folder)

@@ -37,7 +37,7 @@ def output(tmp_path):
 
 @pytest.fixture
 def part(output):
-    """A place for what an earlier try left."""
+    """Return a place for what an earlier try left."""
     output.parent.mkdir()
     return output.with_name("file.bin.part")
 

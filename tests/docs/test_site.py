@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """The whole site, built by the command that people use."""
+    """Build the whole site by the command that people use."""
     folder = tmp_path_factory.mktemp("site") / "html"
     command = ["bash", ROOT / "scripts" / "docs.sh", "--output", folder]
     done = subprocess.run(command, capture_output=True, text=True)

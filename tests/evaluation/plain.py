@@ -27,7 +27,7 @@ def make_segments(lengths: list[int], seed: int = 1) -> list[tuple[Tensor, Tenso
 
 
 def score_with(parameters: list[Tensor]):
-    """The function that dynamic evaluation calls. The state is added to all features."""
+    """Return the function that dynamic evaluation calls. The state is added to all features."""
     embedding, bias = parameters
 
     def score(segment, state):

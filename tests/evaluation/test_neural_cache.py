@@ -38,7 +38,7 @@ def plain(hidden, target, log_probs, theta, lamb, window):
 
 
 def stream(cache, text, sizes):
-    """The same by the cache, in pieces of these sizes."""
+    """Compute the same by the cache, in pieces of these sizes."""
     hidden, target, log_probs = text
     picked = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
     pieces = zip(*(t.split(sizes) for t in (hidden, target, picked)), strict=True)

@@ -33,7 +33,7 @@ class Case:
 
     def build(self, *, classes: int = CLASSES, feature_dim: int = FEATURE_DIM,
               dtype: torch.dtype = torch.float64, seed: int = 0, **more: Any):  # fmt: skip
-        """The head with random parameters, gates and slopes far from their initial values."""
+        """Return the head with random parameters, gates and slopes far from the initial ones."""
         embed_dim = feature_dim if self.head == "softmax" else EMBED_DIM
         head = build_head(
             self.head,

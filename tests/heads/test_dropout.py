@@ -18,7 +18,7 @@ FEATURES = torch.ones(40, 5, 4, dtype=torch.float64)
 
 
 def show_contexts(case, **options):
-    """A head of 30 classes with log P_x - log P_29 = h_x for x < 29, h = tanh(0.7) everywhere."""
+    """Build a head of 30 classes: log P_x - log P_29 = h_x for x < 29, h = tanh(0.7) everywhere."""
     head = case.build(classes=30, embed_dim=30, dropout=0.4, **options)
     with torch.no_grad():
         for parameter in head.parameters():
@@ -96,7 +96,7 @@ def test_numbers_do_not_depend_on_gradients(case):
 
 
 def show_gates(**options):
-    """A mixtape of two components with h = +-tanh(0.7) whose own gate logits l_x (x < S = 20) can
+    """Build a mixtape of two components with h = +-tanh(0.7), whose gate logits l_x (x < 20) can
     be read from log P_x - log P_39; the shared gate is 0."""
     head = MIXTAPE.build(classes=40, embed_dim=1, components=2, frequent=20, gate_dim=1, **options)
     with torch.no_grad():

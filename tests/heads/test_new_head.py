@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("toys")
 
 
 def new_heads():
-    """The new structure with every pointwise function, the new function in every structure."""
+    """Return the new structure with every function, and the new function in every structure."""
     residual = [Case("residual", pointwise) for pointwise in ("bend", "plif", "gss")]
     return [*residual, *(case.with_pointwise("bend") for case in STRUCTURES)]
 

@@ -1,4 +1,4 @@
-"""hooks/checkpoint_identity.py"""
+"""Test hooks/checkpoint_identity.py."""
 
 import pytest
 from fairseq import checkpoint_utils
@@ -38,7 +38,7 @@ def test_stock_asks_nobody(owner, data, translator, tmp_path, monkeypatch, stock
 
 
 def shown_options(owner, monkeypatch):
-    """A list of what such a model will be shown."""
+    """List what such a model will be shown."""
     seen = []
     listen(monkeypatch, owner, check_saved_options=lambda self, options: seen.append(options))
     return seen

@@ -27,7 +27,7 @@ class Call:
 
 @pytest.fixture
 def sentinel(tmp_path):
-    """The path that every payload tries to create."""
+    """Return the path that every payload tries to create."""
     path = tmp_path / "executed"
     yield path
     assert not path.exists()

@@ -1,4 +1,4 @@
-"""hooks/early_stopping_state.py"""
+"""Test hooks/early_stopping_state.py."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""hooks/finished_training.py"""
+"""Test hooks/finished_training.py."""
 
 from fairseq_cli import train as training
 

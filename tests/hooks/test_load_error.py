@@ -1,4 +1,4 @@
-"""hooks/load_error.py"""
+"""Test hooks/load_error.py."""
 
 import pytest
 from fairseq.models.transformer import TransformerModel

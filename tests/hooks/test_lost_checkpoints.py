@@ -1,4 +1,4 @@
-"""hooks/lost_checkpoints.py"""
+"""Test hooks/lost_checkpoints.py."""
 
 import shutil
 
@@ -11,7 +11,7 @@ from tests.compat.conftest import run_training, translation_options
 
 @pytest.fixture
 def used_dir(translator, tmp_path):
-    """A save directory that lost its last checkpoint."""
+    """Write a save directory that lost its last checkpoint."""
     shutil.copy(translator, tmp_path / "checkpoint_1_50.pt")
     shutil.copy(translator, tmp_path / "checkpoint_1_100.pt")
     shutil.copy(translator, tmp_path / "checkpoint_best.pt")

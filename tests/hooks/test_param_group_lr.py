@@ -1,4 +1,4 @@
-"""hooks/param_group_lr.py"""
+"""Test hooks/param_group_lr.py."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ def parameters():
 
 
 def optimizer(params, *words):
-    """What a training with --lr 20 builds."""
+    """Build the optimizer of a training with --lr 20."""
     line = ["data", "--arch", "transformer", "--lr", 20, *words]
     return optim.build_optimizer(config("training", *line).optimizer, list(params))
 

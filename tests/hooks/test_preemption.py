@@ -22,7 +22,7 @@ CFG = SimpleNamespace(checkpoint="where to save")
 
 @pytest.fixture
 def saved(monkeypatch):
-    """What was saved."""
+    """Return what was saved."""
     seen = []
     monkeypatch.setattr(checkpoint_utils, "save_checkpoint", lambda *given: seen.append(given))
     return seen

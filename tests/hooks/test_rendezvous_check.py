@@ -29,7 +29,7 @@ def train_with(environment: dict[str, str], argv: list[str], log: str) -> None:
 
 
 def attempt(data: Path, folder: Path, *flags: object, **environment: str):
-    """A process that trains, with what a launcher gives it."""
+    """Run a process that trains, with what a launcher gives it."""
     log = folder / f"{len(list(folder.glob('log*')))}.log"
     where = ["--save-dir", folder / "save", "--arch", "transformer_softmax_tiny"]
     words = ["fairseq-train", data, *where, *TRANSLATION, *NARROW, *OUR_LOSS, *flags]

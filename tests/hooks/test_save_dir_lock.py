@@ -1,4 +1,4 @@
-"""hooks/save_dir_lock.py"""
+"""Test hooks/save_dir_lock.py."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""hooks/scored_samples.py"""
+"""Test hooks/scored_samples.py."""
 
 import logging
 import math

@@ -1,4 +1,4 @@
-"""hooks/second_softmax.py"""
+"""Test hooks/second_softmax.py."""
 
 from argparse import Namespace
 
@@ -15,7 +15,7 @@ HEADS = ["softmax", "mos", "mixtape", "plif"]
 
 @pytest.fixture
 def normalised(monkeypatch) -> list[torch.Tensor]:
-    """What fairseq has normalised."""
+    """Record what fairseq has normalised."""
     seen = []
     stock = FairseqDecoder.get_normalized_probs
 

@@ -1,4 +1,4 @@
-"""hooks/training_events.py"""
+"""Test hooks/training_events.py."""
 
 import sys
 from difflib import get_close_matches
@@ -28,7 +28,7 @@ NAMES = {name for name in vars(TrainingListener) if not name.startswith("_")}
 
 @pytest.fixture
 def told(monkeypatch):
-    """What the optimizer was told, in order; "task" where the task was."""
+    """Record what the optimizer was told, in order; "task" where the task was."""
     seen = []
 
     def remember(event):
@@ -98,7 +98,7 @@ class Monitor(TrainingListener):
 
 @pytest.fixture
 def monitor(monkeypatch):
-    """What the model was told."""
+    """Record what the model was told."""
     listening = Monitor()
     listen(monkeypatch, TransformerModel, monitor=listening)
     return listening

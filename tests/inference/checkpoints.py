@@ -10,7 +10,7 @@ RATES = "--dropout 0.4 --dropouti 0.4 --dropouth 0.3 --dropoute 0.1 --wdrop 0.5"
 
 
 def write_checkpoint(path: Path, built) -> Path:
-    """A checkpoint of an untrained model (`tests.tasks.built.build`), weights large enough to
+    """Write a checkpoint of an untrained model (`tests.tasks.built.build`), weights large enough to
     matter."""
     torch.manual_seed(1)
     for parameter in built.model.parameters():

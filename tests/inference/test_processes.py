@@ -38,7 +38,7 @@ def files(stream_data, tmp_path_factory):
 
 
 def run_rank(words, rank, port):
-    """A rank as torchrun starts it, but forked from a process that has imported fairseq."""
+    """Run a rank as torchrun does, but forked from a process that has imported fairseq."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     os.environ |= place | {"RANK": str(rank)}
     done = CliRunner().invoke(app, words)

@@ -15,7 +15,7 @@ POINTS = points_of(VALUES, Search("valid"))
 
 
 def evaluate_with(best, asked, broken=()):
-    """An evaluation in which the nll per token is the distance to `best`."""
+    """Evaluate with the distance to `best` as the nll per token."""
 
     def evaluate(split, tokens, points):
         asked.append((split, tokens, list(points)))

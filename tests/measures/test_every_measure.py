@@ -42,7 +42,7 @@ def blocks_of(words: Words, sizes: list[int]) -> list[Block]:
 
 
 def observed(name: str, words: Words, sizes: list[int], processes: int = 1):
-    """The measure and its result, of blocks of these sizes, shared out to processes."""
+    """Return the measure and its result, of blocks of these sizes, shared out to processes."""
     blocks = blocks_of(words, sizes)
     shares = [blocks[len(blocks) * i // processes : len(blocks) * (i + 1) // processes]
               for i in range(processes)]  # fmt: skip
@@ -67,7 +67,7 @@ def test_a_text_measure(name, case):
 
 
 def check_shown(measure, result):
-    """What people see of a result is whole."""
+    """Check that what people see of a result is whole."""
     found = json.loads(json.dumps(plain(result), allow_nan=False))
     assert measure.title and measure.about
     assert set(measure.hidden) <= found.keys()

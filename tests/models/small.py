@@ -23,14 +23,14 @@ class Built:
     criterion: Any
 
     def batch(self, split: str = "valid", sentences: int = 6) -> dict:
-        """The first sentences of a split."""
+        """Return the first sentences of a split."""
         self.task.load_dataset(split)
         data = self.task.dataset(split)
         return data.collater([data[i] for i in range(sentences)])
 
 
 def configure(data, arch: str, *words: object):
-    """The configuration of `fairseq-train data --arch arch …`."""
+    """Return the configuration of `fairseq-train data --arch arch …`."""
     criterion = [] if "--criterion" in words else OUR_LOSS
     line = [data, "--arch", arch, *task_and_shape(arch), *criterion, *words]
     args = options.parse_args_and_arch(options.get_training_parser(), [str(x) for x in line])

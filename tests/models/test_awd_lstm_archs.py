@@ -39,7 +39,7 @@ def dictionary_of(classes):
 
 
 def parameters_of(arch, classes, **given):
-    """Number of parameters; none of them takes memory."""
+    """Count parameters without taking memory for them."""
     config = OmegaConf.structured(AWDLSTMLanguageModelConfig(**given))
     ARCH_CONFIG_REGISTRY[arch](config)
     dictionary = dictionary_of(classes)

@@ -25,7 +25,7 @@ def built(request, lm_data):
 
 @pytest.fixture
 def mos(lm_data):
-    """A function (*words) → MoS on an AWD-LSTM."""
+    """Return a function (*words) → MoS on an AWD-LSTM."""
     return lambda *words: build(lm_data, "awd_lstm_lm_mos", "--head-components", 3, *words)
 
 

@@ -11,7 +11,7 @@ ARCHS = {"transformer_{}_tiny": "mt_data", "transformer_lm_{}": "lm_data"}
 
 @pytest.fixture(params=ARCHS)
 def trunk(request):
-    """A function (token, *words) → model, for each trunk."""
+    """Return a function (token, *words) → model, for each trunk."""
     data = request.getfixturevalue(ARCHS[request.param])
     return lambda token, *words: build(data, request.param.format(token), *words).model
 

@@ -37,7 +37,7 @@ def pair(request):
 
 
 def stock_name(name: str, stock) -> str:
-    """What stock calls a parameter of ours."""
+    """Return stock's name of a parameter of ours."""
     tied = stock.model.decoder.share_input_output_embed
     layer = "decoder.embed_tokens." if tied else "decoder.fc_out."
     return name.replace("decoder.output_projection.", layer)
@@ -120,7 +120,7 @@ def test_an_untied_stock_state_does_not_become_tied(mt_data):
 
 @pytest.fixture(scope="module")
 def trained(mt_data, tmp_path_factory):
-    """A training of stock's `lstm`."""
+    """Train stock's `lstm`."""
     folder = tmp_path_factory.mktemp("stock")
     train(mt_data, folder, "lstm", 6, "--criterion", "cross_entropy")
     return last(folder)

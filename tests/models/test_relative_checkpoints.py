@@ -15,7 +15,7 @@ GENERATION = ["--batch-size", 8, "--num-workers", 0, "--beam", 2]
 
 @pytest.fixture(scope="module")
 def without(mt_data, tmp_path_factory):
-    """A checkpoint without relative positions."""
+    """Write a checkpoint without relative positions."""
     folder = tmp_path_factory.mktemp("without")
     train(mt_data, folder, ARCH, 4)
     return last(folder)

@@ -21,7 +21,7 @@ def groups(params):
 
 
 def walk(optimizer, params, lrs, seed=0):
-    """Steps with other random gradients each, the second group at a tenth of the rate."""
+    """Take steps with other random gradients each, the second group at a tenth of the rate."""
     draw = torch.Generator().manual_seed(seed)
     for lr in lrs:
         optimizer.zero_grad()

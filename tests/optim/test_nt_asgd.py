@@ -12,7 +12,7 @@ from tests.trainings import last
 
 
 def build(*words):
-    """The optimizer of `fairseq-train data …` with one parameter."""
+    """Build the optimizer of `fairseq-train data …` with one parameter."""
     return optim.build_optimizer(configure("data", *words).optimizer, [torch.nn.Parameter()])
 
 

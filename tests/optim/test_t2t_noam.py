@@ -18,7 +18,7 @@ EN_DE = {1: 3.8602e-8, 8000: 3.0882e-4, 16000: 6.1764e-4, 64000: 3.0882e-4}
 
 
 def build(*words):
-    """The schedule of `fairseq-train data …`, and its optimizer."""
+    """Build the schedule of `fairseq-train data …`, and its optimizer."""
     cfg = configure("data", "--optimizer", "adam", *words)
     optimizer = optim.build_optimizer(cfg.optimizer, [torch.nn.Parameter()])
     return lr_scheduler.build_lr_scheduler(cfg.lr_scheduler, optimizer), optimizer
@@ -82,5 +82,5 @@ def test_a_resumed_training_goes_on_with_the_same_rates(stream_data, tmp_path):
 
 
 def logged(output):
-    """The learning rate after each update, that is of the next one."""
+    """Return the learning rate after each update, the one of the next."""
     return re.findall(r'train_inner\b.*?"lr": "([\d.e-]+)"', output)

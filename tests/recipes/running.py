@@ -36,7 +36,7 @@ def overrides(**changes: object) -> list[str]:
 
 
 def recipe(name: str, *arguments: object, settings: list[str] | None = None) -> list[str]:
-    """The command line of a recipe."""
+    """Return the command line of a recipe."""
     flags = [word for setting in settings or [] for word in ("--set", setting)]
     return ["bash", str(RECIPES / name / "run.sh"), *map(str, arguments), *flags]
 
@@ -60,7 +60,7 @@ def accept(name: str, conf: str, run_dir: Path, settings: list[str] | None = Non
 
 
 def raw_text(folder: Path) -> Path:
-    """The tiny text under the names of Multi30k."""
+    """Write the tiny text under the names of Multi30k."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in TEXT.iterdir():
         shutil.copy(path, folder / path.name.replace("test", "test2016"))

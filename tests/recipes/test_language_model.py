@@ -85,7 +85,7 @@ def killed(start, run_dir):
 
 @pytest.fixture(scope="module")
 def starts(folder):
-    """What each start of Python was for, a line each."""
+    """Return what each start of Python was for, a line each."""
     (folder / "sitecustomize.py").write_text(
         "import os, sys\n"
         "with open(os.environ['STARTS'], 'a') as file:\n"

@@ -240,7 +240,7 @@ def test_help_needs_no_environment(tmp_path):
 
 
 def hold(toy) -> subprocess.Popen[bytes]:
-    """A recipe that waits in stage 1, in a process group of its own."""
+    """Start a recipe that waits in stage 1, in a process group of its own."""
     process = subprocess.Popen(
         ["bash", "run.sh"],
         cwd=toy.run.parents[1],

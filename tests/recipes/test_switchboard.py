@@ -40,7 +40,7 @@ def start(tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A whole run, and where it is."""
+    """Run the recipe, and return the output and its folder."""
     folder = tmp_path_factory.mktemp("whole run")  # a space in every path
     write_pickle(folder / "data")
     write_references(folder / "data")

@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def start(folder):
-    """The command, with changes of its settings."""
+    """Return the command, with changes of its settings."""
     data = raw_text(folder / "data")
 
     def start(**changes: object) -> list[str]:

@@ -30,7 +30,7 @@ def corpus(tmp_path_factory):
 
 
 def start(folder, corpus, *words: object, settings=SETTINGS) -> list[str]:
-    """The command of a run in `folder`, whose configuration is taken for checked."""
+    """Return the command of a run in `folder`, whose configuration is taken for checked."""
     run_dir = folder / "exp" / NAME / "run"
     if not run_dir.exists():
         accept(NAME, CONF, run_dir, settings)
@@ -44,7 +44,7 @@ def prepared(folder):
 
 
 def content(folder):
-    """What a stage leaves, but for its log."""
+    """Return what a stage leaves, without its log."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".log")
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
@@ -223,7 +223,7 @@ class TestKilled:
 
 
 def refused(folder, corpus, *words: object, **environment: str) -> str:
-    """What a run says that is refused in stages 0 and 1."""
+    """Run a recipe that is refused in stages 0 and 1, and return its output."""
     result = run(start(folder, corpus, "--stop-stage", 1, *words), **environment)
     assert result.returncode == 2, result.stderr[-3000:]
     return result.stderr

@@ -82,7 +82,7 @@ def export(save_dir):
 
 
 def run_card(folder, data):
-    """The scoring command of a card gives a perplexity."""
+    """Check that the scoring command of a card gives a perplexity."""
     imported = folder.parent / "published.pt"
     import_model(folder, imported)
     (line,) = re.findall("^fairseq-eval-lm .*", (folder / "README.md").read_text(), re.MULTILINE)

@@ -42,7 +42,7 @@ def test_nltks_numbers(sentences):
 
 
 def slow_bleu(hypothesis, reference, order):
-    """The same from its definition, for one order, an n-gram at a time."""
+    """Compute the same from its definition, for one order, an n-gram at a time."""
 
     def share(n):
         mine = [hypothesis[i : i + n] for i in range(len(hypothesis) - n + 1)]

@@ -1,4 +1,4 @@
-"""results/perplexity.py"""
+"""Test results/perplexity.py."""
 
 import pytest
 

@@ -63,7 +63,7 @@ def test_no_record(tmp_path, text):
 
 
 def table_of(records):
-    """Records that are named SYSTEM-SEED make a table of seeds, tested by what was the aim."""
+    """Check that records named SYSTEM-SEED make a table of seeds, tested by the chosen metric."""
     if all(re.fullmatch(r".+-\d+", path.stem) for path in records):
         metrics = read_record(records[0])["metrics"]
         tested = "sacrebleu" if "sacrebleu" in metrics else "test_perplexity"

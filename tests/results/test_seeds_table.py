@@ -1,4 +1,4 @@
-"""results/seeds_table.py"""
+"""Test results/seeds_table.py."""
 
 import json
 

@@ -23,7 +23,7 @@ class Built:
     criterion: Any
 
     def batches(self, split: str = "train", epoch: int = 1, **options):
-        """An epoch's batches as a trainer gets them, with --batch-size 4 unless given."""
+        """Return an epoch's batches as a trainer gets them, with --batch-size 4 unless given."""
         self.task.load_dataset(split)
         of_training = {"update_epoch_batch_itr": False} if split == "train" else {}
         options = {"max_sentences": 4} | of_training | options
@@ -32,7 +32,7 @@ class Built:
 
 
 def configure(data, *words: object, arch: str = "awd_lstm_lm_softmax"):
-    """The configuration of `fairseq-train data …` on streams; later words win."""
+    """Return the configuration of `fairseq-train data …` on streams; later words win."""
     shape = SHAPE if arch.startswith("awd_lstm_lm") else []
     loss = [] if "--criterion" in words else LOSS
     line = [data, "--arch", arch, *shape, *loss, *STREAMS, *words]

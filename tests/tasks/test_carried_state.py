@@ -6,7 +6,7 @@ from highrank_plugins.tasks.carried_state import CarriedState
 
 
 def compute(carried: CarriedState, position: int, length: int, value: float) -> None:
-    """A chunk of one stream, whose state is `value` after it."""
+    """Return a chunk of one stream, whose state is `value` after it."""
     batch = {"position": position, "target": torch.zeros(1, length, dtype=torch.long)}
     batch["net_input"] = {}
     carried.give(batch)

@@ -15,7 +15,7 @@ TASK = ["--task", "bptt_language_modeling"]
 
 @pytest.fixture(scope="module")
 def trained(stream_data, tmp_path_factory):
-    """A checkpoint whose words depend on those before them, and its validation loss in bits."""
+    """Train a model whose words depend on those before; return it and its loss in bits."""
     folder = tmp_path_factory.mktemp("trained")
     words = "--optimizer adam --lr 0.03 --clip-norm 1 --max-epoch 5".split()
     train_streams(stream_data, folder, *CERTAIN, *words)

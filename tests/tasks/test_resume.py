@@ -25,7 +25,7 @@ def tensors(tree, path=""):
 
 
 def end_of(save_dir):
-    """What the last checkpoint holds that a resumed training could have wrong."""
+    """Return what the last checkpoint holds that a resumed training could have wrong."""
     state = torch.load(last(save_dir), weights_only=True)
     return dict(tensors({"model": state["model"], "optimizer": state["last_optimizer_state"]}))
 
@@ -39,7 +39,7 @@ def check_same(got, want):
 
 @pytest.fixture(scope="module")
 def unbroken(stream_data, tmp_path_factory):
-    """The ends of uninterrupted trainings, and what they printed."""
+    """Return the ends of uninterrupted trainings, and what they printed."""
     ends = {}
 
     def run(name):

@@ -23,7 +23,7 @@ def save(
     val_loss: float | None = None,
     **more: torch.Tensor,
 ) -> Path:
-    """A checkpoint as fairseq writes it, with an embedding that is also the output layer."""
+    """Write a checkpoint as fairseq does, with an embedding that is also the output layer."""
     state = {
         "args": None,
         "cfg": {

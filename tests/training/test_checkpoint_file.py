@@ -1,4 +1,4 @@
-"""training/checkpoint_file.py"""
+"""Test training/checkpoint_file.py."""
 
 import pytest
 import torch

@@ -8,7 +8,7 @@ def sigmoid(x):
 
 
 def lstm(x, h, c, weights):
-    """Outputs [T, B, H] and the last h, c [B, H] of x [T, B, I]; weights as torch names them."""
+    """Return outputs [T, B, H] and the last h, c [B, H] of x [T, B, I]; weights as in torch."""
     w_ih, w_hh, b_ih, b_hh = weights
     outputs = []
     for step in x:
@@ -20,7 +20,7 @@ def lstm(x, h, c, weights):
 
 
 def weights_of(layer, recurrent=None):
-    """The arrays of a torch LSTM; `recurrent` in place of its recurrent matrix."""
+    """Return the arrays of a torch LSTM, with `recurrent` as its recurrent matrix."""
     found = [p.detach().numpy() for p in layer.parameters()]
     if recurrent is not None:
         found[1] = recurrent.detach().numpy()

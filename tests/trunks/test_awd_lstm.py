@@ -77,7 +77,7 @@ def test_rates_can_be_taken_off(tokens):
 
 
 def inputs_and_outputs(model, tokens):
-    """What each layer reads and writes, and what the trunk returns."""
+    """Record what each layer reads and writes, and what the trunk returns."""
     seen = []
     for layer in model.layers:
         layer.register_forward_hook(lambda _, args, out: seen.append((args[0], out[0])))

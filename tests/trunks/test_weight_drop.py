@@ -27,7 +27,7 @@ def inputs():
 
 
 def dropped(layer):
-    """The recurrent matrix as the next forward pass after `SEED` will see it."""
+    """Return the recurrent matrix as the next forward pass after `SEED` will see it."""
     torch.manual_seed(SEED)
     return layer.weight_hh_l0 * dropout_mask(layer.weight_hh_l0.shape, P, layer.weight_hh_l0)
 

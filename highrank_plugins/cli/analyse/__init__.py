@@ -1,4 +1,4 @@
-"""`highrank analyse …`: the papers' measures of a checkpoint, of runs, of layers."""
+"""Provide `highrank analyse …`: the papers' measures of a checkpoint, of runs, of layers."""
 
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.analyse.checkpoint import card, collect

@@ -1,4 +1,4 @@
-"""`highrank analyse NAME` for every registered measure: its flags are those of its constructor."""
+"""Provide `highrank analyse NAME` for every registered measure; its constructor gives the flags."""
 
 import inspect
 from collections.abc import Callable, Iterator

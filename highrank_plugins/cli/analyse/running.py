@@ -34,7 +34,7 @@ Dtype = Annotated[Precision, typer.Option(help="Precision in which the model com
 
 @contextmanager
 def measuring(plot: Path | None) -> Iterator[None]:
-    """Quiet, with errors as messages; a plot that cannot be drawn is refused first."""
+    """Silence fairseq, turn errors into messages, and refuse first a plot that cannot be drawn."""
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
         from highrank_plugins.reports.plots import check_plot
@@ -45,7 +45,7 @@ def measuring(plot: Path | None) -> Iterator[None]:
 
 @contextmanager
 def along_a_text(plot: Path | None) -> Iterator["Processes"]:
-    """The same, with the processes of torchrun."""
+    """Do the same with the processes of torchrun."""
     with measuring(plot):
         from highrank_plugins.inference.processes import started
 

@@ -24,7 +24,7 @@ def spectra(
     output: Output = None,
     plot: Plot = None,
 ) -> None:
-    """Ranks of several models side by side; with --plot their singular values, the largest 1."""
+    """Show ranks of several models side by side; --plot draws their relative singular values."""
     with measuring(plot):
         from highrank_plugins.common.figures import Lines
         from highrank_plugins.common.plain_values import plain

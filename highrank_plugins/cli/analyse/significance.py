@@ -1,4 +1,4 @@
-"""`highrank analyse ttest`, `correlation` and `bleu`: is a difference more than chance?"""
+"""Provide `highrank analyse ttest`, `correlation` and `bleu`: tests of differences."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -26,7 +26,7 @@ def ttest(
     output: Output = None,
     plot: Plot = None,
 ) -> None:
-    """Two-sided t-test of each system against the first, with Holm's adjustment for several."""
+    """Test each system against the first: two-sided t-tests, adjusted by Holm for several."""
     with measuring(plot):
         from highrank_plugins.analysis import summarise
         from highrank_plugins.reports import plots
@@ -48,7 +48,7 @@ def correlation(
     output: Output = None,
     plot: Plot = None,
 ) -> None:
-    """Pearson's correlation of two measures over models, with its p-value."""
+    """Correlate two measures over models by Pearson, with the p-value."""
     with measuring(plot):
         from highrank_plugins.analysis import pearson
         from highrank_plugins.common.distinct_names import distinct_names
@@ -79,7 +79,7 @@ def bleu(
     output: Output = None,
     plot: Plot = None,
 ) -> None:
-    """BLEU of systems, and whether each differs from the first, by sacreBLEU's paired tests."""
+    """Score systems by BLEU, and test each against the first by sacreBLEU's paired tests."""
     with measuring(plot):
         from highrank_plugins.analysis import paired_bleu
         from highrank_plugins.common.distinct_names import distinct_names

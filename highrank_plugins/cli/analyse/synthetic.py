@@ -1,4 +1,4 @@
-"""`highrank analyse dirichlet` and `multimode`: what layers can express, without a corpus."""
+"""Provide `highrank analyse dirichlet` and `multimode`: what layers express, without a corpus."""
 
 from pathlib import Path
 from typing import Annotated
@@ -37,7 +37,7 @@ def dirichlet(
     plot: Plot = None,
     user_dir: UserDir = None,
 ) -> None:
-    """Random distributions approximated by each layer (Ganea et al. 2019): mode match and KL."""
+    """Approximate random distributions by each layer (Ganea et al. 2019): mode match and KL."""
     with measuring(plot):
         from highrank_plugins.analysis import DirichletSettings, dirichlet_experiment
         from highrank_plugins.analysis.multimode import heads_named
@@ -84,7 +84,7 @@ def multimode(
     plot: Plot = None,
     user_dir: UserDir = None,
 ) -> None:
-    """Contexts with several right words that are not alike: are they all on top?
+    """Test whether layers put several unlike right words of a context on top.
 
     Synthetic, of layers; or with --checkpoint on contexts of your own, as Yang et al. (2018) and
     Parthiban et al. (2021) print them: is the true word in the top 5?
@@ -120,7 +120,7 @@ def multimode(
 def _of_checkpoint(
     checkpoint: Path, data: str, contexts_file: Path, top: int, output: Path | None
 ) -> dict[str, float]:
-    """1 for each context whose word is among the top, 0 for others."""
+    """Return 1 for each context whose word is among the top, 0 for others."""
     from highrank_plugins.inference.contexts import continuations, read_contexts
 
     found = continuations(checkpoint, data, read_contexts(contexts_file), top)

@@ -1,4 +1,4 @@
-"""`highrank data …`: from published files to binarised text."""
+"""Provide `highrank data …`: from published files to binarised text."""
 
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.data.bitext import clean_texts, text_files, unpack_texts

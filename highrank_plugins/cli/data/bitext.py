@@ -1,4 +1,4 @@
-"""`highrank data unpack-texts`, `text-files`, `clean-texts`: from archives to parallel text."""
+"""Provide `highrank data unpack-texts`, `text-files`, `clean-texts`: archives to parallel text."""
 
 from pathlib import Path
 from typing import Annotated
@@ -66,7 +66,7 @@ def clean_texts(
 
 
 def language_pair(text: str) -> tuple[str, str]:
-    """Source and target.
+    """Return source and target.
 
     Raises:
         ValueError: another form.

@@ -1,4 +1,4 @@
-"""`highrank data check-text`, `pieces` and `binarise`: text before fairseq sees it."""
+"""Provide `highrank data check-text`, `pieces` and `binarise`: text before fairseq sees it."""
 
 import logging
 from enum import StrEnum
@@ -18,7 +18,7 @@ Processes = Annotated[
 
 
 class Algorithm(StrEnum):
-    """What makes the pieces."""
+    """Name what makes the pieces."""
 
     SENTENCEPIECE = "sentencepiece"
     SUBWORD_NMT = "subword_nmt"

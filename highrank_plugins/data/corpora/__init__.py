@@ -1,4 +1,4 @@
-"""The corpora of published language models: from what one downloads to what fairseq reads.
+"""Prepare the corpora of published language models: from downloads to what fairseq reads.
 
 Light to import: numpy, torch and fairseq are imported where they are used.
 """

@@ -1,4 +1,4 @@
-"""Files as fairseq-preprocess writes them, from numbers that come one piece after the other."""
+"""Write files as fairseq-preprocess does, from numbers that come one piece after the other."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The One Billion Word benchmark (Chelba et al. 2013) as Yang et al. 2018 take it.
+"""Prepare the One Billion Word benchmark (Chelba et al. 2013) as Yang et al. 2018 take it.
 
 Lower case; the 100,000 most frequent words of the training text, others are <unk>; 99 shards to
 train on; of the held-out files 00 and 10 for validation, 20, 30 and 40 to test.
@@ -60,7 +60,7 @@ def prepare(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
 
 
 def _shards(root: Path, options: CorpusOptions) -> dict[int, Path]:
-    """The training files by number."""
+    """Return the training files by number."""
     shards = {n: path for n in SHARDS if (path := root / TRAIN.format(n)).is_file()}
     if not shards:
         raise CorpusError(f"{root / TRAIN.format(1)} does not exist: put the corpus there")
@@ -71,7 +71,7 @@ def _shards(root: Path, options: CorpusOptions) -> dict[int, Path]:
 def _binarise_shards(
     output: Path, shards: dict[int, Path], numbers: dict[str, int], options: CorpusOptions
 ) -> Counter[str]:
-    """Each shard into its folder; returns the sum of what `binarise` counts."""
+    """Binarise each shard into its folder; return the sum of what `binarise` counts."""
     jobs = [(output / f"shard{n:02}" / "train", [path]) for n, path in shards.items()]
     for prefix, _ in jobs:
         prefix.parent.mkdir()
@@ -87,7 +87,7 @@ def _binarise_shards(
 
 
 def count_words(path: Path) -> Counter[str]:
-    """How often each word of a file occurs, in lower case."""
+    """Count each word of a file, in lower case."""
     return WordCounts().add(read_words(path, lower=True)).words
 
 
@@ -116,7 +116,7 @@ def binarise(numbers: dict[str, int], job: tuple[Path, list[Path]]) -> Counter[s
 def _parallel(
     work: Callable[[Item], Result], items: Iterable[Item], workers: int, name: str
 ) -> Iterator[Result]:
-    """`ordered_map` with a bar."""
+    """Run `ordered_map` with a progress bar."""
     from tqdm import tqdm
 
     todo = list(items)

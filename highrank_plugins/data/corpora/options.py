@@ -1,4 +1,4 @@
-"""What can be asked of the preparation of a corpus."""
+"""Define the options of the preparation of a corpus."""
 
 from dataclasses import dataclass
 
@@ -6,12 +6,12 @@ from highrank_plugins.common.flags import flag
 
 
 class CorpusError(ValueError):
-    """A corpus is not there, not the one that is meant, or not to be had in that way."""
+    """Report a corpus that is missing, of another version, or not to be had with these options."""
 
 
 @dataclass(frozen=True)
 class CorpusOptions:
-    """Options of `highrank data lm-corpus`.
+    """Hold the options of `highrank data lm-corpus`.
 
     Attributes:
         vocab_size: keep this many of the most frequent words; others become <unk>. None: all

@@ -1,4 +1,4 @@
-"""text8: 100 million characters of Wikipedia, 90 % to train, 5 % for validation, 5 % to test.
+"""Prepare text8: 100 million characters of Wikipedia; 90 % train, 5 % validate, 5 % test.
 
 Characters are the words of fairseq's dictionary, a space is `_`. The text is one stream without any
 </s>: every character is predicted from what is before it, the very first from the </s> with which
@@ -66,7 +66,7 @@ def _symbol(byte: int) -> str:
 
 
 def _blocks(path: Path, start: int, end: int) -> Iterator[Any]:
-    """The bytes from `start` to `end` as arrays of at most 1 MiB."""
+    """Yield the bytes from `start` to `end` as arrays of at most 1 MiB."""
     import numpy as np
 
     with path.open("rb") as file:
@@ -78,7 +78,7 @@ def _blocks(path: Path, start: int, end: int) -> Iterator[Any]:
 
 
 def _count(path: Path, start: int, end: int) -> Any:
-    """How often each byte occurs, [256]."""
+    """Count each byte, [256]."""
     import numpy as np
 
     counts = np.zeros(256, np.int64)

@@ -1,4 +1,4 @@
-"""Corpora of words that are published ready to use: the Penn Treebank and WikiText-2.
+"""Prepare corpora of words that are published ready to use: the Penn Treebank and WikiText-2.
 
 A line is its words and </s>, which fairseq-preprocess appends, to an empty line too. The counts are
 then those of the AWD-LSTM's code (Merity et al. 2018), which calls it <eos>.
@@ -18,7 +18,7 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class WordCorpus:
-    """Names of the files, see `find_splits`, and the published numbers of tokens and of types."""
+    """Hold names of the files, see `find_splits`, and the published numbers of tokens and types."""
 
     layouts: tuple[str, ...]
     tokens: dict[str, int]
@@ -44,12 +44,12 @@ WIKITEXT2 = WordCorpus(
 
 
 def prepare_ptb(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
-    """See `prepare_words`."""
+    """Prepare the Penn Treebank; see `prepare_words`."""
     return prepare_words(PTB, data, output, options)
 
 
 def prepare_wikitext2(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
-    """See `prepare_words`."""
+    """Prepare WikiText-2; see `prepare_words`."""
     return prepare_words(WIKITEXT2, data, output, options)
 
 
@@ -85,7 +85,7 @@ def prepare_words(
 def _count(
     corpus: WordCorpus, files: dict[str, Path], options: CorpusOptions
 ) -> dict[str, WordCounts]:
-    """The counts of each split, which must be the published ones."""
+    """Return the counts of each split, which must be the published ones."""
     counts = {split: WordCounts().add(read_words(path)) for split, path in files.items()}
     for split, path in files.items():
         what = f"{path}: tokens, with </s>"

@@ -1,4 +1,4 @@
-"""The words of a text, line by line; and their counts."""
+"""Read the words of a text, line by line, and count them."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ RESERVED = frozenset({"<s>", "<pad>", END})
 
 
 def read_words(path: Path, lower: bool = False) -> Iterator[list[str]]:
-    """The words of each line of a file, plain or NAME.gz. A line may have none.
+    """Yield the words of each line of a file, plain or NAME.gz. A line may have none.
 
     Words are what white space of any kind separates, as in fairseq; only line feeds end lines.
 
@@ -57,19 +57,19 @@ def _reserved(path: Path, number: int, words: list[str]) -> str:
 
 @dataclass
 class WordCounts:
-    """How often each word occurs, and the number of lines, each of which ends with </s>."""
+    """Count each word, and the lines, each of which ends with </s>."""
 
     words: Counter[str] = field(default_factory=Counter)
     lines: int = 0
 
     @property
     def tokens(self) -> int:
-        """Words and ends of lines: what a language model predicts."""
+        """Return the number of words and ends of lines: what a language model predicts."""
         return self.words.total() + self.lines
 
     @property
     def types(self) -> int:
-        """Different tokens, </s> among them."""
+        """Return the number of different tokens, including </s>."""
         return len(self.words) + 1
 
     def add(self, lines: Iterable[list[str]]) -> "WordCounts":
@@ -80,12 +80,12 @@ class WordCounts:
         return self
 
     def most_frequent(self, size: int) -> list[str]:
-        """The `size` most frequent words besides <unk>; equally frequent ones by alphabet."""
+        """Return the `size` most frequent words besides <unk>; sort equal counts by alphabet."""
         ranked = sorted(self.words.items(), key=lambda item: (-item[1], item[0]))
         return list(islice((word for word, _ in ranked if word != UNKNOWN), size))
 
     def report(self, name: str) -> str:
-        """A line for people."""
+        """Return a line for people."""
         share = self.words[UNKNOWN] / self.tokens
         return (
             f"{name}: {self.lines:,} lines, {self.tokens:,} tokens with {END}, {self.types:,} "

@@ -1,1 +1,1 @@
-"""Conversations as contexts and responses."""
+"""Turn conversations into contexts and responses."""

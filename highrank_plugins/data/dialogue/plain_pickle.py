@@ -1,4 +1,4 @@
-"""Pickles of plain values, as some corpora come, read without running anything that they name."""
+"""Read pickles of plain values, as some corpora come, without running what they name."""
 
 import pickle
 import pickletools
@@ -25,7 +25,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def load_plain(path: Path) -> Any:
-    """The value in a pickle that holds text, numbers, None, lists, tuples and dicts only.
+    """Return the value of a pickle of text, numbers, None, lists, tuples and dicts only.
 
     Text of Python 2 is read as UTF-8. The file is gone through before anything is made of it.
 

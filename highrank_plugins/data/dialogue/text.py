@@ -1,4 +1,4 @@
-"""Dialogues as parallel text: what was said last, and the response to it, a line each."""
+"""Write dialogues as parallel text: what was said last, and the response to it, a line each."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -36,14 +36,14 @@ class ReferredContext(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Of one set."""
+    """Count what one set holds."""
 
     contexts: int
     references: int
 
 
 def input_files(corpus: Path) -> list[Path]:
-    """What `write_parallel` reads: the dialogues, and the references if they are there.
+    """Return what `write_parallel` reads: the dialogues, and the references if there are any.
 
     Raises:
         DialogueError: see `corpus_files`.
@@ -84,14 +84,14 @@ def write_parallel(corpus: Path, output: Path, context: int) -> dict[str, Counts
 
 
 def responses(dialogues: Iterable[Dialogue]) -> Iterator[ReferredContext]:
-    """Each utterance but the first of its dialogue, with all that was said before it."""
+    """Yield each utterance but the first of its dialogue, with all that was said before it."""
     for dialogue in dialogues:
         for index, utterance in enumerate(dialogue[1:], 1):
             yield ReferredContext(dialogue[:index], utterance.speaker, [utterance.words])
 
 
 def context_line(entry: ReferredContext, size: int) -> str:
-    """The last `size` utterances, each with a mark before it: whether the respondent says it."""
+    """Return the last `size` utterances, each with a mark: whether the respondent says it."""
     words: list[str] = []
     for utterance in entry.context[-size:]:
         words += [RESPONDENT if utterance.speaker == entry.speaker else OTHER, *utterance.words]
@@ -103,7 +103,7 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 
 def read_references(path: Path) -> list[ReferredContext]:
-    """Contexts and their references in a JSON list of {"context", "speaker", "responses"}.
+    """Return contexts and references from a JSON list of {"context", "speaker", "responses"}.
 
     Contexts without words, which are beginnings of dialogues, are left out.
 

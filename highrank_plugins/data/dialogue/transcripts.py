@@ -1,4 +1,4 @@
-"""Dialogues in the layout of Zhao et al. 2017 (their Switchboard corpus), checked as they are read.
+"""Read dialogues in the layout of Zhao et al. 2017 (their Switchboard corpus), and check them.
 
 *Learning Discourse-level Diversity for Neural Dialog Models using Conditional Variational
 Autoencoders*: the corpus is a pickle, or the same as a line of JSON per dialogue, of dictionaries
@@ -19,11 +19,11 @@ _WORD = re.compile(r"\w+|[^\w\s]+")
 
 
 class DialogueError(ValueError):
-    """A corpus of dialogues is incomplete or malformed; the message names the place."""
+    """Report a corpus of dialogues that is incomplete or malformed, with the place."""
 
 
 class Utterance(NamedTuple):
-    """What one of two people says. `words` has at least one."""
+    """Hold what one of two people says. `words` has at least one."""
 
     speaker: str
     words: list[str]
@@ -38,7 +38,7 @@ def words_of(text: str) -> list[str]:
 
 
 def corpus_files(folder: Path) -> list[Path]:
-    """The pickle, or else the three files of JSON lines, in `folder` or its `json_data`.
+    """Return the pickle, or else the three files of JSON lines, in `folder` or its `json_data`.
 
     Raises:
         DialogueError: neither is there, or a split is missing; says what to put where.
@@ -58,7 +58,7 @@ def corpus_files(folder: Path) -> list[Path]:
 
 
 def read_corpus(folder: Path) -> dict[str, list[Dialogue]]:
-    """The dialogues of each split. An utterance without words is left out.
+    """Return the dialogues of each split. An utterance without words is left out.
 
     Raises:
         DialogueError: a missing file or split, a dialogue of another form or without utterances.
@@ -74,7 +74,7 @@ def read_corpus(folder: Path) -> dict[str, list[Dialogue]]:
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """`file:line` and the value of each line of JSON.
+    """Yield `file:line` and the value of each line of JSON.
 
     Raises:
         DialogueError: there are none, or one is no JSON.
@@ -88,7 +88,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def parse_json(text: bytes, place: str) -> Any:
-    """The value of a JSON text.
+    """Return the value of a JSON text.
 
     Raises:
         DialogueError: it has none; names `place`.

@@ -1,1 +1,1 @@
-"""Text in two languages whose lines belong together."""
+"""Handle text in two languages whose lines belong together."""

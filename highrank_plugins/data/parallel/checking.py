@@ -1,4 +1,4 @@
-"""The strict check of text files whose lines belong together, before anything is made of them."""
+"""Check text files strictly whose lines belong together, before anything is made of them."""
 
 import gzip
 import zlib
@@ -13,7 +13,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class TextError(ValueError):
-    """Text cannot be used; one line per problem: `file:line:column: what and what to do`."""
+    """Report unusable text; one line per problem: `file:line:column: what and what to do`."""
 
 
 def check_parallel(paths: list[Path]) -> int:
@@ -63,12 +63,12 @@ def _check_file(path: Path, problems: list[str]) -> int:
 
 
 def open_binary(path: Path) -> BinaryIO | gzip.GzipFile:
-    """The bytes of a file, or of what a file NAME.gz holds (reading may raise `DAMAGE`)."""
+    """Open the bytes of a file, or what a file NAME.gz holds (reading may raise `DAMAGE`)."""
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
 def _problem(line: bytes, *, first: bool) -> tuple[int, str] | None:
-    """Column (in characters, from 1) and description of the first thing wrong with a line."""
+    """Return column (in characters, from 1) and description of a line's first problem."""
     if first and line.startswith(_BYTE_ORDER_MARK):
         return 1, "byte order mark, which would be part of the text; remove it: tail -c +4"
     try:

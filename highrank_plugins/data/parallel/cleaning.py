@@ -1,4 +1,4 @@
-"""Which pairs of a training text are kept, and why others are not."""
+"""Choose sentence pairs of a training text, and count why others are dropped."""
 
 import unicodedata
 from collections import Counter
@@ -13,7 +13,7 @@ _NO_TEXT = frozenset({"Cc", "Cs", "Co", "Cn"})
 
 @dataclass(frozen=True)
 class Rules:
-    """What is asked of a pair of the training text.
+    """Hold the requirements of a sentence pair of the training text.
 
     Attributes:
         max_words: longest line, in words between white space.
@@ -29,7 +29,7 @@ class Rules:
 
 
 class Cleaner:
-    """Goes through pairs one by one.
+    """Check sentence pairs one by one.
 
     Attributes:
         counts: how many pairs were kept, and how many went for each reason.
@@ -41,7 +41,7 @@ class Cleaner:
         self._seen: set[bytes] = set()
 
     def __call__(self, pair: Pair) -> tuple[str, str] | None:
-        """The pair with its white space folded and without control characters, if it is kept."""
+        """Return the pair with folded white space, without control characters, if it is kept."""
         try:
             source, target = (fold(line.decode("utf-8")) for line in pair)
         except UnicodeDecodeError:
@@ -72,7 +72,7 @@ class Cleaner:
 
 
 def fold(line: str) -> str:
-    """Runs of any white space as one space; no control, private or unassigned characters."""
+    """Fold runs of white space into one space; drop control, private and unassigned characters."""
     folded = " ".join(line.split())
     if folded.isprintable():
         return folded

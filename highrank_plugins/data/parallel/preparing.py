@@ -1,4 +1,4 @@
-"""Training, validation and test text out of the files of a corpus, with a report."""
+"""Write training, validation and test text from the files of a corpus, with a report."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +49,7 @@ def prepare_texts(
 
 
 class _Files:
-    """The source and the target file of a part, open for writing."""
+    """Hold the source and the target file of a part, open for writing."""
 
     def __init__(self, folder: Path, part: str, languages: tuple[str, str]) -> None:
         self._paths = [folder / f"{part}.{language}" for language in languages]
@@ -89,7 +89,7 @@ def _strict(path: Path, number: int, line: bytes) -> str:
 
 
 def _clean(folder: Path, names: list[str], cleaner: Cleaner, files: _Files) -> dict[str, int]:
-    """Counts of this pair of files."""
+    """Return counts of this pair of files."""
     before = cleaner.counts.copy()
     for pair in read_pairs(*(find_text(folder, name) for name in names)):
         if cleaner.counts[KEPT] == cleaner.rules.limit:

@@ -1,4 +1,4 @@
-"""Lines of parallel text, from plain files, NAME.gz, and the NAME.sgm of WMT's test sets."""
+"""Read lines of parallel text from plain files, NAME.gz, and the NAME.sgm of WMT's test sets."""
 
 import re
 from codecs import BOM_UTF8
@@ -13,7 +13,7 @@ _SEGMENT = re.compile(rb"<seg.*?>(.*)</seg>")
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
-    """Lines that belong together, as bytes without their line feeds.
+    """Yield lines that belong together, as bytes without their line feeds.
 
     Raises:
         TextError: a file is damaged, or one ends before the other; names file and line.
@@ -32,7 +32,7 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Lines end with line feeds only; of a .sgm, the segments. A byte order mark goes.
+    """Yield lines, which end with line feeds only; of a .sgm, the segments. Drop byte order marks.
 
     A segment is what sacreBLEU takes for one: a line that begins with <seg, without its tags.
     """

@@ -1,4 +1,4 @@
-"""The text of a parallel corpus out of its archives."""
+"""Take the text of a parallel corpus out of its archives."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from highrank_plugins.data.corpus_files import CorpusFiles, Texts
 
 
 def texts_of(corpus: CorpusFiles, path: Path) -> Texts:
-    """The text that a `corpus.yaml` names.
+    """Return the text that a `corpus.yaml` names.
 
     Raises:
         ConfigurationError: it names none.
@@ -37,7 +37,7 @@ def unpack_texts(corpus: CorpusFiles, texts: Texts, archives: Path, output: Path
 
 
 def find_text(folder: Path, name: str) -> Path:
-    """A file as archives name it, in the folder or in one of the folders there.
+    """Find a file as archives name it, in the folder or in one of its folders.
 
     Raises:
         ArchiveError: there is none; says where it was looked for.

@@ -1,4 +1,4 @@
-"""Pointwise functions: one module each, registered by name."""
+"""Register pointwise functions by name, one module each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pointwise_options = POINTWISE.options
 
 
 def build_pointwise(name: str | Pointwise, **options: Any) -> Pointwise:
-    """The pointwise function called `name`; one that is built already is returned as it is.
+    """Build the pointwise function called `name`; one that is built already is returned as it is.
 
     Raises:
         ValueError: unknown name or option (with the nearest match), or a value out of range.

@@ -1,4 +1,4 @@
-"""What a pointwise function is."""
+"""Define the interface of a pointwise function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ register_pointwise = POINTWISE.register
 
 
 class Pointwise(nn.Module):
-    """A scalar function f applied to every logit before its softmax.
+    """Apply a scalar function f to every logit before its softmax.
 
     A subclass implements `apply_to`. One that has parameters may also name in `tensors` what
     `apply_to` reads: tensors prepared once for a whole batch, differentiable with respect to the
@@ -44,11 +44,11 @@ class Pointwise(nn.Module):
         return 20.0
 
     def tensors(self) -> dict[str, Tensor]:
-        """What `apply_to` reads besides the logits. Default: the parameters, widened."""
+        """Return what `apply_to` reads besides the logits. Default: the parameters, widened."""
         return {name: widen(parameter) for name, parameter in self.named_parameters()}
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        """f(z) for logits of any shape, in their dtype; `tensors` as `tensors()` returns them."""
+        """Return f(z) for logits of any shape, in their dtype; `tensors` come from `tensors()`."""
         raise NotImplementedError
 
     def prepare_vjp(
@@ -83,5 +83,5 @@ class Pointwise(nn.Module):
         return evaluate
 
     def forward(self, z: Tensor) -> Tensor:
-        """f(z)."""
+        """Return f(z)."""
         return self.apply_to(z, self.tensors())

@@ -1,4 +1,4 @@
-"""Generalized SigSoftmax (Parthiban et al. 2021)."""
+"""Define Generalized SigSoftmax (Parthiban et al. 2021)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from highrank_plugins.heads.pointwise.softplus import softplus
 
 @register_pointwise("gss")
 class GeneralizedSigSoftmax(Pointwise):
-    """f(z) = k(z − c) + c − (k − 1) log(1 + e^(z−c))   (Parthiban et al. 2021).
+    """Apply f(z) = k(z − c) + c − (k − 1) log(1 + e^(z−c))   (Parthiban et al. 2021).
 
     The slope runs from k (left of c) to 1 (right of it). c = 0, k = 2 is SigSoftmax, k = 1 the
     identity.
@@ -47,7 +47,7 @@ class GeneralizedSigSoftmax(Pointwise):
 
     @property
     def k(self) -> float:
-        """The slope on the far left, as it is now."""
+        """Return the present slope on the far left."""
         return self.log_k.exp().item() if self.gss_constants is None else self.gss_constants[1]
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""No function at all: the plain softmax of a structure."""
+"""Define the identity: the plain softmax of a structure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from highrank_plugins.heads.pointwise.base import VJP, Pointwise, register_point
 
 @register_pointwise("identity")
 class Identity(Pointwise):
-    """f(z) = z."""
+    """Apply f(z) = z."""
 
     is_identity: ClassVar[bool] = True
     gss_constants = (0.0, 1.0)

@@ -1,4 +1,4 @@
-"""Ganea's general monotone network."""
+"""Define Ganea's general monotone network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from highrank_plugins.heads.pointwise.softplus import softplus
 
 @register_pointwise("monotone_mlp")
 class MonotoneMLP(Pointwise):
-    """f(z) = Σ_i v_i σ(u_i z + b_i) + b with u, v > 0   (Ganea et al. 2019, eq. 14).
+    """Apply f(z) = Σ_i v_i σ(u_i z + b_i) + b with u, v > 0   (Ganea et al. 2019, eq. 14).
 
     u = log(1 + e^in_logits) and v = log(1 + e^out_logits) stay positive. The sum is bounded, so f
     is not onto the real line, and a chunk of logits is held `units` times: made for small
@@ -59,6 +59,6 @@ class MonotoneMLP(Pointwise):
 
 
 def _inverse_softplus(y: float) -> Tensor:
-    """x with log(1 + e^x) = y > 0; a scalar."""
+    """Return x with log(1 + e^x) = y > 0; a scalar."""
     value = torch.tensor(y)
     return value + torch.log(-torch.expm1(-value))

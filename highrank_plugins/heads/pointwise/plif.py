@@ -1,4 +1,4 @@
-"""Piecewise linear increasing functions (Ganea et al. 2019)."""
+"""Define piecewise linear increasing functions (Ganea et al. 2019)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from highrank_plugins.heads.pointwise.softplus import softplus
 
 @register_pointwise("plif")
 class PLIF(Pointwise):
-    """f(z) = s_i (z + T − iD) + D Σ_{j<i} s_j,  i = clamp(⌊(z + T)/D⌋, 0, Q−1).
+    """Apply f(z) = s_i (z + T − iD) + D Σ_{j<i} s_j,  i = clamp(⌊(z + T)/D⌋, 0, Q−1).
 
     Ganea et al. 2019. [−T, T] is cut into Q cells of width D = 2T/Q; s_i = log(1 + e^{v_i}) is the
     slope in cell i; f(−T) = 0 and the end slopes go on outside. `slope_logits` [Q] holds v.
@@ -56,7 +56,7 @@ class PLIF(Pointwise):
 
     @property
     def cell_width(self) -> float:
-        """D = 2T/Q."""
+        """Return D = 2T/Q."""
         return 2 * self.bound / self.knots
 
     def slopes(self) -> Tensor:
@@ -103,7 +103,7 @@ class PLIF(Pointwise):
 
 
 class _PiecewiseLinear(torch.autograd.Function):
-    """f(z) = slopes[i] (z − knot_i) + left[i], with histograms as the gradient of the tables."""
+    """Apply f(z) = slopes[i] (z − knot_i) + left[i]; histograms are the gradient of the tables."""
 
     @staticmethod
     def forward(
@@ -136,7 +136,7 @@ def _cell(z: Tensor, bound: float, width: float, knots: int) -> Tensor:
 
 
 def _offset_in_cell(z: Tensor, cell: Tensor, bound: float, width: float) -> Tensor:
-    """z − knot_i, with knot_i = iD − T."""
+    """Return z − knot_i, with knot_i = iD − T."""
     return (z + bound).sub_(cell.to(z.dtype), alpha=width)
 
 

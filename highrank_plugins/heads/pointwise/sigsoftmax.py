@@ -1,4 +1,4 @@
-"""SigSoftmax (Kanai et al. 2018)."""
+"""Define SigSoftmax (Kanai et al. 2018)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from highrank_plugins.heads.pointwise.softplus import softplus
 
 @register_pointwise("sigsoftmax")
 class SigSoftmax(Pointwise):
-    """f(z) = 2z − log(1 + e^z), so that e^f = e^z σ(z)   (Kanai et al. 2018). Slope in (1, 2)."""
+    """Apply f(z) = 2z − log(1 + e^z); e^f = e^z σ(z)   (Kanai et al. 2018). Slope in (1, 2)."""
 
     gss_constants = (0.0, 2.0)
 

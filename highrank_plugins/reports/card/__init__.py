@@ -1,1 +1,1 @@
-"""The head card: one page with all that the measures tell about a checkpoint."""
+"""Write the head card: one page with all that the measures tell about a checkpoint."""

@@ -1,4 +1,4 @@
-"""What a head card says: plain values, which become the page and the JSON file."""
+"""Define what a head card says: plain values, which become the page and the JSON file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Absent:
-    """Stand where something should be, and say why it is not there."""
+    """Replace a value that is missing, and say why."""
 
     reason: str
 
@@ -42,7 +42,7 @@ class CardProvenance:
 
 @dataclass(frozen=True)
 class Part:
-    """Parameters of one part of the model: names, or a name with its shape; how many numbers."""
+    """Hold the parameters of one part of the model: names with shapes, and their number."""
 
     name: str
     tensors: list[str]
@@ -52,7 +52,7 @@ class Part:
 
 @dataclass(frozen=True)
 class CardOptions:
-    """Options of the head, the trunk and the training; `model` is all that fairseq stored of it."""
+    """Hold options of the head, the trunk and the training; `model` is all that fairseq stored."""
 
     head: Maybe[dict[str, Any]]
     trunk: dict[str, Any]
@@ -62,7 +62,7 @@ class CardOptions:
 
 @dataclass(frozen=True)
 class Section:
-    """What a measure has found, for people.
+    """Show what a measure has found to people.
 
     tokens: of the text that it was shown, if any. absent: why it has found nothing.
     """
@@ -78,7 +78,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Guess:
-    """A word and its probability."""
+    """Hold a word and its probability."""
 
     word: str
     probability: float
@@ -86,7 +86,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Position:
-    """The word that came, its probability, its place among all (1 is the top), and the top ones."""
+    """Hold the true word, its probability, its rank (1 is the top), and the top words."""
 
     word: str
     probability: float
@@ -96,7 +96,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Sample:
-    """Predictions along a piece of text, each from the true words before it.
+    """Show predictions along a piece of text, each from the true words before it.
 
     source: the sentence to translate; None for language models. before: the words before.
     """
@@ -108,7 +108,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Card:
-    """All of it; `results` and `sections` by the name of the measure.
+    """Hold all of a card; `results` and `sections` by the name of the measure.
 
     results: as `highrank analyse` would write them.
     """

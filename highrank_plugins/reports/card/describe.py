@@ -1,4 +1,4 @@
-"""The configuration of a checkpoint and the sizes of its parts, for a card."""
+"""Describe the configuration of a checkpoint and the sizes of its parts, for a card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a checkpoint to what its card says."""
+"""Gather from a checkpoint what its card says."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NUMBERED = (
 
 
 class Measured(NamedTuple):
-    """A measure with its result, and the number of tokens it has seen, if any."""
+    """Hold a measure, its result, and the number of tokens it has seen, if any."""
 
     measure: Measure
     result: Any
@@ -132,7 +132,7 @@ def _started(kind: type[TextMeasure], words: Words) -> TextMeasure:
 
 
 class Observer(Protocol):
-    """Whatever is shown the text."""
+    """Receive the blocks of the text."""
 
     def observe(self, block: Block) -> None:
         """Take in the next tokens."""

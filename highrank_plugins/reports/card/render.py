@@ -1,4 +1,4 @@
-"""A card as one HTML page that needs nothing else."""
+"""Render a card as one HTML page that needs nothing else."""
 
 from __future__ import annotations
 

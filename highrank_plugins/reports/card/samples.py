@@ -1,4 +1,4 @@
-"""Pieces of the text with the words that a model thought most probable, for a card."""
+"""Choose pieces of the text with a model's most probable words, for a card."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLES, POSITIONS, BEFORE, TOP = 3, 10, 20, 5  # pieces, words of each, words s
 
 
 class Passage(NamedTuple):
-    """Tokens start ≤ i < stop are one sentence, block or text.
+    """Mark tokens start ≤ i < stop as one sentence, block or text.
 
     source: the ids it translates, if any.
     """

@@ -1,1 +1,1 @@
-"""One training on several processes: on one machine, on many by torchrun, under SLURM by srun."""
+"""Launch a training on several processes: one machine, many (torchrun), or SLURM (srun)."""

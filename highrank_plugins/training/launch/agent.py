@@ -19,7 +19,7 @@ _STATE = {
 
 
 class StatePickle:
-    """Stand in for the module `pickle` where torch reads the state of a rendezvous."""
+    """Replace the module `pickle` where torch reads the state of a rendezvous."""
 
     PickleError = pickle.PickleError
     dumps = staticmethod(pickle.dumps)

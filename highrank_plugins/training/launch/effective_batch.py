@@ -1,4 +1,4 @@
-"""How many batches each process adds up, so that an update sees as much on any number of them."""
+"""Choose how many batches each process adds up, so that updates are equal on any number."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ TOLERANCE = 0.1
 
 
 def fit(effective_tokens: int, max_tokens: int, world_size: int) -> tuple[int, int]:
-    """--max-tokens and --update-freq whose product with `world_size` is what is wanted.
+    """Return --max-tokens and --update-freq; their product with `world_size` is as required.
 
     The first is `max_tokens`, or less where no multiple of that is within `TOLERANCE`: on many
     processes, a batch of each may be more than an update's share.
@@ -33,7 +33,7 @@ def fit(effective_tokens: int, max_tokens: int, world_size: int) -> tuple[int, i
 def with_effective_batch(
     command: Sequence[str], effective_tokens: int, world_size: int
 ) -> tuple[list[str], str]:
-    """The command with what `fit` finds, and a line that says what it amounts to.
+    """Return the command with what `fit` finds, and a line that says what it amounts to.
 
     Raises:
         ValueError: it has --update-freq, or lacks --max-tokens; see also `fit`.

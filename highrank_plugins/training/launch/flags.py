@@ -1,4 +1,4 @@
-"""The options of fairseq-train that say which of how many processes it is."""
+"""Write the options of fairseq-train that say which of how many processes it is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ OURS = (
 
 @dataclass(frozen=True)
 class Place:
-    """Which process of a training this is.
+    """Say which process of a training this is.
 
     Attributes:
         local_rank: its number on its machine.
@@ -54,7 +54,7 @@ def check_command(words: Sequence[str]) -> None:
 def distributed_flags(
     place: Place, visible_gpus: int | None, command: Sequence[str]
 ) -> list[list[str]]:
-    """Everything that fairseq needs to know, each option with its value.
+    """Return everything that fairseq needs to know, each option with its value.
 
     Args:
         visible_gpus: how many the process sees; None where it uses none.
@@ -77,7 +77,7 @@ def distributed_flags(
 
 
 def option(words: Sequence[str], name: str) -> str | None:
-    """The value of an option, written `--name value` or `--name=value`; the last one counts."""
+    """Return an option's last value, written `--name value` or `--name=value`."""
     value = None
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word == name:
@@ -88,7 +88,7 @@ def option(words: Sequence[str], name: str) -> str | None:
 
 
 def with_option(words: Sequence[str], name: str, value: str) -> list[str]:
-    """The words with every value of an option that is among them replaced."""
+    """Return the words with every value of an option that is among them replaced."""
     changed = list(words)
     for i, word in enumerate(words):
         if word == name:

@@ -21,7 +21,7 @@ LAST_WORDS_SECONDS = 5  # for the others to say what they saw, before they are k
 
 
 class LocalRanks:
-    """All processes of a training, with the methods of one `Popen`.
+    """Manage all processes of a training, with the methods of one `Popen`.
 
     Args:
         folder: private to this user; the processes meet in a file there.

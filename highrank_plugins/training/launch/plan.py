@@ -1,4 +1,4 @@
-"""What is to be started: how many processes, where, with which command."""
+"""Plan what is started: how many processes, where, with which command."""
 
 import shutil
 import socket
@@ -15,7 +15,7 @@ STARTING_SECONDS = 60  # to import torch on a busy machine
 
 @dataclass(frozen=True)
 class Plan:
-    """A training on `nodes` × `per_node` processes.
+    """Describe a training on `nodes` × `per_node` processes.
 
     Attributes:
         command: `fairseq-train …`, without what `launch` adds.
@@ -62,17 +62,17 @@ class Plan:
 
     @property
     def finished(self) -> Path:
-        """A file that is there when the training has come to its end, and not before."""
+        """Return a file that exists once the training is complete, and not before."""
         return self.log_dir / "finished"
 
     @property
     def threads(self) -> int:
-        """CPU threads for each process of this machine."""
+        """Return the number of CPU threads for each process of this machine."""
         return max(1, usable_cores() // self.per_node)
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """HOST:PORT as its parts.
+    """Return HOST:PORT as its parts.
 
     Raises:
         ValueError: it is something else.

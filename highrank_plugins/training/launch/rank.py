@@ -1,4 +1,4 @@
-"""One process of a training: `python -m …launch.rank --world-size N … -- fairseq-train …`.
+"""Run one process of a training: `python -m …launch.rank --world-size N … -- fairseq-train …`.
 
 `highrank launch`, its torchrun or srun starts it, and says by the environment which one it is. It
 becomes fairseq-train with all options that follow from that.
@@ -45,7 +45,7 @@ def train(line: list[str]) -> None:
 
 
 def find_place(environment: Mapping[str, str], address: str) -> Place:
-    """Which process this is.
+    """Return which process this is.
 
     Raises:
         ValueError: neither `highrank launch` nor srun has started it.
@@ -74,7 +74,7 @@ def check_world_size(place: Place, expected: int) -> None:
 
 
 def write_to_log(folder: Path, rank: int) -> None:
-    """Append what this process prints to `rank<N>.log`; show that of rank 0 as well."""
+    """Append this process's output to `rank<N>.log`; show that of rank 0 as well."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"rank{rank}.log"
     if rank == 0:

@@ -46,7 +46,7 @@ def check_rendezvous(address: str, timeout: float, run: str) -> None:
 
 
 def _bind(place: tuple[str, int]) -> int | None:
-    """None if this machine has that address, free; else the error's number."""
+    """Return None if this machine has that address, free; else the error's number."""
     with socket.socket() as probe:
         # as torch's server does: connections of an earlier one that linger are no obstacle
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -76,7 +76,7 @@ def _wait_for(place: tuple[str, int], address: str, timeout: float) -> None:
 
 
 def _stranger(host: str, port: int, run: str) -> str | None:
-    """None if torch's store of this training answers there; else what does."""
+    """Return None if torch's store of this training answers there; else what does."""
     code = (
         "import sys, torch.distributed as d; store = d.TCPStore(sys.argv[1], int(sys.argv[2])); "
         "owner = store.compare_set('highrank', '', sys.argv[3]).decode(); "

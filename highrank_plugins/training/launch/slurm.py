@@ -1,4 +1,4 @@
-"""The batch script by which SLURM starts a training, a task of srun for each process."""
+"""Write the batch script by which SLURM starts a training, a task of srun per process."""
 
 import shlex
 import subprocess
@@ -53,7 +53,7 @@ exit "$code"
 
 @dataclass(frozen=True)
 class Job:
-    """What SLURM is asked for besides nodes and GPUs.
+    """Hold what SLURM is asked for besides nodes and GPUs.
 
     Attributes:
         one_gpu_each: every task sees its own GPU only; else all of its node's.
@@ -68,7 +68,7 @@ class Job:
 
 
 def sbatch_script(plan: Plan, job: Job) -> str:
-    """The text of the script. srun passes signals to every task; one that was asked requeues."""
+    """Return the script. srun passes signals to every task; one that was asked requeues."""
     gpus = _gpu_options(plan, job)
     options = [
         f"--job-name={job.name}",

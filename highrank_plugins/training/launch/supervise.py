@@ -1,4 +1,4 @@
-"""Starts the processes of this machine, hands on requests to stop, and says how it ended."""
+"""Start the processes of this machine, hand on requests to stop, and say how it ended."""
 
 import os
 import shlex
@@ -27,7 +27,7 @@ ENDING_SECONDS = 30  # beyond the time in which nodes must meet: for torchrun to
 
 
 class Agent(Protocol):
-    """The processes of this machine: torchrun, which sees no signal but SIGINT, or `LocalRanks`."""
+    """Supervise the processes of this machine: torchrun with SIGINT only, or `LocalRanks`."""
 
     def send_signal(self, number: int, /) -> None:
         """Send a signal to it."""
@@ -110,7 +110,7 @@ class _Supervisor:
         stop_request.handle(self.ask)
 
     def ask(self, _number: int, _frame: FrameType | None) -> None:
-        """Ask all processes to stop; where none has begun, or at the second time, end them."""
+        """Ask all processes to stop; end them if none has begun, or at the second request."""
         if self.agent is None:
             print("asked to stop before it began", file=sys.stderr)
             raise SystemExit(stop_request.REQUEUE)

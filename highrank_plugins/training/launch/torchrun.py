@@ -1,4 +1,4 @@
-"""Commands and environment of a launch: of torchrun on one of several machines, or in words."""
+"""Write commands and environment of a launch: of torchrun on several machines, or in words."""
 
 import hashlib
 import os

@@ -46,7 +46,7 @@ def wikitext2(folder: Path) -> Path:
 
 
 def one_billion(folder: Path, shards: tuple[int, ...] = SHARDS) -> Path:
-    """Some shards and the held-out files that are used, with capitals and names."""
+    """Write some shards and the held-out files that are used, with capitals and names."""
     root = folder / one_billion_word.ARCHIVE
     for number in shards:
         rows = [f"{row} Name{n % 7}" for n, row in enumerate(capitals(60, number))]

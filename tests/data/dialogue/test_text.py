@@ -28,7 +28,7 @@ def lines(path):
 
 @pytest.fixture
 def small(tmp_path):
-    """A corpus of three times the same dialogue."""
+    """Write a corpus of three times the same dialogue."""
     write_pickle(tmp_path, {split: [DIALOGUE] for split in ("train", "valid", "test")})
     return tmp_path
 

@@ -19,7 +19,7 @@ TEXTS = Texts(train=[["t.en", "t.de"]], valid=[["v.en", "v.de"]], test=[["s.en",
 
 @pytest.fixture
 def folder(tmp_path):
-    """Valid files for TEXTS; a test damages some."""
+    """Write valid files for TEXTS; a test damages some."""
     (tmp_path / "files").mkdir()
     (tmp_path / "out").mkdir()
     for name in TEXTS.names():

@@ -13,7 +13,7 @@ STOCK = ("transformer", "transformer_lm", "lstm")
 
 
 def checkpoint(folder, arch, data, *words):
-    """An untrained model of this architecture; one on streams by the prefix `streams:`."""
+    """Build an untrained model of this architecture; one on streams by the prefix `streams:`."""
     words = [*words, *(FEW_KNOTS if "plif" in arch else [])]
     if arch.startswith("streams:"):
         built = build(data, *words, arch=arch.removeprefix("streams:"))

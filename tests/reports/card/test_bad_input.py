@@ -24,7 +24,7 @@ def call(*words):
 
 
 def changed(path, target, change):
-    """A copy of a checkpoint with other contents."""
+    """Copy a checkpoint with other contents."""
     state = torch.load(path, weights_only=True)
     change(state)
     torch.save(state, target)

@@ -29,7 +29,7 @@ def store_at(port: int) -> TCPStore:
 
 @pytest.fixture
 def occupied(monkeypatch):
-    """A port of another program, which accepts and says nothing."""
+    """Return a port of another program, which accepts and says nothing."""
     monkeypatch.setattr(rendezvous, "STARTING_SECONDS", 4)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

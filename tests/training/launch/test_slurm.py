@@ -53,7 +53,7 @@ def test_the_script_is_clean(one_gpu_each, tmp_path):
 
 @pytest.fixture
 def slurm(tmp_path):
-    """A folder for a job, and the environment that SLURM gives it."""
+    """Return a folder for a job, and the environment that SLURM gives it."""
     return tmp_path, miniature(tmp_path)
 
 

@@ -39,7 +39,7 @@ def child(code: str) -> subprocess.Popen[bytes]:
 
 @pytest.fixture
 def restored():
-    """The supervisor takes signals for the whole process."""
+    """Restore the signal handlers, which the supervisor takes for the whole process."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
     yield
     for number, handler in before.items():

@@ -48,7 +48,7 @@ def wait_for_update(log: Path, number: int, *processes: subprocess.Popen[str]) -
 
 
 def process_of(rank: int, save_dir: Path) -> int:
-    """The process that trains as this rank."""
+    """Return the process that trains as this rank."""
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
             variables = environ.read_bytes().split(b"\0")

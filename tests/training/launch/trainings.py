@@ -17,6 +17,6 @@ def command(data: Path, save_dir: Path) -> list[str]:
 
 
 def one_process(data: Path, folder: Path) -> Path:
-    """The --save-dir of the same training by one process."""
+    """Return the --save-dir of the same training by one process."""
     train(data, folder / "one", ARCH, UPDATES, *OPTIONS, "--update-freq", 2)
     return folder / "one"
