@@ -36,6 +36,15 @@ def launch(
             "(default: 3 with several nodes, else 0).",
         ),
     ] = None,
+    stall_timeout: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="End a training that has shown no sign of life for so long; at its start and in "
+            "checkpoints ten times as long, at least ten minutes (0: never).",
+        ),
+    ] = 600,
     effective_tokens: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens per update of all processes: sets --update-freq."),
@@ -81,7 +90,7 @@ def launch(
         plan = Plan(
             _complete(command, effective_tokens, nodes * per_node),
             log_dir or _default_log_dir(command), nodes, per_node, gpus, rendezvous,
-            rendezvous_timeout, _restarts(max_restarts, nodes),
+            rendezvous_timeout, _restarts(max_restarts, nodes), stall_timeout,
         )  # fmt: skip
         if slurm is not None:
             job = Job(slurm.stem, one_gpu_each, grace, sbatch or ())

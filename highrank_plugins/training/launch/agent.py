@@ -6,11 +6,17 @@ admits the classes of torch's own state and nothing else.
 """
 
 import io
+import os
 import pickle
+from pathlib import Path
 from typing import Any
 
 from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+
+from highrank_plugins.common import stop_request
+from highrank_plugins.training.launch import cause
 
 _STATE = {
     "torch.distributed.elastic.rendezvous.dynamic_rendezvous": {"_RendezvousState", "_NodeDesc"},
@@ -47,7 +53,13 @@ class _StateUnpickler(pickle.Unpickler):
 def main() -> None:
     """Run torchrun with the words of the command line."""
     vars(dynamic_rendezvous)["pickle"] = StatePickle
-    run.main()
+    try:
+        run.main()
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        folder = Path(os.environ[stop_request.DIRECTORY])
+        cause.note(folder, cause.Cause(rank, failure.exitcode))
+        raise
 
 
 if __name__ == "__main__":

@@ -4,15 +4,16 @@ torchrun would do so too, but its processes meet at a port that every user of th
 and write to. These meet in a file of a folder that belongs to the user alone.
 """
 
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.processes import end_with_parent
+from highrank_plugins.training.launch import cause
 from highrank_plugins.training.launch.plan import Plan
 from highrank_plugins.training.launch.torchrun import rank_words
 
@@ -59,13 +60,15 @@ class LocalRanks:
         end = time.monotonic() + (float("inf") if timeout is None else timeout)
         while True:
             codes = [process.poll() for process in self._ranks]
-            failed = next((rank for rank, code in enumerate(codes) if code), None)
-            if failed is not None:
-                code = codes[failed]
-                self._end_others(failed)
+            # one that was killed comes first: the others fail since they have lost it
+            failures = sorted((code > 0, rank, code) for rank, code in enumerate(codes) if code)
+            if failures:
+                _, failed, code = failures[0]
+                self._end_others(failed, code)
                 if self._restarts >= self._plan.max_restarts:
-                    return code or 0
+                    return code
                 self._restarts += 1
+                cause.forget(self._folder)
                 self._say(f"starting again ({self._restarts} of {self._plan.max_restarts})")
                 self._ranks = self._start()
             elif None not in codes:
@@ -87,14 +90,17 @@ class LocalRanks:
             for rank in range(self._plan.per_node)
         ]
 
-    def _end_others(self, failed: int) -> None:
-        self._say(f"rank {failed} {_how(self._ranks[failed].returncode)}; ending the others")
+    def _end_others(self, failed: int, code: int) -> None:
+        ended = cause.Cause(failed, code)
+        self._say(f"{ended.describe()}; ending the others")
+        cause.note(self._folder, ended)
         end = time.monotonic() + LAST_WORDS_SECONDS
         while time.monotonic() < end and any(process.poll() is None for process in self._ranks):
             time.sleep(POLL_SECONDS)
         for process in self._ranks:
             process.kill()
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):  # it may wait for a dead disk
+                process.wait(LAST_WORDS_SECONDS)
 
 
 def prepare_child() -> None:
@@ -107,10 +113,3 @@ def _rank_variables(plan: Plan, rank: int) -> dict[str, str]:
     """Return the variables that tell a process which one it is."""
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": plan.world_size}
     return {stop_request.LAUNCHED: "1"} | {name: str(value) for name, value in place.items()}
-
-
-def _how(code: int | None) -> str:
-    if code is not None and code < 0:
-        memory = ": is the machine out of memory?" if code == -signal.SIGKILL else ""
-        return f"was killed by signal {-code} ({signal.Signals(-code).name}){memory}"
-    return f"failed with exit code {code}"

@@ -25,6 +25,7 @@ class Plan:
         log_dir: for `rank0.log`, `rank1.log`, …
         timeout: seconds in which all processes must have met.
         max_restarts: how often torchrun starts all processes again after one has failed.
+        stall_timeout: seconds without a sign of life after which a process is ended; 0: never.
     Raises:
         ValueError: these cannot be; names the option.
     """
@@ -37,6 +38,7 @@ class Plan:
     rendezvous: str | None = None
     timeout: int = 300
     max_restarts: int = 0
+    stall_timeout: int = 0
 
     def __post_init__(self) -> None:
         check_command(self.command)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from highrank_plugins.common import stop_request
+from highrank_plugins.common import heartbeat, stop_request
 from highrank_plugins.common.processes import end_with_parent
 from highrank_plugins.training.launch.flags import Place, check_command, distributed_flags
 
@@ -24,6 +24,7 @@ def main(words: Sequence[str] | None = None) -> None:
     options, command = _parse(sys.argv[1:] if words is None else words)
     place = find_place(os.environ, options.init_method)
     write_to_log(Path(options.log_dir), place.rank)
+    heartbeat.start(place.rank)
     stop_request.listen()
     check_command(command)
     check_world_size(place, options.world_size)

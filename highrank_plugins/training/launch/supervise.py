@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Protocol
 
 from highrank_plugins.common import stop_request
+from highrank_plugins.training.launch import cause
 from highrank_plugins.training.launch.local_ranks import LocalRanks, prepare_child
 from highrank_plugins.training.launch.plan import (
     STARTING_SECONDS,
@@ -22,22 +22,9 @@ from highrank_plugins.training.launch.plan import (
 )
 from highrank_plugins.training.launch.rendezvous import check_rendezvous
 from highrank_plugins.training.launch.torchrun import environment, run_id, torchrun_words
+from highrank_plugins.training.launch.watch import Agent, WatchedAgent
 
 ENDING_SECONDS = 30  # beyond the time in which nodes must meet: for torchrun to end
-
-
-class Agent(Protocol):
-    """Supervise the processes of this machine: torchrun with SIGINT only, or `LocalRanks`."""
-
-    def send_signal(self, number: int, /) -> None:
-        """Send a signal to it."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return its exit code.
-
-        Raises:
-            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
-        """
 
 
 def launch(plan: Plan, say: Callable[[str], object]) -> int:
@@ -52,13 +39,13 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
         supervisor = _Supervisor(answers)  # listens from here on: nodes may be long in coming
         _check(plan, say)
         plan.finished.unlink(missing_ok=True)
-        code = supervisor.run(partial(_start, plan, answers, say), _patience(plan))
+        code = supervisor.run(partial(_start_watched, plan, answers, say), _patience(plan))
         if code == 0:
             plan.finished.touch()
         elif code == stop_request.REQUEUE:
             say(f"stopped, to be started again: exit code {code}")
         else:
-            say(f"failed with exit code {code}: {_advice(plan, (answers / 'started').exists())}")
+            say(f"failed with exit code {code}: {_advice(plan, answers)}")
     return code
 
 
@@ -79,6 +66,11 @@ def _patience(plan: Plan) -> float | None:
     return plan.timeout + STARTING_SECONDS if plan.nodes > 1 else None
 
 
+def _start_watched(plan: Plan, folder: Path, say: Callable[[str], object]) -> Agent:
+    agent = _start(plan, folder, say)
+    return WatchedAgent(agent, folder, plan.stall_timeout, say) if plan.stall_timeout else agent
+
+
 def _start(plan: Plan, folder: Path, say: Callable[[str], object]) -> Agent:
     """Start the processes of this machine, which answer stop requests by files in `folder`."""
     env = os.environ | environment(plan) | {stop_request.DIRECTORY: str(folder)}
@@ -91,8 +83,11 @@ def _start(plan: Plan, folder: Path, say: Callable[[str], object]) -> Agent:
     return subprocess.Popen(words, env=env, preexec_fn=prepare_child)
 
 
-def _advice(plan: Plan, started: bool) -> str:
-    if plan.nodes > 1 and not started:
+def _advice(plan: Plan, answers: Path) -> str:
+    known = cause.read(answers)
+    if known is not None:
+        return known.advise(plan.log_dir)
+    if plan.nodes > 1 and not (answers / "started").exists():
         return (
             f"no process was started here; {plan.nodes} nodes must have come to {plan.rendezvous} "
             f"within {plan.timeout} s (--rendezvous-timeout), each by the same command"

@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 
+from highrank_plugins.common import heartbeat
 from highrank_plugins.training.launch.flags import Place, distributed_flags
 from highrank_plugins.training.launch.plan import LOOPBACK, Plan, split_address
 
@@ -60,6 +61,7 @@ def environment(plan: Plan) -> dict[str, str]:
     variables = {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(plan.threads)),
         "HIGHRANK_RENDEZVOUS_TIMEOUT": str(plan.timeout),
+        heartbeat.TIMEOUT: str(plan.stall_timeout),
         "PYTHONUNBUFFERED": "1",
     }
     if plan.nodes == 1:

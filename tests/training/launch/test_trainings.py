@@ -27,8 +27,10 @@ def unbroken(mt_data, tmp_path_factory):
     return parameters(last(one_process(mt_data, tmp_path_factory.mktemp("one"))))
 
 
-def start(data: Path, save_dir: Path, *options: object) -> subprocess.Popen[str]:
-    words = [HIGHRANK, "launch", *options, "--", *command(data, save_dir)]
+def start(
+    data: Path, save_dir: Path, *options: object, updates: int = UPDATES
+) -> subprocess.Popen[str]:
+    words = [HIGHRANK, "launch", *options, "--", *command(data, save_dir, updates)]
     return subprocess.Popen(
         [str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},  # more threads sum in another order
@@ -93,5 +95,5 @@ def test_two_nodes_go_on_from_the_last_checkpoint_after_a_process_was_killed(
 def test_what_fails_says_where_the_reason_is(mt_data, tmp_path):
     process = start(mt_data / "missing", tmp_path / "two", "--processes", 2)
     output = finish(process, 1)
-    assert f"why is at the end of a file of {tmp_path / 'two' / 'logs'}/rank*.log" in output
+    assert f"why is at the end of {tmp_path / 'two' / 'logs'}/rank" in output.splitlines()[-1]
     assert "dict" in (tmp_path / "two" / "logs" / "rank1.log").read_text()

@@ -9,9 +9,9 @@ UPDATES = 60
 OPTIONS = ["--dropout", "0", "--label-smoothing", "0.1", "--log-interval", "1"]
 
 
-def command(data: Path, save_dir: Path) -> list[str]:
+def command(data: Path, save_dir: Path, updates: int = UPDATES) -> list[str]:
     """`fairseq-train …` for two processes."""
-    where = ["--save-dir", save_dir, "--arch", ARCH, "--max-update", UPDATES]
+    where = ["--save-dir", save_dir, "--arch", ARCH, "--max-update", updates]
     words = ["fairseq-train", data, *where, *TRANSLATION, *NARROW, *OUR_LOSS, *OPTIONS]
     return [str(word) for word in words]
 

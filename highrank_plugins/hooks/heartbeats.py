@@ -1,0 +1,78 @@
+"""A process that hangs holds up all others, and nobody says which one it is.
+
+What breaks: with one of several processes stopped, or stuck in its data loader or on a dead
+network, the others wait for it in a collective: half an hour with gloo, ten minutes with NCCL, and
+what they print then names no process.
+Why: fairseq shows no signs of life that could be watched from outside. Its --heartbeat-timeout
+ends the process that waits.
+What we do: note each batch, epoch, validation and checkpoint (`common/heartbeat.py`) with the
+number of the update. `highrank launch` watches the notes.
+Delete when: fairseq does so.
+"""
+
+from fairseq import checkpoint_utils
+from fairseq.trainer import Trainer
+from fairseq_cli import train as training
+
+from highrank_plugins.common.heartbeat import beat
+from highrank_plugins.common.patching import replaces
+
+
+@replaces(Trainer, "train_step")
+def train_step(stock, trainer, samples, raise_oom=False):
+    """Do one update; the first one compiles kernels and allocates memory, and is slow."""
+    if getattr(trainer, "has_stepped", False):
+        beat("training")
+    logged = stock(trainer, samples, raise_oom)
+    trainer.has_stepped = True
+    beat("training", trainer.get_num_updates())
+    return logged
+
+
+@replaces(Trainer, "_prepare_sample")
+def prepare_sample(stock, trainer, sample, is_dummy=False):
+    """Move a batch to the device, whether it is for an update or a validation."""
+    if not is_dummy:  # only some processes have such batches
+        beat()
+    return stock(trainer, sample, is_dummy=is_dummy)
+
+
+@replaces(Trainer, "_aggregate_logging_outputs")
+def aggregate_logging_outputs(stock, trainer, *args, **kwargs):
+    """Sum logging outputs over the processes; who waits here is ahead of who does not come."""
+    beat()
+    return stock(trainer, *args, **kwargs)
+
+
+@replaces(Trainer, "get_train_iterator")
+def get_train_iterator(stock, trainer, *args, **kwargs):
+    """Return the batches of an epoch."""
+    if getattr(trainer, "has_stepped", False):
+        beat("preparing an epoch")
+    return stock(trainer, *args, **kwargs)
+
+
+@replaces(training, "validate")
+def validate(stock, cfg, trainer, *args, **kwargs):
+    """Return the validation losses of all subsets."""
+    beat("validating")
+    losses = stock(cfg, trainer, *args, **kwargs)
+    beat("training")
+    return losses
+
+
+@replaces(checkpoint_utils, "save_checkpoint")
+def save_checkpoint(stock, cfg, trainer, *args, **kwargs):
+    """Save a checkpoint, which one process writes while the others wait."""
+    beat("saving")
+    saved = stock(cfg, trainer, *args, **kwargs)
+    beat("training")
+    return saved
+
+
+@replaces(training, "main")
+def main(stock, *args, **kwargs):
+    """Train; what remains then is to free memory and to leave the process group."""
+    result = stock(*args, **kwargs)
+    beat("ending")
+    return result

@@ -1,0 +1,172 @@
+"""Watch the processes of this machine, and end one that hangs, which ends the others."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from highrank_plugins.common.heartbeat import DUMP_SIGNAL, Beat, limit_of, read_beats
+from highrank_plugins.training.launch import cause
+
+LOOK_SECONDS = 1.0
+DUMP_SECONDS = 2.0  # for stacks to be written
+STOPPED = "T"  # state of a process in /proc that SIGSTOP has stopped
+
+
+class Agent(Protocol):
+    """Supervise the processes of this machine: torchrun with SIGINT only, or `LocalRanks`."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Send a signal to it."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
+        """
+
+
+@dataclass(frozen=True)
+class Stall:
+    """A process that hangs, or the first of several that do.
+
+    Attributes:
+        seconds: since its last sign of life.
+        state: the letter of its state in /proc.
+        is_behind: all others of this machine have come further.
+    """
+
+    beat: Beat
+    seconds: float
+    state: str
+    is_behind: bool
+
+    def describe(self) -> str:
+        """Return which process hangs, where, and how that is known."""
+        beat = self.beat
+        text = (
+            f"rank {beat.rank} (process {beat.process}) has shown no sign of life for "
+            f"{self.seconds:.0f} s, {beat.phase} after update {beat.updates}"
+        )
+        if self.state == STOPPED:
+            return f"{text}: a signal has stopped it (SIGSTOP or SIGTSTP)"
+        if self.state == "D":
+            text += ", and waits for a disk"
+        if not self.is_behind:
+            text += "; other ranks here are as far: all may wait for another node, if there is one"
+        return text
+
+
+class StallWatch:
+    """Find out whether the processes that write beats into a folder hang.
+
+    Args:
+        timeout: seconds without a sign of life of any of them; see `limit_of`.
+    """
+
+    def __init__(self, folder: Path, timeout: float) -> None:
+        self._folder, self._timeout = folder, timeout
+        self._clock, self._looked = 0.0, time.monotonic()
+        self._newest: dict[int, tuple[Beat, float]] = {}
+
+    def look(self) -> Stall | None:
+        """Read all beats; return the process that hangs, if one does. To be called each second."""
+        now = time.monotonic()
+        # no more than a second: this process may have been stopped as well, or the machine slept
+        self._clock += min(now - self._looked, LOOK_SECONDS)
+        self._looked = now
+        for beat in read_beats(self._folder):
+            if beat.rank not in self._newest or self._newest[beat.rank][0] != beat:
+                self._newest[beat.rank] = beat, self._clock
+        silent = {beat: self._clock - since for beat, since in self._newest.values()}
+        if not silent or min(silent.values()) <= self._timeout:
+            return None
+        stopped = [beat for beat in silent if _state(beat.process) == STOPPED]
+        first = min(stopped or silent, key=lambda beat: beat.count)
+        if not stopped and silent[first] <= limit_of(first.phase, self._timeout):
+            return None
+        is_behind = len(silent) == 1 or sum(b.count == first.count for b in silent) == 1
+        return Stall(first, silent[first], _state(first.process), is_behind)
+
+    def forget(self) -> None:
+        """Forget all processes: others are started in their places."""
+        for rank in self._newest:
+            (self._folder / f"beat-{rank}").unlink(missing_ok=True)
+        self._newest.clear()
+
+
+class WatchedAgent:
+    """An agent whose processes are ended when one of them hangs.
+
+    It kills the one that hangs; ending the others, and starting all again, is the agent's.
+
+    Args:
+        folder: where processes write beats, and the cause is kept (`cause.py`).
+        timeout: see `StallWatch`.
+        say: receives messages.
+    """
+
+    def __init__(
+        self, agent: Agent, folder: Path, timeout: float, say: Callable[[str], object]
+    ) -> None:
+        self._agent, self._folder, self._say = agent, folder, say
+        self._watch = StallWatch(folder, timeout)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the agent."""
+        self._agent.send_signal(number)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the agent's exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
+        """
+        end = time.monotonic() + (float("inf") if timeout is None else timeout)
+        while True:
+            left = end - time.monotonic()
+            try:
+                return self._agent.wait(max(0.0, min(left, LOOK_SECONDS)))
+            except subprocess.TimeoutExpired:
+                if left <= LOOK_SECONDS:
+                    raise
+            stall = self._watch.look()
+            if stall is not None:
+                self._end(stall)
+
+    def _end(self, stall: Stall) -> None:
+        self._say(f"{stall.describe()}; writing the stacks of all to their logs")
+        processes = [beat.process for beat in read_beats(self._folder)]
+        _send(processes, DUMP_SIGNAL)
+        time.sleep(DUMP_SECONDS)
+        beat = stall.beat
+        cause.note(self._folder, cause.Cause(beat.rank, -signal.SIGABRT, stall.describe()))
+        self._watch.forget()  # before the agent starts others
+        # it writes its own stack when it goes on, and ends by the abort
+        _send([beat.process], signal.SIGABRT)
+        _send([beat.process], signal.SIGCONT)
+        time.sleep(DUMP_SECONDS)
+        _send([beat.process], signal.SIGKILL)
+        time.sleep(DUMP_SECONDS)  # the others may say that they have lost it
+        _send(processes, signal.SIGKILL)
+
+
+def _state(process: int) -> str:
+    """Return the letter that /proc has for a process; empty if it has ended."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[0]
+
+
+def _send(processes: Iterable[int], number: int) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)

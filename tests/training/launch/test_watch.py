@@ -1,0 +1,121 @@
+"""Which process hangs, and what is said of it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from highrank_plugins.common import heartbeat
+from highrank_plugins.common.heartbeat import Beat, read_beats
+from highrank_plugins.training.launch import cause, watch
+from highrank_plugins.training.launch.cause import Cause
+from highrank_plugins.training.launch.watch import StallWatch
+
+
+@pytest.fixture
+def look(tmp_path, monkeypatch):
+    """Look at beats for some seconds, at processes of given states; the first stall found."""
+    now, states = [0.0], {}
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(watch, "_state", lambda process: states.get(process, "S"))
+    observer = StallWatch(tmp_path, timeout=60)
+
+    def look(*beats: Beat, seconds: int = 62, state: dict[int, str] | None = None, step=1.0):
+        states.update(state or {})
+        for beat in beats:
+            line = f"{beat.process} {beat.count} {beat.updates} {beat.phase}"
+            (tmp_path / f"beat-{beat.rank}").write_text(f"{line:<80}\n")
+        for _ in range(seconds):
+            now[0] += step
+            if found := observer.look():
+                return found
+        return None
+
+    return look
+
+
+def test_the_one_that_has_come_least_far_is_named(look):
+    found = look(Beat(0, 10, 41, 7, "training"), Beat(1, 11, 40, 7, "training"))
+    assert found.beat.rank == 1 and found.is_behind and found.seconds == pytest.approx(61)
+    assert found.describe() == (
+        "rank 1 (process 11) has shown no sign of life for 61 s, training after update 7"
+    )
+
+
+def test_the_one_that_is_stopped_is_named_though_another_is_behind(look):
+    beats = Beat(0, 10, 40, 7, "training"), Beat(1, 11, 41, 7, "saving")
+    found = look(*beats, state={11: "T"})
+    assert found.beat.rank == 1 and "a signal has stopped it" in found.describe()
+
+
+def test_equally_far_may_wait_for_another_node(look):
+    found = look(*(Beat(rank, 10 + rank, 40, 7, "validating") for rank in (2, 3)))
+    assert "all may wait for another node" in found.describe()
+
+
+def test_while_one_shows_life_none_hangs(look):
+    for count in range(5):
+        assert look(Beat(0, 10, 50 + count, 7), Beat(1, 11, 40, 7), seconds=30) is None
+
+
+@pytest.mark.parametrize("phase", heartbeat.SLOW_PHASES)
+def test_who_waits_for_a_slow_phase_does_not_hang(look, phase):
+    saving, waiting = Beat(0, 10, 40, 7, phase), Beat(1, 11, 41, 7, "training")
+    assert look(saving, waiting, seconds=590) is None
+    assert look(seconds=20).beat.rank == 0
+
+
+def test_time_in_which_the_launcher_was_stopped_does_not_count(look):
+    beats = Beat(0, 10, 40, 7, "training"), Beat(1, 11, 41, 7, "training")
+    assert look(*beats, seconds=50, step=3600.0) is None
+
+
+def test_a_line_that_is_being_written_is_left_for_later(tmp_path):
+    (tmp_path / "beat-3").write_text("12 4")
+    assert read_beats(tmp_path) == []
+
+
+def run_alone(tmp_path, **environment):
+    code = (
+        "import time\nfrom highrank_plugins.common.heartbeat import beat, start\n"
+        "start(3)\nbeat('training', 5)\ndef stuck(): time.sleep(20)\nstuck()"
+    )
+    words = [sys.executable, "-c", code]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_without_a_launcher_a_process_watches_itself(tmp_path):
+    done = run_alone(tmp_path, HIGHRANK_STALL_TIMEOUT="1", HIGHRANK_STOP_DIRECTORY=str(tmp_path))
+    assert done.returncode == 1
+    assert "Timeout" in done.stderr and "in stuck" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_beats_are_read_as_they_are_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("HIGHRANK_STALL_TIMEOUT", "60")
+    monkeypatch.setenv("HIGHRANK_LAUNCHED", "1")
+    monkeypatch.setenv("HIGHRANK_STOP_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(heartbeat, "_pulse", None)
+    monkeypatch.setattr(heartbeat.faulthandler, "enable", lambda file: None)
+    monkeypatch.setattr(heartbeat.os, "getpid", lambda: 12)
+    heartbeat.start(3)
+    assert read_beats(tmp_path) == [Beat(3, 12, 1, 0, "starting")]
+    heartbeat.beat("preparing an epoch", 12345)
+    assert read_beats(tmp_path) == [Beat(3, 12, 2, 12345, "preparing an epoch")]
+    heartbeat.beat("saving")
+    heartbeat.beat()
+    assert read_beats(tmp_path) == [Beat(3, 12, 4, 12345, "saving")]
+
+
+def test_how_the_launcher_ended_a_process_does_not_hide_why(tmp_path):
+    assert cause.read(tmp_path) is None
+    stall = Cause(1, -6, "rank 1 hangs")
+    cause.note(tmp_path, stall)
+    cause.note(tmp_path, Cause(1, -9))
+    assert cause.read(tmp_path) == stall
+    assert "the stacks are at the end of logs/rank*.log" in stall.advise("logs")
+    cause.note(tmp_path, Cause(0, 3))
+    text = "rank 0 failed with exit code 3; why is at the end of logs/rank0.log"
+    assert cause.read(tmp_path).advise("logs") == text
+    cause.forget(tmp_path)
+    assert cause.read(tmp_path) is None
