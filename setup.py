@@ -30,6 +30,7 @@ setup(
         "pydantic>=2.10,<3",
         "PyYAML>=6,<7",
         "sacrebleu>=2.4,<3",
+        "rich>=13,<16",
         "scipy>=1.13,<2",
         "sentencepiece>=0.2,<0.3",
         "tensorboard>=2.21,<3",

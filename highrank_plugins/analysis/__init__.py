@@ -19,6 +19,11 @@ from highrank_plugins.analysis.divergence import (
     pairwise_kld,
     sampled_kld,
 )
+from highrank_plugins.analysis.effect_size import (
+    confidence_interval,
+    hedges_g,
+    runs_needed,
+)
 from highrank_plugins.analysis.gates import GateSharpness, gate_sharpness
 from highrank_plugins.analysis.multiple_tests import Correlation, holm, pearson
 from highrank_plugins.analysis.perplexity import perplexity_of
@@ -64,12 +69,14 @@ __all__ = [
     "TTest",
     "WordPair",
     "component_use",
+    "confidence_interval",
     "dirichlet_experiment",
     "dirichlet_targets",
     "effective_rank",
     "fit_targets",
     "gate_sharpness",
     "gradient_retention",
+    "hedges_g",
     "holm",
     "logit_gradient",
     "mean_entropy",
@@ -85,6 +92,7 @@ __all__ = [
     "press_tolerance",
     "prior_use",
     "read_word_pairs",
+    "runs_needed",
     "sampled_kld",
     "singular_values",
     "slope_statistics",

@@ -22,6 +22,7 @@ COMMANDS = {
     "launch": ("Run fairseq-train on all GPUs of a machine or a cluster.", "launch:launch"),
     "evaluate": ("Translate, score, and adapt language models.", "evaluate:evaluate"),
     "analyse": ("Measure what a model's output layer does.", "analyse:analyse"),
+    "compare": ("Compare systems over seeds, by their records.", "compare:compare"),
     "results": ("Write records of runs, and print tables of them.", "results:results"),
     "model": ("Average, choose, export and import checkpoints.", "model:model"),
     "bench": ("Measure time and memory of losses and models.", "bench:bench"),

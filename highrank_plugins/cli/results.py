@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from highrank_plugins.cli import make_group
+from highrank_plugins.cli.compare import compare
 from highrank_plugins.cli.user_error import user_errors
 
 if TYPE_CHECKING:
@@ -23,33 +24,6 @@ def results_table(
 
     with user_errors():
         typer.echo(table.results_table(records), nl=False)
-
-
-def seeds_table(
-    records: Annotated[
-        list[Path],
-        typer.Argument(help="SYSTEM-SEED.json, SYSTEM-SEED/results.json or SYSTEM/results.json."),
-    ],
-    metric: Annotated[str, typer.Option(help="Tested against the baseline.")],
-    baseline: Annotated[
-        str | None, typer.Option(help="The system to test against (default: softmax).")
-    ] = None,
-) -> None:
-    """Print mean ± deviation over seeds, and t-tests against a baseline, as a Markdown table."""
-    from highrank_plugins.results.seeds_table import seeds_table as table
-    from highrank_plugins.results.seeds_table import system_of
-
-    with user_errors():
-        systems = dict.fromkeys(system_of(path, records) for path in records)
-        if baseline is not None and baseline not in systems:
-            raise ValueError(f"--baseline {baseline}: the systems are {', '.join(systems)}")
-        typer.echo(table(records, metric, baseline or "softmax"), nl=False)
-    if baseline is None and "softmax" not in systems:
-        typer.echo(
-            f"highrank: no baseline, so no p: no system is named softmax; give --baseline with one "
-            f"of {', '.join(systems)}",
-            err=True,
-        )
 
 
 def published(
@@ -85,6 +59,9 @@ def record(
     summary: Annotated[
         Path | None, typer.Option(help="Also write what `highrank results lm-summary` prints.")
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The binarised data, with the .key of the stage.")
+    ] = None,
     published: Annotated[
         str | None, typer.Option(help="A recipe, whose published scores the summary begins with.")
     ] = None,
@@ -106,12 +83,19 @@ def record(
             configuration.load(config),
             *map(training_log.read_training, folders),
             paired=None if paired is None else json.loads(paired.read_text(encoding="utf-8")),
+            data=_key(data),
         )
         write_json(output, result)
         if summary is not None:
             ours = {str(output.parent): result["metrics"]}
             papers = [] if published is None else [table(published, ours)]
             write_text(summary, "\n".join([*papers, perplexities(result), ""]))
+
+
+def _key(data: Path | None) -> str | None:
+    """Return what a recipe's stage has written of its inputs."""
+    key = None if data is None else data / ".key"
+    return key.read_text(encoding="utf-8").strip() if key is not None and key.is_file() else None
 
 
 def _scores(path: Path) -> "dict[str, Score]":
@@ -217,11 +201,11 @@ def dialogue_summary(
 results = make_group(
     {
         "table": results_table,
-        "seeds": seeds_table,
         "published": published,
         "record": record,
     },
     {
+        "seeds": compare,  # its name until the table had effects and costs
         "dialogue-summary": dialogue_summary,
         "lm-summary": lm_summary,
         "summary": summary,

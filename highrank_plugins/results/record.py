@@ -21,6 +21,7 @@ def make_record(
     finetuning: "LoggedTraining | None" = None,
     *,
     paired: Mapping[str, Any] | None = None,
+    data: str | None = None,
 ) -> dict[str, Any]:
     """Return all that is needed to judge and to repeat a result, as plain values.
 
@@ -28,8 +29,9 @@ def make_record(
         scores: the signature of the first, which is the one to report, becomes `signature`.
         finetuning: a second training, which went on from the first.
         paired: the test against another system, see `scoring.compare`.
+        data: digest of the text, equal for equal text and preparation.
     """
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {} if data is None else {"data": data}
     if finetuning is not None:
         more["finetune"] = {"command": finetuning.command, "train": finetuning.summary}
     if paired is not None:

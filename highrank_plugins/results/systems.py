@@ -4,7 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from highrank_plugins.analysis import Summary, TTest, holm, student_t, summarise, welch_t
+from highrank_plugins.analysis import (
+    Summary,
+    TTest,
+    confidence_interval,
+    hedges_g,
+    holm,
+    runs_needed,
+    student_t,
+    summarise,
+    welch_t,
+)
 from highrank_plugins.results.record import metric_of
 
 TESTS = {"student": student_t, "welch": welch_t}
@@ -20,7 +30,15 @@ class System:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Compare a system with the baseline; `holm` is p adjusted for all that are compared."""
+    """Compare a system with the baseline.
+
+    Attributes:
+        holm: p adjusted for all systems that are compared.
+        difference: mean minus the baseline's, and the ends of its 95 % interval.
+        effect: the difference in pooled deviations (Hedges' g).
+        needed: number of runs of each of both at which a test at level alpha / systems finds the
+            difference with a probability of 0.8; None beyond 1,000.
+    """
 
     system: str
     mean: float
@@ -29,6 +47,10 @@ class Comparison:
     statistic: float
     p_value: float
     holm: float
+    difference: float
+    interval: tuple[float, float]
+    effect: float
+    needed: int | None
 
 
 def read_system(text: str, metric: str | None) -> System:
@@ -61,11 +83,12 @@ def read_system(text: str, metric: str | None) -> System:
         ) from None
 
 
-def compare(systems: Sequence[System], test: str) -> list[Comparison]:
+def compare(systems: Sequence[System], test: str, alpha: float = 0.05) -> list[Comparison]:
     """Test every system against the first by two-sided t-tests.
 
     Args:
         test: "student" or "welch".
+        alpha: the level that `needed` runs are for.
     Raises:
         ValueError: fewer than two systems; fewer than two runs of one.
     """
@@ -74,10 +97,23 @@ def compare(systems: Sequence[System], test: str) -> list[Comparison]:
     baseline, *others = systems
     tests = [_named(system, baseline, test) for system in others]
     adjusted = holm([found.p_value for found in tests])
-    return [
-        Comparison(system.name, *summarise(system.runs), *found, p)
-        for system, found, p in zip(others, tests, adjusted, strict=True)
-    ]
+    control = summarise(baseline.runs)
+    compared = []
+    for system, found, p in zip(others, tests, adjusted, strict=True):
+        of_system = summarise(system.runs)
+        compared.append(
+            Comparison(
+                system.name,
+                *of_system,
+                *found,
+                p,
+                of_system.mean - control.mean,
+                confidence_interval(of_system, control, test == "student"),
+                hedges_g(of_system, control),
+                runs_needed(of_system, control, alpha / len(others)),
+            )
+        )
+    return compared
 
 
 def _named(system: System, baseline: System, test: str) -> TTest:

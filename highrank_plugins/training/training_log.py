@@ -9,6 +9,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 _ENTRY = re.compile(r"[^|]*\| INFO \| (train_inner|train|valid) \| (\{.*\})\s*")
+_PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+) ")
+_MEMORY = re.compile(r"peak memory of a process: ([\d.]+) GiB")  # `memory_line`
 # what starts a message: the format of fairseq-train, Python's before that is set, or a traceback
 _START = re.compile(r"[-\d]+ [:\d]+ \| (\w+) \||([A-Z]+):[\w.]+:|Traceback")
 
@@ -54,14 +56,19 @@ def read_training(folder: Path) -> LoggedTraining:
 
 
 def summarise(lines: Iterable[str]) -> dict[str, float]:
-    """Return updates, epochs, wall seconds, median words per second, and validation losses.
+    """Return updates, epochs, seconds, median words per second, losses, parameters and memory.
 
     After a resume the log has some lines twice; the later ones count.
     """
+    numbers: dict[str, float] = {}
     epochs: dict[int, Entry] = {}
     losses: dict[int, float] = {}
     last: dict[str, float] = {}
-    for entry in filter(None, map(parse, lines)):
+    for line in lines:
+        entry = parse(line)
+        if entry is None:
+            _note_numbers(line, numbers)
+            continue
         if entry.kind == "train":
             epochs[int(entry.stats["epoch"])] = entry
         elif entry.kind == "valid":
@@ -78,7 +85,19 @@ def summarise(lines: Iterable[str]) -> dict[str, float]:
     if losses:
         summary["valid_loss"] = losses[max(losses)]
         summary["best_valid_loss"] = min(losses.values())
-    return summary
+    return summary | numbers
+
+
+def memory_line(kibibytes: int) -> str:
+    """Return the line of a log that says how much memory the largest process took."""
+    return f"peak memory of a process: {kibibytes / 2**20:.3f} GiB\n"
+
+
+def _note_numbers(line: str, numbers: dict[str, float]) -> None:
+    if found := _PARAMETERS.search(line):
+        numbers["parameters"] = int(found[1].replace(",", ""))
+    elif found := _MEMORY.match(line):
+        numbers["peak_memory_gib"] = max(float(found[1]), numbers.get("peak_memory_gib", 0))
 
 
 def digest(lines: Iterable[str], max_update: float, max_epoch: float) -> Iterator[str]:

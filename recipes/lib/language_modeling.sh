@@ -119,5 +119,5 @@ perplexity_logs() { cat -- "$run_dir"/evaluate/{valid,test}.log 2>/dev/null || t
 collect_perplexities() {
     local papers=(--published "${recipe_dir##*/}")
     if [[ ${scale-full} != full ]]; then papers=(); fi
-    record_scores "$run_dir/evaluate" --summary "$out/summary.txt" ${papers[@]+"${papers[@]}"}
+    record_scores "$data_bin" "$run_dir/evaluate" --summary "$out/summary.txt" ${papers[@]+"${papers[@]}"}
 }

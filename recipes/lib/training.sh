@@ -115,11 +115,11 @@ show_published() {
     highrank results published "${recipe_dir##*/}" --results "$run_dir/results.json"
 }
 
-# record_scores SCORES [WORD…]: write the record with these scores.
+# record_scores DATA SCORES [WORD…]: write the record with these scores of a model of this data.
 record_scores() {
-    local more=("${@:2}")
+    local more=(--data "$1" "${@:3}")
     if asks_for finetune; then more+=(--finetuning "$run_dir/finetune"); fi
     if [[ -e $out/paired.json ]]; then more+=(--paired "$out/paired.json"); fi
-    run highrank results record --scores "$1" --config "$config" --training "$run_dir/train" \
+    run highrank results record --scores "$2" --config "$config" --training "$run_dir/train" \
         --output "$run_dir/results.json" ${more[@]+"${more[@]}"}
 }

@@ -74,7 +74,7 @@ score_responses() {
         "$run_dir/text/test1.references" \
         --scored "$run_dir/generate/test.txt" --responses "$run_dir/text/test.response" \
         --output "$out/scores.json"
-    record_scores "$out/scores.json"
+    record_scores "$run_dir/data-bin" "$out/scores.json"
 }
 
 files=()

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.results.results_table import read_record, results_table
-from highrank_plugins.results.seeds_table import seeds_table
+from highrank_plugins.reports.comparison_tables import comparison_tables
+from highrank_plugins.reports.tables import to_markdown
+from highrank_plugins.results.comparison import compare_records
+from highrank_plugins.results.results_table import results_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 STUDIES = sorted(folder for folder in (DOCS / "records").iterdir() if folder.is_dir())
@@ -63,11 +65,9 @@ def test_no_record(tmp_path, text):
 
 
 def table_of(records):
-    """Check that records named SYSTEM-SEED make a table of seeds, tested by the chosen metric."""
+    """Records that are named SYSTEM-SEED are compared."""
     if all(re.fullmatch(r".+-\d+", path.stem) for path in records):
-        metrics = read_record(records[0])["metrics"]
-        tested = "sacrebleu" if "sacrebleu" in metrics else "test_perplexity"
-        return seeds_table(records, tested, "softmax")
+        return to_markdown(comparison_tables(compare_records(records)))
     return results_table(records)
 
 
@@ -80,7 +80,7 @@ def test_documents_print_the_records(study):
 
 def test_no_table_without_records():
     text = (DOCS / "results.md").read_text()
-    assert len(re.findall(r"^\| (run|system) \|.*$", text, re.MULTILINE)) == len(STUDIES)
+    assert len(re.findall(r"^\| (run \||system \| seeds).*$", text, re.MULTILINE)) == len(STUDIES)
 
 
 def test_the_score_in_the_readme_is_a_record():

@@ -3,7 +3,7 @@
 import json
 import math
 
-from highrank_plugins.training.training_log import digest, read_training, summarise
+from highrank_plugins.training.training_log import digest, memory_line, read_training, summarise
 
 
 def line(kind: str, level: str = "INFO", **stats) -> str:
@@ -28,7 +28,10 @@ def valid(number: int, updates: int, loss: float) -> str:
 LOG = [
     "2026-01-02 03:04:05 | INFO | fairseq_cli.train | Model(\n",
     "  (layer): Linear()\n",
+    "a | INFO | fairseq_cli.train | num. shared model params: 12,345 (num. trained: 12,345)\n",
     inner(50, 0.5, 30),
+    memory_line(3 << 19),
+    memory_line(1 << 20),
     valid(1, 100, 7.0),
     epoch(1, 100, 1000.0, 60),
     valid(2, 200, 6.5),
@@ -46,6 +49,8 @@ def test_summary_has_the_last_numbers_the_median_speed_and_the_best_loss():
         "words_per_second": 2000,
         "valid_loss": 6.6,
         "best_valid_loss": 6.5,
+        "parameters": 12345,
+        "peak_memory_gib": 1.5,  # of two starts the larger
     }
 
 

@@ -1,0 +1,59 @@
+"""Compare systems by the records of their runs: `highrank compare`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from highrank_plugins.cli.user_error import user_errors
+
+Format = Literal["terminal", "markdown", "latex", "csv"]
+
+
+def compare(
+    records: Annotated[
+        list[Path],
+        typer.Argument(help="SYSTEM-SEED.json, SYSTEM-SEED/results.json or SYSTEM/results.json."),
+    ],
+    metric: Annotated[
+        str | None,
+        typer.Option(help="Number to test (default: sacrebleu, or else test_perplexity)."),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="System to test against (default: softmax).")
+    ] = None,
+    test: Annotated[
+        Literal["student", "welch"],
+        typer.Option(help="t-test: equal variances (the papers'), or any."),
+    ] = "student",
+    alpha: Annotated[
+        float, typer.Option(min=0, max=1, help="Level of what is bold, after Holm's adjustment.")
+    ] = 0.05,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Further metrics to show, separated by commas (default: all known)."),
+    ] = None,
+    format: Annotated[
+        Format | None,
+        typer.Option(help="Default: terminal on a terminal, markdown elsewhere."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the table into this file.")] = None,
+) -> None:
+    """Compare systems over seeds: means, t-tests, effects, costs, and what differs."""
+    with user_errors():
+        from highrank_plugins.common.files import write_text
+        from highrank_plugins.reports.comparison_tables import comparison_tables
+        from highrank_plugins.reports.tables import FORMATS
+        from highrank_plugins.results.comparison import compare_records
+
+        shown = None if columns is None else list(filter(None, columns.split(",")))
+        compared = compare_records(records, metric, baseline, test, alpha, shown)
+        on_terminal = output is None and sys.stdout.isatty()
+        text = FORMATS[format or ("terminal" if on_terminal else "markdown")](
+            comparison_tables(compared)
+        )
+        if output is None:
+            typer.echo(text, nl=False)
+        else:
+            write_text(output, text)

@@ -1,0 +1,159 @@
+"""Show a comparison of systems as tables: the metric that is tested, then all other metrics."""
+
+from collections.abc import Sequence
+
+from highrank_plugins.analysis import Summary
+from highrank_plugins.analysis.effect_size import MOST_RUNS
+from highrank_plugins.reports.tables import Cell, Table
+from highrank_plugins.results.comparison import Compared, ComparedSystem
+from highrank_plugins.results.results_table import metrics, number
+
+_LOWER = ("perplexity", "bits")
+_HIGHER = ("bleu", "chrf", "top_", "similarity")
+_TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}
+NOTHING = Cell("–")
+# a number of a training → heading, format
+_COSTS = {
+    "parameters": ("parameters", ",.0f"),
+    "words_per_second": ("words/s in training", ",.0f"),
+    "peak_memory_gib": ("memory, GiB", ".2f"),
+}
+TIMED = ("words_per_second", "peak_memory_gib")  # what another run of the same seed changes
+
+
+def direction(metric: str) -> int:
+    """Return 1 if higher is better, −1 if lower is, 0 if the metric is no measure of quality."""
+    name = metric.lower()
+    if any(part in name for part in _LOWER):
+        return -1
+    return 1 if any(part in name for part in _HIGHER) else 0
+
+
+def comparison_tables(compared: Compared, timed: bool = True) -> list[Table]:
+    """Return the table of the tested metric with costs, and that of the others if there are any.
+
+    Args:
+        timed: whether to show what a repeated run would change: speed and memory.
+    """
+    tables = [_tested(compared, timed)]
+    if len(compared.metrics) > 1:
+        tables.append(_others(compared))
+    return tables
+
+
+def _tested(compared: Compared, timed: bool) -> Table:
+    metric, heading = compared.metric, _heading(compared.metric)
+    tested = any(system.comparison for system in compared.systems)
+    paired = any(system.paired for system in compared.systems)
+    costs = [
+        name
+        for name in _COSTS
+        if (timed or name not in TIMED)
+        and any(system.cost(name) is not None for system in compared.systems)
+    ]
+    headings = ["system", "seeds", heading]
+    values = [["system"], ["seeds"], [f"{metric} mean", f"{metric} sd"]]
+    if tested:
+        headings += ["difference [95 %]", "Hedges' g", "p", "p (Holm)", "more seeds"]
+        values += [["difference", "low", "high"], ["g"], ["p"], ["p Holm"], ["more seeds"]]
+    if paired:
+        headings.append("paired bootstrap, p")
+        values.append(["paired bootstrap p"])
+    headings += [_COSTS[name][0] for name in costs]
+    values += [[name] for name in costs]
+    rows = []
+    for system in compared.systems:
+        cells = [Cell(system.name), _count(len(system.values(metric))), _mean(compared, system)]
+        cells += _statistics(compared, system) if tested else []
+        if paired:
+            text = ", ".join(f"{p:.2g}" for _, p in sorted(system.paired.items()))
+            cells.append(Cell(text or "–"))
+        cells += [_cost(system, name) for name in costs]
+        rows.append(cells)
+    notes = [*_legend(compared, tested), *compared.notes]
+    return Table(f"{heading} against {compared.baseline}", headings, rows, notes, values)
+
+
+def _legend(compared: Compared, tested: bool) -> list[str]:
+    """Return what the numbers are."""
+    lines = ["± is the sample standard deviation over seeds (n − 1 below)."]
+    if tested:
+        count = sum(system.comparison is not None for system in compared.systems)
+        better = {1: "better", -1: "better", 0: "different"}[direction(compared.metric)]
+        lines.append(
+            f"p is that of {_TESTS[compared.test]} against {compared.baseline}, then adjusted for "
+            f"{count} systems (Holm); bold is significantly {better} at {compared.alpha:g} after "
+            "that. More seeds: how many more of each system a power of 0.8 takes if the difference "
+            "is as seen."
+        )
+    return lines
+
+
+def _heading(metric: str) -> str:
+    return metrics()[metric].heading if metric in metrics() else metric
+
+
+def _count(count: int) -> Cell:
+    return Cell(str(count), values=[count])
+
+
+def _mean(compared: Compared, system: ComparedSystem) -> Cell:
+    found = system.comparison
+    sign = direction(compared.metric)
+    bold = (
+        found is not None
+        and found.holm < compared.alpha
+        and (sign == 0 or found.difference * sign > 0)
+    )
+    return _summary(compared.metric, system.summary(compared.metric), bold)
+
+
+def _summary(metric: str, summary: Summary | float | None, bold: bool = False) -> Cell:
+    if isinstance(summary, Summary):
+        text = f"{_number(metric, summary.mean)} ± {_number(metric, summary.sd)}"
+        return Cell(text, bold, [summary.mean, summary.sd])
+    return NOTHING if summary is None else Cell(_number(metric, summary), bold, [summary])
+
+
+def _number(metric: str, value: float) -> str:
+    return number(metric, value) if metric in metrics() else f"{value:.4g}"
+
+
+def _statistics(compared: Compared, system: ComparedSystem) -> list[Cell]:
+    found = system.comparison
+    if found is None:
+        return [NOTHING] * 5
+    low, high = (_number(compared.metric, end) for end in found.interval)
+    needed = None if found.needed is None else max(0, found.needed - found.runs)
+    return [
+        Cell(
+            f"{found.difference:+{_format(compared.metric)}} [{low}, {high}]",
+            values=[found.difference, *found.interval],
+        ),
+        Cell(f"{found.effect:+.1f}", values=[found.effect]),
+        Cell(f"{found.p_value:.2g}", values=[found.p_value]),
+        Cell(f"{found.holm:.2g}", values=[found.holm]),
+        Cell(f"> {MOST_RUNS:,}" if needed is None else str(needed)),
+    ]
+
+
+def _format(metric: str) -> str:
+    return metrics()[metric].format if metric in metrics() else ".4g"
+
+
+def _cost(system: ComparedSystem, name: str) -> Cell:
+    value = system.cost(name)
+    return NOTHING if value is None else Cell(f"{value:{_COSTS[name][1]}}", values=[value])
+
+
+def _others(compared: Compared) -> Table:
+    names: Sequence[str] = compared.metrics[1:]
+    return Table(
+        "Other metrics",
+        ["system", *map(_heading, names)],
+        [
+            [Cell(system.name), *(_summary(name, system.summary(name)) for name in names)]
+            for system in compared.systems
+        ],
+        values=[["system"], *([f"{name} mean", f"{name} sd"] for name in names)],
+    )

@@ -1,0 +1,259 @@
+"""Compare systems by the records of their runs: means, tests, effects, costs, and what differs."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+from highrank_plugins.analysis import Summary, paired_bleu, summarise
+from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.results.provenance_notes import provenance_notes
+from highrank_plugins.results.results_table import (
+    RESULTS,
+    Record,
+    metrics_of,
+    read_records,
+)
+from highrank_plugins.results.scoring import read_lines
+from highrank_plugins.results.systems import Comparison, System, compare
+
+BASELINE = "softmax"
+_PREFERRED = ("sacrebleu", "test_perplexity")  # what a table tests if nothing else is asked for
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """Hold a record and its file."""
+
+    path: Path
+    record: Record
+
+    @property
+    def seed(self) -> int:
+        """Return the seed, or 1, which is fairseq's default."""
+        return int((self.record.get("seeds") or [1])[0])
+
+    def cost(self, name: str) -> float | None:
+        """Return a number of the training, None where the record lacks it."""
+        value = self.record["train"].get(name)
+        return None if value is None else float(value)
+
+
+@dataclass(frozen=True)
+class ComparedSystem:
+    """Hold a system of a table: its runs and tests.
+
+    Attributes:
+        comparison: against the baseline; None for that, and where there are too few runs.
+        paired: p-values of a paired bootstrap of the translations, by seed.
+    """
+
+    name: str
+    runs: Sequence[RecordedRun]
+    comparison: Comparison | None
+    paired: Mapping[int, float]
+
+    def values(self, metric: str) -> list[float]:
+        """Return the values of the runs that have this metric."""
+        found = (run.record["metrics"].get(metric) for run in self.runs)
+        return [float(value) for value in found if value is not None]
+
+    def summary(self, metric: str) -> Summary | float | None:
+        """Return mean, deviation (n − 1) and number; the value of one run; or None without any."""
+        values = self.values(metric)
+        if len(values) < 2:
+            return values[0] if values else None
+        return summarise(values)
+
+    def cost(self, name: str) -> float | None:
+        """Return the mean over the runs that say it."""
+        found = [value for run in self.runs if (value := run.cost(name)) is not None]
+        return mean(found) if found else None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Hold systems, the metrics to show, and what a reader must know of the records.
+
+    Attributes:
+        metrics: all that are shown; the first is the one that is tested.
+        baseline: None if no system has that name.
+        test: "student" or "welch".
+        notes: a sentence each, such as on records of another revision.
+    """
+
+    systems: Sequence[ComparedSystem]
+    metrics: Sequence[str]
+    baseline: str | None
+    test: str
+    alpha: float
+    notes: Sequence[str]
+
+    @property
+    def metric(self) -> str:
+        """Return the metric that is tested."""
+        return self.metrics[0]
+
+
+def compare_records(
+    paths: Sequence[Path],
+    metric: str | None = None,
+    baseline: str | None = None,
+    test: str = "student",
+    alpha: float = 0.05,
+    columns: Sequence[str] | None = None,
+) -> Compared:
+    """Compare the systems that records are named after with one of them.
+
+    Args:
+        paths: named `SYSTEM-SEED.json`, `SYSTEM-SEED/results.json` or `SYSTEM/results.json`.
+        metric: default: sacreBLEU, or else the test perplexity.
+        baseline: default: softmax, if there is one.
+        test: "student" or "welch".
+        columns: further metrics to show; default: all that are known.
+    Raises:
+        ValueError: a file is no record or has another form of name; a run is given twice; no record
+            has a metric; there is no such baseline; scores of different signatures. OSError.
+    """
+    paths = list(paths)
+    records = read_records(paths)
+    systems: dict[str, list[RecordedRun]] = {}
+    for path, record in zip(paths, records, strict=True):
+        systems.setdefault(system_of(path, paths), []).append(RecordedRun(path, record))
+    tested = metric or _default_metric(records)
+    shown = [tested]
+    for name in metrics_of(records) if columns is None else columns:
+        shown += [] if name in shown else [name]
+    for name in shown:
+        _check_metric(name, records)
+    _check_signatures(tested, systems)
+    control = _baseline(baseline, systems)
+    notes = provenance_notes({name: [run.record for run in of] for name, of in systems.items()})
+    compared, untested = _compare(systems, tested, control, test, alpha)
+    return Compared(compared, shown, control, test, alpha, [*untested, *notes])
+
+
+def system_of(path: Path, paths: Sequence[Path]) -> str:
+    """Return the system that a record's file or folder is named after.
+
+    Raises:
+        ValueError: the file has another form of name; another file has the same.
+    """
+    folder = path.absolute().parent.name
+    name = folder if path.name == RESULTS else path.stem
+    match = re.fullmatch(r"(.+)-\d+", name)
+    if path.name == RESULTS:
+        return match[1] if match else folder
+    if not match:
+        raise ValueError(f"{path}: expected a file named SYSTEM-SEED.json or {RESULTS}; rename it")
+    if [other.stem for other in paths].count(path.stem) > 1:
+        raise ValueError(f"{path}: another file is {match[0]} too; a seed counts once")
+    return match[1]
+
+
+def _default_metric(records: list[Record]) -> str:
+    known = metrics_of(records)
+    return next((name for name in _PREFERRED if name in known), known[0])
+
+
+def _check_metric(name: str, records: list[Record]) -> None:
+    there = dict.fromkeys(metric for record in records for metric in record["metrics"])
+    if name not in there:
+        raise ValueError(
+            f"no record has the metric {name!r}{did_you_mean(name, there)}; there are: "
+            f"{', '.join(there)}"
+        )
+
+
+def _check_signatures(metric: str, systems: Mapping[str, Sequence[RecordedRun]]) -> None:
+    """Refuse scores that were computed differently, and runs whose score is no number."""
+    first: tuple[Path, str] | None = None
+    for run in (run for runs in systems.values() for run in runs):
+        if not math.isfinite(run.record["metrics"].get(metric, 0)):
+            raise ValueError(f"{run.path}: {metric} is no number; leave it out or repeat the run")
+        signature = run.record.get("signatures", {}).get(metric)
+        if metric not in run.record["metrics"] or signature is None:
+            continue
+        first = first or (run.path, signature)
+        if signature != first[1]:
+            raise ValueError(
+                f"{run.path}: {metric} has the signature {signature}, that in {first[0]} has "
+                f"{first[1]}: they cannot be compared; leave one out"
+            )
+
+
+def _baseline(name: str | None, systems: Mapping[str, object]) -> str | None:
+    if name is not None and name not in systems:
+        raise ValueError(
+            f"--baseline {name}: the systems are {', '.join(systems)}{did_you_mean(name, systems)}"
+        )
+    return name or (BASELINE if BASELINE in systems else None)
+
+
+def _compare(
+    systems: Mapping[str, Sequence[RecordedRun]],
+    metric: str,
+    control: str | None,
+    test: str,
+    alpha: float,
+) -> tuple[list[ComparedSystem], list[str]]:
+    """Return the systems with their tests, and why some of them have none."""
+    notes = []
+    plain = {name: ComparedSystem(name, runs, None, {}) for name, runs in systems.items()}
+    if control is None:
+        notes.append(
+            f"There is no baseline, so no p: no system is named {BASELINE}. Give --baseline with "
+            f"one of {', '.join(systems)}."
+        )
+        return list(plain.values()), notes
+    baseline = plain[control].values(metric)
+    tested = {}
+    for name, system in plain.items():
+        values = system.values(metric)
+        if name == control or len(values) < 2 or len(baseline) < 2:
+            continue
+        if len({*values}) == len({*baseline}) == 1:
+            notes.append(f"{name} is not tested: its runs and the baseline's do not vary.")
+        else:
+            tested[name] = System(name, values)
+    found = {}
+    if tested:
+        found = {
+            comparison.system: comparison
+            for comparison in compare([System(control, baseline), *tested.values()], test, alpha)
+        }
+    return [
+        ComparedSystem(
+            name,
+            system.runs,
+            found.get(name),
+            {} if name == control else _paired(system.runs, systems[control]),
+        )
+        for name, system in plain.items()
+    ], notes
+
+
+def _paired(runs: Sequence[RecordedRun], baseline: Sequence[RecordedRun]) -> dict[int, float]:
+    """Return by seed the p-value of sacreBLEU's paired bootstrap, where translations are kept."""
+    theirs = {run.seed: texts for run in baseline if (texts := _texts(run)) is not None}
+    found = {}
+    for run in runs:
+        own, other = _texts(run), theirs.get(run.seed)
+        if own is None or other is None or own[1] != other[1]:
+            continue
+        scores = paired_bleu({"baseline": other[0], "system": own[0]}, [own[1]]).scores
+        found[run.seed] = float(scores[1].p_value or 0.0)
+    return found
+
+
+def _texts(run: RecordedRun) -> tuple[list[str], list[str]] | None:
+    """Return translations and references of the test set in the folder of a recipe's run."""
+    language = run.record.get("config", {}).get("train", {}).get("target_lang")
+    folder = run.path.parent
+    files = [folder / part / f"test.{language}" for part in ("score", "text")]
+    if run.path.name != RESULTS or not all(file.is_file() for file in files):
+        return None
+    hypotheses, references = map(read_lines, files)
+    return (hypotheses, references) if len(hypotheses) == len(references) else None

@@ -1,0 +1,106 @@
+"""Say in sentences what differs between records in one table, besides the systems themselves."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from highrank_plugins.results.results_table import Record
+
+_TEXT_BLOCKS = ("corpus", "data", "clean", "dialogues")
+
+
+def provenance_notes(systems: Mapping[str, Sequence[Record]]) -> list[str]:
+    """Return a sentence for each difference of revision, text, signature, torch and machine.
+
+    Args:
+        systems: name → records of its runs.
+    """
+    notes = [
+        _difference("Revisions of the code differ", systems, _revision),
+        _changed_files(systems),
+        _difference("Texts or their preparation differ", systems, _text, short=True),
+        _difference("Versions of torch differ", systems, _torch),
+        _difference("Machines differ, so speeds do not compare", systems, _machine),
+        *_signatures(systems),
+        *_settings(systems),
+    ]
+    return [note for note in notes if note]
+
+
+def _difference(
+    what: str,
+    systems: Mapping[str, Sequence[Record]],
+    value: Callable[[Record], str],
+    short: bool = False,
+) -> str:
+    """Return which systems have which value; empty if all records have one."""
+    having: dict[str, list[str]] = {}
+    for name, records in systems.items():
+        for record in records:
+            names = having.setdefault(value(record), [])
+            names += [] if name in names else [name]
+    if len(having) < 2:
+        return ""
+    groups = (
+        ", ".join(names) if short else f"{found or 'unknown'} ({', '.join(names)})"
+        for found, names in having.items()
+    )
+    return f"{what}: {'; '.join(groups)}."
+
+
+def _revision(record: Record) -> str:
+    return str((record.get("git") or {}).get("revision") or "")[:9]
+
+
+def _torch(record: Record) -> str:
+    return str(record.get("versions", {}).get("torch", ""))
+
+
+def _machine(record: Record) -> str:
+    hardware = record.get("hardware", {})
+    gpus = " + ".join(hardware.get("gpus", []))
+    return f"{hardware.get('cores', '?')} × {gpus or hardware.get('processor', 'unknown')}"
+
+
+def _text(record: Record) -> str:
+    config = record.get("config", {})
+    blocks = {name: config.get(name) or None for name in _TEXT_BLOCKS}
+    return json.dumps([blocks, record.get("data")], sort_keys=True)
+
+
+def _changed_files(systems: Mapping[str, Sequence[Record]]) -> str:
+    names = [
+        name
+        for name, records in systems.items()
+        if any((record.get("git") or {}).get("modified") for record in records)
+    ]
+    return f"Files differed from the revision: {', '.join(names)}." if names else ""
+
+
+def _signatures(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
+    found: dict[str, set[str]] = {}
+    for record in (record for records in systems.values() for record in records):
+        for metric, signature in record.get("signatures", {}).items():
+            found.setdefault(metric, set()).add(signature)
+    for metric, signatures in found.items():
+        if len(signatures) > 1:
+            yield f"Signatures of {metric} differ: {'; '.join(sorted(signatures))}."
+
+
+def _settings(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
+    """Yield systems whose runs differ in more than the seed: they are not one system."""
+    for name, records in systems.items():
+        settings = [flat_settings(record) for record in records]
+        keys = {key for one in settings for key in one if key != "train.seed"}
+        differing = sorted(key for key in keys if len({repr(one.get(key)) for one in settings}) > 1)
+        if differing:
+            yield f"Runs of {name} differ in {', '.join(differing)}."
+
+
+def flat_settings(record: Record) -> dict[str, object]:
+    """Return the configuration of a record as block.option → value."""
+    return {
+        f"{block}.{option}": value
+        for block, options in record.get("config", {}).items()
+        if isinstance(options, Mapping)
+        for option, value in options.items()
+    }

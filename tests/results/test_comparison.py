@@ -1,0 +1,197 @@
+"""Test results/comparison.py and `highrank compare`: numbers, refusals and flags."""
+
+import csv
+import json
+import re
+
+import pytest
+from scipy.stats import ttest_ind
+from typer.testing import CliRunner
+
+from highrank_plugins.analysis import holm
+from highrank_plugins.cli import app
+from highrank_plugins.reports.comparison_tables import comparison_tables
+from highrank_plugins.reports.tables import to_terminal
+from highrank_plugins.results.comparison import compare_records
+
+RUNS = {"mos": [101.5, 102.25, 100.5], "softmax": [110.0, 111.5, 110.75], "gss": [109.0, 111.0]}
+SIGNATURE = "tokens:100|eval:static"
+
+
+def write(path, value, seed=1, **changes):
+    record = {
+        "metrics": {"test_perplexity": value, "valid_perplexity": value + 4},
+        "signatures": {"test_perplexity": SIGNATURE},
+        "config": {"corpus": {"vocab_size": 9}, "train": {"arch": path.stem[:3], "seed": seed}},
+        "seeds": [seed],
+        "train": {"updates": 10, "words_per_second": 1000 * seed, "parameters": 5000},
+        "hardware": {"cores": 1, "processor": "a", "gpus": []},
+        "versions": {"torch": "2"},
+        "git": {"revision": "0123456789abc", "modified": False},
+    }
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(record | changes))
+    return path
+
+
+@pytest.fixture
+def records(tmp_path):
+    return [
+        write(tmp_path / f"{system}-{seed}.json", value, seed)
+        for system, values in RUNS.items()
+        for seed, value in enumerate(values, start=1)
+    ]
+
+
+def compare(*words):
+    return CliRunner().invoke(app, ["compare", *map(str, words)])
+
+
+def change(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_every_number_of_the_table(records):
+    done = compare(*records, "--columns", "")
+    assert done.exit_code == 0, done.output
+    head, _, *rows = done.output.split("\n\n")[0].splitlines()
+    assert head == (
+        "| system | seeds | test ppl | difference [95 %] | Hedges' g | p | p (Holm) | more seeds "
+        "| parameters | words/s in training |"
+    )
+    p = [ttest_ind(RUNS[name], RUNS["softmax"]).pvalue for name in ("mos", "gss")]
+    adjusted = holm(p)
+    cells = rows[0].strip("| ").split(" | ")
+    assert cells[:3] == ["mos", "3", "**101.42 ± 0.88**"]  # significantly better: bold
+    assert cells[3].startswith("-9.33 [")
+    assert cells[5:7] == [f"{p[0]:.2g}", f"{adjusted[0]:.2g}"]
+    assert cells[8:] == ["5,000", "2,000"]
+    assert rows[1].startswith("| softmax | 3 | 110.75 ± 0.75 | – |")
+    assert "**" not in rows[2] and f"| {p[1]:.2g} | {adjusted[1]:.2g} |" in rows[2]
+
+
+def test_worse_is_not_bold_and_welch_is_another_test(records):
+    done = compare(*records, "--baseline", "mos", "--test", "welch")
+    assert "**" not in done.output and "Welch" in done.output
+    p = ttest_ind(RUNS["softmax"], RUNS["mos"], equal_var=False).pvalue
+    assert f"| {p:.2g} |" in done.output
+
+
+def test_other_metrics_are_a_table_of_their_own(records):
+    _, other = compare(*records).output.split("\n\n| system | ")
+    assert other.splitlines()[0] == "valid ppl |"
+    assert "| mos | 105.42 ± 0.88 |" in other
+
+
+def test_csv_has_all_digits(records):
+    lines = compare(*records, "--format", "csv").output.splitlines()
+    mos = next(csv.DictReader(line for line in lines if not line.startswith("#")))
+    assert float(mos["test_perplexity mean"]) == pytest.approx(sum(RUNS["mos"]) / 3, abs=1e-12)
+    assert float(mos["valid_perplexity sd"]) > 0
+    assert mos["parameters"] == "5000.0"
+
+
+def test_latex_and_terminal(records, tmp_path):
+    text = compare(*records, "--format", "latex").output
+    assert r"\textbf{101.42 $\pm$ 0.88}" in text and r"difference [95 \%]" in text
+    drawn = to_terminal(comparison_tables(compare_records(records)), width=80)
+    assert max(map(len, re.sub("\x1b.*?m", "", drawn).splitlines())) <= 80
+    assert "\x1b[1m101.42 ± 0.88\x1b[0m" in drawn
+    done = compare(*records, "--output", tmp_path / "new" / "a.md")
+    assert done.output == "" and "| mos |" in (tmp_path / "new" / "a.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"git": {"revision": "fff", "modified": False}}, "Revisions of the code differ: "),
+        ({"git": {"revision": "0123456789abc", "modified": True}}, "Files differed from the re"),
+        ({"data": "another text"}, "Texts or their preparation differ: "),
+        ({"versions": {"torch": "3"}}, "Versions of torch differ: 2 (mos, softmax, gss); 3 (mos)."),
+        ({"hardware": {"cores": 2}}, "Machines differ, so speeds do not compare: 1 × a (mos, "),
+        ({"signatures": {"test_perplexity": SIGNATURE, "x": "1"}}, ""),
+        ({"config": {"train": {"seed": 9}}}, "Runs of mos differ in corpus.vocab_size, "),
+    ],
+)
+def test_differences_are_flagged(records, changes, note):
+    assert "differ" not in compare(*records).output.replace("difference", "")
+    change(records[1], **changes)
+    done = compare(*records)
+    assert done.exit_code == 0 and note in done.output
+
+
+def test_mixed_signatures_are_refused(records):
+    change(records[1], signatures={"test_perplexity": "tokens:99"})
+    done = compare(*records)
+    assert done.exit_code == 2
+    assert "mos-2.json: test_perplexity has the signature tokens:99" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--metric", "test_perplexty"], "did you mean 'test_perplexity'?"),
+        (["--columns", "rank"], "no record has the metric 'rank'"),
+        (["--baseline", "sofmax"], "--baseline sofmax: the systems are mos, softmax, gss; did you"),
+    ],
+)
+def test_unknown_names_are_refused(records, words, message):
+    done = compare(*records, *words)
+    assert done.exit_code == 2 and message in done.output
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("mos-plif.json", "SYSTEM-SEED.json"), ("more/mos-1.json", "another file is mos-1 too")],
+)
+def test_files_that_are_no_further_seed_are_refused(records, tmp_path, name, message):
+    other = write(tmp_path / name, 1, 9)
+    with pytest.raises(ValueError, match=message):
+        compare_records([*records, other])
+
+
+def test_a_score_that_is_no_number_is_named(records):
+    change(records[2], metrics={"test_perplexity": float("nan"), "valid_perplexity": 1.0})
+    with pytest.raises(ValueError, match=r"mos-3\.json: test_perplexity is no number"):
+        compare_records(records)
+
+
+def test_runs_that_do_not_vary_and_single_runs_are_not_tested(records, tmp_path):
+    same = [
+        write(tmp_path / f"{name}-{seed}.json", 5.0, seed, config={"train": {"a": name, "s": seed}})
+        for name, seeds in {"a": (1, 2), "b": (1, 2), "c": (1,)}.items()
+        for seed in seeds
+    ]
+    compared = compare_records(same, baseline="a")
+    assert all(system.comparison is None for system in compared.systems)
+    assert compared.notes[0] == "b is not tested: its runs and the baseline's do not vary."
+
+
+def test_records_of_recipes_are_named_by_their_folders(records, tmp_path):
+    paths = []
+    for folder, record in zip(["x-1", "x-2", "softmax"], records[:2] + records[3:4], strict=True):
+        paths.append(tmp_path / folder / "results.json")
+        paths[-1].parent.mkdir()
+        paths[-1].write_text(record.read_text())
+    compared = compare_records(paths)
+    assert [(system.name, len(system.runs)) for system in compared.systems] == [
+        ("x", 2),
+        ("softmax", 1),
+    ]
+
+
+def test_translations_that_a_run_keeps_are_compared_by_bootstrap(tmp_path):
+    reference = [f"the cat {word} on the old mat today" for word in ("sat", "lay", "is", "was")] * 5
+    texts = {"softmax-1": [line.replace("cat", "dog") for line in reference], "mos-1": reference}
+    paths = []
+    for name, lines in texts.items():
+        path = tmp_path / name / "results.json"
+        config = {"train": {"target_lang": "en", "arch": name}}
+        write(path, 1.0, metrics={"sacrebleu": 1.0}, config=config)
+        for part, text in {"score": lines, "text": reference}.items():
+            (tmp_path / name / part).mkdir()
+            (tmp_path / name / part / "test.en").write_text("\n".join(text) + "\n")
+        paths.append(path)
+    softmax, mos = compare_records(paths).systems
+    assert softmax.paired == {} and mos.paired[1] < 0.01
+    assert "paired bootstrap, p" in compare(*paths).output
