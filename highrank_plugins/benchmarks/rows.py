@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 import statistics
 from collections.abc import Iterable
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 from pydantic import TypeAdapter
+
+from highrank_plugins.common.files import write_text
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,11 @@ def row(
 
 def write_csv(rows: Iterable[Row], path: Path) -> None:
     """One line per row, under a heading."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    write_text(path, text.getvalue())
 
 
 def read_csv(path: Path) -> list[Row]:

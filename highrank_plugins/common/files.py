@@ -1,18 +1,201 @@
-"""Write files completely or not at all."""
+"""Write files completely or not at all.
 
+The one writer of checkpoints, averaged models, records and tables. A file is written next to its
+target, flushed to the disk, read back and compared, and only then renamed. Whatever fails or is
+killed, the target holds all of its old contents or all of the new ones.
+"""
+
+import errno
 import json
 import os
+import shutil
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO, Protocol
+
+_BLOCK = 8 << 20
+_NO_SPACE = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file exceeds the limit on file sizes (ulimit -f)",
+}
+# what file systems answer that have no links, or none between these two places
+_NO_LINKS = {
+    errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK,
+}  # fmt: skip
+
+
+class Writable(Protocol):
+    """A file as far as torch.save and shutil.copyfileobj need one."""
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        """Append bytes; return their number."""
+
+    def flush(self) -> None:
+        """Hand all bytes to the system."""
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write all or nothing: beside the target first, then renamed."""
+    """Write a value as JSON, see `write_whole`."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write all or nothing: beside the target first, then renamed; into a new folder if need be."""
+    """Write text in UTF-8, see `write_whole`; into a new folder if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    content = text.encode()
+    write_whole(path, lambda file: file.write(content), len(content))
+
+
+def write_whole(
+    path: str | Path, write: Callable[[Writable], object], expected_bytes: int = 0
+) -> None:
+    """Call `write(file)`; `path` holds all of it afterwards, or what it held before.
+
+    Args:
+        path: Devices and pipes, such as /dev/null, are written directly.
+        expected_bytes: Size of the file, if known: nothing is written where it does not fit.
+    Raises:
+        OSError: The disk is full or fails, or does not hold what was written; in plain words.
+    """
+    target = os.path.abspath(path)
+    if os.path.exists(target) and not os.path.isfile(target):
+        with open(target, "wb") as device:
+            write(device)
+        return
+    part = f"{target}.tmp"
+    try:
+        if expected_bytes > _free(target):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with open(part, "wb") as file:
+            content = _Content(file)
+            _write_to_disk(content, write)
+        _compare(part, content)
+        os.replace(part, target)
+    except OSError as error:
+        raise _explained(error, target, expected_bytes) from None
+    finally:
+        with suppress(OSError):
+            os.unlink(part)  # has its name only if it is not whole
+    flush_folder(os.path.dirname(target))
+
+
+def link_whole(source: str | Path, target: str | Path) -> None:
+    """Give a file a second name, in place of the file that has the name so far.
+
+    A copy is written on file systems without hard links.
+
+    Raises:
+        OSError: See `write_whole`.
+    """
+    source, target = os.path.realpath(source), os.path.abspath(target)
+    if os.path.lexists(target) and os.path.samestat(os.stat(source), os.lstat(target)):
+        return  # a rename of two names of one file does nothing, and would leave the other name
+    part = f"{target}.tmp"
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(part)  # of a killed process
+        os.link(source, part)
+        os.replace(part, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise _explained(error, target) from None
+        _copy(source, target)
+        return
+    finally:
+        with suppress(OSError):
+            os.unlink(part)
+    flush_folder(os.path.dirname(target))
+
+
+def _copy(source: str, target: str) -> None:
+    with open(source, "rb") as original:
+        size = os.path.getsize(source)
+        write_whole(target, lambda file: shutil.copyfileobj(original, file, _BLOCK), size)
+
+
+def flush_folder(folder: str | Path) -> None:
+    """Flush the names in a folder, which survive a power failure only then."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # of file systems that cannot
+            raise
+    finally:
+        os.close(handle)
+
+
+class _Content:
+    """A file that knows the checksum of its bytes and the first error of writing them.
+
+    torch.save answers such an error by one of its own, about positions in the file.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.checksum = file, 0
+        self.error: OSError | None = None
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        try:
+            written = self.file.write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+        self.checksum = zlib.crc32(data, self.checksum)
+        return written
+
+    def flush(self) -> None:
+        try:
+            self.file.flush()
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+
+def _write_to_disk(content: _Content, write: Callable[[Writable], object]) -> None:
+    try:
+        write(content)
+        content.flush()
+    except RuntimeError:
+        if content.error is None:
+            raise
+        raise content.error from None
+    handle = content.file.fileno()
+    os.fsync(handle)
+    # the system forgets its copy in memory, so that the comparison reads the disk
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _compare(path: str, content: _Content) -> None:
+    found = 0
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            found = zlib.crc32(block, found)
+    if found != content.checksum:
+        raise OSError(errno.EIO, "the disk does not hold what was written")
+
+
+def _free(target: str) -> int:
+    disk = os.statvfs(os.path.dirname(target))
+    return disk.f_bavail * disk.f_frsize
+
+
+def _explained(error: OSError, target: str, expected_bytes: int = 0) -> OSError:
+    """Return the error in words that say what to do, with the name of the file."""
+    reason = _NO_SPACE.get(error.errno or 0)
+    if reason is None:
+        return OSError(error.errno, f"it cannot be written ({error.strerror})", target)
+    needed = f", {_size(expected_bytes)} are needed" if expected_bytes else ""
+    return OSError(
+        error.errno,
+        f"{reason}: {_size(_free(target))} are free{needed}. Free some space and run the same "
+        "command again; what was there before is kept",
+        target,
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"

@@ -14,9 +14,7 @@ interface all load through here.
 """
 
 import argparse
-import os
 import pickle
-import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,11 +24,8 @@ from fairseq.file_io import PathManager
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.torch_archive import check_archive
 
-CONVERT = (
-    "import argparse, torch; torch.serialization.add_safe_globals([argparse.Namespace]); "
-    "torch.save(torch.load(old, weights_only=True), new)"
-)
 _PLAIN = (str, int, float, bool, type(None))
 _MAX_CONFIG_VALUES = 100_000  # real ones have about 1,000; more is a bomb or a cycle
 
@@ -49,30 +44,8 @@ def check_checkpoint(path: str) -> None:
     Raises:
         ValueError: naming the file, what is wrong and what to do.
     """
-    _check_archive(path)
+    check_archive(path)
     _check_config(path, _load_safely(path))
-
-
-def _check_archive(path: str) -> None:
-    with open(path, "rb") as file:
-        is_zip = zipfile.is_zipfile(file)
-    if not is_zip:
-        raise ValueError(
-            f"{path} is truncated or is not a checkpoint: no zip archive. Copy it again. A file "
-            f"from before torch 1.6 can be converted: {CONVERT}"
-        )
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            if any(e.compress_type != zipfile.ZIP_STORED or e.flag_bits & 1 for e in entries):
-                raise ValueError(f"{path} is compressed or encrypted: torch does not write that")
-            if sum(e.file_size for e in entries) > os.path.getsize(path):
-                raise ValueError(f"{path} claims more contents than it has bytes: refused")
-            damaged = archive.testzip()
-    except (zipfile.BadZipFile, EOFError) as error:
-        damaged = str(error)
-    if damaged is not None:
-        raise ValueError(f"{path} is damaged ({damaged}): copy it again or use another checkpoint")
 
 
 def _load_safely(path: str) -> dict[str, Any]:

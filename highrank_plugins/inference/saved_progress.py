@@ -2,12 +2,13 @@
 
 import pickle
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
+
+from highrank_plugins.common.torch_archive import DamagedArchiveError, check_archive
 
 
 class SavedProgress:
@@ -69,14 +70,12 @@ class SavedProgress:
 def _load(path: Path, option: str) -> dict[str, Any]:
     """Return the contents; check the checksums inside, which torch does not."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            reason = archive.testzip()
-        if reason is None:
-            stored = torch.load(path, "cpu", weights_only=True)
-            if isinstance(stored, dict) and stored.keys() == {"identity", "progress"}:
-                return stored
-            reason = "other contents"
-    except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        check_archive(path)
+        stored = torch.load(path, "cpu", weights_only=True)
+        if isinstance(stored, dict) and stored.keys() == {"identity", "progress"}:
+            return stored
+        reason = "other contents"
+    except (DamagedArchiveError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
         reason = str(error).partition("\n")[0]
     raise ValueError(
         f"{path}: damaged, or not the progress of an evaluation ({reason}); delete it to begin "

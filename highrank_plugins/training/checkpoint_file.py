@@ -1,9 +1,10 @@
 """Read of a checkpoint file only what is needed."""
 
 import pickle
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from highrank_plugins.common.torch_archive import check_archive
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +24,7 @@ def look_up(path: Path, *keys: str | int) -> Any:
     import highrank_plugins
 
     highrank_plugins.register()  # admits the plain classes that fairseq stores
-    path.open("rb").close()  # a missing file is no damaged one
+    check_archive(path, whole=False)
     try:
         value = torch.load(path, "cpu", weights_only=True, mmap=True)
         for key in keys:
@@ -42,13 +43,7 @@ def mapped_model(path: Path) -> "dict[str, Tensor]":
     Raises:
         ValueError: the file is damaged or has no weights; says so.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-    except (zipfile.BadZipFile, EOFError) as error:
-        damaged = str(error)
-    if damaged is not None:
-        raise ValueError(f"{path} is damaged ({damaged}): copy it again or use another checkpoint")
+    check_archive(path)
     model: dict[str, Tensor] = look_up(path, "model")
     return model
 

@@ -41,8 +41,9 @@ def still_needed(space: int, folder: Path) -> int:
     last = folder / "checkpoint_last.pt"
     if not last.exists():
         return space
-    written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return max(space - written, last.stat().st_size)
+    files = (path.stat() for path in folder.rglob("*") if path.is_file())
+    sizes = {file.st_ino: file.st_size for file in files}  # a checkpoint has several names
+    return max(space - sum(sizes.values()), last.stat().st_size)
 
 
 def training_space(options: Mapping[str, object], data: Path | str) -> int:

@@ -1,5 +1,7 @@
 """compat/checkpoint_write.py: a full disk is played by the limit on the size of files."""
 
+import errno
+import os
 import resource
 from contextlib import contextmanager
 
@@ -8,7 +10,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-from highrank_plugins.compat import checkpoint_write
+import highrank_plugins.compat.checkpoint_write  # noqa: F401  (applies it)
 
 OLD, NEW = {"x": torch.zeros(10)}, {"x": torch.ones(50_000)}
 
@@ -49,11 +51,51 @@ def test_copy_and_save_replace(files):
     assert size_in(new) == 10
 
 
-def test_interrupted_copy_leaves_the_old_file(files):
+def test_a_copy_is_a_second_name(files, tmp_path):
     old, new = files
-    with largest_file(100_000), pytest.raises(OSError, match="too large"):
+    for _ in range(2):
+        PathManager.copy(new, old, overwrite=True)
+        assert os.path.samefile(new, old)
+    checkpoint_utils.torch_persistent_save(OLD, new)
+    assert size_in(old) == 50_000
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoint1.pt",
+        "checkpoint_best.pt",
+    ]
+
+
+def test_what_a_link_points_to_is_not_overwritten(files, tmp_path):
+    _, new = files
+    last = tmp_path / "checkpoint_last.pt"
+    last.symlink_to(files[0])
+    PathManager.copy(new, str(last), overwrite=True)
+    assert size_in(last) == 50_000
+    assert size_in(files[0]) == 10
+
+
+@pytest.fixture
+def no_links(monkeypatch):
+    """A file system without hard links."""
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+
+
+def test_without_links_it_is_copied(files, no_links):
+    old, new = files
+    PathManager.copy(new, old, overwrite=True)
+    assert size_in(old) == 50_000
+    assert not os.path.samefile(new, old)
+
+
+def test_interrupted_copy_leaves_the_old_file(files, no_links, tmp_path):
+    old, new = files
+    with largest_file(100_000), pytest.raises(OSError, match="limit on file sizes"):
         PathManager.copy(new, old, overwrite=True)
     assert size_in(old) == 10
+    assert not list(tmp_path.glob("*.tmp"))
 
 
 def test_stock_copy_destroys_it(files, stock):
@@ -65,11 +107,46 @@ def test_stock_copy_destroys_it(files, stock):
         size_in(old)
 
 
-def test_full_disk_leaves_the_old_file(files):
+# 2 kB apart, since torch words a full disk in its own way at some sizes
+@pytest.mark.parametrize("limit", [*range(90_000, 102_000, 2048), 1, 199_000])
+def test_full_disk_leaves_the_old_file(files, limit):
     old, _ = files
-    with largest_file(100_000), pytest.raises((OSError, RuntimeError)):
+    message = r"limit on file sizes.*MB are free, 0\.2 MB are needed\. Free some space.*best\.pt"
+    with largest_file(limit), pytest.raises(OSError, match=message):
         checkpoint_utils.torch_persistent_save(NEW, old)
     assert size_in(old) == 10
+
+
+def test_nothing_is_written_to_a_disk_without_space(files, monkeypatch):
+    free = os.statvfs_result((4096, 4096, 100, 1, 1, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda folder: free)
+    monkeypatch.setattr(torch, "save", None)
+    with pytest.raises(OSError, match=r"the disk is full: 0\.0 MB are free, 0\.2 MB are needed"):
+        checkpoint_utils.torch_persistent_save(NEW, files[0])
+
+
+def test_a_disk_that_holds_something_else_is_noticed(files, monkeypatch):
+    flush = os.fsync
+
+    def damage(handle):
+        flush(handle)
+        os.pwrite(handle, b"x", 1000)
+
+    monkeypatch.setattr(os, "fsync", damage)
+    with pytest.raises(OSError, match="does not hold what was written"):
+        checkpoint_utils.torch_persistent_save(NEW, files[0])
+    assert size_in(files[0]) == 10
+
+
+def test_asynchronous_writes_are_whole_too(files):
+    checkpoint_utils.torch_persistent_save(NEW, files[0], async_write=True)
+    assert size_in(files[0]) == 50_000
+
+
+def test_other_errors_are_those_of_torch(tmp_path):
+    with pytest.raises((AttributeError, TypeError), match="pickle"):
+        checkpoint_utils.torch_persistent_save({"f": lambda: 0}, str(tmp_path / "checkpoint1.pt"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def save_with_one_failure(monkeypatch, path) -> None:
@@ -102,10 +179,8 @@ def test_stock_second_attempt_appends(monkeypatch, files, stock):
 
 def test_data_and_name_are_flushed_in_order(monkeypatch, tmp_path):
     calls = []
-    for name in ("fsync", "replace"):
-        real = getattr(checkpoint_write.os, name)
-        monkeypatch.setattr(
-            checkpoint_write.os, name, lambda *a, n=name, f=real: (calls.append(n), f(*a))[1]
-        )
+    for name in ("fsync", "posix_fadvise", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, n=name, f=real: (calls.append(n), f(*a))[1])
     checkpoint_utils.torch_persistent_save(OLD, str(tmp_path / "checkpoint_last.pt"))
-    assert calls == ["fsync", "replace", "fsync"]
+    assert calls == ["fsync", "posix_fadvise", "replace", "fsync"]

@@ -23,14 +23,14 @@ def test_the_lowest_loss_is_the_best(tmp_path):
 def test_a_damaged_file_is_named(tmp_path, content):
     file = tmp_path / "checkpoint_best.pt"
     file.write_bytes(content)
-    with pytest.raises(ValueError, match=r"checkpoint_best\.pt: damaged"):
+    with pytest.raises(ValueError, match=r"checkpoint_best\.pt is truncated"):
         best_checkpoint([tmp_path])
 
 
 def test_a_file_cut_in_half_is_named(tmp_path):
     file = write(tmp_path / "a", 1.0) / "checkpoint_best.pt"
     file.write_bytes(file.read_bytes()[:-200])
-    with pytest.raises(ValueError, match=r"checkpoint_best\.pt: damaged"):
+    with pytest.raises(ValueError, match=r"checkpoint_best\.pt is truncated"):
         look_up(file, "extra_state", "best")
 
 
@@ -42,3 +42,12 @@ def test_a_missing_file_is_no_damaged_one(tmp_path):
 def test_a_missing_value_is_named(tmp_path):
     with pytest.raises(ValueError, match="'nothing'"):
         look_up(write(tmp_path / "a", 1.0) / "checkpoint_best.pt", "extra_state", "nothing")
+
+
+def test_a_flipped_bit_in_a_number_is_refused(tmp_path):
+    file = write(tmp_path / "a", 1.0) / "checkpoint_best.pt"
+    content = bytearray(file.read_bytes())
+    content[content.index(b"best") + 10] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"checkpoint_best\.pt is damaged \(.*data\.pkl"):
+        best_checkpoint([tmp_path / "a"])
