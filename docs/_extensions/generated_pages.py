@@ -13,8 +13,8 @@ from typing import Any
 from sphinx.application import Sphinx
 
 import highrank_plugins
-from highrank_plugins.common.flags import flag
-from highrank_plugins.common.markdown import table
+from highrank_plugins.common.formatting import table
+from highrank_plugins.common.names import flag
 
 SIGNS = re.compile(r"([\\*_<>|\[\]#])")
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from highrank_plugins.analysis.bands import Band, perplexity_by_band
-from highrank_plugins.analysis.bleu_tests import PairedScore, PairedScores, paired_bleu
-from highrank_plugins.analysis.components import ComponentUse, component_use, prior_use
+from highrank_plugins.analysis.components import (
+    ComponentUse,
+    GateSharpness,
+    component_use,
+    gate_sharpness,
+    prior_use,
+)
 from highrank_plugins.analysis.dirichlet import (
     DirichletFit,
     DirichletSettings,
@@ -24,15 +28,19 @@ from highrank_plugins.analysis.effect_size import (
     hedges_g,
     runs_needed,
 )
-from highrank_plugins.analysis.gates import GateSharpness, gate_sharpness
-from highrank_plugins.analysis.multiple_tests import Correlation, holm, pearson
-from highrank_plugins.analysis.perplexity import perplexity_of
 from highrank_plugins.analysis.pointwise_shape import (
     SlopeStatistics,
     pointwise_curve,
     slope_statistics,
 )
-from highrank_plugins.analysis.predictions import mean_entropy, target_ranks, top_k_share
+from highrank_plugins.analysis.predictions import (
+    Band,
+    mean_entropy,
+    perplexity_by_band,
+    perplexity_of,
+    target_ranks,
+    top_k_share,
+)
 from highrank_plugins.analysis.rank import (
     effective_rank,
     press_rank,
@@ -41,6 +49,19 @@ from highrank_plugins.analysis.rank import (
     spectral_entropy,
 )
 from highrank_plugins.analysis.retention import gradient_retention, logit_gradient
+from highrank_plugins.analysis.significance import (
+    Correlation,
+    PairedScore,
+    PairedScores,
+    Summary,
+    TTest,
+    holm,
+    paired_bleu,
+    pearson,
+    student_t,
+    summarise,
+    welch_t,
+)
 from highrank_plugins.analysis.similarity import (
     Similarity,
     WordPair,
@@ -48,7 +69,6 @@ from highrank_plugins.analysis.similarity import (
     word_similarity,
 )
 from highrank_plugins.analysis.singular import Spectrum, singular_values, spectrum
-from highrank_plugins.analysis.t_test import Summary, TTest, student_t, summarise, welch_t
 from highrank_plugins.analysis.tsqr import triangle
 from highrank_plugins.analysis.unargmaxable_words import unargmaxable, unargmaxable_classes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from highrank_plugins.analysis.t_test import Runs, Summary, summarise
+from highrank_plugins.analysis.significance import Runs, Summary, summarise
 
 MOST_RUNS = 1000  # beyond that a difference is called too small
 

@@ -10,7 +10,7 @@ import torch
 import yaml
 from pydantic import TypeAdapter
 
-from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.heads import Head, build_head, head_options
 
 REDUCTIONS = ("sum", "none")

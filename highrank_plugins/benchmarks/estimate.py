@@ -11,10 +11,10 @@ import torch
 
 from highrank_plugins.benchmarks.case import CaseError, ModelCase, changed
 from highrank_plugins.benchmarks.process import ContenderFailed, alone
-from highrank_plugins.common import markdown
+from highrank_plugins.common import formatting
 from highrank_plugins.training.command_line import words_of
 from highrank_plugins.training.configuration import Configuration
-from highrank_plugins.training.launch.effective_batch import fit
+from highrank_plugins.training.launch.flags import fit_batch
 
 SENTENCE = 26  # pieces in one of WMT's
 
@@ -51,7 +51,7 @@ class Training:
         max_tokens = _count(name, options, "max_tokens")
         freq = _count(name, options, "update_freq")
         if (wanted := configuration.launch.get("effective_tokens")) is not None:
-            max_tokens, freq = fit(int(wanted), max_tokens, devices)
+            max_tokens, freq = fit_batch(int(wanted), max_tokens, devices)
         return cls(
             name=name,
             arch=arch,
@@ -165,7 +165,7 @@ def estimates_table(
             *([f"{hours * price:,.0f}"] if price is not None else []),
         ]
         rows.append(cells)
-    return markdown.table(heading, rows)
+    return formatting.table(heading, rows)
 
 
 def _count(name: str, options: dict[str, Any], key: str) -> int:

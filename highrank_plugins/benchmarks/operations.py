@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from highrank_plugins.benchmarks.case import LossCase
 from highrank_plugins.benchmarks.implementations import loss_step
 from highrank_plugins.benchmarks.measure import use
-from highrank_plugins.common import markdown
+from highrank_plugins.common import formatting
 
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::baddbmm_"}
 
@@ -56,7 +56,7 @@ def operations_table(case: str, found: list[Operation], least: float = 0.005) ->
     small = [o for o in found if o.milliseconds < least * total]
     rest = sum(o.milliseconds for o in small)
     rows = [*large, Operation("others", rest, sum(o.calls for o in small))]
-    return markdown.table(
+    return formatting.table(
         [case, "ms", "share", "calls"],
         [
             [o.name, f"{o.milliseconds:,.1f}", f"{o.milliseconds / total:.1%}", f"{o.calls:,.0f}"]

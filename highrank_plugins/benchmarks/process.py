@@ -1,4 +1,4 @@
-"""A measurement in a process of its own."""
+"""Measure in a separate process, and find the largest batch within a memory limit."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import signal
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from highrank_plugins.benchmarks.case import Case
+from highrank_plugins.benchmarks.case import Case, LossCase
 from highrank_plugins.benchmarks.rows import Row, row
 from highrank_plugins.common.provenance import revision, typed_command
+
+STEP = 64  # tokens; finer differences are noise
+MOST = 2**17
 
 
 class ContenderFailed(RuntimeError):
@@ -80,3 +83,34 @@ def _ask(
         return json.loads(child.stdout.splitlines()[-1])
     except (IndexError, json.JSONDecodeError):
         raise ContenderFailed(f"it printed no result but {child.stdout[:80]!r}") from None
+
+
+def largest_batch(case: LossCase, contender: str, limit: int, threads: int) -> LossCase:
+    """`case` with as many tokens, a multiple of 64, as keep the peak within `limit` bytes.
+
+    Raises:
+        ContenderFailed: not even 64 tokens fit, or something else went wrong.
+    """
+
+    def fits(steps: int) -> bool:
+        try:
+            memory = peak("loss", replace(case, tokens=steps * STEP), contender, threads)
+        except OutOfMemory:
+            return False
+        return memory is not None and memory <= limit
+
+    if not fits(1):
+        raise ContenderFailed(
+            f"--within: {limit // 2**20} MiB do not hold {STEP} tokens of {contender}; raise it"
+        )
+    good, bad = 1, 2
+    while bad * STEP <= MOST and fits(bad):
+        good, bad = bad, 2 * bad
+    bad = min(bad, MOST // STEP + 1)
+    while bad - good > max(1, good // 16):
+        middle = (good + bad) // 2
+        if fits(middle):
+            good = middle
+        else:
+            bad = middle
+    return replace(case, tokens=good * STEP)

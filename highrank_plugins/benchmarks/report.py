@@ -7,7 +7,7 @@ from pathlib import Path
 
 from highrank_plugins.benchmarks.case import CaseError
 from highrank_plugins.benchmarks.rows import Row
-from highrank_plugins.common import markdown
+from highrank_plugins.common import formatting
 from highrank_plugins.reports.plots import check_plot
 
 
@@ -35,7 +35,7 @@ def table(rows: list[Row]) -> str:
         if usual:
             cells += _against(row, usual.get(row.case))
         lines.append(cells)
-    return markdown.table(headings, lines)
+    return formatting.table(headings, lines)
 
 
 def _against(row: Row, usual: Row | None) -> list[str]:

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 
 from highrank_plugins.benchmarks.case import Case, CaseError, LossCase, ModelCase, changed, named
-from highrank_plugins.benchmarks.fit import largest_batch
 from highrank_plugins.benchmarks.implementations import available, check_contenders
 from highrank_plugins.benchmarks.operations import operations, operations_table
-from highrank_plugins.benchmarks.process import ContenderFailed, measure
+from highrank_plugins.benchmarks.process import ContenderFailed, largest_batch, measure
 from highrank_plugins.benchmarks.report import check_outputs, table
 from highrank_plugins.benchmarks.report import plot as write_plot
 from highrank_plugins.benchmarks.rows import Row, write_csv

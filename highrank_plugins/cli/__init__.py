@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup, TyperOption
 
 import highrank_plugins
-from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.common.names import did_you_mean
 
 # group or subcommand → its line in the help, and the typer group or function, as module:name
 COMMANDS = {

@@ -72,16 +72,16 @@ def score(
     """
     from highrank_plugins.common.files import write_json, write_text
     from highrank_plugins.results import measures as model_measures
-    from highrank_plugins.results import scoring, tokenised_bleu
+    from highrank_plugins.results import scoring
 
     with user_errors():
         if compound_split:
-            tokenised_bleu.check_compounds(tokenise)
+            scoring.check_compounds(tokenise)
         references = scoring.read_lines(reference)
         translations = scoring.read_hypotheses(generated, len(references))
         scores = scoring.score(translations, references)
         if tokenise is not None:
-            scores |= tokenised_bleu.score(
+            scores |= scoring.tokenised_scores(
                 translations, references, tokenise, compound_split=compound_split
             )
         if against is not None:
@@ -113,7 +113,7 @@ def dialogue_score(
     from highrank_plugins.common.files import write_json
     from highrank_plugins.results import scoring
     from highrank_plugins.results.dialogue_scoring import dialogue_scores
-    from highrank_plugins.results.response_perplexity import response_perplexity
+    from highrank_plugins.results.perplexity import response_perplexity
 
     with user_errors():
         if (scored is None) != (responses is None):

@@ -137,7 +137,7 @@ def devices(gpus_per_node: int | None, processes: int | None) -> tuple[bool, int
 
 
 def _complete(command: list[str], effective_tokens: int | None, world_size: int) -> tuple[str, ...]:
-    from highrank_plugins.training.launch.effective_batch import with_effective_batch
+    from highrank_plugins.training.launch.flags import with_effective_batch
 
     if effective_tokens is None:
         return tuple(command)

@@ -29,7 +29,7 @@ def archs(user_dir: UserDir = None) -> None:
 
 def heads(user_dir: UserDir = None) -> None:
     """Print all structures and pointwise functions, with their options, as Markdown tables."""
-    from highrank_plugins.common.markdown import table
+    from highrank_plugins.common.formatting import table
     from highrank_plugins.heads.base import HEADS
     from highrank_plugins.heads.pointwise import POINTWISE
     from highrank_plugins.losses import IMPLEMENTATIONS
@@ -63,7 +63,7 @@ def _shown(default: Any) -> str:
 
 def recipes() -> None:
     """Print all recipes, what each trains, and its configurations, as a Markdown table."""
-    from highrank_plugins.common.markdown import table
+    from highrank_plugins.common.formatting import table
 
     folder = Path(highrank_plugins.__file__).parents[1] / "recipes"
     with user_errors():

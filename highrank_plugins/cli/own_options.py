@@ -6,8 +6,7 @@ from typing import Any
 import typer
 
 from highrank_plugins.cli import app
-from highrank_plugins.common.flags import flag, option_name
-from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.common.names import did_you_mean, flag, option_name
 from highrank_plugins.common.yaml_tree import ConfigurationError, Tree
 from highrank_plugins.training.command_line import PROGRAMS, program_of, words_of
 from highrank_plugins.training.configuration import Configuration

@@ -1,6 +1,7 @@
 """`highrank train …`: from a configuration to the commands of a recipe, and a training."""
 
 import logging
+import resource
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
@@ -115,7 +116,7 @@ def run(
     """Check the disk space of a training, run it, log it, and show its progress in short lines."""
     from highrank_plugins.training.configuration import load
     from highrank_plugins.training.disk_space import check_space
-    from highrank_plugins.training.training_log import digest
+    from highrank_plugins.training.training_log import digest, memory_line
 
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
@@ -135,6 +136,9 @@ def run(
         assert training.stdout is not None
         for line in digest(_logged(training.stdout, log), *bounds):
             typer.echo(line)
+        training.wait()
+        kibibytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        log.write(memory_line(kibibytes).encode())
     code = training.returncode
     if code:
         raise typer.Exit(code if code > 0 else 128 - code)  # of a signal as bash has it

@@ -1,19 +1,16 @@
-"""Write files completely or not at all.
-
-The one writer of checkpoints, averaged models, records and tables. A file is written next to its
-target, flushed to the disk, read back and compared, and only then renamed. Whatever fails or is
-killed, the target holds all of its old contents or all of the new ones.
-"""
+"""Write files completely or not at all; turn results into what JSON can hold."""
 
 import errno
 import json
+import math
 import os
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 _BLOCK = 8 << 20
 _NO_SPACE = {
@@ -199,3 +196,20 @@ def _explained(error: OSError, target: str, expected_bytes: int = 0) -> OSError:
 
 def _size(count: int) -> str:
     return f"{count / 1e6:,.1f} MB"
+
+
+def plain(value: Any) -> Any:
+    """Return numbers, strings, lists and dictionaries; a number that is not finite becomes None."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: plain(getattr(value, name)) for name in (f.name for f in fields(value))}
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(name): plain(own) for name, own in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(own) for own in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value

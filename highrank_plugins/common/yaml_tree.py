@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.common.names import did_you_mean
 
 KeyPath = tuple[str, ...]
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")

@@ -12,8 +12,8 @@ import re
 
 from fairseq.models import ARCH_MODEL_REGISTRY
 
+from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.suggest import did_you_mean
 
 
 @replaces(argparse.ArgumentParser, "error")

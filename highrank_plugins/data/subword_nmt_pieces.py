@@ -1,13 +1,41 @@
-"""Write BPE as published translation models have it: Moses' tokens, then subword-nmt."""
+"""Split text as published translation models do: Moses' tokens, then BPE of subword-nmt."""
 
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from highrank_plugins.data.moses import normalise_and_tokenise
 from highrank_plugins.data.ordered_map import batches, ordered_map
 from highrank_plugins.data.pieces import BATCH, Encoder, sampled_lines
+
+
+@cache
+def _tools(language: str) -> tuple[Any, Any]:
+    try:
+        from sacremoses import MosesPunctNormalizer, MosesTokenizer
+    except ModuleNotFoundError:
+        raise ValueError(
+            "Moses' tokens need sacremoses: pip install sacremoses subword-nmt"
+        ) from None
+    return MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
+
+
+def normalise_and_tokenise(line: str, language: str) -> str:
+    """normalize-punctuation.perl, then tokenizer.perl -a: escaped, `rich-text` as `rich @-@ text`.
+
+    What fairseq's translation examples do before BPE.
+    """
+    normaliser, tokeniser = _tools(language)
+    words: str = tokeniser.tokenize(
+        normaliser.normalize(line), aggressive_dash_splits=True, return_str=True
+    )
+    return words
+
+
+def tokenise(line: str, language: str) -> str:
+    """Tokenise as tokenizer.perl does, whose tokens multi-bleu.perl counts."""
+    words: str = _tools(language)[1].tokenize(line, return_str=True)
+    return words
 
 
 def learn_codes(

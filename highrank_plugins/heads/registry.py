@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.common.names import did_you_mean
 
 T = TypeVar("T", bound=type)
 

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.losses.chunked import chunked_nll
 from highrank_plugins.losses.fused.runner import fused_nll
 from highrank_plugins.losses.kernels import check_available, cpp, kernels_of

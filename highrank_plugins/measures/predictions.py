@@ -11,7 +11,7 @@ from torch import Tensor
 
 from highrank_plugins.analysis import Band, perplexity_by_band, target_ranks
 from highrank_plugins.common.figures import Bars, Figure
-from highrank_plugins.common.readable import percent, short
+from highrank_plugins.common.formatting import percent, short
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures.base import (
     Block,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from highrank_plugins.analysis.retention import column_space, retained_by_head
 from highrank_plugins.common.figures import Figure, Lines
-from highrank_plugins.common.readable import percent
+from highrank_plugins.common.formatting import percent
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures.base import (
     Block,

@@ -15,7 +15,7 @@ from highrank_plugins.analysis import (
     spectrum,
 )
 from highrank_plugins.common.figures import Figure, Lines
-from highrank_plugins.common.readable import short
+from highrank_plugins.common.formatting import short
 from highrank_plugins.measures.base import (
     CardTile,
     Found,

@@ -19,7 +19,7 @@ from highrank_plugins.analysis import (
 from highrank_plugins.analysis.blocks import refuse_rows
 from highrank_plugins.analysis.singular import SpectrumPart, SpectrumRows, whole_spectrum
 from highrank_plugins.common.figures import Figure, Lines
-from highrank_plugins.common.readable import short
+from highrank_plugins.common.formatting import short
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures.base import (
     Block,

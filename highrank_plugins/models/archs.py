@@ -17,7 +17,7 @@ from fairseq.models import (
 )
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from highrank_plugins.common.flags import flag
+from highrank_plugins.common.names import flag
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE

@@ -6,7 +6,7 @@ from typing import Optional
 
 from omegaconf import DictConfig
 
-from highrank_plugins.common.flags import flag
+from highrank_plugins.common.names import flag
 from highrank_plugins.models.archs import given_options, set_options
 from highrank_plugins.models.awd_lstm_presets import preset_options
 from highrank_plugins.models.head_choice import choose_head

@@ -1,6 +1,6 @@
 """Choose the head: explicit options, then the architecture's, then the head's defaults."""
 
-from highrank_plugins.common.flags import flag
+from highrank_plugins.common.names import flag
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE

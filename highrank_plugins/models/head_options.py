@@ -13,7 +13,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from hydra.core.config_store import ConfigStore
 
-from highrank_plugins.common.flags import flag
+from highrank_plugins.common.names import flag
 from highrank_plugins.heads import (
     head_names,
     head_options,

@@ -1,5 +1,5 @@
 """Define optimizers for fairseq, and when averaging begins."""
 
-from highrank_plugins.optim.trigger import non_monotone_trigger
+from highrank_plugins.optim.averaged_sgd import non_monotone_trigger
 
 __all__ = ["non_monotone_trigger"]

@@ -8,7 +8,7 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
-from highrank_plugins.common.flags import flag
+from highrank_plugins.common.names import flag
 
 
 @dataclass

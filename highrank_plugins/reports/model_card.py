@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from highrank_plugins.common.flags import flag
+from highrank_plugins.common.names import flag
 
 _CARD = """\
 ---

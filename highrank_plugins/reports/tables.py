@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from highrank_plugins.common import markdown
+from highrank_plugins.common import formatting
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -43,7 +43,7 @@ def to_markdown(tables: Sequence[Table]) -> str:
     parts = []
     for table in tables:
         rows = [[f"**{cell.text}**" if cell.bold else cell.text for cell in r] for r in table.rows]
-        parts.append(markdown.table(table.headings, rows))
+        parts.append(formatting.table(table.headings, rows))
         if table.notes:
             parts.append("\n".join(table.notes) + "\n")
     return "\n".join(parts)

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 
 from highrank_plugins.analysis import Summary, paired_bleu, summarise
-from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results.provenance_notes import provenance_notes
 from highrank_plugins.results.results_table import (
     RESULTS,

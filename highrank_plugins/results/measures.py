@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from highrank_plugins.common.distinct_names import distinct_names
+from highrank_plugins.common.names import distinct_names
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures import find_measure, measure_names
 from highrank_plugins.results.scoring import ScoreError

@@ -1,10 +1,11 @@
-"""Read perplexities of a language model, as its evaluations printed or wrote them."""
+"""Read perplexities from what evaluations of fairseq printed."""
 
+import math
 import re
 from pathlib import Path
 
 from highrank_plugins.common.score import Score
-from highrank_plugins.results.scoring import ScoreError
+from highrank_plugins.results.scoring import ScoreError, read_lines
 
 _COUNT = re.compile(r"Evaluated ([\d,]+) tokens")
 _LOSS = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity")
@@ -28,3 +29,31 @@ def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
         f"{split}_perplexity": Score(round(2**bits, 2), signature),
         f"{split}_bits": Score(bits, signature),
     }
+
+
+_SCORES = re.compile(r"P-(\d+)\t(.*)")
+
+
+def response_perplexity(scored: Path, responses: Path) -> Score:
+    """Return 2 to the mean −log₂ P of all words and ends of `responses`, a line each.
+
+    Raises:
+        ScoreError: other responses than these have scores, one has another number of them than
+            words and an end, or a score is not finite.
+    """
+    lines = read_lines(responses)
+    found: dict[int, list[float]] = {}
+    for match in filter(None, map(_SCORES.fullmatch, read_lines(scored))):
+        found[int(match[1])] = [float(score) for score in match[2].split()]
+    if not lines or found.keys() != set(range(len(lines))):
+        raise ScoreError(f"{scored}: scores {len(found)} responses, {responses} has {len(lines)}")
+    for number, line in enumerate(lines):
+        if len(found[number]) != len(line.split()) + 1:
+            raise ScoreError(
+                f"{scored}: {len(found[number])} scores for the {len(line.split())} words and the "
+                f"end of {responses}:{number + 1}; generate with --score-reference on that text"
+            )
+    bits = [-score for scores in found.values() for score in scores]
+    if not all(map(math.isfinite, bits)):
+        raise ScoreError(f"{scored}: a score is not finite: the model is broken")
+    return Score(round(2 ** (math.fsum(bits) / len(bits)), 3), f"tokens:{len(bits)}")

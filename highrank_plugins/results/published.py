@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from highrank_plugins.common import markdown
-from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.common import formatting
+from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import read_tree
 
 FILE = Path(__file__).with_suffix(".yaml")
@@ -74,7 +74,7 @@ def table(task: str, ours: Mapping[str, Mapping[str, float]]) -> str:
         for entry in theirs
     ]
     headings = ["system", *kinds, "source"]
-    return markdown.table(headings, [[system, *cells, source] for system, cells, source in rows])
+    return formatting.table(headings, [[system, *cells, source] for system, cells, source in rows])
 
 
 def _cell(kind: str, value: float | None, deviation: float | None = None) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.provenance import git_state, hardware, versions
-from highrank_plugins.common.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from highrank_plugins.common.score import Score

@@ -5,8 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from highrank_plugins.common.distinct_names import distinct_names
-from highrank_plugins.common.markdown import table
+from highrank_plugins.common.formatting import table
+from highrank_plugins.common.names import distinct_names
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import Column
 from highrank_plugins.results.record import load_record

@@ -7,7 +7,7 @@ from fairseq.data import Dictionary
 from fairseq.tasks.language_modeling import LanguageModelingConfig
 from torch import Tensor
 
-from highrank_plugins.common.flags import flag
+from highrank_plugins.common.names import flag
 from highrank_plugins.tasks.streams import SplitTokens
 
 # options of language_modeling that have no place here, with what to do instead

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import highrank_plugins
-from highrank_plugins.common.flags import flag
+from highrank_plugins.common.names import flag
 from highrank_plugins.measures import find_measure, measure_names
 
 

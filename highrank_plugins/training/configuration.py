@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import (
     ConfigurationError,
     KeyPath,

@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 import highrank_plugins
-from highrank_plugins.common.flags import flag, option_name
-from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.common.names import did_you_mean, flag, option_name
 from highrank_plugins.common.yaml_tree import ConfigurationError, Tree
 from highrank_plugins.training.command_line import PROGRAMS, user_dir, words_of
 from highrank_plugins.training.configuration import Configuration

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import end_with_parent, usable_cores
-from highrank_plugins.common.suggest import did_you_mean
 
 PROGRAM = "fairseq-generate"
 SKIPS = "--skip-invalid-size-inputs-valid-test"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from highrank_plugins.common.files import write_text
-from highrank_plugins.common.flags import flag
+from highrank_plugins.common.names import flag
 from highrank_plugins.training.command_line import PROGRAMS, program_of, shell_line
 from highrank_plugins.training.configuration import Configuration
 

@@ -1,7 +1,6 @@
 """Provide networks between tokens and output layer that fairseq lacks. Pure torch."""
 
-from highrank_plugins.trunks.awd_lstm import AWDLSTM, State, TrunkOutput
-from highrank_plugins.trunks.rates import Rates
+from highrank_plugins.trunks.awd_lstm import AWDLSTM, Rates, State, TrunkOutput
 from highrank_plugins.trunks.relative_attention import RelativeAttention
 
 __all__ = ["AWDLSTM", "Rates", "RelativeAttention", "State", "TrunkOutput"]

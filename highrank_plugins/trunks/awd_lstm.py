@@ -1,8 +1,10 @@
-"""Define the AWD-LSTM of Merity et al. 2018, without its output layer."""
+"""Define the AWD-LSTM of Merity et al. 2018 up to its output layer: rates, weight drop, trunk."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,8 +13,85 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from highrank_plugins.common.dropout_masks import dropout_mask
-from highrank_plugins.trunks.rates import Rates
-from highrank_plugins.trunks.weight_drop import WeightDropLSTM
+
+# A dropped matrix is a new tensor, so cuDNN copies the weights into one piece at every call, as it
+# must; `flatten_parameters`, which the warning recommends, would not help.
+warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous")
+
+
+class WeightDropLSTM(nn.LSTM):
+    """Run one layer of LSTM; training drops out `weight_hh_l0`, with one mask per forward pass.
+
+    The parameters are those of `torch.nn.LSTM`, by name and shape. They are looked up at every
+    call: nothing else holds a weight that `deepcopy`, `load_state_dict` or `.to()` could leave
+    behind. In evaluation the layer is `torch.nn.LSTM` exactly.
+
+    Args:
+        input_size, hidden_size: as in `torch.nn.LSTM`.
+    """
+
+    weight_ih_l0: nn.Parameter
+    weight_hh_l0: nn.Parameter
+    bias_ih_l0: nn.Parameter
+    bias_hh_l0: nn.Parameter
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+
+    def forward(  # type: ignore[override]  # torch's takes packed sequences, too
+        self, x: Tensor, state: tuple[Tensor, Tensor], p: float = 0.0
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Return outputs [T, B, H] and the new state of inputs [T, B, I].
+
+        Args:
+            state: h and c, each [1, B, H].
+            p: probability that an entry of the recurrent matrix is 0; the others grow by 1/(1 − p).
+                It has no effect in evaluation.
+        Raises:
+            RuntimeError: sizes that do not fit.
+        """
+        self.check_forward_args(x, state, None)
+        recurrent: Tensor = self.weight_hh_l0
+        if self.training and p:
+            recurrent = recurrent * dropout_mask(recurrent.shape, p, recurrent)
+        weights = [self.weight_ih_l0, recurrent, self.bias_ih_l0, self.bias_hh_l0]
+        # cuDNN keeps what gradients need only in its training mode, which for one layer without
+        # torch's own dropout changes nothing else: so evaluation may ask for gradients, too
+        keeps_gradients = self.training or torch.is_grad_enabled()
+        out, h, c = torch.lstm(x, state, weights, True, 1, 0.0, keeps_gradients, False, False)
+        return out, (h, c)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Hold dropout rates as named in Merity et al. 2018, and the noise of Parthiban 2021.
+
+    Args:
+        dropout: on the output of the last layer, locked over time.
+        dropouti: on the embedded words, locked over time.
+        dropouth: between layers, locked over time.
+        dropoute: on words, that is on whole rows of the embedding matrix.
+        wdrop: on single entries of the recurrent matrices.
+        embed_noise: standard deviation of Gaussian noise on the embedded words.
+    Raises:
+        ValueError: a rate outside [0, 1), a negative standard deviation.
+    """
+
+    dropout: float = 0.0
+    dropouti: float = 0.0
+    dropouth: float = 0.0
+    dropoute: float = 0.0
+    wdrop: float = 0.0
+    embed_noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.embed_noise >= 0:
+            raise ValueError(f"embed_noise must not be negative, got {self.embed_noise}")
+        for name in (f.name for f in fields(self) if f.name != "embed_noise"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ValueError(f"{name} must lie in [0, 1), got {value}")
+
 
 State = list[tuple[Tensor, Tensor]]
 

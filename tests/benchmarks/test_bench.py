@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from highrank_plugins.benchmarks.case import LossCase, presets
-from highrank_plugins.benchmarks.fit import largest_batch
 from highrank_plugins.benchmarks.implementations import loss_step
-from highrank_plugins.benchmarks.process import ContenderFailed, measure
+from highrank_plugins.benchmarks.process import ContenderFailed, largest_batch, measure
 from highrank_plugins.benchmarks.report import table
 from highrank_plugins.benchmarks.rows import row, write_csv
 from highrank_plugins.benchmarks.run import _axis

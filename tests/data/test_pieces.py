@@ -4,13 +4,13 @@ import pytest
 import sentencepiece
 
 from highrank_plugins.data import subword_nmt_pieces
-from highrank_plugins.data.moses import tokenise
 from highrank_plugins.data.pieces import (
     encoder,
     learn_pieces,
     sampled_lines,
     write_pieces,
 )
+from highrank_plugins.data.subword_nmt_pieces import tokenise
 
 TEXT = "Größe: 5 cm² – „ganz“ genau…\nDie Größe   ist\u00a0genau 5 cm².\nx\u2028y fi Å\n"
 

@@ -9,7 +9,7 @@ import torch
 from fairseq.data import Dictionary
 
 from highrank_plugins.common.figures import Bars, Lines
-from highrank_plugins.common.plain_values import plain
+from highrank_plugins.common.files import plain
 from highrank_plugins.measures import all_measures, find_measure, measure_names
 from highrank_plugins.measures.base import Block, TextMeasure, WeightMeasure, Words
 from highrank_plugins.monitoring import take_snapshot

@@ -3,7 +3,7 @@
 import pytest
 from fairseq.data import Dictionary
 
-from highrank_plugins.models.frequency_order import require_sorted_by_count
+from highrank_plugins.models.head_from_options import require_sorted_by_count
 from tests.models.small import build
 
 

@@ -8,9 +8,9 @@ from fairseq.modules import MultiheadAttention
 
 from highrank_plugins.models.relative_positions import (
     RelativePositionOptions,
+    RelativeSelfAttention,
     attach_relative_positions,
 )
-from highrank_plugins.models.relative_self_attention import RelativeSelfAttention
 from tests.models.small import build
 from tests.trainings import last, parameters, same, train
 

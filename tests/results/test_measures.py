@@ -5,7 +5,7 @@ import json
 import pytest
 
 from highrank_plugins.analysis import Band, Estimate, Similarity
-from highrank_plugins.common.plain_values import plain
+from highrank_plugins.common.files import plain
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.kld import Divergences

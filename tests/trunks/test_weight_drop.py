@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from highrank_plugins.common.dropout_masks import dropout_mask
-from highrank_plugins.trunks.awd_lstm import add_noise, embed_words, locked_dropout
-from highrank_plugins.trunks.weight_drop import WeightDropLSTM
+from highrank_plugins.trunks.awd_lstm import WeightDropLSTM, add_noise, embed_words, locked_dropout
 from tests.trunks import plain
 
 P, SEED = 0.5, 9

@@ -40,8 +40,7 @@ def card(
     is on the page with the reason. More in docs/howto/card.md.
     """
     logging.disable(logging.INFO)  # fairseq's
-    from highrank_plugins.common.files import write_json, write_text
-    from highrank_plugins.common.plain_values import plain
+    from highrank_plugins.common.files import plain, write_json, write_text
     from highrank_plugins.common.provenance import typed_command
     from highrank_plugins.reports.card.gather import make_card
     from highrank_plugins.reports.card.render import render

@@ -22,7 +22,7 @@ from highrank_plugins.cli.analyse.running import (
     report,
 )
 from highrank_plugins.cli.options import Data, Device, UserDir, numbers
-from highrank_plugins.common.flags import flag
+from highrank_plugins.common.names import flag
 
 if TYPE_CHECKING:
     from highrank_plugins.common.figures import Figure
@@ -197,7 +197,7 @@ def _of_many(
     plot: Path | None,
 ) -> None:
     """Measure the checkpoints of one training, one in memory at a time."""
-    from highrank_plugins.common.plain_values import plain
+    from highrank_plugins.common.files import plain
     from highrank_plugins.inference.loading import load_model
 
     found = []

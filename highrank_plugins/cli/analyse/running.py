@@ -65,8 +65,7 @@ def report(
     Returns:
         the result as plain values.
     """
-    from highrank_plugins.common.files import write_json
-    from highrank_plugins.common.plain_values import plain
+    from highrank_plugins.common.files import plain, write_json
     from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
 
     found = plain(more) | plain(result)

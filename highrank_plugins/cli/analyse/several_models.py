@@ -27,7 +27,7 @@ def spectra(
     """Show ranks of several models side by side; --plot draws their relative singular values."""
     with measuring(plot):
         from highrank_plugins.common.figures import Lines
-        from highrank_plugins.common.plain_values import plain
+        from highrank_plugins.common.files import plain
         from highrank_plugins.reports.plots import draw
         from highrank_plugins.results.measures import read_spectra
 

@@ -51,7 +51,7 @@ def correlation(
     """Correlate two measures over models by Pearson, with the p-value."""
     with measuring(plot):
         from highrank_plugins.analysis import pearson
-        from highrank_plugins.common.distinct_names import distinct_names
+        from highrank_plugins.common.names import distinct_names
         from highrank_plugins.reports import plots
         from highrank_plugins.results.record import metric_of
 
@@ -82,7 +82,7 @@ def bleu(
     """Score systems by BLEU, and test each against the first by sacreBLEU's paired tests."""
     with measuring(plot):
         from highrank_plugins.analysis import paired_bleu
-        from highrank_plugins.common.distinct_names import distinct_names
+        from highrank_plugins.common.names import distinct_names
         from highrank_plugins.results.scoring import read_lines
 
         names = distinct_names(systems)

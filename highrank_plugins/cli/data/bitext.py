@@ -17,12 +17,12 @@ def unpack_texts(
 ) -> None:
     """Unpack the text of a parallel corpus and nothing else of its archives."""
     from highrank_plugins.data.corpus_files import read_corpus
-    from highrank_plugins.data.parallel import unpacking
+    from highrank_plugins.data.parallel import preparing
 
     with user_errors():
         corpus = read_corpus(file)
-        texts = unpacking.texts_of(corpus, file)
-        for line in unpacking.unpack_texts(corpus, texts, archives, output):
+        texts = preparing.texts_of(corpus, file)
+        for line in preparing.unpack_texts(corpus, texts, archives, output):
             typer.echo(line)
 
 
@@ -32,11 +32,11 @@ def text_files(
 ) -> None:
     """Print the paths of the text of a parallel corpus, a line each."""
     from highrank_plugins.data.corpus_files import read_corpus
-    from highrank_plugins.data.parallel import unpacking
+    from highrank_plugins.data.parallel import preparing
 
     with user_errors():
-        for name in sorted(unpacking.texts_of(read_corpus(file), file).names()):
-            typer.echo(unpacking.find_text(folder, name))
+        for name in sorted(preparing.texts_of(read_corpus(file), file).names()):
+            typer.echo(preparing.find_text(folder, name))
 
 
 def clean_texts(
@@ -55,11 +55,11 @@ def clean_texts(
 ) -> None:
     """Clean the training text; say how many pairs went and why, also in cleaning.json."""
     from highrank_plugins.data.corpus_files import read_corpus
-    from highrank_plugins.data.parallel import preparing, unpacking
+    from highrank_plugins.data.parallel import preparing
     from highrank_plugins.data.parallel.cleaning import Rules
 
     with user_errors():
-        texts = unpacking.texts_of(read_corpus(file), file)
+        texts = preparing.texts_of(read_corpus(file), file)
         rules = Rules(max_words, max_ratio, drop_duplicates, limit)
         for line in preparing.prepare_texts(texts, folder, output, language_pair(languages), rules):
             typer.echo(line)

@@ -96,7 +96,7 @@ Corpus = Annotated[Path, typer.Argument(help="Folder with the corpus of Zhao et 
 
 def dialogue_files(corpus: Corpus) -> None:
     """Print the files that `highrank data dialogue-text` reads, a line each."""
-    from highrank_plugins.data.dialogue.text import input_files
+    from highrank_plugins.data.dialogue_text import input_files
 
     with user_errors():
         typer.echo("\n".join(map(str, input_files(corpus))))
@@ -108,7 +108,7 @@ def dialogue_text(
     context: Annotated[int, typer.Option(min=1, help="Utterances that a response sees.")] = 9,
 ) -> None:
     """Write dialogues as contexts, responses and references, a line each."""
-    from highrank_plugins.data.dialogue.text import write_parallel
+    from highrank_plugins.data.dialogue_text import write_parallel
 
     with user_errors():
         for name, counts in write_parallel(corpus, output, context).items():

@@ -30,7 +30,7 @@ def check_text(
     ],
 ) -> None:
     """Check text strictly: UTF-8, no empty or endless lines, NUL, CR or BOM, equal lengths."""
-    from highrank_plugins.data.parallel.checking import check_parallel
+    from highrank_plugins.data.parallel.reading import check_parallel
 
     with user_errors():
         count = check_parallel(files)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-from highrank_plugins.common.suggest import did_you_mean
+from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.data.corpora.options import CorpusError, CorpusOptions
 
 __all__ = ["CORPORA", "CorpusError", "CorpusOptions", "prepare_corpus"]

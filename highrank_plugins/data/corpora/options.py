@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from highrank_plugins.common.flags import flag
+from highrank_plugins.common.names import flag
 
 
 class CorpusError(ValueError):

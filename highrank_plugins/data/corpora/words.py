@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from highrank_plugins.data.parallel.checking import DAMAGE, TextError, open_binary
+from highrank_plugins.data.parallel.reading import DAMAGE, TextError, open_binary
 
 UNKNOWN = "<unk>"
 END = "</s>"

@@ -1,15 +1,103 @@
-"""Read lines of parallel text from plain files, NAME.gz, and the NAME.sgm of WMT's test sets."""
+"""Read parallel text strictly, from plain files, NAME.gz, and the NAME.sgm of WMT test sets."""
 
+import gzip
 import re
+import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
+from typing import BinaryIO
 
-from highrank_plugins.data.parallel.checking import DAMAGE, TextError, open_binary
-
+MAX_PROBLEMS = 20
+MAX_WORDS = 1000  # fairseq's models have 1,024 positions, and training leaves out what is longer
+# what reading a damaged NAME.gz raises
+DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 Pair = tuple[bytes, bytes]
 _SEGMENT = re.compile(rb"<seg.*?>(.*)</seg>")
+
+
+class TextError(ValueError):
+    """Report unusable text; one line per problem: `file:line:column: what and what to do`."""
+
+
+def check_parallel(paths: list[Path]) -> int:
+    """Read all bytes once and return the number of lines, the same in each file.
+
+    What a file NAME.gz holds is read; lines are counted within it.
+
+    Raises:
+        TextError: a file is missing or empty, lines are empty, hold NUL or carriage returns or are
+            not UTF-8 or have more than `MAX_WORDS` words, a file begins with a byte order mark, or
+            the numbers of lines differ. The first problems of all files are listed.
+    """
+    problems: list[str] = []
+    counts = [_check_file(path, problems) for path in paths]
+    if not problems and len(set(counts)) > 1:
+        have = ", ".join(f"{path} has {n} lines" for path, n in zip(paths, counts, strict=True))
+        longest = paths[counts.index(max(counts))]
+        problems.append(
+            f"{longest}:{min(counts) + 1}: this line has no partner: {have}; "
+            "line n of one file must translate line n of the other"
+        )
+    if problems:
+        more = len(problems) - MAX_PROBLEMS
+        rest = [f"… and {more} more"] if more > 0 else []
+        raise TextError("\n".join(problems[:MAX_PROBLEMS] + rest))
+    return counts[0]
+
+
+def _check_file(path: Path, problems: list[str]) -> int:
+    if not path.is_file():
+        problems.append(f"{path}: no such file")
+        return 0
+    number = 0
+    try:
+        with open_binary(path) as file:
+            for number, line in enumerate(file, 1):
+                problem = _problem(line.removesuffix(b"\n"), first=number == 1)
+                if problem:
+                    column, text = problem
+                    problems.append(f"{path}:{number}:{column}: {text}")
+    except DAMAGE as error:
+        problems.append(f"{path}:{number + 1}: damaged ({error}); copy or compress it again")
+    else:
+        if number == 0:
+            problems.append(f"{path}: the file is empty")
+    return number
+
+
+def open_binary(path: Path) -> BinaryIO | gzip.GzipFile:
+    """Open the bytes of a file, or what a file NAME.gz holds (reading may raise `DAMAGE`)."""
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
+def _problem(line: bytes, *, first: bool) -> tuple[int, str] | None:
+    """Return column (in characters, from 1) and description of a line's first problem."""
+    if first and line.startswith(_BYTE_ORDER_MARK):
+        return 1, "byte order mark, which would be part of the text; remove it: tail -c +4"
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        column = len(line[: error.start].decode("utf-8")) + 1
+        byte = line[error.start]
+        return column, f"byte 0x{byte:02x} is not UTF-8; convert the file with iconv"
+    if not text.strip():
+        return 1, "empty line; remove it and its partner in the other file"
+    for character, remedy in {
+        "\0": "NUL; remove it: tr -d '\\000'",
+        "\r": "carriage return, which would split the line; remove it: tr -d '\\r'",
+    }.items():
+        if character in text:
+            return text.index(character) + 1, remedy
+    words = text.split()
+    if len(words) > MAX_WORDS:
+        return 1, (
+            f"{len(words):,} words, more than the {MAX_WORDS:,} of a model; split the line, "
+            "or remove it and its partner in the other file"
+        )
+    return None
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:

@@ -8,8 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from highrank_plugins.heads.pointwise.base import VJP, Pointwise, Pullback, register_pointwise
-from highrank_plugins.heads.pointwise.softplus import softplus
+from highrank_plugins.heads.pointwise.base import (
+    VJP,
+    Pointwise,
+    Pullback,
+    register_pointwise,
+    softplus,
+)
 
 
 @register_pointwise("gss")

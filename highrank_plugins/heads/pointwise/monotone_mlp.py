@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.heads.checks import integer
-from highrank_plugins.heads.pointwise.base import Pointwise, register_pointwise
-from highrank_plugins.heads.pointwise.softplus import softplus
+from highrank_plugins.heads.pointwise.base import Pointwise, register_pointwise, softplus
 
 
 @register_pointwise("monotone_mlp")

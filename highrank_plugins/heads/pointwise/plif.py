@@ -9,8 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.heads.checks import integer
-from highrank_plugins.heads.pointwise.base import VJP, Pointwise, Pullback, register_pointwise
-from highrank_plugins.heads.pointwise.softplus import softplus
+from highrank_plugins.heads.pointwise.base import (
+    VJP,
+    Pointwise,
+    Pullback,
+    register_pointwise,
+    softplus,
+)
 
 
 @register_pointwise("plif")

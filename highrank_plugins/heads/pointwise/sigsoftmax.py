@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from highrank_plugins.heads.pointwise.base import VJP, Pointwise, register_pointwise
+from highrank_plugins.heads.pointwise.base import VJP, Pointwise, register_pointwise, softplus
 from highrank_plugins.heads.pointwise.gss import gss_vjp
-from highrank_plugins.heads.pointwise.softplus import softplus
 
 
 @register_pointwise("sigsoftmax")

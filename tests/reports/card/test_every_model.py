@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from highrank_plugins.common.plain_values import plain
+from highrank_plugins.common.files import plain
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import TextMeasure
 from highrank_plugins.reports.card.contents import Absent

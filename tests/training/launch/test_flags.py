@@ -2,12 +2,13 @@
 
 import pytest
 
-from highrank_plugins.training.launch.effective_batch import fit, with_effective_batch
 from highrank_plugins.training.launch.flags import (
     Place,
     check_command,
     distributed_flags,
+    fit_batch,
     option,
+    with_effective_batch,
 )
 from highrank_plugins.training.launch.rank import check_world_size, find_place
 
@@ -77,19 +78,19 @@ def test_the_last_value_of_an_option_counts():
     ],
 )
 def test_an_effective_batch(effective, max_tokens, world, want):
-    found, freq = fit(effective, max_tokens, world)
+    found, freq = fit_batch(effective, max_tokens, world)
     assert (found, freq) == want
     assert abs(found * freq * world - effective) <= 0.1 * effective
 
 
 def test_the_same_effective_batch_on_any_number_of_processes():
-    sizes = {world: fit(65_536, 4096, world) for world in (1, 2, 8, 32, 64)}
+    sizes = {world: fit_batch(65_536, 4096, world) for world in (1, 2, 8, 32, 64)}
     assert {world * tokens * freq for world, (tokens, freq) in sizes.items()} == {65_536}
 
 
 def test_more_processes_than_tokens_are_refused():
     with pytest.raises(ValueError, match="use fewer processes"):
-        fit(4, 4096, 8)
+        fit_batch(4, 4096, 8)
 
 
 def test_the_command_gets_update_freq_and_says_what_that_is():

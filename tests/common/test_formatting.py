@@ -1,8 +1,8 @@
-"""Test common/readable.py."""
+"""Test common/formatting.py."""
 
 import math
 
-from highrank_plugins.common.readable import percent, short
+from highrank_plugins.common.formatting import percent, short
 
 
 def test_numbers_for_the_eye():

@@ -2,13 +2,13 @@
 
 import pytest
 
-from highrank_plugins.data.dialogue.text import (
+from highrank_plugins.data.dialogue_text import (
     Counts,
     input_files,
     read_references,
     write_parallel,
 )
-from highrank_plugins.data.dialogue.transcripts import DialogueError, Utterance
+from highrank_plugins.data.dialogue_transcripts import DialogueError, Utterance
 from tests.dialogue_corpus import (
     corpus,
     references,

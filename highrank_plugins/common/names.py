@@ -1,8 +1,25 @@
-"""Find short names that tell files apart."""
+"""Format names of options and files, and suggest the name that a mistyped one means."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
+
+
+def flag(name: str) -> str:
+    """Return `--max-tokens` for `max_tokens`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def option_name(given: str) -> str:
+    """Return `max_tokens` for `--max-tokens`."""
+    return given.removeprefix("--").replace("-", "_")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `"; did you mean 'lr'?"`, or nothing if no known name is near."""
+    matches = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def distinct_names(paths: Sequence[Path], nameless: str | None = None) -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from highrank_plugins.results import tokenised_bleu
+from highrank_plugins.results import scoring
 from highrank_plugins.results.scoring import ScoreError, compare
 
 REFERENCES = ["Eine Nord-Süd-Linie fährt hier sehr oft.", "Er liest 10 Bücher, sie nicht."]
@@ -10,11 +10,11 @@ HYPOTHESES = ["Eine Nord-Süd-Bahn fährt hier sehr oft.", "Er liest 10 Bücher,
 
 
 def test_compounds_become_tokens():
-    assert tokenised_bleu.split_compounds("die Nord-Süd-Linie - gut") == (
+    assert scoring.split_compounds("die Nord-Süd-Linie - gut") == (
         "die Nord ##AT##-##AT## Süd ##AT##-##AT## Linie - gut"
     )
     # what perl -ple 's{(\S)-(\S)}{$1 ##AT##-##AT## $2}g' prints
-    assert tokenised_bleu.split_compounds("Ex-U-Boot") == "Ex ##AT##-##AT## U-Boot"
+    assert scoring.split_compounds("Ex-U-Boot") == "Ex ##AT##-##AT## U-Boot"
 
 
 def test_splitting_gives_credit_for_parts():
@@ -22,7 +22,7 @@ def test_splitting_gives_credit_for_parts():
         ["Eine Nord-Süd-Bahn fährt hier sehr oft."],
         ["Eine Nord-Süd-Linie fährt hier sehr oft."],
     )
-    scores = tokenised_bleu.score(*sides, "de", compound_split=True)
+    scores = scoring.tokenised_scores(*sides, "de", compound_split=True)
     plain, split = scores["bleu_tokenised"], scores["bleu_compound_split"]
     assert 0 < plain.value < split.value < 100
     assert "tok:none|smooth:none" in plain.signature
@@ -31,7 +31,9 @@ def test_splitting_gives_credit_for_parts():
 
 def test_by_hand():
     # n-grams of 7 and 4 tokens; the one wrong token is in 1, 2, 2 and 2 of them
-    scores = tokenised_bleu.score(["a x c d e f .", "g h i j"], ["a b c d e f .", "g h i j"], "en")
+    scores = scoring.tokenised_scores(
+        ["a x c d e f .", "g h i j"], ["a b c d e f .", "g h i j"], "en"
+    )
     expected = (10 / 11 * 7 / 9 * 5 / 7 * 3 / 5) ** 0.25 * 100
     assert scores["bleu_tokenised"].value == pytest.approx(expected, abs=0.01)
 
@@ -39,7 +41,7 @@ def test_by_hand():
 @pytest.mark.parametrize("language", ["fr", "en", None])
 def test_only_german_compounds_are_split(language):
     with pytest.raises(ScoreError, match="compounds are split for German only"):
-        tokenised_bleu.check_compounds(language)
+        scoring.check_compounds(language)
 
 
 def test_a_system_against_itself_has_no_difference(tmp_path):

@@ -1,6 +1,7 @@
-"""Format numbers for people."""
+"""Format numbers and tables for people."""
 
 import math
+from collections.abc import Iterable, Sequence
 
 
 def short(value: float) -> str:
@@ -20,3 +21,10 @@ def short(value: float) -> str:
 def percent(share: float) -> str:
     """Return 0.1234 as 12.3 %, with a space that does not break."""
     return f"{100 * share:.1f}\u00a0%"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table: a row per line, under a heading."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    text = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return text.replace("| --- |", "|---|").replace(" --- |", "---|")

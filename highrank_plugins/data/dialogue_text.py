@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from highrank_plugins.common.files import write_text
-from highrank_plugins.data.dialogue.transcripts import (
+from highrank_plugins.data.dialogue_transcripts import (
     Dialogue,
     DialogueError,
     Utterance,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from highrank_plugins.data.dialogue.transcripts import (
+from highrank_plugins.data.dialogue_transcripts import (
     DialogueError,
     Utterance,
     read_corpus,

@@ -1,10 +1,10 @@
-"""Test common/distinct_names.py."""
+"""Test common/names.py."""
 
 from pathlib import Path
 
 import pytest
 
-from highrank_plugins.common.distinct_names import distinct_names
+from highrank_plugins.common.names import distinct_names
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,197 @@
+"""Test whether systems differ by more than chance, and how two measures go together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+
+class Summary(NamedTuple):
+    """Hold what a paper prints of n runs: mean and sample standard deviation (n − 1 below)."""
+
+    mean: float
+    sd: float
+    n: int
+
+
+class TTest(NamedTuple):
+    """Hold t and its two-sided p-value."""
+
+    statistic: float
+    p_value: float
+
+
+Runs = Summary | Sequence[float]
+
+
+def summarise(runs: Runs) -> Summary:
+    """Return mean, sample standard deviation and number of runs.
+
+    Raises:
+        ValueError: fewer than two runs, NaN, a negative deviation.
+    """
+    if not isinstance(runs, Summary):
+        if len(runs) < 2:
+            raise ValueError(f"a t-test needs at least two runs of each system, got {len(runs)}")
+        numbers = [float(run) for run in runs]
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError(f"a run has no number: {numbers}; leave it out or repeat it")
+        return Summary(mean(numbers), stdev(numbers), len(numbers))
+    if runs.n < 2 or not runs.sd >= 0 or not math.isfinite(runs.mean + runs.sd):
+        raise ValueError(f"no summary of two or more runs: {runs}")
+    return runs
+
+
+def student_t(a: Runs, b: Runs) -> TTest:
+    """Test whether two means are equal, two-sided and unpaired, with equal variances (Student).
+
+    t = (m_a − m_b) / √(s² (1/n_a + 1/n_b)), s² the pooled variance, n_a + n_b − 2 degrees of
+    freedom: the test of Parthiban et al. 2021.
+
+    Args:
+        a, b: runs of each system, or a `Summary` of them.
+    Raises:
+        ValueError: as `summarise`, or two deviations of 0.
+    """
+    return _t_test(a, b, equal_variances=True)
+
+
+def welch_t(a: Runs, b: Runs) -> TTest:
+    """Test whether two means are equal, two-sided and unpaired, with any variances (Welch 1947)."""
+    return _t_test(a, b, equal_variances=False)
+
+
+def _t_test(a: Runs, b: Runs, equal_variances: bool) -> TTest:
+    from scipy.stats import ttest_ind_from_stats
+
+    a, b = summarise(a), summarise(b)
+    if a.sd == b.sd == 0:
+        raise ValueError("both systems have a deviation of 0: are their runs one run, repeated?")
+    statistic, p_value = ttest_ind_from_stats(*a, *b, equal_var=equal_variances)
+    return TTest(float(statistic), float(p_value))
+
+
+class Correlation(NamedTuple):
+    """Hold Pearson's r, its two-sided p-value, and the number of points."""
+
+    r: float
+    p_value: float
+    n: int
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for testing m hypotheses, in the order given   (Holm 1979).
+
+    The i-th smallest becomes max_{j≤i} min(1, (m − j + 1) p_(j)); rejecting those below α errs
+    anywhere with probability α at most.
+
+    Raises:
+        ValueError: a p-value outside [0, 1].
+    """
+    for p in p_values:
+        if not 0 <= p <= 1:
+            raise ValueError(f"p-values must lie in [0, 1], got {p}")
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for before, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - before) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def pearson(x: Sequence[float], y: Sequence[float]) -> Correlation:
+    """Correlate two measures, e.g. rank and perplexity over a grid of models.
+
+    p is that of r = 0 for normal x and y (t with n − 2 degrees of freedom).
+
+    Raises:
+        ValueError: fewer than three points, different lengths, a measure that does not vary, NaN.
+    """
+    from scipy.stats import pearsonr
+
+    if len(x) != len(y) or len(x) < 3:
+        raise ValueError(f"pearson: expected three pairs or more, got {len(x)} and {len(y)} values")
+    if len(set(x)) == 1 or len(set(y)) == 1:
+        raise ValueError("pearson: a measure that is the same everywhere correlates with nothing")
+    result = pearsonr(list(map(float, x)), list(map(float, y)))
+    if result.statistic != result.statistic:
+        raise ValueError("pearson: a value is NaN or infinite")
+    return Correlation(float(result.statistic), float(result.pvalue), len(x))
+
+
+TESTS = {"bootstrap": "bs", "randomisation": "ar"}  # our names, sacreBLEU's
+
+
+@dataclass(frozen=True)
+class PairedScore:
+    """Hold a system's score and the p-value of its difference from the baseline, which has None."""
+
+    system: str
+    score: float
+    p_value: float | None
+
+
+@dataclass(frozen=True)
+class PairedScores:
+    """Hold the scores, baseline first, and sacreBLEU's signature with its seed and samples."""
+
+    scores: list[PairedScore]
+    signature: str
+
+
+def paired_bleu(
+    systems: Mapping[str, Sequence[str]],
+    references: Sequence[Sequence[str]],
+    test: str = "bootstrap",
+    samples: int = 0,
+    metric: Any = None,
+) -> PairedScores:
+    """Test each system against the first one, in pairs, by `sacrebleu.significance`.
+
+    The null hypothesis is that a system and the baseline are one; lines that are the same as the
+    baseline's have p = 1, where sacreBLEU's count of greater differences would give 1 / samples.
+    "bootstrap" is Koehn's 2004 (1,000 samples), "randomisation" Riezler and Maxwell's 2005
+    approximate randomisation (10,000 trials). The environment's SACREBLEU_SEED is the seed.
+
+    Args:
+        systems: name → hypotheses; the first is the baseline.
+        references: one list of sentences per reference.
+        samples: 0 takes sacreBLEU's default.
+        metric: a sacreBLEU metric, default BLEU().
+    Raises:
+        ValueError: fewer than two systems, an unknown test, lists of different lengths.
+    """
+    from sacrebleu.metrics import BLEU
+    from sacrebleu.significance import PairedTest
+
+    _check(systems, references, test)
+    named = [(name, list(lines)) for name, lines in systems.items()]
+    signatures, table = PairedTest(
+        named,
+        {"score": metric or BLEU()},
+        [list(lines) for lines in references],
+        test_type=TESTS[test],
+        n_samples=samples,
+    )()
+    ((name, signature),) = signatures.items()
+    scores = []
+    for (system, lines), result in zip(named, table[name], strict=True):
+        same = result.p_value is not None and lines == named[0][1]
+        scores.append(PairedScore(system, float(result.score), 1.0 if same else result.p_value))
+    return PairedScores(scores, str(signature))
+
+
+def _check(
+    systems: Mapping[str, Sequence[str]], references: Sequence[Sequence[str]], test: str
+) -> None:
+    if test not in TESTS:
+        raise ValueError(f"test: expected one of {', '.join(TESTS)}, got {test!r}")
+    if len(systems) < 2:
+        raise ValueError(f"a paired test needs a baseline and a system, got {list(systems)}")
+    lengths = {f"system {name}": len(lines) for name, lines in systems.items()}
+    lengths |= {f"reference {i}": len(lines) for i, lines in enumerate(references)}
+    if len(set(lengths.values())) != 1 or not references:
+        raise ValueError(f"systems and references must have the same number of lines: {lengths}")
