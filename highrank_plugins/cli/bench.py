@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from highrank_plugins.cli import make_group
-from highrank_plugins.cli.options import UserDir, numbers
+from highrank_plugins.cli.options import Changes, UserDir, numbers
 from highrank_plugins.cli.user_error import user_errors
 
 bench = make_group({})
@@ -69,14 +69,9 @@ def loss(
         int | None,
         typer.Option(min=1, help="MiB: time each implementation with the largest batch below."),
     ] = None,
-    dtype: Dtype = "float32",
-    device: Device = "cpu",
-    repeats: Turns = 7,
-    threads: Threads = 0,
-    csv: Csv = None,
-    plot: Plot = None,
-    user_dir: UserDir = None,
-) -> None:
+    dtype: Dtype = "float32", device: Device = "cpu", repeats: Turns = 7, threads: Threads = 0,
+    csv: Csv = None, plot: Plot = None, user_dir: UserDir = None,
+) -> None:  # fmt: skip
     """Time losses, forward and backward, against their matrix products alone."""
     from highrank_plugins.benchmarks.run import run_losses
 
@@ -145,10 +140,7 @@ bench.command("generate", help="Beam search of a batch against the stock Transfo
 @bench.command("estimate")
 def estimate(
     file: Annotated[list[Path], typer.Argument(help="Configurations, conf/NAME.yaml.")],
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="key=value (of train) or block.key=value; may be repeated."),
-    ] = None,
+    change: Changes = None,
     devices: Annotated[int, typer.Option(min=1, help="GPUs of the training.")] = 1,
     efficiency: Annotated[
         float, typer.Option(min=0.01, max=1, help="What each keeps of its speed alone.")

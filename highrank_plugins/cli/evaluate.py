@@ -169,14 +169,10 @@ def dynamic_eval(
     normalise: Annotated[
         Literal["mean", "sum"], typer.Option(help="Mean or sum over tensors of their statistic.")
     ] = "mean",
-    grid: Grid = False,
-    grid_split: GridSplit = "valid",
-    grid_tokens: GridTokens = None,
-    state: State = None,
-    save_seconds: SaveSeconds = 120,
-    device: Device = None,
-    user_dir: UserDir = None,
-) -> None:
+    grid: Grid = False, grid_split: GridSplit = "valid", grid_tokens: GridTokens = None,
+    state: State = None, save_seconds: SaveSeconds = 120,
+    device: Device = None, user_dir: UserDir = None,
+) -> None:  # fmt: skip
     """Score a text with a model that learns from it (Krause et al. 2018).
 
     Every segment is scored first and then learnt from, without dropout of any kind. The state is
@@ -213,14 +209,10 @@ def cache_eval(
     lamb: Annotated[str, typer.Option("--lambda", help=f"Weight λ of the cache. {LIST}")],
     window: Annotated[str, typer.Option(help=f"Tokens that the cache holds. {LIST}")],
     split: Split = "test",
-    grid: Grid = False,
-    grid_split: GridSplit = "valid",
-    grid_tokens: GridTokens = None,
-    state: State = None,
-    save_seconds: SaveSeconds = 120,
-    device: Device = None,
-    user_dir: UserDir = None,
-) -> None:
+    grid: Grid = False, grid_split: GridSplit = "valid", grid_tokens: GridTokens = None,
+    state: State = None, save_seconds: SaveSeconds = 120,
+    device: Device = None, user_dir: UserDir = None,
+) -> None:  # fmt: skip
     """Score a text with a model and a cache of recent words (Grave et al. 2017).
 
     The first --window tokens are scored by the model alone. The state is carried along, and every

@@ -42,6 +42,10 @@ Data = Annotated[str, typer.Argument(help="Directory of fairseq-preprocess.")]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or cuda:N (default: a GPU if there is one).")
 ]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="key=value (of train) or block.key=value; may be repeated."),
+]
 
 Number = TypeVar("Number", int, float)
 

@@ -13,6 +13,13 @@ from highrank_plugins.cli.user_error import user_errors
 if TYPE_CHECKING:
     from highrank_plugins.common.score import Score
 
+SAMPLES = 5
+DIALOGUES = 3
+SHOWN_REFERENCES = 3
+_BLEU = [f"bleu{order}_{name}" for order in range(1, 5) for name in ("precision", "recall")]
+
+Record = Annotated[Path, typer.Argument(help="Written by `highrank results record`.")]
+
 
 def results_table(
     records: Annotated[
@@ -112,14 +119,8 @@ def _scores(path: Path) -> "dict[str, Score]":
     return scores | read_measures(path, "test")
 
 
-SAMPLES = 5
-DIALOGUES = 3
-SHOWN_REFERENCES = 3
-_BLEU = [f"bleu{order}_{name}" for order in range(1, 5) for name in ("precision", "recall")]
-
-
 def lm_summary(
-    results: Annotated[Path, typer.Argument(help="Written by `highrank results record`.")],
+    results: Record,
 ) -> None:
     """Print all perplexities, the speed of training, and that of the test set as the last line."""
     from highrank_plugins.results.results_table import read_record
@@ -138,7 +139,7 @@ def perplexities(result: dict[str, Any]) -> str:
 
 
 def summary(
-    results: Annotated[Path, typer.Argument(help="Written by `highrank results record`.")],
+    results: Record,
     texts: Annotated[list[Path], typer.Argument(help="Source, reference and translations.")],
 ) -> None:
     """Print sample translations, the speed of training, and the score as the last line."""
@@ -169,7 +170,7 @@ def _speed(result: dict[str, Any]) -> str:
 
 
 def dialogue_summary(
-    results: Annotated[Path, typer.Argument(help="Written by `highrank results record`.")],
+    results: Record,
     generated: Annotated[Path, typer.Argument(help="Output of fairseq-generate --nbest N.")],
     contexts: Annotated[Path, typer.Argument(help="Its input, a line each.")],
     references: Annotated[Path, typer.Argument(help="A line per context, tabs between them.")],

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from highrank_plugins.cli import make_group
+from highrank_plugins.cli.options import Changes
 from highrank_plugins.cli.user_error import user_errors
 
 if TYPE_CHECKING:
@@ -22,10 +23,7 @@ if TYPE_CHECKING:
 def configure(
     file: Annotated[Path, typer.Argument(help="A configuration, conf/NAME.yaml.")],
     output: Annotated[Path, typer.Option(help="Where to write it, resolved.")],
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="key=value (of train) or block.key=value; may be repeated."),
-    ] = None,
+    change: Changes = None,
     commands: Annotated[
         Path | None,
         typer.Option(help="Folder for settings.sh and the command of each block, for recipes."),

@@ -81,6 +81,7 @@ class Head(nn.Module):
         self.num_classes = integer("num_classes", num_classes)
         self.feature_dim = integer("feature_dim", feature_dim)
         self.embed_dim = integer("embed_dim", feature_dim if embed_dim is None else embed_dim)
+        self.check_sizes()
         self.pointwise = build_pointwise(pointwise)
         if weight is None:
             weight = nn.Parameter(torch.empty(num_classes, self.embed_dim).uniform_(-0.1, 0.1))
@@ -98,6 +99,9 @@ class Head(nn.Module):
         self._prepared = PreparedTensors()
 
     # -- what a structure defines ------------------------------------------------------------
+
+    def check_sizes(self) -> None:
+        """Raise ValueError if the structure cannot have these sizes; the constructor calls it."""
 
     def chunk_log_probs(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState

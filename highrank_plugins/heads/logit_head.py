@@ -41,13 +41,9 @@ class LogitHead(Head):
         return self.apply_pointwise(logits_NM, tensors).log_softmax(-1)
 
     def chunk_nll(
-        self,
-        features: Tensor,
-        target: Tensor,
-        tensors: dict[str, Tensor],
-        random_state: ChunkRandomState,
-        smooth: bool,
-    ) -> tuple[Tensor, Tensor | None]:
+        self, features: Tensor, target: Tensor, tensors: dict[str, Tensor],
+        random_state: ChunkRandomState, smooth: bool,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         # nll = lse(f) − f_y and Σ_x −log P_x = M lse − Σ f: no [n, M] beyond the logits
         values_NM = self.apply_pointwise(
             self.chunk_logits(features, tensors, random_state), tensors

@@ -55,26 +55,16 @@ class Mixtape(Latents, LogitHead):
     constants = ("context_scale", "gate_weight_norm")
 
     def __init__(
-        self,
-        num_classes: int,
-        feature_dim: int,
-        embed_dim: int | None = None,
-        weight: nn.Parameter | None = None,
-        bias: bool = True,
+        self, num_classes: int, feature_dim: int, embed_dim: int | None = None,
+        weight: nn.Parameter | None = None, bias: bool = True,
         pointwise: str | Pointwise = "identity",
-        components: int = 4,
-        context_scale: float = 1.0,
-        frequent: int | None = None,
-        gate_dim: int = 64,
-        dropout: float = 0.0,
-        locked_dropout: bool = False,
-        gate_dropout: float = 0.0,
-        gate_noise: float = 0.0,
-        gate_weight_norm: float = 0.0,
-        gate_hidden_bias: bool = False,
-        gate_shared_bias: bool = False,
+        components: int = 4, context_scale: float = 1.0,
+        frequent: int | None = None, gate_dim: int = 64,
+        dropout: float = 0.0, locked_dropout: bool = False,
+        gate_dropout: float = 0.0, gate_noise: float = 0.0, gate_weight_norm: float = 0.0,
+        gate_hidden_bias: bool = False, gate_shared_bias: bool = False,
         gate_class_bias: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
         self.make_latents(components, context_scale, dropout, locked_dropout)
         if not is_power_of_two(self.components):

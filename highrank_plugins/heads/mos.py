@@ -41,13 +41,9 @@ class MixtureOfSoftmaxes(PriorMixture):
         return (log_prior_NK.unsqueeze(-1) + parts_NKM).logsumexp(1)
 
     def chunk_nll(
-        self,
-        features: Tensor,
-        target: Tensor,
-        tensors: dict[str, Tensor],
-        random_state: ChunkRandomState,
-        smooth: bool,
-    ) -> tuple[Tensor, Tensor | None]:
+        self, features: Tensor, target: Tensor, tensors: dict[str, Tensor],
+        random_state: ChunkRandomState, smooth: bool,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         if smooth:  # Σ_x log P_x does not decompose over components
             return super().chunk_nll(features, target, tensors, random_state, smooth)
         values_NKM = self._values(features, tensors, random_state)

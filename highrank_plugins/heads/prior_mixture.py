@@ -28,18 +28,12 @@ class PriorMixture(Latents, Head):
     constants = ("context_scale",)
 
     def __init__(
-        self,
-        num_classes: int,
-        feature_dim: int,
-        embed_dim: int | None = None,
-        weight: nn.Parameter | None = None,
-        bias: bool = True,
+        self, num_classes: int, feature_dim: int, embed_dim: int | None = None,
+        weight: nn.Parameter | None = None, bias: bool = True,
         pointwise: str | Pointwise = "identity",
-        components: int = 15,
-        context_scale: float = 1.0,
-        dropout: float = 0.0,
-        locked_dropout: bool = False,
-    ) -> None:
+        components: int = 15, context_scale: float = 1.0,
+        dropout: float = 0.0, locked_dropout: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
         self.make_latents(components, context_scale, dropout, locked_dropout)
         self.prior = nn.Linear(feature_dim, components, bias=False)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import linear
 
 from highrank_plugins.heads.base import register_head
 from highrank_plugins.heads.logit_head import LogitHead
-from highrank_plugins.heads.pointwise import Pointwise
 from highrank_plugins.heads.random_state import ChunkRandomState
 from highrank_plugins.losses.fused import FusedLogits
 
@@ -24,21 +23,13 @@ class Softmax(LogitHead):
     fused = FusedLogits
     linear_logits = True
 
-    def __init__(
-        self,
-        num_classes: int,
-        feature_dim: int,
-        embed_dim: int | None = None,
-        weight: nn.Parameter | None = None,
-        bias: bool = True,
-        pointwise: str | Pointwise = "identity",
-    ) -> None:
-        if embed_dim is not None and embed_dim != feature_dim:
+    def check_sizes(self) -> None:
+        if self.embed_dim != self.feature_dim:
             raise ValueError(
-                f"softmax: embed_dim ({embed_dim}) must equal feature_dim ({feature_dim}); "
-                "moc, mos and mixtape map features to embeddings of another size"
+                f"softmax: embed_dim ({self.embed_dim}) must equal feature_dim "
+                f"({self.feature_dim}); moc, mos and mixtape map features to embeddings of another "
+                "size"
             )
-        super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
 
     def token_inputs(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState

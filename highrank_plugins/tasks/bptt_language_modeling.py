@@ -104,18 +104,9 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         return super().get_batch_iterator(dataset, **options)
 
     def _chunks(
-        self,
-        dataset,
-        max_tokens=None,
-        max_sentences=None,
-        num_shards=1,
-        shard_id=0,
-        num_workers=0,
-        epoch=1,
-        data_buffer_size=0,
-        update_epoch_batch_itr=None,
-        **kwargs,
-    ):
+        self, dataset, max_tokens=None, max_sentences=None, num_shards=1, shard_id=0,
+        num_workers=0, epoch=1, data_buffer_size=0, update_epoch_batch_itr=None, **kwargs,
+    ):  # fmt: skip
         """Return the chunks of a split, in order; ``num_shards`` processes divide its streams.
 
         Args:

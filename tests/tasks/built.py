@@ -1,26 +1,11 @@
 """Task, model, criterion and batches of streams in this process."""
 
-from dataclasses import dataclass
-from typing import Any
-
-import torch
-from fairseq import options, tasks
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-
-import highrank_plugins
+from tests.built import Built, parse
 from tests.stream_corpus import LOSS, SHAPE, STREAMS
 
-highrank_plugins.register()
 
-
-@dataclass
-class Built:
-    """What `fairseq-train` builds before its first update."""
-
-    cfg: Any
-    task: Any
-    model: Any
-    criterion: Any
+class WithBatches(Built):
+    """Add the batches of a split."""
 
     def batches(self, split: str = "train", epoch: int = 1, **options):
         """Return an epoch's batches as a trainer gets them, with --batch-size 4 unless given."""
@@ -36,14 +21,9 @@ def configure(data, *words: object, arch: str = "awd_lstm_lm_softmax"):
     shape = SHAPE if arch.startswith("awd_lstm_lm") else []
     loss = [] if "--criterion" in words else LOSS
     line = [data, "--arch", arch, *shape, *loss, *STREAMS, *words]
-    args = options.parse_args_and_arch(options.get_training_parser(), [str(x) for x in line])
-    return convert_namespace_to_omegaconf(args)
+    return parse(line)
 
 
-def build(data, *words: object, arch: str = "awd_lstm_lm_softmax") -> Built:
+def build(data, *words: object, arch: str = "awd_lstm_lm_softmax") -> WithBatches:
     """Everything short of the trainer, seeded."""
-    cfg = configure(data, *words, arch=arch)
-    task = tasks.setup_task(cfg.task)
-    torch.manual_seed(cfg.common.seed)
-    model = task.build_model(cfg.model)
-    return Built(cfg, task, model, task.build_criterion(cfg.criterion))
+    return WithBatches.of(configure(data, *words, arch=arch))

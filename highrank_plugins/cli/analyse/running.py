@@ -24,6 +24,9 @@ class Precision(StrEnum):
 Checkpoint = Annotated[
     Path, typer.Argument(help="Language model or translation model, of fairseq or of ours.")
 ]
+DataOfCheckpoint = Annotated[
+    str | None, typer.Option(help="With --checkpoint: directory of fairseq-preprocess.")
+]
 Output = Annotated[Path | None, typer.Option(help="JSON file for the result.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw into FILE.png, .svg or .pdf.")]
 Split = Annotated[str, typer.Option(help="The text whose contexts are taken.")]

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from highrank_plugins.cli.analyse.running import (
+    DataOfCheckpoint,
     Output,
     Plot,
     Segment,
@@ -60,9 +61,7 @@ def gss_grid(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Instead of records: swap c and k in this softmax.")
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="With --checkpoint: directory of fairseq-preprocess.")
-    ] = None,
+    data: DataOfCheckpoint = None,
     c: Annotated[str, typer.Option(help="With --checkpoint.")] = "-2,-1.5,-1,-0.5,0,0.5,1,1.5,2",
     k: Annotated[str, typer.Option(help="With --checkpoint.")] = "1.25,1.5,1.75,2,2.25,2.5,2.75,3",
     split: Split = "test",

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from highrank_plugins.cli.analyse.running import Output, Plot, measuring, report
+from highrank_plugins.cli.analyse.running import DataOfCheckpoint, Output, Plot, measuring, report
 from highrank_plugins.cli.options import UserDir
 
 Heads = Annotated[
@@ -73,9 +73,7 @@ def multimode(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Instead: a language model on --contexts-file.")
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="With --checkpoint: directory of fairseq-preprocess.")
-    ] = None,
+    data: DataOfCheckpoint = None,
     contexts_file: Annotated[
         Path | None, typer.Option(help="Lines: a context, then the word after it.")
     ] = None,
