@@ -81,6 +81,8 @@ install() {
     pip_install --quiet --no-deps --no-build-isolation --requirement "$pins"
     say "installing this project (-e)"   # setuptools warns at length of what -e means
     PYTHONWARNINGS=ignore pip_install --quiet --no-deps --no-build-isolation --editable .
+    # where PYTHONDONTWRITEBYTECODE is set, every start would compile it
+    "$python" -m compileall -q highrank_plugins
 }
 
 check() {

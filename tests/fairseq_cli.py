@@ -1,5 +1,6 @@
 """Runs fairseq's commands as forks of one process that has imported it, which costs 8 s."""
 
+import gc
 import importlib
 import multiprocessing
 import os
@@ -21,8 +22,9 @@ COMMANDS = {
 }
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 FORKS = multiprocessing.get_context("forkserver")
-# only this server forks, so that nothing which ran in pytest's process leaks into a command
-FORKS.set_forkserver_preload([*COMMANDS.values(), "highrank_plugins"])
+# only this server forks, so that nothing which ran in pytest's process leaks into a command;
+# torch imports its compiler, which takes 1.5 s, when an optimizer is made
+FORKS.set_forkserver_preload([*COMMANDS.values(), "highrank_plugins", "torch._dynamo"])
 
 
 @dataclass
@@ -73,6 +75,7 @@ def _run(command: str, argv: list[str], log: str, typed: str) -> None:
     os.dup2(os.open(typed, os.O_RDONLY), 0)
     sys.stdin = os.fdopen(0)
     sys.argv = argv
+    gc.freeze()  # else each collection visits all that was imported, and copies its pages
     try:
         if command == "highrank":
             importlib.import_module("highrank_plugins.cli").main()
