@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "highrank_plugins"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# cli → benchmarks → reports → results → inference → adapters → training, data
+# cli → benchmarks → studies → reports → results → inference → adapters → training, data
 #     → monitoring → measures → analysis, evaluation → heads, trunks → losses → common
 ADAPTERS = {"models", "criterions", "tasks", "optim"}
 PATCHES = {"hooks", "compat"}  # what adapters alone import
@@ -29,6 +29,7 @@ LEVELS = [
     {"inference"},
     {"results"},
     {"reports"},
+    {"studies"},
     {"benchmarks"},
     {"cli"},
 ]

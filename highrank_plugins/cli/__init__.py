@@ -23,6 +23,8 @@ COMMANDS = {
     "evaluate": ("Translate, score, and adapt language models.", "evaluate:evaluate"),
     "analyse": ("Measure what a model's output layer does.", "analyse:analyse"),
     "compare": ("Compare systems over seeds, by their records.", "compare:compare"),
+    "study": ("Run configurations × seeds, and compare them.", "study:study"),
+    "match": ("Give a configuration the size of another one.", "match:match"),
     "results": ("Write records of runs, and print tables of them.", "results:results"),
     "model": ("Average, choose, export and import checkpoints.", "model:model"),
     "bench": ("Measure time and memory of losses and models.", "bench:bench"),

@@ -10,8 +10,8 @@ from statistics import mean
 from highrank_plugins.analysis import Summary, paired_bleu, summarise
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results.provenance_notes import provenance_notes
+from highrank_plugins.results.record import RESULTS
 from highrank_plugins.results.results_table import (
-    RESULTS,
     Record,
     metrics_of,
     read_records,

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from highrank_plugins.training.configuration import Configuration
     from highrank_plugins.training.training_log import LoggedTraining
 
+RESULTS = "results.json"  # what recipes call a record
+
 
 def make_record(
     scores: dict[str, "Score"],

@@ -9,12 +9,11 @@ from highrank_plugins.common.formatting import table
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import Column
-from highrank_plugins.results.record import load_record
+from highrank_plugins.results.record import RESULTS, load_record
 
 Record = dict[str, Any]
 TableColumn = tuple[str, Callable[[Record], str]]
 
-RESULTS = "results.json"  # what recipes call a record
 
 # of every system, whatever was measured
 SCORES = (

@@ -1,0 +1,62 @@
+"""Provide `highrank match`: a configuration of the size of another one."""
+
+import logging
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from highrank_plugins.cli.user_error import user_errors
+
+
+def match(
+    system: Annotated[
+        str, typer.Argument(help="Configuration to change: a file, or a name of the recipe's.")
+    ],
+    to: Annotated[str, typer.Option(help="Configuration to match.")],
+    by: Annotated[
+        Literal["parameters", "compute", "width"],
+        typer.Option(help="What becomes equal, within 0.5 %."),
+    ] = "parameters",
+    recipe: Annotated[str, typer.Option(help="Recipe that has the configurations.")] = "ptb",
+    words: Annotated[
+        int | None,
+        typer.Option(min=5, help="Entries of the dictionary (default: the configuration's)."),
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Binarised text with the dictionary.")] = None,
+    free: Annotated[
+        str | None,
+        typer.Option(help="Sizes to change in proportion, separated by commas (default: widths)."),
+    ] = None,
+    step: Annotated[int, typer.Option(min=1, help="Make sizes multiples of this.")] = 4,
+    output: Annotated[
+        Path | None, typer.Option(help="Configuration to write (default: print it).")
+    ] = None,
+) -> None:
+    """Solve for the sizes at which a system costs as much as another one."""
+    logging.disable(logging.INFO)  # fairseq's
+    with user_errors():
+        from highrank_plugins.common.files import write_text
+        from highrank_plugins.studies.definition import recipe_folder
+        from highrank_plugins.studies.matched import (
+            dictionary_size,
+            find_configuration,
+            match_configurations,
+            matched_yaml,
+        )
+        from highrank_plugins.training import configuration
+
+        folder = recipe_folder(recipe, Path())
+        base, target = (find_configuration(folder, name) for name in (system, to))
+        settings, reference = configuration.load(base), configuration.load(target)
+        count = words or (0 if data else dictionary_size(folder.name, settings))
+        names = tuple(filter(None, (free or "").split(",")))
+        found = match_configurations(
+            settings, reference, by, words=count, data=data, free=names, step=step
+        )
+        place = Path() if output is None else output.parent
+        text = matched_yaml(base, found, by, f"{system} of the size of {to}", place)
+        if output is None:
+            typer.echo(text, nl=False)
+        else:
+            write_text(output, text)

@@ -1,0 +1,157 @@
+"""Provide `highrank study`: configurations × seeds as one table that can be resumed."""
+
+import fcntl
+import logging
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from highrank_plugins.cli.user_error import user_errors
+
+if TYPE_CHECKING:
+    from highrank_plugins.studies.definition import Study
+    from highrank_plugins.studies.prepared import PreparedMember
+
+
+def study(
+    file: Annotated[Path, typer.Argument(help="STUDY.yaml.")],
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="KEY=VALUE, option of the recipe, such as data=DIR; may be repeated."),
+    ] = None,
+    exp_dir: Annotated[Path, typer.Option(help="Folder for runs and tables.")] = Path("exp"),
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Members at a time (default: what cores or GPUs hold)."),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print members, commands, hours and disk; train nothing."),
+    ] = False,
+    probe: Annotated[
+        bool, typer.Option(help="With --dry-run: measure 20 updates of each system.")
+    ] = True,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Submit an array of jobs to SLURM, a task per member.")
+    ] = False,
+    only: Annotated[
+        str | None, typer.Option(help="Run this member alone, and write no table.")
+    ] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="Run nothing; write the table of what is done.")
+    ] = False,
+) -> None:
+    """Run a study: its members once each, then one table. The same command resumes it."""
+    logging.disable(logging.INFO)  # fairseq's
+    with user_errors():
+        from highrank_plugins.studies.definition import read_study
+        from highrank_plugins.studies.prepared import prepare, study_folder
+        from highrank_plugins.studies.runner import run_members, slots
+
+        exp_dir = exp_dir.resolve()
+        read = read_study(file, dict(map(_assignment, option or [])))
+        environments = slots(read.settings.threads, 1 if only else jobs)
+        folder = study_folder(read, exp_dir)
+        members = prepare(read, exp_dir)
+        if dry_run:
+            _dry_run(read, members, exp_dir, environments if probe else [])
+            return
+        if slurm:
+            _submit(read, members, folder, jobs)
+            return
+        if only is not None:
+            names = [member.name for member in members]
+            if only not in names:
+                raise ValueError(f"--only {only}: the members are {', '.join(names)}")
+            chosen = [members[names.index(only)]]
+            failures = run_members(chosen, folder / "logs", environments, _say)
+            raise typer.Exit(1 if failures else 0)
+        with _alone(folder):
+            failures = []
+            if not table:
+                failures = run_members(members, folder / "logs", environments, _say)
+            _show(read, members, failures, folder)
+    raise typer.Exit(1 if failures else 0)
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ValueError(f"--option {text}: expected KEY=VALUE")
+    return name.replace("-", "_"), value
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Refuse a second process that runs the same study."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"another process runs this study in {folder}") from None
+        yield
+
+
+def _show(read: "Study", members: "list[PreparedMember]", failures: list, folder: Path) -> None:
+    from highrank_plugins.reports.tables import to_markdown, to_terminal
+    from highrank_plugins.studies.table import write_tables
+
+    tables = write_tables(read, members, failures, folder)
+    draw = to_terminal if sys.stdout.isatty() else to_markdown
+    typer.echo(draw(tables), nl=False)
+    _say(f"table: {folder / 'table.md'}, {folder / 'table.csv'}")
+
+
+def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: int | None) -> None:
+    from highrank_plugins.studies.slurm_array import array_script, submit
+
+    arguments = sys.argv[1:] if sys.argv[1:2] == ["study"] else ["study", str(read.file)]
+    command = ["highrank", *(word for word in arguments if word != "--slurm")]
+    typer.echo(submit(array_script(read, members, folder, command, jobs)))
+    _say(f"when the tasks have ended: {shlex.join(command)}")
+
+
+def _dry_run(
+    read: "Study", members: "list[PreparedMember]", exp_dir: Path, environments: list
+) -> None:
+    from highrank_plugins.common.formatting import table
+    from highrank_plugins.studies.disk import check_disk
+    from highrank_plugins.studies.probe import MemberCost, estimate, total_hours
+
+    found: dict[str, MemberCost] = {}
+    for member in members:
+        if member.member.system not in found and environments:
+            _say(f"{member.member.system}: measuring")
+            found[member.member.system] = estimate(read, member, exp_dir, environments[0])
+    rows, hours = [], []
+    for member in members:
+        own = found.get(member.member.system, MemberCost(None, 0))
+        state = "done" if member.is_done() else "to run"
+        if not member.is_done():
+            hours.append(own.hours)
+        spent = "–" if own.hours is None else f"{own.hours:.2f}"
+        space = f"{own.bytes / 1e6:,.0f}" if own.bytes else "–"
+        rows.append([member.name, state, spent, space, member.key])
+    typer.echo(table(["member", "state", "hours", "disk, MB", "key"], rows))
+    for member in members:
+        typer.echo(f"# {member.name}\n{shlex.join(member.command)}")
+    if not environments:
+        return
+    total = total_hours(hours, len(environments))
+    left = "unknown" if total is None else f"{total:.1f} h"
+    needed = sum(found[m.member.system].bytes for m in members if not m.is_done())
+    typer.echo(
+        f"\n{len(hours)} of {len(members)} members to run, {len(environments)} at a time: {left} "
+        f"of training, {needed / 1e9:.2f} GB"
+    )
+    check_disk(members, {system: own.bytes for system, own in found.items()})

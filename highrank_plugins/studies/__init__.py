@@ -1,0 +1,1 @@
+"""Turn a question into a table: members, matched controls, schedule, hours and disk."""

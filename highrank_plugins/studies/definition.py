@@ -1,0 +1,229 @@
+"""Read STUDY.yaml: configurations × seeds × grids of options × matched controls → members."""
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+import highrank_plugins
+from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.common.yaml_tree import ConfigurationError, Tree, read_tree
+from highrank_plugins.training.configuration import Scalar
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.=+-]*")
+Values = dict[str, Scalar]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class MatchSettings(_Settings):
+    """Hold what a member's sizes are solved for."""
+
+    to: str
+    by: Literal["parameters", "compute", "width"] = "parameters"
+    step: PositiveInt = 4
+    free: list[str] = []
+
+
+class MemberSettings(_Settings):
+    """Hold a configuration and how it varies.
+
+    Attributes:
+        set: options over the configuration, as the recipe's --set takes them.
+        grid: option → values; every combination is a system.
+        variants: `list` in the file; every entry is a system with these options.
+    """
+
+    conf: str
+    set: Values = {}
+    grid: dict[str, list[Scalar]] = {}
+    variants: list[Values] = Field(default=[], alias="list")
+    match: MatchSettings | None = None
+    seeds: list[int] | None = None
+
+
+class StudySettings(_Settings):
+    """Hold a file STUDY.yaml.
+
+    Attributes:
+        recipe: name of a recipe, or the path of a folder with run.sh, seen from the file.
+        options: further options of run.sh; paths are seen from the file.
+        set: options over the configuration of every member.
+        threads: cores that each member uses.
+        slurm: options of sbatch.
+    """
+
+    recipe: str
+    options: Values = {}
+    set: Values = {}
+    seeds: list[int] = Field(default=[1, 2, 3], min_length=1)
+    metric: str | None = None
+    baseline: str | None = None
+    test: Literal["student", "welch"] = "student"
+    threads: PositiveInt = 1
+    slurm: Values = {}
+    members: dict[str, MemberSettings] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Member:
+    """Hold one run of a study: a system with a seed.
+
+    Attributes:
+        conf: as the recipe's --conf takes it.
+        changes: option → value, as its --set takes them; without the seed.
+    """
+
+    system: str
+    seed: int
+    conf: str
+    changes: Mapping[str, Any]
+    match: MatchSettings | None = None
+
+    @property
+    def name(self) -> str:
+        """Return SYSTEM-SEED."""
+        return f"{self.system}-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Study:
+    """Hold a study: its name is that of its file.
+
+    Attributes:
+        recipe: the folder with run.sh.
+        options: words for run.sh by option; paths are absolute.
+    """
+
+    name: str
+    file: Path
+    recipe: Path
+    options: Mapping[str, str]
+    settings: StudySettings
+    members: Sequence[Member]
+
+
+def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
+    """Return a study.
+
+    Args:
+        options: of run.sh, over those of the file; paths are seen from here.
+    Raises:
+        ConfigurationError: each unknown key or wrong value with its file and line; two members of
+            one name; no such recipe.
+    """
+    tree = read_tree(file)
+    try:
+        settings = StudySettings.model_validate(tree.values)
+    except ValidationError as error:
+        raise ConfigurationError(
+            "\n".join(_explain(tree, problem) for problem in error.errors())
+        ) from None
+    recipe = recipe_folder(settings.recipe, file.parent)
+    own = {name: _word(value, file.parent) for name, value in settings.options.items()}
+    given = {name: _word(value, Path()) for name, value in (options or {}).items()}
+    return Study(
+        file.stem, file, recipe, own | given, settings, _members(settings, tree)
+    )  # fmt: skip
+
+
+def recipe_folder(name: str, below: Path) -> Path:
+    """Return the folder of a recipe: one of the repository, or a folder with run.sh.
+
+    Args:
+        below: where a relative path begins.
+    Raises:
+        ConfigurationError: neither; names the nearest.
+    """
+    own = Path(highrank_plugins.__file__).parents[1] / "recipes"
+    for folder in (own / name, below / name):
+        if (folder / "run.sh").is_file():
+            return folder.resolve()
+    known = [script.parent.name for script in own.glob("*/run.sh")]
+    raise ConfigurationError(
+        f"recipe {name}: neither a recipe nor a folder with run.sh{did_you_mean(name, known)}"
+    )
+
+
+def _explain(tree: Tree, problem: Any) -> str:
+    path = tuple(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        blocks: dict[int, type[BaseModel]] = {1: StudySettings, 3: MemberSettings, 4: MatchSettings}
+        known = blocks[len(path)].model_fields if len(path) in blocks else ()
+        message = f"unknown key{did_you_mean(path[-1], known)}"
+    return f"{tree.place(path)}: {'.'.join(path)}: {message}"
+
+
+def _word(value: Any, below: Path) -> str:
+    """Return a value as a word; a path that exists becomes absolute."""
+    if isinstance(value, str) and value and (below / value).exists():
+        return str((below / value).resolve())
+    return as_word(value)
+
+
+def as_word(value: Any) -> str:
+    """Return a value of YAML as --set takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _members(settings: StudySettings, tree: Tree) -> list[Member]:
+    members: list[Member] = []
+    places: dict[str, str] = {}
+    for key, member in settings.members.items():
+        place = tree.place(("members", key))
+        for system, changes in _systems(key, member, place):
+            if system in places:
+                raise ConfigurationError(
+                    f"{place}: members.{key}: a second member of the name {system}, which "
+                    f"{places[system]} has, too; name it after what differs, such as "
+                    f"{key}_{{option}}"
+                )
+            places[system] = place
+            changes = settings.set | member.set | changes
+            members += [
+                Member(system, seed, member.conf, changes, member.match)
+                for seed in _seeds(member.seeds or settings.seeds, place)
+            ]
+    return members
+
+
+def _seeds(seeds: list[int], place: str) -> list[int]:
+    if len({*seeds}) < len(seeds):
+        raise ConfigurationError(f"{place}: seeds {seeds}: a seed counts once")
+    return seeds
+
+
+def _systems(key: str, member: MemberSettings, place: str) -> Iterator[tuple[str, Values]]:
+    """Yield name and options of every system that a key of `members` stands for."""
+    empty = [name for name, values in member.grid.items() if not values]
+    if empty:
+        raise ConfigurationError(f"{place}: members.{key}.grid.{empty[0]}: no values")
+    for variant in member.variants or [{}]:
+        for values in itertools.product(*member.grid.values()):
+            changes = variant | dict(zip(member.grid, values, strict=True))
+            name = _named(key, changes, place)
+            if not _NAME.fullmatch(name):
+                raise ConfigurationError(
+                    f"{place}: {name!r} is no name of a member: use letters, digits and ._=+-"
+                )
+            yield name, changes
+
+
+def _named(key: str, changes: Values, place: str) -> str:
+    """Return `key` with its {option} filled in, or followed by all options and values."""
+    words = {name.replace(".", "_"): as_word(value) for name, value in changes.items()}
+    if "{" in key:
+        try:
+            return key.format_map(words)
+        except (KeyError, ValueError) as error:
+            raise ConfigurationError(
+                f"{place}: members.{key}: no option {error} among {', '.join(words) or 'none'}"
+            ) from None
+    return "_".join([key, *(f"{name}_{value}" for name, value in words.items())])

@@ -1,0 +1,56 @@
+"""Compare the disk space that a study will take with what is free."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from highrank_plugins.studies.prepared import PreparedMember
+
+
+def bytes_in(folder: Path) -> int:
+    """Return the bytes of all files in a folder; links count as nothing."""
+    files = (path for path in folder.rglob("*") if not path.is_symlink() and path.is_file())
+    return sum(path.stat().st_size for path in files)
+
+
+def bytes_needed(members: Sequence[PreparedMember], known: Mapping[str, int]) -> int:
+    """Return what the members that are not done will still write.
+
+    A system takes what its probe or a finished member of it took; where there is neither, what the
+    largest of the others took.
+
+    Args:
+        known: system → bytes of a member.
+    """
+    sizes = dict(known)
+    for member in members:
+        if member.is_done() and member.member.system not in sizes:
+            sizes[member.member.system] = bytes_in(member.run_dir)
+    largest = max(sizes.values(), default=0)
+    return sum(
+        max(0, sizes.get(member.member.system, largest) - _written(member))
+        for member in members
+        if not member.is_done()
+    )
+
+
+def _written(member: PreparedMember) -> int:
+    return bytes_in(member.run_dir) if member.run_dir.is_dir() else 0
+
+
+def check_disk(members: Sequence[PreparedMember], known: Mapping[str, int] | None = None) -> None:
+    """Refuse to start what will not fit.
+
+    Raises:
+        ValueError: says how much is needed and free.
+    """
+    needed = bytes_needed(members, known or {})
+    folder = members[0].run_dir
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise ValueError(
+            f"the study needs {needed / 1e9:.2f} GB more on the disk of {folder}, which has "
+            f"{free / 1e9:.2f} GB free: make room, or write elsewhere with --exp-dir"
+        )

@@ -1,0 +1,87 @@
+"""Match a configuration of a recipe to another one, and write what was solved for."""
+
+import os
+from pathlib import Path
+
+import yaml
+
+from highrank_plugins.common.yaml_tree import ConfigurationError
+from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
+from highrank_plugins.training import configuration
+from highrank_plugins.training.configuration import Configuration
+from highrank_plugins.training.matching import By, Match, invented_data, solve
+
+_TYPES = {"ptb": PTB.types, "wikitext2": WIKITEXT2.types}
+_SPECIAL_WORDS = 4
+
+
+def find_configuration(recipe: Path, name: str) -> Path:
+    """Return a file, or conf/NAME.yaml or conf/small/NAME.yaml of a recipe.
+
+    Raises:
+        ConfigurationError: there is none; names the nearest.
+    """
+    given = Path(name)
+    if given.suffix == ".yaml" and given.is_file():
+        return given
+    whole = recipe / "conf" / f"{name}.yaml"
+    small = recipe / "conf" / "small" / f"{name}.yaml"
+    if not whole.is_file() and small.is_file():
+        return small
+    if not whole.is_file():
+        configuration.load_tree(whole, [])  # its message names what is there
+    return whole
+
+
+def dictionary_size(recipe: str, settings: Configuration) -> int:
+    """Return how many entries the dictionary of a configuration will have.
+
+    Raises:
+        ConfigurationError: only its text would tell.
+    """
+    corpus = settings.corpus or {}
+    if "vocab_size" in corpus:
+        return int(corpus["vocab_size"]) + _SPECIAL_WORDS
+    if settings.data is not None:
+        return settings.data.vocab_size
+    if recipe not in _TYPES:
+        raise ConfigurationError(
+            f"{recipe}: the configuration does not say how many words there are; give --words, or "
+            "--data with the binarised text"
+        )
+    return _TYPES[recipe]
+
+
+def match_configurations(
+    system: Configuration,
+    reference: Configuration,
+    by: By,
+    *,
+    words: int,
+    data: Path | None = None,
+    free: tuple[str, ...] = (),
+    step: int = 4,
+) -> Match:
+    """Return the sizes at which `system` costs as much as `reference`, see `matching.solve`.
+
+    Args:
+        words: entries of the dictionary, unless `data` has one.
+    Raises:
+        ValueError: see `matching.solve`.
+    """
+    options, target = system.options("train"), reference.options("train")
+    if data is not None:
+        return solve(options, target, by, data, free, step)
+    with invented_data(options, words) as folder:
+        return solve(options, target, by, folder, free, step)
+
+
+def matched_yaml(base: Path, match: Match, by: By, title: str, folder: Path) -> str:
+    """Return a configuration in `folder` with the sizes of a match over those of `base`."""
+    size, target = match.size, match.target
+    lines = [
+        f"# {title}: {size.parameters:,} parameters and {size.compute:,} operations a token;",
+        f"# what it is matched to by {by} has {target.parameters:,} and {target.compute:,}.",
+    ]
+    tree = {"base": os.path.relpath(base, folder), "train": match.options}
+    return "\n".join(lines) + "\n" + yaml.safe_dump(tree, sort_keys=False)

@@ -1,0 +1,170 @@
+"""Resolve the members of a study: configuration, key, folders and the command of each."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from highrank_plugins.common.files import write_text
+from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
+from highrank_plugins.results.record import RESULTS
+from highrank_plugins.studies.definition import Member, Study, as_word
+from highrank_plugins.studies.identity import member_key
+from highrank_plugins.studies.matched import (
+    dictionary_size,
+    find_configuration,
+    match_configurations,
+)
+from highrank_plugins.training import configuration
+from highrank_plugins.training.configuration import Configuration
+
+MEMBERS = "members"  # in the recipe's folder of --exp-dir: a folder for each key
+
+
+@dataclass(frozen=True)
+class PreparedMember:
+    """Hold a member that can be run.
+
+    Attributes:
+        key: digest of all that its numbers depend on.
+        command: of its recipe.
+        run_dir: what the recipe writes.
+        finished: exists if the recipe has ended well.
+    """
+
+    member: Member
+    settings: Configuration
+    key: str
+    command: Sequence[str]
+    run_dir: Path
+
+    @property
+    def name(self) -> str:
+        """Return SYSTEM-SEED."""
+        return self.member.name
+
+    @property
+    def record(self) -> Path:
+        """Return the file of its record."""
+        return self.run_dir / RESULTS
+
+    @property
+    def finished(self) -> Path:
+        """Return the file that exists once the recipe has ended well."""
+        return self.run_dir.with_name(f"{self.key}.done")
+
+    def is_done(self) -> bool:
+        """Whether there is a record of a whole run."""
+        return self.finished.exists() and self.record.is_file()
+
+
+def study_folder(study: Study, exp_dir: Path) -> Path:
+    """Return the folder of a study's table, logs and links to its members."""
+    return exp_dir / "studies" / study.name
+
+
+def prepare(study: Study, exp_dir: Path) -> list[PreparedMember]:
+    """Return all members. Sizes of matched controls are solved for once, and kept.
+
+    Raises:
+        ConfigurationError: a configuration is missing or wrong; an option that nothing has; two
+            members are one run.
+    """
+    check_options(study)
+    members = []
+    known: dict[str, str] = {}
+    for member in study.members:
+        conf = find_configuration(study.recipe, member.conf)
+        changes = dict(member.changes) | _matched(study, member, conf, exp_dir)
+        changes["seed"] = member.seed
+        sets = [f"{name}={as_word(value)}" for name, value in changes.items()]
+        settings = configuration.load(conf, sets)
+        key = member_key(study, settings)
+        if key in known:
+            raise ConfigurationError(
+                f"{study.file}: {member.name} and {known[key]} are one run: the same "
+                "configuration, seed and data; leave one out"
+            )
+        known[key] = member.name
+        command = recipe_command(study, member.conf, f"{MEMBERS}/{key}", exp_dir, sets)
+        run_dir = exp_dir / study.recipe.name / MEMBERS / key
+        members.append(PreparedMember(member, settings, key, command, run_dir))
+    return members
+
+
+def recipe_command(
+    study: Study, conf: str, name: str, exp_dir: Path, sets: Sequence[str]
+) -> list[str]:
+    """Return the words that run a recipe."""
+    words = ["bash", str(study.recipe / "run.sh"), "--conf", conf, "--name", name]
+    words += ["--exp-dir", str(exp_dir)]
+    words += [f"--{option.replace('_', '-')}={value}" for option, value in study.options.items()]
+    return words + [f"--set={assignment}" for assignment in sets]
+
+
+def check_options(study: Study) -> None:
+    """Refuse an option that no configuration of the recipe has and that fairseq does not know.
+
+    fairseq, which takes seconds to import, is asked only about options that no file has.
+
+    Raises:
+        ConfigurationError: names the options.
+    """
+    given = {name: member for member in study.members for name in member.changes}
+    unknown = {_whole(name): member for name, member in given.items()}
+    for name in _options_of(study.recipe):
+        unknown.pop(name, None)
+    if not unknown:
+        return
+    from highrank_plugins.training.fairseq_options import check_options as check
+
+    for name, member in unknown.items():
+        if not name.startswith("train."):
+            continue  # the recipe checks it in a moment
+        value = next(v for key, v in member.changes.items() if _whole(key) == name)
+        conf = find_configuration(study.recipe, member.conf)
+        tree = configuration.load_tree(conf, [f"{name}={as_word(value)}"])
+        try:
+            check(configuration.validate(tree), tree)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{study.file}: {member.system}: {error}") from None
+
+
+def _whole(name: str) -> str:
+    return name if "." in name else f"train.{name}"
+
+
+def _options_of(recipe: Path) -> Iterator[str]:
+    """Yield block.option for all that stands in configurations of a recipe."""
+    for path in (recipe / "conf").rglob("*.yaml"):
+        for block, options in read_tree(path).values.items():
+            if isinstance(options, dict):
+                yield from (f"{block}.{option}" for option in options)
+
+
+def _matched(study: Study, member: Member, conf: Path, exp_dir: Path) -> dict[str, Any]:
+    """Return the sizes of a matched control; they are solved for once per question."""
+    if member.match is None:
+        return {}
+    match = member.match
+    sets = [f"{name}={as_word(value)}" for name, value in member.changes.items()]
+    shared = [f"{name}={as_word(value)}" for name, value in study.settings.set.items()]
+    system = configuration.load(conf, sets)
+    reference = configuration.load(find_configuration(study.recipe, match.to), shared)
+    question = json.dumps([system.text(), reference.text(), match.model_dump()])
+    file = study_folder(study, exp_dir) / "matched" / f"{member.system}.yaml"
+    if file.is_file():
+        kept = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if kept["question"] == question:
+            return dict(kept["options"])
+    words = dictionary_size(study.recipe.name, system)
+    print(f"{member.system}: solving for sizes, by {match.by}", file=sys.stderr)
+    found = match_configurations(
+        system, reference, match.by, words=words, free=tuple(match.free), step=match.step
+    )
+    write_text(file, yaml.safe_dump({"options": found.options, "question": question}))
+    return dict(found.options)

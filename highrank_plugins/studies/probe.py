@@ -1,0 +1,135 @@
+"""MemberCost hours and disk of a study from twenty updates of each system."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from highrank_plugins.common.files import write_json
+from highrank_plugins.studies.definition import Study, as_word
+from highrank_plugins.studies.disk import bytes_in
+from highrank_plugins.studies.prepared import PreparedMember, recipe_command
+from highrank_plugins.studies.runner import Environment
+from highrank_plugins.training.training_log import parse
+
+UPDATES = 20
+_PROBES = "probes"
+# the log must tell of single updates; the end of the training is that of the probe
+_SETTINGS = {"max_update": UPDATES, "log_interval": 1}
+_SAVED = re.compile(r"checkpoint.*\.pt")
+
+
+@dataclass(frozen=True)
+class MemberCost:
+    """Hold what a member will take.
+
+    Attributes:
+        hours: of training alone; None if the recipe has no log of fairseq's.
+        bytes: on the disk.
+    """
+
+    hours: float | None
+    bytes: int
+
+
+def estimate(study: Study, member: PreparedMember, exp_dir: Path, env: Environment) -> MemberCost:
+    """Return what a member of a system takes: measured if one is done, or else probed, once.
+
+    Raises:
+        ValueError: the probe fails; says where its output is.
+    """
+    if member.is_done():
+        record = json.loads(member.record.read_text(encoding="utf-8"))
+        seconds = record.get("train", {}).get("wall_seconds")
+        hours = None if seconds is None else seconds / 3600
+        return MemberCost(hours, bytes_in(member.run_dir))
+    folder = exp_dir / study.recipe.name / _PROBES
+    kept = folder / f"{member.key}.json"
+    if kept.is_file():
+        return MemberCost(**json.loads(kept.read_text(encoding="utf-8")))
+    found = _probe(study, member, exp_dir, env, folder / member.key)
+    write_json(kept, asdict(found))
+    shutil.rmtree(folder / member.key)
+    return found
+
+
+def _probe(
+    study: Study, member: PreparedMember, exp_dir: Path, env: Environment, run_dir: Path
+) -> MemberCost:
+    import os
+
+    changes = {**member.member.changes, "seed": member.member.seed, **_SETTINGS}
+    sets = [f"{name}={as_word(value)}" for name, value in changes.items()]
+    name = f"{_PROBES}/{member.key}"
+    command = recipe_command(study, member.member.conf, name, exp_dir, sets)
+    log = run_dir.with_suffix(".log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as file:
+        done = subprocess.run(
+            [*command, "--stop-stage", "3"],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+        )
+    if done.returncode:
+        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
+        raise ValueError(
+            f"{member.name}: the probe failed with exit code {done.returncode}; log: {log}: "
+            f"{' '.join(tail)}"
+        )
+    train = run_dir / "train"
+    log_file = train / "train.log"
+    lines = log_file.read_text(encoding="utf-8").splitlines() if log_file.is_file() else []
+    options = member.settings.train
+    return MemberCost(training_hours(lines, options), _bytes(run_dir, train, options))
+
+
+def training_hours(lines: Iterable[str], options: dict[str, Any]) -> float | None:
+    """Return the hours of a whole training from the log of its first updates.
+
+    The first half of the updates, which loads and compiles, does not count. Validations do not
+    count either.
+    """
+    entries = [entry for entry in map(parse, lines) if entry and entry.kind == "train_inner"]
+    speeds = [entry.number("ups") for entry in entries[len(entries) // 2 :]]
+    if not speeds or not min(speeds) > 0:
+        return None
+    last = entries[-1]
+    within = last.number("update") - (int(last.stats["epoch"]) - 1)
+    per_epoch = last.number("num_updates") / within if within > 0 else float("inf")
+    if int(last.stats["epoch"]) > 1:  # the text is shorter than the probe
+        per_epoch = last.number("num_updates") / last.number("update")
+    bounds = [float(options.get("max_update", 0)) or float("inf")]
+    bounds.append((float(options.get("max_epoch", 0)) or float("inf")) * per_epoch)
+    updates = min(bounds)
+    seconds = updates * sum(1 / speed for speed in speeds) / len(speeds)
+    return seconds / 3600 if seconds < float("inf") else None
+
+
+def _bytes(run_dir: Path, train: Path, options: dict[str, Any]) -> int:
+    """Return all that a run leaves, with as many checkpoints as its options keep."""
+    saved = [path for path in train.glob("*.pt") if _SAVED.fullmatch(path.name)]
+    largest = max((path.stat().st_size for path in saved), default=0)
+    kept = 3  # the best, the last and the next one
+    if not options.get("no_epoch_checkpoints"):
+        kept += max(1, int(options.get("keep_last_epochs", 1)))
+    if int(options.get("save_interval_updates", 0)) > 0:
+        kept += max(1, int(options.get("keep_interval_updates", 1)))
+    others = bytes_in(run_dir) - sum(path.stat().st_size for path in saved)
+    return others + kept * largest
+
+
+def total_hours(hours: Sequence[float | None], slots: int) -> float | None:
+    """Return the hours on this machine: members in order, each on the slot that is free first."""
+    ends = [0.0] * slots
+    for one in hours:
+        if one is None:
+            return None
+        first = ends.index(min(ends))
+        ends[first] += one
+    return max(ends)

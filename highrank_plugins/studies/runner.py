@@ -1,0 +1,205 @@
+"""Run the members of a study, as many at a time as the machine has cores or GPUs."""
+
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from highrank_plugins.common.files import write_text
+from highrank_plugins.common.processes import usable_cores
+from highrank_plugins.studies.disk import check_disk
+from highrank_plugins.studies.prepared import PreparedMember
+
+_WAIT = 0.05  # seconds between looks at the running members
+# what fairseq and our layers say of a training whose loss is no number any more
+_DIVERGED = re.compile(
+    r"FloatingPointError|Minimum loss scale reached|\b(loss|gradient)s?\b.*\bnan\b", re.IGNORECASE
+)
+_TAIL = 20_000  # bytes of a log in which the reason of a failure is looked for
+REQUEUED = 75  # exit code of a recipe whose training goes on elsewhere, or was asked to stop
+
+Environment = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Hold a member that did not end well: what happened, and where it is said."""
+
+    member: PreparedMember
+    what: str
+    log: Path
+
+
+@dataclass
+class _Running:
+    member: PreparedMember
+    slot: int
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+def slots(threads: int, jobs: int | None) -> list[Environment]:
+    """Return the environment of each member that may run at the same time.
+
+    Args:
+        threads: cores that a member uses.
+        jobs: at most so many; default: what the machine has.
+    Raises:
+        ValueError: more jobs than cores or GPUs.
+    """
+    gpus = visible_gpus()
+    most = len(gpus) or max(1, usable_cores() // threads)
+    if jobs is not None and jobs > most:
+        what = f"{len(gpus)} GPUs" if gpus else f"{usable_cores()} cores, {threads} for each member"
+        raise ValueError(f"--jobs {jobs}: this machine has {what}, so at most {most} at a time")
+    shared = {"OMP_NUM_THREADS": str(threads)}
+    count = jobs or most
+    if gpus:
+        return [shared | {"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:count]]
+    return [shared] * count
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that this process may use, without importing torch."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [gpu for gpu in chosen.split(",") if gpu and gpu != "-1"]
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+    except OSError:
+        return []
+    return [str(number) for number in range(len(re.findall(r"^GPU \d+:", listed, re.MULTILINE)))]
+
+
+def run_members(
+    members: Sequence[PreparedMember],
+    logs: Path,
+    environments: Sequence[Environment],
+    say: Callable[[str], None],
+) -> list[Failure]:
+    """Run what is not done, in order; a failing member does not stop the others.
+
+    A member whose folder another process works in, such as a recipe that outlived a killed study,
+    is waited for. SIGTERM and SIGINT end the recipes, which save a checkpoint, then this process.
+
+    Args:
+        logs: folder for what recipes print, a file for each member.
+        environments: one for each member that may run at the same time, see `slots`.
+        say: told of every start and end.
+    Returns:
+        The members that failed.
+    Raises:
+        ValueError: the disk is too small for those that remain.
+    """
+    waiting = [member for member in members if not member.is_done()]
+    for member in members:
+        if member.is_done():
+            say(f"{member.name}: done before")
+    logs.mkdir(parents=True, exist_ok=True)
+    failures: dict[str, Failure] = {}
+    running: list[_Running] = []
+    problem: ValueError | None = None
+    free = list(range(len(environments)))
+    previous = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        while waiting or running:
+            elsewhere = [member for member in waiting if _locked(member)]
+            startable = [member for member in waiting if member not in elsewhere]
+            if startable and len(running) + len(elsewhere) < len(environments):
+                try:
+                    check_disk(members)
+                except ValueError as error:
+                    problem, waiting = error, []  # what runs may end
+                    continue
+                waiting.remove(startable[0])
+                slot = free.pop(0)
+                running.append(_start(startable[0], slot, environments[slot], logs))
+                say(f"{running[-1].member.name}: started, log {running[-1].log}")
+                continue
+            for one in [one for one in running if one.process.poll() is not None]:
+                running.remove(one)
+                free.append(one.slot)
+                failure = _ended(one)
+                if failure is not None:
+                    failures[one.member.name] = failure
+                say(f"{one.member.name}: {failure.what if failure else 'done'}")
+            time.sleep(_WAIT)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        _end(running)
+    if problem is not None:
+        raise problem
+    return [failures[member.name] for member in members if member.name in failures]
+
+
+def _stop(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _end(running: Sequence[_Running]) -> None:
+    """Ask all recipes to stop, and wait: their trainings save a checkpoint first."""
+    for one in running:
+        os.killpg(one.process.pid, signal.SIGTERM)
+    for one in running:
+        one.process.wait()
+        while _group_lives(one.process.pid):
+            time.sleep(_WAIT)
+
+
+def _group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _locked(member: PreparedMember) -> bool:
+    """Whether another process works in the folder of a member."""
+    lock = member.run_dir / ".lock"
+    if not lock.is_file():
+        return False
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _start(member: PreparedMember, slot: int, environment: Environment, logs: Path) -> _Running:
+    log = logs / f"{member.name}.log"
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            member.command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment},
+            start_new_session=True,  # a group of processes, which ends together
+        )
+    return _Running(member, slot, process, log)
+
+
+def _ended(one: _Running) -> Failure | None:
+    """Note how a recipe ended."""
+    code = one.process.returncode
+    if code == 0 and one.member.record.is_file():
+        write_text(one.member.finished, one.member.name + "\n")
+        return None
+    if code == REQUEUED:
+        return Failure(one.member, "stopped, and resumed by the same command", one.log)
+    with one.log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+        tail = file.read().decode(errors="replace")
+    if _DIVERGED.search(tail):
+        return Failure(one.member, "diverged (NaN)", one.log)
+    if code == 0:
+        return Failure(one.member, f"has written no {one.member.record.name}", one.log)
+    return Failure(one.member, f"failed with exit code {code}", one.log)

@@ -1,0 +1,231 @@
+"""Solve for sizes at which one configuration costs as much as another: the matched control.
+
+What matches is the number of parameters, the compute per predicted token, or the widths.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import highrank_plugins
+from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.training.command_line import words_of
+
+By = Literal["parameters", "compute", "width"]
+TOLERANCE = 0.005
+_SPECIAL = 4  # <s>, <pad>, </s>, <unk>
+# options that set the width of a trunk, then those that fill up what a step of it leaves
+_FREE = {
+    "awd_lstm_lm": (("decoder_embed_dim", "decoder_last_hidden_size"), ("decoder_hidden_size",)),
+    "transformer_lm": (("decoder_embed_dim",), ("decoder_ffn_embed_dim",)),
+    "transformer": (
+        ("encoder_embed_dim", "decoder_embed_dim"),
+        ("encoder_ffn_embed_dim", "decoder_ffn_embed_dim"),
+    ),
+    "lstm": (
+        ("decoder_embed_dim", "decoder_out_embed_dim", "encoder_embed_dim"),
+        ("encoder_hidden_size", "decoder_hidden_size"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Hold what a model costs.
+
+    Attributes:
+        parameters: tied ones once.
+        compute: floating-point operations of the matrix products for one token, forwards, without
+            attention's products of positions, which depend on the length.
+        options: the sizes that may be changed, as the architecture fills them.
+    """
+
+    parameters: int
+    compute: int
+    options: dict[str, int]
+
+    def of(self, by: By) -> int:
+        """Return parameters or compute."""
+        return self.compute if by == "compute" else self.parameters
+
+
+@dataclass(frozen=True)
+class Match:
+    """Hold the options that were solved for, what they cost, and what they should."""
+
+    options: dict[str, int]
+    size: ModelSize
+    target: ModelSize
+
+    def deviation(self, by: By) -> float:
+        """Return the relative deviation from the target."""
+        return self.size.of(by) / self.target.of(by) - 1
+
+
+@contextmanager
+def invented_data(options: Mapping[str, Any], words: int) -> Iterator[Path]:
+    """Yield a folder with dictionaries of `words` entries, special symbols among them."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        lines = "".join(f"w{i} {words - i}\n" for i in range(words - _SPECIAL))
+        languages = [options[key] for key in ("source_lang", "target_lang") if key in options]
+        for file in [f"dict.{language}.txt" for language in languages] or ["dict.txt"]:
+            (folder / file).write_text(lines, encoding="utf-8")
+        yield folder
+
+
+def measure(options: Mapping[str, Any], data: Path | str) -> ModelSize:
+    """Return what the model of these options of fairseq-train costs; it takes no memory.
+
+    Raises:
+        ValueError: fairseq or the layer refuses the options.
+    """
+    import torch
+    from fairseq import tasks
+    from fairseq.options import get_training_parser, parse_args_and_arch
+    from omegaconf import OmegaConf
+
+    highrank_plugins.register()
+    args = parse_args_and_arch(get_training_parser(), [str(data), *words_of(options)])
+    task = tasks.setup_task(args)
+    plain = (str, int, float, type(None))
+    values = {name: value for name, value in vars(args).items() if isinstance(value, plain)}
+    # what fairseq's conversion of all options makes of the model's, in a hundredth of the time
+    cfg = OmegaConf.create({**values, "_name": args.arch})
+    with torch.device("meta"):
+        model = task.build_model(cfg)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    names = [name for group in free_options(options) for name in group]
+    sizes = {name: value for name in names if isinstance(value := getattr(args, name, None), int)}
+    return ModelSize(parameters, _compute(model), sizes)
+
+
+def _compute(model: Any) -> int:
+    from torch import nn
+
+    head = model.decoder.output_projection
+    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
+    apart = {id(tensor) for tensor in [*head.parameters(), *tables]}
+    trunk = sum(p.numel() for p in model.parameters() if p.dim() > 1 and id(p) not in apart)
+    products = getattr(head, "products", None)  # stock layers are a matrix
+    of_head = products(1) if products else [(1, *reversed(head.weight.shape))]
+    return 2 * (trunk + sum(math.prod(product) for product in of_head))
+
+
+def free_options(options: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the options that may change: widths, and what fills up the rest.
+
+    Raises:
+        ValueError: another kind of model.
+    """
+    arch = str(options.get("arch", ""))
+    for trunk, groups in _FREE.items():
+        if arch.startswith(trunk):
+            return groups
+    raise ValueError(
+        f"train.arch {arch}: no sizes of it are known to match; give them with --free"
+        f"{did_you_mean(arch, _FREE)}"
+    )
+
+
+def solve(
+    options: Mapping[str, Any],
+    reference: Mapping[str, Any],
+    by: By,
+    data: Path | str,
+    free: Sequence[str] = (),
+    step: int = 4,
+) -> Match:
+    """Return sizes at which a model costs as much as another one.
+
+    Widths change in proportion, by `step`. Where a step of them is too much, the other sizes, such
+    as the units of the LSTMs below the last, fill up the rest.
+
+    Args:
+        options: of fairseq-train, for the model to change.
+        reference: for the model to match.
+        free: options to change in proportion, instead of those of the architecture.
+        step: sizes are multiples of it, and of the number of attention heads.
+    Raises:
+        ValueError: no such sizes within `TOLERANCE`; an unknown size; fairseq refuses the options.
+    """
+    target = measure(reference, data)
+    start = measure(options, data)
+    widths, fill = (free, ()) if free else free_options(options)
+    widths = [name for name in widths if name in start.options or name in free]
+    if by == "width":
+        return _same_width([*widths, *fill], options, target, data)
+    values = {name: _size(name, options, start) for name in [*widths, *fill]}
+    step = math.lcm(step, *_heads(options))
+    found: list[Match] = []
+    for names, steps in ((widths, (step,)), (fill, (step, 1))):
+        for multiple in steps:
+            if not names:
+                continue
+            values |= _closest(values, names, multiple, options, target, by, data)
+            size = measure({**options, **values}, data)
+            found.append(Match(dict(values), size, target))
+            if abs(found[-1].deviation(by)) <= TOLERANCE:
+                return found[-1]
+    best = min(found, key=lambda match: abs(match.deviation(by)))
+    raise ValueError(
+        f"no sizes are within {TOLERANCE:.1%} of {target.of(by):,}: the nearest, {best.options}, "
+        f"have {best.size.of(by):,}; give other options with --free, or a smaller --step"
+    )
+
+
+def _same_width(
+    names: Sequence[str], options: Mapping[str, Any], target: ModelSize, data: Path | str
+) -> Match:
+    values = {name: target.options[name] for name in names if name in target.options}
+    if not values:
+        raise ValueError(f"the models have no size in common among {', '.join(names)}")
+    return Match(values, measure({**options, **values}, data), target)
+
+
+def _size(name: str, options: Mapping[str, Any], start: ModelSize) -> int:
+    value = start.options.get(name, options.get(name))
+    if not isinstance(value, int) or isinstance(value, bool):
+        known = {**start.options, **options}
+        raise ValueError(f"--free {name}: no whole number of train{did_you_mean(name, known)}")
+    return value
+
+
+def _heads(options: Mapping[str, Any]) -> list[int]:
+    """Return the numbers of attention heads that widths are divided by."""
+    found = (value for name, value in options.items() if name.endswith("attention_heads"))
+    return [value for value in found if isinstance(value, int)]
+
+
+def _closest(
+    values: Mapping[str, int],
+    names: Sequence[str],
+    multiple: int,
+    options: Mapping[str, Any],
+    target: ModelSize,
+    by: By,
+    data: Path | str,
+) -> dict[str, int]:
+    """Return the sizes, scaled in proportion, at which the cost is nearest the target's."""
+
+    def scaled(units: int) -> dict[str, int]:
+        scale = units * multiple / values[names[0]]
+        sizes = {name: max(1, round(values[name] * scale / multiple)) for name in names}
+        return {name: units * multiple for name, units in sizes.items()}
+
+    def excess(units: int) -> int:
+        size = measure({**options, **values, **scaled(units)}, data)
+        return size.of(by) - target.of(by)
+
+    low, high = 0, max(1, round(values[names[0]] / multiple))
+    while excess(high) < 0:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if excess(middle) >= 0 else (middle, high)
+    nearest = min(filter(None, (low, high)), key=lambda units: abs(excess(units)))
+    return scaled(nearest)

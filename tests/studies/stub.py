@@ -1,0 +1,118 @@
+"""Make a recipe of a few lines of bash that takes a moment, and resumes as real ones do."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+STUB = r"""#!/usr/bin/env bash
+# Stages that are done stay done; what comes out depends on configuration and seed alone.
+set -euo pipefail
+conf= name= exp_dir= seed=0 lr=1 pause=0.02 failing= stop_stage=7
+while (($#)); do
+    case $1 in
+        --conf) conf=$2; shift 2 ;;
+        --name) name=$2; shift 2 ;;
+        --exp-dir) exp_dir=$2; shift 2 ;;
+        --stop-stage) stop_stage=$2; shift 2 ;;
+        --pause=*) pause=${1#*=}; shift ;;
+        --failing=*) failing=${1#*=}; shift ;;
+        --set=seed=*) seed=${1##*=}; shift ;;
+        --set=lr=*) lr=${1##*=}; shift ;;
+        *) shift ;;
+    esac
+done
+out=$exp_dir/stub/$name
+mkdir -p "$out/train"
+exec 9>>"$out/.lock"
+flock --wait 5 9 || exit 2
+echo "start $conf $seed" >>"$out/starts"
+for stage in 1 2 3; do
+    [[ -e $out/$stage ]] && continue
+    sleep "$pause"
+    echo "$conf $seed $stage" >"$out/$stage.part"
+    mv "$out/$stage.part" "$out/$stage"
+done
+head -c 1000 /dev/zero >"$out/train/checkpoint_last.pt"
+cp "$(dirname "$0")/train.log" "$out/train/train.log"
+if ((stop_stage < 6)); then exit 0; fi
+if [[ $failing == "$conf-$seed" ]]; then echo "FloatingPointError: loss is NaN"; exit 1; fi
+if [[ $failing == "$conf-$seed-code" ]]; then echo "out of luck"; exit 3; fi
+value=$((${#conf} * 10 + seed * seed)).$(printf %02d $((seed * 7 % 100)))
+[[ $failing == "$conf-$seed-nan" ]] && value=NaN
+cat >"$out/results.json.part" <<RECORD
+{"metrics": {"test_perplexity": $value, "valid_perplexity": $value}, "signature": "a",
+ "signatures": {"test_perplexity": "a"}, "seeds": [$seed],
+ "config": {"corpus": {}, "train": {"arch": "$conf", "lr": $lr, "seed": $seed}},
+ "train": {"updates": 10, "wall_seconds": $RANDOM, "words_per_second": $RANDOM},
+ "hardware": {"cores": 1, "gpus": []}, "versions": {"torch": "2"}, "git": null}
+RECORD
+mv "$out/results.json.part" "$out/results.json"
+"""
+LINE = (
+    '2026-01-02 03:04:05 | INFO | train_inner | {"epoch": 1, "update": %s, "ups": "%s", '
+    '"num_updates": "%s"}\n'
+)
+HIGHRANK = [sys.executable, "-m", "highrank_plugins.cli"]
+
+
+def write_stub(folder: Path, **changes: object) -> Path:
+    """Write a recipe with three configurations, and a study of it; return the study's file."""
+    recipe = folder / "stub"
+    (recipe / "conf").mkdir(parents=True)
+    (recipe / "run.sh").write_text(STUB)
+    lines = (LINE % (n / 100, 0.5 if n <= 10 else 2, n) for n in range(1, 21))
+    (recipe / "train.log").write_text("".join(lines))
+    for name in ("softmax", "mos", "mixtape"):
+        text = {"corpus": {}, "train": {"arch": f"awd_lstm_lm_{name}", "lr": 1, "max_epoch": 36}}
+        (recipe / "conf" / f"{name}.yaml").write_text(yaml.safe_dump(text))
+    members = {name: {"conf": name} for name in ("softmax", "mos", "mixtape")}
+    return write_study(folder, {"members": members, **changes})
+
+
+class _Dumper(yaml.SafeDumper):
+    """Write values out, since files take no aliases."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def write_study(folder: Path, tree: dict[str, object], name: str = "layers") -> Path:
+    """Write a study of the stub."""
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.dump({"recipe": "stub", **tree}, Dumper=_Dumper, sort_keys=False))
+    return file
+
+
+def study_command(file: Path, *words: object) -> list[str]:
+    """Return the command line of a study, with runs beside its file."""
+    return [*HIGHRANK, "study", str(file), "--exp-dir", str(file.parent / "exp"), *map(str, words)]
+
+
+def run_study(file: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run a study to its end."""
+    return subprocess.run(study_command(file, *words), capture_output=True, text=True)
+
+
+def table_of(file: Path) -> bytes:
+    """Return the tables of a study, all bytes."""
+    folder = file.parent / "exp" / "studies" / file.stem
+    return (folder / "table.md").read_bytes() + (folder / "table.csv").read_bytes()
+
+
+def kill_session(process: subprocess.Popen[bytes], everything: bool) -> None:
+    """Kill a study at once; `everything`: as a power cut does, with all recipes."""
+    groups = []
+    if everything:
+        listed = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True)
+        groups = [int(word) for word in listed.stdout.split()]
+    process.kill()
+    process.wait()
+    for group in groups:
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            continue

@@ -1,0 +1,95 @@
+"""Test studies/definition.py: members of a file, and what is refused with file and line."""
+
+import pytest
+
+from highrank_plugins.common.yaml_tree import ConfigurationError
+from highrank_plugins.studies.definition import read_study
+from highrank_plugins.studies.prepared import prepare
+from tests.studies.stub import write_stub, write_study
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_stub(tmp_path)
+    return tmp_path
+
+
+def read(folder, **tree):
+    return read_study(write_study(folder, tree))
+
+
+def test_grids_lists_and_seeds(folder):
+    members = {
+        "softmax": {"conf": "softmax", "seeds": [7]},
+        "mos_k{head_components}": {"conf": "mos", "grid": {"head_components": [1, 2]}},
+        "mixtape": {
+            "conf": "mixtape",
+            "set": {"lr": 3},
+            "list": [{"dropout": 0.5}, {"corpus.other_text": True}],
+        },
+    }
+    study = read(folder, members=members, seeds=[1, 2], set={"lr": 2, "bptt": 9})
+    names = dict.fromkeys(member.name for member in study.members)
+    assert list(names) == [
+        "softmax-7", "mos_k1-1", "mos_k1-2", "mos_k2-1", "mos_k2-2",
+        "mixtape_dropout_0.5-1", "mixtape_dropout_0.5-2",
+        "mixtape_corpus_other_text_true-1", "mixtape_corpus_other_text_true-2",
+    ]  # fmt: skip
+    by_name = {member.name: member.changes for member in study.members}
+    assert by_name["mos_k2-1"] == {"lr": 2, "bptt": 9, "head_components": 2}
+    assert by_name["mixtape_dropout_0.5-2"] == {"lr": 3, "bptt": 9, "dropout": 0.5}
+
+
+def test_options_that_are_paths_are_seen_from_the_file(folder, tmp_path, monkeypatch):
+    (folder / "text").mkdir()
+    study = read(folder, members={"a": {"conf": "mos"}}, options={"data": "text", "scale": "small"})
+    assert study.options == {"data": str(folder / "text"), "scale": "small"}
+    monkeypatch.chdir(folder)
+    file = write_study(folder, {"members": {"a": {"conf": "mos"}}})
+    assert read_study(file, {"data": "stub"}).options == {"data": str(folder / "stub")}
+
+
+MOS = {"conf": "mos"}
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (
+            {"members": {"a_lr_1": MOS, "a": MOS | {"grid": {"lr": [1]}}}},
+            r"layers.yaml:\d+: members.a: a second member of the name a_lr_1",
+        ),
+        ({"members": {"a": MOS | {"gird": {}}}}, r"yaml:\d+: members.a.gird: unknown key; did you"),
+        (
+            {"members": {"a": MOS}, "seed": [1]},
+            r"yaml:\d+: seed: unknown key; did you mean",
+        ),
+        ({"members": {"a": MOS}, "seeds": [1, 1]}, "a seed counts once"),
+        ({"members": {"a": MOS}, "seeds": []}, r"yaml:\d+: seeds: List should have at least 1"),
+        ({"members": {}}, "members: Dictionary should have at least 1"),
+        ({"members": {"a/b": MOS}}, "'a/b' is no name of a member"),
+        ({"members": {"a_{k}": MOS | {"grid": {"lr": [1]}}}}, "no option 'k' among lr"),
+        ({"members": {"a": MOS | {"grid": {"lr": []}}}}, "members.a.grid.lr: no values"),
+        ({"members": {"a": MOS}, "recipe": "ptbb"}, "neither a recipe nor .*; did you mean 'ptb'"),
+    ],
+)
+def test_what_a_file_may_not_say(folder, tree, message):
+    with pytest.raises(ConfigurationError, match=message):
+        read(folder, **tree)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"a": {"conf": "moss"}}, "no such configuration; did you mean 'mos'"),
+        ({"a": MOS, "b": MOS}, "b-1 and a-1 are one run"),
+        (
+            {"a": MOS | {"grid": {"max_epok": [1]}}},
+            r"a_max_epok_1: --set train.max_epok=1: train.max_epok: fairseq-train has no",
+        ),
+    ],
+)
+def test_members_that_cannot_be_run(folder, members, message):
+    study = read(folder, members=members, seeds=[1])
+    with pytest.raises(ConfigurationError, match=message):
+        prepare(study, folder / "exp")

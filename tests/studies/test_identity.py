@@ -1,0 +1,70 @@
+"""Test studies/identity.py: what changes the address of a member, and what does not."""
+
+from pathlib import Path
+
+import pytest
+
+from highrank_plugins.studies import identity
+from highrank_plugins.studies.definition import read_study
+from highrank_plugins.studies.prepared import prepare
+from tests.studies.stub import write_stub, write_study
+
+MEMBERS = {"members": {"mos": {"conf": "mos"}}, "seeds": [1]}
+
+
+def key_of(folder, **changes):
+    for cached in (identity.files_digest, identity.script_digest):
+        cached.cache_clear()
+    (member,) = prepare(read_study(write_study(folder, MEMBERS | changes)), folder / "exp")
+    return member.key
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_stub(tmp_path)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "train.txt").write_text("a b\n")
+    return tmp_path
+
+
+def test_what_numbers_depend_on_changes_the_key(folder):
+    data = {"options": {"data": "text"}}
+    keys = [key_of(folder), key_of(folder, set={"lr": 2}), key_of(folder, seeds=[2])]
+    keys += [key_of(folder, options={"scale": "small"}), key_of(folder, **data)]
+    (folder / "text" / "train.txt").write_text("a c\n")
+    keys.append(key_of(folder, **data))
+    script = folder / "stub" / "run.sh"
+    script.write_text(script.read_text() + "true\n")
+    keys.append(key_of(folder))
+    assert len({*keys}) == len(keys)
+
+
+def test_names_places_and_comments_do_not(folder):
+    key = key_of(folder, options={"data": "text"})
+    (folder / "text").rename(folder / "moved")
+    script = folder / "stub" / "run.sh"
+    script.write_text(script.read_text() + "# more words\n")
+    renamed = {"members": {"other": {"conf": "mos", "set": {"lr": 1}}}}
+    assert key_of(folder, options={"data": "moved"}, baseline="other", **renamed) == key
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "same"),
+    [
+        ("heads/a.py", '"""Other words."""\n\nX = 1  # a comment\n', True),
+        ("heads/a.py", "X = 2\n", False),
+        ("heads/b.cpp", "int x;", False),
+        ("cli/a.py", "X = 5\n", True),
+        ("heads/notes.md", "words", True),
+    ],
+)
+def test_code_counts_where_numbers_depend_on_it(tmp_path, place, text, same):
+    package = tmp_path / "package"
+    for room in ("heads", "cli"):
+        (package / room).mkdir(parents=True)
+    (package / "heads" / "a.py").write_text('"""Words."""\nX = 1\n')
+    identity.code_digest.cache_clear()
+    before = identity.code_digest(package)
+    Path(package / place).write_text(text)
+    identity.code_digest.cache_clear()
+    assert (identity.code_digest(package) == before) == same

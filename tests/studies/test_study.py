@@ -1,0 +1,183 @@
+"""Run whole studies of a stub recipe: resumed, content-addressed, with members that fail."""
+
+import json
+import random
+import subprocess
+import time
+from argparse import Namespace
+
+import pytest
+from typer.testing import CliRunner
+
+from highrank_plugins.cli import app
+from tests.studies.stub import (
+    kill_session,
+    run_study,
+    study_command,
+    table_of,
+    write_stub,
+    write_study,
+)
+
+
+def study(file, *words):
+    """Run a study in this process."""
+    words = ["study", file, "--exp-dir", file.parent / "exp", *words]
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def starts(file):
+    """Return how often the recipe was started in each folder of a member."""
+    found = (file.parent / "exp" / "stub" / "members").glob("*/starts")
+    return {path.parent.name: len(path.read_text().splitlines()) for path in found}
+
+
+def rows_of(file):
+    text = table_of(file).decode()
+    return [line for line in text.split("\n\n")[0].splitlines()[2:]]
+
+
+@pytest.mark.slow
+def test_killed_five_times_the_table_is_the_same_byte_for_byte(tmp_path):
+    whole = write_stub(tmp_path / "whole", options={"pause": 0.15})
+    assert run_study(whole).returncode == 0
+    broken = write_stub(tmp_path / "broken", options={"pause": 0.15})
+    seed = random.randrange(10**6)
+    draw = random.Random(seed)
+    for kill in range(5):
+        with (tmp_path / "output").open("wb") as output:
+            process = subprocess.Popen(study_command(broken), stdout=output, stderr=output)
+            before = sum(starts(broken).values())
+            until = time.monotonic() + 60
+            while sum(starts(broken).values()) == before and process.poll() is None:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            time.sleep(draw.uniform(0, 1))
+            kill_session(process, everything=kill % 2 == 0)
+    assert run_study(broken).returncode == 0
+    assert table_of(broken) == table_of(whole), f"seed {seed}"
+    assert all(count >= 1 for count in starts(broken).values()) and len(starts(broken)) == 9
+
+
+def test_a_member_that_is_done_is_not_run_again_under_another_name(tmp_path):
+    file = write_stub(tmp_path, seeds=[1])
+    assert study(file).exit_code == 0
+    assert set(starts(file).values()) == {1}
+    assert rows_of(file)[2].startswith("| mixtape | 1 |")
+    other = write_study(
+        tmp_path,
+        {
+            "members": {"renamed": {"conf": "softmax"}, "other": {"conf": "mos"}},
+            "seeds": [1, 2],
+            "baseline": "renamed",
+        },
+        "other",
+    )
+    done = study(other)
+    assert done.exit_code == 0 and "renamed-1: done before" in done.output
+    assert sorted(starts(other).values()) == [1] * 5
+    link = tmp_path / "exp" / "studies" / "other" / "renamed-1"
+    assert json.loads((link / "results.json").read_text())["seeds"] == [1]
+
+
+def test_another_option_is_another_member(tmp_path):
+    file = write_stub(tmp_path, seeds=[1])
+    study(file)
+    changed = {"members": {"mos_lr{lr}": {"conf": "mos", "grid": {"lr": [1, 2]}}}, "seeds": [1]}
+    write_study(tmp_path, changed, "layers")
+    assert study(file).exit_code == 0
+    assert len(starts(file)) == 4  # lr = 1 is what was run
+    assert [row.split(" | ")[0] for row in rows_of(file)] == ["| mos_lr1", "| mos_lr2"]
+
+
+def test_failing_members_are_named_and_the_others_go_on(tmp_path):
+    file = write_stub(tmp_path, seeds=[1, 2], options={"failing": "mos-2"})
+    done = study(file)
+    assert done.exit_code == 1
+    text = table_of(file).decode()
+    assert "mos-2: diverged (NaN); log: logs/mos-2.log." in text
+    assert "| mos | 1 |" in text and "| softmax | 2 |" in text
+    assert "loss is NaN" in (tmp_path / "exp/studies/layers/logs/mos-2.log").read_text()
+    again = table_of(file)
+    assert study(file).exit_code == 1 and table_of(file) == again
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [("mos-1-code", "failed with exit code 3"), ("mos-1-nan", "diverged (NaN)")],
+)
+def test_how_a_member_fails(tmp_path, how, what):
+    file = write_stub(tmp_path, seeds=[1], options={"failing": how})
+    study(file)
+    assert f"mos-1: {what}; log: logs/mos-1.log." in table_of(file).decode()
+
+
+def test_a_metric_that_no_record_has(tmp_path):
+    file = write_stub(tmp_path, seeds=[1], metric="test_perplexty")
+    done = study(file)
+    assert done.exit_code == 2 and "did you mean 'test_perplexity'?" in done.output
+    write_study(tmp_path, {"members": {"mos": {"conf": "mos"}}, "seeds": [1]}, "layers")
+    assert study(file).exit_code == 0 and set(starts(file).values()) == {1}
+
+
+def test_a_disk_that_is_too_small(tmp_path, monkeypatch):
+    file = write_stub(tmp_path, seeds=[1])
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: Namespace(free=1500))
+    done = study(file, "--jobs", 1)
+    assert done.exit_code == 2
+    assert "GB more on the disk of" in done.output and "--exp-dir" in done.output
+    assert len(starts(file)) == 1  # of the first nothing was known
+    other = write_stub(tmp_path / "probed", seeds=[1])
+    done = study(other, "--dry-run")
+    assert done.exit_code == 2 and "GB more on the disk of" in done.output and not starts(other)
+
+
+def test_dry_run_prints_members_commands_hours_and_disk(tmp_path):
+    file = write_stub(tmp_path, seeds=[1, 2])
+    done = study(file, "--dry-run", "--jobs", 2)
+    assert done.exit_code == 0, done.output
+    # 36 epochs of 100 updates, 2 a second
+    assert "| mos-2 | to run | 0.50 |" in done.output
+    assert "6 of 6 members to run, 2 at a time: 1.5 h of training, 0.00 GB" in done.output
+    assert "run.sh --conf mos --name members/" in done.output
+    assert not starts(file)
+    assert study(file).exit_code == 0
+    done = study(file, "--dry-run", "--no-probe")
+    assert "| mos-2 | done |" in done.output
+
+
+def test_a_second_process_and_too_many_jobs_are_refused(tmp_path):
+    file = write_stub(tmp_path, seeds=[1])
+    done = study(file, "--jobs", 1000)
+    assert done.exit_code == 2 and "--jobs 1000: this machine has" in done.output
+    process = subprocess.Popen(study_command(file, "--option", "pause=3"), stderr=subprocess.PIPE)
+    try:
+        assert process.stderr is not None and b"started" in process.stderr.readline()
+        done = study(file, "--option", "pause=3")
+        assert done.exit_code == 2 and "another process runs this study" in done.output
+    finally:
+        process.terminate()
+        assert process.wait(20) == 128 + 15
+
+
+def test_slurm_gets_an_array_of_what_is_not_done(tmp_path, monkeypatch):
+    file = write_stub(tmp_path, seeds=[1], slurm={"partition": "cpu", "time": "01:00:00"})
+    assert study(file, "--only", "mos-1").exit_code == 0
+    fake = tmp_path / "bin" / "sbatch"
+    fake.parent.mkdir()
+    fake.write_text('#!/usr/bin/env bash\ncp "$1" "$(dirname "$0")/script"\necho job 7\n')
+    fake.chmod(0o755)
+    done = study(file, "--slurm")
+    assert done.exit_code == 2 and "there is no sbatch here" in done.output
+    monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
+    done = study(file, "--slurm", "--jobs", 2)
+    assert done.exit_code == 0 and "job 7" in done.output
+    script = (fake.parent / "script").read_text()
+    assert "#SBATCH --array=0-1%2\n" in script and "#SBATCH --partition=cpu\n" in script
+    names = (tmp_path / "exp/studies/layers/members.txt").read_text().split()
+    assert names == ["softmax-1", "mixtape-1"]
+    assert '--only "${members[SLURM_ARRAY_TASK_ID]}"' in script
+    for name in names:
+        assert study(file, "--only", name).exit_code == 0
+    assert study(file, "--table").exit_code == 0 and len(rows_of(file)) == 3
+    assert "there is nothing to submit" in study(file, "--slurm").output

@@ -1,0 +1,113 @@
+"""Test training/matching.py and `highrank match`: sizes within 0.5 %, the published pair."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from highrank_plugins.cli import app
+from highrank_plugins.training import configuration
+from highrank_plugins.training.disk_space import BYTES, training_space
+from highrank_plugins.training.matching import invented_data, measure, solve
+
+CONF = Path(__file__).parents[2] / "recipes" / "ptb" / "conf"
+# whole models, with sizes that fairseq-train takes
+TRANSFORMER = {
+    "task": "translation", "source_lang": "a", "target_lang": "b", "arch": "transformer_mos",
+    "encoder_layers": 1, "decoder_layers": 1, "encoder_embed_dim": 32, "decoder_embed_dim": 32,
+    "encoder_ffn_embed_dim": 64, "decoder_ffn_embed_dim": 64, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "head_components": 4, "share_all_embeddings": True,
+}  # fmt: skip
+
+
+def options(name):
+    return configuration.load(CONF / f"{name}.yaml").options("train")
+
+
+def test_parameters_and_compute_by_hand():
+    """A softmax of width d on LSTMs: 4h(in + h) + 8h each, d × M once, and its bias."""
+    with invented_data({}, 100) as data:
+        found = measure({**options("small/softmax"), "decoder_embed_dim": 64}, data)
+    lstms = [(64, 128), (128, 128), (128, 64)]
+    matrices = sum(4 * h * (d + h) for d, h in lstms)
+    assert found.parameters == matrices + sum(8 * h for _, h in lstms) + 64 * 100 + 100
+    assert found.compute == 2 * (matrices + 64 * 100)
+
+
+@pytest.mark.parametrize("conf", ["small/mos", "small/mixtape", "yang2018/mos"])
+def test_the_model_is_that_of_a_training(conf):
+    known = options(conf)
+    with invented_data(known, 200) as data:
+        assert training_space(known, data) == 3 * BYTES * measure(known, data).parameters
+
+
+def test_the_matched_pair_of_parthiban_2021(tmp_path):
+    """17.53 and 17.56 million parameters, from each other."""
+    pair = {"matched_softmax_et": (340, 17_560_880), "matched_mos_et": (280, 17_535_200)}
+    for name, other in (tuple(pair), tuple(reversed(pair))):
+        output = tmp_path / f"{name}.yaml"
+        words = ["match", f"parthiban2021/{name}", "--to", f"parthiban2021/{other}"]
+        done = CliRunner().invoke(app, [*words, "--output", str(output)])
+        assert done.exit_code == 0, done.output
+        width, parameters = pair[name]
+        assert f"{parameters:,} parameters" in output.read_text()
+        train = configuration.load(output).train
+        assert train["decoder_embed_dim"] == train["decoder_last_hidden_size"] == width
+        assert train["decoder_hidden_size"] == 960
+
+
+@pytest.mark.parametrize("by", ["parameters", "compute"])
+@pytest.mark.parametrize("conf", ["small/mos", "small/mixtape"])
+def test_small_models_match_within_half_a_percent(conf, by):
+    known, target = options(conf), options("small/softmax")
+    with invented_data(known, 3004) as data:
+        match = solve(known, target, by, data)
+        found = measure({**known, **match.options}, data)
+    assert abs(found.of(by) / match.target.of(by) - 1) <= 0.005
+    assert match.options["decoder_embed_dim"] != known["decoder_embed_dim"]
+
+
+def test_widths_are_those_of_the_other_model():
+    known, target = options("small/mos"), options("small/softmax")
+    with invented_data(known, 3004) as data:
+        match = solve(known, target, "width", data)
+    assert match.options == {
+        "decoder_embed_dim": 64,
+        "decoder_last_hidden_size": 64,
+        "decoder_hidden_size": 128,
+    }
+
+
+def test_a_transformer_keeps_widths_that_its_heads_divide():
+    softmax = {**TRANSFORMER, "arch": "transformer", "encoder_embed_dim": 48}
+    softmax = {name: value for name, value in softmax.items() if name != "head_components"}
+    softmax["decoder_embed_dim"] = 48
+    with invented_data(TRANSFORMER, 500) as data:
+        match = solve(TRANSFORMER, softmax, "parameters", data)
+    assert abs(match.deviation("parameters")) <= 0.005
+    assert match.options["decoder_embed_dim"] % 4 == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["moss", "--to", "softmax"], "no such configuration"),
+        (["mos", "--to", "softmax", "--recipe", "pbt"], "did you mean 'ptb'"),
+        (["mos", "--to", "softmax", "--free", "lr_"], "--free lr_: no whole number of train"),
+        (["mos", "--to", "softmax", "--free", "head_components"], "no sizes are within 0.5%"),
+        (
+            ["small/softmax", "--to", "base", "--recipe", "text8"],
+            "no such configuration",
+        ),
+    ],
+)
+def test_what_cannot_be_matched(words, message):
+    done = CliRunner().invoke(app, ["match", *words])
+    assert done.exit_code == 2 and message in done.output
+
+
+def test_without_a_file_it_is_printed():
+    done = CliRunner().invoke(app, ["match", "mos", "--to", "softmax"])
+    tree = yaml.safe_load(done.output)
+    assert tree["base"].endswith("recipes/ptb/conf/small/mos.yaml") and tree["train"]
