@@ -7,7 +7,7 @@ usage() {
 usage: bash scripts/compare_revisions.sh [REVISION]
 
 Trains every architecture token on every trunk for ten updates, with the package of REVISION
-(default: HEAD~1) and with that of the working tree, and compares the digests of parameters and
+(default: HEAD~1) and with the working tree's, and compares the digests of parameters and
 optimizer states. Prints what differs; exits 1 if anything does. Takes five minutes on two cores.
 TEXT
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pairs per second and memory of the data path, beside fairseq's own tools, on generated text.
+# Pairs per second and memory of the data path and of fairseq's own tools, on generated text.
 set -euo pipefail
 
 usage() {

@@ -6,11 +6,11 @@ usage() {
     cat <<'TEXT'
 usage: bash scripts/setup.sh [--help]
 
-Makes .venv beside setup.py: the packages of requirements/pinned.txt and this project (-e).
+Makes .venv next to setup.py: the packages of requirements/pinned.txt and this project (-e).
 Does nothing when nothing has changed since, and repairs a .venv that an interruption left behind.
 
 environment:
-  PYTHON   interpreter to use, 3.11 or 3.12 (default: that of .venv, else the first found on PATH)
+  PYTHON   interpreter to use, 3.11 or 3.12 (default: .venv's, else the first found on PATH)
 
 pip's own configuration is honoured. On a machine without GPU the CPU build of torch saves
 several GB:  PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu bash scripts/setup.sh
@@ -105,7 +105,7 @@ elif [[ -e "$stamp" && "$(fingerprint)" == "$(cat "$stamp")" ]]; then
 fi
 
 if [[ ! -e "$venv" ]]; then
-    base="$(find_python)"           # the one found above may have been that of the removed .venv
+    base="$(find_python)"           # the one found above may have been in the removed .venv
     say "making $venv with Python $(minor_version "$base")"
     mkdir -- "$venv"
     touch -- "$marker"

@@ -35,7 +35,7 @@ install_set() {
         echo "test: cannot install $1; $2" >&2
 }
 
-# torch for CUDA brings a triton of its own; elsewhere the kernels are tested in its interpreter
+# torch for CUDA brings its own triton; elsewhere the kernels are tested in its interpreter
 if python -c 'import importlib.util as u, torch; exit(bool(u.find_spec("triton") or torch.version.cuda))'
 then
     install_set requirements/triton.txt "the tests of the triton kernels are skipped"

@@ -66,7 +66,7 @@ def trainings() -> Iterator[tuple[str, str, list[str]]]:
 
 
 def run(module: str, words: list[str]) -> None:
-    """Run a command of fairseq in a process of its own.
+    """Run a command of fairseq in a separate process.
 
     Raises:
         SystemExit: it fails; says where its output is.

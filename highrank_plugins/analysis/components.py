@@ -20,7 +20,7 @@ class ComponentUse:
 
     mean_prior: mean of π_k [K]. top_share: share of the tokens where k has the largest π [K].
     entropy: mean over tokens of −Σ_k π_k log π_k: 0 if each token has one component.
-    overall_entropy: that of mean_prior: 0 if all tokens have the same one (collapse).
+    overall_entropy: entropy of mean_prior: 0 if all tokens have the same one (collapse).
     """
 
     mean_prior: Tensor

@@ -1,7 +1,7 @@
 """Fit layers to random targets: the synthetic experiment of Ganea et al. 2019.
 
 N distributions P*_i ~ Dirichlet(α) over M words. Word vectors are shared, every target has a free
-context vector of its own, and the cross-entropy −1/N Σ_i Σ_x P*_i(x) log Q_i(x) is minimised: what
+free context vector, and the cross-entropy −1/N Σ_i Σ_x P*_i(x) log Q_i(x) is minimised: what
 remains is the layer's lack of expressiveness, since there is nothing to generalise to.
 """
 
@@ -23,7 +23,7 @@ class DirichletSettings:
     """Hold the sizes of the experiment and of its optimisation by Adam; small enough for a CPU.
 
     targets: N. classes: M. dim: d, of contexts and word vectors. alpha: α, .1 in the paper.
-    batch: targets per step, drawn anew each step. The paper has N = 1e5; M and its d are unknown.
+    batch: targets per step, drawn again each step. The paper has N = 1e5; M and its d are unknown.
     """
 
     targets: int = 1000

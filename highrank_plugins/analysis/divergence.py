@@ -140,7 +140,7 @@ class PredictionSums:
 
     @classmethod
     def of_rows(cls, log_probs: Tensor, before: PredictionSums | None = None) -> PredictionSums:
-        """Return the sums of rows [n, M], added to those of rows before them."""
+        """Return the sums of rows [n, M], added to the sums of earlier rows."""
         total = before
         for part in chunks(log_probs):
             log_p = part.double()

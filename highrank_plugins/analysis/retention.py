@@ -44,7 +44,7 @@ def gradient_retention(weight: Tensor, logit_gradient: Tensor, per_token: bool =
     Args:
         weight: W [M, d] of any rank.
         logit_gradient: G [n, M], e.g. softmax − one-hot, a row per token.
-        per_token: return the ratio of each row, instead of that of all (Frobenius norms).
+        per_token: return the ratio of each row, not of the whole (Frobenius norms).
     Returns:
         [], in [0, 1], float64; per token [n], NaN where a row is zero.
     Raises:

@@ -105,7 +105,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def pearson(x: Sequence[float], y: Sequence[float]) -> Correlation:
     """Correlate two measures, e.g. rank and perplexity over a grid of models.
 
-    p is that of r = 0 for normal x and y (t with n − 2 degrees of freedom).
+    p tests r = 0 for normal x and y (t with n − 2 degrees of freedom).
 
     Raises:
         ValueError: fewer than three points, different lengths, a measure that does not vary, NaN.

@@ -59,15 +59,15 @@ def spectrum(
 ) -> Spectrum:
     """Return the singular values of X [N, M], which arrives in blocks [n_i, M] and is never held.
 
-    - "tsqr": those of the triangle of X, in `dtype`; each is right to a few eps(dtype) σ_max.
+    - "tsqr": of the triangle of X, in `dtype`; each is right to a few eps(dtype) σ_max.
     - "gram": square roots of the eigenvalues of XᵀX in float64; right above 1e-7 σ_max, which is
       finer than what float32 resolves.
-    - "auto": "tsqr" for float64; "gram" for float32, where its error is within that of "tsqr".
+    - "auto": "tsqr" for float64; "gram" for float32, where its error is within tsqr's.
 
     Args:
         merge_rows: see `triangle`.
     Raises:
-        ValueError: a dtype or method that is none of these, a single row, and what
+        ValueError: an unknown dtype or method, a single row, and what
             `checked_blocks` refuses.
     """
     rows = SpectrumRows(dtype, method, merge_rows)

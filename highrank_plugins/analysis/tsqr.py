@@ -16,7 +16,7 @@ def triangle(
     """Return R with RᵀR = XᵀX, for X the rows of all blocks: R has the singular values of X.
 
     R of [R; block] replaces R (Demmel et al. 2012, sequential TSQR). The triangles of parts of a
-    matrix are blocks themselves: `singular_values([triangle(a), triangle(b)])` are those of a and
+    matrix are blocks themselves: `singular_values([triangle(a), triangle(b)])` belong to a and
     b together, which is how processes merge their parts.
 
     Args:

@@ -133,7 +133,7 @@ def argmax_margin(weight: Tensor, offsets: Tensor, c: int, bound: float | None =
 
     has an optimum above 0: it is homogeneous in (x, t), so that the box excludes nothing. With a
     bound on features, |x_i| ≤ bound and t = 1. Differences of rows are divided by the longest, and
-    without a bound those of biases by the largest, so that δ has no unit. Solved by HiGHS.
+    without a bound biases by the largest one, so that δ has no unit. Solved by HiGHS.
 
     Args:
         weight: [M, d] in float64; offsets: b [M] in float64.

@@ -33,7 +33,7 @@ Plot = Annotated[Path | None, typer.Option("--plot", help="Also write a plot (.p
 
 
 def _sizes(what: str) -> Any:
-    """Return an option for sizes that replace those of a preset."""
+    """Return an option for sizes that replace a preset's."""
     return typer.Option(help=f"{what} instead of the preset's, separated by commas.")
 
 

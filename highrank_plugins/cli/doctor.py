@@ -96,7 +96,7 @@ def describe_machine() -> dict[str, object]:
 def describe_devices() -> dict[str, object]:
     """Return CUDA devices by name, torch's CUDA version, and where kernels of losses can run.
 
-    `cpu_kernels` is the file of their library, or why there is none.
+    `cpu_kernels` is the file of their library, or the reason why it is missing.
     """
     import torch
 

@@ -68,7 +68,7 @@ def score(
 ) -> None:
     """Compute sacreBLEU and chrF; every input must have its translation.
 
-    The paired test, with --against, is printed; it also goes into paired.json beside the output.
+    The paired test, with --against, is printed; paired.json has it, too.
     """
     from highrank_plugins.common.files import write_json, write_text
     from highrank_plugins.results import measures as model_measures
@@ -143,7 +143,7 @@ GridTokens = Annotated[
 ]
 State = Annotated[
     Path | None,
-    typer.Option(help="From which a killed evaluation goes on (default: OUTPUT.state)."),
+    typer.Option(help="File from which an evaluation resumes (default: OUTPUT.state)."),
 ]
 SaveSeconds = Annotated[float, typer.Option(min=0, help="How often that is written.")]
 

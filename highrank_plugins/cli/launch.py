@@ -32,7 +32,7 @@ def launch(
         int | None,
         typer.Option(
             min=0,
-            help="Times to go on from the last checkpoint after a failure "
+            help="Number of restarts from the last checkpoint after a failure "
             "(default: 3 with several nodes, else 0).",
         ),
     ] = None,
@@ -77,7 +77,7 @@ def launch(
 ) -> None:
     """Train on several processes, e.g. highrank launch --gpus-per-node 8 -- fairseq-train DATA.
 
-    SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75: the same command goes on from
+    SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75; the same command resumes from
     there. On several nodes give the same command to each. See docs/howto/clusters.md.
     """
     from highrank_plugins.training.launch.plan import Plan

@@ -1,4 +1,4 @@
-"""`highrank archs`, `heads`, `recipes` and `user-dir`: print what this package has."""
+"""Provide `highrank archs`, `heads`, `recipes` and `user-dir`, to list what exists."""
 
 import inspect
 import logging

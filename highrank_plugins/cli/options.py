@@ -1,4 +1,4 @@
-"""Options that several groups share."""
+"""Define options that several groups share."""
 
 import logging
 from argparse import Namespace

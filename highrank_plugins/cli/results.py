@@ -40,7 +40,7 @@ def published(
         typer.Option(help="Written by `highrank results record`; may be repeated."),
     ] = None,
 ) -> None:
-    """Print the papers' scores, and ours, each kind of score in a column of its own."""
+    """Print the papers' scores and ours, with a column for each kind of score."""
     from highrank_plugins.results.published import table
     from highrank_plugins.results.record import load_record
 
@@ -122,7 +122,7 @@ def _scores(path: Path) -> "dict[str, Score]":
 def lm_summary(
     results: Record,
 ) -> None:
-    """Print all perplexities, the speed of training, and that of the test set as the last line."""
+    """Print all perplexities and the training speed; the test perplexity is the last line."""
     from highrank_plugins.results.results_table import read_record
 
     with user_errors():

@@ -1,4 +1,4 @@
-"""`highrank train …`: from a configuration to the commands of a recipe, and a training."""
+"""Provide `highrank train …`: from a configuration to a recipe's commands, and a training."""
 
 import logging
 import resource

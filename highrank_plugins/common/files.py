@@ -25,7 +25,7 @@ _NO_LINKS = {
 
 
 class Writable(Protocol):
-    """A file as far as torch.save and shutil.copyfileobj need one."""
+    """Describe a file as far as torch.save and shutil.copyfileobj need one."""
 
     def write(self, data: bytes | memoryview, /) -> int:
         """Append bytes; return their number."""
@@ -126,7 +126,7 @@ def flush_folder(folder: str | Path) -> None:
 
 
 class _Content:
-    """A file that knows the checksum of its bytes and the first error of writing them.
+    """Write a file, and keep the checksum of its bytes and the first error of writing them.
 
     torch.save answers such an error by one of its own, about positions in the file.
     """

@@ -1,4 +1,4 @@
-"""Signs of life of a training's processes, by which their launcher notices one that hangs.
+"""Write signs of life of a training's processes, so that the launcher notices a hang.
 
 Each process keeps one line in a file of the launcher's private folder. Where no launcher watches
 (under srun), the process watches itself. Light: it is imported before torch.
@@ -30,7 +30,7 @@ _REARM_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Beat:
-    """The newest sign of life of a process.
+    """Hold the newest sign of life of a process.
 
     Attributes:
         count: number of signs so far; that of a process which waits for others is the largest.
@@ -46,7 +46,7 @@ class Beat:
 
 
 class _Pulse:
-    """The beats of this process, written to a file if there is one."""
+    """Write the beats of this process, written to a file if there is one."""
 
     def __init__(self, rank: int, path: Path | None, timeout: float) -> None:
         self._rank, self._timeout = rank, timeout

@@ -23,7 +23,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def distinct_names(paths: Sequence[Path], nameless: str | None = None) -> list[str]:
-    """Return names without ending, with as many folders as they take to differ: `ptb/mos`.
+    """Return names without ending, with enough folders to differ: `ptb/mos`.
 
     The ending stays where nothing else differs.
 

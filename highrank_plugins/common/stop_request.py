@@ -19,7 +19,7 @@ REQUEUE = 75
 # of one machine, or of a job of SLURM: `stop` asks the processes, `started` and `stopped` are what
 # they answer
 DIRECTORY = "HIGHRANK_STOP_DIRECTORY"
-# set for the processes that `highrank launch` starts itself, not for those of srun
+# set for the processes that `highrank launch` starts itself, not for srun's
 LAUNCHED = "HIGHRANK_LAUNCHED"
 
 _signalled = False

@@ -18,7 +18,7 @@ _PICKLE = "data.pkl"
 
 
 class DamagedArchiveError(ValueError):
-    """A file is truncated or damaged, or torch.save did not write it."""
+    """Report a file that is truncated or damaged, or torch.save did not write it."""
 
 
 def check_archive(path: str | Path, whole: bool = True) -> None:

@@ -18,7 +18,7 @@ _HELP = {"-h", "--help"}
 
 @replaces(argparse.ArgumentParser, "parse_known_args")
 def parse_known_args(stock, parser, args=None, namespace=None):
-    """Parse as argparse does, but let a first parse of fairseq's finish when help is asked for."""
+    """Parse as argparse does, but let fairseq's first parse finish when --help is given."""
     words = sys.argv[1:] if args is None else list(args)
     if not _is_first_of_fairseq(parser) or not _HELP & set(words):
         return stock(parser, args, namespace)

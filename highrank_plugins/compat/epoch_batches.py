@@ -16,6 +16,6 @@ from highrank_plugins.common.patching import replaces
 
 @replaces(Trainer, "get_train_iterator")
 def get_train_iterator(stock, trainer, *args, **kwargs):
-    """Return the iterator over one epoch's batches, never that of an earlier epoch."""
+    """Return the iterator over one epoch's batches, never an earlier epoch's."""
     kwargs["disable_iterator_cache"] = True
     return stock(trainer, *args, **kwargs)

@@ -33,7 +33,7 @@ class BPTTCrossEntropyConfig(FairseqDataclass):
 class BPTTCrossEntropyCriterion(FairseqCriterion):
     """Add up nll per token + α mean(dropped²) + β mean((raw_{t+1} − raw_t)²), of the last LSTM.
 
-    All three are means over the tokens of a batch, over those of all processes too: a learning rate
+    All three are means over the tokens of a batch, of all processes together: a learning rate
     of 20 or 30 with ``--clip-norm 0.25`` does what it does in the papers. The penalties are part of
     the training loss only; ``nll_loss`` and ``ppl`` are without them, in bits and in powers of 2.
 

@@ -36,7 +36,7 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         if not getattr(model, "computes_loss", False):
             raise ValueError(
                 "--criterion highrank_cross_entropy needs a model with a head (--arch "
-                "transformer_<head> and the like); for others there is label_smoothed_cross_entropy"
+                "transformer_<head> and others); for other models use label_smoothed_cross_entropy"
             )
         target = self.scored_target(sample["target"])
         out = model(

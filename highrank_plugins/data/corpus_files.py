@@ -57,7 +57,7 @@ class Texts(BaseModel):
 class CorpusFiles(BaseModel):
     """Hold the files by their names; a parallel corpus says which text is in them.
 
-    `gigabytes` is the room that archives and text need, which recipes make sure of.
+    `gigabytes` is the disk space for archives and text, which recipes check.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -77,7 +77,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield `file:line` and the value of each line of JSON.
 
     Raises:
-        DialogueError: there are none, or one is no JSON.
+        DialogueError: the file is empty, or a line is not JSON.
     """
     number = 0
     with path.open("rb") as file:

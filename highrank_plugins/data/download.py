@@ -49,12 +49,12 @@ _PASSING = (
 def download(url: str, part: Path, *, size: int | None = None, checked: bool = False) -> bool:
     """Complete `part` from `url` (http, https, file, or a path).
 
-    What lies in `part` is the beginning of the file, and only the rest is asked for, if the server
+    `part` holds the beginning of the file, and only the rest is requested, if the server
     still has the same version of the file: its ETag or date is in `part`.version. A server that
     cannot send a rest sends all.
 
     Args:
-        size: the length of the file in bytes, if known; no more is taken.
+        size: the length of the file in bytes, if known; more bytes are refused.
         checked: whether the caller compares the file with a published sum. If so, a download whose
             version is unknown is resumed, too.
     Returns:

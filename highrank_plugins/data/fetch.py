@@ -23,7 +23,7 @@ def fetch(
     size: int | None = None,
     ledger: Path | None = None,
 ) -> str:
-    """Make sure that `output` is the file that `url` gives; download it if it is not there.
+    """Make sure that `output` is the file that `url` gives; download it if it is missing.
 
     An interrupted download is resumed: its first bytes are in `output`.part. A file that was put
     at `output` by hand is checked in the same way.
@@ -62,7 +62,7 @@ def _download(url: str, part: Path, output: Path, *, size: int | None, checked: 
         have = part.stat().st_size
         if not have:
             part.unlink()
-        again = f"run this again to go on from the {have:,} bytes in {part}, or " if have else ""
+        again = f"run this again to resume from the {have:,} bytes in {part}, or " if have else ""
         raise FetchError(
             f"{error}; {again}get the file in another way (a browser, another machine) from {url} "
             f"and put it at {output}"

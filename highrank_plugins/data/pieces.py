@@ -29,7 +29,7 @@ def learn_pieces(
     is folded.
 
     Args:
-        sample: learn from so many lines of each text, spread evenly over it.
+        sample: learn from this number of lines of each text, spread evenly over it.
     Raises:
         ValueError: the text does not allow that many pieces.
     """
@@ -88,7 +88,7 @@ def folded_lines(text: Path) -> Iterator[str]:
 
 
 def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
-    """Return `sample` lines, spread evenly; all if there are no more, or for None."""
+    """Return `sample` lines, spread evenly; all if the text has no more, or for None."""
     lines = folded_lines(text)
     if sample is None:
         return lines

@@ -1,4 +1,4 @@
-"""Evaluate a language model that goes on learning from the text: dynamic evaluation.
+"""Evaluate a language model that keeps learning from the text (dynamic evaluation).
 
 Krause et al. 2018, with gradients divided by what they were on the training text, and weights drawn
 back to the trained ones. The text comes in segments of a few tokens. Each is scored by the weights
@@ -8,7 +8,7 @@ that its predecessors have left, and only then is one step taken on it:
 
 with g the gradient of the segment's mean nll, MS a statistic of the gradients g_b of the training
 segments, and norm one number for all parameters. Two readings are in use. Krause's code has
-MS = sqrt(mean_b g_b²) and norm the mean over tensors of mean(MS); that of Yang et al. 2018 (MoS)
+MS = sqrt(mean_b g_b²) and norm the mean over tensors of mean(MS); Yang et al.'s 2018 (MoS)
 has MS = sqrt(Σ_b g_b²) and norm their sum. With P tensors and n training segments the second is
 the first with λ/P, η/sqrt(n) and ε/sqrt(n).
 
@@ -185,7 +185,7 @@ def dynamic_evaluation(
 ) -> Iterator[Scored]:
     """Score one segment after another, and learn from each; yield after its step.
 
-    Whoever keeps `parameters` and the state between two segments can go on from there later.
+    A caller that keeps `parameters` and the state between two segments can resume from there.
 
     Args:
         parameters: changed in place; they need not be `start`.

@@ -58,7 +58,7 @@ class Head(nn.Module):
     constants: ClassVar[tuple[str, ...] | None] = None
     # whether log P = log_softmax(f(z)) of one logit vector z, which `logits` returns
     has_logits: ClassVar[bool] = False
-    # whether the logits are W g + b, so that the order of classes is that of a linear function
+    # whether the logits are W g + b: the order of classes is then a linear function's
     linear_logits: ClassVar[bool] = False
     # whether the weights of components depend on the class, as Mixtape's gates do
     weights_by_class: ClassVar[bool] = False
@@ -138,7 +138,7 @@ class Head(nn.Module):
     def sample_masks(self, leading: torch.Size, like: Tensor) -> RandomState:
         """Return dropout masks and a noise seed for features [*leading, F].
 
-        There are none in evaluation, unless `retain_dropout` asks for the masks.
+        Evaluation has none, unless `retain_dropout` asks for the masks.
         """
         return RandomState()
 
@@ -176,7 +176,7 @@ class Head(nn.Module):
     ) -> Tensor | None:
         """Return log π [n, K], the weights of the components for the targets.
 
-        None where there are no components.
+        None without components.
         """
         return None
 

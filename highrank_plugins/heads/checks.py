@@ -16,7 +16,7 @@ def check_dtype(features: Tensor, parameters: Iterable[tuple[str, Tensor]]) -> N
     """Refuse features that are not floating, or not of the parameters' dtype without autocast.
 
     Args:
-        parameters: by name; those of pointwise functions may have a dtype of their own.
+        parameters: by name; pointwise functions' parameters may have another dtype.
     Raises:
         ValueError: names both dtypes.
     """

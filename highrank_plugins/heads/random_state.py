@@ -53,7 +53,7 @@ class ChunkRandomState:
         return x if mask is None else x * mask
 
     def add_noise(self, x: Tensor) -> Tensor:
-        """Return x [n, ...] plus Gaussian noise; x itself where there is none."""
+        """Return x [n, ...] plus Gaussian noise; x itself without noise."""
         return x + self.noise_sd * self._noise(x) if self._noisy() else x
 
     def add_noise_(self, x: Tensor) -> None:

@@ -23,7 +23,7 @@ class Registry(Generic[T]):
 
     Args:
         kind: what is registered, for messages ("head", "pointwise function").
-        common: constructor arguments that every class of the kind has; they are no options.
+        common: constructor arguments that every class of the kind has; they are not options.
     """
 
     def __init__(self, kind: str, common: Iterable[str] = ()) -> None:

@@ -94,7 +94,7 @@ def init(stock, generator, *args, **kwargs) -> None:
     """Construct a generator, and compare the dictionaries.
 
     Raises:
-        ValueError: The language model's words are others than those of the target.
+        ValueError: the language model's dictionary differs from the target's.
     """
     stock(generator, *args, **kwargs)
     decoder = getattr(generator.lm_model, "decoder", None)

@@ -88,7 +88,7 @@ def build_model(stock, cfg, task, from_checkpoint=False):
 
 
 def _model_options(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint's; those of the oldest, which have no `cfg`, are not known."""
+    """Return a checkpoint's head options; the oldest checkpoints have no `cfg`, thus none."""
     return _by_name((state.get("cfg") or {}).get("model"))
 
 

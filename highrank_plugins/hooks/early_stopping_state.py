@@ -1,7 +1,7 @@
 """A resumed training forgets what the validation losses before it have led to.
 
 What breaks: with `--lr-scheduler reduce_lr_on_plateau`, a training that is resumed at the end of an
-epoch goes on with the learning rate from before that epoch's loss was looked at, and with an
+epoch continues with the learning rate from before that epoch's loss was counted, and with an
 untouched `--lr-patience`. `--patience` counts from 0 again; and a training that it has ended goes
 on if it is started again.
 Why: the checkpoint is written before the scheduler hears of the loss; the scheduler saves the best

@@ -71,13 +71,13 @@ def _check_save_dir(cfg, suffix: str):
         raise FileNotFoundError(
             f"{last} is missing, but --save-dir holds {len(others)} other checkpoints: training "
             f"would start from scratch and overwrite them. Copy {newest} to that name or give "
-            "it to --restore-file, choose another --save-dir, or start anew with --reset-optimizer "
+            "it to --restore-file, choose another --save-dir, or restart with --reset-optimizer "
             "--reset-dataloader"
         )
     cfg = copy(cfg)
     cfg.restore_file = newest.removesuffix(f"{suffix}.pt") + ".pt"  # fairseq puts the suffix in
     cfg.finetune_from_model = None
-    logger.warning("%s is missing: it goes on from %s", last, newest)
+    logger.warning("%s is missing: resuming from %s", last, newest)
     return cfg
 
 

@@ -58,7 +58,7 @@ class Evaluation:
     Args:
         values: what to try.
         options: all others that change the result.
-        more_splits: those whose texts change the result, beside that of `run`.
+        more_splits: splits besides `run`'s whose texts change the result.
     Raises:
         ValueError: see `StreamingModel.open` and `SavedProgress`.
         OSError: a file is missing.
@@ -111,7 +111,7 @@ class Evaluation:
         try:
             outcome, tried = tune_and_evaluate(evaluate, points, run.split, run.search, echo)
         except FloatingPointError:
-            self.saved.remove()  # there is nothing to go on from
+            self.saved.remove()  # nothing to resume from
             raise
         grid = run.search and {
             "split": run.search.split,

@@ -130,14 +130,14 @@ def _with_words(path: Path, state: dict[str, Any]) -> tuple[Any, Any]:
         raise ValueError(f"{path}: {error}") from None
     except RuntimeError as error:  # torch's, of parameters that do not fit
         raise ValueError(
-            f"{path} does not fit its configuration with the dictionaries in DATA; take those of "
+            f"{path} does not fit its configuration with the dictionaries in DATA; use the ones of "
             f"its training ({_short(error)})"
         ) from None
     return model, task
 
 
 def _without_words(path: Path, config: Any, parameters: dict[str, Tensor]) -> Any:
-    """Return the model, built on dictionaries of as many words as the parameters have rows."""
+    """Return the model, built on dictionaries with a word for each row of the parameters."""
     try:
         model = build_model(config.model, _NoTask(path, parameters), from_checkpoint=True)
         model.load_state_dict(parameters, strict=True, model_cfg=config.model)
@@ -151,9 +151,9 @@ def _short(error: RuntimeError) -> str:
 
 
 class _NoTask:
-    """Replace the task where there is no data; its words are numbers.
+    """Replace the task if there is no data; its words are numbers.
 
-    Their counts fall, as those of the dictionary in a training with Mixtape do.
+    Their counts fall, as in the dictionary of a training with Mixtape.
     """
 
     def __init__(self, path: Path, parameters: Mapping[str, Tensor]) -> None:
@@ -191,7 +191,7 @@ def head_of(model: Any, path: str) -> Head:
     decoder = model.decoder
     if getattr(decoder, "adaptive_softmax", None) is not None:
         raise ValueError(
-            f"{path}: an adaptive softmax has no matrix [classes, features] of its own: its rare "
+            f"{path}: an adaptive softmax has no whole matrix [classes, features]: its rare "
             "classes are clusters of narrower ones. Train with --criterion cross_entropy to "
             "analyse the layer"
         )

@@ -148,29 +148,29 @@ def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
 
 
 def _check_begun(part: Path, names: Iterable[str], count: int) -> None:
-    """Refuse to go on with what as many processes cannot have left."""
+    """Refuse to resume what another number of processes has left."""
     begun = [path.stem for path in part.glob("progress-*.pt")]
     others = [name for name in begun if not name.endswith(f"-of-{count}")]
     if others:
         raise ValueError(
             f"{part}: {others[0]} is of a collection by {others[0].rpartition('-')[2]} processes; "
-            "go on with as many, or delete the folder to begin anew"
+            "resume with that number, or delete the folder to start again"
         )
     missing = [name for name in names if not (part / f"{name}.npy").exists()]
     if begun and missing:
-        raise ValueError(f"{part}: {missing[0]}.npy is gone; delete the folder to begin anew")
+        raise ValueError(f"{part}: {missing[0]}.npy is missing; delete the folder to start again")
 
 
 def read_collection(folder: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a finished collection by name, as memory maps.
 
     Raises:
-        ValueError: it was interrupted, or is none. OSError: a file is missing.
+        ValueError: it was interrupted, or is not a collection. OSError: a file is missing.
     """
     if not (folder / DESCRIPTION).exists():
         raise ValueError(
             f"{folder} holds no finished collection; run the same `highrank analyse collect` "
-            "again: it goes on where it was stopped"
+            "again to resume it"
         )
     description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in description["what"]}

@@ -79,5 +79,5 @@ def _load(path: Path, option: str) -> dict[str, Any]:
         reason = str(error).partition("\n")[0]
     raise ValueError(
         f"{path}: damaged, or not the progress of an evaluation ({reason}); delete it to begin "
-        f"anew, or name another file by {option}"
+        f"again, or name another file by {option}"
     )

@@ -82,7 +82,7 @@ def tune_and_evaluate(
     search: Search | None,
     echo: Callable[[str], object],
 ) -> tuple[Outcome, list[Outcome]]:
-    """Return the outcome on `split` at the best point of `search`, and those of the search.
+    """Return the outcome on `split` at the best point of `search`, and the outcomes of the search.
 
     Args:
         points: see `points_of`.

@@ -21,7 +21,7 @@ def find_measure(name: str) -> "type[Measure]":
     """Return the class of a measure.
 
     Raises:
-        ValueError: there is none of that name; names the nearest.
+        ValueError: the name is unknown; the message names the nearest.
     """
     from highrank_plugins.measures.base import MEASURES
 

@@ -259,7 +259,7 @@ class Snapshot:
     Attributes:
         scalars: for a line of a log.
         histograms: [n] each.
-        component_use: share of each component [K]; None where there is one component or no batch.
+        component_use: share of each component [K]; None with one component or without a batch.
     """
 
     scalars: dict[str, float] = field(default_factory=dict)

@@ -30,7 +30,7 @@ class Predictions:
     """Hold, over all tokens: perplexity, mean entropy in nats, words among the k most probable.
 
     bands: perplexity by how often the word was in the training text, as the dictionary counts it.
-    uncounted: that of the tokens which the dictionary does not count (</s>, <unk>, …).
+    uncounted: perplexity of tokens that the dictionary does not count (</s>, <unk>, …).
     """
 
     tokens: int

@@ -40,7 +40,7 @@ EPSILONS = (1e-3, 1e-4, 1e-5)
 class LogProbSpectrum:
     """Hold ranks of the matrix [contexts, words] of log-probabilities.
 
-    `press_rank` is that of `dtype`, in which the model and the decomposition have computed;
+    `press_rank` is for `dtype`, in which the model and the decomposition have computed;
     `effective_rank` by ε. `impossible_nats` is what the model loses per token to <s> and <pad>,
     which a text never has: the mean of −log(1 − P(<s>, <pad>)). Below `smallest_reliable` singular
     values are noise. `spectral_decay` is fitted to those that the Press rank counts.

@@ -22,7 +22,7 @@ from highrank_plugins.measures.base import (
 
 @dataclass(frozen=True)
 class Similarities:
-    """Hold correlation and number of pairs by file of pairs; `unknown` says why one has none."""
+    """Hold correlation and number of pairs by file of pairs; `unknown` says why a file has none."""
 
     benchmarks: dict[str, Similarity]
     unknown: dict[str, str]

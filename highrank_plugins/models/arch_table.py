@@ -20,7 +20,7 @@ pointwise function is made with `--head-pointwise`."""
 AWD_LSTM = f"""## On `awd_lstm_lm`
 
 The AWD-LSTM with the papers' sizes and dropouts for Penn Treebank, WikiText-2, One Billion Word and
-text8, which depend on the structure of the head; structures that are not listed take those of
+text8, which depend on the structure of the head; structures that are not listed use the values of
 `softmax`. `{awd_lstm_name("<token>")}` is the same as `{awd_lstm_name("<token>", DEFAULT)}`."""
 AWD_LSTM_COLUMNS = {
     "embeddings": "decoder_embed_dim",

@@ -51,7 +51,7 @@ def tokens() -> dict[str, dict]:
 
 
 def for_every_token(add: Callable[[str, dict], None]) -> None:
-    """Call ``add(token, head)`` for each token, and for those of layers that are registered later.
+    """Call ``add(token, head)`` for each token, also of layers that are registered later.
 
     A token is added once, also if its layer is registered again.
     """

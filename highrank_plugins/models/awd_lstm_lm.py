@@ -143,7 +143,7 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
             src_lengths: fairseq passes it; without effect.
             state: see ``AWDLSTM``; None: zeros.
             kwargs: with ``target`` the options of ``Head.nll`` (``reduction`` is "sum" unless
-                given), without it those of the decoder.
+                given), without it the decoder's outputs.
         """
         if target is None:
             return self.decoder(src_tokens, state=state, **kwargs)

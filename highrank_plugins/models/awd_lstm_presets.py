@@ -61,6 +61,6 @@ DEFAULT = "ptb"
 
 
 def preset_options(preset: str, structure: str) -> dict:
-    """Return options by name, also of the head; unknown structures take those of softmax."""
+    """Return options by name, also of the head; unknown structures use softmax's."""
     by_structure = PRESETS[preset]
     return by_structure.get(structure, by_structure["softmax"])

@@ -137,7 +137,7 @@ def _number_of_frequent(ratio: float, num_classes: int) -> int:
 
 def _gate_biases(choice: str) -> dict:
     if choice not in GATE_BIASES:
-        raise ValueError(f"--head-gate-biases: {choice!r} is none of {', '.join(GATE_BIASES)}")
+        raise ValueError(f"--head-gate-biases: {choice!r} is not one of {', '.join(GATE_BIASES)}")
     names = ("gate_hidden_bias", "gate_shared_bias", "gate_class_bias")
     return dict(zip(names, GATE_BIASES[choice], strict=True))
 

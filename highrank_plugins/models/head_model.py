@@ -167,7 +167,7 @@ class HeadModel(TrainingListener):
             raise ValueError(
                 f"the checkpoint holds no values of {', '.join(self.new_parameters)}: it has "
                 "another output layer or other positions. It can start a training with these "
-                "(--finetune-from-model), no more"
+                "(--finetune-from-model) only"
             )
         super().prepare_for_inference_(cfg)
         if getattr(cfg.generation, "retain_dropout", False):
@@ -178,7 +178,7 @@ class HeadModel(TrainingListener):
 class TargetScores:
     """Replace a model with a head in fairseq's ``SequenceScorer``.
 
-    The scorer asks for log-probabilities [B, T, V] and gathers those of ``target`` [B, T]. Here the
+    The scorer asks for log-probabilities [B, T, V] and gathers ``target``'s [B, T]. Here the
     head computes these alone, a chunk of tokens at a time; what the scorer gathers from is a view
     that repeats them V times and takes no memory.
     """

@@ -1,7 +1,7 @@
 """Derive the ``--head…`` options of every fairseq model from the registries of heads.
 
 An option left unset (``None``) takes the default of the head or the pointwise function, whose names
-and defaults come from ``highrank_plugins.heads``. A layer that is registered later, as those of a
+and defaults come from ``highrank_plugins.heads``. A layer that is registered later, as in a
 ``--user-dir``, adds its options to all models.
 """
 
@@ -71,7 +71,7 @@ VARYING_DEFAULTS = {
 
 @dataclass
 class HeadOptions(FairseqDataclass):
-    """Define the ``--head…`` options that every head has; `add_options` adds those of each."""
+    """Define the ``--head…`` options that every head has; `add_options` adds each head's own."""
 
     head: Optional[str] = field(
         default=None,
@@ -121,7 +121,7 @@ class HeadOptions(FairseqDataclass):
     head_monitor: int = field(
         default=0,
         metadata={
-            "help": "measure the head every so many updates and show it in log lines and "
+            "help": "measure the head every N updates and show it in log lines and "
             "--tensorboard-logdir (default: 0, never)"
         },
     )

@@ -99,7 +99,7 @@ class LSTMHeadModel(HeadModel, LSTMModel):
 
 
 def _rename_stocks(state_dict: dict, tied: bool) -> None:
-    """Rename the output layer from ``fc_out``; tied, it has no key of its own."""
+    """Rename the output layer from ``fc_out``; tied, it has no separate key."""
     embedding = state_dict.get("decoder.embed_tokens.weight")
     if tied and embedding is not None:
         state_dict.setdefault(f"{OURS}weight", embedding)

@@ -84,7 +84,7 @@ def _mask(attn_mask: Tensor | None, padding: Tensor | None, like: Tensor) -> Ten
     if padding is None:
         return attn_mask
     # not −inf: before left padding ends (--left-pad-target) a query sees nothing else, and becomes
-    # NaN; half of the lowest number leaves room for the logits
+    # NaN; half of the lowest number leaves a margin for the logits
     lowest = torch.finfo(like.dtype).min / 2
     hidden = like.new_zeros(padding.shape).masked_fill(padding.bool(), lowest)
     hidden = hidden[:, None, None]

@@ -1,4 +1,4 @@
-"""Start heads and relative positions from checkpoints without them; refuse those of other heads."""
+"""Start heads and relative positions from checkpoints without them; refuse other heads'."""
 
 import logging
 

@@ -34,7 +34,7 @@ class NTASGDConfig(FairseqDataclass):
         default=False,
         metadata={
             "help": "end the training where --nonmono would begin to average; to finetune with "
-            "--asgd-at-epoch 0, whose losses are those of averages"
+            "--asgd-at-epoch 0, whose losses come from averages"
         },
     )
     fp16: bool = II("common.fp16")

@@ -31,7 +31,7 @@ highrank model import {name} --output {name}.pt
 ```
 
 {text}
-What the model knows is in the dictionaries beside this file ({dictionaries}).
+The model's words are in the dictionaries next to this file ({dictionaries}).
 
 ## Limits
 
@@ -119,7 +119,7 @@ def _command(name: str, cfg: dict[str, Any], pieces: Sequence[tuple[str, str]]) 
 
 
 def _user_dir(common: dict[str, Any]) -> str:
-    """Return the package of the training by its name; it may register layers of its own."""
+    """Return the package of the training by its name; it may register further layers."""
     name = Path(common.get("user_dir") or "highrank_plugins").name
     return "$(highrank user-dir)" if name == "highrank_plugins" else name
 

@@ -150,7 +150,7 @@ def _save_weights(model: "dict[str, Tensor]", path: Path) -> int:
     """Save the weights; return the number of parameters."""
     first = first_names(model)
     tied = {name: other for name, other in first.items() if name != other}
-    # a part of another tensor's memory is a tensor of its own here
+    # a part of another tensor's memory becomes a separate tensor here
     tensors = {name: model[name].contiguous().clone() for name in model if name not in tied}
     metadata = {"format": "pt", "tied": json.dumps(tied)}
     _safetensors().torch.save_file(tensors, path, metadata)

@@ -1,4 +1,4 @@
-"""Plot measures by matplotlib, which is needed only if a plot is asked for."""
+"""Plot measures by matplotlib, which is needed only for plots."""
 
 import importlib.util
 import math
@@ -54,7 +54,7 @@ def is_available() -> bool:
 
 
 def svg(figure: Figure) -> str:
-    """Return a figure as an SVG element whose colours are those of the page that it stands in.
+    """Return a figure as an SVG element whose colours follow the page around it.
 
     The page has the CSS variables --ink, --dim, --line, and --c0, --c1, --c2 for curves.
     """

@@ -46,7 +46,7 @@ class ComparedSystem:
     """Hold a system of a table: its runs and tests.
 
     Attributes:
-        comparison: against the baseline; None for that, and where there are too few runs.
+        comparison: against the baseline; None for the baseline, and with too few runs.
         paired: p-values of a paired bootstrap of the translations, by seed.
     """
 

@@ -18,7 +18,7 @@ Sentences = Sequence[Sequence[str]]
 def sentence_bleu(hypothesis: Sequence[str], reference: Sequence[str]) -> list[float]:
     """Return BLEU-1 to BLEU-4 of a sentence, by NLTK with its seventh smoothing.
 
-    The smoothing is that of Chen and Cherry (2014), with which dialogue systems were scored in
+    The smoothing is Chen and Cherry's (2014), with which dialogue systems were scored in
     2017. A perfect sentence has more than 1: with at least five words 1.333, 1.217, 1.154, 1.117.
 
     Raises:

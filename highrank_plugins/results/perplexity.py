@@ -38,7 +38,7 @@ def response_perplexity(scored: Path, responses: Path) -> Score:
     """Return 2 to the mean −log₂ P of all words and ends of `responses`, a line each.
 
     Raises:
-        ScoreError: other responses than these have scores, one has another number of them than
+        ScoreError: other responses than these have scores, or a response has another number of
             words and an end, or a score is not finite.
     """
     lines = read_lines(responses)

@@ -1,4 +1,4 @@
-"""Show the papers' scores beside ours, each kind in a column of its own."""
+"""Show the papers' scores next to ours, with a column for each kind of score."""
 
 from collections.abc import Mapping
 from pathlib import Path

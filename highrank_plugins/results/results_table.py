@@ -35,7 +35,7 @@ def read_record(path: Path) -> Record:
     """Read a file written by `highrank results record`.
 
     Raises:
-        ValueError: it is none; names it and what it lacks. OSError.
+        ValueError: it is not a record; the message names it and what is missing. OSError.
     """
     try:
         record: Record = load_record(path)

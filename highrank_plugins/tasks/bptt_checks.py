@@ -53,9 +53,9 @@ def check_iterator_options(
     grouped_shuffling: bool = False,
     **harmless: object,
 ) -> None:
-    """Refuse ways to make batches that are not those of streams.
+    """Refuse options that make batches other than streams.
 
-    ``--required-batch-size-multiple`` and the like have no effect: a batch is one row per stream.
+    ``--required-batch-size-multiple`` and others have no effect: a batch has one row per stream.
 
     Raises:
         ValueError: names the option and what to do.

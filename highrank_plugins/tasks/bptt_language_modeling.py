@@ -55,10 +55,10 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
     """Model the language of one long text, as in Merity et al. 2018.
 
     The training text is cut into streams, ``--batch-size`` of them in each process. Training goes
-    through all of them side by side, in chunks of random length (drawn anew each epoch from
+    through all of them side by side, in chunks of random length (drawn again each epoch from
     ``--seed``); the recurrent state at the end of a chunk is where the next one starts, without
     gradient. The learning rate of a chunk is in proportion to its length. Nothing is shuffled and
-    every token is predicted once an epoch, in evaluation too, where there are ``--eval-streams``.
+    every token is predicted once an epoch, in evaluation too, which has ``--eval-streams``.
     """
 
     def __init__(self, args, dictionary, output_dictionary=None, targets=None):
@@ -276,7 +276,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
             raise ValueError(
                 f"the checkpoint was trained on {saved['streams']} streams, and --batch-size times "
                 f"the number of processes is {streams.count}: make it {saved['streams']}, or begin "
-                "anew from epoch 1 with --reset-dataloader"
+                "again from epoch 1 with --reset-dataloader"
             )
         if "state" in saved:
             state = streams_of(saved["state"], streams.rows)

@@ -17,7 +17,7 @@ class CarriedState:
     """Hold the states after the chunks of an update, and the one before these, by position.
 
     They are kept, since fairseq computes all chunks of an update again after an overflow; with
-    --amp after the optimizer's step. So they go when the streams do go on.
+    --amp after the optimizer's step. So they are removed when the streams continue.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class CarriedState:
                 f"the recurrent state at position {position} of the streams is lost{known}. A "
                 "batch was skipped (out of memory?), or this training resumes with other data, "
                 "--bptt… or --seed than it was begun with, or from a checkpoint without a state: "
-                "begin the epoch anew with --reset-dataloader"
+                "begin the epoch again with --reset-dataloader"
             )
         self.settled = False
         device = batch["target"].device

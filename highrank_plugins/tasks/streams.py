@@ -72,7 +72,7 @@ class Streams(FairseqDataset):
         text: the split.
         dictionary: gives end of sentence and padding.
         count: number of streams S in all processes together.
-        shard, num_shards: which of as many equal parts of the streams this process has.
+        shard, num_shards: this process has part `shard` of `num_shards` equal parts of the streams.
         bptt: what the learning rate of a length is relative to.
     Raises:
         ValueError: fewer tokens than streams.

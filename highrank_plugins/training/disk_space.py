@@ -1,4 +1,4 @@
-"""Check that a disk has room for the checkpoints of a training."""
+"""Check that the disk has space for the checkpoints of a training."""
 
 import shutil
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ BYTES = 12
 def check_space(options: Mapping[str, object], data: str, folder: Path) -> None:
     """Check that the checkpoints to come fit on the disk: all of them, or the next one at least.
 
-    The model is built in a process of its own, whose memory is free again when training starts.
+    The model is built in a separate process, whose memory is free again when training starts.
 
     Args:
         options: of fairseq-train.
@@ -32,7 +32,7 @@ def check_space(options: Mapping[str, object], data: str, folder: Path) -> None:
     if free < needed:
         raise ValueError(
             f"{needed / 1e9:.1f} GB are needed on the disk of {folder}, {free / 1e9:.1f} GB are "
-            "free: make room, or write elsewhere with --exp-dir"
+            "free: free some space, or write elsewhere with --exp-dir"
         )
 
 

@@ -48,8 +48,8 @@ def generate(command: Sequence[str], processes: int) -> list[bytes]:
     """Return fairseq-generate's lines about each sentence, sorted by its number.
 
     Whole batches are shared out, so that each is computed as by one process. With GPUs, process i
-    has GPU i, and again from the first where there are fewer; else the CPU's cores are divided.
-    The line with BLEU is left out: it would be that of a share.
+    has GPU i; with fewer GPUs they share. Without GPUs the CPU's cores are divided.
+    The line with BLEU is left out: it would count one process's sentences only.
 
     Raises:
         ValueError: see `check_command`; a process fails, or a sentence has no lines or comes twice.

@@ -20,7 +20,7 @@ class Launch(NamedTuple):
     """Describe the start of a training by `highrank launch`.
 
     Attributes:
-        options: those of the configuration that the user does not replace.
+        options: the configuration's options that the user does not replace.
         words: the user's.
         processes: number of all of them.
         effective_tokens: values of that option, of the configuration and of the user.

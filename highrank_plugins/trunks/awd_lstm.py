@@ -22,7 +22,7 @@ warnings.filterwarnings("ignore", message="RNN module weights are not part of si
 class WeightDropLSTM(nn.LSTM):
     """Run one layer of LSTM; training drops out `weight_hh_l0`, with one mask per forward pass.
 
-    The parameters are those of `torch.nn.LSTM`, by name and shape. They are looked up at every
+    Names and shapes of the parameters are `torch.nn.LSTM`'s. They are looked up at every
     call: nothing else holds a weight that `deepcopy`, `load_state_dict` or `.to()` could leave
     behind. In evaluation the layer is `torch.nn.LSTM` exactly.
 

@@ -115,7 +115,7 @@ evaluate() {
 # perplexity_logs: what a digest leaves out, logs, is what the perplexities are read from.
 perplexity_logs() { cat -- "$run_dir"/evaluate/{valid,test}.log 2>/dev/null || true; }
 
-# A small scale has words of its own, with which no published perplexity can be compared.
+# A small scale has other words; its perplexity cannot be compared with published ones.
 collect_perplexities() {
     local papers=(--published "${recipe_dir##*/}")
     if [[ ${scale-full} != full ]]; then papers=(); fi

@@ -246,7 +246,7 @@ run_resumable_stage() {
 }
 
 # check_earlier_work …: takes what run_resumable_stage takes, of a stage before those asked for. These
-# must not take half of its work for the whole, nor the work of other options for that of these.
+# must not take half of its work for the whole, nor the work of other options for its own.
 check_earlier_work() {
     [[ -e $run_dir/$2 ]] || return 0    # what needs it says so
     find_stage_key "$@"
@@ -254,7 +254,7 @@ check_earlier_work() {
         refuse "stage $1 ($2) was run with other options or inputs than this command's: give those" \
             "of $run_dir/$2, or run it again with --stage $1"
     [[ -e $run_dir/$2/.done ]] ||
-        refuse "stage $1 ($2) is not at its end; --stage $1 goes on with it"
+        refuse "stage $1 ($2) is incomplete; run --stage $1 to resume it"
 }
 
 # in_range NUMBER: is this stage asked for? Options of every recipe: stage and stop_stage.
@@ -286,21 +286,21 @@ find_stage_key() {
 # bytes_of PATH…: what files and folders hold.
 bytes_of() { du --summarize --bytes --dereference --total -- "$@" | tail -n 1 | cut -f 1; }
 
-# need_space BYTES: refuse a stage whose output, so many bytes or fewer, may not fit on the disk.
+# need_space BYTES: refuse a stage whose output of up to BYTES may not fit on the disk.
 need_space() {
     local free
     [[ $1 =~ ^-?[0-9]+$ ]] || return 1  # what was to tell them has failed, and said why
     free=$(df --output=avail --block-size=1 -- "$out" | tail -n 1)
     ((free >= $1)) ||
         refuse "$(numfmt --to=iec "$1") are needed on the disk of $out, $(numfmt --to=iec "$free")" \
-            "are free: make room, or write elsewhere with --exp-dir"
+            "are free: free some space, or write elsewhere with --exp-dir"
 }
 
 # fairseq tells much at level INFO: that is in the logs only, but for its progress.
 without_chatter() { sed -u 's/^INFO:fairseq.logging.progress_bar:*//; /^INFO:/d'; }
 
 # log_stage NUMBER NAME FUNCTION: run it, show and keep what it prints; end with it if it fails, or
-# if its exit code is 75: it was stopped, or goes on elsewhere.
+# if its exit code is 75: it was stopped, or continues elsewhere.
 log_stage() {
     local file=$run_dir/log/$1-$2.log started=$SECONDS status
     set +e                              # or the pipe's failure ends us without a word
@@ -308,7 +308,7 @@ log_stage() {
     status=${PIPESTATUS[0]}
     set -e
     if ((status == 75)); then           # EX_TEMPFAIL of sysexits.h
-        log "stage $1 ($2) is not at its end; the same command goes on with it"
+        log "stage $1 ($2) is incomplete; run the same command to resume it"
         exit "$status"
     elif ((status != 0)); then
         log "error: stage $1 ($2) failed with exit code $status; its output is in $file"

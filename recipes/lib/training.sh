@@ -65,7 +65,7 @@ run_block() {
 }
 
 # train_block BLOCK DATA [WORD…]: fairseq-train with the options of a block into $out, where it
-# continues from checkpoint_last.pt if there is one; the disk must have room for checkpoints.
+# continues from checkpoint_last.pt if there is one; the disk must have space for checkpoints.
 # All that it says goes to train.log. With the recipe's option launch, or a block of that name,
 # `highrank launch` starts it on several processes; if that has given it to SLURM, the exit code is
 # 75 until the job has come to its end.
@@ -110,7 +110,7 @@ forget_score_without_record() {
     if [[ ! -e $run_dir/results.json ]]; then remove_output "$run_dir/score"; fi
 }
 
-# show_published: the papers' scores of the recipe's task beside those of this run.
+# show_published: the papers' scores of the recipe's task next to this run's.
 show_published() {
     highrank results published "${recipe_dir##*/}" --results "$run_dir/results.json"
 }

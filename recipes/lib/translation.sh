@@ -40,7 +40,7 @@ model_stages() {
     run_stage 5 generate "translate the test set" generate \
         "$(setting generate)" "$data" "$run_dir/average"
     forget_score_without_record
-    run_stage 6 score "score the translations, measure the model if it is asked for" \
+    run_stage 6 score "score the translations, measure the model if configured" \
         score_translations \
         "$(<"$config") ${score_flags[*]}" "$text" "$run_dir/generate" \
         ${score_inputs[@]+"${score_inputs[@]}"}

@@ -13,7 +13,7 @@ stage=0             # first stage
 stop_stage=7        # last stage
 data=               # folder with the unpacked corpus; empty: fetched, see corpus.yaml
 conf=yang2018/mos   # what to train: conf/NAME.yaml
-name=               # results go to EXP_DIR/one_billion_word/NAME; empty: that of the configuration
+name=               # results go to EXP_DIR/one_billion_word/NAME; empty: the configuration's name
 exp_dir=            # empty: exp in the repository
 set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
 parse_options "$@"

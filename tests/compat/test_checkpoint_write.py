@@ -75,7 +75,7 @@ def test_what_a_link_points_to_is_not_overwritten(files, tmp_path):
 
 @pytest.fixture
 def no_links(monkeypatch):
-    """A file system without hard links."""
+    """Simulate a file system without hard links."""
 
     def refuse(*args, **kwargs):
         raise OSError(errno.EPERM, "Operation not permitted")

@@ -1,4 +1,4 @@
-"""hooks/rank_check.py"""
+"""Test hooks/rank_check.py."""
 
 import os
 from pathlib import Path

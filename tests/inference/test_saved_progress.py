@@ -71,5 +71,5 @@ def test_damage_is_refused(tmp_path, damage):
         torch.save({"model": {}}, path)
     else:
         path.write_text("hello" if damage == "text" else "")
-    with pytest.raises(ValueError, match=r"state: damaged, .* delete it to begin anew"):
+    with pytest.raises(ValueError, match=r"state: damaged, .* delete it to begin again"):
         saved(path)

@@ -68,7 +68,7 @@ def test_a_recipe_gives_its_training_to_slurm_and_goes_on_after_its_end(tmp_path
     assert given.returncode == 75, given.stderr[-3000:]
     assert stages_done(given) == [0, 1, 2]
     assert "job 4242" in given.stderr
-    assert "stage 3 (train) is not at its end; the same command goes on with it" in given.stderr
+    assert "stage 3 (train) is incomplete; run the same command to resume it" in given.stderr
     (tmp_path / "queue").write_text("RUNNING")
     early = run(command, **path)
     assert early.returncode == 2

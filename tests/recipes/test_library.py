@@ -120,7 +120,7 @@ def test_work_that_is_not_at_its_end_is_not_taken_for_whole(toy):
     kill(hold(toy))
     result = toy("--stage", "2")
     assert result.returncode == 2
-    assert "stage 1 (second) is not at its end; --stage 1 goes on with it" in result.stderr
+    assert "stage 1 (second) is incomplete; run --stage 1 to resume it" in result.stderr
     assert not (toy.run / "third").exists()
 
 

@@ -65,7 +65,7 @@ def test_no_record(tmp_path, text):
 
 
 def table_of(records):
-    """Records that are named SYSTEM-SEED are compared."""
+    """Check that records named SYSTEM-SEED are compared."""
     if all(re.fullmatch(r".+-\d+", path.stem) for path in records):
         return to_markdown(comparison_tables(compare_records(records)))
     return results_table(records)

@@ -98,7 +98,7 @@ def test_text_is_the_same_configuration_and_does_not_depend_on_order(write):
         ("just words\n", "bad.yaml: must hold `key: value` lines"),
         ("a: &x {b: 1}\ntrain: *x\n", "bad.yaml:2: no valid YAML: the alias *x is not taken"),
         ("base: base.yaml\ntrain:\n  seed: 0x_\n", "bad.yaml:3: not a value: invalid literal"),
-        ("train: {lr: 1\0}\n", "bad.yaml: the character 0x00 at 13 is none of YAML"),
+        ("train: {lr: 1\0}\n", "bad.yaml: the character 0x00 at 13 is invalid in YAML"),
         ("{a: " * 3000 + "}" * 3000, "bad.yaml: blocks lie too deep in each other"),
         ("[" * 5000 + "]" * 5000, "bad.yaml: blocks lie too deep in each other"),
     ],

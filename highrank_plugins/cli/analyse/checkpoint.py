@@ -1,4 +1,4 @@
-"""`highrank analyse card` and `collect`: all about a checkpoint, and its raw predictions."""
+"""Provide `highrank analyse card` and `collect`: a checkpoint and its predictions."""
 
 import logging
 from pathlib import Path
@@ -30,7 +30,7 @@ def card(
         typer.Option(help="Directory of fairseq-preprocess (default: look at the weights only)."),
     ] = None,
     split: Annotated[str, typer.Option(help="The text of --data to predict.")] = "test",
-    tokens: Annotated[int, typer.Option(min=2, help="Only the first so many.")] = 5000,
+    tokens: Annotated[int, typer.Option(min=2, help="Use only the first N tokens.")] = 5000,
     json: Annotated[Path | None, typer.Option(help="A JSON file for the numbers.")] = None,
     user_dir: UserDir = None,
 ) -> None:
@@ -75,7 +75,7 @@ def collect(
 ) -> None:
     """Write what a model predicts along a text into memory maps, a row per token.
 
-    Killed and started again, it goes on. Under torchrun every process has a part of the text.
+    Resumes an interrupted run. Under torchrun every process has a part of the text.
     """
     with along_a_text(None) as processes:
         from highrank_plugins.inference.collector import Collector

@@ -104,7 +104,7 @@ def _from_text(measure: "type[Measure]", given: dict[str, Any]) -> dict[str, Any
     """Return the arguments of the constructor: lists of numbers, and numbers or `all`.
 
     Raises:
-        ValueError: text that is none of these; names the option.
+        ValueError: the text is invalid; the message names the option.
     """
     hints = get_type_hints(measure.__init__)
     found = dict(given)

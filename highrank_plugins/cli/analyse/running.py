@@ -30,7 +30,7 @@ DataOfCheckpoint = Annotated[
 Output = Annotated[Path | None, typer.Option(help="JSON file for the result.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw into FILE.png, .svg or .pdf.")]
 Split = Annotated[str, typer.Option(help="The text whose contexts are taken.")]
-Tokens = Annotated[int | None, typer.Option(min=2, help="Only the first so many.")]
+Tokens = Annotated[int | None, typer.Option(min=2, help="Use only the first N tokens.")]
 Segment = Annotated[int, typer.Option(min=1, help="Tokens that are held at a time.")]
 Dtype = Annotated[Precision, typer.Option(help="Precision in which the model computes.")]
 

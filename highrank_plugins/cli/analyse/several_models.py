@@ -1,4 +1,4 @@
-"""`highrank analyse spectra` and `gss-grid`: compare the ranks of several models."""
+"""Provide `highrank analyse spectra` and `gss-grid`: compare the ranks of several models."""
 
 from pathlib import Path
 from typing import Annotated
@@ -76,7 +76,7 @@ def gss_grid(
 
     Of records of models that were trained with each (Parthiban et al. 2021), or quickly of one
     checkpoint in which only the function is replaced; the output says which. The default grid is
-    that of the paper for Penn Treebank.
+    the paper's for Penn Treebank.
     """
     with measuring(plot):
         from highrank_plugins.reports import plots

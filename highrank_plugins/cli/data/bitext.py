@@ -46,12 +46,12 @@ def clean_texts(
     languages: Annotated[str, typer.Option(help="SOURCE,TARGET.")],
     max_words: Annotated[int, typer.Option(min=1, help="Longer lines go.")] = 250,
     max_ratio: Annotated[
-        float, typer.Option(min=1, help="Pairs go where one line has so many times more words.")
+        float, typer.Option(min=1, help="Drop pairs whose length ratio exceeds this.")
     ] = 9.0,
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Keep the first of equal pairs.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Take so many pairs only.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Read only the first N pairs.")] = None,
 ) -> None:
     """Clean the training text; say how many pairs went and why, also in cleaning.json."""
     from highrank_plugins.data.corpus_files import read_corpus

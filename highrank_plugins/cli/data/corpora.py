@@ -1,4 +1,4 @@
-"""`highrank data fetch`, `fetch-corpus`, `extract`, `lm-corpus` and `dialogue-…`: get a corpus."""
+"""Provide `highrank data fetch`, `fetch-corpus`, `extract`, `lm-corpus` and `dialogue-…`."""
 
 import logging
 from pathlib import Path
@@ -20,7 +20,7 @@ def fetch(
     ] = None,
     size: Annotated[int | None, typer.Option(min=1, help="Bytes, if known.")] = None,
 ) -> None:
-    """Download a file, go on with an interrupted download, and check it; or check what is there."""
+    """Download a file or resume its download, and check it; check a file that exists."""
     from highrank_plugins.data import fetch as fetching
 
     with user_errors():
@@ -65,7 +65,7 @@ def lm_corpus(
     vocab_size: Annotated[
         int | None,
         typer.Option(
-            help="Keep so many of the most frequent words; others become <unk>. "
+            help="Keep the N most frequent words; others become <unk>. "
             "[default: all; one_billion_word: 100000]"
         ),
     ] = None,

@@ -51,7 +51,7 @@ def pieces(
         typer.Option(help="subword_nmt: Moses' tokens, and vocab-size merges of subword-nmt."),
     ] = Algorithm.SENTENCEPIECE,
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Learn from so many lines of each training text.")
+        int | None, typer.Option(min=1, help="Learn from N lines of each training text.")
     ] = None,
     processes: Processes = None,
 ) -> None:

@@ -16,8 +16,8 @@ class CorpusOptions:
     Attributes:
         vocab_size: keep this many of the most frequent words; others become <unk>. None: all
             (one_billion_word: 100,000).
-        max_train_lines: only so many lines of the training text, from its beginning.
-        other_text: accept a text whose counts are not those of the published one.
+        max_train_lines: read only the first N lines of the training text.
+        other_text: accept a text whose counts differ from the published ones.
         workers: processes.
     Raises:
         CorpusError: a number below 1.

@@ -17,9 +17,9 @@ class Rules:
 
     Attributes:
         max_words: longest line, in words between white space.
-        max_ratio: how many times as many words a line may have as the other.
+        max_ratio: largest ratio of the two lines' numbers of words.
         drop_duplicates: keep the first of equal pairs; needs some 110 bytes for each pair.
-        limit: keep so many pairs and read no further.
+        limit: stop after this number of kept pairs.
     """
 
     max_words: int = 250

@@ -43,7 +43,7 @@ def find_text(folder: Path, name: str) -> Path:
     """Find a file as archives name it, in the folder or in one of its folders.
 
     Raises:
-        ArchiveError: there is none; says where it was looked for.
+        ArchiveError: the file is missing; the message says where it was searched.
     """
     for path in (folder / name, *(below / name for below in sorted(folder.glob("*/")))):
         if path.is_file():

@@ -25,7 +25,7 @@ class Pointwise(nn.Module):
 
     A subclass implements `apply_to`. One that has parameters may also name in `tensors` what
     `apply_to` reads: tensors prepared once for a whole batch, differentiable with respect to the
-    parameters, so that a chunked loss neither prepares them anew for each chunk nor loses their
+    parameters, so that a chunked loss neither prepares them again for each chunk nor loses their
     gradient. `prepare_vjp` serves the fused losses, which write gradients out; its default goes
     through autograd.
     """

@@ -23,7 +23,7 @@ class PLIF(Pointwise):
     """Apply f(z) = s_i (z + T − iD) + D Σ_{j<i} s_j,  i = clamp(⌊(z + T)/D⌋, 0, Q−1).
 
     Ganea et al. 2019. [−T, T] is cut into Q cells of width D = 2T/Q; s_i = log(1 + e^{v_i}) is the
-    slope in cell i; f(−T) = 0 and the end slopes go on outside. `slope_logits` [Q] holds v.
+    slope in cell i; f(−T) = 0 and the end slopes continue outside. `slope_logits` [Q] holds v.
 
     Args:
         bound: T > 0.

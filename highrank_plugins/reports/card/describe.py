@@ -88,14 +88,14 @@ def _is_said(value: Any) -> bool:
 def parameter_parts(model: nn.Module, head: Maybe[Head]) -> list[Part]:
     """Return the parts of the model by their first parameter; count a tied tensor once.
 
-    The vocabulary matrix is a part of its own, also where it is an embedding, too; so is each
+    The vocabulary matrix is a separate part, even if it is also an embedding; so is each
     other tensor of the head. The rest goes by encoder and decoder, embeddings and layers.
     """
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     of_head: dict[int, str] = {}
-    if not isinstance(head, Absent):  # that of a stock model only shares the memory
+    if not isinstance(head, Absent):  # a stock model's head only shares the memory
         of_head = {p.data_ptr(): name for name, p in head.named_parameters() if p.numel()}
     grouped: dict[tuple[str, bool], list[tuple[list[str], Any]]] = {}
     for parameter in model.parameters():

@@ -141,7 +141,7 @@ class Observer(Protocol):
 def _along(
     text: Collector, measures: dict[str, TextMeasure], samples: SampleObserver
 ) -> dict[str, Maybe[Measured]]:
-    """Show the text to all at once; one that fails says why, and the others go on."""
+    """Show the text to all at once; if one fails, report why and continue with the others."""
     failed: dict[str, Maybe[Measured]] = {}
     observers: dict[str, Observer] = {**measures, SAMPLES: samples}
     for block in text.blocks("card"):
@@ -159,7 +159,7 @@ def _along(
 
 
 def _beginning(block: Block, limit: int | None) -> Block | None:
-    """Return the tokens of a block that are among the first so many of the text, if any are."""
+    """Return the tokens of a block that are among the first N of the text, if any."""
     if limit is None or block.first + len(block.target) <= limit:
         return block
     left = limit - block.first

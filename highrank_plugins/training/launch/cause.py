@@ -1,4 +1,4 @@
-"""What has ended a training, kept in a file for the last line that its launcher prints."""
+"""Keep in a file what has ended a training, for the last line of its launcher."""
 
 import json
 import signal
@@ -12,7 +12,7 @@ RESUME = "then start the same command again: it resumes from the last checkpoint
 
 @dataclass(frozen=True)
 class Cause:
-    """The process whose end ended all others.
+    """Name the process whose end ended all others.
 
     Attributes:
         code: its exit code, or a signal's number with a minus.

@@ -110,4 +110,4 @@ def check_disk(folder: Path, gigabytes: float = 1.0) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free / 1e9
     if free < gigabytes:
-        raise OSError(f"{folder}: only {free:.2f} GB are free on its disk; make room first")
+        raise OSError(f"{folder}: only {free:.2f} GB are free on its disk; free some space first")

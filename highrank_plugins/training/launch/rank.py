@@ -62,7 +62,7 @@ def find_place(environment: Mapping[str, str], address: str) -> Place:
 
 
 def check_world_size(place: Place, expected: int) -> None:
-    """Whether as many processes were started as the launcher planned.
+    """Return whether the launcher's planned number of processes was started.
 
     Raises:
         ValueError: more or fewer.

@@ -83,7 +83,7 @@ def _stranger(host: str, port: int, run: str) -> str | None:
         f"sys.exit(0 if owner == sys.argv[3] else {STRANGER})"
     )
     try:
-        # in a process of its own: the store's time limit does not hold while it waits for a hello
+        # in a separate process: the store ignores its time limit while it waits for a reply
         asked = subprocess.run(
             [sys.executable, "-c", code, host, str(port), run],
             capture_output=True,

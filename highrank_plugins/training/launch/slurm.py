@@ -41,7 +41,7 @@ if ((code == 0)); then
     touch {finished}
 elif ((code == {requeue})); then
     if [[ $(scontrol show job "$SLURM_JOB_ID") == *JobState=CANCELLED* ]]; then
-        echo "cancelled after a checkpoint was written; submit this script again to go on"
+        echo "cancelled after a checkpoint was written; submit this script again to resume"
     else
         echo "a checkpoint is written, the job is queued again"
         scontrol requeue "$SLURM_JOB_ID"
@@ -150,7 +150,7 @@ def _bindings(plan: Plan, job: Job) -> list[str]:
 
 def _exports(plan: Plan) -> list[str]:
     variables = environment(plan)
-    # cores are those of the job, not of the machine where the script is written
+    # the job's cores count, not those of the machine where the script is written
     del variables["OMP_NUM_THREADS"]
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     cores = "SLURM_CPUS_PER_TASK"

@@ -28,7 +28,7 @@ ENDING_SECONDS = 30  # beyond the time in which nodes must meet: for torchrun to
 
 
 def launch(plan: Plan, say: Callable[[str], object]) -> int:
-    """Train; the exit code: 0, that of a failure, or `stop_request.REQUEUE` to be started again.
+    """Train, and return the exit code: 0, a failure's, or `stop_request.REQUEUE` to start again.
 
     Raises:
         ValueError: it cannot start; see `Plan.check_meeting`, `check_gpus`, `check_rendezvous`.

@@ -12,7 +12,7 @@ from highrank_plugins.training.launch.plan import LOOPBACK, Plan, split_address
 AGENT_MODULE = "highrank_plugins.training.launch.agent"
 LOOPBACK_INTERFACE = "lo"
 RANK_MODULE = "highrank_plugins.training.launch.rank"
-# what --dry-run prints; each start makes a folder of its own
+# what --dry-run prints; each start makes a new folder
 STORE = "file:///tmp/highrank-launch-XXXXXXXX/store-0"
 
 
@@ -57,7 +57,7 @@ def rank_words(plan: Plan, init_method: str = "env://") -> list[str]:
 
 
 def environment(plan: Plan) -> dict[str, str]:
-    """Return what the processes' environment has besides the launcher's."""
+    """Return what is added to the launcher's environment for the processes."""
     variables = {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(plan.threads)),
         "HIGHRANK_RENDEZVOUS_TIMEOUT": str(plan.timeout),

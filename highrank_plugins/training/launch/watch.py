@@ -34,7 +34,7 @@ class Agent(Protocol):
 
 @dataclass(frozen=True)
 class Stall:
-    """A process that hangs, or the first of several that do.
+    """Describe a process that hangs, or the first of several that do.
 
     Attributes:
         seconds: since its last sign of life.
@@ -102,7 +102,7 @@ class StallWatch:
 
 
 class WatchedAgent:
-    """An agent whose processes are ended when one of them hangs.
+    """Watch an agent whose processes are ended when one of them hangs.
 
     It kills the one that hangs; ending the others, and starting all again, is the agent's.
 
