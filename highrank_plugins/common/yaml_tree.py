@@ -143,7 +143,8 @@ def _parse(path: Path) -> Tree:
         raise ConfigurationError(f"{path}: not UTF-8 at byte {error.start:,}; convert it") from None
     except yaml.reader.ReaderError as error:
         raise ConfigurationError(
-            f"{path}: the character {error.character:#04x} at {error.position:,} is invalid in YAML; "
+            f"{path}: the character {error.character:#04x} at {error.position:,} "
+            "is invalid in YAML; "
             "remove it"
         ) from None
     try:

@@ -91,7 +91,8 @@ def score(hypotheses: list[str], references: list[str]) -> dict[str, Score]:
 
     if len(hypotheses) != len(references) or not references:
         raise ScoreError(
-            f"{len(hypotheses)} hypotheses for {len(references)} references: the numbers must match, "
+            f"{len(hypotheses)} hypotheses for {len(references)} references: "
+            "the numbers must match, "
             "and at least one"
         )
     scores = {}

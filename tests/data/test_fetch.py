@@ -82,7 +82,7 @@ def test_a_server_that_always_dies_leaves_the_beginning(server, output):
     message = str(refused.value)
     part = output.with_name("file.bin.part")
     assert "the connection ended after 300,000 of 700,001 bytes" in message
-    assert f"go on from the 300,000 bytes in {part}" in message
+    assert f"resume from the 300,000 bytes in {part}" in message
     assert f"put it at {output}" in message
     assert part.read_bytes() == CONTENT[:300_000]
     assert not output.exists()
