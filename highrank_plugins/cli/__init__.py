@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup, TyperOption
+from typer.core import TyperGroup
 
 import highrank_plugins
 from highrank_plugins.common.names import did_you_mean
@@ -132,11 +132,11 @@ class LazyCommands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the rest of the help, but for an option that only prints a script."""
-        for option in self.params:
-            if isinstance(option, TyperOption):
-                option.hidden = option.name == "show_completion"
-        super().format_options(ctx, formatter)
+        """Write the options on one line, so that the help fits a screen, and then the commands."""
+        names = [option.opts[0] for option in self.params if option.name != "show_completion"]
+        formatter.write_paragraph()
+        formatter.write_text(f"Options: {', '.join((*names, '--help'))}")
+        self.format_commands(ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands' lines of the help, without importing any."""
