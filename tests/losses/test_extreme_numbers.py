@@ -1,0 +1,141 @@
+"""Features and weights up to the largest of a dtype: finite, normalised, the same by all losses.
+
+Numbers are as large as the dtype allows for a matrix product; beyond that everything is infinite.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.heads.cases import FEATURE_DIM, PRODUCT, Case
+from tests.losses.implementations import CLASSES, RUNNABLE, Outcome, run
+
+HEADS = sorted({case.head for case in PRODUCT})
+IMPLEMENTATIONS = [name for name in RUNNABLE if name != "triton"]  # its interpreter takes seconds
+LARGEST = {torch.float64: 1e30, torch.float32: 1e30, torch.bfloat16: 1e30, torch.float16: 1e4}
+MODERATE = [1e4, 10.0]  # here float64 has digits left to compare gradients
+TOKENS = 5
+FILLS = {
+    "normal": lambda shape, rng: torch.randn(shape, generator=rng).clamp_(-3, 3) / 3,
+    "equal": lambda shape, rng: torch.ones(shape),
+    "signed zeros": lambda shape, rng: torch.where(_coins(shape, rng), 0.0, -0.0),
+    "signs": lambda shape, rng: torch.where(_coins(shape, rng), 1.0, -1.0),
+    "sparse": lambda shape, rng: _coins(shape, rng).float() * _coins(shape, rng),
+}
+
+
+def _coins(shape, rng):
+    return torch.rand(shape, generator=rng) < 0.5
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """How features and parameters are filled: a kind and a power of the largest number each."""
+
+    dtype: torch.dtype
+    seed: int
+    kinds: tuple[str, ...]
+    powers: tuple[float, ...]
+    largest: float
+
+    def fill(self, case: Case):
+        """Return the head and the features, and the largest logit of any kind at most."""
+        head = case.build(classes=CLASSES)
+        rng = torch.Generator().manual_seed(self.seed)
+        features = self._tensor(0, (TOKENS, FEATURE_DIM), rng)
+        size, most = float(features.abs().max()), 1.0
+        with torch.no_grad():
+            for index, (name, parameter) in enumerate(head.named_parameters(), 1):
+                if name.startswith("pointwise."):
+                    continue
+                values = self._tensor(index, parameter.shape, rng)
+                by_features = parameter.dim() == 2 and parameter.size(1) == FEATURE_DIM
+                factor = (size if by_features else 1.0) * parameter.shape[-1]
+                bound = factor * float(values.abs().max())
+                if bound > self.largest:
+                    values *= self.largest / bound
+                most = max(most, min(bound, self.largest))
+                parameter.copy_(values)
+        return head.to(self.dtype), features.to(self.dtype), most
+
+    def _tensor(self, index, shape, rng):
+        size = self.largest ** self.powers[index % len(self.powers)]
+        return FILLS[self.kinds[index % len(self.kinds)]](shape, rng).double() * size
+
+
+@st.composite
+def numbers(draw):
+    dtype = draw(st.sampled_from(list(LARGEST)))
+    return Numbers(
+        dtype,
+        draw(st.integers(0, 2**20)),
+        tuple(draw(st.lists(st.sampled_from(list(FILLS)), min_size=3, max_size=7))),
+        tuple(draw(st.lists(st.floats(-1, 1), min_size=3, max_size=7))),
+        draw(st.sampled_from([LARGEST[dtype], *MODERATE])),
+    )
+
+
+def check(case: Case, made: Numbers, target: torch.Tensor, smoothing: float) -> None:
+    head, features, most = made.fill(case)
+    features.requires_grad_()
+    options = {"label_smoothing": smoothing, "reduction": "sum"}
+    exact = run(head.double(), features.double(), target, impl="reference", **options)
+    head.to(made.dtype)
+    bound = torch.finfo(made.dtype).max / 64
+    assume(all(g.abs().max() < bound for g in exact.gradients.values()))
+
+    with torch.no_grad():
+        log_probs = head(features)
+    assert torch.isfinite(log_probs).all()
+    totals = log_probs.double().exp().sum(-1)
+    torch.testing.assert_close(totals, torch.ones_like(totals), rtol=0, atol=1e-5)
+
+    runs = {i: run(head, features, target, impl=i, **options) for i in IMPLEMENTATIONS}
+    for impl, got in runs.items():
+        for name, tensor in [*got.values.items(), *got.gradients.items()]:
+            assert torch.isfinite(tensor).all(), f"{impl}: {name}"
+    want = runs["reference"]
+    # a logit is known to so much; slopes of pointwise functions are below 10
+    error = 100 * torch.finfo(made.dtype).eps * most * TOKENS
+    for impl, got in runs.items():
+        difference = float((got.values["loss"] - want.values["loss"]).abs())
+        allowed = error * (1 + smoothing * CLASSES) + 1e-5 * float(want.values["loss"].abs())
+        assert difference <= allowed, f"{impl}: loss differs by {difference}, {allowed} is allowed"
+        if made.dtype == torch.float64 and made.largest in MODERATE:
+            compare_gradients(got, want, impl, cancelled=1e-13 * made.largest**2)
+
+
+def compare_gradients(got: Outcome, want: Outcome, impl: str, cancelled: float) -> None:
+    for name, gradient in want.gradients.items():
+        torch.testing.assert_close(
+            got.gradients[name], gradient, rtol=1e-6, atol=cancelled,
+            msg=lambda m, n=name: f"{impl}: {n}: {m}",
+        )  # fmt: skip
+
+
+def try_numbers(head: str, examples: int) -> None:
+    cases = st.sampled_from([case for case in PRODUCT if case.head == head])
+    targets = st.lists(st.integers(0, CLASSES - 1), min_size=TOKENS, max_size=TOKENS)
+
+    @settings(max_examples=examples, deadline=None, derandomize=True, database=None,
+              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(cases, numbers(), targets.map(torch.tensor), st.sampled_from([0.0, 0.1]))
+    def hold(case, made, target, smoothing):
+        check(case, made, target, smoothing)
+
+    hold()
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_hundred_cases(head):
+    try_numbers(head, 100)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("head", HEADS)
+def test_ten_thousand_cases(head):
+    try_numbers(head, 10_000)
