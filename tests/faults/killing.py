@@ -24,7 +24,8 @@ MOMENTS = {
              "fairseq.trainer:Trainer.set_num_updates"),
     "validation": ("fairseq.trainer:Trainer.begin_valid_epoch",
                    "fairseq.trainer:Trainer.valid_step"),
-    "save": ("torch:save", "os:fsync", "os:replace", "fairseq.trainer:Trainer.state_dict"),
+    "save": ("torch:save", "os:fsync", "os:replace", "os:link",
+             "fairseq.trainer:Trainer.state_dict"),
     "epochs": ("fairseq.trainer:Trainer.begin_epoch",
                "fairseq.trainer:Trainer.get_train_iterator"),
 }  # fmt: skip

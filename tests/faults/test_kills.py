@@ -29,7 +29,7 @@ KILLS = {
         ("fairseq.trainer:Trainer.set_num_updates", 7),
         ("os:replace", 2),
         ("fairseq.trainer:Trainer.get_train_iterator", 3),
-        ("torch:save", 4),
+        ("os:link", 2),
     ],
     "translation, 2 processes": [
         ("fairseq.trainer:Trainer.clip_grad_norm", 5),
