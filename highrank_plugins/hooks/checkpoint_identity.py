@@ -25,6 +25,7 @@ from omegaconf import OmegaConf
 
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.training_listener import listening
+from highrank_plugins.hooks.changed_options import check_options
 from highrank_plugins.hooks.checkpoint_dictionary import check_dictionaries
 
 
@@ -43,6 +44,7 @@ def shown_to(trainer, path: str) -> Iterator[None]:
             for listener in listening(trainer.get_model(), trainer.task):
                 listener.check_saved_options(_model_options(state))
             check_dictionaries(trainer.task, state.get("task_state") or {})
+            check_options(trainer, path, state)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         return state

@@ -1,14 +1,15 @@
-"""A training whose last checkpoint is missing starts again from nothing and overwrites the rest.
+"""A training whose last checkpoint is missing or damaged starts again from nothing, or not at all.
 
 What breaks: with `checkpoint_last.pt` gone (deleted, or lost by a full disk) and other checkpoints
 in `--save-dir`, or with a `--restore-file` that does not exist, fairseq logs "No existing
-checkpoint found" and trains from random weights.
-Why: a missing file is how fairseq recognises the first start.
-What we do: refuse both; but a first save writes `checkpoint1.pt` or `checkpoint_1_200.pt`, then its
-copies `checkpoint_best.pt` and `checkpoint_last.pt`: where there is no more than the former two, a
-training was killed in between, and goes on from there. A directory without checkpoints is a first
-start as before, and so is any run with `--no-save` (nothing is overwritten) or with
-`--reset-dataloader` or `--reset-optimizer`.
+checkpoint found" and trains from random weights. A `checkpoint_last.pt` that is damaged ends every
+start, however many whole checkpoints lie there.
+Why: a missing file is how fairseq recognises the first start, and it looks at no other file.
+What we do: resume from the newest checkpoint in `--save-dir` whose checksums are right, and name
+it. Where none is whole, and where `--restore-file` is missing, refuse. Of several processes the
+first one chooses for all. A directory without checkpoints is a first start as before. So is any run
+with `--no-save` (nothing is overwritten), and, where the file is missing, with `--reset-dataloader`
+or `--reset-optimizer`.
 Delete when: fairseq tells a first start from a lost file.
 """
 
@@ -18,27 +19,29 @@ import os
 from copy import copy
 
 from fairseq import checkpoint_utils
+from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.torch_archive import DamagedArchiveError, check_archive
 from highrank_plugins.hooks.early_stopping_state import recall
 
 logger = logging.getLogger(__name__)
 
 _DEFAULT = "checkpoint_last.pt"
-_COPIES = ("checkpoint_best", "checkpoint.best_")
 
 
 @replaces(checkpoint_utils, "load_checkpoint")
 def load_checkpoint(stock, cfg, trainer, **passthrough_args):
-    """Load as fairseq does, unless the file to restore from should be there and is not.
+    """Load as fairseq does, from the newest whole checkpoint.
 
     Raises:
-        FileNotFoundError: naming the missing file and what to do.
+        FileNotFoundError: The file to restore from is missing; names it.
+        ValueError: No checkpoint in --save-dir is whole; names them.
     """
     suffix = trainer.checkpoint_suffix
     if cfg.restore_file == _DEFAULT:
-        cfg = _check_save_dir(cfg, suffix)
+        cfg = _with_newest(cfg, trainer)
     else:
         _check_restore_file(cfg.restore_file, suffix)
     begins = _begins_from_another(cfg, suffix)  # before there is anything of its own
@@ -57,28 +60,72 @@ def _last(cfg, suffix: str) -> str:
     return os.path.join(cfg.save_dir, _DEFAULT.replace(".pt", f"{suffix}.pt"))
 
 
-def _check_save_dir(cfg, suffix: str):
-    """Check the options, and choose another file to restore from if need be."""
-    last = _last(cfg, suffix)
-    fresh_start = cfg.no_save or cfg.reset_dataloader or cfg.reset_optimizer or cfg.continue_once
-    if fresh_start or PathManager.exists(last):
+def _with_newest(cfg, trainer):
+    """Return the options, with another file to restore from if need be."""
+    last = _last(cfg, trainer.checkpoint_suffix)
+    if cfg.no_save or PathManager.path_requires_pathmanager(last):
         return cfg
-    others = glob.glob(os.path.join(glob.escape(cfg.save_dir), f"checkpoint*{suffix}.pt"))
-    if not others:
+    chosen = _agree(trainer, lambda: _choose(cfg, trainer.checkpoint_suffix))
+    if chosen == last:
         return cfg
-    newest = max(others, key=os.path.getmtime)
-    if sum(not os.path.basename(path).startswith(_COPIES) for path in others) > 1:
-        raise FileNotFoundError(
-            f"{last} is missing, but --save-dir holds {len(others)} other checkpoints: training "
-            f"would start from scratch and overwrite them. Copy {newest} to that name or give "
-            "it to --restore-file, choose another --save-dir, or restart with --reset-optimizer "
-            "--reset-dataloader"
-        )
     cfg = copy(cfg)
-    cfg.restore_file = newest.removesuffix(f"{suffix}.pt") + ".pt"  # fairseq puts the suffix in
+    # fairseq puts the suffix in
+    cfg.restore_file = chosen.removesuffix(f"{trainer.checkpoint_suffix}.pt") + ".pt"
     cfg.finetune_from_model = None
-    logger.warning("%s is missing: resuming from %s", last, newest)
     return cfg
+
+
+def _agree(trainer, choose) -> str:
+    """Return what the first process chooses; all raise its error.
+
+    Raises:
+        ValueError: See `_choose`.
+    """
+    sharded = trainer.is_fsdp and trainer.cfg.distributed_training.use_sharded_state
+    if trainer.data_parallel_world_size == 1 or sharded:
+        return choose()
+    answer = {}
+    if trainer.data_parallel_rank == 0:
+        try:
+            answer = {"path": choose()}
+        except ValueError as error:
+            answer = {"error": str(error)}
+    answer = distributed_utils.broadcast_object(
+        answer, src_rank=0, group=trainer.data_parallel_process_group, dist_device=trainer.device
+    )
+    if "error" in answer:
+        raise ValueError(answer["error"])
+    return answer["path"]
+
+
+def _choose(cfg, suffix: str) -> str:
+    """Return the file to restore from: the last checkpoint, or the newest one that is whole.
+
+    Raises:
+        ValueError: There are checkpoints, but none is whole; names all.
+    """
+    last = _last(cfg, suffix)
+    found = glob.glob(os.path.join(glob.escape(cfg.save_dir), f"checkpoint*{suffix}.pt"))
+    others = sorted((path for path in found if path != last), key=os.path.getmtime, reverse=True)
+    is_missing = not os.path.exists(last)
+    fresh_start = cfg.reset_dataloader or cfg.reset_optimizer or cfg.continue_once
+    if is_missing and (fresh_start or not others):
+        return last
+    damage = []
+    for path in others if is_missing else [last, *others]:
+        try:
+            check_archive(path)
+        except DamagedArchiveError as error:
+            damage.append(str(error))
+            continue
+        if path != last:
+            reasons = "; ".join([f"{last} is missing"] * is_missing + damage)
+            logger.warning("Resuming from %s, the newest whole checkpoint: %s", path, reasons)
+        return path
+    raise ValueError(
+        f"--save-dir {cfg.save_dir} holds no whole checkpoint: {'; '.join(damage)}. Copy one there "
+        "from elsewhere, or move these away to train from scratch"
+    )
 
 
 def _check_restore_file(path: str, suffix: str) -> None:

@@ -6,11 +6,12 @@ Why: fairseq does not look who else writes there.
 What we do: the first process of a training holds a lock on `training.lock` in --save-dir until it
 ends; another training is refused and told who holds it. The system releases the lock of a killed
 process. The lock is not inherited: data workers that outlive their trainer do not hold it. Runs
-with --no-save take none.
+with --no-save take none. Whoever gets the lock removes what a killed save has left.
 Delete when: fairseq does so.
 """
 
 import fcntl
+import glob
 import logging
 import os
 import socket
@@ -53,6 +54,8 @@ def locked(folder: str) -> Iterator[None]:
             ) from None
         except OSError as error:
             logger.warning("%s: cannot be locked (%s); start one training only", folder, error)
+        for left in glob.glob(os.path.join(glob.escape(folder), "checkpoint*.pt.tmp")):
+            os.unlink(left)
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()

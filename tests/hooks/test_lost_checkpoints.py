@@ -18,9 +18,42 @@ def used_dir(translator, tmp_path):
     return tmp_path
 
 
-def test_refuses_to_start_over(data, used_dir):
-    with pytest.raises(FileNotFoundError, match=r"checkpoint_last\.pt is missing.*--restore-file"):
-        run_training(data, used_dir, *translation_options())
+def damage(path) -> None:
+    """Flip a bit of the description of all tensors."""
+    content = bytearray(path.read_bytes())
+    content[content.index(b"optimizer_history") + 3] ^= 1
+    path.write_bytes(content)
+
+
+def updates(state) -> int:
+    return state["optimizer_history"][-1]["num_updates"]
+
+
+def test_goes_on_from_the_newest(data, used_dir, caplog):
+    state = run_training(data, used_dir, *translation_options(**{"--max-update": 4}))
+    assert updates(state) == 4
+    assert "checkpoint_best.pt, the newest whole checkpoint: " in caplog.text
+    assert "checkpoint_last.pt is missing" in caplog.text
+
+
+@pytest.mark.parametrize("spoil", [damage, lambda path: path.write_bytes(b"")])
+def test_goes_on_from_the_newest_that_is_whole(data, used_dir, caplog, spoil):
+    for name in ("1_100", "best"):
+        spoil(used_dir / f"checkpoint_{name}.pt")
+    (used_dir / "checkpoint_last.pt").write_bytes((used_dir / "checkpoint_best.pt").read_bytes())
+    state = run_training(data, used_dir, *translation_options(**{"--max-update": 4}))
+    assert updates(state) == 4
+    assert "Resuming from" in caplog.text and "checkpoint_1_50.pt, the newest" in caplog.text
+    assert "checkpoint_last.pt is " in caplog.text
+
+
+@pytest.mark.parametrize("reset", [[], ["--reset-optimizer", "--reset-dataloader"]])
+def test_without_a_whole_checkpoint_it_does_not_start_over(data, tmp_path, translator, reset):
+    for name in ("best", "last"):
+        shutil.copy(translator, tmp_path / f"checkpoint_{name}.pt")
+        damage(tmp_path / f"checkpoint_{name}.pt")
+    with pytest.raises(ValueError, match=r"holds no whole.*best\.pt is damaged.*move these away"):
+        run_training(data, tmp_path, *translation_options(), *reset)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,211 @@
+"""A training with other options goes on in the --save-dir of another one.
+
+What breaks: `fairseq-train` into the directory of an earlier training, with another architecture of
+the same sizes, other data, another seed or learning rate, resumes that training with these options,
+or ends at once if it was finished, with exit code 0. Checkpoints are then of neither training.
+Why: fairseq loads parameters that fit, and compares no option.
+What we do: compare the options of the checkpoint in --save-dir with those of the command, and a
+hash of the sizes of the training data, which each checkpoint holds. Refuse what makes another model
+or another training, and list it. `--max-update`, `--max-epoch`, paths, logging, evaluation and how
+often checkpoints are written may change. The number of processes, `--max-tokens` and
+`--update-freq` may change as long as an update has as many tokens; another number of processes
+alone, and another precision, give a warning. `--allow-changed-options` and the options
+`--reset-optimizer`, `--reset-lr-scheduler` and `--reset-dataloader` turn refusals into warnings.
+A checkpoint of `--restore-file` or `--finetune-from-model` may have any options.
+Delete when: fairseq compares them. `checkpoint_identity.py` calls this.
+"""
+
+import hashlib
+import logging
+import os
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import field, make_dataclass
+from pathlib import Path
+from typing import Any
+
+from fairseq.dataclass.configs import CheckpointConfig
+from fairseq.dataclass.initialize import hydra_init
+from fairseq.trainer import Trainer
+from omegaconf import OmegaConf
+
+from highrank_plugins.common.flags import flag
+from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.training_listener import listening
+
+logger = logging.getLogger(__name__)
+Options = dict[str, Any]
+
+_KEY = "training_data"
+_NAMED = {"model": "arch", "task": "task", "criterion": "criterion", "optimizer": "optimizer"}
+# blocks of which every option counts, and single options of others
+_WHOLE = ("model", "task", "criterion", "optimizer", "lr_scheduler", "ema")
+_SINGLE = {
+    "common": ("seed",),
+    "dataset": ("train_subset", "curriculum"),
+    "optimization": ("lr", "clip_norm", "sentence_avg"),
+}
+_WARNED = {
+    "common": ("fp16", "memory_efficient_fp16", "bf16", "amp"),
+    "checkpoint": ("best_checkpoint_metric", "maximize_best_checkpoint_metric"),
+}
+# in those blocks: lengths of schedules, where things lie, and how the same is computed
+_FREE = {
+    "data", "max_update", "max_epoch", "total_num_update", "stop_time_hours", "stop_min_lr",
+    "patience", "checkpoint_activations", "offload_activations", "min_params_to_wrap", "head_loss",
+    "head_loss_memory", "head_monitor", "eval_streams",
+}  # fmt: skip
+_FREE_STARTS = ("eval_", "no_seed", "ddp_", "distributed_")
+
+
+def _add_option() -> None:
+    """Give fairseq-train the option --allow-changed-options."""
+    text = "continue the training in --save-dir although options differ from those it had so far"
+    option = ("allow_changed_options", bool, field(default=False, metadata={"help": text}))
+    added = make_dataclass("CheckpointOptions", [option])
+    CheckpointConfig.__annotations__ |= added.__annotations__
+    CheckpointConfig.__dataclass_fields__ |= added.__dataclass_fields__
+    CheckpointConfig.allow_changed_options = False
+    hydra_init()  # which keeps a copy of all options
+
+
+_add_option()
+
+
+def check_options(trainer, path: str, state: dict[str, Any]) -> None:
+    """Compare a checkpoint with the trainer's options, if it is that of --save-dir.
+
+    Raises:
+        ValueError: It is of another model or training; lists what differs.
+    """
+    cfg = trainer.cfg.checkpoint
+    is_own = os.path.dirname(os.path.abspath(path)) == os.path.abspath(cfg.save_dir)
+    if not is_own or cfg.restore_file != "checkpoint_last.pt" or not state.get("cfg"):
+        return
+    saved, current = _plain(state["cfg"]), _plain(trainer.cfg)
+    for model in listening(trainer.get_model()):
+        _mapping(current["model"]).update(model.function_options())
+    refused = dict(_differences(saved, current, _counting(saved, current)))
+    refused |= _batch_difference(saved, current)
+    before = state.get("extra_state", {}).get(_KEY)
+    if before is not None and before != _hash_of_data(trainer):
+        names = [block["task"].get("data") for block in (saved, current)]
+        refused["data"] = (f"{names[0]} then", f"{names[1]} with other training sentences")
+    if refused:
+        _refuse(trainer, path, refused)
+    singles = [(block, name) for block, names in _WARNED.items() for name in names]
+    changed = dict(_differences(saved, current, singles))
+    if not refused and _world(saved) != _world(current):
+        changed["distributed_world_size"] = (_world(saved), _world(current))
+    if changed:
+        logger.warning("%s: options have changed: %s", path, _listed(changed))
+
+
+def _refuse(trainer, path: str, refused: Options) -> None:
+    cfg = trainer.cfg.checkpoint
+    text = f"that training had other options: {_listed(refused)}"
+    new_phase = cfg.reset_optimizer or cfg.reset_lr_scheduler or cfg.reset_dataloader
+    if new_phase or getattr(cfg, "allow_changed_options", False):
+        logger.warning("%s: %s", path, text)
+        return
+    raise ValueError(
+        f"{text}. Choose another --save-dir, or give the same options. To continue that training "
+        "with these options, add --allow-changed-options"
+    )
+
+
+def _listed(differences: dict[str, tuple[Any, Any]]) -> str:
+    most = 8
+    lines = [f"{flag(name)} was {old}, is {new}" for name, (old, new) in differences.items()]
+    return "; ".join(lines[:most]) + (f"; and {len(lines) - most} more" if lines[most:] else "")
+
+
+def _plain(cfg: Any) -> Options:
+    """Return a configuration as plain containers; blocks of old models are namespaces."""
+    return OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+
+
+def _mapping(block: Any) -> Options:
+    """Return the options of a block, which may be a namespace, for reading and writing."""
+    return vars(block) if isinstance(block, Namespace) else block or {}
+
+
+def _counting(saved: Options, current: Options) -> Iterator[tuple[str, str]]:
+    """Yield block and name of the options that make a model or a training."""
+    for block in _WHOLE:
+        both = _mapping(saved.get(block)), _mapping(current.get(block))
+        names = both[0].keys() & both[1].keys()  # versions differ in options
+        if isinstance(current.get(block), Namespace) or isinstance(saved.get(block), Namespace):
+            # a namespace holds the whole command line
+            names -= {name for key in current.keys() - {block} for name in _names(current[key])}
+        for name in sorted(names):
+            if not (
+                name in _FREE
+                or name.startswith(_FREE_STARTS)
+                or name.endswith("_path")
+                or (name == "_name" and block not in _NAMED)
+            ):
+                yield block, name
+    for block, singles in _SINGLE.items():
+        yield from ((block, name) for name in singles)
+
+
+def _names(block: Any) -> set[str]:
+    return {*block} if isinstance(block, dict) else set()
+
+
+def _differences(saved: Options, current: Options, counting) -> Iterator[tuple[str, tuple]]:
+    for block, name in counting:
+        old, new = (_mapping(options.get(block)).get(name) for options in (saved, current))
+        if old != new:
+            yield (_NAMED[block] if name == "_name" else name), (old, new)
+
+
+def _world(options: Options) -> int:
+    return options["distributed_training"]["distributed_world_size"]
+
+
+def _batch_difference(saved: Options, current: Options) -> Options:
+    """Return how updates differ in size; another number of processes alone makes no difference."""
+    own = [
+        {
+            "max_tokens": options["dataset"].get("max_tokens"),
+            "batch_size": options["dataset"].get("batch_size"),
+            "update_freq": options["optimization"]["update_freq"],
+        }
+        for options in (saved, current)
+    ]
+    sizes = [
+        [
+            (of["max_tokens"] or 0, of["batch_size"] or 0, frequency * _world(options))
+            for frequency in of["update_freq"]
+        ]
+        for of, options in zip(own, (saved, current), strict=True)
+    ]
+    per_update = [[(t * f, b * f) for t, b, f in size] for size in sizes]
+    if per_update[0] == per_update[1] or own[0] == own[1]:
+        return {}
+    names = [name for name in own[0] if own[0][name] != own[1][name]]
+    return {name: (own[0][name], own[1][name]) for name in names}
+
+
+def _hash_of_data(trainer) -> str | None:
+    """Return a hash of the sizes of all training sentences; None for data without indices."""
+    if not hasattr(trainer, "hash_of_data"):
+        subset, data = trainer.cfg.dataset.train_subset, getattr(trainer.cfg.task, "data", None)
+        folders = str(data or "").split(os.pathsep)
+        files = [path for folder in folders for path in sorted(Path(folder).glob(f"{subset}*.idx"))]
+        total = hashlib.sha256()
+        for path in files:
+            with path.open("rb") as file:
+                total.update(hashlib.file_digest(file, "sha256").digest())
+        trainer.hash_of_data = total.hexdigest() if files else None
+    return trainer.hash_of_data
+
+
+@replaces(Trainer, "state_dict")
+def state_dict(stock, trainer) -> dict[str, Any]:
+    """Return what a checkpoint holds, with the hash of the training data."""
+    state = stock(trainer)
+    state["extra_state"][_KEY] = _hash_of_data(trainer)
+    return state

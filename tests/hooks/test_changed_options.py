@@ -1,0 +1,78 @@
+"""hooks/changed_options.py"""
+
+import shutil
+
+import pytest
+
+import highrank_plugins.hooks.load_error  # noqa: F401  (applies it)
+from tests.compat.conftest import run_training, translation_options
+
+
+@pytest.fixture
+def used_dir(translator, tmp_path):
+    """The --save-dir of a finished training."""
+    shutil.copytree(translator.parent, tmp_path / "used")
+    return tmp_path / "used"
+
+
+OTHERS = {
+    "arch": (["--arch", "transformer_tiny"], "--arch was transformer, is transformer_tiny"),
+    "learning rate": (["--lr", "0.5"], r"--lr was \[0\.01\], is \[0\.5\]"),
+    "seed": (["--seed", "7"], "--seed was 1, is 7"),
+    "dropout": (["--attention-dropout", "0.5"], r"--attention-dropout was 0\.0, is 0\.5"),
+    "criterion": (["--criterion", "label_smoothed_cross_entropy"], "--criterion was cross_entropy"),
+    "optimizer": (["--adam-betas", "(0.9, 0.98)"], "--adam-betas was"),
+    "schedule": (["--lr-scheduler", "inverse_sqrt", "--warmup-updates", "9"], "--lr-scheduler was"),
+    "batch": (["--max-tokens", "120"], "--max-tokens was 60, is 120"),
+}
+
+
+@pytest.mark.parametrize("words, message", OTHERS.values(), ids=OTHERS)
+def test_another_training_is_refused(data, used_dir, words, message):
+    before = (used_dir / "checkpoint_last.pt").read_bytes()
+    refusal = rf"checkpoint_last\.pt: that training had other options: .*{message}.*--save-dir"
+    with pytest.raises(ValueError, match=refusal):
+        run_training(data, used_dir, *translation_options(), *words)
+    assert (used_dir / "checkpoint_last.pt").read_bytes() == before
+
+
+def test_other_data_are_refused_wherever_they_lie(data, used_dir, tmp_path):
+    shutil.copytree(data, tmp_path / "moved")
+    more = translation_options(**{"--max-update": 3})
+    run_training(tmp_path / "moved", used_dir, *more)
+    for path in (tmp_path / "moved").glob("valid.*"):
+        shutil.copy(path, path.with_name(path.name.replace("valid", "train")))
+    with pytest.raises(
+        ValueError, match=r"--data was .*moved then, is .*moved with other training"
+    ):
+        run_training(tmp_path / "moved", used_dir, *more)
+
+
+LEGITIMATE = {
+    "longer": ["--max-update", "3", "--max-epoch", "9"],
+    "as many tokens": ["--max-update", "3", "--max-tokens", "30", "--update-freq", "2"],
+    "other files": ["--max-update", "3", "--log-interval", "1", "--keep-last-epochs", "1"],
+    "allowed": ["--max-update", "3", "--lr", "0.5", "--allow-changed-options"],
+    "another schedule": ["--max-update", "3", "--lr", "0.5", "--reset-lr-scheduler"],
+    "another phase": ["--seed", "5", "--reset-optimizer", "--reset-dataloader"],
+}
+
+
+@pytest.mark.parametrize("words", LEGITIMATE.values(), ids=LEGITIMATE)
+def test_a_training_goes_on(data, used_dir, words, caplog):
+    state = run_training(data, used_dir, *translation_options(), *words)
+    expected = 3 if "--max-update" in words else 2
+    assert state["optimizer_history"][-1]["num_updates"] == expected
+    differs = "--lr" in words or "--seed" in words
+    assert ("that training had other options" in caplog.text) is differs
+
+
+def test_any_options_after_a_named_checkpoint(data, used_dir, tmp_path):
+    words = ["--finetune-from-model", used_dir / "checkpoint_last.pt", "--lr", "0.5"]
+    assert run_training(data, tmp_path / "other", *translation_options(), *words)
+
+
+def test_another_precision_gives_a_warning(data, used_dir, caplog):
+    words = ["--max-update", "3", "--best-checkpoint-metric", "ppl"]
+    run_training(data, used_dir, *translation_options(), *words)
+    assert "--best-checkpoint-metric was loss, is ppl" in caplog.text
