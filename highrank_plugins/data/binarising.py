@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from highrank_plugins.common.checksums import write_sums
 from highrank_plugins.data.corpora.binarised import END_NUMBER, SPECIAL, UNKNOWN_NUMBER
 from highrank_plugins.data.ordered_map import ordered_map
 
@@ -41,6 +42,7 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
         for part in PARTS:
             prefix = output / f"{part}.{'-'.join(languages)}.{language}"
             _write(prefix, pieces / f"{part}.{language}", dictionary, processes)
+    write_sums(output)
 
 
 def _write_dictionary(path: Path, counts: Counter[str]) -> None:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from highrank_plugins.data.checksums import ChecksumError, check_in_ledger, check_sum
+from highrank_plugins.common.checksums import ChecksumError, check_in_ledger, check_sum
 from highrank_plugins.data.download import DownloadError, download
 
 # how archives begin

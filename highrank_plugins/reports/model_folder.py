@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from highrank_plugins.common.checksums import check_sum, checksum
 from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.common.provenance import versions
-from highrank_plugins.data.checksums import check_sum, checksum
 from highrank_plugins.data.pieces import piece_options
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE

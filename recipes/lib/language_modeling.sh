@@ -85,6 +85,7 @@ binarise() {
     run fairseq-preprocess --only-source --trainpref "$text/train.txt" \
         --validpref "$text/valid.txt" --testpref "$text/test.txt" --destdir "$out" \
         --padding-factor 1 --workers "$(nproc)"
+    write_checksums "$out"
 }
 
 train() { train_block train "$data_bin"; }

@@ -26,6 +26,9 @@ refuse() { log "error: $*"; exit 2; }
 # run COMMAND…: print it, then run it.
 run() { log "+$(printf ' %q' "$@")"; "$@"; }
 
+# write_checksums FOLDER: of binarised data, which trainings and evaluations compare.
+write_checksums() (cd -- "$1" && sha256sum -- *.bin *.idx dict*.txt >sha256sums)
+
 # absolute PATH: the same place seen from anywhere.
 absolute() { [[ $1 == /* ]] && echo "$1" || echo "$PWD/$1"; }
 

@@ -48,6 +48,7 @@ binarise() {
         --trainpref "$text/train" --validpref "$text/valid" \
         --testpref "$text/test,$text/test1" --nwordssrc "$classes" --nwordstgt "$classes" \
         --padding-factor 1 --destdir "$out" --workers "$(nproc)"
+    write_checksums "$out"
 }
 
 train() { train_block train "$run_dir/data-bin"; }

@@ -1,6 +1,7 @@
 """Binarised text is byte for byte what fairseq-preprocess writes."""
 
 import shutil
+import subprocess
 
 import pytest
 
@@ -12,7 +13,9 @@ LANGUAGES = ("en", "de")
 
 
 def content(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".log"}
+    return {
+        p.name: p.read_bytes() for p in folder.iterdir() if p.suffix in (".bin", ".idx", ".txt")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +46,14 @@ def test_the_same_bytes_as_fairseq(pieces, stock, tmp_path, monkeypatch, process
     monkeypatch.setattr(binarising, "_BLOCK", block)
     binarising.binarise(pieces, tmp_path, LANGUAGES, processes)
     assert content(tmp_path) == stock
+
+
+def test_the_checksums_are_those_of_all_files(pieces, tmp_path):
+    binarising.binarise(pieces, tmp_path, LANGUAGES, 1)
+    checked = subprocess.run(
+        ["sha256sum", "--check", "sha256sums"], cwd=tmp_path, check=True, capture_output=True
+    )
+    assert len(checked.stdout.splitlines()) == len(content(tmp_path)) == 14
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 8, 9, 100])

@@ -9,8 +9,8 @@ import random
 import pytest
 
 from highrank_plugins.cli import app
+from highrank_plugins.common.checksums import ChecksumError
 from highrank_plugins.data import download
-from highrank_plugins.data.checksums import ChecksumError
 from highrank_plugins.data.fetch import FetchError, fetch
 from tests.data.serving import serving
 

@@ -81,6 +81,7 @@ def lm_corpus(
     ] = None,
 ) -> None:
     """Check a published corpus, count it, and write it as fairseq needs it."""
+    from highrank_plugins.common.checksums import write_sums
     from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 
     logging.disable(logging.INFO)  # fairseq's
@@ -89,6 +90,8 @@ def lm_corpus(
         options = CorpusOptions(vocab_size, max_train_lines, other_text, workers)
         for line in prepare_corpus(name, data, output, options):
             typer.echo(line)
+        for folder in {index.parent for index in output.rglob("*.idx")}:
+            write_sums(folder)
 
 
 Corpus = Annotated[Path, typer.Argument(help="Folder with the corpus of Zhao et al. 2017.")]

@@ -1,4 +1,7 @@
-"""Compute and compare checksums; files without a published one get a ledger of SHA-256."""
+"""Compute and compare checksums; files without a published one get a ledger of SHA-256.
+
+A folder of binarised data may hold such a ledger of its files, `sha256sums`.
+"""
 
 import hashlib
 import os
@@ -7,6 +10,8 @@ from pathlib import Path
 
 from highrank_plugins.common.files import write_text
 
+SUMS = "sha256sums"
+_BINARISED = ("*.bin", "*.idx", "dict*.txt")
 DIGITS = {"sha256": 64, "md5": 32}
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
@@ -87,3 +92,9 @@ def read_ledger(ledger: Path) -> dict[str, str]:
             )
         sums[match[2]] = match[1]
     return sums
+
+
+def write_sums(folder: Path) -> None:
+    """Write the checksums of a folder of binarised data, as `sha256sum` would."""
+    files = sorted(path for pattern in _BINARISED for path in folder.glob(pattern))
+    write_text(folder / SUMS, "".join(f"{checksum(path)}  {path.name}\n" for path in files))

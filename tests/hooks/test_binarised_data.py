@@ -1,0 +1,134 @@
+"""hooks/binarised_data.py"""
+
+import logging
+import shutil
+import struct
+
+import pytest
+from fairseq.data import Dictionary, data_utils
+
+import highrank_plugins.hooks.binarised_data  # noqa: F401  (applies it)
+from highrank_plugins.common.checksums import write_sums
+from tests.compat.conftest import run_training, translation_options
+from tests.fairseq_cli import attempt
+
+SPLIT = "train.xx-yy.xx"
+
+
+@pytest.fixture
+def folder(data, tmp_path):
+    """Binarised data to be damaged, without checksums."""
+    shutil.copytree(data, tmp_path / "bin", ignore=shutil.ignore_patterns("lm"))
+    return tmp_path / "bin"
+
+
+def load(folder):
+    """Read dictionary and training text as tasks do; return the text."""
+    dictionary = Dictionary.load(str(folder / "dict.xx.txt"))
+    dataset = data_utils.load_indexed_dataset(str(folder / SPLIT), dictionary)
+    return [dataset[index].tolist() for index in range(len(dataset))]
+
+
+def change(path, place: int, value: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[place : place + len(value)] = value
+    path.write_bytes(content)
+
+
+def test_without_checksums_it_loads_and_says_so_once(folder, caplog):
+    caplog.set_level(logging.INFO)
+    load(folder)
+    load(folder)
+    assert caplog.text.count("has no sha256sums") == 1
+
+
+def test_with_checksums_it_loads(folder, caplog):
+    caplog.set_level(logging.INFO)
+    write_sums(folder)
+    load(folder)
+    assert "sha256sums" not in caplog.text
+
+
+DAMAGE = {
+    "number": ("bin", 2, b"\xff\xff", r"\.bin is damaged: it holds the number 65535, and the dict"),
+    "cut": ("bin", None, 100, r"\.bin is damaged: .*idx says \d+ bytes, it has 100"),
+    "empty": ("bin", None, 0, r"\.bin is damaged: .* it has 0"),
+    "no index": ("idx", None, 0, r"\.idx is damaged: it does not begin as an index"),
+    "half a header": ("idx", None, 20, r"\.idx is damaged: its header"),
+    "cut index": ("idx", None, 300, r"\.idx is damaged: it has 300 bytes, and says 62 sentences"),
+    "magic": ("idx", 0, b"X", r"\.idx is damaged: it does not begin"),
+    "type": ("idx", 17, b"\x7f", r"\.idx is damaged: its header"),
+    "count": (
+        "idx",
+        18,
+        struct.pack("<Q", 1 << 60),
+        r"\.idx is damaged: it has .* says 1152921504",
+    ),
+    "size 0": ("idx", 26, struct.pack("<i", 0), r"\.idx is damaged: sentence 0 has 0 numbers"),
+    "negative": ("idx", 26, struct.pack("<i", -5), r"\.idx is damaged: sentence 0 has -5 numbers"),
+    "pointer": ("idx", 26 + 4 * 62 + 8, b"\x03", r"\.idx is damaged: sentence 1 has .* from byte"),
+}
+
+
+@pytest.mark.parametrize("suffix, place, value, message", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("sums", [False, True])
+def test_damage_is_named(folder, suffix, place, value, message, sums):
+    path = folder / f"{SPLIT}.{suffix}"
+    if sums:
+        write_sums(folder)
+    if place is None:
+        path.write_bytes(path.read_bytes()[:value])
+    else:
+        change(path, place, value)
+    with pytest.raises(
+        ValueError, match=message + rf"|\.{suffix} is damaged, or was written after"
+    ):
+        load(folder)
+
+
+def test_another_word_is_noticed_by_its_checksum(folder):
+    text = load(folder)
+    write_sums(folder)
+    content = (folder / f"{SPLIT}.bin").read_bytes()
+    change(folder / f"{SPLIT}.bin", 0, content[4:6])
+    with pytest.raises(ValueError, match=r"xx\.bin is damaged, or was written after .*sha256sums"):
+        load(folder)
+    (folder / "sha256sums").unlink()
+    assert load(folder) != text
+
+
+@pytest.mark.parametrize("count", ["-3", "9" * 27, "x", ""])
+def test_dictionaries_are_looked_at(folder, count):
+    with (folder / "dict.xx.txt").open("a") as file:
+        file.write(f"word {count}\n")
+    with pytest.raises(ValueError, match=r"dict\.xx\.txt: .*word"):
+        load(folder)
+
+
+def test_a_dictionary_has_a_checksum(folder):
+    write_sums(folder)
+    change(folder / "dict.xx.txt", 0, b"X")
+    with pytest.raises(ValueError, match=r"dict\.xx\.txt is damaged, or was written after"):
+        load(folder)
+
+
+@pytest.mark.parametrize("missing", ["xx.bin", "yy.bin", "yy.idx", "yy.*"])
+def test_a_missing_file_is_named(folder, missing):
+    for path in folder.glob(f"train.xx-yy.{missing}"):
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match=rf"{missing[:2]}\.(bin|idx) is missing, and train"):
+        run_training(folder, folder / "save", *translation_options())
+
+
+@pytest.mark.slow
+def test_every_command_compares(mt_data, lm_data, tmp_path):
+    """The commands find damage before they need a model that fits."""
+    for source, name in ((mt_data, "mt"), (lm_data, "lm")):
+        shutil.copytree(source, tmp_path / name)
+        write_sums(tmp_path / name)
+        for path in (tmp_path / name).glob("*.bin"):
+            change(path, 0, bytes([path.read_bytes()[0] ^ 1]))
+    tiny = ["--arch", "transformer_tiny", "--optimizer", "adam", "--max-tokens", 500]
+    done = attempt("train", tmp_path / "mt", *tiny, "--save-dir", tmp_path / "save")
+    assert done.code != 0
+    assert ".bin is damaged, or was written after" in done.output
