@@ -29,7 +29,7 @@ from fairseq.dataclass.initialize import hydra_init
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
-from highrank_plugins.common.flags import flag
+from highrank_plugins.common.names import flag
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.training_listener import listening
 
