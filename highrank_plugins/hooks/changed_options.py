@@ -34,7 +34,7 @@ from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.training_listener import listening
 
 logger = logging.getLogger(__name__)
-Options = dict[str, Any]
+_Options = dict[str, Any]
 
 _KEY = "training_data"
 _NAMED = {"model": "arch", "task": "task", "criterion": "criterion", "optimizer": "optimizer"}
@@ -101,7 +101,7 @@ def check_options(trainer, path: str, state: dict[str, Any]) -> None:
         logger.warning("%s: options have changed: %s", path, _listed(changed))
 
 
-def _refuse(trainer, path: str, refused: Options) -> None:
+def _refuse(trainer, path: str, refused: _Options) -> None:
     cfg = trainer.cfg.checkpoint
     text = f"that training had other options: {_listed(refused)}"
     new_phase = cfg.reset_optimizer or cfg.reset_lr_scheduler or cfg.reset_dataloader
@@ -120,17 +120,17 @@ def _listed(differences: dict[str, tuple[Any, Any]]) -> str:
     return "; ".join(lines[:most]) + (f"; and {len(lines) - most} more" if lines[most:] else "")
 
 
-def _plain(cfg: Any) -> Options:
+def _plain(cfg: Any) -> _Options:
     """Return a configuration as plain containers; blocks of old models are namespaces."""
     return OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
 
 
-def _mapping(block: Any) -> Options:
+def _mapping(block: Any) -> _Options:
     """Return the options of a block, which may be a namespace, for reading and writing."""
     return vars(block) if isinstance(block, Namespace) else block or {}
 
 
-def _counting(saved: Options, current: Options) -> Iterator[tuple[str, str]]:
+def _counting(saved: _Options, current: _Options) -> Iterator[tuple[str, str]]:
     """Yield block and name of the options that make a model or a training."""
     for block in _WHOLE:
         both = _mapping(saved.get(block)), _mapping(current.get(block))
@@ -154,18 +154,18 @@ def _names(block: Any) -> set[str]:
     return {*block} if isinstance(block, dict) else set()
 
 
-def _differences(saved: Options, current: Options, counting) -> Iterator[tuple[str, tuple]]:
+def _differences(saved: _Options, current: _Options, counting) -> Iterator[tuple[str, tuple]]:
     for block, name in counting:
         old, new = (_mapping(options.get(block)).get(name) for options in (saved, current))
         if old != new:
             yield (_NAMED[block] if name == "_name" else name), (old, new)
 
 
-def _world(options: Options) -> int:
+def _world(options: _Options) -> int:
     return options["distributed_training"]["distributed_world_size"]
 
 
-def _batch_difference(saved: Options, current: Options) -> Options:
+def _batch_difference(saved: _Options, current: _Options) -> _Options:
     """Return how updates differ in size; another number of processes alone makes no difference."""
     own = [
         {
