@@ -25,7 +25,9 @@ LossPreset = Annotated[list[str], _preset("mos_ptb")]
 ModelPreset = Annotated[list[str], _preset("ui_strings_en_de")]
 Repeats = Annotated[int, typer.Option(min=1, help="Timed repetitions.")]
 Turns = Annotated[int, typer.Option(min=1, help="Timed repetitions, in turns with the baseline.")]
-Threads = Annotated[int, typer.Option(min=0, help="CPU threads of torch; 0: its own choice.")]
+Threads = Annotated[
+    int, typer.Option(min=0, help="Number of CPU threads of torch; 0: its default.")
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="Also write a CSV file.")]
@@ -58,7 +60,7 @@ def loss(
     classes: Classes = None,
     memory: Annotated[
         str | None,
-        typer.Option(help="MiB of a chunk, as --head-loss-memory; 0: the default."),
+        typer.Option(help="Memory of a chunk in MiB, as --head-loss-memory; 0: the default."),
     ] = None,
     reduction: Annotated[str, typer.Option(help="sum or none.")] = "sum",
     head: Annotated[str | None, typer.Option(help="Structure instead of the preset's.")] = None,
@@ -67,7 +69,7 @@ def loss(
     ] = None,
     within: Annotated[
         int | None,
-        typer.Option(min=1, help="MiB: time each implementation with the largest batch below."),
+        typer.Option(min=1, help="MiB: time each implementation with its largest batch."),
     ] = None,
     dtype: Dtype = "float32", device: Device = "cpu", repeats: Turns = 7, threads: Threads = 0,
     csv: Csv = None, plot: Plot = None, user_dir: UserDir = None,
@@ -112,7 +114,7 @@ def models(
     preset: ModelPreset,
     contender: Annotated[
         list[str] | None,
-        typer.Option(help="Arch and its options, in quotes; instead of the preset's."),
+        typer.Option(help="Arch and options in quotes, instead of the preset's."),
     ] = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",
@@ -143,13 +145,14 @@ def estimate(
     change: Changes = None,
     devices: Annotated[int, typer.Option(min=1, help="GPUs of the training.")] = 1,
     efficiency: Annotated[
-        float, typer.Option(min=0.01, max=1, help="What each keeps of its speed alone.")
+        float,
+        typer.Option(min=0.01, max=1, help="Share of its speed that each device keeps in a group."),
     ] = 1.0,
     price: Annotated[
-        float | None, typer.Option(min=0, help="Of an hour of one device, in any currency.")
+        float | None, typer.Option(min=0, help="Price of one device for an hour, in any currency.")
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of the measured step [max_tokens].")
+        int | None, typer.Option(min=1, help="Number of tokens of the measured step [max_tokens].")
     ] = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",

@@ -18,17 +18,22 @@ def compare(
     ],
     metric: Annotated[
         str | None,
-        typer.Option(help="Number to test (default: sacrebleu, or else test_perplexity)."),
+        typer.Option(help="Metric to test (default: sacrebleu, or else test_perplexity)."),
     ] = None,
     baseline: Annotated[
         str | None, typer.Option(help="System to test against (default: softmax).")
     ] = None,
     test: Annotated[
         Literal["student", "welch"],
-        typer.Option(help="t-test: equal variances (the papers'), or any."),
+        typer.Option(
+            help="t-test with equal variances (student, as in the papers) or any (welch)."
+        ),
     ] = "student",
     alpha: Annotated[
-        float, typer.Option(min=0, max=1, help="Level of what is bold, after Holm's adjustment.")
+        float,
+        typer.Option(
+            min=0, max=1, help="Significance level of bold numbers, after Holm's adjustment."
+        ),
     ] = 0.05,
     columns: Annotated[
         str | None,

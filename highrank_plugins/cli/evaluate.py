@@ -23,9 +23,12 @@ def generate(
     command: Annotated[
         list[str], typer.Argument(help="After --: fairseq-generate and its options.")
     ],
-    processes: Annotated[int, typer.Option(min=1, help="On GPUs in turn, else on CPU cores.")] = 1,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Number of processes, on GPUs in turn, else on CPU cores.")
+    ] = 1,
     output: Annotated[
-        Path | None, typer.Option(help="File for what is printed otherwise, whole or not at all.")
+        Path | None,
+        typer.Option(help="File to write instead of printing; written whole or not at all."),
     ] = None,
 ) -> None:
     """Translate on several processes: the lines of fairseq-generate, sorted by sentence."""
@@ -42,28 +45,32 @@ def generate(
 
 def score(
     generated: Annotated[
-        Path, typer.Argument(help="Standard output of fairseq-generate, or a translation a line.")
+        Path, typer.Argument(help="Output of fairseq-generate, or one translation per line.")
     ],
-    reference: Annotated[Path, typer.Argument(help="Untouched references, a line each.")],
+    reference: Annotated[Path, typer.Argument(help="Raw references, one per line.")],
     output: Annotated[
         Path | None,
         typer.Option(help="JSON file for values and signatures (default: print them)."),
     ] = None,
     hypotheses: Annotated[
-        Path | None, typer.Option(help="File for the translations, a line each.")
+        Path | None, typer.Option(help="File to write the translations to, one per line.")
     ] = None,
     tokenise: Annotated[
-        str | None, typer.Option(help="Also BLEU of Moses' tokens of this language (de, fr, …).")
+        str | None, typer.Option(help="Add BLEU of Moses' tokens in this language (de, fr, …).")
     ] = None,
     compound_split: Annotated[
-        bool, typer.Option("--compound-split", help="And of these split at hyphens; German only.")
+        bool,
+        typer.Option(
+            "--compound-split", help="Add BLEU of these tokens split at hyphens; German only."
+        ),
     ] = False,
     against: Annotated[
         Path | None,
-        typer.Option(help="Another system's translations, a line each, for a paired bootstrap."),
+        typer.Option(help="Translations of another system, one per line, for a paired bootstrap."),
     ] = None,
     measures: Annotated[
-        Path | None, typer.Option(help="Folder with results of highrank analyse, to be added.")
+        Path | None,
+        typer.Option(help="Folder with results of highrank analyse to add to the scores."),
     ] = None,
 ) -> None:
     """Compute sacreBLEU and chrF; every input must have its translation.
@@ -102,12 +109,16 @@ def score(
 
 def dialogue_score(
     generated: Annotated[Path, typer.Argument(help="Output of fairseq-generate --nbest N.")],
-    references: Annotated[Path, typer.Argument(help="A line per context, tabs between them.")],
+    references: Annotated[
+        Path, typer.Argument(help="References: one line per context, separated by tabs.")
+    ],
     output: Annotated[Path, typer.Option(help="JSON file for values and signatures.")],
     scored: Annotated[
         Path | None, typer.Option(help="Output of fairseq-generate --score-reference.")
     ] = None,
-    responses: Annotated[Path | None, typer.Option(help="The responses that it scored.")] = None,
+    responses: Annotated[
+        Path | None, typer.Option(help="File of the responses that --scored scored.")
+    ] = None,
 ) -> None:
     """Compute precision and recall of BLEU-1 to BLEU-4, and the perplexity of responses."""
     from highrank_plugins.common.files import write_json
@@ -129,23 +140,25 @@ def dialogue_score(
         write_json(output, {name: asdict(value) for name, value in scores.items()})
 
 
-LIST = "With --grid several, separated by commas."
+LIST = "With --grid several values, separated by commas."
 
 Checkpoint = Annotated[Path, typer.Argument(help="Of --arch awd_lstm_lm_<head>.")]
-Output = Annotated[Path, typer.Option(help="The JSON file to write.")]
+Output = Annotated[Path, typer.Option(help="JSON file to write.")]
 Split = Annotated[str, typer.Option(help="The text to score.")]
 Grid = Annotated[
-    bool, typer.Option("--grid", help="First choose among all combinations of values.")
+    bool, typer.Option("--grid", help="Try all combinations of values, and use the best.")
 ]
-GridSplit = Annotated[str, typer.Option(help="The text on which to choose.")]
+GridSplit = Annotated[str, typer.Option(help="Split on which --grid chooses.")]
 GridTokens = Annotated[
-    int | None, typer.Option(min=1, help="Choose on that many tokens of it (default: all).")
+    int | None, typer.Option(min=1, help="Number of its tokens to choose on (default: all).")
 ]
 State = Annotated[
     Path | None,
     typer.Option(help="File from which an evaluation resumes (default: OUTPUT.state)."),
 ]
-SaveSeconds = Annotated[float, typer.Option(min=0, help="How often that is written.")]
+SaveSeconds = Annotated[
+    float, typer.Option(min=0, help="Seconds between two saves of the progress.")
+]
 
 
 def dynamic_eval(
@@ -158,16 +171,16 @@ def dynamic_eval(
         str, typer.Option("--lambda", help=f"Pull λ towards the trained weights. {LIST}")
     ],
     split: Split = "test",
-    train_split: Annotated[str, typer.Option(help="Text of the gradient statistics.")] = "train",
-    bptt: Annotated[int, typer.Option(min=1, help="Tokens of a segment.")] = 5,
+    train_split: Annotated[str, typer.Option(help="Split of the gradient statistics.")] = "train",
+    bptt: Annotated[int, typer.Option(min=1, help="Number of tokens of a segment.")] = 5,
     train_batch_size: Annotated[
-        int, typer.Option(min=1, help="Streams of the training text, side by side.")
+        int, typer.Option(min=1, help="Number of parallel streams of the training text.")
     ] = 100,
     statistic: Annotated[
-        Literal["rms", "sum"], typer.Option(help="Root of mean or of sum of squared gradients.")
+        Literal["rms", "sum"], typer.Option(help="Root of the mean or sum of squared gradients.")
     ] = "rms",
     normalise: Annotated[
-        Literal["mean", "sum"], typer.Option(help="Mean or sum over tensors of their statistic.")
+        Literal["mean", "sum"], typer.Option(help="Mean or sum of the tensors' statistics.")
     ] = "mean",
     grid: Grid = False, grid_split: GridSplit = "valid", grid_tokens: GridTokens = None,
     state: State = None, save_seconds: SaveSeconds = 120,

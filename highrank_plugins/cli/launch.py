@@ -17,16 +17,19 @@ def launch(
     nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
     gpus_per_node: Annotated[
         int | None,
-        typer.Option(min=1, help="A process for each (default: all there are, else 1 on the CPU)."),
+        typer.Option(
+            min=1,
+            help="GPUs per node, each with a process (default: all, else 1 process on the CPU).",
+        ),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Per machine, on CPU cores instead of GPUs.")
+        int | None, typer.Option(min=1, help="Processes per node, on CPU cores instead of GPUs.")
     ] = None,
     rendezvous: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where several nodes meet.")
     ] = None,
     rendezvous_timeout: Annotated[
-        int, typer.Option(min=1, help="Seconds in which all processes must have met.")
+        int, typer.Option(min=1, help="Seconds within which all processes must have met.")
     ] = 300,
     max_restarts: Annotated[
         int | None,
@@ -51,12 +54,13 @@ def launch(
     ] = None,
     log_dir: Annotated[
         Path | None,
-        typer.Option(help="For rank0.log, rank1.log, … (default: logs in --save-dir)."),
+        typer.Option(help="Folder for rank0.log, rank1.log, … (default: logs in --save-dir)."),
     ] = None,
     slurm: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a script for sbatch instead.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a script for sbatch, and start nothing."),
     ] = None,
-    submit: Annotated[bool, typer.Option("--submit", help="And give it to sbatch.")] = False,
+    submit: Annotated[bool, typer.Option("--submit", help="Submit the script to sbatch.")] = False,
     sbatch: Annotated[
         list[str] | None,
         typer.Option(help="An option of sbatch, --sbatch=--time=24:00:00; may be repeated."),
@@ -65,11 +69,11 @@ def launch(
         bool,
         typer.Option(
             "--one-gpu-each/--all-gpus-each",
-            help="Under SLURM: what a task sees of its node's GPUs.",
+            help="Under SLURM: the GPUs of its node that a task sees.",
         ),
     ] = True,
     grace: Annotated[
-        int, typer.Option(min=1, help="Under SLURM: seconds before the time limit to save at.")
+        int, typer.Option(min=1, help="Under SLURM: seconds to save before the time limit.")
     ] = 180,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print everything, start nothing.")

@@ -16,7 +16,7 @@ def match(
     to: Annotated[str, typer.Option(help="Configuration to match.")],
     by: Annotated[
         Literal["parameters", "compute", "width"],
-        typer.Option(help="What becomes equal, within 0.5 %."),
+        typer.Option(help="Quantity to make equal, within 0.5 %."),
     ] = "parameters",
     recipe: Annotated[str, typer.Option(help="Recipe that has the configurations.")] = "ptb",
     words: Annotated[

@@ -16,14 +16,18 @@ def average(
     directory: Annotated[Path, typer.Argument(help="--save-dir of a training.")],
     output: Annotated[Path, typer.Option(help="The checkpoint to write.")],
     last: Annotated[
-        int | None, typer.Option(min=1, help="How many, the newest (default: 5).")
+        int | None, typer.Option(min=1, help="Average the N newest checkpoints (default: 5).")
     ] = None,
     best: Annotated[
-        int | None, typer.Option(min=1, help="How many, those with the best validation score.")
+        int | None,
+        typer.Option(min=1, help="Average the N checkpoints with the best validation score."),
     ] = None,
     from_update: Annotated[
         int | None,
-        typer.Option(min=0, help="None with fewer updates; without --last or --best all."),
+        typer.Option(
+            min=0,
+            help="Skip checkpoints before this update; alone: average all others.",
+        ),
     ] = None,
     to_update: Annotated[int | None, typer.Option(min=0, help="None with more.")] = None,
 ) -> None:
@@ -69,19 +73,20 @@ def best_checkpoint(
 
 def export(
     checkpoint: Annotated[
-        Path, typer.Argument(help="Of fairseq-train or `highrank model average`.")
+        Path, typer.Argument(help="Checkpoint of fairseq-train or `highrank model average`.")
     ],
     output: Annotated[Path, typer.Option(help="The new folder.")],
     data: Annotated[
         Path | None,
-        typer.Option(help="Where the dictionaries are (default: where the training had them)."),
+        typer.Option(help="Folder with the dictionaries (default: the training's)."),
     ] = None,
     pieces: Annotated[
         Path | None,
-        typer.Option(help="What cut the text: SentencePiece's model, or subword-nmt's codes."),
+        typer.Option(help="Model of pieces: SentencePiece's model, or subword-nmt's codes."),
     ] = None,
     results: Annotated[
-        Path | None, typer.Option(help="A recipe's results.json, whose scores the card gives.")
+        Path | None,
+        typer.Option(help="Record with the scores for the model card: a recipe's results.json."),
     ] = None,
     licence: Annotated[str, typer.Option("--license", help="For the model's card.")] = "unknown",
     user_dir: UserDir = None,

@@ -52,25 +52,32 @@ def published(
 def record(
     scores: Annotated[
         Path,
-        typer.Option(help="Of `highrank evaluate score`, or the folder of a model's evaluations."),
+        typer.Option(
+            help="Scores of `highrank evaluate score`, or the folder of a model's evaluations."
+        ),
     ],
     config: Annotated[Path, typer.Option(help="Written by `highrank train configure`.")],
     training: Annotated[
-        Path, typer.Option(help="Its --save-dir, with command.sh and train.log or logs/rank0.log.")
+        Path,
+        typer.Option(
+            help="The training's --save-dir, with command.sh and train.log or logs/rank0.log."
+        ),
     ],
-    output: Annotated[Path, typer.Option(help="The JSON file to write.")],
-    finetuning: Annotated[Path | None, typer.Option(help="That of a second training.")] = None,
+    output: Annotated[Path, typer.Option(help="JSON file to write.")],
+    finetuning: Annotated[
+        Path | None, typer.Option(help="The --save-dir of a second training.")
+    ] = None,
     paired: Annotated[
         Path | None, typer.Option(help="paired.json of `highrank evaluate score`.")
     ] = None,
     summary: Annotated[
-        Path | None, typer.Option(help="Also write what `highrank results lm-summary` prints.")
+        Path | None, typer.Option(help="Write the output of `highrank results lm-summary` as well.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="The binarised data, with the .key of the stage.")
+        Path | None, typer.Option(help="Binarised data, with the .key of the stage.")
     ] = None,
     published: Annotated[
-        str | None, typer.Option(help="A recipe, whose published scores the summary begins with.")
+        str | None, typer.Option(help="Recipe whose published scores the summary shows first.")
     ] = None,
 ) -> None:
     """Write the record of a run: metrics, signature, config, versions, git, hardware, speed.
@@ -172,8 +179,10 @@ def _speed(result: dict[str, Any]) -> str:
 def dialogue_summary(
     results: Record,
     generated: Annotated[Path, typer.Argument(help="Output of fairseq-generate --nbest N.")],
-    contexts: Annotated[Path, typer.Argument(help="Its input, a line each.")],
-    references: Annotated[Path, typer.Argument(help="A line per context, tabs between them.")],
+    contexts: Annotated[Path, typer.Argument(help="Input of fairseq-generate, one per line.")],
+    references: Annotated[
+        Path, typer.Argument(help="References: one line per context, separated by tabs.")
+    ],
 ) -> None:
     """Print sample responses, then precision and recall, and the perplexity as the last line."""
     from highrank_plugins.results.record import metric_of

@@ -27,7 +27,7 @@ def study(
     exp_dir: Annotated[Path, typer.Option(help="Folder for runs and tables.")] = Path("exp"),
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Members at a time (default: what cores or GPUs hold)."),
+        typer.Option(min=1, help="Number of members at a time (default: as cores or GPUs allow)."),
     ] = None,
     dry_run: Annotated[
         bool,
@@ -37,13 +37,14 @@ def study(
         bool, typer.Option(help="With --dry-run: measure 20 updates of each system.")
     ] = True,
     slurm: Annotated[
-        bool, typer.Option("--slurm", help="Submit an array of jobs to SLURM, a task per member.")
+        bool,
+        typer.Option("--slurm", help="Submit an array of jobs to SLURM, with a task per member."),
     ] = False,
     only: Annotated[
         str | None, typer.Option(help="Run this member alone, and write no table.")
     ] = None,
     table: Annotated[
-        bool, typer.Option("--table", help="Run nothing; write the table of what is done.")
+        bool, typer.Option("--table", help="Run nothing; write the table of the finished members.")
     ] = False,
 ) -> None:
     """Run a study: its members once each, then one table. The same command resumes it."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def configure(
     file: Annotated[Path, typer.Argument(help="A configuration, conf/NAME.yaml.")],
-    output: Annotated[Path, typer.Option(help="Where to write it, resolved.")],
+    output: Annotated[Path, typer.Option(help="File for the resolved configuration.")],
     change: Changes = None,
     commands: Annotated[
         Path | None,
@@ -32,7 +32,7 @@ def configure(
         str, typer.Option(help="Options of highrank launch; they win over the block launch.")
     ] = "",
     corpus: Annotated[
-        Path | None, typer.Option(help="A recipe's corpus.yaml, which settings.sh tells of.")
+        Path | None, typer.Option(help="A recipe's corpus.yaml, which goes into settings.sh.")
     ] = None,
 ) -> None:
     """Resolve a configuration and check every option; unchanged, it is not checked again."""
@@ -107,9 +107,9 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
 def run(
     command: Annotated[Path, typer.Argument(help="File with the command of fairseq-train.")],
     config: Annotated[Path, typer.Option(help="Written by `highrank train configure`.")],
-    block: Annotated[str, typer.Option(help="The block that is trained.")],
+    block: Annotated[str, typer.Option(help="Block of the configuration to train.")],
     data: Annotated[str, typer.Option(help="The binarised data.")],
-    save_dir: Annotated[Path, typer.Option(help="The --save-dir, where train.log goes, too.")],
+    save_dir: Annotated[Path, typer.Option(help="The --save-dir, which also gets train.log.")],
 ) -> None:
     """Check the disk space of a training, run it, log it, and show its progress in short lines."""
     from highrank_plugins.training.configuration import load

@@ -97,7 +97,7 @@ def _untar(archive: Path, folder: "_Folder", wanted: Wanted) -> None:
                     folder.write(path, tar.extractfile(member) if regular else None)
             while rest := tar.fileobj.read(_BLOCK):
                 if rest.strip(b"\0"):
-                    raise tarfile.ReadError("there is more after its end")
+                    raise tarfile.ReadError("it has data after its end")
         while file.read(_BLOCK):  # up to gzip's checksum, which is at its end
             pass
 

@@ -72,7 +72,7 @@ class CorpusFiles(BaseModel):
     @model_validator(mode="after")
     def _says_something(self) -> "CorpusFiles":
         if not self.files and self.texts is None:
-            raise ValueError("needs files, or texts that somebody has")
+            raise ValueError("needs files, or texts")
         return self
 
 

@@ -164,7 +164,7 @@ def load_plain(path: Path) -> Any:
             return _PlainUnpickler(file, encoding="utf-8").load()
     except (*_DAMAGED, MemoryError) as error:
         raise ValueError(
-            f"{path} is refused, it is no pickle of plain values ({error}): copy it again, and use "
+            f"{path} is refused, not a pickle of plain values ({error}): copy it again, and use "
             "only files from a source that you trust"
         ) from None
 

@@ -165,13 +165,13 @@ def _transfer(url: str, file: BinaryIO, version: Path, size: int | None) -> bool
         if error.headers.get("Content-Range") == f"bytes */{have}":
             return True
         file.truncate(0)
-        raise _Interrupted("the beginning in FILE.part is not of this file") from None
+        raise _Interrupted("FILE.part is not the beginning of this file") from None
     with answer:
         start = _start(answer, have)
         if start != have:
             file.truncate(0)
         if start not in (0, have):
-            raise _Interrupted(f"the server sends another part than from byte {have} on")
+            raise _Interrupted(f"the server did not continue at byte {have} on")
         _keep_version(answer, version)
         return _receive(answer, file, start, size)
 

@@ -93,13 +93,13 @@ def _check_content(path: Path, output: Path, sure: bool) -> None:
     if kind is not None and not start.startswith(_BEGINNINGS[kind]):
         problem = f"it is no {kind}"
     elif text.startswith((b"<!doctype html", b"<html")):
-        problem = "it is a web page (of a login?)"
+        problem = "it is a web page (a login?)"
     elif not sure:
-        problem = "the server did not say its length, so that it may be cut off"
+        problem = "the server did not say its length, so it may be truncated"
     else:
         return
     raise ChecksumError(
-        f"{path}: {problem}, and no sum is published to compare it with; delete it, get the "
+        f"{path}: {problem}, and no checksum is published; delete it, get the "
         f"file in another way (a browser, another machine), and put it at {output}"
     )
 

@@ -72,7 +72,7 @@ def _check_same(total: dict[str, "Tensor"], model: dict[str, "Tensor"], path: Pa
     if different:
         raise ValueError(
             f"{path}: {min(different)} is missing, new, or has another shape than in the "
-            "checkpoints before: they are not of one training"
+            "checkpoints before: they do not belong to one training"
         )
 
 

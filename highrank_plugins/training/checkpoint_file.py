@@ -33,7 +33,7 @@ def look_up(path: Path, *keys: str | int) -> Any:
     except _UNREADABLE as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(
-            f"{path}: damaged, or no checkpoint of a training ({reason}); move it elsewhere"
+            f"{path}: damaged, or not a training checkpoint ({reason}); move it elsewhere"
         ) from None
 
 

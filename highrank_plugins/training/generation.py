@@ -23,7 +23,7 @@ _REFUSED = {
     "--num-shards": "fairseq-generate ignores it",
     "--shard-id": "fairseq-generate ignores it",
     "--results-path": "redirect the output, or use --output",
-    "--quiet": "there would be nothing to merge",
+    "--quiet": "there is nothing to merge",
 }
 
 

@@ -20,18 +20,18 @@ from highrank_plugins.cli.user_error import user_errors
 
 
 def card(
-    checkpoint: Annotated[Path, typer.Argument(help="Of any model, also a stock one.")],
+    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint of any model, also a stock one.")],
     output: Annotated[
         Path | None,
-        typer.Option(help="The HTML file to write (default: CHECKPOINT with the ending .html)."),
+        typer.Option(help="HTML file to write (default: CHECKPOINT with the ending .html)."),
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(help="Directory of fairseq-preprocess (default: look at the weights only)."),
     ] = None,
-    split: Annotated[str, typer.Option(help="The text of --data to predict.")] = "test",
+    split: Annotated[str, typer.Option(help="Split of --data to predict.")] = "test",
     tokens: Annotated[int, typer.Option(min=2, help="Use only the first N tokens.")] = 5000,
-    json: Annotated[Path | None, typer.Option(help="A JSON file for the numbers.")] = None,
+    json: Annotated[Path | None, typer.Option(help="JSON file to write the numbers to.")] = None,
     user_dir: UserDir = None,
 ) -> None:
     """Make a page on a checkpoint: configuration, ranks, divergence, components, samples.
@@ -59,16 +59,16 @@ def collect(
     data: Data,
     output: Annotated[Path, typer.Option(help="Folder for the .npy files.")],
     what: Annotated[
-        str, typer.Option(help="Of log_probs, logits, features, targets.")
+        str, typer.Option(help="Quantities to write: log_probs, logits, features, targets.")
     ] = "log_probs,features,targets",
     split: Split = "test",
     tokens: Tokens = None,
     segment: Segment = 500,
     dtype: Annotated[
-        Precision, typer.Option(help="In which the model computes and numbers are stored.")
+        Precision, typer.Option(help="Precision of the model and of the files.")
     ] = Precision.float32,
     save_seconds: Annotated[
-        float, typer.Option(min=0, help="How often it is noted how far it is.")
+        float, typer.Option(min=0, help="Seconds between two saves of the progress.")
     ] = 60,
     device: Device = None,
     user_dir: UserDir = None,

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from highrank_plugins.measures.base import Measure, TextMeasure, WeightMeasure
 
 Checkpoints = Annotated[
-    list[Path], typer.Argument(help="Of one training, in any order; sorted by updates.")
+    list[Path], typer.Argument(help="Checkpoints of one training, in any order.")
 ]
-Other = Annotated[Path | None, typer.Option(help="A second checkpoint of the same dictionary.")]
+Other = Annotated[Path | None, typer.Option(help="Second checkpoint, with the same dictionary.")]
 
 
 def commands() -> Iterator[tuple[str, Callable[..., None]]]:

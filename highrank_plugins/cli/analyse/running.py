@@ -22,17 +22,15 @@ class Precision(StrEnum):
 
 
 Checkpoint = Annotated[
-    Path, typer.Argument(help="Language model or translation model, of fairseq or of ours.")
+    Path, typer.Argument(help="Language or translation model, fairseq's or ours.")
 ]
-DataOfCheckpoint = Annotated[
-    str | None, typer.Option(help="With --checkpoint: directory of fairseq-preprocess.")
-]
-Output = Annotated[Path | None, typer.Option(help="JSON file for the result.")]
+DataOfCheckpoint = Annotated[str | None, typer.Option(help="Binarised data of --checkpoint.")]
+Output = Annotated[Path | None, typer.Option(help="JSON file to write the result to.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw into FILE.png, .svg or .pdf.")]
-Split = Annotated[str, typer.Option(help="The text whose contexts are taken.")]
+Split = Annotated[str, typer.Option(help="Split whose contexts are used.")]
 Tokens = Annotated[int | None, typer.Option(min=2, help="Use only the first N tokens.")]
-Segment = Annotated[int, typer.Option(min=1, help="Tokens that are held at a time.")]
-Dtype = Annotated[Precision, typer.Option(help="Precision in which the model computes.")]
+Segment = Annotated[int, typer.Option(min=1, help="Number of tokens held in memory at a time.")]
+Dtype = Annotated[Precision, typer.Option(help="Precision of the model.")]
 
 
 @contextmanager

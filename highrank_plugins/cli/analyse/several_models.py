@@ -54,12 +54,13 @@ SWAPPED = "one checkpoint, whose pointwise function is replaced without training
 
 def gss_grid(
     records: Annotated[
-        list[Path] | None, typer.Argument(help="Records of models, each trained with its c and k.")
+        list[Path] | None,
+        typer.Argument(help="Records of models, each trained with its own c and k."),
     ] = None,
     rank: Annotated[str, typer.Option(help="Number of the records.")] = "test_rank",
     perplexity: Annotated[str, typer.Option(help="Number of the records.")] = "test_perplexity",
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Instead of records: swap c and k in this softmax.")
+        Path | None, typer.Option(help="Swap c and k in this softmax model, instead of records.")
     ] = None,
     data: DataOfCheckpoint = None,
     c: Annotated[str, typer.Option(help="With --checkpoint.")] = "-2,-1.5,-1,-0.5,0,0.5,1,1.5,2",

@@ -12,16 +12,18 @@ def ttest(
     systems: Annotated[
         list[str],
         typer.Argument(
-            help="NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS or NAME=RECORD.json,…; first the baseline.",
+            help="NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS or NAME=RECORD.json,…; baseline first.",
             metavar="SYSTEM...",
         ),
     ],
     metric: Annotated[
-        str | None, typer.Option(help="Number of the records, such as test_perplexity.")
+        str | None, typer.Option(help="Metric to read from each record, e.g. test_perplexity.")
     ] = None,
     test: Annotated[
         Literal["student", "welch"],
-        typer.Option(help="Equal variances (the papers'), or any."),
+        typer.Option(
+            help="t-test with equal variances (student, as in the papers) or any (welch)."
+        ),
     ] = "student",
     output: Output = None,
     plot: Plot = None,
@@ -42,8 +44,8 @@ def ttest(
 
 
 def correlation(
-    records: Annotated[list[Path], typer.Argument(help="Records of runs, a model each.")],
-    x: Annotated[str, typer.Option(help="A number of the records.")] = "test_rank",
+    records: Annotated[list[Path], typer.Argument(help="Records of runs, one per model.")],
+    x: Annotated[str, typer.Option(help="Metric of the records.")] = "test_rank",
     y: Annotated[str, typer.Option(help="Another one.")] = "test_perplexity",
     output: Output = None,
     plot: Plot = None,
@@ -66,15 +68,18 @@ def correlation(
 
 def bleu(
     systems: Annotated[
-        list[Path], typer.Argument(help="Translations, a line each; first the baseline.")
+        list[Path],
+        typer.Argument(help="Files of translations, one per line; the first is the baseline."),
     ],
-    reference: Annotated[list[Path], typer.Option(help="References, a line each. Repeatable.")],
+    reference: Annotated[
+        list[Path], typer.Option(help="File of references, one per line; may be repeated.")
+    ],
     test: Annotated[
         Literal["bootstrap", "randomisation"],
-        typer.Option(help="Paired bootstrap, or approximate randomisation."),
+        typer.Option(help="Test: paired bootstrap or approximate randomisation."),
     ] = "bootstrap",
     samples: Annotated[
-        int, typer.Option(min=0, help="How many; 0: sacreBLEU's 1,000 or 10,000.")
+        int, typer.Option(min=0, help="Number of samples; 0 means sacreBLEU's 1,000 or 10,000.")
     ] = 0,
     output: Output = None,
     plot: Plot = None,

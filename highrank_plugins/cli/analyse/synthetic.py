@@ -9,15 +9,15 @@ from highrank_plugins.cli.analyse.running import DataOfCheckpoint, Output, Plot,
 from highrank_plugins.cli.options import UserDir
 
 Heads = Annotated[
-    str, typer.Option(help="Layers: mos, plif (on a softmax), mos+plif, …, with commas between.")
+    str, typer.Option(help="Layers, separated by commas: mos, plif (on a softmax), mos+plif, …")
 ]
 Components = Annotated[
-    int | None, typer.Option(min=1, help="Of mixtures (default: the layer's own).")
+    int | None, typer.Option(min=1, help="Number of components of mixtures (default: the layer's).")
 ]
 Classes = Annotated[int, typer.Option(min=2, help="Words M.")]
 Dim = Annotated[int, typer.Option(min=1, help="Size d of contexts and word vectors.")]
 Steps = Annotated[int, typer.Option(min=1, help="Of Adam.")]
-Lr = Annotated[float, typer.Option(help="Of Adam, falling to 0.")]
+Lr = Annotated[float, typer.Option(help="Adam's learning rate, which falls to 0.")]
 Seed = Annotated[int, typer.Option(help="Of targets and weights.")]
 DEFAULT = "softmax,sigsoftmax,gss,plif,moc,mos,mixtape"
 
@@ -60,24 +60,28 @@ def dirichlet(
 def multimode(
     heads: Heads = DEFAULT,
     components: Components = None,
-    contexts: Annotated[int, typer.Option(min=1, help="Contexts, each with its vector.")] = 500,
+    contexts: Annotated[
+        int, typer.Option(min=1, help="Number of contexts, each with its own vector.")
+    ] = 500,
     classes: Classes = 100,
     dim: Dim = 10,
-    modes: Annotated[int, typer.Option(min=1, help="Right words of each context.")] = 3,
+    modes: Annotated[int, typer.Option(min=1, help="Number of right words of each context.")] = 3,
     learn_words: Annotated[
-        bool, typer.Option("--learn-words", help="Learn the word vectors, too.")
+        bool, typer.Option("--learn-words", help="Learn the word vectors as well.")
     ] = False,
     steps: Steps = 1000,
     lr: Lr = 0.1,
     seed: Seed = 0,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Instead: a language model on --contexts-file.")
+        Path | None, typer.Option(help="Test this language model on --contexts-file instead.")
     ] = None,
     data: DataOfCheckpoint = None,
     contexts_file: Annotated[
-        Path | None, typer.Option(help="Lines: a context, then the word after it.")
+        Path | None, typer.Option(help="Text file; each line has a context and the word after it.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="With --checkpoint: words that count.")] = 5,
+    top: Annotated[
+        int, typer.Option(min=1, help="With --checkpoint: number of top words that count.")
+    ] = 5,
     output: Output = None,
     plot: Plot = None,
     user_dir: UserDir = None,

@@ -13,7 +13,7 @@ CorpusYaml = Annotated[Path, typer.Argument(help="A recipe's corpus.yaml, with a
 def unpack_texts(
     file: CorpusYaml,
     archives: Annotated[Path, typer.Argument(help="Folder with the archives.")],
-    output: Annotated[Path, typer.Argument(help="Folder for the text in them.")],
+    output: Annotated[Path, typer.Argument(help="Folder to write the text to.")],
 ) -> None:
     """Unpack the text of a parallel corpus and nothing else of its archives."""
     from highrank_plugins.data.corpus_files import read_corpus
@@ -28,7 +28,7 @@ def unpack_texts(
 
 def text_files(
     file: CorpusYaml,
-    folder: Annotated[Path, typer.Argument(help="Folder with the text, as archives name it.")],
+    folder: Annotated[Path, typer.Argument(help="Folder with the unpacked text.")],
 ) -> None:
     """Print the paths of the text of a parallel corpus, a line each."""
     from highrank_plugins.data.corpus_files import read_corpus
@@ -41,7 +41,7 @@ def text_files(
 
 def clean_texts(
     file: CorpusYaml,
-    folder: Annotated[Path, typer.Argument(help="Folder with the text, as archives name it.")],
+    folder: Annotated[Path, typer.Argument(help="Folder with the unpacked text.")],
     output: Annotated[Path, typer.Argument(help="Folder for {train,valid,test}.LANGUAGE.")],
     languages: Annotated[str, typer.Option(help="SOURCE,TARGET.")],
     max_words: Annotated[int, typer.Option(min=1, help="Longer lines go.")] = 250,
@@ -49,9 +49,11 @@ def clean_texts(
         float, typer.Option(min=1, help="Drop pairs whose length ratio exceeds this.")
     ] = 9.0,
     drop_duplicates: Annotated[
-        bool, typer.Option("--drop-duplicates", help="Keep the first of equal pairs.")
+        bool, typer.Option("--drop-duplicates", help="Keep only the first of equal sentence pairs.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Read only the first N pairs.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Read only the first N sentence pairs.")
+    ] = None,
 ) -> None:
     """Clean the training text; say how many pairs went and why, also in cleaning.json."""
     from highrank_plugins.data.corpus_files import read_corpus

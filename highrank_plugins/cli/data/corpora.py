@@ -11,12 +11,14 @@ from highrank_plugins.common.processes import usable_cores
 
 
 def fetch(
-    url: Annotated[str, typer.Argument(help="http, https, file, or a path.")],
-    output: Annotated[Path, typer.Option(help="The file; what has come so far is in FILE.part.")],
+    url: Annotated[str, typer.Argument(help="URL (http, https, file) or path.")],
+    output: Annotated[
+        Path, typer.Option(help="File to write; an incomplete download is in FILE.part.")
+    ],
     sha256: Annotated[str | None, typer.Option(help="The published sum.")] = None,
     ledger: Annotated[
         Path | None,
-        typer.Option(help="Without a published sum: where to record it, and to look it up later."),
+        typer.Option(help="File to record and compare checksums that nobody published."),
     ] = None,
     size: Annotated[int | None, typer.Option(min=1, help="Bytes, if known.")] = None,
 ) -> None:
@@ -31,12 +33,14 @@ def fetch(
 
 def fetch_corpus(
     file: Annotated[Path, typer.Argument(help="A recipe's corpus.yaml.")],
-    folder: Annotated[Path, typer.Argument(help="Where the files and checksums.txt go.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the files and checksums.txt.")],
     ledger: Annotated[
-        Path | None, typer.Option(help="For sums that nobody published. [FOLDER/checksums.txt]")
+        Path | None,
+        typer.Option(help="File of checksums that nobody published. [FOLDER/checksums.txt]"),
     ] = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Check what is there; a missing file is an error.")
+        bool,
+        typer.Option("--offline", help="Check existing files only; a missing file is an error."),
     ] = False,
 ) -> None:
     """Fetch and check all files that a corpus is made of."""
@@ -49,7 +53,7 @@ def fetch_corpus(
 
 def extract(
     archive: Annotated[Path, typer.Argument(help="A .tar.gz, .tgz, .zip or .gz.")],
-    folder: Annotated[Path, typer.Argument(help="A new folder for what it holds.")],
+    folder: Annotated[Path, typer.Argument(help="New folder to extract into.")],
 ) -> None:
     """Unpack an archive; whatever would lie outside of the folder is refused."""
     from highrank_plugins.data import archives
@@ -60,7 +64,7 @@ def extract(
 
 def lm_corpus(
     name: Annotated[str, typer.Argument(help="ptb, wikitext2, one_billion_word or text8.")],
-    data: Annotated[Path, typer.Option(help="Folder with the files as they are published.")],
+    data: Annotated[Path, typer.Option(help="Folder with the published files.")],
     output: Annotated[Path, typer.Option(help="Folder for the text, or for binarised files.")],
     vocab_size: Annotated[
         int | None,
@@ -70,14 +74,15 @@ def lm_corpus(
         ),
     ] = None,
     max_train_lines: Annotated[
-        int | None, typer.Option(help="Take only the beginning of the training text.")
+        int | None, typer.Option(help="Read only the first N lines of the training text.")
     ] = None,
     other_text: Annotated[
-        bool, typer.Option("--other-text", help="Accept counts that are not the published ones.")
+        bool,
+        typer.Option("--other-text", help="Accept counts that differ from the published ones."),
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option(help="Processes, for one_billion_word. [default: the number of cores]"),
+        typer.Option(help="Number of processes, for one_billion_word. [default: number of cores]"),
     ] = None,
 ) -> None:
     """Check a published corpus, count it, and write it as fairseq needs it."""
@@ -108,7 +113,9 @@ def dialogue_files(corpus: Corpus) -> None:
 def dialogue_text(
     corpus: Corpus,
     output: Annotated[Path, typer.Argument(help="Directory for contexts and responses.")],
-    context: Annotated[int, typer.Option(min=1, help="Utterances that a response sees.")] = 9,
+    context: Annotated[
+        int, typer.Option(min=1, help="Number of utterances before a response.")
+    ] = 9,
 ) -> None:
     """Write dialogues as contexts, responses and references, a line each."""
     from highrank_plugins.data.dialogue_text import write_parallel

@@ -13,7 +13,8 @@ from highrank_plugins.common.processes import usable_cores
 
 Languages = Annotated[str, typer.Option(help="Separated by commas.")]
 Processes = Annotated[
-    int | None, typer.Option(min=1, help="[default: the number of cores]", show_default=False)
+    int | None,
+    typer.Option(min=1, help="Number of processes. [default: number of cores]", show_default=False),
 ]
 
 
@@ -39,7 +40,9 @@ def check_text(
 
 def pieces(
     text: Annotated[Path, typer.Argument(help="Directory with {train,valid,test}.LANGUAGE.")],
-    output: Annotated[Path, typer.Argument(help="Directory for the model and the same files.")],
+    output: Annotated[
+        Path, typer.Argument(help="Directory for the model of pieces and the files in pieces.")
+    ],
     languages: Languages,
     vocab_size: Annotated[int, typer.Option(help="Number of pieces, shared by all languages.")],
     character_coverage: Annotated[
@@ -48,7 +51,7 @@ def pieces(
     ] = 1.0,
     algorithm: Annotated[
         Algorithm,
-        typer.Option(help="subword_nmt: Moses' tokens, and vocab-size merges of subword-nmt."),
+        typer.Option(help="subword_nmt: tokenise by Moses, then learn --vocab-size merges."),
     ] = Algorithm.SENTENCEPIECE,
     sample: Annotated[
         int | None, typer.Option(min=1, help="Learn from N lines of each training text.")
@@ -90,7 +93,7 @@ def pieces(
 
 def binarise(
     pieces: Annotated[Path, typer.Argument(help="Directory with {train,valid,test}.LANGUAGE.")],
-    output: Annotated[Path, typer.Argument(help="Directory for what fairseq-train reads.")],
+    output: Annotated[Path, typer.Argument(help="Directory for the binarised data.")],
     languages: Annotated[str, typer.Option(help="SOURCE,TARGET.")],
     processes: Processes = None,
 ) -> None:

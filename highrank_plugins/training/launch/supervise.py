@@ -32,7 +32,7 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
 
     Raises:
         ValueError: it cannot start; see `Plan.check_meeting`, `check_gpus`, `check_rendezvous`.
-        SystemExit: asked to stop before it began, with that code.
+        SystemExit: stopped before it began, with that code.
     """
     with TemporaryDirectory(prefix="highrank-launch-") as folder:
         answers = Path(folder)
@@ -43,7 +43,7 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
         if code == 0:
             plan.finished.touch()
         elif code == stop_request.REQUEUE:
-            say(f"stopped, to be started again: exit code {code}")
+            say(f"stopped; start it again: exit code {code}")
         else:
             say(f"failed with exit code {code}: {_advice(plan, answers)}")
     return code
@@ -107,7 +107,7 @@ class _Supervisor:
     def ask(self, _number: int, _frame: FrameType | None) -> None:
         """Ask all processes to stop; end them if none has begun, or at the second request."""
         if self.agent is None:
-            print("asked to stop before it began", file=sys.stderr)
+            print("stopped before it began", file=sys.stderr)
             raise SystemExit(stop_request.REQUEUE)
         if self.asked or not self._started():
             self.agent.send_signal(signal.SIGINT)

@@ -30,7 +30,7 @@ def test_asked_to_stop_while_it_waits_for_a_node(number, tmp_path):
     time.sleep(0.5)
     waiting.send_signal(number)
     _, said = waiting.communicate(timeout=30)
-    assert waiting.returncode == REQUEUE and "asked to stop before it began" in said
+    assert waiting.returncode == REQUEUE and "stopped before it began" in said
 
 
 def child(code: str) -> subprocess.Popen[bytes]:

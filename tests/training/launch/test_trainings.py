@@ -69,7 +69,7 @@ def test_told_to_stop_it_saves_and_goes_on_to_the_same_end(mt_data, unbroken, tm
     first.send_signal(signal.SIGTERM)
     output = finish(first, REQUEUE)
     assert time.monotonic() - began < 60
-    assert "to be started again" in output
+    assert "start it again" in output
     stopped = parameters(last(tmp_path / "two"))
     assert not same(stopped, unbroken)
     output = finish(start(mt_data, tmp_path / "two", "--processes", 2))
