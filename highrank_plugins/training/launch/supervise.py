@@ -43,7 +43,7 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
         if code == 0:
             plan.finished.touch()
         elif code == stop_request.REQUEUE:
-            say(f"stopped; start it again: exit code {code}")
+            say(f"stopped; start it again to resume (exit code {code})")
         else:
             say(f"failed with exit code {code}: {_advice(plan, answers)}")
     return code
