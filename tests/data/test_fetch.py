@@ -112,7 +112,7 @@ def test_a_beginning_of_unknown_version_needs_a_sum(server, output, part):
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("text.txt", b"\n<!DOCTYPE html><p>Sign in</p>", r"a web page \(of a login\?\)"),
+        ("text.txt", b"\n<!DOCTYPE html><p>Sign in</p>", r"a web page \(a login\?\)"),
         ("a.tgz", b"plain text", "it is no .tgz"),
     ],
 )
