@@ -7,7 +7,8 @@ where the upstream gradient of every token is known.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -60,8 +61,10 @@ class Autocast:
 
     def __init__(self, features: Tensor) -> None:
         self.device = features.device.type
-        self.enabled = torch.is_autocast_enabled(self.device)
-        self.dtype = torch.get_autocast_dtype(self.device)
+        # tensors without memory, by which a GPU's peak is counted, have none
+        self.exists = torch.amp.is_autocast_available(self.device)
+        self.enabled = self.exists and torch.is_autocast_enabled(self.device)
+        self.dtype = torch.get_autocast_dtype(self.device) if self.exists else features.dtype
 
     def compute_dtype(self, features: Tensor) -> torch.dtype:
         """Return the dtype of matrix products."""
@@ -70,9 +73,28 @@ class Autocast:
 
     def context(self) -> AbstractContextManager[None]:
         """Set the state again, without a cache, which would keep graphs across chunks."""
-        return torch.autocast(
-            self.device, dtype=self.dtype, enabled=self.enabled, cache_enabled=False
-        )
+        return self._state(self.enabled)
+
+    def disabled(self) -> AbstractContextManager[None]:
+        """Turn autocast off: what computes in here chooses its dtypes itself."""
+        return self._state(False)
+
+    def _state(self, enabled: bool) -> AbstractContextManager[None]:
+        if not self.exists:
+            return nullcontext()
+        return torch.autocast(self.device, dtype=self.dtype, enabled=enabled, cache_enabled=False)
+
+
+@contextmanager
+def inner_graph(recorded: bool = True) -> Iterator[None]:
+    """Record a graph that ends within the loss; its tensors are saved where they are.
+
+    The caller's hooks for saved tensors are kept out: those of `torch.utils.checkpoint` would run
+    the whole loss again for each block, those of `save_on_cpu` would copy contexts to the host.
+    """
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+    with torch.set_grad_enabled(recorded), hooks:
+        yield
 
 
 def half_scale(plan: LossPlan, compute: torch.dtype) -> float:

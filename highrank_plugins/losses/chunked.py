@@ -8,6 +8,7 @@ from torch import Tensor
 from highrank_plugins.losses.autograd import (
     Autocast,
     half_scale,
+    inner_graph,
     join,
     once_differentiable_nll,
     zero_sums,
@@ -71,13 +72,13 @@ class _Chunks:
         parts = []
         for start, stop in self.ranges():
             x = features[start:stop].detach().requires_grad_(needed[0])
-            with torch.enable_grad():
+            with inner_graph():
                 part = self.loss(start, stop, x, *tensors)
                 weights = None if upstream is None else upstream[start:stop]
                 total = (part[0] if weights is None else part[0] * weights).sum() * self.scale
             wanted = [t for t, need in zip([x, *tensors], needed, strict=True) if need]
             # the caller's autocast must not reach the backward pass
-            with torch.autocast(x.device.type, enabled=False):
+            with self.autocast.disabled():
                 grads = iter(torch.autograd.grad(total, wanted, allow_unused=True))
             for i, sum_ in enumerate(sums):
                 if sum_ is None:

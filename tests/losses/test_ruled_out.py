@@ -5,7 +5,7 @@ import torch
 
 from highrank_plugins.losses import IMPLEMENTATIONS
 from tests.heads.cases import PRODUCT, make_features
-from tests.losses.implementations import assert_same, run
+from tests.losses.implementations import UPSTREAM, Outcome, assert_same, run
 
 # a learned GSS has 0 · (−∞) as the gradient of its parameters
 CASES = [
@@ -27,3 +27,19 @@ def test_ruled_out(case):
     assert all(gradient.isfinite().all() for gradient in want.gradients.values())
     for impl in sorted({*IMPLEMENTATIONS} - {"reference", "triton"}):
         assert_same(run(head, features, target, impl=impl, reduction="sum"), want)
+
+
+@pytest.mark.parametrize("impl", ["fused", "cpp", "triton"])
+@pytest.mark.parametrize("case", [case for case in CASES if case.head == "mos"], ids=str)
+def test_a_target_that_every_component_rules_out(case, impl):
+    """Its loss is infinite; it adds nothing to the gradients, and spoils none of the others."""
+    head, features = case.build(), make_features(2).requires_grad_()
+    with torch.no_grad():
+        head.bias[5] = -torch.inf
+    found = run(head, features, torch.tensor([5, 2]), impl=impl, reduction="none",
+                upstream=UPSTREAM[:2])  # fmt: skip
+    assert found.values["loss"].isinf().tolist() == [True, False]
+    other = run(head, features[1:], torch.tensor([2]), impl=impl, reduction="none",
+                upstream=UPSTREAM[1:2])  # fmt: skip
+    del found.gradients["features"], other.gradients["features"]
+    assert_same(Outcome({}, found.gradients), Outcome({}, other.gradients))

@@ -26,6 +26,7 @@ from torch.autograd.graph import get_gradient_edge
 from highrank_plugins.losses.autograd import (
     Autocast,
     half_scale,
+    inner_graph,
     join,
     once_differentiable_nll,
     zero_sums,
@@ -90,10 +91,9 @@ class _Runner:
             for n, s in zip(self.names, sums[1:], strict=True)
             if s is not None and self.fused.reads_tensor(n)
         }
-        # autocast would reach into products and passes that choose their dtypes themselves;
         # Triton's kernels start on the current device
-        no_autocast = torch.autocast(self.autocast.device, enabled=False)
-        with torch.no_grad(), no_autocast, torch.cuda.device_of(self.plan.features):
+        on_device = torch.cuda.device_of(self.plan.features)
+        with torch.no_grad(), self.autocast.disabled(), on_device:
             kernels = self.kernels(self.plan, named, own, self.compute)
             loss = self.fused(self.plan, named, own, kernels)
             parts = [
@@ -145,7 +145,7 @@ class _Runner:
         leaves = [t.detach().requires_grad_(i in small) for i, t in enumerate(inputs)]
         x = leaves[0] = inputs[0][start:stop].detach().requires_grad_(0 in small)
         tensors = dict(zip(self.names, leaves[1:], strict=True))
-        with torch.set_grad_enabled(bool(small)), self.autocast.context():
+        with inner_graph(bool(small)), self.autocast.context():
             local = plan.head.token_inputs(x, tensors, plan.random_state.rows(start, stop))
         given = {name: t.detach() for name, t in local.items()}
         grads: dict[str, Tensor] = {}

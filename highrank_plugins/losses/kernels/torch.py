@@ -84,10 +84,7 @@ class TorchKernels(Kernels):
         if scale_N is not None:
             scale_N1 = scale_N.unsqueeze(-1)
             if mixture_NM is None or not plan.smooth:
-                # −∞, a token that nothing explains, is no shift
-                shift_N = log_likelihood_N.masked_fill(log_likelihood_N == -torch.inf, 0)
-                torch.mul((joint_NK - shift_N.unsqueeze(-1)).exp_(), scale_N1, out=factor_NK)
-                torch.neg(factor_NK, out=grad_prior_NK)
+                write_posterior(joint_NK, log_likelihood_N, scale_N1, block)
                 values_NKM.scatter_add_(-1, index_NK1, values_NKM.new_full(index_NK1.shape, -1.0))
             else:
                 ratio_NM = _class_weights(self, mixture_NM, target_N).div_(mixture_NM)
@@ -185,6 +182,16 @@ def _class_weights(kernels: Kernels, like_NM: Tensor, target_N: Tensor) -> Tenso
     weight_NM = torch.full_like(like_NM, kernels.plan.smoothing_weight)
     at_target_N1 = weight_NM.new_full(index_N1.shape, kernels.plan.target_weight)
     return weight_NM.scatter_add_(-1, index_N1, at_target_N1)
+
+
+def write_posterior(
+    joint_NK: Tensor, log_likelihood_N: Tensor, scale_N1: Tensor, block: MixtureBlock
+) -> None:
+    """Write the scaled posterior of the components, and the gradient of log π without smoothing."""
+    # −∞, a token that no component explains, is no shift
+    shift_N = log_likelihood_N.masked_fill(log_likelihood_N == -torch.inf, 0)
+    torch.mul((joint_NK - shift_N.unsqueeze(-1)).exp_(), scale_N1, out=block.factor_NK)
+    torch.neg(block.factor_NK, out=block.grad_prior_NK)
 
 
 def _write_gradient(

@@ -19,6 +19,7 @@ from highrank_plugins.losses.kernels.base import (
     SoftmaxBlock,
 )
 from highrank_plugins.losses.kernels.compiled import KernelInput, empty_scores
+from highrank_plugins.losses.kernels.torch import write_posterior
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
 from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
 from highrank_plugins.losses.kernels.triton.tiles import (
@@ -81,9 +82,7 @@ class TritonKernels(Kernels):
             if smoothed:
                 block.grad_prior_NK.mul_(scale_N1).neg_()
             else:
-                posterior_NK = (joint_NK - log_likelihood_N.unsqueeze(-1)).exp_()
-                torch.mul(posterior_NK, scale_N1, out=block.factor_NK)
-                torch.neg(block.factor_NK, out=block.grad_prior_NK)
+                write_posterior(joint_NK, log_likelihood_N, scale_N1, block)
                 _gradient(given, rows, target_N, log_norm_NK, block.factor_NK)
             given.write_gradient(block.logits_NKM)
         return scores
