@@ -259,8 +259,8 @@ class Head(nn.Module):
             memory: bytes that a chunk may take; None chooses.
             accuracy: also return `correct`, where the most probable class is the target.
             filter_gradients: leave classes out of the backward products whose gradient, within a
-                chunk, is below the resolution of the dtype (`losses.fused.base.kept_columns` has
-                the bound); not exact, and on a GPU it waits for the device.
+                chunk, is below the resolution of the dtype; `losses.fused.filtering` has the
+                bound. Not exact, and on a GPU it waits for the device.
         Returns:
             `LossOutput(loss, nll, correct)`; only `loss` carries gradients, float32 or float64.
         Raises:

@@ -23,7 +23,8 @@ def check_dtype(features: Tensor, parameters: Iterable[tuple[str, Tensor]]) -> N
     if features.dtype not in FLOATS:
         known = ", ".join(str(dtype) for dtype in FLOATS)
         raise ValueError(f"features: expected one of {known}, got {features.dtype}")
-    if torch.is_autocast_enabled(features.device.type):
+    device = features.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return
     for name, parameter in parameters:
         if parameter.dtype != features.dtype and not name.startswith("pointwise."):

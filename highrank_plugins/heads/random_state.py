@@ -9,6 +9,7 @@ generator of its own.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -57,19 +58,25 @@ class ChunkRandomState:
         return x + self.noise_sd * self._noise(x) if self._noisy() else x
 
     def add_noise_(self, x: Tensor) -> None:
-        """Add the noise in place."""
+        """Add the noise in place, for one block of tokens after the other."""
         if self._noisy():
-            x.add_(self._noise(x), alpha=self.noise_sd)
+            for rows, noise in self._noise_blocks(x):
+                x[rows].add_(noise, alpha=self.noise_sd)
 
     def _noisy(self) -> bool:
         return bool(self.noise_sd) and self.start < self.stop
 
     def _noise(self, x: Tensor) -> Tensor:
         """Return standard normal numbers of the shape of x [n, ...]."""
-        first, last = self.start // NOISE_BLOCK, math.ceil(self.stop / NOISE_BLOCK)
-        blocks = [self._noise_block(block, x) for block in range(first, last)]
-        offset = self.start - first * NOISE_BLOCK
-        return torch.cat(blocks)[offset : offset + self.stop - self.start]
+        return torch.cat([noise for _, noise in self._noise_blocks(x)])
+
+    def _noise_blocks(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield rows of x [n, ...] and their numbers; blocks start at multiples of their size."""
+        for block in range(self.start // NOISE_BLOCK, math.ceil(self.stop / NOISE_BLOCK)):
+            first = block * NOISE_BLOCK
+            start, stop = max(self.start, first), min(self.stop, first + NOISE_BLOCK)
+            rows = slice(start - self.start, stop - self.start)
+            yield rows, self._noise_block(block, x)[start - first : stop - first]
 
     def _noise_block(self, block: int, like: Tensor) -> Tensor:
         generator = torch.Generator(like.device).manual_seed(self.noise_seed + block)

@@ -8,17 +8,13 @@ where the upstream gradient of every token is known.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from highrank_plugins.losses.plan import LossOutput, LossPlan
-
-# A power of two on the logits' gradients in float16. They exist before a trainer scales the loss,
-# and 2e-8 would become 0. It is fairseq's first --fp16 loss scale: the same range as a stock model.
-HALF_SCALE = 128.0
 
 DOUBLE_BACKWARD = (
     "this loss is differentiable once; for gradients of gradients (create_graph=True) use "
@@ -56,35 +52,6 @@ def once_differentiable_nll(chunked: ChunkedLoss, inputs: tuple[Tensor, ...]) ->
     return LossOutput(loss, nll, correct if chunked.plan.accuracy else None)
 
 
-class Autocast:
-    """The autocast state of the call, which is set again around each chunk."""
-
-    def __init__(self, features: Tensor) -> None:
-        self.device = features.device.type
-        # tensors without memory, by which a GPU's peak is counted, have none
-        self.exists = torch.amp.is_autocast_available(self.device)
-        self.enabled = self.exists and torch.is_autocast_enabled(self.device)
-        self.dtype = torch.get_autocast_dtype(self.device) if self.exists else features.dtype
-
-    def compute_dtype(self, features: Tensor) -> torch.dtype:
-        """Return the dtype of matrix products."""
-        # autocast leaves float64 alone
-        return self.dtype if self.enabled and features.dtype != torch.float64 else features.dtype
-
-    def context(self) -> AbstractContextManager[None]:
-        """Set the state again, without a cache, which would keep graphs across chunks."""
-        return self._state(self.enabled)
-
-    def disabled(self) -> AbstractContextManager[None]:
-        """Turn autocast off: what computes in here chooses its dtypes itself."""
-        return self._state(False)
-
-    def _state(self, enabled: bool) -> AbstractContextManager[None]:
-        if not self.exists:
-            return nullcontext()
-        return torch.autocast(self.device, dtype=self.dtype, enabled=enabled, cache_enabled=False)
-
-
 @contextmanager
 def inner_graph(recorded: bool = True) -> Iterator[None]:
     """Record a graph that ends within the loss; its tensors are saved where they are.
@@ -97,15 +64,12 @@ def inner_graph(recorded: bool = True) -> Iterator[None]:
         yield
 
 
-def half_scale(plan: LossPlan, compute: torch.dtype) -> float:
-    """Return the factor of the gradients of logits; a backward pass brings its own scale."""
-    return HALF_SCALE if compute == torch.float16 and plan.reduction == "sum" else 1.0
-
-
 def zero_sums(needed: list[bool], inputs: tuple[Tensor, ...]) -> list[Tensor | None]:
     """Return zeros for the gradient of each input, at least float32; None where none is needed."""
     return [
-        torch.zeros(t.shape, dtype=_sum_dtype(t), device=t.device) if need else None
+        torch.zeros(t.shape, dtype=torch.promote_types(t.dtype, torch.float32), device=t.device)
+        if need
+        else None
         for t, need in zip(inputs, needed, strict=True)
     ]
 
@@ -125,9 +89,11 @@ class _SumLoss(torch.autograd.Function):
     def forward(ctx: Any, chunked: ChunkedLoss, *inputs: Tensor) -> tuple[Tensor, ...]:
         needed = list(ctx.needs_input_grad[1:])
         values, sums = chunked.gradients(needed, inputs, None)
-        if chunked.scale > 1 and not _all_finite(sums):
-            chunked.scale = 1.0  # overflow that no loss scaler could ever undo
-            values, sums = chunked.gradients(needed, inputs, None)
+        if chunked.scale > 1:
+            finite = torch.stack([s.isfinite().all() for s in sums if s is not None])
+            if not bool(finite.all()):  # waits for a GPU, once
+                chunked.scale = 1.0  # overflow that no loss scaler could ever undo
+                values, sums = chunked.gradients(needed, inputs, None)
         ctx.scale, ctx.dtypes = chunked.scale, [t.dtype for t in inputs]
         ctx.sums = sums
         loss, nll, correct = values
@@ -145,15 +111,14 @@ class _SumLoss(torch.autograd.Function):
         sums = ctx.sums
         factor = upstream / ctx.scale
         if torch._C._autograd._get_current_graph_task_keep_graph():
-            scaled = [None if s is None else s * factor for s in sums]
-        else:  # no second copy of the gradients, and none is touched for nothing
+            sums = [None if s is None else s.clone() for s in sums]
+        else:
             ctx.sums = None
-            is_one = factor.device.type == "cpu" and bool(factor == 1)  # a GPU would be waited for
-            scaled = sums if is_one else [None if s is None else s.mul_(factor) for s in sums]
-        del sums
-        return None, *(
-            None if s is None else s.to(dtype) for s, dtype in zip(scaled, ctx.dtypes, strict=True)
-        )
+        is_one = factor.device.type == "cpu" and bool(factor == 1)  # a GPU would be waited for
+        grads = []
+        for dtype in ctx.dtypes:  # one by one, so that the gradients do not exist twice
+            grads.append(_scaled(sums.pop(0), None if is_one else factor, dtype))
+        return None, *grads
 
 
 class _TokenLoss(torch.autograd.Function):
@@ -178,15 +143,14 @@ class _TokenLoss(torch.autograd.Function):
         )
 
 
-def _all_finite(sums: list[Tensor | None]) -> bool:
-    """Whether all sums are finite. Synchronises with the GPU once."""
-    return bool(torch.stack([s.isfinite().all() for s in sums if s is not None]).all())
+def _scaled(total: Tensor | None, factor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Return total × factor (None: 1) in `dtype`, in one pass; `total` may be overwritten."""
+    if total is None or factor is None:
+        return None if total is None else total.to(dtype)
+    out = total if dtype == total.dtype else torch.empty_like(total, dtype=dtype)
+    return torch.mul(total, factor, out=out)
 
 
 def _refuse_double_backward() -> None:
     if torch.is_grad_enabled():  # only under create_graph=True
         raise RuntimeError(DOUBLE_BACKWARD)
-
-
-def _sum_dtype(t: Tensor) -> torch.dtype:
-    return torch.float32 if t.dtype in (torch.float16, torch.bfloat16) else t.dtype

@@ -5,16 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.autograd import (
-    Autocast,
-    half_scale,
-    inner_graph,
-    join,
-    once_differentiable_nll,
-    zero_sums,
-)
+from highrank_plugins.losses.autograd import inner_graph, join, once_differentiable_nll, zero_sums
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.plan import LossOutput, LossPlan
+from highrank_plugins.losses.precision import Autocast, half_scale
 
 
 def chunked_nll(plan: LossPlan) -> LossOutput:

@@ -8,8 +8,9 @@ from torch import Tensor
 
 # Bytes of a chunk, at least and at most. On a CPU its working set should stay near the cache while
 # its products stay large; above 32 MiB the C library also returns memory after every batch and
-# faults it in again, which a large vocabulary is worth. On a GPU launches dominate small chunks.
-DEFAULT_MEMORY = {"cpu": (31 * 2**20, 64 * 2**20), "cuda": (512 * 2**20, 512 * 2**20)}
+# faults it in again, which a large vocabulary is worth. On a GPU the products of some 2,000 rows of
+# 32,768 logits run at full speed.
+DEFAULT_MEMORY = {"cpu": (31 * 2**20, 64 * 2**20), "cuda": (128 * 2**20, 128 * 2**20)}
 # Between the two it grows with the vocabulary matrix: the products of every chunk pack it anew, and
 # read and write its gradient.
 CHUNK_PER_MATRIX = 4.5
@@ -27,25 +28,31 @@ def chunk_ranges(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def tokens_within(
-    features: Tensor, floats_per_token: int, memory: int | None, matrix: int = 0, most: int = 0
+    features: Tensor,
+    floats_per_token: int,
+    memory: int | None,
+    matrix: int = 0,
+    most: int = 0,
+    width: int | None = None,
 ) -> int:
     """Return how many tokens a chunk may have, at least 1.
 
     Args:
-        features: give the device and the width of numbers (at least 4 bytes).
+        features: give the device.
         floats_per_token: numbers held per token.
         matrix: numbers of the vocabulary matrix.
         most: tokens; half of them where that is more: a plain softmax holds its logits two or
             three times, and a loss in chunks is to take less.
         memory: bytes; None takes the default of the device, at least 16 tokens and at most `most`.
+        width: bytes that a number takes; None: those of features, at least 4.
     Raises:
         ValueError: the budget does not hold one token.
     """
-    width = max(features.element_size(), 4)
-    per_token = max(1, floats_per_token) * width
+    wide = max(features.element_size(), 4)
+    per_token = max(1, floats_per_token) * (width or wide)
     if memory is None:
         low, high = DEFAULT_MEMORY.get(features.device.type, DEFAULT_MEMORY["cuda"])
-        budget = min(max(low, int(CHUNK_PER_MATRIX * matrix * width)), high)
+        budget = min(max(low, int(CHUNK_PER_MATRIX * matrix * wide)), high)
         return max(16, min(budget // per_token, max(most, -(-features.size(0) // 2))))
     if memory < per_token:
         raise ValueError(

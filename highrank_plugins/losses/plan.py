@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-REDUCTIONS = ("none", "sum", "mean")
+from highrank_plugins.losses.chunked_head import ChunkedHead
 
 
 class LossOutput(NamedTuple):
@@ -31,40 +30,6 @@ class ClassWeights(NamedTuple):
     total: float = 1.0
     target: float = 1.0
     smoothing: float = 0.0
-
-
-class ChunkedHead(Protocol):
-    """What the losses need to know of a head."""
-
-    num_classes: int
-
-    def tensors(self) -> dict[str, Tensor]: ...
-
-    def chunk_log_probs(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: Any
-    ) -> Tensor: ...
-
-    def chunk_nll(
-        self,
-        features: Tensor,
-        target: Tensor,
-        tensors: dict[str, Tensor],
-        random_state: Any,
-        smooth: bool,
-    ) -> tuple[Tensor, Tensor | None]: ...
-
-    def floats_per_token(self) -> int: ...
-
-    # where there is a fused loss:
-
-    fused: ClassVar[Any]  # type[highrank_plugins.losses.fused.FusedLoss], or None without one
-    pointwise: Any
-
-    def token_floats(self) -> int: ...
-
-    def token_inputs(
-        self, features: Tensor, tensors: dict[str, Tensor], random_state: Any
-    ) -> dict[str, Tensor]: ...
 
 
 @dataclass
@@ -128,39 +93,3 @@ class LossPlan:
         """Return whether the most probable class is the target, [n] bool; False where ignored."""
         correct = log_probs.detach().argmax(-1) == self.target[start:stop]
         return self.blank(correct, start, stop)
-
-
-def check_target(
-    target: Tensor, leading: torch.Size, num_classes: int, ignore_index: int | None
-) -> tuple[Tensor, Tensor | None]:
-    """Return a flat target [N], where ignored tokens have another's class, and where these are.
-
-    That class has a probability, while a bias of −∞ may rule out class 0.
-
-    Raises:
-        ValueError: another shape or dtype, or a class outside [0, M). On a GPU the range is
-            checked by an asynchronous assertion, so that nothing waits.
-    """
-    if target.shape != leading:
-        raise ValueError(
-            f"target: expected shape {tuple(leading)}, that of features without the last "
-            f"dimension, got {tuple(target.shape)}"
-        )
-    if target.dtype != torch.int64:
-        raise ValueError(f"target: expected dtype torch.int64, got {target.dtype}")
-    flat = target.reshape(-1)
-    ignored = None
-    if ignore_index is not None:
-        ignored = flat == ignore_index
-        flat = flat.masked_fill(ignored, 0)
-        if flat.numel():
-            flat = torch.where(ignored, flat.amax(), flat)
-    wrong = (flat < 0) | (flat >= num_classes)
-    if wrong.is_cuda:
-        torch._assert_async(~wrong.any(), f"target out of range [0, {num_classes})")
-    elif wrong.any():
-        raise ValueError(
-            f"target: class {int(flat[wrong][0])} is out of range [0, {num_classes}); "
-            "tokens to be left out need ignore_index"
-        )
-    return flat, ignored

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from highrank_plugins.losses import nll as door
+from highrank_plugins.losses import choice
 from highrank_plugins.losses.fused import FusedLogits
 from highrank_plugins.losses.kernels import cpp
 from highrank_plugins.losses.kernels.base import Scores
@@ -110,7 +110,7 @@ def test_there_is_one_pool_of_threads():
 def test_auto_takes_it_for_float32_and_functions_that_it_knows(
     case, dtype, impl, caplog, monkeypatch
 ):
-    monkeypatch.setattr(door, "_logged", set())
+    monkeypatch.setattr(choice, "_logged", set())
     head, features = case.build(classes=CLASSES, dtype=dtype), make_features(TOKENS).to(dtype)
     with caplog.at_level(logging.INFO):
         head.nll(features, TARGET)

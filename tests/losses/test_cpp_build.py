@@ -121,7 +121,7 @@ def test_a_damaged_library_is_made_anew(damage, monkeypatch, caplog):
     flipped = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
     path.write_bytes(whole[:-10_000] if damage == "cut" else flipped)
     assert not isinstance(build.library(), build.Unavailable)
-    assert f"{path} is damaged: compiling it anew" in caplog.text
+    assert f"{path} is damaged; compiling it again" in caplog.text
     assert path.read_bytes() == whole
 
 

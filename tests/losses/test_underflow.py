@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from highrank_plugins.losses.kernels import torch as torch_kernels
+from highrank_plugins.losses.kernels import torch_mixture
 from tests.heads.cases import MOS, POINTWISE, make_features
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, run
 
@@ -14,13 +14,13 @@ CASES = [MOS.with_pointwise(name, **options) for name, options in POINTWISE]
 def taken(monkeypatch):
     """How often the pass through logarithms was taken."""
     calls: list[int] = []
-    original = torch_kernels.log_domain_pass
+    original = torch_mixture.log_domain_pass
 
     def counted(*args):
         calls.append(1)
         return original(*args)
 
-    monkeypatch.setattr(torch_kernels, "log_domain_pass", counted)
+    monkeypatch.setattr(torch_mixture, "log_domain_pass", counted)
     return calls
 
 
@@ -29,7 +29,7 @@ def taken(monkeypatch):
 def test_same_numbers_by_logarithms(case, reduction, taken, monkeypatch):
     """As a GPU takes it, for every block."""
     monkeypatch.setattr(
-        torch_kernels, "_underflows", lambda probabilities: torch.ones(len(probabilities)).bool()
+        torch_mixture, "_underflows", lambda probabilities: torch.ones(len(probabilities)).bool()
     )
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     options = {**FULL, "reduction": reduction}

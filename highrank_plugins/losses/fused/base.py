@@ -5,13 +5,22 @@ Suffixes of tensors are their shapes, see `heads.base`; N is a chunk here.
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from highrank_plugins.losses.chunked_head import ChunkedHead, Named
+from highrank_plugins.losses.fused.filtering import filtered_products
+from highrank_plugins.losses.fused.products import (
+    aligned,
+    gradient_products,
+    rows_times,
+    rows_times_,
+)
 from highrank_plugins.losses.kernels.base import Kernels, Scores
-from highrank_plugins.losses.plan import ChunkedHead, LossPlan
+from highrank_plugins.losses.plan import LossPlan
 
 
 class FusedLoss:
@@ -28,13 +37,7 @@ class FusedLoss:
     # names of the tensors read here and not in `head.token_inputs`, apart from pointwise ones
     reads: ClassVar[tuple[str, ...]] = ("weight", "bias")
 
-    def __init__(
-        self,
-        plan: LossPlan,
-        tensors: dict[str, Tensor],
-        sums: dict[str, Tensor],
-        kernels: Kernels,
-    ) -> None:
+    def __init__(self, plan: LossPlan, tensors: Named, sums: Named, kernels: Kernels) -> None:
         self.plan, self.sums, self.kernels = plan, sums, kernels
         self.compute = kernels.compute
         self.weight = tensors["weight"].to(self.compute)
@@ -43,6 +46,10 @@ class FusedLoss:
         self.bias_of_pass = self.bias if kernels.adds_bias else None
         self.bias_of_product = None if kernels.adds_bias else self.bias
         self._buffers: dict[str, Tensor] = {}
+        self.prepare(tensors)
+
+    def prepare(self, tensors: Named) -> None:
+        """Compute what all chunks of a batch share."""
 
     @classmethod
     def reads_tensor(cls, name: str) -> bool:
@@ -73,17 +80,25 @@ class FusedLoss:
 
     # -- helpers -----------------------------------------------------------------------------
 
-    def buffer(self, name: str, *shape: int) -> Tensor:
-        """Return memory of this size, the same for every chunk; its content is arbitrary."""
-        size = 1
-        for extent in shape:
-            size *= extent
+    def buffer(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Return memory of this shape, the same for every chunk; its content is arbitrary.
+
+        Rows are contiguous. On a GPU they start at multiples of 16 bytes, for products and kernels
+        that load so many at once.
+
+        Args:
+            dtype: None: that of chunks.
+        """
+        dtype, device = dtype or self.kernels.chunk_dtype, self.plan.features.device
+        *outer, width = shape
+        stride = width
+        if device.type != "cpu" or self.kernels.pads_rows:
+            stride = aligned(width, dtype)
+        size = math.prod(outer) * stride
         kept = self._buffers.get(name)
         if kept is None or kept.numel() < size:
-            device = self.plan.features.device
-            kept = torch.empty(size, dtype=self.kernels.chunk_dtype, device=device)
-            self._buffers[name] = kept
-        return kept[:size].view(shape)
+            kept = self._buffers[name] = torch.empty(size, dtype=dtype, device=device)
+        return kept[:size].view(*outer, stride)[..., :width]
 
     def product(
         self, rows: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None = None
@@ -92,25 +107,23 @@ class FusedLoss:
 
         Products are in the compute dtype, `out` and `bias` in that of chunks.
         """
-        if rows.dtype == out.dtype:
-            if bias is None:
-                torch.mm(rows, weight.t(), out=out)
-            else:
-                torch.addmm(bias, rows, weight.t(), out=out)
-            return
-        out.copy_(rows @ weight.t())
-        if bias is not None:
-            out.add_(bias)
-
-    def add_product(self, name: str, grad: Tensor, rows: Tensor) -> None:
-        """Add grad^T @ rows, both in the compute dtype, to sums[name] where that is wanted."""
-        total = self.sums.get(name)
-        if total is None:
-            return
-        if rows.dtype == total.dtype:
-            total.addmm_(grad.t(), rows)
+        if rows.dtype != out.dtype:
+            out.copy_(torch.mm(rows, weight.t(), out=self._narrow_buffer(out)))
+            if bias is not None:
+                out.add_(bias)
+        elif bias is None:
+            torch.mm(rows, weight.t(), out=out)
         else:
-            total.add_(grad.t() @ rows)
+            torch.addmm(bias, rows, weight.t(), out=out)
+
+    def narrow(self, grad: Tensor) -> Tensor:
+        """Return `grad` [n, M] in the compute dtype: itself, or a copy until the next product."""
+        if grad.dtype == self.compute:
+            return grad
+        return self._narrow_buffer(grad).copy_(grad)
+
+    def _narrow_buffer(self, like: Tensor) -> Tensor:
+        return self.buffer("narrow", *like.shape, dtype=self.compute)
 
     def backward_products(
         self, name: str, grad: Tensor, rows: Tensor, weight: Tensor, factor: Tensor | None
@@ -121,42 +134,5 @@ class FusedLoss:
         [n, M] take part in neither.
         """
         rows = rows_times(rows, factor)
-        if self.plan.filter_gradients:
-            kept = kept_columns(grad)
-            if len(kept) < grad.size(1):
-                grad, weight = grad[:, kept], weight[kept]
-                total = self.sums.get(name)
-                if total is not None:
-                    total.index_add_(0, kept, (grad.t() @ rows).to(total.dtype))
-                return rows_times_(grad @ weight, factor)
-        self.add_product(name, grad, rows)
-        return rows_times_(grad @ weight, factor)
-
-
-def kept_columns(grad: Tensor) -> Tensor:
-    """Return the classes whose gradient in `grad` [n, M] matters in its dtype: int64 indices.
-
-    What is left out is at most ε times the largest entry, with ε the resolution of the dtype
-    (2^-23 for float32, 2^-7 for bfloat16): beside that entry it would be rounded away. So the
-    gradient of a row of the vocabulary matrix is off by at most ε g Σ_n |h_n|, that of a context
-    by at most ε g Σ_x |w_x|, g being the largest entry of the chunk. Everything is kept where an
-    entry is infinite or NaN, so that it shows.
-    """
-    if grad.numel() == 0:
-        return torch.arange(grad.size(1), device=grad.device)
-    largest = grad.abs().amax(0)
-    top = largest.max()
-    matters = (largest > torch.finfo(grad.dtype).eps * top) | ~top.isfinite()
-    return matters.nonzero().squeeze(-1)
-
-
-def rows_times(rows: Tensor, factor: Tensor | None) -> Tensor:
-    """Return rows [n, ...] times factor [n], in the dtype of rows; None is 1."""
-    if factor is None:
-        return rows
-    return (rows * factor.view(-1, *([1] * (rows.dim() - 1)))).to(rows.dtype)
-
-
-def rows_times_(rows: Tensor, factor: Tensor | None) -> Tensor:
-    """Multiply rows [n, ...] by factor [n] in place; None is 1."""
-    return rows if factor is None else rows.mul_(factor.view(-1, *([1] * (rows.dim() - 1))))
+        products = filtered_products if self.plan.filter_gradients else gradient_products
+        return rows_times_(products(self.sums.get(name), grad, rows, weight), factor)

@@ -7,9 +7,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.fused.base import FusedLoss, rows_times, rows_times_
-from highrank_plugins.losses.kernels.base import Kernels, Scores, SoftmaxBlock, gather_scores
-from highrank_plugins.losses.plan import LossPlan
+from highrank_plugins.losses.fused.base import FusedLoss
+from highrank_plugins.losses.fused.products import (
+    add_product_to,
+    aligned,
+    rows_times,
+    rows_times_,
+)
+from highrank_plugins.losses.kernels.base import Scores, SoftmaxBlock, gather_scores
 
 
 class FusedMixtape(FusedLoss):
@@ -23,38 +28,40 @@ class FusedMixtape(FusedLoss):
 
     reads: ClassVar[tuple[str, ...]] = ("weight", "bias", "gate_embed", "gate_bias")
 
-    def __init__(
-        self,
-        plan: LossPlan,
-        tensors: dict[str, Tensor],
-        sums: dict[str, Tensor],
-        kernels: Kernels,
-    ) -> None:
-        super().__init__(plan, tensors, sums, kernels)
+    def prepare(self, tensors: dict[str, Tensor]) -> None:
         common = len(tensors.get("gate_embed", ()))
-        split = [common, plan.head.num_classes - common]
+        split = [common, self.plan.head.num_classes - common]
         self.frequent_SD, self.rare_RD = self.weight.split(split)
-        if "weight" in sums:
-            frequent, rare = sums["weight"].split(split)
-            self.sums = {**sums, "frequent": frequent, "rare": rare}
-        bias = tensors.get("bias")
-        self.bias = None if bias is None else bias.to(kernels.wide).contiguous()
+        if "weight" in self.sums:
+            frequent, rare = self.sums["weight"].split(split)
+            self.sums = {**self.sums, "frequent": frequent, "rare": rare}
         self.gates = len(tensors.get("gate_shared.weight", ())) if common else 0
         if self.gates:
             self.gate_dim = tensors["gate_embed"].size(1)
+            self.has_gate_bias = "gate_bias" in tensors
             self.gate_weights_JSC = self._gate_weights(tensors)
-            self.gate_sums_JSC = torch.zeros_like(self.gate_weights_JSC, dtype=kernels.wide)
+            wide = self.kernels.wide
+            self.gate_sums_JSC = torch.zeros_like(self.gate_weights_JSC, dtype=wide)
 
     def _gate_weights(self, tensors: dict[str, Tensor]) -> Tensor:
         """Return [v_x, 1, b_xk] of every gate and frequent class [J, S, C].
 
-        C is G + 2, or G + 1 without biases.
+        C is G + 2, or G + 1 without biases; on a GPU zeros follow, see `FusedLoss.buffer`.
         """
         embed = tensors["gate_embed"].to(self.compute).expand(self.gates, -1, -1)
         columns = [embed, embed.new_ones(*embed.shape[:2], 1)]
-        if "gate_bias" in tensors:
+        if self.has_gate_bias:
             columns.append(tensors["gate_bias"].t().unsqueeze(-1).to(self.compute))
-        return torch.cat(columns, -1)
+        return self._joined_columns(columns)
+
+    def _joined_columns(self, columns: list[Tensor]) -> Tensor:
+        """Return columns [..., c] side by side, as one side of the gates' products."""
+        width = sum(column.size(-1) for column in columns)
+        padding = 0
+        if columns[0].device.type != "cpu":
+            padding = aligned(width, self.compute) - width
+        shape = (*columns[0].shape[:-1], padding)
+        return torch.cat([*columns, columns[0].new_zeros(shape)] if padding else columns, -1)
 
     @classmethod
     def floats_per_token(cls, head: Any) -> int:
@@ -110,9 +117,9 @@ class FusedMixtape(FusedLoss):
         mixed_ND: Tensor,
         factor_N: Tensor | None,
     ) -> dict[str, Tensor]:
-        rare_NR = rare_NR.to(self.compute)
+        rare_NR = self.narrow(rare_NR)
         grad_mixed = self.backward_products("rare", rare_NR, mixed_ND, self.rare_RD, factor_N)
-        grad = leaves_NKS.flatten(0, 1).to(self.compute)
+        grad = self.narrow(leaves_NKS.flatten(0, 1))
         factor = None if factor_N is None else factor_N.repeat_interleave(contexts_NKD.size(1))
         order = self.kernels.leaf_order(contexts_NKD.size(1))
         rows = in_order(contexts_NKD, order).flatten(0, 1)
@@ -125,21 +132,17 @@ class FusedMixtape(FusedLoss):
         hidden_NJG = local["hidden"].to(self.compute)
         shared_NJ1 = local["shared"].to(self.compute).unsqueeze(-1)
         columns = [hidden_NJG, shared_NJ1]
-        if self.gate_weights_JSC.size(-1) > hidden_NJG.size(-1) + 1:
+        if self.has_gate_bias:
             columns.append(torch.ones_like(shared_NJ1))
-        return torch.cat(columns, -1).transpose(0, 1).contiguous()
+        return self._joined_columns(columns).transpose(0, 1).contiguous()
 
     def _gate_products(
         self, gates_JNS: Tensor, hidden_JNC: Tensor, factor_N: Tensor | None
     ) -> dict[str, Tensor]:
         grads = []
         for k in range(self.gates):
-            grad_NS = gates_JNS[k].to(self.compute)
-            rows_NC = rows_times(hidden_JNC[k], factor_N)
-            if rows_NC.dtype == self.gate_sums_JSC.dtype:
-                self.gate_sums_JSC[k].addmm_(grad_NS.t(), rows_NC)
-            else:
-                self.gate_sums_JSC[k].add_(grad_NS.t() @ rows_NC)
+            grad_NS = self.narrow(gates_JNS[k])
+            add_product_to(self.gate_sums_JSC[k], grad_NS, rows_times(hidden_JNC[k], factor_N))
             grads.append(rows_times_(grad_NS @ self.gate_weights_JSC[k], factor_N))
         grad_NJC = torch.stack(grads, 1)
         size = self.gate_dim

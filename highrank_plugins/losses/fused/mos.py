@@ -54,7 +54,7 @@ class FusedMixture(FusedLoss):
             return scores, {}
         factor = None if self.kernels.applies_factor else block.factor_NK.view(-1)
         self.kernels.add_bias_gradient(grad, factor)
-        grad = grad.to(self.compute)
+        grad = self.narrow(grad)
         grad_contexts = self.backward_products("weight", grad, rows, self.weight, factor)
         return scores, {
             "contexts": grad_contexts.view_as(contexts_NKD),

@@ -23,22 +23,16 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from highrank_plugins.losses.autograd import (
-    Autocast,
-    half_scale,
-    inner_graph,
-    join,
-    once_differentiable_nll,
-    zero_sums,
-)
+from highrank_plugins.losses.autograd import inner_graph, join, once_differentiable_nll, zero_sums
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.fused.base import FusedLoss
 from highrank_plugins.losses.kernels.base import Kernels, Scores
 from highrank_plugins.losses.plan import LossOutput, LossPlan
+from highrank_plugins.losses.precision import Autocast, half_scale
 
 # Bytes of what is kept per token apart from chunks (contexts, gates, their gradients): the small
 # products run over as many chunks at once as fit. On a CPU one by one is as fast.
-INPUT_MEMORY = {"cpu": 0, "cuda": 2**28}
+INPUT_MEMORY = {"cpu": 0, "cuda": 2**25}
 
 
 def fused_nll(plan: LossPlan, kernels: type[Kernels]) -> LossOutput:
@@ -114,16 +108,17 @@ class _Runner:
             self.plan.memory,
             matrix=loss.weight.numel(),
             most=logits // max(1, floats),
+            width=loss.kernels.bytes_per_logit,
         )
 
     def _blocks(self, loss: FusedLoss) -> list[tuple[int, int]]:
         size = self._chunk_size(loss)
-        features = self.plan.features
+        x = self.plan.features
         if self.plan.memory is None:
-            budget = INPUT_MEMORY.get(features.device.type, INPUT_MEMORY["cuda"])
-            inputs = self.plan.head.token_floats() * max(features.element_size(), 4)
+            budget = INPUT_MEMORY.get(x.device.type, INPUT_MEMORY["cuda"])
+            inputs = self.plan.head.token_floats() * max(x.element_size(), 4)
             size *= max(1, budget // (size * max(1, inputs)))
-        return list(chunk_ranges(0, features.size(0), size))
+        return list(chunk_ranges(0, x.size(0), size))
 
     def _block(
         self,
@@ -187,8 +182,7 @@ class _Runner:
         """Return loss [n], nll [n] and correct [n] (empty unless asked for) of one chunk."""
         plan = self.plan
         nll, smooth_sum, found = scores
-        correct = plan.target.new_empty(0, dtype=torch.bool)
-        if found is not None:
-            correct = plan.blank(found, start, stop)
+        none = plan.target.new_empty(0, dtype=torch.bool)
+        correct = none if found is None else plan.blank(found, start, stop)
         loss = plan.combine(nll, smooth_sum, start, stop)
         return loss, plan.blank(nll, start, stop), correct

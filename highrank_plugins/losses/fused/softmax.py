@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from highrank_plugins.losses.chunked_head import ChunkedHead
 from highrank_plugins.losses.fused.base import FusedLoss
-from highrank_plugins.losses.kernels.base import Kernels, Scores, SoftmaxBlock, gather_scores
-from highrank_plugins.losses.plan import ChunkedHead, LossPlan
+from highrank_plugins.losses.kernels.base import Scores, SoftmaxBlock, gather_scores
 
 
 class FusedLogits(FusedLoss):
@@ -19,14 +19,8 @@ class FusedLogits(FusedLoss):
     tokens (the smoothing's −ε_i) is applied to the narrow sides of the products.
     """
 
-    def __init__(
-        self,
-        plan: LossPlan,
-        tensors: dict[str, Tensor],
-        sums: dict[str, Tensor],
-        kernels: Kernels,
-    ) -> None:
-        super().__init__(plan, tensors, sums, kernels)
+    def prepare(self, tensors: dict[str, Tensor]) -> None:
+        plan, kernels = self.plan, self.kernels
         self.class_weights = plan.class_weights
         identity = plan.head.pointwise.is_identity
         # whether the −ε_i in the gradient of every logit is left to the matrix products
@@ -66,7 +60,7 @@ class FusedLogits(FusedLoss):
     def _products(self, grad_NM: Tensor, contexts_ND: Tensor, scale_N: Tensor) -> Tensor:
         factor_N = None if self.kernels.applies_factor else scale_N
         self.kernels.add_bias_gradient(grad_NM, factor_N)
-        grad_NM = grad_NM.to(self.compute)
+        grad_NM = self.narrow(grad_NM)
         grad_ND = self.backward_products("weight", grad_NM, contexts_ND, self.weight, factor_N)
         if self.folds_smoothing:
             share_N = scale_N * self.plan.smoothing_weight

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from highrank_plugins.losses.chunked_head import Named
 from highrank_plugins.losses.chunking import chunk_ranges
 from highrank_plugins.losses.plan import ClassWeights, LossPlan
 
@@ -69,14 +70,10 @@ class Kernels:
 
     # whether passes add the output bias, so that products need not
     adds_bias: ClassVar[bool] = False
+    # whether rows of chunks start at multiples of 16 bytes on every device, see `FusedLoss.buffer`
+    pads_rows: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        plan: LossPlan,
-        tensors: dict[str, Tensor],
-        sums: dict[str, Tensor],
-        compute: torch.dtype,
-    ) -> None:
+    def __init__(self, plan: LossPlan, tensors: Named, sums: Named, compute: torch.dtype) -> None:
         self.plan, self.sums, self.compute = plan, sums, compute
         self.wide = torch.float64 if compute == torch.float64 else torch.float32
         self.chunk_dtype = self.wide
@@ -88,6 +85,12 @@ class Kernels:
         # matrix products, unless the pointwise function adds up gradients of its own, float16
         # would lose what the factor makes large enough, or gradients are compared across rows.
         self.applies_factor = bool(own_sums) or compute == torch.float16 or plan.filter_gradients
+
+    @property
+    def bytes_per_logit(self) -> int:
+        """Bytes of a logit in a chunk, with its copy in the compute dtype where that is another."""
+        copy = 0 if self.chunk_dtype == self.compute else self.compute.itemsize
+        return self.chunk_dtype.itemsize + copy
 
     def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of rows that a pass works on; by default all rows at once."""
@@ -150,12 +153,7 @@ def copy_unless_same(source: Tensor, target: Tensor) -> None:
 
 
 def gather_scores(parts: Iterable[Scores]) -> Scores:
-    """Return the scores of blocks, one after the other."""
-    nll, smooth_sums, correct = zip(*parts, strict=True)
-    return Scores(torch.cat(nll), _joined(smooth_sums), _joined(correct))
-
-
-def _joined(columns: tuple[Tensor | None, ...]) -> Tensor | None:
-    """Return the parts joined, or None where the parts are."""
-    there = [column for column in columns if column is not None]
-    return torch.cat(there) if there else None
+    """Return the scores of blocks, one after the other; None where they are."""
+    columns = zip(*parts, strict=True)
+    joined: list[Any] = [None if column[0] is None else torch.cat(column) for column in columns]
+    return Scores(*joined)

@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.kernels.base import Kernels, Scores, copy_unless_same
+from highrank_plugins.losses.kernels.base import Kernels, Scores, SoftmaxBlock, copy_unless_same
+from highrank_plugins.losses.kernels.torch_mixture import cache_sized_blocks
 
 IDENTITY = (0.0, 1.0)
+
+
+class CompiledKernels(Kernels):
+    """Kernels that apply the factor of a row themselves, and know some pointwise functions.
+
+    Any other function is computed by torch, which then also has the last word on the gradient.
+    """
+
+    def __init__(self, *batch: Any) -> None:
+        super().__init__(*batch)
+        self.applies_factor = True
+        self.knows_function = self.plan.head.pointwise.gss_constants is not None
+
+    def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
+        """Yield all rows at once, or the blocks that torch's part of the work wants."""
+        if self.knows_function:
+            return super().row_blocks(rows, floats_per_row)
+        return cache_sized_blocks(rows, floats_per_row, self.plan.features.device)
+
+    def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
+        """Return scores and write the gradient, see `Kernels.softmax_pass`."""
+        given = KernelInput.of(self, block.logits_NM, bias_M)
+        scores = empty_scores(self, block.logits_NM)
+        self.run_softmax(given, block._replace(target_N=block.target_N.contiguous()), scores)
+        if block.factor_N is not None:
+            given.write_gradient(block.logits_NM)
+        return scores
+
+    def run_softmax(self, given: KernelInput, block: SoftmaxBlock, scores: Scores) -> None:
+        """Fill the scores of the values; with a factor the values become their gradient."""
+        raise NotImplementedError
 
 
 class KernelInput(NamedTuple):

@@ -12,8 +12,8 @@ import logging
 import torch
 from torch import Tensor
 
+from highrank_plugins.losses.chunked_head import ChunkedHead
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
-from highrank_plugins.losses.plan import ChunkedHead
 
 logger = logging.getLogger(__name__)
 _logged: set[str] = set()

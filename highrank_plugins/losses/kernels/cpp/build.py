@@ -9,6 +9,7 @@ anew. What another user could have written is not loaded.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import grp
 import hashlib
@@ -20,6 +21,8 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -79,13 +82,34 @@ def _compilers() -> list[list[str]]:
 def _compiled(compiler: list[str]) -> Path:
     folder, name = _folder(), f"kernels-{_fingerprint(compiler)}"
     _check_owner(folder)
+    found = _found(folder, name)
+    if found is None:
+        with _alone(folder):  # the other processes of a machine wait for the first
+            found = _found(folder, name) or _compile(compiler, folder, name)
+    return found
+
+
+def _found(folder: Path, name: str) -> Path | None:
+    """Return the library of this name; delete damaged ones."""
     for path in sorted(folder.glob(f"{name}-*.so")):
         _check_owner(path)
         if path.name == _name_of(name, path):
             return path
-        logger.warning("%s is damaged: compiling it anew", path)
+        logger.warning("%s is damaged; compiling it again", path)
         path.unlink(missing_ok=True)
-    return _compile(compiler, folder, name)
+    return None
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold a lock, where the file system has locks; without them each process compiles."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
 
 
 def _name_of(name: str, path: Path) -> str:

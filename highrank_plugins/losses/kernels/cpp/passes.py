@@ -5,7 +5,6 @@ Rows of logits are contiguous; results are written into the tensors given for th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from ctypes import c_double, c_int, c_int64, c_void_p
 from typing import Any
 
@@ -13,15 +12,14 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.losses.kernels.base import (
-    Kernels,
     MixtureBlock,
     RecomputeLogits,
     Scores,
     SoftmaxBlock,
 )
-from highrank_plugins.losses.kernels.compiled import KernelInput, empty_scores
+from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, empty_scores
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
-from highrank_plugins.losses.kernels.torch import cache_sized_blocks, recompute_in_log_domain
+from highrank_plugins.losses.kernels.torch_mixture import recompute_in_log_domain
 from highrank_plugins.losses.plan import ClassWeights
 
 SUFFIX = {torch.float32: "float", torch.float64: "double"}
@@ -35,35 +33,20 @@ ARGUMENTS: dict[str, list[Any]] = {
 }
 
 
-class CppKernels(Kernels):
+class CppKernels(CompiledKernels):
     """Kernels that also add the bias and, for its gradient, the rows of a chunk while in cache."""
 
     adds_bias = True
 
     def __init__(self, *batch: Any) -> None:
         super().__init__(*batch)
-        self.applies_factor = True
-        # where no kernel knows the function, torch has the last word on the gradient
-        self.knows_function = self.plan.head.pointwise.gss_constants is not None
         self.columns: Tensor | None = None  # [threads, M], sums of the rows of each thread
         if self.knows_function and "bias" in self.sums:
             threads = torch.get_num_threads()
             self.columns = torch.zeros(threads, self.plan.head.num_classes, dtype=self.wide)
 
-    def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
-        """Yield all rows at once, or the blocks that torch's part of the work wants."""
-        if self.knows_function:
-            return super().row_blocks(rows, floats_per_row)
-        return cache_sized_blocks(rows, floats_per_row, self.plan.features.device)
-
-    def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
-        given = KernelInput.of(self, block.logits_NM, bias_M)
-        scores = empty_scores(self, block.logits_NM)
-        target_N = block.target_N.contiguous()
-        softmax(given, target_N, block.factor_N, block.weights, scores, self.columns)
-        if block.factor_N is not None:
-            given.write_gradient(block.logits_NM)
-        return scores
+    def run_softmax(self, given: KernelInput, block: SoftmaxBlock, scores: Scores) -> None:
+        softmax(given, block.target_N, block.factor_N, block.weights, scores, self.columns)
 
     def mixture_pass(
         self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits

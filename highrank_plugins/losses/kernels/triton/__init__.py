@@ -8,17 +8,29 @@ triton; all others here, except `tiles`, need it.
 
 from __future__ import annotations
 
+import functools
+import logging
+import subprocess
+
 import torch
+from torch import Tensor
+
+from highrank_plugins.losses.chunked_head import ChunkedHead
+from highrank_plugins.losses.kernels.triton.tiles import COMPONENTS
+
+logger = logging.getLogger(__name__)
 
 INSTEAD = "or choose impl='fused' (--head-loss fused)"
+LEAST_CAPABILITY = (7, 0)
 
 
 def check_available(device: torch.device) -> None:
     """Check that the kernels can run on a device.
 
     Raises:
-        ValueError: triton cannot be imported, or tensors lie on a CPU and the kernels are compiled
-            ones, not those of triton's interpreter; the message names a remedy.
+        ValueError: triton cannot be imported, a first launch on the GPU fails, or tensors lie on a
+            CPU and the kernels are compiled ones, not those of triton's interpreter; the message
+            names a remedy.
     """
     try:
         import triton
@@ -34,3 +46,72 @@ def check_available(device: torch.device) -> None:
             "impl: 'triton' needs a GPU, the features lie on the CPU; move the model there, "
             f"set TRITON_INTERPRET=1 before python starts to try the kernels slowly, {INSTEAD}"
         )
+    reason = launch_failure(device) if device.type == "cuda" else None
+    if reason is not None:
+        raise ValueError(f"impl: 'triton' cannot run on {device}: {reason}; {INSTEAD}")
+
+
+def check_components(head: ChunkedHead) -> None:
+    """Check that the components of a head fit the registers of a thread.
+
+    Raises:
+        ValueError: they do not; the message names a remedy.
+    """
+    components = getattr(head, "components", 1)
+    if components > COMPONENTS:
+        raise ValueError(
+            f"impl: 'triton' serves at most {COMPONENTS} components, the layer has {components} "
+            f"(--head-components); use fewer, {INSTEAD}"
+        )
+
+
+def auto_takes(head: ChunkedHead, features: Tensor) -> bool:
+    """Whether `auto` takes these kernels: on a CUDA device where a first launch succeeds."""
+    if features.device.type != "cuda":
+        return False
+    try:
+        check_available(features.device)
+        check_components(head)
+    except ValueError as error:
+        _warn_once(str(error))
+        return False
+    return True
+
+
+@functools.cache
+def launch_failure(device: torch.device) -> str | None:
+    """Return why a kernel does not run on a CUDA device, after one small launch; None if it does.
+
+    Triton compiles its launcher with a C compiler, of which nothing else on the machine tells.
+    """
+    from triton.errors import TritonError
+
+    capability = torch.cuda.get_device_capability(device)
+    if capability < LEAST_CAPABILITY:
+        found, least = (".".join(map(str, each)) for each in (capability, LEAST_CAPABILITY))
+        return f"its compute capability is {found}, Triton's kernels need {least}"
+    try:
+        first_launch(device)
+    except (TritonError, RuntimeError, OSError, ImportError, subprocess.SubprocessError) as error:
+        line = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        return f"{line[0]} (Triton needs a C compiler such as gcc, or CC)"
+    return None
+
+
+def first_launch(device: torch.device) -> None:
+    """Run the smallest kernel, and wait for it."""
+    from highrank_plugins.losses.kernels.triton.softmax import softmax_kernel
+
+    logits, nll = torch.zeros(1, 2, device=device), torch.empty(1, device=device)
+    target = torch.zeros(1, dtype=torch.int64, device=device)
+    with torch.cuda.device_of(logits):
+        softmax_kernel[(1,)](
+            logits, 2, None, target, None, nll, None, None, None, 1, 2, 1,
+            0.0, 1.0, 1.0, 1.0, 0.0, ROWS=1, COLUMNS=2, num_warps=1,
+        )  # fmt: skip
+        torch.cuda.synchronize()
+
+
+@functools.cache
+def _warn_once(reason: str) -> None:
+    logger.warning("losses do without Triton's kernels, several times slower: %s", reason)

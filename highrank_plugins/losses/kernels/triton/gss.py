@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
+
+# Triton's interpreter has none of the hardware's functions.
+HARDWARE: tl.constexpr = tl.constexpr(not triton.knobs.runtime.interpret)
 
 
 @triton.jit
@@ -14,7 +18,9 @@ def gss(z, c: tl.constexpr, k: tl.constexpr):
     """f(z)."""
     value = z
     if k != 1:
-        value = z + (k - 1) * log_sigmoid(z - c)
+        x = z - c
+        softplus = fast_log(1.0 + tl.exp(-tl.abs(x)))
+        value = z + (k - 1) * (tl.minimum(x, 0.0) - softplus)  # log σ(x), without overflow
     return value
 
 
@@ -23,11 +29,11 @@ def times_gss_slope(grad, z, c: tl.constexpr, k: tl.constexpr):
     """grad f'(z), with f'(z) = k − (k − 1) σ(z − c)."""
     value = grad
     if k != 1:
-        value = grad * (k - (k - 1) * tl.exp(log_sigmoid(z - c)))
+        value = grad * (k - (k - 1) * tl.sigmoid(z - c))
     return value
 
 
 @triton.jit
-def log_sigmoid(x):
-    """log σ(x), without overflow."""
-    return tl.minimum(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
+def fast_log(x):
+    """log x of numbers from 1 on; in float32 by one instruction, with an error of 2^-22."""
+    return libdevice.fast_logf(x) if HARDWARE and x.dtype == tl.float32 else tl.log(x)

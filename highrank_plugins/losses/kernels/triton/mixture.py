@@ -1,6 +1,7 @@
 """What needs the mixture of every class of a MoS: label smoothing, and whether targets win.
 
-Tiles are tokens × components × columns, here N, K, C.
+A program has a token. A thread has all K components of its columns, in tuples of tiles: there is no
+exchange between threads within the loops. K is compiled in.
 """
 
 from __future__ import annotations
@@ -8,18 +9,23 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from highrank_plugins.losses.kernels.triton.gss import gss, times_gss_slope
+from highrank_plugins.losses.kernels.triton.gss import fast_log, gss, times_gss_slope
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize_on_alignment=[
+        "log_norm", "log_prior", "target", "factor", "smooth_sum", "share", "correct",
+    ]
+)  # fmt: skip
 def mixture_kernel(
-    logits, log_norm, log_prior, target, factor,
+    logits, token_stride, component_stride,
+    log_norm, log_prior, target, factor,
     smooth_sum, share, correct,
-    tokens, classes,
+    classes,
     components: tl.constexpr,
     c: tl.constexpr, k: tl.constexpr,
     target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
-    TOKENS: tl.constexpr, COMPONENTS: tl.constexpr, COLUMNS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Σ_x −log P_x, whether the target wins, and share with the gradient, each unless None.
 
@@ -28,87 +34,128 @@ def mixture_kernel(
 
     Args:
         log_norm: log-sum-exp of each component's values [n, K].
-        components, COMPONENTS: K, and the power of two that holds it.
     """
     wide: tl.constexpr = log_norm.dtype.element_ty
     narrow: tl.constexpr = logits.dtype.element_ty
-    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
-    component = tl.arange(0, COMPONENTS)
-    real = token < tokens
-    real_NK = real[:, None] & (component < components)[None, :]
-    row_NK = token[:, None] * components + component[None, :]
-    lse_NK = tl.load(log_norm + row_NK, mask=real_NK, other=0.0)
-    prior_NK = tl.load(log_prior + row_NK, mask=real_NK, other=0.0)
-    # log P_kx is f minus lse, log π_k P_kx is f minus this: −∞ for components that are none
-    shift_NK = tl.where((component < components)[None, :], lse_NK - prior_NK, float("inf"))
-    label = tl.load(target + token, mask=real, other=0)
-    start_NK = logits + row_NK * classes
+    token = tl.program_id(0).to(tl.int64)
+    label = tl.load(target + token)
+    start_of_token = logits + token * token_stride
+    # log P_kx is f minus lse, log π_k P_kx is f minus shift
+    lse, shift = load_shifts(log_norm, log_prior, token * components, components)
 
-    sums = tl.zeros((TOKENS,), wide)
-    share_NK = tl.zeros((TOKENS, COMPONENTS), wide)
-    top = tl.full((TOKENS,), float("-inf"), wide)
-    best = tl.zeros((TOKENS,), tl.int64)
+    shares = ()
+    for _ in tl.static_range(components):
+        shares = shares + (tl.zeros((COLUMNS,), wide),)
+    sums = tl.zeros((COLUMNS,), wide)
+    at_label = tl.full((COLUMNS,), float("-inf"), wide)
+    before = tl.full((COLUMNS,), float("-inf"), wide)
+    after = tl.full((COLUMNS,), float("-inf"), wide)
     for start in range(0, classes, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        column_NC = (column < classes)[None, :] & real[:, None]
-        inside = real_NK[:, :, None] & (column < classes)[None, None, :]
-        z = tl.load(start_NK[:, :, None] + column[None, None, :], mask=inside, other=0.0).to(wide)
-        log_joint = gss(z, c, k) - shift_NK[:, :, None]
-        log_mixture_NC = log_sum_exp(log_joint)
+        inside = column < classes
+        values = load_components(
+            start_of_token + column, component_stride, inside, components, wide
+        )
+        joint, top = log_joint(values, shift, components, c, k)
+        parts, total = exponentials(joint, top, components)
+        log_mixture = tl.where(inside, top + fast_log(total), float("-inf"))
         if correct is not None:
-            masked = tl.where(column_NC, log_mixture_NC, float("-inf"))
-            here = tl.max(masked, 1)
-            best = tl.where(here > top, start + tl.argmax(masked, 1), best)
-            top = tl.maximum(top, here)
+            at_label = tl.where(column == label, log_mixture, at_label)
+            before = tl.maximum(before, tl.where(column < label, log_mixture, float("-inf")))
+            after = tl.maximum(after, tl.where(column > label, log_mixture, float("-inf")))
         if smooth_sum is not None:
-            sums -= tl.sum(tl.where(column_NC, log_mixture_NC, 0.0), 1)
+            sums -= tl.where(inside, log_mixture, 0.0)
         if share is not None:
-            posterior = weighted_posterior(
-                log_joint, log_mixture_NC, column, label, target_weight, smoothing_weight
-            )
-            share_NK += tl.sum(tl.where(inside, posterior, 0.0), 2)
+            weight = class_weight(column, label, target_weight, smoothing_weight, wide) / total
+            shares = add_products(shares, parts, tl.where(inside, weight, 0.0), components)
 
     if smooth_sum is not None:
-        tl.store(smooth_sum + token, sums, mask=real)
-    if correct is not None:
-        tl.store(correct + token, best == label, mask=real)
+        tl.store(smooth_sum + token, tl.sum(sums, 0))
+    if correct is not None:  # the first of equal ones, as in torch
+        found = tl.max(at_label, 0)
+        tl.store(correct + token, (found > tl.max(before, 0)) & (found >= tl.max(after, 0)))
     if share is not None:
-        tl.store(share + row_NK, share_NK, mask=real_NK)
         tl.debug_barrier()  # every thread has read its logits
-        scale = tl.load(factor + token, mask=real, other=0.0)[:, None, None]
+        scale = tl.load(factor + token)
+        own = ()
+        for j in tl.static_range(components):
+            own = own + (tl.sum(shares[j], 0),)
+            tl.store(share + token * components + j, own[j])
         for start in range(0, classes, COLUMNS):
             column = start + tl.arange(0, COLUMNS)
-            inside = real_NK[:, :, None] & (column < classes)[None, None, :]
-            place = start_NK[:, :, None] + column[None, None, :]
-            z = tl.load(place, mask=inside, other=0.0).to(wide)
-            value = gss(z, c, k)
-            log_joint = value - shift_NK[:, :, None]
-            posterior = weighted_posterior(
-                log_joint, log_sum_exp(log_joint), column, label, target_weight, smoothing_weight
-            )
-            grad = tl.exp(value - lse_NK[:, :, None]) * share_NK[:, :, None] - posterior
-            tl.store(place, times_gss_slope(grad * scale, z, c, k).to(narrow), mask=inside)
+            inside = column < classes
+            place = start_of_token + column
+            values = load_components(place, component_stride, inside, components, wide)
+            joint, top = log_joint(values, shift, components, c, k)
+            parts, total = exponentials(joint, top, components)
+            weight = class_weight(column, label, target_weight, smoothing_weight, wide) / total
+            for j in tl.static_range(components):
+                log_prob = joint[j] + (shift[j] - lse[j])
+                grad = scale * (tl.exp(log_prob) * own[j] - parts[j] * weight)
+                grad = times_gss_slope(grad, values[j], c, k)
+                tl.store(place, grad.to(narrow), mask=inside)
+                place = place + component_stride
 
 
 @triton.jit
-def log_sum_exp(log_joint):
-    """Over the components: [N, K, C] → [N, C]."""
-    top = tl.max(log_joint, 1)
-    shift = tl.where(top == float("-inf"), 0.0, top)  # a class that every component rules out
-    return top + tl.log(tl.sum(tl.exp(log_joint - shift[:, None, :]), 1))
+def load_shifts(log_norm, log_prior, row, components: tl.constexpr):
+    """The log-sum-exp of each component, and the same minus log π."""
+    lse = ()
+    shift = ()
+    for j in tl.static_range(components):
+        norm = tl.load(log_norm + row + j)
+        lse = lse + (norm,)
+        shift = shift + (norm - tl.load(log_prior + row + j),)
+    return lse, shift
 
 
 @triton.jit
-def weighted_posterior(
-    log_joint,
-    log_mixture_NC,
-    column,
-    label,
-    target_weight: tl.constexpr,
-    smoothing_weight: tl.constexpr,
-):
-    """w_x q_kx [N, K, C]."""
-    posterior = tl.exp(log_joint - log_mixture_NC[:, None, :])
-    smooth = posterior * smoothing_weight
-    target_NC = column[None, :] == label[:, None]
-    return tl.where(target_NC[:, None, :], smooth + posterior * target_weight, smooth)
+def load_components(
+    place, component_stride, inside, components: tl.constexpr, wide: tl.constexpr
+):  # fmt: skip
+    """The logits of each component, 0 outside."""
+    values = ()
+    for _ in tl.static_range(components):
+        values = values + (tl.load(place, mask=inside, other=0.0).to(wide),)
+        place = place + component_stride  # in steps, so that no product outgrows 32 bits
+    return values
+
+
+@triton.jit
+def log_joint(values, shift, components: tl.constexpr, c: tl.constexpr, k: tl.constexpr):
+    """log π_k P_kx of each component, and the largest, or 0 where that is −∞."""
+    joint = ()
+    top = tl.full(values[0].shape, float("-inf"), values[0].dtype)
+    for j in tl.static_range(components):
+        joint = joint + (gss(values[j], c, k) - shift[j],)
+        top = tl.maximum(top, joint[j])
+    return joint, tl.where(top == float("-inf"), 0.0, top)
+
+
+@triton.jit
+def exponentials(joint, top, components: tl.constexpr):
+    """e^(joint − top) of each component, and their sum."""
+    parts = ()
+    total = tl.zeros(top.shape, top.dtype)
+    for j in tl.static_range(components):
+        parts = parts + (tl.exp(joint[j] - top),)
+        total += parts[j]
+    return parts, total
+
+
+@triton.jit
+def class_weight(
+    column, label, target_weight: tl.constexpr, smoothing_weight: tl.constexpr, wide: tl.constexpr
+):  # fmt: skip
+    """w_x."""
+    weight = tl.full(column.shape, smoothing_weight, wide)
+    return tl.where(column == label, weight + target_weight, weight)
+
+
+@triton.jit
+def add_products(shares, parts, weight, components: tl.constexpr):
+    """shares + parts · weight, for each component."""
+    new = ()
+    for j in tl.static_range(components):
+        new = new + (shares[j] + parts[j] * weight,)
+    return new

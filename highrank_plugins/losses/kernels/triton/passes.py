@@ -12,14 +12,14 @@ import triton.language as tl
 from torch import Tensor
 
 from highrank_plugins.losses.kernels.base import (
-    Kernels,
     MixtureBlock,
     RecomputeLogits,
     Scores,
     SoftmaxBlock,
 )
-from highrank_plugins.losses.kernels.compiled import KernelInput, empty_scores
-from highrank_plugins.losses.kernels.torch import write_posterior
+from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, empty_scores
+from highrank_plugins.losses.kernels.torch_mixture import write_posterior
+from highrank_plugins.losses.kernels.triton import check_components
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
 from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
 from highrank_plugins.losses.kernels.triton.tiles import (
@@ -35,23 +35,18 @@ WIDE = {torch.float32: tl.float32, torch.float64: tl.float64}
 PLAIN = ClassWeights()
 
 
-class TritonKernels(Kernels):
-    """Kernels on chunks in the compute dtype."""
+class TritonKernels(CompiledKernels):
+    """Kernels on chunks in the compute dtype; a chunk is read twice and written once."""
+
+    pads_rows = True
 
     def __init__(self, *batch: Any) -> None:
         super().__init__(*batch)
-        self.applies_factor = True
+        check_components(self.plan.head)
         self.chunk_dtype = self.compute
 
-    def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
-        """Return scores and write the gradient; the chunk is read twice and written once."""
-        given = KernelInput.of(self, block.logits_NM, bias_M)
-        scores = empty_scores(self, block.logits_NM)
-        target_N = block.target_N.contiguous()
-        _softmax(given, given.values, target_N, block.factor_N, block.weights, scores, None)
-        if block.factor_N is not None:
-            given.write_gradient(block.logits_NM)
-        return scores
+    def run_softmax(self, given: KernelInput, block: SoftmaxBlock, scores: Scores) -> None:
+        _softmax(given, given.values, block.target_N, block.factor_N, block.weights, scores, None)
 
     def mixture_pass(
         self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
@@ -99,11 +94,22 @@ class TritonKernels(Kernels):
         if leaves.numel() == 0:
             return
         tile = tree_tile(components, classes)
-        kernel[(*_grid(rows, tile), -(-classes // tile.columns))](
+        launch(
+            kernel, (*_grid(rows, tile), -(-classes // tile.columns)),
             leaves, *leaves.stride()[:2], gates, gates.stride(1), gates.stride(0),
             mixed, mixed.stride(0), rows, classes, components, WIDE[self.wide],
             ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
         )  # fmt: skip
+
+
+def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **tile: int) -> None:
+    """Start a kernel on values; those on device meta, by which a peak is counted, stay as they are.
+
+    Args:
+        tile: the kernel's tile, and `num_warps`.
+    """
+    if not values.is_meta:
+        kernel[grid](values, *others, **tile)
 
 
 def _softmax(
@@ -124,7 +130,8 @@ def _softmax(
         return
     tile = softmax_tile(classes)
     nll, smooth_sum, correct = scores
-    softmax_kernel[_grid(rows, tile)](
+    launch(
+        softmax_kernel, _grid(rows, tile),
         values, values.stride(0), given.bias_M, target_N, factor,
         nll, log_norm, smooth_sum, correct,
         rows, classes, rows // len(target_N), *given.gss, *weights,
@@ -140,7 +147,8 @@ def _gradient(
     if rows == 0:
         return
     tile = softmax_tile(classes)
-    gradient_kernel[_grid(rows, tile)](
+    launch(
+        gradient_kernel, _grid(rows, tile),
         values, values.stride(0), target_N, factor, log_norm, rows, classes,
         rows // len(target_N), *given.gss,
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
@@ -162,11 +170,13 @@ def _mixture(
     if tokens == 0:
         return
     tile = mixture_tile(components, classes)
-    mixture_kernel[(-(-tokens // tile.tokens),)](
-        given.values, log_norm_NK, log_prior_NK, target_N, factor_N,
+    launch(
+        mixture_kernel, (tokens,),
+        given.values, given.values.stride(0), given.values.stride(1),
+        log_norm_NK, log_prior_NK, target_N, factor_N,
         scores.smooth_sum_N, share_NK, scores.correct_N,
-        tokens, classes, components, *given.gss, weights.target, weights.smoothing,
-        TOKENS=tile.tokens, COMPONENTS=tile.components, COLUMNS=tile.columns, num_warps=tile.warps,
+        classes, components, *given.gss, weights.target, weights.smoothing,
+        COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
 
 

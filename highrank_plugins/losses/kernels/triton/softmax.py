@@ -8,7 +8,12 @@ import triton.language as tl
 from highrank_plugins.losses.kernels.triton.gss import gss, times_gss_slope
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["rows"],
+    do_not_specialize_on_alignment=[
+        "target", "factor", "nll", "log_norm", "smooth_sum", "correct",
+    ],
+)  # fmt: skip
 def softmax_kernel(
     logits, row_stride, bias, target, factor,
     nll, log_norm, smooth_sum, correct,
@@ -36,15 +41,17 @@ def softmax_kernel(
     top = tl.full((ROWS,), float("-inf"), wide)
     norm = tl.zeros((ROWS,), wide)
     sums = tl.zeros((ROWS,), wide)
-    best = tl.zeros((ROWS,), tl.int64)
+    # the target wins if it is a largest one and larger than all before: the first, as in torch
+    before = tl.full((ROWS, COLUMNS), float("-inf"), wide)
     for start in range(0, classes, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         inside = real[:, None] & (column < classes)[None, :]
         z = load_logits(start_of_row, column, inside, bias, classes, wide)
         f = tl.where((column < classes)[None, :], gss(z, c, k), float("-inf"))
         here = tl.max(f, 1)
-        if correct is not None:  # the first of equal ones, as in torch
-            best = tl.where(here > top, start + tl.argmax(f, 1), best)
+        if correct is not None:
+            earlier = column[None, :] < label[:, None]
+            before = tl.maximum(before, tl.where(earlier, f, float("-inf")))
         if smooth_sum is not None:
             sums += tl.sum(tl.where(inside, f, 0.0), 1)
         higher = tl.maximum(top, here)
@@ -53,13 +60,15 @@ def softmax_kernel(
         top = higher
 
     lse = top + tl.log(norm)
-    tl.store(nll + row, lse - gss(at_target, c, k), mask=real)
+    target_value = gss(at_target, c, k)
+    tl.store(nll + row, lse - target_value, mask=real)
     if log_norm is not None:
         tl.store(log_norm + row, lse, mask=real)
     if smooth_sum is not None:
         tl.store(smooth_sum + row, lse * classes - sums, mask=real)
     if correct is not None:
-        tl.store(correct + row, best == label, mask=real)
+        wins = (target_value >= top) & (target_value > tl.max(before, 1))
+        tl.store(correct + row, wins, mask=real)
     if factor is not None:
         tl.debug_barrier()  # every thread has read its logits
         scale = tl.load(factor + row, mask=real, other=0.0)
@@ -69,7 +78,9 @@ def softmax_kernel(
         )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["rows"], do_not_specialize_on_alignment=["target", "factor", "log_norm"]
+)
 def gradient_kernel(
     logits, row_stride, target, factor, log_norm, rows, classes,
     rows_per_target: tl.constexpr, c: tl.constexpr, k: tl.constexpr,

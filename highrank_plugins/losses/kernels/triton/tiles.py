@@ -8,8 +8,15 @@ from typing import NamedTuple
 SIZE = 4096
 # Most columns of one tile. Rows that are narrower share a program.
 COLUMNS = 4096
+# Most rows that share a program: for each a thread holds sums and a target.
+ROWS = 8
 # Numbers of one tile of Mixtape's tree, times K: about 6 K registers for each.
 TREE_SIZE = 2048
+# Numbers of one tile of a mixture that a thread holds, and the threads: three registers for each.
+MIXTURE_NUMBERS = 32
+MIXTURE_THREADS = 128
+# Most components whose numbers fit the registers of a thread.
+COMPONENTS = 64
 
 
 class Tile(NamedTuple):
@@ -20,43 +27,33 @@ class Tile(NamedTuple):
     warps: int
 
 
-class MixtureTile(NamedTuple):
-    """Tokens × components × columns, and the warps that work on them."""
-
-    tokens: int
-    components: int
-    columns: int
-    warps: int
-
-
 def softmax_tile(classes: int) -> Tile:
-    """For one softmax per row of so many classes."""
-    return _tile(SIZE, classes)
+    """Return the tile for one softmax per row."""
+    columns = min(_power_of_two(classes), COLUMNS, SIZE)
+    rows = min(max(1, SIZE // columns), ROWS)
+    return Tile(rows, columns, _warps(rows * columns, 512))
 
 
 def tree_tile(components: int, classes: int) -> Tile:
-    """For a tree with so many leaves per class."""
-    return _tile(max(32, TREE_SIZE // components), classes)._replace(warps=4)
-
-
-def mixture_tile(components: int, classes: int) -> MixtureTile:
-    """For all components of a token at once."""
-    depth = _power_of_two(components)
-    size = max(16, SIZE // depth)
-    tile = _tile(size, classes)
-    return MixtureTile(tile.rows, depth, tile.columns, _warps(size * depth))
-
-
-def _tile(size: int, classes: int) -> Tile:
+    """Return the tile for a tree with K leaves per class."""
+    size = max(32, TREE_SIZE // _power_of_two(components))
     columns = min(_power_of_two(classes), COLUMNS, size)
     rows = max(1, size // columns)
-    return Tile(rows, columns, _warps(rows * columns))
+    return Tile(rows, columns, min(_warps(rows * columns, 128), 4))
+
+
+def mixture_tile(components: int, classes: int) -> Tile:
+    """Return the tile for all components of a token, of which a thread has whole columns."""
+    each = max(1, min(8, MIXTURE_NUMBERS // _power_of_two(components)))
+    columns = min(_power_of_two(classes), COLUMNS, each * MIXTURE_THREADS)
+    return Tile(1, columns, _warps(columns, 32 * each))
 
 
 def _power_of_two(number: int) -> int:
-    """The least one that is not smaller."""
+    """Return the least power of two that is not smaller."""
     return 1 << max(number - 1, 0).bit_length()
 
 
-def _warps(size: int) -> int:
-    return min(max(size // 512, 1), 8)
+def _warps(size: int, each: int) -> int:
+    """Return how many warps work on a tile, of which each takes so many numbers."""
+    return min(max(size // each, 1), 8)

@@ -9,10 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from highrank_plugins.losses.kernels.triton.gss import log_sigmoid
 
-
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def tree_forward_kernel(
     leaves, leaf_row, leaf_component, gates, gate_row, gate_component,
     out, out_stride, rows, classes, components: tl.constexpr, wide: tl.constexpr,
@@ -20,15 +18,15 @@ def tree_forward_kernel(
 ):  # fmt: skip
     """out [n, S] = Σ_j π_j leaf_j, given leaves [n, K, S] and gate logits [K − 1, n, S]."""
     row, column, inside = tile_here(rows, classes, ROWS, COLUMNS)
-    leaf_place, gate_place = row * leaf_row + column, row * gate_row + column
-    values = load_tiles(leaves, leaf_place, inside, leaf_component, components, wide)
-    logits = load_tiles(gates, gate_place, inside, gate_component, components - 1, wide)
+    leaf_start, gate_start = leaves + row * leaf_row + column, gates + row * gate_row + column
+    values = load_tiles(leaf_start, inside, leaf_component, components, wide)
+    logits = load_tiles(gate_start, inside, gate_component, components - 1, wide)
     nodes = evaluate_nodes(values, logits, components)
-    narrow: tl.constexpr = out.dtype.element_ty
-    tl.store(out + row * out_stride + column, nodes[0].to(narrow), mask=inside)
+    mixed = nodes[0].to(out.dtype.element_ty)
+    tl.store(out + row * out_stride + column, mixed, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def tree_backward_kernel(
     leaves, leaf_row, leaf_component, gates, gate_row, gate_component,
     grad, grad_stride, rows, classes, components: tl.constexpr, wide: tl.constexpr,
@@ -36,24 +34,25 @@ def tree_backward_kernel(
 ):  # fmt: skip
     """leaves and gates become their gradients, given that of the mixed logits, `grad` [n, S]."""
     row, column, inside = tile_here(rows, classes, ROWS, COLUMNS)
-    leaf_place, gate_place = row * leaf_row + column, row * gate_row + column
-    values = load_tiles(leaves, leaf_place, inside, leaf_component, components, wide)
-    logits = load_tiles(gates, gate_place, inside, gate_component, components - 1, wide)
+    leaf_place = leaves + row * leaf_row + column
+    values = load_tiles(leaf_place, inside, leaf_component, components, wide)
+    gate_place = gates + row * gate_row + column
+    logits = load_tiles(gate_place, inside, gate_component, components - 1, wide)
     nodes = evaluate_nodes(values, logits, components)
     narrow: tl.constexpr = leaves.dtype.element_ty
     grads = (tl.load(grad + row * grad_stride + column, mask=inside, other=0.0).to(wide),)
     tl.debug_barrier()  # every thread has read its leaves and gates
 
     for i in tl.static_range(components - 1):  # node i + 1, from the root on
-        gate = tl.exp(log_sigmoid(logits[i]))
+        gate = tl.sigmoid(logits[i])
         to_left = grads[i] * gate
         to_right = grads[i] - to_left
         apart = nodes[2 * i + 1] - nodes[2 * i + 2]
-        tl.store(gates + gate_place, (to_right * gate * apart).to(narrow), mask=inside)
+        tl.store(gate_place, (to_right * gate * apart).to(narrow), mask=inside)
         grads = grads + (to_left, to_right)
         gate_place = gate_place + gate_component
     for j in tl.static_range(components):
-        tl.store(leaves + leaf_place, grads[components - 1 + j].to(narrow), mask=inside)
+        tl.store(leaf_place, grads[components - 1 + j].to(narrow), mask=inside)
         leaf_place = leaf_place + leaf_component
 
 
@@ -66,13 +65,11 @@ def tile_here(rows, classes, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def load_tiles(
-    base, place, inside, component_stride, count: tl.constexpr, wide: tl.constexpr
-):  # fmt: skip
+def load_tiles(place, inside, component_stride, count: tl.constexpr, wide: tl.constexpr):
     """The tile of each of `count` components."""
     tiles = ()
     for _ in tl.static_range(count):
-        tiles = tiles + (tl.load(base + place, mask=inside, other=0.0).to(wide),)
+        tiles = tiles + (tl.load(place, mask=inside, other=0.0).to(wide),)
         place = place + component_stride  # in steps, so that no product outgrows 32 bits
     return tiles
 
@@ -84,7 +81,7 @@ def evaluate_nodes(leaves, gate_logits, components: tl.constexpr):
     for i in tl.static_range(components - 1):  # node K − 1 − i goes before its descendants
         left = nodes[components - 2 - i]
         right = nodes[components - 1 - i]
-        gate = tl.exp(log_sigmoid(gate_logits[components - 2 - i]))
+        gate = tl.sigmoid(gate_logits[components - 2 - i])
         nodes = (mean_of(left, right, gate),) + nodes
     return nodes
 

@@ -1,0 +1,85 @@
+"""What a caller of `Head.nll` may ask for, checked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.losses.choice import check_choice
+
+REDUCTIONS = ("none", "sum", "mean")
+
+
+def check_options(
+    leading: torch.Size, weight: Tensor | None, label_smoothing: float, reduction: str
+) -> None:
+    """Check the options of a loss whose result has the shape `leading`.
+
+    Raises:
+        ValueError: an option out of range, or a weight of another shape.
+    """
+    check_choice("reduction", reduction, REDUCTIONS)
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing}")
+    if weight is not None and weight.shape != leading:
+        raise ValueError(
+            f"weight: expected the shape of target {tuple(leading)}, got {tuple(weight.shape)}"
+        )
+
+
+def check_whole(parameters: Iterable[tuple[str, Tensor]]) -> None:
+    """Check that no parameter of a head is a shard.
+
+    Raises:
+        ValueError: one is a `DTensor`; FSDP gathers parameters for `forward` only.
+    """
+    distributed: Any = sys.modules.get("torch.distributed.tensor")
+    if distributed is None:  # nothing can have made a DTensor
+        return
+    for name, tensor in parameters:
+        if isinstance(tensor, distributed.DTensor):
+            raise ValueError(
+                f"{name} of the head is sharded (DTensor). If fully_shard wraps the head itself, "
+                "call torch.distributed.fsdp.register_fsdp_forward_method(head, 'nll') after it; "
+                "a vocabulary split over devices is not supported"
+            )
+
+
+def check_target(
+    target: Tensor, leading: torch.Size, num_classes: int, ignore_index: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return a flat target [N], where ignored tokens have another's class, and where these are.
+
+    That class has a probability, while a bias of −∞ may rule out class 0.
+
+    Raises:
+        ValueError: another shape or dtype, or a class outside [0, M). On a GPU the range is
+            checked by an asynchronous assertion, so that nothing waits.
+    """
+    if target.shape != leading:
+        raise ValueError(
+            f"target: expected shape {tuple(leading)}, that of features without the last "
+            f"dimension, got {tuple(target.shape)}"
+        )
+    if target.dtype != torch.int64:
+        raise ValueError(f"target: expected dtype torch.int64, got {target.dtype}")
+    flat = target.reshape(-1)
+    ignored = None
+    if ignore_index is not None:
+        ignored = flat == ignore_index
+        flat = flat.masked_fill(ignored, 0)
+        if flat.numel():
+            flat = torch.where(ignored, flat.amax(), flat)
+    wrong = (flat < 0) | (flat >= num_classes)
+    if wrong.device.type != "cpu":
+        torch._assert_async(~wrong.any(), f"target out of range [0, {num_classes})")
+    elif wrong.any():
+        raise ValueError(
+            f"target: class {int(flat[wrong][0])} is out of range [0, {num_classes}); "
+            "tokens to be left out need ignore_index"
+        )
+    return flat, ignored

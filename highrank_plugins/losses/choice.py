@@ -1,0 +1,78 @@
+"""The implementation of a loss: what was asked for, or what `auto` takes on a device."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.losses.chunked_head import ChunkedHead
+from highrank_plugins.losses.kernels import check_available, cpp, triton
+
+logger = logging.getLogger(__name__)
+
+FUSED = ("fused", "cpp", "triton")  # for heads with a fused loss; they differ in their kernels
+IMPLEMENTATIONS = ("reference", "chunked", *FUSED)
+_logged: set[tuple[str, str]] = set()
+
+
+def implementation_for(impl: str, head: ChunkedHead, features: Tensor, filtered: bool) -> str:
+    """Return the implementation that computes the loss of a head; the log names the choice once.
+
+    Args:
+        impl: one of `IMPLEMENTATIONS`, or "auto".
+        filtered: whether gradients are filtered, which only those in `FUSED` do.
+    Raises:
+        ValueError: an unknown name, or an implementation that cannot do what is asked.
+    """
+    check_choice("impl", impl, ("auto", *IMPLEMENTATIONS))
+    kind = type(head).__name__
+    if impl in FUSED and head.fused is None:
+        raise ValueError(f"impl: {kind} has no fused loss; impl='chunked' (--head-loss) serves it")
+    chosen = _auto(head, features) if impl == "auto" else impl
+    if impl == "auto":
+        _log_once(logging.INFO, kind, chosen, "loss of %s: implementation %r (impl='auto')")
+    if filtered and chosen not in FUSED:
+        raise ValueError(
+            f"filter_gradients: implementation {chosen!r} computes every gradient; "
+            f"use impl= (--head-loss) {' or '.join(FUSED)}"
+        )
+    return chosen
+
+
+def implementation_here(impl: str, device: torch.device) -> str:
+    """Return `impl`, or "auto" where it cannot run on this device; the log says why."""
+    try:
+        check_available(impl, device)
+    except ValueError as error:
+        message = f"loss: implementation 'auto' instead of %r on %s: {error}"
+        _log_once(logging.WARNING, impl, device.type, message)
+        return "auto"
+    return impl
+
+
+def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Check a value out of few.
+
+    Raises:
+        ValueError: it is none of `known`; names the nearest.
+    """
+    if value not in known:
+        hint = did_you_mean(str(value), known)
+        raise ValueError(f"{name}: unknown {value!r}{hint}; known: {', '.join(known)}")
+
+
+def _auto(head: ChunkedHead, features: Tensor) -> str:
+    if head.fused is None:
+        return "chunked"
+    if cpp.auto_takes(head, features):
+        return "cpp"
+    return "triton" if triton.auto_takes(head, features) else "fused"
+
+
+def _log_once(level: int, subject: str, detail: str, message: str) -> None:
+    if (subject, detail) not in _logged:
+        _logged.add((subject, detail))
+        logger.log(level, message, subject, detail)

@@ -1,0 +1,42 @@
+"""What the losses need to know of a head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor
+
+Named = dict[str, Tensor]  # tensors of a head, or what belongs to them, by name
+
+
+class ChunkedHead(Protocol):
+    """What the losses need to know of a head."""
+
+    num_classes: int
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]: ...
+
+    def tensors(self) -> Named: ...
+
+    def chunk_log_probs(self, features: Tensor, tensors: Named, random_state: Any) -> Tensor: ...
+
+    def chunk_nll(
+        self,
+        features: Tensor,
+        target: Tensor,
+        tensors: Named,
+        random_state: Any,
+        smooth: bool,
+    ) -> tuple[Tensor, Tensor | None]: ...
+
+    def floats_per_token(self) -> int: ...
+
+    # where there is a fused loss:
+
+    fused: ClassVar[Any]  # type[highrank_plugins.losses.fused.FusedLoss], or None without one
+    pointwise: Any
+
+    def token_floats(self) -> int: ...
+
+    def token_inputs(self, features: Tensor, tensors: Named, random_state: Any) -> Named: ...

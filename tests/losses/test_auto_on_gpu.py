@@ -1,0 +1,87 @@
+"""`auto` on a CUDA device, which is faked: `triton` where a first launch succeeds."""
+
+import logging
+import subprocess
+
+import pytest
+import torch
+
+from highrank_plugins.heads import build_head
+from highrank_plugins.losses import choice
+from highrank_plugins.losses.kernels import triton as kernels
+
+pytestmark = pytest.mark.triton
+CUDA = torch.device("cuda", 0)
+
+
+class OnCuda:
+    """Features of which only the device is asked."""
+
+    device = CUDA
+    dtype = torch.bfloat16
+
+
+@pytest.fixture
+def launches(monkeypatch, caplog):
+    """Fake a device, and count first launches; each test is the first use of it."""
+    seen = []
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(kernels, "first_launch", seen.append)
+    monkeypatch.setattr(choice, "_logged", set())
+    for cached in (kernels.launch_failure, kernels._warn_once):
+        cached.cache_clear()
+    yield seen
+    for cached in (kernels.launch_failure, kernels._warn_once):
+        cached.cache_clear()
+
+
+def chosen(**options):
+    head = build_head("mos", num_classes=9, feature_dim=4, **options)
+    return choice.implementation_for("auto", head, OnCuda(), filtered=False)
+
+
+def test_triton_where_a_launch_succeeds(launches, caplog):
+    assert [chosen(components=2), chosen(components=3)] == ["triton", "triton"]
+    assert launches == [CUDA]
+    assert caplog.messages == ["loss of MixtureOfSoftmaxes: implementation 'triton' (impl='auto')"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Failed to find C compiler. Please specify via CC environment variable."),
+        FileNotFoundError("no gcc"),
+        subprocess.CalledProcessError(1, ["gcc"]),
+    ],
+)
+def test_fused_where_it_fails_and_the_reason_once(launches, monkeypatch, caplog, error):
+    def fail(device):
+        raise error
+
+    monkeypatch.setattr(kernels, "first_launch", fail)
+    assert [chosen(components=2), chosen(components=3)] == ["fused", "fused"]
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "Triton needs a C compiler such as gcc, or CC" in warnings[0].getMessage()
+    with pytest.raises(ValueError, match=r"'triton' cannot run on cuda:0: .*impl='fused'"):
+        kernels.check_available(CUDA)
+
+
+def test_fused_on_an_old_card(launches, monkeypatch, caplog):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (6, 1))
+    assert chosen(components=2) == "fused" and launches == []
+    assert "compute capability is 6.1, Triton's kernels need 7.0" in caplog.text
+
+
+def test_more_components_than_registers(launches):
+    assert chosen(components=65) == "fused"
+    head = build_head("mos", num_classes=9, feature_dim=4, components=65)
+    with pytest.raises(ValueError, match=r"at most 64 components, the layer has 65.*impl='fused'"):
+        head.nll(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long), impl="triton")
+
+
+def test_the_first_launch_runs_in_the_interpreter(monkeypatch):
+    """It is a valid call of the kernel; here on a CPU, so that nothing is waited for."""
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    kernels.first_launch(torch.device("cpu"))

@@ -1,0 +1,150 @@
+"""What a GPU would be given: operands, sums, chunks and noise, on tensors without memory.
+
+A device `meta` is a GPU to the losses; kernels of Triton are not started there.
+"""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from highrank_plugins.benchmarks.case import LossCase
+from highrank_plugins.benchmarks.live_memory import peak_of
+from highrank_plugins.heads import build_head
+from highrank_plugins.heads.random_state import NOISE_BLOCK, ChunkRandomState
+from highrank_plugins.losses.fused import products
+from highrank_plugins.losses.kernels import torch_mixture
+
+ATEN = torch.ops.aten
+PRODUCTS = {ATEN.mm.default, ATEN.mm.out, ATEN.addmm.out, ATEN.addmm_.default,
+            ATEN.addmm.dtype_out}  # fmt: skip
+
+
+class Products(TorchDispatchMode):
+    """Matrices of half-precision products of the size of the vocabulary, and kinds of products."""
+
+    def __init__(self):
+        super().__init__()
+        self.operands, self.kinds = [], []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function in PRODUCTS:
+            matrices = [t for t in (*args, result) if isinstance(t, torch.Tensor) and t.dim() == 2]
+            half = [t for t in matrices if t.dtype == torch.bfloat16]
+            if any(size > 100 for t in matrices for size in t.shape):
+                self.operands += half
+                self.kinds.append(function)
+        return result
+
+
+def step(impl, head, classes, dtype=torch.bfloat16, **options):
+    with torch.device("meta"):
+        built = build_head(head, num_classes=classes, feature_dim=64, **options).to(dtype)
+        features = torch.empty(32, 64, dtype=dtype, requires_grad=True)
+        target = torch.zeros(32, dtype=torch.int64)
+    with Products() as seen:
+        built.nll(features, target, label_smoothing=0.1, reduction="sum", impl=impl).loss.backward()
+    return seen
+
+
+CASES = [
+    ("softmax", 1001, {}),
+    ("mos", 1001, {"components": 3}),
+    ("mixtape", 1000, {"components": 4, "frequent": 104, "gate_dim": 16}),
+    ("mixtape", 1001, {"components": 4, "frequent": 504, "gate_dim": 16}),
+]
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("impl", ["fused", "triton"])
+@pytest.mark.parametrize(("head", "classes", "options"), CASES, ids=str)
+def test_products_load_16_bytes(head, classes, options, impl):
+    seen = step(impl, head, classes, **options)
+    assert seen.operands
+    for matrix in seen.operands:
+        rows = max(matrix.stride())
+        assert rows * matrix.element_size() % 16 == 0, (tuple(matrix.shape), matrix.stride())
+        assert matrix.storage_offset() * matrix.element_size() % 16 == 0
+
+
+@pytest.mark.parametrize(("head", "classes", "options"), CASES, ids=str)
+def test_gradients_are_added_up_in_float32(head, classes, options):
+    """No product of the size of the vocabulary matrix exists in half precision."""
+    seen = step("fused", head, classes, **options)
+    each = {"softmax": 1, "mos": 1, "mixtape": 5}[head]  # in a chunk
+    assert seen.kinds.count(ATEN.addmm.dtype_out) in (each, 2 * each)
+    # of the others two make logits and gradients of contexts, the latter a tensor of its own
+    assert seen.kinds.count(ATEN.mm.out) == seen.kinds.count(ATEN.addmm.dtype_out)
+
+
+def test_only_where_the_gpu_can(monkeypatch):
+    cuda = torch.device("cuda", 0)
+    for capability, can in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
+        assert products.products_add_in_float32(cuda) is can
+    assert not products.products_add_in_float32(torch.device("cpu"))
+
+
+def test_the_sum_of_a_product_is_the_product(monkeypatch):
+    """The two ways of adding agree, the one with `out_dtype` taken from its definition."""
+    generator = torch.Generator().manual_seed(0)
+    grad, rows = torch.randn(9, 5, generator=generator), torch.randn(9, 4, generator=generator)
+    grad, rows = grad.bfloat16(), rows.bfloat16()
+    want = torch.ones(5, 4) + grad.float().t() @ rows.float()
+
+    def addmm(total, a, b, *, out_dtype, out):
+        assert out is total
+        return out.copy_(total + a.to(out_dtype) @ b.to(out_dtype))
+
+    two_steps, one_step = torch.ones(5, 4), torch.ones(5, 4)
+    products.add_product_to(two_steps, grad, rows)
+    monkeypatch.setattr(products, "products_add_in_float32", lambda device: True)
+    monkeypatch.setattr(torch, "addmm", addmm)
+    products.add_product_to(one_step, grad, rows)
+    torch.testing.assert_close(one_step, want)
+    torch.testing.assert_close(two_steps, want, rtol=2e-2, atol=2e-2)
+
+
+# MiB above parameters and features. The sums of gradients, in float32, are 144 and 204 of them, the
+# chunk 128. They were 982, 1774, 577 and 577 when a chunk was 512 MiB and smoothing not counted.
+MOST = {("softmax", "fused"): 275, ("mos", "fused"): 410, ("softmax", "triton"): 295,
+        ("mos", "triton"): 370}  # fmt: skip
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize(("head", "impl"), MOST)
+def test_peak_memory(head, impl):
+    """At the size of wmt_en_de, with K = 15 for a mixture."""
+    case = LossCase(head=head, tokens=4096, dim=1024, classes=32768, components=15,
+                    label_smoothing=0.1, bias=False, dtype="bfloat16")  # fmt: skip
+    peak, gradients = peak_of(case, impl)
+    assert 2 * gradients < peak <= MOST[head, impl] * 2**20
+
+
+@pytest.mark.triton
+def test_a_function_that_no_kernel_knows_is_computed_by_blocks(monkeypatch):
+    case = LossCase(head="softmax", tokens=4096, dim=256, classes=32768, bias=False,
+                    dtype="bfloat16", pointwise="monotone_mlp")  # fmt: skip
+    by_blocks, _ = peak_of(case, "triton")
+    monkeypatch.setitem(torch_mixture.BLOCK_MEMORY, "cuda", 2**40)
+    at_once, _ = peak_of(case, "triton")
+    assert at_once > 2 * by_blocks
+
+
+def test_noise_exists_for_one_block_of_tokens():
+    sizes = []
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            if function is not ATEN.empty.memory_format and isinstance(result, torch.Tensor):
+                sizes.append(result.numel() if result is not args[0] else 0)
+            return result
+
+    state = ChunkRandomState(noise_sd=0.1, noise_seed=1, start=10, stop=10 + 5 * NOISE_BLOCK)
+    gates = torch.zeros(5 * NOISE_BLOCK, 3, 7)
+    want = state.add_noise(gates)
+    with Sizes():
+        state.add_noise_(gates)
+    assert torch.equal(gates, want)
+    assert max(sizes) == NOISE_BLOCK * 3 * 7
