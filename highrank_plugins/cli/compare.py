@@ -39,6 +39,13 @@ def compare(
         str | None,
         typer.Option(help="Further metrics to show, separated by commas (default: all known)."),
     ] = None,
+    paper: Annotated[
+        str | None,
+        typer.Option(help="Also say whether ours agree with a paper's, e.g. yang2019."),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Recipe whose published scores these are, e.g. ptb.")
+    ] = None,
     format: Annotated[
         Format | None,
         typer.Option(help="Default: terminal on a terminal, markdown elsewhere."),
@@ -48,16 +55,17 @@ def compare(
     """Compare systems over seeds: means, t-tests, effects, costs, and what differs."""
     with user_errors():
         from highrank_plugins.common.files import write_text
-        from highrank_plugins.reports.comparison_tables import comparison_tables
+        from highrank_plugins.reports.comparison_tables import comparison_tables, verdict_table
         from highrank_plugins.reports.tables import FORMATS
         from highrank_plugins.results.comparison import compare_records
 
         shown = None if columns is None else list(filter(None, columns.split(",")))
         compared = compare_records(records, metric, baseline, test, alpha, shown)
         on_terminal = output is None and sys.stdout.isatty()
-        text = FORMATS[format or ("terminal" if on_terminal else "markdown")](
-            comparison_tables(compared)
-        )
+        tables = comparison_tables(compared)
+        if paper is not None:
+            tables.append(verdict_table(compared, paper, task))
+        text = FORMATS[format or ("terminal" if on_terminal else "markdown")](tables)
         if output is None:
             typer.echo(text, nl=False)
         else:

@@ -7,6 +7,7 @@ from highrank_plugins.analysis.effect_size import MOST_RUNS
 from highrank_plugins.reports.tables import Cell, Table
 from highrank_plugins.results.comparison import Compared, ComparedSystem
 from highrank_plugins.results.results_table import metrics, number
+from highrank_plugins.results.verdicts import judge
 
 _LOWER = ("perplexity", "bits")
 _HIGHER = ("bleu", "chrf", "top_", "similarity")
@@ -157,3 +158,27 @@ def _others(compared: Compared) -> Table:
         ],
         values=[["system"], *([f"{name} mean", f"{name} sd"] for name in names)],
     )
+
+
+def verdict_table(compared: Compared, paper: str, task: str | None) -> Table:
+    """Return our systems beside those of a paper, see `judge`.
+
+    Raises:
+        ValueError: nothing is known of the paper or the task.
+    """
+    verdicts = judge(compared, paper, task)
+    rows = [
+        [
+            Cell(verdict.system),
+            Cell(verdict.ours),
+            Cell(verdict.published),
+            Cell(verdict.theirs),
+            Cell(verdict.verdict),
+            Cell(verdict.why),
+        ]
+        for verdict in verdicts
+    ]
+    details = [line for verdict in verdicts for line in verdict.details]
+    ours = f"ours, {_heading(compared.metric)}"
+    headings = ["system", ours, paper, "published", "verdict", "why"]
+    return Table(f"Beside {paper}", headings, rows, details)

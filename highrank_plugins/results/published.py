@@ -29,7 +29,13 @@ KINDS: dict[str, tuple[str | None, str]] = {
 
 
 class Published(BaseModel):
-    """Hold one system of one paper: its scores by kind, and their deviations over seeds."""
+    """Hold one system of one paper: its scores by kind, and their deviations over seeds.
+
+    Attributes:
+        conf: the recipe's configuration that repeats it.
+        parameters: of the model, where the paper states them or they follow from its sizes.
+        seeds: number of runs that the deviations are of.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,6 +43,9 @@ class Published(BaseModel):
     source: str
     scores: dict[str, float]
     deviations: dict[str, float] = {}
+    conf: str | None = None
+    parameters: float | None = None
+    seeds: int = 1
 
 
 def read_published(task: str) -> list[Published]:

@@ -1,0 +1,225 @@
+"""Judge our numbers beside those of a paper: they agree, differ, or cannot be compared, and why."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import highrank_plugins
+from highrank_plugins.analysis import Summary, confidence_interval, summarise
+from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
+from highrank_plugins.results.comparison import Compared, ComparedSystem
+from highrank_plugins.results.provenance_notes import flat_settings
+from highrank_plugins.results.published import FILE, KINDS, Published, read_published
+from highrank_plugins.results.systems import TESTS
+from highrank_plugins.training import configuration
+
+_SOURCE = re.compile(r"(\w+) (?:et al\. |and \w+ )?(\d{4})")
+_TOKENS = {"ptb": PTB.tokens, "wikitext2": WIKITEXT2.tokens}
+# options that no number depends on, or that others stand for
+_ASIDE = re.compile(
+    r"train\.(seed|log_interval|log_format|keep_.*|save_interval.*|no_epoch_checkpoints|user_dir"
+    r"|distributed_world_size|eval_streams|criterion|data_buffer_size|required_batch_size.*)"
+)
+_SIZES = re.compile(r"train\..*(_dim|hidden_size|_layers|components|knots|ratio|_heads|arch)$")
+_STEPS = re.compile(
+    r"(train|finetune)\.(max_epoch|max_update|batch_size|max_tokens|update_freq|bptt)$"
+)
+_DATA = ("corpus", "data", "clean", "dialogues")
+_SCORING = ("evaluate", "generate", "average")
+_DIFFERENCES = ("parameters", "steps", "data", "scoring", "signature", "settings")
+_MOST_PARAMETERS = 0.01  # a relative difference that is still the same size
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Hold what one of our systems and one of a paper's say together.
+
+    Attributes:
+        ours, theirs: as they are printed.
+        verdict: "agrees", "differs" or "not comparable".
+        why: the test, or what is not the same.
+        details: a sentence for each kind of difference.
+    """
+
+    system: str
+    ours: str
+    published: str
+    theirs: str
+    verdict: str
+    why: str
+    details: Sequence[str] = ()
+
+
+def paper_keys(source: str) -> set[str]:
+    """Return the short names of a source: `Yang et al. 2019 (Mixtape)` → `yang2019`."""
+    return {f"{name.lower()}{year}" for name, year in _SOURCE.findall(source)}
+
+
+def judge(compared: Compared, paper: str, task: str | None = None) -> list[Verdict]:
+    """Return a verdict for each of our systems on the tested metric.
+
+    Args:
+        paper: such as yang2019.
+        task: name of a recipe; default: that of the records' commands.
+    Raises:
+        ValueError: nothing is known of the paper, the task, or the metric.
+    """
+    task = task or _task(compared)
+    entries = [entry for entry in read_published(task) if paper in paper_keys(entry.source)]
+    if not entries:
+        known = sorted({key for entry in read_published(task) for key in paper_keys(entry.source)})
+        raise ValueError(
+            f"--paper {paper}: no scores for {task}{did_you_mean(paper, known)}; there are: "
+            f"{', '.join(known)}"
+        )
+    kinds = [kind for kind, (metric, _) in KINDS.items() if metric == compared.metric]
+    if not kinds:
+        raise ValueError(f"--paper: papers report no {compared.metric}; give another --metric")
+    return [_judge(system, entries, kinds[0], task, compared) for system in compared.systems]
+
+
+def _task(compared: Compared) -> str:
+    tasks = read_tree(FILE).values
+    commands = {
+        str(run.record.get("command", "")) for system in compared.systems for run in system.runs
+    }
+    found = {task for task in tasks for command in commands if f"/{task}/" in command}
+    if len(found) != 1:
+        raise ValueError(f"--paper: give --task with the recipe, one of {', '.join(tasks)}")
+    return found.pop()
+
+
+def _judge(
+    system: ComparedSystem, entries: list[Published], kind: str, task: str, compared: Compared
+) -> Verdict:
+    numbers = system.summary(compared.metric)
+    ours = _printed(kind, numbers)
+    settings = flat_settings(system.runs[0].record)
+    candidates = [entry for entry in entries if _same_layer(entry, settings, task)]
+    with_score = [entry for entry in candidates if kind in entry.scores]
+    if not with_score:
+        what = "has no such layer" if not candidates else f"reports no {kind} of it"
+        return Verdict(system.name, ours, "–", "–", "not comparable", f"the paper {what}")
+    reasons = {entry.system: _differences(entry, system, settings, task) for entry in with_score}
+    entry = min(with_score, key=lambda entry: sum(map(len, reasons[entry.system].values())))
+    found = reasons[entry.system]
+    blocking = [group for group in found if group != "settings"]
+    if numbers is None:
+        verdict, why = "not comparable", f"our records have no {compared.metric}"
+    elif blocking:
+        verdict, why = "not comparable", f"other {', '.join(blocking)}"
+    else:
+        verdict, why = _test(numbers, _published(entry, kind), compared)
+        why += ", other settings" if found else ""
+    theirs = _printed(kind, _published(entry, kind))
+    details = [f"{system.name}: {group}: {', '.join(what)}." for group, what in found.items()]
+    return Verdict(system.name, ours, entry.system, theirs, verdict, why, details)
+
+
+def _published(entry: Published, kind: str) -> Summary | float:
+    value, sd = entry.scores[kind], entry.deviations.get(kind)
+    return value if sd is None or entry.seeds < 2 else Summary(value, sd, entry.seeds)
+
+
+def _printed(kind: str, numbers: Summary | float | None) -> str:
+    form = KINDS[kind][1]
+    if isinstance(numbers, Summary):
+        return f"{numbers.mean:{form}} ± {numbers.sd:{form}} (n = {numbers.n})"
+    return "–" if numbers is None else f"{numbers:{form}}"
+
+
+def _conf(entry: Published, task: str) -> dict[str, object]:
+    """Return the settings of the configuration that repeats an entry."""
+    folder = Path(highrank_plugins.__file__).parents[1] / "recipes" / task / "conf"
+    if entry.conf is None or not (folder / f"{entry.conf}.yaml").is_file():
+        return {}
+    settings = flat_settings({"config": configuration.load(folder / f"{entry.conf}.yaml").blocks()})
+    if "finetuned" not in entry.system:
+        settings = {k: v for k, v in settings.items() if not k.startswith("finetune.")}
+    return settings
+
+
+def _same_layer(entry: Published, settings: Mapping[str, object], task: str) -> bool:
+    theirs = _conf(entry, task)
+    return bool(theirs) and _layer(theirs) == _layer(settings)
+
+
+def _layer(settings: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the words of an arch that name its layer."""
+    arch = str(settings.get("train.arch", ""))
+    return tuple(re.findall(r"sigsoftmax|softmax|gss|plif|moc|mos|mixtape", arch))
+
+
+def _differences(
+    entry: Published, system: ComparedSystem, settings: Mapping[str, object], task: str
+) -> dict[str, list[str]]:
+    """Return what is not the same, by kind: see `_DIFFERENCES`."""
+    theirs = _conf(entry, task)
+    groups: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
+    parameters = system.cost("parameters") or 0
+    if entry.parameters and abs(parameters / entry.parameters - 1) > _MOST_PARAMETERS < parameters:
+        groups["parameters"].append(
+            f"{parameters / 1e6:.2f} M (paper: {entry.parameters / 1e6:.2f} M)"
+        )
+    for name in sorted({*theirs, *settings}):
+        group = _group(name)
+        if group and theirs.get(name) != settings.get(name) and not _ASIDE.fullmatch(name):
+            ours, other = settings.get(name, "unset"), theirs.get(name, "unset")
+            groups[group].append(f"{name.removeprefix('train.')} {ours} (paper: {other})")
+    groups["signature"] += _signature(system, task)
+    return {kind: what for kind, what in groups.items() if what}
+
+
+def _group(name: str) -> str | None:
+    block = name.partition(".")[0]
+    if block in _DATA:
+        return "data"
+    if block in _SCORING:
+        return "scoring"
+    if _SIZES.fullmatch(name):
+        return "parameters"
+    if _STEPS.fullmatch(name):
+        return "steps"
+    return "settings" if block in ("train", "finetune") else None
+
+
+def _signature(system: ComparedSystem, task: str) -> Iterator[str]:
+    for run in system.runs:
+        signature = str(run.record.get("signatures", {}).get("test_perplexity", ""))
+        found = re.match(r"tokens:(\d+)", signature)
+        tokens = _TOKENS.get(task, {}).get("test")
+        if found and tokens and int(found[1]) != tokens:
+            yield f"{int(found[1]):,} tokens (paper: {tokens:,})"
+            return
+
+
+def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) -> tuple[str, str]:
+    """Return whether two numbers agree, and by which test.
+
+    Two samples: a t-test. A sample and a single run: whether the run lies where the sample expects
+    a further one. That nothing is found with few runs is weak evidence; the interval says how weak.
+    """
+    if isinstance(ours, Summary) and isinstance(theirs, Summary):
+        if ours.sd == theirs.sd == 0:
+            return "not comparable", "neither varies over seeds"
+        p = TESTS[compared.test](ours, theirs).p_value
+        low, high = confidence_interval(ours, theirs, compared.test == "student")
+        word = "agrees" if p >= compared.alpha else "differs"
+        return word, (f"{ours.mean - theirs.mean:+.2f} [{low:.2f}, {high:.2f}], p = {p:.2g}")
+    if not isinstance(ours, Summary) and not isinstance(theirs, Summary):
+        return "not comparable", "one run each: nothing tells what chance does"
+    sample, single = (ours, theirs) if isinstance(ours, Summary) else (theirs, ours)
+    return _further_run(summarise(sample), float(single), compared.alpha)  # type: ignore[arg-type]
+
+
+def _further_run(sample: Summary, single: float, alpha: float) -> tuple[str, str]:
+    from scipy.stats import t
+
+    half = float(t.ppf(1 - alpha / 2, sample.n - 1)) * sample.sd * math.sqrt(1 + 1 / sample.n)
+    low, high = sample.mean - half, sample.mean + half
+    word = "agrees" if low <= single <= high else "differs"
+    return word, f"{1 - alpha:.0%} of further runs lie in [{low:.2f}, {high:.2f}]"

@@ -1,0 +1,114 @@
+"""Test results/verdicts.py: what agrees, what differs, and what cannot be compared."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from highrank_plugins.cli import app
+from highrank_plugins.results.comparison import compare_records
+from highrank_plugins.results.verdicts import judge, paper_keys
+from highrank_plugins.training import configuration
+
+CONF = Path(__file__).parents[2] / "recipes" / "ptb" / "conf"
+
+
+def write(folder, system, values, conf, tokens=82430, parameters=None, **changes):
+    """Write records of a published configuration, one per value."""
+    sets = [f"{name.replace('__', '.')}={value}" for name, value in changes.items()]
+    paths = []
+    for seed, value in enumerate(values, start=1):
+        settings = configuration.load(CONF / f"{conf}.yaml", [*sets, f"seed={seed}"])
+        record = {
+            "metrics": {"test_perplexity": value},
+            "signatures": {"test_perplexity": f"tokens:{tokens}|eval:static"},
+            "config": settings.blocks(),
+            "seeds": [seed],
+            "command": "fairseq-train exp/ptb/a/data-bin",
+            "train": {"updates": 1, "words_per_second": 1, "parameters": parameters},
+            "hardware": {"cores": 1},
+            "versions": {"torch": "2"},
+            "git": None,
+        }
+        paths.append(folder / f"{system}-{seed}.json")
+        paths[-1].write_text(json.dumps(record))
+    return paths
+
+
+def verdict_of(paths, paper="parthiban2021", task=None):
+    (found,) = judge(compare_records(paths), paper, task)
+    return found
+
+
+def test_the_same_training_agrees_or_differs(tmp_path):
+    paths = write(tmp_path, "plif", [56.75, 56.9, 56.8], "parthiban2021/plif_et")
+    found = verdict_of(paths)
+    assert (found.verdict, found.published) == ("agrees", "PLIF")
+    assert found.theirs == "56.80 ± 0.11 (n = 11)" and "p = " in found.why
+    paths = write(tmp_path, "plif", [58.75, 58.9, 58.8], "parthiban2021/plif_et")
+    assert verdict_of(paths).verdict == "differs"
+
+
+@pytest.mark.parametrize(("value", "word"), [(56.9, "agrees"), (57.9, "differs")])
+def test_a_single_run_lies_among_further_runs_or_not(tmp_path, value, word):
+    found = verdict_of(write(tmp_path, "plif", [value], "parthiban2021/plif_et"))
+    assert found.verdict == word and "95% of further runs lie in [56.5" in found.why
+
+
+def test_one_run_each_says_nothing(tmp_path):
+    found = verdict_of(write(tmp_path, "mixtape", [56.4], "yang2019/mixtape"), "yang2019")
+    assert found.verdict == "not comparable" and found.why.startswith("one run each")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why", "detail"),
+    [
+        ({"max_epoch": 30}, "other steps", "plif: steps: max_epoch 30 (paper: 1000)."),
+        ({"decoder_embed_dim": 64}, "other parameters", "decoder_embed_dim 64 (paper: unset)"),
+        ({"corpus__vocab_size": 9}, "other data", "corpus.vocab_size 9 (paper: unset)"),
+        ({"tokens": 99}, "other signature", "99 tokens (paper: 82,430)"),
+        ({"evaluate__eval_streams": 10}, "other scoring", "evaluate.eval_streams 10 (paper: 1)"),
+    ],
+)
+def test_why_numbers_cannot_be_compared(tmp_path, changes, why, detail):
+    found = verdict_of(write(tmp_path, "plif", [56.8, 56.9], "parthiban2021/plif_et", **changes))
+    assert (found.verdict, found.why) == ("not comparable", why)
+    assert detail in " ".join(found.details)
+
+
+def test_other_settings_are_named_but_compared(tmp_path):
+    found = verdict_of(write(tmp_path, "plif", [56.8, 56.9], "parthiban2021/plif_et", dropout=0.3))
+    assert found.verdict == "agrees" and found.why.endswith(", other settings")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "verdict"), [(17.5e6, "agrees"), (17.8e6, "not comparable")]
+)
+def test_parameters_are_compared_where_both_are_known(tmp_path, parameters, verdict):
+    conf = "parthiban2021/matched_softmax_et"
+    paths = write(tmp_path, "softmax", [56.4, 56.5], conf, parameters=parameters)
+    found = verdict_of(paths)
+    assert (found.verdict, found.published) == (verdict, "softmax, 17.56M parameters")
+
+
+def test_a_layer_that_the_paper_lacks(tmp_path):
+    found = verdict_of(write(tmp_path, "gss", [1.0], "parthiban2021/gss_et"), "yang2019")
+    assert found.why == "the paper has no such layer"
+
+
+def test_names_of_sources():
+    assert paper_keys("Krause et al. 2018 by Yang et al. 2018") == {"krause2018", "yang2018"}
+    assert paper_keys("Yang et al. 2019 (Mixtape)") == {"yang2019"}
+
+
+def test_the_command_prints_verdicts_and_names_what_it_does_not_know(tmp_path):
+    paths = write(tmp_path, "plif", [56.75, 56.9], "parthiban2021/plif_et", max_epoch=30)
+    words = ["compare", *map(str, paths), "--paper"]
+    done = CliRunner().invoke(app, [*words, "parthiban2021"])
+    assert "| plif | 56.83 ± 0.11 (n = 2) | PLIF | 56.80 ± 0.11 (n = 11) | not" in done.output
+    assert "plif: steps: max_epoch 30 (paper: 1000)." in done.output
+    done = CliRunner().invoke(app, [*words, "parthiban2020"])
+    assert done.exit_code == 2 and "did you mean 'parthiban2021'" in done.output
+    done = CliRunner().invoke(app, [*words, "yang2019", "--task", "pbt"])
+    assert done.exit_code == 2 and "did you mean 'ptb'" in done.output
