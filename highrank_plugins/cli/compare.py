@@ -50,18 +50,30 @@ def compare(
         Format | None,
         typer.Option(help="Default: terminal on a terminal, markdown elsewhere."),
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw the metric over --x (.png, .svg, .pdf).")
+    ] = None,
+    x: Annotated[
+        str,
+        typer.Option(help="words_per_second, parameters, a metric, or an option of train."),
+    ] = "words_per_second",
     output: Annotated[Path | None, typer.Option(help="Write the table into this file.")] = None,
 ) -> None:
     """Compare systems over seeds: means, t-tests, effects, costs, and what differs."""
     with user_errors():
         from highrank_plugins.common.files import write_text
         from highrank_plugins.reports.comparison_tables import comparison_tables, verdict_table
+        from highrank_plugins.reports.plots import check_plot, draw
+        from highrank_plugins.reports.study_plots import study_figures
         from highrank_plugins.reports.tables import FORMATS
         from highrank_plugins.results.comparison import compare_records
 
+        check_plot(plot)
         shown = None if columns is None else list(filter(None, columns.split(",")))
         compared = compare_records(records, metric, baseline, test, alpha, shown)
         on_terminal = output is None and sys.stdout.isatty()
+        if plot is not None:
+            draw(plot, *study_figures(compared, x))
         tables = comparison_tables(compared)
         if paper is not None:
             tables.append(verdict_table(compared, paper, task))

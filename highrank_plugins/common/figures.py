@@ -13,7 +13,7 @@ class Lines:
 
     Attributes:
         axes: names along x and y, with units.
-        scale: "linear", "log" (y) or "loglog".
+        scale: "linear", "log" (y), "logx" or "loglog".
         dashed: labels of curves that are drawn dashed, such as thresholds.
     """
 
@@ -39,4 +39,24 @@ class Bars:
         return cls({"": values}, title, axes)
 
 
-Figure: TypeAlias = Lines | Bars
+@dataclass(frozen=True)
+class Scatter:
+    """Draw points in groups: the runs of each system, and their mean.
+
+    Attributes:
+        groups: system → (x, y) of each run.
+        labelled: systems whose name stands beside their mean.
+        connected: systems whose means a line joins.
+        frontier: systems on the frontier of cost and quality, in order.
+    """
+
+    groups: Mapping[str, Sequence[tuple[float, float]]]
+    title: str
+    axes: tuple[str, str]
+    scale: str = "linear"
+    labelled: Sequence[str] = ()
+    connected: Sequence[Sequence[str]] = ()
+    frontier: Sequence[str] = ()
+
+
+Figure: TypeAlias = Lines | Bars | Scatter

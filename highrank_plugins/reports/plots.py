@@ -3,13 +3,23 @@
 import importlib.util
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from markupsafe import escape
 
-from highrank_plugins.common.figures import Bars, Figure, Lines
+from highrank_plugins.common.figures import Bars, Figure, Lines, Scatter
+from highrank_plugins.reports.style import (
+    COLOURS,
+    STYLE,
+    colour_of,
+    layer_of,
+    markers_of,
+    number_log_axis,
+    place_labels,
+)
 
 # colours that nothing else has, which become those of a page
 _PAGE_COLOURS = {
@@ -86,25 +96,88 @@ def _for_a_page(text: str) -> str:
     return re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
 
 
-def draw(path: Path, figure: Figure) -> None:
-    """Write a figure into a file."""
-    _save(rendered(figure), path)
+def draw(path: Path, *figures: Figure) -> None:
+    """Write figures into a file, side by side."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure as Drawn
+
+    with rc_context(STYLE):
+        drawn = Drawn(figsize=(6.5 * len(figures), 4.5), layout="constrained")
+        plots = drawn.subplots(1, len(figures), squeeze=False)[0]
+        for plot, figure in zip(plots, figures, strict=True):
+            _draw_figure(plot, figure, by_layer=True)
+        for plot, figure in zip(plots, figures, strict=True):
+            if isinstance(figure, Scatter):
+                for side in (plot.xaxis, plot.yaxis):
+                    if side.get_scale() == "log":
+                        number_log_axis(side)
+                labels = {name: _middle(figure.groups[name]) for name in figure.labelled}
+                place_labels(plot, labels, _obstacles(figure))
+        _save(drawn, path)
 
 
 def rendered(figure: Figure) -> Any:
     """Return a figure as matplotlib's."""
     drawn, plot = _figure(figure.title)
+    _draw_figure(plot, figure)
+    return drawn
+
+
+def _draw_figure(plot: Any, figure: Figure, by_layer: bool = False) -> None:
+    plot.set_title(figure.title)
+    several = False
     if isinstance(figure, Lines):
         for label, (x, y) in figure.series.items():
-            plot.plot(x, _finite(y), "--" if label in figure.dashed else "-", label=label)
+            colour = COLOURS.get(layer_of(label)) if by_layer else None
+            line = "--" if label in figure.dashed else "-"
+            plot.plot(x, _finite(y), line, label=label, color=colour)
         several = len(figure.series) > 1
+    elif isinstance(figure, Scatter):
+        _draw_scatter(plot, figure)
     else:
         _draw_bars(plot, figure)
         several = len(figure.groups) > 1
     _label(plot, figure.axes, figure.scale)
     if several:
         plot.legend()
-    return drawn
+
+
+def _draw_scatter(plot: Any, figure: Scatter) -> None:
+    """Draw runs faintly, and their mean with the deviations of both axes."""
+    markers = markers_of(list(figure.groups))
+    for name, runs in figure.groups.items():
+        colour, marker = colour_of(name), markers[name]
+        x, y = _middle(runs)
+        xs, ys = zip(*runs, strict=True)
+        if len(runs) > 1:
+            plot.plot(xs, ys, marker, color=colour, alpha=0.3, markersize=4, linestyle="none")
+        plot.errorbar(
+            x, y, xerr=stdev(xs) if len(runs) > 1 else None,
+            yerr=stdev(ys) if len(runs) > 1 else None, fmt=marker, color=colour, capsize=3,
+            markersize=7, elinewidth=1,
+        )  # fmt: skip
+    for names in figure.connected:
+        xs, ys = zip(*(_middle(figure.groups[name]) for name in names), strict=True)
+        plot.plot(xs, ys, "-", color=colour_of(names[0]), linewidth=1, zorder=1)
+    if figure.frontier:
+        xs, ys = zip(*(_middle(figure.groups[name]) for name in figure.frontier), strict=True)
+        plot.plot(xs, ys, ":", color="#666666", linewidth=1.2, zorder=1)
+
+
+def _obstacles(figure: Scatter) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
+    """Yield what labels must not cover: runs, and the deviations around their means."""
+    for runs in figure.groups.values():
+        yield from ((run, run) for run in runs)
+        if len(runs) > 1:
+            x, y = _middle(runs)
+            dx, dy = (stdev(values) for values in zip(*runs, strict=True))
+            yield (x - dx, y), (x + dx, y)
+            yield (x, y - dy), (x, y + dy)
+
+
+def _middle(runs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    xs, ys = zip(*runs, strict=True)
+    return mean(xs), mean(ys)
 
 
 def _finite(values: Sequence[float]) -> list[float]:
@@ -126,26 +199,20 @@ def _draw_bars(plot: Any, figure: Bars) -> None:
 def means(
     path: Path, found: Mapping[str, tuple[float, float]], title: str, axes: tuple[str, str]
 ) -> None:
-    """Draw for each label a mean and its deviation, upwards and downwards."""
-    figure, plot = _figure(title)
-    middle, deviation = zip(*found.values(), strict=True)
-    plot.errorbar(list(found), middle, yerr=deviation, fmt="o", capsize=4)
-    plot.tick_params("x", rotation=30)
-    _label(plot, axes, "linear")
-    _save(figure, path)
+    """Draw for each label a mean and its deviation, upwards and downwards of it."""
+    from matplotlib import rc_context
 
-
-def points(
-    path: Path, at: Mapping[str, tuple[float, float]], title: str, axes: tuple[str, str]
-) -> None:
-    """Draw a point for each label, with the label next to it."""
-    figure, plot = _figure(title)
-    x, y = zip(*at.values(), strict=True)
-    plot.scatter(x, y)
-    for label, place in at.items():
-        plot.annotate(label, place, (4, 3), textcoords="offset points", fontsize=7)
-    _label(plot, axes, "linear")
-    _save(figure, path)
+    with rc_context(STYLE):
+        figure, plot = _figure(title)
+        markers = markers_of(list(found))
+        for label, (middle, deviation) in found.items():
+            plot.errorbar(
+                [label], [middle], yerr=[deviation], fmt=markers[label], color=colour_of(label),
+                capsize=4,
+            )  # fmt: skip
+        plot.tick_params("x", rotation=30)
+        _label(plot, axes, "linear")
+        _save(figure, path)
 
 
 def maps(
@@ -181,7 +248,7 @@ def _figure(title: str) -> tuple[Any, Any]:
 def _label(plot: Any, axes: tuple[str, str], scale: str) -> None:
     plot.set_xlabel(axes[0])
     plot.set_ylabel(axes[1])
-    if scale == "loglog":
+    if scale in ("logx", "loglog"):
         plot.set_xscale("log")
     if scale in ("log", "loglog"):
         plot.set_yscale("log")
@@ -190,5 +257,6 @@ def _label(plot: Any, axes: tuple[str, str], scale: str) -> None:
 def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.stem}.part{path.suffix}")
-    figure.savefig(part)
+    dated = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
+    figure.savefig(part, **dated)
     part.replace(path)

@@ -1,5 +1,6 @@
 """Provide `highrank analyse ttest`, `correlation` and `bleu`: tests of differences."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -53,8 +54,10 @@ def correlation(
     """Correlate two measures over models by Pearson, with the p-value."""
     with measuring(plot):
         from highrank_plugins.analysis import pearson
+        from highrank_plugins.common.figures import Scatter
         from highrank_plugins.common.names import distinct_names
         from highrank_plugins.reports import plots
+        from highrank_plugins.reports.study_plots import axis, scale_of
         from highrank_plugins.results.record import metric_of
 
         names = distinct_names(records)
@@ -62,8 +65,13 @@ def correlation(
         xs, ys = zip(*found.values(), strict=True)
         report(pearson(xs, ys), output, x=x, y=y, points=found)
         if plot is not None:
-            at = dict(zip(names, found.values(), strict=True))
-            plots.points(plot, at, f"{x} and {y}", (x, y))
+            runs: dict[str, list[tuple[float, float]]] = {}
+            for name, at in zip(names, found.values(), strict=True):
+                runs.setdefault(re.sub(r"-\d+$", "", name), []).append(at)
+            names_of_axes = (axis(x), axis(y))
+            title = f"{names_of_axes[1]} over {names_of_axes[0]}"
+            figure = Scatter(runs, title, names_of_axes, scale_of(x, y), labelled=list(runs))
+            plots.draw(plot, figure)
 
 
 def bleu(
