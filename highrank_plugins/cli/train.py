@@ -14,6 +14,7 @@ import typer
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Changes
 from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.common import stop_request
 
 if TYPE_CHECKING:
     from highrank_plugins.training.configuration import Configuration
@@ -104,6 +105,10 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     return Launch(options, words, found["nodes"] * per_node, list(filter(None, tokens)), by_hand)
 
 
+# bash would end at a signal, and hide how the training ends
+_KEEPS_WAITING = 'trap : TERM USR1 HUP; source "$1"'
+
+
 def run(
     command: Annotated[Path, typer.Argument(help="File with the command of fairseq-train.")],
     config: Annotated[Path, typer.Option(help="Written by `highrank train configure`.")],
@@ -123,9 +128,10 @@ def run(
     bounds = (float(options.get(name, 0)) or float("inf") for name in ("max_update", "max_epoch"))
     # the lock of the recipe's folder is inherited: a training that outlives the recipe keeps it
     with (
+        stop_request.disregarded(),  # what the training says while it stops is logged
         (save_dir / "train.log").open("ab", buffering=0) as log,
         subprocess.Popen(
-            ["bash", str(command)],
+            ["bash", "-c", _KEEPS_WAITING, "bash", str(command)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             close_fds=False,

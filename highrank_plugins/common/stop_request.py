@@ -72,6 +72,18 @@ def handlers_restored() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
+@contextmanager
+def disregarded() -> Iterator[None]:
+    """Let `SIGNALS` pass by this process meanwhile; those that it starts get them."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    handle(lambda *_: None)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def listening() -> bool:
     """Whether this process called `listen`, and not the one that it was forked from."""
     return _listener == os.getpid()

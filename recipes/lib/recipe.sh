@@ -23,6 +23,9 @@ log() { printf '%s %s\n' "$(date '+%F %T')" "$*" >&2; }
 # refuse MESSAGE…: wrong use, exit code 2.
 refuse() { log "error: $*"; exit 2; }
 
+# shellcheck source=stopping.sh
+source "$repository/recipes/lib/stopping.sh"
+
 # run COMMAND…: print it, then run it.
 run() { log "+$(printf ' %q' "$@")"; "$@"; }
 
@@ -302,20 +305,19 @@ need_space() {
 # fairseq tells much at level INFO: that is in the logs only, but for its progress.
 without_chatter() { sed -u 's/^INFO:fairseq.logging.progress_bar:*//; /^INFO:/d'; }
 
-# log_stage NUMBER NAME FUNCTION: run it, show and keep what it prints; end with it if it fails, or
-# if its exit code is 75: it was stopped, or continues elsewhere.
+# log_stage NUMBER NAME FUNCTION: run it, show and keep what it prints; end with it if it fails or is
+# stopped, or if its exit code is 75: it continues elsewhere.
 log_stage() {
-    local file=$run_dir/log/$1-$2.log started=$SECONDS status
-    set +e                              # or the pipe's failure ends us without a word
-    (set -e; "$3") 2>&1 | tee -- "$file" | without_chatter >&2
-    status=${PIPESTATUS[0]}
-    set -e
-    if ((status == 75)); then           # EX_TEMPFAIL of sysexits.h
+    local file=$run_dir/log/$1-$2.log started=$SECONDS
+    run_piped "$3" "$file"
+    if [[ -n $stop_signal ]]; then
+        end_stopped "stage $1 ($2) was stopped by SIG$stop_signal"
+    elif ((stage_status == 75)); then   # EX_TEMPFAIL of sysexits.h
         log "stage $1 ($2) is incomplete; run the same command to resume it"
-        exit "$status"
-    elif ((status != 0)); then
-        log "error: stage $1 ($2) failed with exit code $status; its output is in $file"
-        exit "$status"
+        exit "$stage_status"
+    elif ((stage_status != 0)); then
+        log "error: stage $1 ($2) failed with exit code $stage_status; its output is in $file"
+        exit "$stage_status"
     fi
     log "stage $1 $2: done in $((SECONDS - started)) s"
 }

@@ -4,6 +4,7 @@ torchrun would do so too, but its processes meet at a port that every user of th
 and write to. These meet in a file of a folder that belongs to the user alone.
 """
 
+import signal
 import subprocess
 import sys
 import time
@@ -38,8 +39,13 @@ class LocalRanks:
         self._ranks = self._start()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to every process; after one there is no restart."""
+        """Send a signal to every process; after one there is no restart.
+
+        Processes that a script has started in its background ignore SIGINT, as this one does then.
+        """
         self._restarts = self._plan.max_restarts
+        if number == signal.SIGINT and signal.getsignal(number) == signal.SIG_IGN:
+            number = signal.SIGKILL
         for process in self._ranks:
             process.send_signal(number)
 

@@ -5,6 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from highrank_plugins.training.launch.rendezvous import check_rendezvous
 from highrank_plugins.training.launch.torchrun import environment, run_id, torchrun_words
 from highrank_plugins.training.launch.watch import Agent, WatchedAgent
 
+SAME_REQUEST_SECONDS = 1.0
 ENDING_SECONDS = 30  # beyond the time in which nodes must meet: for torchrun to end
 
 
@@ -100,18 +102,23 @@ class _Supervisor:
 
     def __init__(self, answers: Path) -> None:
         self.answers = answers
-        self.asked = False
+        self.asked, self._asked_at = False, 0.0
         self.agent: Agent | None = None
         stop_request.handle(self.ask)
 
     def ask(self, _number: int, _frame: FrameType | None) -> None:
-        """Ask all processes to stop; end them if none has begun, or at the second request."""
+        """Ask all processes to stop; end them if none has begun, or at the second request.
+
+        A request that reaches this process by several ways at once is one request.
+        """
         if self.agent is None:
             print("stopped before it began", file=sys.stderr)
             raise SystemExit(stop_request.REQUEUE)
+        if self.asked and time.monotonic() - self._asked_at < SAME_REQUEST_SECONDS:
+            return
         if self.asked or not self._started():
             self.agent.send_signal(signal.SIGINT)
-        self.asked = True
+        self.asked, self._asked_at = True, time.monotonic()
         (self.answers / "stop").touch()
 
     def run(self, start: Callable[[], Agent], patience: float | None) -> int:
