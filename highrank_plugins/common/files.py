@@ -172,7 +172,7 @@ def _compare(path: str, content: _Content) -> None:
         while block := file.read(_BLOCK):
             found = zlib.crc32(block, found)
     if found != content.checksum:
-        raise OSError(errno.EIO, "the disk does not hold what was written")
+        raise OSError(errno.EIO, "the disk does not hold the written data")
 
 
 def _free(target: str) -> int:

@@ -116,7 +116,7 @@ class _Loader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
             raise yaml.MarkedYAMLError(
-                problem=f"the alias *{event.anchor} is not taken; write the value out",
+                problem=f"the alias *{event.anchor} is not allowed; write the value out",
                 problem_mark=event.start_mark,
             )
         return super().compose_node(parent, index)
@@ -154,9 +154,9 @@ def _parse(path: Path) -> Tree:
         tree.values = _plain(loader, node, path, (), tree.places)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigurationError(f"{path}:{line}: no valid YAML: {error.problem}") from None
+        raise ConfigurationError(f"{path}:{line}: invalid YAML: {error.problem}") from None
     except RecursionError:
-        raise ConfigurationError(f"{path}: blocks lie too deep in each other") from None
+        raise ConfigurationError(f"{path}: blocks are nested too deeply") from None
     finally:
         loader.dispose()
     return tree
@@ -172,7 +172,7 @@ def _plain(
         key = str(_value(loader, key_node, file))
         place = f"{file}:{key_node.start_mark.line + 1}"
         if key in values:
-            raise ConfigurationError(f"{place}: {key} is given a second time")
+            raise ConfigurationError(f"{place}: {key} is given twice")
         places[(*path, key)] = place
         values[key] = _plain(loader, value_node, file, (*path, key), places)
     return values

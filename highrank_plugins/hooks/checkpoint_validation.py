@@ -55,14 +55,16 @@ def _load_safely(path: str) -> dict[str, Any]:
         state = None if forbidden else torch.load(path, "cpu", weights_only=True, mmap=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"{path} is refused, it is no valid checkpoint: {reason}") from None
+        raise ValueError(f"{path} is refused, not a valid checkpoint: {reason}") from None
     if forbidden:
         raise ValueError(
             f"{path} is refused: it names {', '.join(forbidden)}, which could run code when "
             "loaded. Use a checkpoint from a source you trust, saved with plain values only"
         )
     if not isinstance(state, dict):
-        raise ValueError(f"{path} is no checkpoint of fairseq: it holds a {type(state).__name__}")
+        raise ValueError(
+            f"{path} is not a checkpoint of fairseq: it holds a {type(state).__name__}"
+        )
     return state
 
 

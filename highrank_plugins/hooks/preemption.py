@@ -51,7 +51,7 @@ def leave_if_asked(cfg, trainer, epoch_itr, is_saved: bool) -> None:
         # whoever ends before the checkpoint is written would have the launcher end the others
         torch.distributed.barrier()
     updates = trainer.get_num_updates()
-    logger.info("asked to stop: ending after update %d, to be started again", updates)
+    logger.info("stopping after update %d; run the same command to resume", updates)
     stop_request.leave()
 
 

@@ -125,7 +125,7 @@ def _reach(group, timeout: timedelta) -> Store:
         if address == "env://":
             address = ":".join(os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT"))
         raise ValueError(
-            f"rank {rank} of {world} does not meet the others at {address} ({reason}): fewer were "
+            f"rank {rank} of {world} did not meet the others at {address} ({reason}): fewer were "
             "started, or with another --distributed-world-size, the port is taken by another "
             "program, or the node of rank 0 is unreachable"
         ) from None

@@ -56,8 +56,8 @@ class _Split:
         lost = f"{name}: {total - scored:,} of {total:,} samples were not scored"
         lost += "" if in_tokens else f"; the first are {first}, counted from 0"
         if not skips:
-            raise ValueError(f"{lost}. The result is not about the whole data.")
-        logger.warning(f"{lost}. {SKIPS} leaves them out; the result is about the others alone.")
+            raise ValueError(f"{lost}. The result does not cover the whole data.")
+        logger.warning(f"{lost}. {SKIPS} leaves them out; the result covers the others only.")
 
 
 _splits: ContextVar[dict[str, _Split] | None] = ContextVar("splits", default=None)

@@ -52,13 +52,13 @@ def continuations(
     loaded = load_model(checkpoint, data)
     model, dictionary = loaded.model, loaded.dictionary
     if not isinstance(model, FairseqLanguageModel):
-        raise ValueError(f"{checkpoint} is no language model")
+        raise ValueError(f"{checkpoint} is not a language model")
     head = loaded.head
     found = []
     for words in contexts:
         ids = [dictionary.index(word) for word in words]
         if ids[-1] == dictionary.unk() and words[-1] != dictionary.unk_word:
-            raise ValueError(f"{words[-1]!r} is not in the dictionary: it can not be predicted")
+            raise ValueError(f"{words[-1]!r} is not in the dictionary: it cannot be predicted")
         source = torch.tensor([[dictionary.eos(), *ids[:-1]]])
         features = model.decoder.extract_features(source, encoder_out=None)[0][0, -1:]
         log_probs = head.log_probs(features)[0]

@@ -167,7 +167,7 @@ def _rows(path: Path, parameters: Mapping[str, Tensor], names: tuple[str, ...]) 
         if name in parameters:
             return len(parameters[name])
     raise ValueError(
-        f"{path}: its parameters do not tell the size of the vocabulary; give the directory of "
+        f"{path}: its parameters do not show the size of the vocabulary; give the directory of "
         "fairseq-preprocess by --data"
     )
 

@@ -91,7 +91,7 @@ def _shapes(collector: Collector, what: Sequence[str]) -> dict[str, tuple[tuple[
     unknown = [name for name in what if name not in QUANTITIES]
     if unknown or not what:
         raise ValueError(
-            f"--what {','.join(what)}: expected some of {','.join(QUANTITIES)}, by commas apart"
+            f"--what {','.join(what)}: expected some of {','.join(QUANTITIES)}, separated by commas"
         )
     head, rows = collector.head, collector.total
     if "logits" in what and not head.has_logits:
@@ -135,7 +135,9 @@ def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
     if not folder.exists() or not any(folder.iterdir()):
         return False
     if not (folder / DESCRIPTION).exists():
-        raise ValueError(f"--output {folder}: it exists and is no collection; name another folder")
+        raise ValueError(
+            f"--output {folder}: it exists and is not a collection; name another folder"
+        )
     found = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     # finished, it does not matter who wrote which part
     different = [n for n in description if n != "processes" and found.get(n) != description[n]]

@@ -104,7 +104,7 @@ def tune_and_evaluate(
 def _best(tried: Sequence[Outcome]) -> Point:
     sums = {number: o.nll for number, o in enumerate(tried) if o.nll is not None}
     if not sums:
-        raise FloatingPointError(f"the evaluation broke down at every point: {tried[0]}")
+        raise FloatingPointError(f"the evaluation failed at every point: {tried[0]}")
     return tried[min(sums, key=lambda number: sums[number])].point
 
 

@@ -82,7 +82,7 @@ class ComponentMeasure(TextMeasure):
     about = (
         "The entropy of the weights π of components is 0 where a token has one component, and "
         "log K where it has all alike. That of their mean is 0 if all tokens have the same one: a "
-        "collapse. Mixtape's frequent words have gates of their own; the others share one. The "
+        "collapse. Mixtape's frequent words have their own gates; the others share one. The "
         "curve of the pointwise function is shifted to f(0) = 0."
     )
     hidden = ("curve",)

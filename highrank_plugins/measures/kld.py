@@ -128,7 +128,7 @@ class DivergenceMeasure(TextMeasure):
     def _check_same(self, other: DivergenceMeasure, words: Tensor, other_words: Tensor) -> None:
         if self.words.dictionary != other.words.dictionary:
             raise ValueError(
-                "the two checkpoints have other dictionaries: their classes are not the same words"
+                "the two checkpoints have different dictionaries: their classes are different words"
             )
         if not torch.equal(words.cpu(), other_words.cpu()):
             raise ValueError(

@@ -42,7 +42,7 @@ class WordSimilarityMeasure(WeightMeasure):
     def __init__(
         self,
         pairs: Annotated[
-            list[Path], "Benchmark: two words and a number a line. May be given several times."
+            list[Path], "Benchmark file: two words and a number per line. May be repeated."
         ],
     ) -> None:
         self.pairs = pairs

@@ -160,7 +160,7 @@ def _reject_adaptive(given: dict) -> None:
 def _drop_adaptive(preset: Namespace, stock_arch: str) -> None:
     used = adaptive_options(preset)
     if used:
-        _log_once(f"{stock_arch}: off, since the head replaces them: {', '.join(used)}")
+        _log_once(f"{stock_arch}: switched off, since the head replaces them: {', '.join(used)}")
     vars(preset).update(ADAPTIVE_OFF)
 
 

@@ -76,7 +76,7 @@ class HeadOptions(FairseqDataclass):
     head: Optional[str] = field(
         default=None,
         metadata={
-            "help": f"output layer: {', '.join(head_names())}, or one of your own; if it differs "
+            "help": f"output layer: {', '.join(head_names())}, or your own; if it differs "
             "from the architecture's, the architecture's other head defaults are dropped"
         },
     )

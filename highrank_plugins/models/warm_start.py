@@ -18,7 +18,7 @@ SOFTMAX_KEYS = ({"weight"}, {"weight", "bias"})
 SOFTMAX = {"head": "softmax", "head_pointwise": "identity"}
 # of relative positions
 TABLES = (".relative.key_table", ".relative.value_table")
-_SAME = "use --rel-pos-clip and --rel-pos-in as in that training"
+_SAME = "use --rel-pos-clip and --rel-pos-in as in its training"
 
 
 def require_same_function(options: dict, head: Head) -> None:

@@ -172,7 +172,9 @@ def _check_signatures(metric: str, systems: Mapping[str, Sequence[RecordedRun]])
     first: tuple[Path, str] | None = None
     for run in (run for runs in systems.values() for run in runs):
         if not math.isfinite(run.record["metrics"].get(metric, 0)):
-            raise ValueError(f"{run.path}: {metric} is no number; leave it out or repeat the run")
+            raise ValueError(
+                f"{run.path}: {metric} is not a number; leave it out or repeat the run"
+            )
         signature = run.record.get("signatures", {}).get(metric)
         if metric not in run.record["metrics"] or signature is None:
             continue

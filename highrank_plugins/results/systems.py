@@ -70,7 +70,7 @@ def read_system(text: str, metric: str | None) -> System:
     words = values.split(",")
     if all(word.endswith(".json") for word in words):
         if metric is None:
-            raise ValueError(f"{text}: --metric must say which number of the records is compared")
+            raise ValueError(f"{text}: --metric must name the metric of the records to compare")
         return System(name, [metric_of(Path(word), metric) for word in words])
     try:
         if ":" in values:
@@ -79,7 +79,7 @@ def read_system(text: str, metric: str | None) -> System:
         return System(name, [float(word) for word in words])
     except ValueError:
         raise ValueError(
-            f"{text}: {values} are no numbers with commas between, no MEAN:SD:RUNS, and no .json"
+            f"{text}: {values} are not numbers separated by commas, MEAN:SD:RUNS, or a .json file"
         ) from None
 
 

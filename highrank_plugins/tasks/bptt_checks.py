@@ -81,7 +81,7 @@ def check_tokens(tokens: Tensor, dictionary: Dictionary, path: str) -> None:
     if int(tokens.max()) >= len(dictionary):
         raise ValueError(
             f"{path}.bin has the word number {int(tokens.max())}, and dict.txt {len(dictionary)} "
-            "words: they are of different corpora; run fairseq-preprocess again"
+            "words: they belong to different corpora; run fairseq-preprocess again"
         )
 
 

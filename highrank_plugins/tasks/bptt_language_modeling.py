@@ -168,7 +168,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
             ValueError: several processes, or options of other tasks.
         """
         if num_shards > 1:
-            raise ValueError("--num-shards: streams cannot be shared out; run one eval-lm")
+            raise ValueError("--num-shards: streams cannot be divided; run one eval-lm")
         if batch_size not in (None, self.args.eval_streams):
             raise ValueError(f"--batch-size {batch_size}: give --eval-streams {batch_size} instead")
         streams = Streams(dataset, self.dictionary, self.args.eval_streams, 0, 1, self.args.bptt)

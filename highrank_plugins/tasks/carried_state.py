@@ -40,7 +40,7 @@ class CarriedState:
             raise RuntimeError(
                 f"the recurrent state at position {position} of the streams is lost{known}. A "
                 "batch was skipped (out of memory?), or this training resumes with other data, "
-                "--bptt… or --seed than it was begun with, or from a checkpoint without a state: "
+                "--bptt… or --seed than it began with, or from a checkpoint without a state: "
                 "begin the epoch again with --reset-dataloader"
             )
         self.settled = False

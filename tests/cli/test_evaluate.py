@@ -228,7 +228,7 @@ def test_a_point_that_runs_away_does_not_end_the_search(call, tmp_path):
     ("command", "words", "message"),
     [
         ("dynamic", [*STEP, "--lr", "1e30"], "lower --lr"),
-        ("dynamic", [*STEP, "--lr", "1e30,1e31", "--grid"], "broke down at every point"),
+        ("dynamic", [*STEP, "--lr", "1e30,1e31", "--grid"], "failed at every point"),
         ("dynamic", [*STEP, "--lr", "0.1,0.2"], "2 combinations of values: add --grid"),
         ("dynamic", [*STEP, "--lr", "fast"], "--lr fast: expected numbers separated by"),
         ("dynamic", [*STEP, "--lambda", "1.5"], "--lambda must lie in [0, 1], got 1.5"),

@@ -133,7 +133,7 @@ def test_a_disk_that_holds_something_else_is_noticed(files, monkeypatch):
         os.pwrite(handle, b"x", 1000)
 
     monkeypatch.setattr(os, "fsync", damage)
-    with pytest.raises(OSError, match="does not hold what was written"):
+    with pytest.raises(OSError, match="does not hold the written data"):
         checkpoint_utils.torch_persistent_save(NEW, files[0])
     assert size_in(files[0]) == 10
 

@@ -80,7 +80,7 @@ def test_the_stock_command_saves_and_goes_on(mt_data, tmp_path, number):
         time.sleep(0.05)
     training.send_signal(number)
     assert training.wait(20) == stop_request.REQUEUE
-    assert "asked to stop: ending after update" in (tmp_path / "log").read_text()
+    assert "stopping after update" in (tmp_path / "log").read_text()
     if number == signal.SIGHUP:
         assert last(tmp_path / "stopped").exists()
         return

@@ -75,7 +75,7 @@ def test_left_out_samples_are_named(evaluate, data, translator, logged):
     (line,) = [text for text in logged if "were not scored" in text]
     start = f"valid: {len(lost)} of {len(lines)} samples were not scored; the first are {lost[:10]}"
     assert line.startswith(start)
-    assert line.endswith("the result is about the others alone.")
+    assert line.endswith("the result covers the others only.")
 
 
 def test_lost_samples_are_refused(evaluate, data, translator, stock):

@@ -152,7 +152,7 @@ def test_files_that_are_no_further_seed_are_refused(records, tmp_path, name, mes
 
 def test_a_score_that_is_no_number_is_named(records):
     change(records[2], metrics={"test_perplexity": float("nan"), "valid_perplexity": 1.0})
-    with pytest.raises(ValueError, match=r"mos-3\.json: test_perplexity is no number"):
+    with pytest.raises(ValueError, match=r"mos-3\.json: test_perplexity is not a number"):
         compare_records(records)
 
 

@@ -83,7 +83,7 @@ def _text(
     from highrank_plugins.inference.collector import Collector
 
     if data is None:
-        return Absent("it needs a text: without --data only the weights are looked at")
+        return Absent("it needs a text: without --data only the weights are measured")
     if isinstance(head, Absent):
         return head
     text = Collector(loaded, split, tokens=tokens)
