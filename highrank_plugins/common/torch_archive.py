@@ -4,6 +4,7 @@ Of 1,000 single flipped bits in a checkpoint torch loads 988 as other weights, w
 """
 
 import os
+import struct
 import zipfile
 import zlib
 from functools import lru_cache
@@ -15,6 +16,9 @@ CONVERT = (
 )
 _BLOCK = 8 << 20
 _PICKLE = "data.pkl"
+_DAMAGE = (
+    zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeDecodeError, struct.error, zlib.error,
+)  # fmt: skip
 
 
 class DamagedArchiveError(ValueError):
@@ -49,7 +53,7 @@ def _check(path: str, whole: bool, identity: tuple[int, ...]) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             _check_entries(path, archive, whole)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, zlib.error) as error:
+    except _DAMAGE as error:
         raise _damaged(path, str(error)) from None
 
 

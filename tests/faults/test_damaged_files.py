@@ -1,0 +1,97 @@
+"""Damaged checkpoints and binarised data are refused, or load as what they were."""
+
+import random
+import shutil
+
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary, data_utils
+
+import highrank_plugins.hooks.binarised_data
+import highrank_plugins.hooks.checkpoint_validation
+from highrank_plugins.common.checksums import write_sums
+from tests.compat.conftest import data, translator
+
+__all__ = ["data", "translator"]
+PAGE = 4096
+FEW, ALL = {"flip": 40, "cut": 12, "zero": 12}, {"flip": 1000, "cut": 300, "zero": 300}
+COUNTS = [FEW, pytest.param(ALL, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
+
+
+def damaged(content: bytes, kind: str, draw: random.Random) -> bytes:
+    """Flip a bit, cut the end off, or fill a page with zeros."""
+    changed = bytearray(content)
+    place = draw.randrange(len(changed))
+    if kind == "flip":
+        changed[place] ^= 1 << draw.randrange(8)
+    elif kind == "cut":
+        del changed[place:]
+    else:
+        start = place - place % PAGE
+        changed[start : start + PAGE] = bytes(len(changed[start : start + PAGE]))
+    return bytes(changed)
+
+
+def equal(a: object, b: object) -> bool:
+    """Compare nested containers with tensors."""
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and [*a] == [*b] and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return a == b
+
+
+@pytest.mark.parametrize("counts", COUNTS, ids=["few", "all"])
+def test_checkpoints(translator, tmp_path, counts):
+    content, draw = translator.read_bytes(), random.Random(1)
+    sound = checkpoint_utils.load_checkpoint_to_cpu(str(translator))
+    refused = {kind: 0 for kind in counts}
+    for kind, count in counts.items():
+        for number in range(count):
+            path = tmp_path / f"{kind}{number}.pt"
+            path.write_bytes(damaged(content, kind, draw))
+            try:
+                loaded = checkpoint_utils.load_checkpoint_to_cpu(str(path))
+            except ValueError as error:
+                assert str(path) in str(error)
+                refused[kind] += 1
+            else:
+                assert equal(loaded, sound), f"{kind} {number} changed what is loaded"
+            path.unlink()
+    print(f"checkpoints: {refused} refused of {counts}, all others unchanged")
+    assert refused["cut"] == counts["cut"]
+    assert refused["flip"] > counts["flip"] / 2
+
+
+def read(folder):
+    """Read dictionary and training text as tasks do."""
+    dictionary = Dictionary.load(str(folder / "dict.xx.txt"))
+    dataset = data_utils.load_indexed_dataset(str(folder / "train.xx-yy.xx"), dictionary)
+    text = [dataset[index].tolist() for index in range(len(dataset))]
+    return text, dictionary.symbols, dictionary.count
+
+
+@pytest.mark.parametrize("counts", COUNTS, ids=["few", "all"])
+@pytest.mark.parametrize("name", ["train.xx-yy.xx.bin", "train.xx-yy.xx.idx", "dict.xx.txt"])
+def test_binarised_data(data, tmp_path, name, counts):
+    folder = tmp_path / "bin"
+    shutil.copytree(data, folder, ignore=shutil.ignore_patterns("lm"))
+    write_sums(folder)
+    content, draw, sound = (folder / name).read_bytes(), random.Random(2), read(folder)
+    refused = {kind: 0 for kind in counts}
+    for kind, count in counts.items():
+        for number in range(count):
+            (folder / name).write_bytes(damaged(content, kind, draw))
+            highrank_plugins.hooks.binarised_data._check_split.cache_clear()
+            try:
+                loaded = read(folder)
+            except ValueError as error:
+                assert name in str(error)
+                refused[kind] += 1
+            else:
+                assert loaded == sound, f"{kind} {number} changed what is loaded"
+    print(f"{name}: {refused} refused of {counts}")
+    assert refused == dict(counts)
