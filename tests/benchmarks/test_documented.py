@@ -31,7 +31,7 @@ def test_generation_on_two_processes():
 
 @pytest.mark.parametrize("path", sorted((DOCS / "benchmarks").glob("data_path_*.jsonl")), ids=str)
 def test_cost_of_the_data(path):
-    text = (DOCS / "howto" / "translation.md").read_text(encoding="utf-8")
+    text = (DOCS / "howto" / "wmt14.md").read_text(encoding="utf-8")
     *rows, total = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
     for row in rows:
         numbers = f"{row['seconds']} | {row['pairs_per_second']:,} | {row['mib']:,}"

@@ -1,4 +1,4 @@
-"""The layers of docs/reference/heads.md as a user-dir, in fairseq's commands and in ours."""
+"""The layers of docs/howto/own_layer.md as a user-dir, in fairseq's commands and in ours."""
 
 import json
 import os
@@ -28,13 +28,9 @@ from tests.trainings import (
 )
 
 pytestmark = pytest.mark.xdist_group("user_layers")  # they share trainings
-SECTION = (
-    (REPOSITORY / "docs" / "reference" / "heads.md")
-    .read_text()
-    .partition("## A layer of your own")[2]
-)
-(CODE,) = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
-(LINES,) = re.findall(r"```bash\n(.*?)```", SECTION, re.DOTALL)
+PAGE = (REPOSITORY / "docs" / "howto" / "own_layer.md").read_text()
+(CODE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(LINES,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
 DOCUMENTED = LINES.replace("\\\n", "").splitlines()
 TINY = ["--batch-size", 8, "--num-workers", 0]
 ASKS = "pass the --user-dir of its training"

@@ -1,0 +1,97 @@
+"""README and docs are written in short sentences, without private terms."""
+
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(ROOT.glob("docs/**/*.md")),
+    *sorted(ROOT.glob("recipes/*/README.md")),
+]
+PAGES = [page for page in PAGES if "generated" not in page.parts]
+LONGEST = 35
+MEDIAN = 18
+# the beginning of a longer sentence → why it stays
+EXCEPTIONS = {
+    "p is that of Student's": "printed by `highrank compare`",
+}
+PRIVATE = (
+    "bent line|tournament|contender's|goes? on with|go on with|gone on with|anew|thereby|so many|"
+    "such a|that of those|come to lie|comes to lie|looked at|at hand|room on the disk|"
+    "time and again|given up for lost"
+)
+SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z`*(\[“\"]|\d)|\n\s*\n")
+
+
+def sentences(page: Path) -> list[str]:
+    """Return the sentences of a page: of paragraphs, of items of lists and of cells of tables."""
+    text = page.read_text(encoding="utf-8")
+    text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
+    text = re.sub(r"^\| \*[^|]*", "| ", text, flags=re.MULTILINE)  # messages of the program
+    text = re.sub(r"^ *(```+|~~~+).*?^ *\1", "\n", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"<!--.*?-->|^    \S.*$|!\[[^\]]*\]\([^)]*\)", "", text, flags=re.DOTALL | re.MULTILINE
+    )
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    lines = []
+    for line in text.splitlines():
+        if line.startswith("|"):
+            lines += ["", *(f"{cell.strip()}\n" for cell in re.split(r"(?<!\\)\|", line)), ""]
+        elif re.match(r"#|\s*(?:[-*]|\d+\.) ", line):
+            lines += ["", line.lstrip("#-*0123456789. "), "" if line.startswith("#") else None]
+        else:
+            lines.append(line.strip())
+    joined = "\n".join(line for line in lines if line is not None)
+    found = (" ".join(part.split()) for part in SENTENCE_END.split(joined))
+    return [sentence for sentence in found if re.search(r"[a-z]{2}", sentence)]
+
+
+def words(sentence: str) -> int:
+    """Return the number of words; a piece of code or a formula counts as one."""
+    plain = re.sub(r"`[^`]*`", "code", sentence)
+    return len([word for word in plain.split() if re.search(r"[A-Za-z]{2}|code|\b[aI]\b", word)])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_sentence_is_long(page):
+    long = [text for text in sentences(page) if words(text) > LONGEST]
+    assert [text for text in long if not text.startswith(tuple(EXCEPTIONS))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_private_terms(page):
+    text = "\n".join(sentences(page))
+    assert re.findall(rf"\b(?:{PRIVATE})\b", text, re.IGNORECASE) == []
+
+
+def test_most_sentences_are_short():
+    """Of whole sentences, which end with a full stop."""
+    whole = [
+        words(s) for page in PAGES for s in sentences(page) if s.endswith(".") and words(s) > 3
+    ]
+    assert len(whole) > 500 and statistics.median(whole) <= MEDIAN
+
+
+def test_the_readme_is_short():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 120
+    assert lines.index("```bash") < 12
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_titles_are_names(page):
+    titles = re.findall(
+        r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.M
+    )
+    assert titles and [title for title in titles if title.endswith(("?", "."))] == []
+
+
+def test_a_long_sentence_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n\nShort one. " + "word " * 40 + "end.\n\n- item\n- other item\n")
+    assert max(map(words, sentences(page))) == 41
+    assert "item" in sentences(page) and "Title" in sentences(page)

@@ -1,0 +1,127 @@
+"""Execute every block of the tutorials: on tiny text, or as they are with --run-long.
+
+A tutorial marks what the tests need to know in comments that no reader sees:
+
+    <!-- file: NAME -->     the next block is the content of this file
+    <!-- skip -->           the next block is not run
+    <!-- tiny: A → B -->    replace A by B in the next block, unless the tutorial is run whole
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.stream_corpus import write_text
+
+ROOT = Path(__file__).parents[2]
+TUTORIALS = ROOT / "docs" / "tutorials"
+BLOCK = re.compile(r"((?:<!--[^\n]+-->\n)*)```(python|bash)\n(.*?)```", re.DOTALL)
+# a language model of a few words, instead of half an hour of training
+TINY_SETTINGS = " ".join(
+    f"--set {setting}"
+    for setting in (
+        "corpus.vocab_size=12 corpus.other_text=true decoder_embed_dim=8 decoder_hidden_size=8 "
+        "decoder_last_hidden_size=8 bptt=5 batch_size=2 eval_streams=2 max_epoch=1 asgd_at_epoch=1 "
+        "spectrum.tokens=40 kld.tokens=40 retention.tokens=40"
+    ).split()
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tutorials"), pytest.mark.timeout(900)]
+
+
+def blocks_of(page: Path, tiny: bool) -> list[tuple[str, str, str]]:
+    """Return language, text and file name (or nothing) of each block that is to be run."""
+    found = []
+    for comments, language, text in BLOCK.findall(page.read_text(encoding="utf-8")):
+        notes = re.findall(r"<!-- (\w+)(?:: (.*))? -->", comments)
+        for kind, value in notes:
+            if kind == "tiny" and tiny:
+                old, new = value.split(" → ")
+                assert old in text, f"{page.name}: no {old!r} in the block"
+                text = text.replace(old, new.replace("TINY_SETTINGS", TINY_SETTINGS))
+        if not any(kind == "skip" for kind, _ in notes):
+            found.append((language, text, dict(notes).get("file", "")))
+    return found
+
+
+def follow(page: str, folder: Path, tiny: bool) -> str:
+    """Do in a folder what a page says; return what its commands printed."""
+    printed = ""
+    binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for language, text, name in blocks_of(TUTORIALS / page, tiny):
+        if name:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+            continue
+        program = (
+            ["bash", "-eo", "pipefail", "-c"] if language == "bash" else [sys.executable, "-c"]
+        )
+        done = subprocess.run(
+            [*program, text],
+            cwd=folder,
+            env=os.environ | {"PATH": binaries},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        printed += done.stdout
+    return printed
+
+
+SIZES = [pytest.param(True, id="tiny"), pytest.param(False, id="whole", marks=pytest.mark.long)]
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def translator(request, tmp_path_factory) -> tuple[Path, bool, str]:
+    """The folder of the first tutorial, which others go on with; and what it printed."""
+    folder = tmp_path_factory.mktemp("translator")
+    return folder, request.param, follow("translator.md", folder, request.param)
+
+
+def test_train_a_translator(translator):
+    folder, tiny, printed = translator
+    assert re.search(r"^D-0\s", printed, re.MULTILINE) and "sacrebleu" in printed.lower()
+    assert (folder / "checkpoints" / "checkpoint_best.pt").is_file()
+    if not tiny:
+        assert float(re.findall(r"sacrebleu ([\d.]+)", printed, re.IGNORECASE)[0]) > 90
+
+
+def test_read_a_head_card(translator):
+    folder, tiny, _ = translator
+    printed = follow("read_card.md", folder, tiny)
+    assert "predictions" in printed
+    page = (folder / "card.html").read_text(encoding="utf-8")
+    assert "Mixtape" in page or "mixtape" in page
+
+
+def test_a_layer_of_your_own(translator):
+    folder, tiny, _ = translator
+    printed = follow("own_layer.md", folder, tiny)
+    losses = re.findall(r"^(?:reference|chunked|fused) ([\d.]+) ", printed, re.MULTILINE)
+    assert len(losses) == 3
+    assert max(map(float, losses)) - min(map(float, losses)) < 1e-9
+    assert printed.count('"perplexity"') >= 2
+    assert "| softmax_ptb" in printed
+
+
+@pytest.mark.long  # four whole recipes: minutes, even of a few words
+def test_a_row_of_a_table(tmp_path):
+    (tmp_path / "ptb").mkdir()
+    write_text(tmp_path / "ptb")
+    shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
+    (tmp_path / ".venv").symlink_to(Path(sys.prefix))
+    printed = follow("paper_row.md", tmp_path, tiny=True)
+    assert "| mos | 2 |" in printed and "| softmax | 2 |" in printed
+
+
+def test_the_readme_in_python():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    names: dict = {}
+    exec(code, names)
+    assert names["loss"].ndim == 0 and names["embedding"].weight.grad is not None
+    assert names["log_probs"].shape == (1, 20, 10_000)
