@@ -39,6 +39,9 @@ def published(
         list[Path] | None,
         typer.Option(help="Written by `highrank results record`; may be repeated."),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also print scores that no run has, times and p-values.")
+    ] = False,
 ) -> None:
     """Print the papers' scores and ours, with a column for each kind of score."""
     from highrank_plugins.results.published import table
@@ -46,7 +49,7 @@ def published(
 
     with user_errors():
         ours = {str(path.parent): load_record(path)["metrics"] for path in results or []}
-        typer.echo(table(task, ours))
+        typer.echo(table(task, ours, everything))
 
 
 def record(

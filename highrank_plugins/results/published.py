@@ -1,6 +1,7 @@
 """Show the papers' scores next to ours, with a column for each kind of score."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -26,26 +27,64 @@ KINDS: dict[str, tuple[str | None, str]] = {
     "BLEU-4 precision": ("bleu4_precision", ".3f"),
     "BLEU-4 recall": ("bleu4_recall", ".3f"),
 }
+# the same for scores that have a column only if one of our runs has them, or all are wanted
+DETAILS: dict[str, tuple[str | None, str]] = {
+    "train ppl": ("train_perplexity", ".2f"),
+    "valid ppl (cache)": (None, ".2f"),
+    "valid ppl (dynamic)": (None, ".2f"),
+    "test ppl (10 seeds)": (None, ".2f"),
+    "train bits": ("train_bits", ".2f"),
+    "valid rank": (None, ",.0f"),
+    "ε-rank (1e-3)": ("test_effective_rank_0.001", ",.0f"),
+    "ε-rank (1e-4)": ("test_effective_rank_0.0001", ",.0f"),
+    "ε-rank (1e-5)": ("test_effective_rank_1e-05", ",.0f"),
+    "valid KLD": (None, ".3f"),
+    "KLD": ("test_kld", ".3f"),
+    **{
+        f"BLEU-{order} {name}": (f"bleu{order}_{name}", ".3f")
+        for order in (1, 2, 3)
+        for name in ("precision", "recall")
+    },
+}
+ALL_KINDS = KINDS | DETAILS
+DEVIATIONS = 2.0  # of runs with other seeds that a repetition may lie away
 
 
 class Published(BaseModel):
-    """Hold one system of one paper: its scores by kind, and their deviations over seeds.
+    """Hold one system of one source: its scores by kind, and where each is printed.
 
     Attributes:
-        conf: the recipe's configuration that repeats it.
-        parameters: of the model, where the paper states them or they follow from its sizes.
+        table: the table or figure that prints the scores and cells.
+        deviations: standard deviations of scores over seeds.
+        conf: the recipe's configuration that repeats the training.
+        parameters: of the model, where the source states them or they follow from its sizes.
         seeds: number of runs that the deviations are of.
+        elsewhere: kind or cell → another table that prints it.
+        cells: numbers that no record of ours holds: times, slowdowns, p-values, slopes.
+        similarity: benchmark of word similarity → Spearman's ρ.
+        contexts: who chose the contexts → numbers of those whose next word is in the top 5.
+        errata: kind or cell → what is wrong or uncertain in it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     system: str
     source: str
-    scores: dict[str, float]
+    table: str
+    scores: dict[str, float] = {}
     deviations: dict[str, float] = {}
     conf: str | None = None
     parameters: float | None = None
     seeds: int = 1
+    elsewhere: dict[str, str] = {}
+    cells: dict[str, float] = {}
+    similarity: dict[str, float] = {}
+    contexts: dict[str, list[int]] = {}
+    errata: dict[str, str] = {}
+
+    def table_of(self, kind: str) -> str:
+        """Return the table or figure that prints a score or cell."""
+        return self.elsewhere.get(kind, self.table)
 
 
 def read_published(task: str) -> list[Published]:
@@ -60,32 +99,61 @@ def read_published(task: str) -> list[Published]:
     return [Published.model_validate(entry) for entry in tasks[task]]
 
 
-def table(task: str, ours: Mapping[str, Mapping[str, float]]) -> str:
+def tolerance(entries: Sequence[Published], entry: Published, kind: str) -> float:
+    """Return how far a repetition with another seed may lie from a score of an entry.
+
+    Twice the deviation over seeds: the entry's own, else the largest of this kind among the entries
+    of the task. Where no source gives one, a unit of the last printed digit.
+
+    Raises:
+        KeyError: the entry has no such score.
+    """
+    digits = int(re.findall(r"\d+", ALL_KINDS[kind][1])[0])
+    own = entry.deviations.get(kind)
+    known = [other.deviations[kind] for other in entries if kind in other.deviations]
+    if own is None and not known:
+        return 10.0**-digits
+    return DEVIATIONS * (own if own is not None else max(known))
+
+
+def table(task: str, ours: Mapping[str, Mapping[str, float]], everything: bool = False) -> str:
     """Return Markdown: a row for each system, ours first, and a column for each kind of score.
 
     Args:
         ours: name of a run → its metrics, as in its record.
+        everything: also scores that none of our runs has, times and other cells.
     """
     theirs = read_published(task)
     known = {kind for entry in theirs for kind in entry.scores}
-    known |= {kind for kind in KINDS for metrics in ours.values() if KINDS[kind][0] in metrics}
-    kinds = [kind for kind in KINDS if kind in known]
+    measured = {
+        kind
+        for kind, (metric, _) in ALL_KINDS.items()
+        if any(metric in metrics for metrics in ours.values())
+    }
+    shown = set(ALL_KINDS) if everything else set(KINDS) | measured
+    kinds = [kind for kind in ALL_KINDS if kind in (known & shown) | (measured & set(KINDS))]
+    cells = [cell for entry in theirs for cell in entry.cells] if everything else []
+    columns = [*kinds, *dict.fromkeys(cells)]
     rows = [
-        (name, [_cell(kind, metrics.get(KINDS[kind][0] or "")) for kind in kinds], "this run")
+        [name, *(_cell(kind, metrics.get(_metric(kind))) for kind in columns), "this run"]
         for name, metrics in ours.items()
     ]
-    rows += [
-        (
-            entry.system,
-            [_cell(kind, entry.scores.get(kind), entry.deviations.get(kind)) for kind in kinds],
-            entry.source,
-        )
-        for entry in theirs
-    ]
-    headings = ["system", *kinds, "source"]
-    return formatting.table(headings, [[system, *cells, source] for system, cells, source in rows])
+    for entry in theirs:
+        numbers = [_cell(kind, *_numbers(entry, kind)) for kind in columns]
+        if any(numbers):
+            rows.append([entry.system, *numbers, entry.source])
+    return formatting.table(["system", *columns, "source"], rows)
+
+
+def _metric(kind: str) -> str:
+    return ALL_KINDS.get(kind, (None, ""))[0] or ""
+
+
+def _numbers(entry: Published, kind: str) -> tuple[float | None, float | None]:
+    return entry.scores.get(kind, entry.cells.get(kind)), entry.deviations.get(kind)
 
 
 def _cell(kind: str, value: float | None, deviation: float | None = None) -> str:
+    form = ALL_KINDS.get(kind, (None, ".4g"))[1]
     numbers = [number for number in (value, deviation) if number is not None]
-    return " ± ".join(f"{number:{KINDS[kind][1]}}" for number in numbers)
+    return " ± ".join(f"{number:{form}}" for number in numbers)

@@ -3,7 +3,7 @@
 import pytest
 
 from highrank_plugins.common.yaml_tree import read_tree
-from highrank_plugins.results.published import FILE, KINDS, read_published, table
+from highrank_plugins.results.published import ALL_KINDS, FILE, read_published, table
 from tests.recipes.running import RECIPES
 
 
@@ -11,9 +11,23 @@ from tests.recipes.running import RECIPES
 def test_entries_are_complete_and_of_a_recipe(task):
     assert (RECIPES / task).is_dir()
     for entry in read_published(task):
-        assert entry.source
-        assert entry.scores.keys() <= KINDS.keys()
+        assert entry.source and entry.table
+        assert entry.scores.keys() <= ALL_KINDS.keys()
         assert entry.deviations.keys() <= entry.scores.keys()
+        assert (entry.seeds > 1) == bool(entry.deviations)
+        named = {*entry.scores, *entry.cells}
+        assert not entry.cells.keys() & ALL_KINDS.keys()
+        assert entry.elsewhere.keys() <= named
+        assert entry.errata.keys() <= named | {"parameters"}
+        assert named
+        if entry.conf is not None:
+            assert (RECIPES / task / "conf" / f"{entry.conf}.yaml").is_file(), entry.conf
+
+
+@pytest.mark.parametrize("task", read_tree(FILE).values)
+def test_no_source_has_a_system_twice(task):
+    names = [(entry.system, entry.source) for entry in read_published(task)]
+    assert len(set(names)) == len(names)
 
 
 def test_kinds_are_kept_apart():
@@ -33,11 +47,24 @@ def test_a_kind_that_no_paper_has_is_shown_for_ours():
 def test_perplexities_have_deviations():
     ours = {"exp/mos": {"test_perplexity": 55.123, "test_kld": 5.4}}
     rows = table("ptb", ours).splitlines()
-    columns = "valid ppl | test ppl | test ppl (cache) | test ppl (dynamic) | rank"
+    columns = "valid ppl | test ppl | test ppl (cache) | test ppl (dynamic) | rank | KLD"
     assert rows[0] == f"| system | {columns} | source |"
-    assert rows[2] == "| exp/mos |  | 55.12 |  |  |  | this run |"
+    assert rows[2] == "| exp/mos |  | 55.12 |  |  |  | 5.400 | this run |"
     gss = "| GSS | 59.51 ± 0.13 | 57.00 ± 0.14 |  |  | 8,904 ± 57 |"
     assert any(row.startswith(gss) for row in rows)
+
+
+def test_details_are_shown_where_a_run_has_them_or_all_are_wanted():
+    details = ("train ppl", "ε-rank (1e-4)", "ms/batch (layer)", "p against softmax")
+    heading = table("ptb", {}).splitlines()[0]
+    assert not any(kind in heading for kind in details)
+    ours = {"exp/mos": {"test_perplexity": 55.123, "test_effective_rank_0.0001": 1500}}
+    rows = table("ptb", ours).splitlines()
+    assert rows[0].endswith("| rank | ε-rank (1e-4) | source |")
+    assert rows[2] == "| exp/mos |  | 55.12 |  |  |  | 1,500 | this run |"
+    everything = table("ptb", {}, everything=True)
+    assert all(kind in everything.splitlines()[0] for kind in details)
+    assert "2.02e-15" in everything
 
 
 def test_an_unknown_task_names_the_nearest():
