@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 from highrank_plugins.benchmarks.case import LossCase, presets
 from highrank_plugins.benchmarks.implementations import loss_step
@@ -13,6 +14,7 @@ from highrank_plugins.benchmarks.process import ContenderFailed, largest_batch, 
 from highrank_plugins.benchmarks.report import table
 from highrank_plugins.benchmarks.rows import row, write_csv
 from highrank_plugins.benchmarks.run import _axis
+from highrank_plugins.cli import app
 from highrank_plugins.common.provenance import revision
 from highrank_plugins.heads import Head
 
@@ -20,10 +22,8 @@ SMALL = LossCase("mos", tokens=64, dim=16, classes=500, components=3)
 
 
 def bench(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "highrank_plugins.cli", "bench", *map(str, words)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    """Run `highrank bench` in this process, which has imported torch."""
+    return CliRunner().invoke(app, ["bench", *map(str, words)])
 
 
 @pytest.mark.parametrize("kind", ["loss", "train", "generate"])
@@ -33,9 +33,13 @@ def test_presets_are_cases(kind):
 
 @pytest.mark.slow
 def test_a_loss_with_csv_and_plot(tmp_path):
-    done = bench("loss", "--preset", "softmax_ptb", "--tokens", "16,32", "--classes", 300,
-                 "--impl", "usual,fused", "--repeats", 2, "--threads", 1,
-                 "--csv", tmp_path / "x.csv", "--plot", tmp_path / "x.png")  # fmt: skip
+    words = ["--preset", "softmax_ptb", "--tokens", "16,32", "--classes", "300",
+             "--impl", "usual,fused", "--repeats", "2", "--threads", "1",
+             "--csv", tmp_path / "x.csv", "--plot", tmp_path / "x.png"]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "highrank_plugins.cli", "bench", "loss", *words],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "| softmax_ptb tokens=16 classes=300 | usual | 16 |" in done.stdout
     lines = list(csv.DictReader((tmp_path / "x.csv").open()))
@@ -44,7 +48,7 @@ def test_a_loss_with_csv_and_plot(tmp_path):
     assert all(line["command"].startswith("highrank bench loss --preset") for line in lines)
     assert {line["revision"] for line in lines} == {revision()}
     again = bench("table", tmp_path / "x.csv")
-    assert again.returncode == 0 and again.stdout.strip() in done.stdout
+    assert again.exit_code == 0 and again.stdout.strip() in done.stdout
     assert (tmp_path / "x.png").stat().st_size > 5000
 
 
@@ -53,7 +57,7 @@ def test_a_loss_with_csv_and_plot(tmp_path):
 def test_models(kind):
     done = bench(kind, "--contender", "transformer_mixtape_tiny --head-frequent-ratio 0.1",
                  "--repeats", 1, "--threads", 1)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "| ui_strings_en_de | transformer_mixtape_tiny --head-freq" in done.stdout
 
 
@@ -72,7 +76,7 @@ def test_models(kind):
 ])  # fmt: skip
 def test_bad_input(words, message):
     done = bench(*words)
-    assert done.returncode == 2 and not done.stdout
+    assert done.exit_code == 2 and not done.stdout
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
@@ -136,7 +140,7 @@ def test_table_compares_by_the_baseline_of_each_process():
 def test_csv_of_something_else(tmp_path):
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     done = bench("table", tmp_path / "x.csv")
-    assert done.returncode == 2 and "x.csv" in done.stderr and "milliseconds" in done.stderr
+    assert done.exit_code == 2 and "x.csv" in done.stderr and "milliseconds" in done.stderr
 
 
 def test_a_failed_contender_is_named_and_the_others_are_kept(tmp_path, monkeypatch):
@@ -144,5 +148,5 @@ def test_a_failed_contender_is_named_and_the_others_are_kept(tmp_path, monkeypat
     done = bench("loss", "--preset", "softmax_ptb", "--tokens", 8, "--classes", 50, "--repeats", 1,
                  "--impl", "fused,triton", "--threads", 1, "--csv", tmp_path / "x.csv",
                  "--device", "cpu")  # fmt: skip
-    assert done.returncode == 1 and "triton failed: " in done.stdout
+    assert done.exit_code == 1 and "triton failed: " in done.stdout
     assert "fused" in (tmp_path / "x.csv").read_text()

@@ -77,10 +77,10 @@ def test_a_step_is_measured():
     changes = [word for change in [*TINY, "data.vocab_size=100"] for word in ("--set", change)]
     words = ("--devices", 4, "--price", 2, "--repeats", 2, "--threads", 1, "--batch", 52)
     done = bench("estimate", conf, *changes, *words)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     cells = done.stdout.splitlines()[-1].split(" | ")
     assert float(cells[2].replace(",", "")) > 0
     assert cells[3:6] == ["-", "4,000", "4,096"]  # a smaller step says nothing of the memory
     refused = bench("estimate", conf, "--set", "hed=3", "--repeats", 1)
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert "unrecognized arguments: --hed 3; did you mean '--head'?" in refused.stdout
