@@ -10,6 +10,8 @@ from tests.tiny_corpus import unigram_entropy, valid_losses
 from tests.trainings import last, parameters, same, train
 
 UPDATES = 40
+# a training validates and saves when it ends; of each epoch that would cost more than to train it
+ONLY_AT_THE_END = ["--validate-interval", "99", "--save-interval", "99"]
 # 1e5 knots are slow for a model of this size
 SMALL = {"plif": ["--head-plif-knots", "500"], "mos_plif": ["--head-plif-knots", "500"]}
 # the published LSTMs are trained for hours
@@ -43,7 +45,13 @@ def marked(arch):
 )
 def test_translation(arch, mt_data, tmp_path):
     trunk, _, token = arch.removesuffix("_tiny").partition("_")
-    options = ["--label-smoothing", "0.1", *SMALL.get(token, []), *QUICK.get(trunk, [])]
+    options = [
+        "--label-smoothing",
+        "0.1",
+        *ONLY_AT_THE_END,
+        *SMALL.get(token, []),
+        *QUICK.get(trunk, []),
+    ]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     done = train(mt_data, whole, arch, UPDATES, *options)
     train(mt_data, parts, arch, UPDATES // 2, *options)
@@ -67,7 +75,7 @@ def test_translation(arch, mt_data, tmp_path):
 )
 def test_language_model(arch, lm_data, tmp_path):
     trunk, _, token = arch.partition("_lm_")
-    options = [*SMALL.get(token, []), *QUICK.get(trunk, [])]
+    options = [*ONLY_AT_THE_END, *SMALL.get(token, []), *QUICK.get(trunk, [])]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     done = train(lm_data, whole, arch, UPDATES, *options)
     train(lm_data, parts, arch, UPDATES // 2, *options)
