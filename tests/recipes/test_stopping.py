@@ -160,7 +160,9 @@ def test_a_training_saves_and_is_resumed(tmp_path, launch):
 
 
 def test_a_loop_over_recipes_ends_at_ctrl_c(begin, tmp_path):
-    begin(SAVES).kill()
+    written = begin(SAVES)
+    os.killpg(written.pid, signal.SIGKILL)
+    written.communicate()
     (tmp_path / "begun").unlink()
     loop = "for i in 1 2; do bash run.sh --name other$i; done"
     process = start(["bash", "-c", loop], tmp_path)
