@@ -1,0 +1,147 @@
+"""Print docs/papers.md: a row for each table and figure of the papers, with the command for it.
+
+    python scripts/papers_page.py > docs/papers.md
+
+Numbers come from results/published.yaml, epochs from the recipes' configurations, and what
+small repetitions found from docs/papers.yaml.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from highrank_plugins.common.formatting import table
+from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.results.published import ALL_KINDS, Published, read_published, tolerance
+from highrank_plugins.training import configuration
+
+ROOT = Path(__file__).parents[1]
+SOURCE = re.compile(r"(\w+) et al\. (\d{4})")
+GPUS = {"Parthiban": "V100", "Ganea": "P100"}
+KEYS = {
+    "number", "title", "task", "confs", "set", "seeds", "command", "kinds", "cells", "expected",
+    "here", "verdict", "table",
+}  # fmt: skip
+HEADINGS = ("table", "content", "command", "hours", "expected", "at a small scale", "verdict")
+NOT_RUN = "not run"
+
+
+published = cache(read_published)
+
+
+@cache
+def training(task: str, conf: str) -> dict[str, Any]:
+    """Return the options of a configuration's training."""
+    return configuration.load(ROOT / "recipes" / task / "conf" / f"{conf}.yaml").train
+
+
+def page() -> str:
+    """Return the page as Markdown."""
+    content = read_tree(ROOT / "docs" / "papers.yaml").values
+    parts = [content["top"]]
+    for key, paper in content["papers"].items():
+        rows = [row(key, entry) for entry in paper["tables"]]
+        parts.append(f"## {paper['name']}\n\n{table(HEADINGS, rows)}")
+    return "\n".join([*parts, content["bottom"]])
+
+
+def row(paper: str, entry: dict[str, Any]) -> list[str]:
+    """Return the cells of a table or figure."""
+    unknown = entry.keys() - KEYS
+    if unknown:
+        raise ValueError(f"docs/papers.yaml: {entry['number']}: unknown key {sorted(unknown)}")
+    trained = "confs" in entry
+    command = f"`{loop(entry)}`" if trained else entry["command"]
+    return [
+        entry["number"],
+        entry["title"],
+        command,
+        hours(entry) if trained else "–",
+        expected(paper, entry),
+        entry.get("here", "–"),
+        entry.get("verdict", NOT_RUN if trained else "–"),
+    ]
+
+
+def loop(entry: dict[str, Any]) -> str:
+    """Return one command for all configurations of a row."""
+    changes = "".join(f" --set {change}" for change in entry.get("set", []))
+    recipe = f"bash recipes/{entry['task']}/run.sh"
+    if len(entry["confs"]) == 1:
+        return f"{recipe} --conf {entry['confs'][0]}{changes}"
+    seeds = ""
+    if "seeds" in entry:
+        seeds = f"for s in $(seq {entry['seeds']}); do "
+        changes += " --set seed=$s --name $c-$s"
+    each = f"for c in {' '.join(entry['confs'])}; do {recipe} --conf $c{changes}; done"
+    return f"{seeds}{each}; done" if seeds else each
+
+
+def timed(task: str, conf: str) -> tuple[float, str] | None:
+    """Return hours of a training and the GPU, where a source times this configuration's layer."""
+    train = training(task, conf)
+    sizes = ("arch", "head_components", "decoder_embed_dim", "decoder_hidden_size")
+    for gpu_of, gpu in GPUS.items():
+        for entry in published(task):
+            if not entry.source.startswith(gpu_of) or "s/epoch" not in entry.cells:
+                continue
+            known = training(task, entry.conf or "")
+            if all(known.get(size) == train.get(size) for size in sizes):
+                return float(train["max_epoch"]) * entry.cells["s/epoch"] / 3600, gpu
+    return None
+
+
+def hours(entry: dict[str, Any]) -> str:
+    """Return the hours of all trainings of a row, or that they are not known."""
+    found = [timed(entry["task"], conf) for conf in entry["confs"]]
+    known = [time for time in found if time is not None]
+    if len(known) < len(found):
+        return "not known"
+    total = sum(time for time, _ in known) * entry.get("seeds", 1)
+    return f"{total:,.0f} ({', '.join(sorted({gpu for _, gpu in known}))})"
+
+
+def expected(paper: str, row: dict[str, Any]) -> str:
+    """Return the published scores of a row."""
+    if "expected" in row:
+        return str(row["expected"])
+    tasks = [row["task"]] if "task" in row else ["ptb", "wikitext2", "one_billion_word"]
+    found = [text for task in tasks for text in scores(paper, row, task)]
+    if not found:
+        raise ValueError(f"docs/papers.yaml: {paper}, {row['number']}: no published score")
+    return "; ".join(found)
+
+
+def scores(paper: str, row: dict[str, Any], task: str) -> Iterator[str]:
+    entries = published(task)
+    where = row.get("table", row["number"])
+    for entry in entries:
+        if paper_of(entry) != paper:
+            continue
+        for kind in [*row.get("kinds", []), *row.get("cells", [])]:
+            if entry.table_of(kind).removesuffix(" of Yang et al. 2018") != where:
+                continue
+            several = len(row.get("kinds", [])) > 1 or "cells" in row
+            name = f"{entry.system}, {kind}" if several else entry.system
+            if kind in entry.scores:
+                form = ALL_KINDS[kind][1]
+                known = any(kind in other.deviations for other in entries)
+                text = f"{name}: {entry.scores[kind]:{form}}"
+                if kind in entry.deviations or (known and kind != "rank"):
+                    text += f" ± {tolerance(entries, entry, kind):{form}}"
+                yield text
+            elif kind in entry.cells:
+                yield f"{name}: {entry.cells[kind]:.4g}"
+
+
+def paper_of(entry: Published) -> str:
+    """Return the key of the paper that prints an entry's table."""
+    printed = entry.table if "et al." in entry.table else entry.source
+    name, year = SOURCE.findall(printed)[-1]
+    return f"{name.lower()}{year}"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
