@@ -1,4 +1,4 @@
-"""What the layers cost: `highrank bench loss|train|generate`.
+"""Measure what the layers cost: `highrank bench loss|train|generate`.
 
 A case (`case`, `presets.yaml`) is measured with each contender in a process of its own (`process`,
 `child`), which alternates the contender with a baseline, so that a noisy machine hurts both alike.

@@ -1,4 +1,4 @@
-"""What is measured: a loss of some size, or a model of some size."""
+"""Define what is measured: a loss of some size, or a model of some size."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 class CaseError(ValueError):
-    """A preset or option that does not exist, or a value out of range."""
+    """Report a preset or option that does not exist, or a value out of range."""
 
 
 @dataclass(frozen=True)
 class LossCase:
-    """One call of `head.nll` with its backward pass.
+    """Describe one call of `head.nll` with its backward pass.
 
     Sizes are the papers': N tokens, K components, d1 = d = dim, M classes, S frequent, d2 gate_dim.
     `memory` is that of a chunk in MiB, `--head-loss-memory`; 0: the device's default. `user_dir`
@@ -50,7 +50,7 @@ class LossCase:
     user_dir: str | None = None
 
     def work(self) -> int:
-        """Tokens."""
+        """Return the number of tokens."""
         return self.tokens
 
     def build_head(self) -> Head:
@@ -85,7 +85,7 @@ class LossCase:
 
 @dataclass(frozen=True)
 class ModelCase:
-    """Training steps or translation of a Transformer of some size, on random words."""
+    """Describe training steps or translation of a Transformer of some size, on random words."""
 
     classes: int
     sentences: int
@@ -97,7 +97,7 @@ class ModelCase:
     device: str = "cpu"
 
     def work(self) -> int:
-        """Tokens of the target side."""
+        """Return the number of tokens of the target side."""
         return self.sentences * self.length
 
 
@@ -110,18 +110,18 @@ KINDS: dict[str, type[LossCase] | type[ModelCase]] = {
 
 
 def presets(kind: str) -> dict[str, Case]:
-    """The cases of presets.yaml for `highrank bench kind`, by name."""
+    """Return the cases of presets.yaml for `highrank bench kind`, by name."""
     listed = yaml.safe_load(PRESETS.read_text(encoding="utf-8"))[kind]
     return {name: case_from(kind, values) for name, values in listed.items()}
 
 
 def case_from(kind: str, values: dict[str, Any]) -> Case:
-    """A case of `highrank bench kind` from plain values, as YAML and JSON have them."""
+    """Return a case of `highrank bench kind` from plain values, as YAML and JSON have them."""
     return TypeAdapter(KINDS[kind]).validate_python(values)
 
 
 def named(kind: str, name: str) -> dict[str, Case]:
-    """The preset called `name`, or all of the group `name` (those called `name/…`).
+    """Return the preset called `name`, or all of the group `name` (those called `name/…`).
 
     Raises:
         CaseError: no such preset; names the nearest.
@@ -136,7 +136,7 @@ def named(kind: str, name: str) -> dict[str, Case]:
 
 
 def changed(case: Case, changes: dict[str, Any]) -> Case:
-    """`case` with some of its values replaced.
+    """Return `case` with some of its values replaced.
 
     Raises:
         CaseError: a dtype or size that cannot be.

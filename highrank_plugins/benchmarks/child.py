@@ -1,4 +1,4 @@
-"""One measurement in a process of its own: a JSON request on standard input, a result on output."""
+"""Measure in a separate process: a JSON request on standard input, a result on output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def measured(request: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of contender and baseline (None: alone), and the contender's peak memory in bytes."""
+    """Return seconds of both (baseline None: alone), and the first one's peak memory in bytes."""
     case = case_from(request["kind"], request["case"])
     use(case.device)
     # what libraries keep from a first step, 7 to 20 MiB for products alone, is no part of a step
@@ -55,7 +55,7 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def machine(case: Case) -> str:
-    """Hardware and versions in one line."""
+    """Return hardware and versions in one line."""
     python = f"torch {torch.__version__}, Python {platform.python_version()}"
     if case.device != "cpu":
         return f"{torch.cuda.get_device_name(case.device)}, {case.dtype}, {python}"

@@ -1,4 +1,4 @@
-"""What whole trainings take, from a step of each model that is measured here."""
+"""Estimate whole trainings, from a step of each model that is measured here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SENTENCE = 26  # pieces in one of WMT's
 
 @dataclass(frozen=True)
 class Training:
-    """Of a translator, as its configuration has it; `tokens` of an update, on all devices.
+    """Describe the training of a translator; `tokens` counts an update on all devices.
 
     `max_tokens`, those of a batch on one device, are as `highrank launch` makes them.
     """
@@ -36,7 +36,7 @@ class Training:
 
     @classmethod
     def of(cls, name: str, configuration: Configuration, devices: int) -> Training:
-        """What a configuration says.
+        """Read a training from a configuration.
 
         Raises:
             CaseError: it does not say how long it trains, or is no translator's.
@@ -63,7 +63,7 @@ class Training:
         )
 
     def case(self, batch: int | None) -> ModelCase:
-        """One batch of it, of `batch` tokens if given."""
+        """Return one batch of it, of `batch` tokens if given."""
         sentences = max(1, (batch or self.max_tokens) // SENTENCE)
         return ModelCase(
             classes=self.classes, sentences=sentences, length=SENTENCE, shape=self.options
@@ -72,7 +72,7 @@ class Training:
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """A training with the speed of one device.
+    """Estimate a training with the speed of one device.
 
     `memory` is in bytes: weights, gradients, Adam's moments and activations; None where it cannot
     be read, or where a batch of another size was measured.
@@ -85,7 +85,7 @@ class CostEstimate:
     machine: str
 
     def device_hours(self, efficiency: float) -> float:
-        """Of all devices together, each of which keeps `efficiency` of its speed alone."""
+        """Return the hours of all devices together, each at `efficiency` of its speed alone."""
         tokens = self.training.updates * self.training.tokens
         return tokens / (self.tokens_per_second * efficiency) / 3600
 
@@ -143,7 +143,7 @@ def _estimate(training: Training, case: ModelCase, repeats: int, threads: int) -
 def estimates_table(
     estimates: list[CostEstimate], devices: int, efficiency: float, price: float | None
 ) -> str:
-    """Markdown, one line per training.
+    """Return Markdown, one line per training.
 
     Args:
         price: of an hour of one device; None leaves the costs out.

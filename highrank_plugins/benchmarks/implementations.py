@@ -1,4 +1,4 @@
-"""Who competes in `bench loss`, by name: a step is a forward and a backward pass."""
+"""List what competes in `bench loss`, by name: a step is a forward and a backward pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIECE = 2**25
 
 
 def loss_step(contender: str, case: LossCase) -> Step:
-    """One step of a contender, see `check_contenders`."""
+    """Return one step of an implementation, see `check_contenders`."""
     if contender == "floor":
         return gemm_floor_step(case)
     torch.manual_seed(0)
@@ -59,7 +59,7 @@ def check_contenders(names: list[str]) -> None:
 
 
 def available(contender: str, case: LossCase) -> str | None:
-    """Why a contender cannot do a case; None if it can."""
+    """Return why an implementation cannot do a case; None if it can."""
     if contender in LIBRARIES:
         if not is_plain_softmax(case.layer()):
             return "plain softmax only"
@@ -126,7 +126,7 @@ def gemm_floor_step(case: LossCase) -> Step:
     shared: dict[str, torch.Tensor] = {}
 
     def memory(elements: int, name: str) -> torch.Tensor:
-        """One buffer for each side of all products."""
+        """Return one buffer for each side of all products."""
         kept = shared.get(name)
         if kept is None or kept.numel() < elements:
             kept = torch.randn(elements, dtype=torch.float32, device=case.device).to(dtype)
@@ -154,7 +154,7 @@ def gemm_floor_step(case: LossCase) -> Step:
 def _product(
     memory: Callable[[int, str], torch.Tensor], rows: int, inner: int, columns: int, size: int
 ) -> Step:
-    """z = x W^T, dx = z W, dW += z^T x, `size` rows at a time."""
+    """Compute z = x W^T, dx = z W, dW += z^T x, `size` rows at a time."""
 
     def run() -> None:
         x = memory(rows * inner, "x").view(rows, inner)

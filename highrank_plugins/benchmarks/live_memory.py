@@ -1,4 +1,4 @@
-"""The peak memory of a loss on a GPU, counted without one."""
+"""Count the peak memory of a loss on a GPU, without one."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def use(device: str) -> None:
 
 
 def alternate(steps: Sequence[Step], device: str, repeats: int) -> list[list[float]]:
-    """Seconds of each step, one after the other, after a warm-up of one each."""
+    """Return seconds of each step, one after the other, after a warm-up of one each."""
     timings: list[list[float]] = [[] for _ in steps]
     for turn in range(repeats + 1):
         for step, seconds in zip(steps, timings, strict=True):
@@ -46,7 +46,7 @@ def return_free_memory() -> None:
 
 
 def peak_memory(step: Step, device: str) -> int | None:
-    """Bytes above what was there before, at the worst moment of one step.
+    """Return bytes above the start, at the worst moment of one step.
 
     On a GPU the allocator's count; on Linux the resident set; None elsewhere.
     """

@@ -1,4 +1,4 @@
-"""Training steps and beam search of fairseq's Transformer with a head, on random words."""
+"""Time training steps and beam search of fairseq's Transformer with a head, on random words."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMMON = (
 
 
 def model_step(kind: str, contender: str, case: ModelCase) -> Step:
-    """One training step (forward, backward, Adam) or one batch of beam search.
+    """Return one training step (forward, backward, Adam) or one batch of beam search.
 
     Args:
         kind: "train" or "generate".
@@ -41,14 +41,14 @@ def model_step(kind: str, contender: str, case: ModelCase) -> Step:
 
 
 def parameters(contender: str, case: ModelCase) -> int:
-    """How many the model has; none is made."""
+    """Return the number of parameters, without making any."""
     with torch.device("meta"):
         model, _ = _build(contender, case, _dictionary(case.classes))
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _build(contender: str, case: ModelCase, dictionary: Dictionary) -> tuple[Any, Any]:
-    """Model and criterion."""
+    """Build model and criterion."""
     highrank_plugins.register()
     arch, *more = shlex.split(contender)
     criterion = STOCK if arch == case.baseline else OURS
@@ -62,7 +62,7 @@ def _build(contender: str, case: ModelCase, dictionary: Dictionary) -> tuple[Any
 
 
 def _dictionary(size: int) -> Dictionary:
-    """As many symbols, sorted by count."""
+    """Return a dictionary of `size` symbols, sorted by count."""
     dictionary = Dictionary()
     for i in range(size - len(dictionary)):
         dictionary.add_symbol(f"w{i}", n=size - i)
@@ -70,7 +70,7 @@ def _dictionary(size: int) -> Dictionary:
 
 
 def _words(case: ModelCase, dictionary: Dictionary) -> Tensor:
-    """Sentences [B, T] of random words, all of one length, with their end."""
+    """Return sentences [B, T] of random words, all of one length, with their end."""
     words = torch.randint(
         dictionary.nspecial, len(dictionary), (case.sentences, case.length), device=case.device
     )

@@ -1,4 +1,4 @@
-"""Where the time of a loss goes: torch's operations, the longest first."""
+"""Show where the time of a loss goes: torch's operations, the longest first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRODUCTS = {"aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::baddb
 
 
 class Operation(NamedTuple):
-    """Self time in ms per step, and calls per step. All matrix products are one operation."""
+    """Hold self time in ms and calls per step. All matrix products are one operation."""
 
     name: str
     milliseconds: float
@@ -24,7 +24,7 @@ class Operation(NamedTuple):
 
 
 def operations(case: LossCase, contender: str, repeats: int, threads: int) -> list[Operation]:
-    """Operations of a step (forward and backward), after a warm-up step.
+    """Return operations of a step (forward and backward), after a warm-up step.
 
     Args:
         threads: of torch; 0: its own choice.
@@ -50,7 +50,7 @@ def operations(case: LossCase, contender: str, repeats: int, threads: int) -> li
 
 
 def operations_table(case: str, found: list[Operation], least: float = 0.005) -> str:
-    """Markdown; operations below a share of `least` are summed up."""
+    """Return Markdown; operations below a share of `least` are summed up."""
     total = sum(operation.milliseconds for operation in found)
     large = [o for o in found if o.milliseconds >= least * total]
     small = [o for o in found if o.milliseconds < least * total]

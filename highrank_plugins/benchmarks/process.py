@@ -19,17 +19,17 @@ MOST = 2**17
 
 
 class ContenderFailed(RuntimeError):
-    """The process of a measurement died; the message is its last line."""
+    """Report that the process of a measurement died; the message is its last line."""
 
 
 class OutOfMemory(ContenderFailed):
-    """It died of that, by an exception or by the system's hand."""
+    """Report that it died out of memory, by an exception or by the system."""
 
 
 def measure(
     kind: str, name: str, case: Case, contender: str, baseline: str, repeats: int, threads: int
 ) -> Row:
-    """One contender, in a new process.
+    """Measure one implementation, in a new process.
 
     Args:
         threads: of torch; 0 leaves its choice.
@@ -46,7 +46,7 @@ def measure(
 def alone(
     kind: str, case: Case, contender: str, repeats: int, threads: int
 ) -> tuple[float, int | None, str]:
-    """Median seconds of a contender without baseline, its peak memory in bytes, and the machine.
+    """Return median seconds without baseline, peak memory in bytes, and the machine.
 
     Raises:
         ContenderFailed: no memory, say.
@@ -56,7 +56,7 @@ def alone(
 
 
 def peak(kind: str, case: Case, contender: str, threads: int) -> int | None:
-    """Peak memory alone, in bytes.
+    """Return the peak memory alone, in bytes.
 
     Raises:
         ContenderFailed: no memory, say.
@@ -86,7 +86,7 @@ def _ask(
 
 
 def largest_batch(case: LossCase, contender: str, limit: int, threads: int) -> LossCase:
-    """`case` with as many tokens, a multiple of 64, as keep the peak within `limit` bytes.
+    """Return `case` with as many tokens, a multiple of 64, as fit into `limit` bytes.
 
     Raises:
         ContenderFailed: not even 64 tokens fit, or something else went wrong.

@@ -1,4 +1,4 @@
-"""Rows as a Markdown table and a plot."""
+"""Write rows as a Markdown table and a plot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from highrank_plugins.reports.plots import check_plot
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown, one line per row.
+    """Return Markdown, one line per row.
 
     "× usual" compares times by what each took over the baseline of its own process, since a
     machine may be slower while one process runs than while another does.

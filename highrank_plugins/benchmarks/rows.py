@@ -1,4 +1,4 @@
-"""What one contender took for one case; kept in CSV files."""
+"""Record what one implementation took for one case; kept in CSV files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from highrank_plugins.common.files import write_text
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement.
+    """Hold one measurement.
 
     `spread` is half the distance between the quartiles, relative to the median; `over_baseline`
     the median over that of the baseline, both measured in turns in one process; `memory` the peak
@@ -51,7 +51,7 @@ def row(
     revision: str = "",
     command: str = "",
 ) -> Row:
-    """A row from the seconds of each repetition."""
+    """Return a row from the seconds of each repetition."""
     median = statistics.median(seconds)
     low, high = seconds[0], seconds[0]
     if len(seconds) > 1:
@@ -74,7 +74,7 @@ def row(
 
 
 def write_csv(rows: Iterable[Row], path: Path) -> None:
-    """One line per row, under a heading."""
+    """Write one line per row, under a heading."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
     writer.writeheader()
@@ -83,7 +83,7 @@ def write_csv(rows: Iterable[Row], path: Path) -> None:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """What `write_csv` wrote.
+    """Read what `write_csv` wrote.
 
     Raises:
         ValueError: no such file, a column is missing or holds no number, no line; names the file.

@@ -1,4 +1,4 @@
-"""A benchmark from its options to its table."""
+"""Run a benchmark from its options to its table."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _grid_cases(cases: dict[str, Case], grid: dict[str, list[int]]) -> dict[str,
 
 
 def _axis(grid: dict[str, list[int]], cases: dict[str, Case]) -> tuple[Callable[[Row], int], str]:
-    """What a plot has on its x axis: the size that varies, or tokens, as many as were measured."""
+    """Return what a plot has on its x axis: the size that varies, or the number of tokens."""
     label = next((name for name, values in grid.items() if len(values) > 1), "tokens")
     if label == "tokens":
         return lambda row: row.tokens, label

@@ -1,6 +1,7 @@
 """Format numbers and tables for people."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 
@@ -23,8 +24,19 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}\u00a0%"
 
 
+def cell(text: object) -> str:
+    """Return text as one cell of a Markdown table; it ends no cell, row or page.
+
+    Names of folders, options and checkpoints come from strangers: `|`, line breaks and HTML would
+    change the page. Code between backticks shows HTML as it is.
+    """
+    line = re.sub(r"\s*[\r\n]+\s*", " ", str(text))
+    parts = re.split(r"(`[^`]*`)", re.sub(r"(?<!\\)\|", r"\\|", line))
+    return "".join(part if part[:1] == "`" else part.replace("<", "&lt;") for part in parts)
+
+
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table: a row per line, under a heading."""
     lines = [headings, ["---"] * len(headings), *rows]
-    text = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    text = "".join(f"| {' | '.join(map(cell, cells))} |\n" for cells in lines)
     return text.replace("| --- |", "|---|").replace(" --- |", "---|")

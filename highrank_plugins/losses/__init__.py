@@ -1,4 +1,4 @@
-"""Exact negative log-likelihoods of output layers, by several implementations.
+"""Compute exact negative log-likelihoods of output layers, by several implementations.
 
 All give the same numbers. `reference` is the truth: all log-probabilities, then a gather. `chunked`
 holds one chunk of tokens at a time. `fused` also writes its gradients out; `cpp` and `triton` are

@@ -1,4 +1,4 @@
-"""What a caller of `Head.nll` may ask for, checked."""
+"""Check the arguments of `Head.nll`."""
 
 from __future__ import annotations
 

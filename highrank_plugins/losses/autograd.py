@@ -1,4 +1,4 @@
-"""Autograd functions of losses that compute their own gradients, one chunk at a time.
+"""Define autograd functions of losses that compute their own gradients, chunk by chunk.
 
 Reduction "sum" computes gradients in the forward pass, while a chunk's logits exist, and only
 scales them in the backward pass. Reduction "none" computes each chunk again in the backward pass,
@@ -23,7 +23,7 @@ DOUBLE_BACKWARD = (
 
 
 class ChunkedLoss(Protocol):
-    """The loss of a `LossPlan`, as computations on explicit inputs: features, then tensors."""
+    """Compute the loss of a `LossPlan` on explicit inputs: features, then tensors."""
 
     plan: LossPlan
     scale: float
@@ -83,7 +83,7 @@ def join(plan: LossPlan, parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, Tenso
 
 
 class _SumLoss(torch.autograd.Function):
-    """Σ loss, with its gradients computed in the forward pass."""
+    """Sum the loss, with its gradients computed in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, chunked: ChunkedLoss, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -122,7 +122,7 @@ class _SumLoss(torch.autograd.Function):
 
 
 class _TokenLoss(torch.autograd.Function):
-    """Loss per token; each chunk is computed again in the backward pass."""
+    """Return the loss per token; the backward pass computes each chunk again."""
 
     @staticmethod
     def forward(ctx: Any, chunked: ChunkedLoss, *inputs: Tensor) -> tuple[Tensor, ...]:

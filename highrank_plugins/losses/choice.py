@@ -1,4 +1,4 @@
-"""The implementation of a loss: what was asked for, or what `auto` takes on a device."""
+"""Choose the implementation of a loss: the given one, or what `auto` means on a device."""
 
 from __future__ import annotations
 

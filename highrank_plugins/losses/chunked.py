@@ -1,4 +1,4 @@
-"""Implementation `chunked`: one chunk of tokens at a time through autograd, for any head."""
+"""Compute the loss of one chunk of tokens at a time through autograd, for any head."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def chunked_nll(plan: LossPlan) -> LossOutput:
 
 
 class _Chunks:
-    """The batch cut into chunks; an `autograd.ChunkedLoss`."""
+    """Cut the batch into chunks; an `autograd.ChunkedLoss`."""
 
     def __init__(self, plan: LossPlan, names: list[str]) -> None:
         self.plan, self.names = plan, names

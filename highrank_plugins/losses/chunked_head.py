@@ -1,4 +1,4 @@
-"""What the losses need to know of a head."""
+"""Define what the losses need to know of a head."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Named = dict[str, Tensor]  # tensors of a head, or what belongs to them, by name
 
 
 class ChunkedHead(Protocol):
-    """What the losses need to know of a head."""
+    """Describe a head to the losses."""
 
     num_classes: int
 

@@ -1,4 +1,4 @@
-"""How a batch is cut into chunks of tokens."""
+"""Cut a batch into chunks of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an implementation of the loss is asked to compute, checked."""
+"""Check what an implementation of the loss is asked to compute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from highrank_plugins.losses.chunked_head import ChunkedHead
 
 
 class LossOutput(NamedTuple):
-    """Loss (with weights and smoothing, differentiable), nll (without either), correct tokens.
+    """Hold loss (with weights and smoothing, differentiable), nll (without), correct tokens.
 
     Per token for reduction "none", else scalars; `correct` is None unless asked for.
     """
@@ -22,7 +22,7 @@ class LossOutput(NamedTuple):
 
 
 class ClassWeights(NamedTuple):
-    """Weights in the gradient of a row of logits, total P − target 1[x = y] − smoothing.
+    """Weigh the gradient of a row of logits: total P − target 1[x = y] − smoothing.
 
     `total` is the sum of the weights of all classes: 1, except for a single class.
     """
@@ -34,7 +34,7 @@ class ClassWeights(NamedTuple):
 
 @dataclass
 class LossPlan:
-    """One call of `Head.nll`, flattened: N tokens, F features, M classes."""
+    """Describe one call of `Head.nll`, flattened: N tokens, F features, M classes."""
 
     head: ChunkedHead
     features: Tensor  # [N, F]

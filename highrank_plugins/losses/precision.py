@@ -1,4 +1,4 @@
-"""The dtypes and scales of a loss in half precision."""
+"""Choose the dtypes and scales of a loss in half precision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HALF_SCALE = 128.0
 
 
 class Autocast:
-    """The autocast state of the call, which is set again around each chunk."""
+    """Keep the autocast state of the call, which is set again around each chunk."""
 
     def __init__(self, features: Tensor) -> None:
         self.device = features.device.type

@@ -1,4 +1,4 @@
-"""Implementation `reference`: all log-probabilities at once, and plain autograd, at N × M × K."""
+"""Compute all log-probabilities at once, by plain autograd, at N × M × K."""
 
 from __future__ import annotations
 

@@ -1,16 +1,20 @@
 """Write the text of a published model: what it is, and how it is used."""
 
+import json
+import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from highrank_plugins.common.formatting import cell
 from highrank_plugins.common.names import flag
 
 _CARD = """\
 ---
 library_name: fairseq
 license: {licence}
-tags: [{task}, {arch}]
+tags: [{tags}]
 ---
 # {name}
 
@@ -26,7 +30,7 @@ Needs `highrank_plugins` {version} or later with its extra `export`. The files h
 plain text: reading them runs nothing.
 
 ```bash
-highrank model import {name} --output {name}.pt
+highrank model import {folder} --output {weights}
 {command}
 ```
 
@@ -62,18 +66,32 @@ def model_card(
     cfg = config["fairseq"]
     rows = [*_rows(config, parameters), *_scores(record)]
     task = cfg["task"]["_name"]
+    arch = cfg["model"].get("arch") or cfg["model"]["_name"]
     return _CARD.format(
-        name=name,
-        licence=licence,
-        task=task,
-        arch=cfg["model"].get("arch") or cfg["model"]["_name"],
-        languages=_languages(cfg["task"]),
-        rows="\n".join(f"| {key} | {value} |" for key, value in rows),
+        name=cell(name),
+        folder=shlex.quote(name),
+        weights=shlex.quote(f"{name}.pt"),
+        licence=_scalar(licence),
+        tags=f"{_scalar(task)}, {_scalar(arch)}",
+        task=_code(task),
+        arch=_code(arch),
+        languages=cell(_languages(cfg["task"])),
+        rows="\n".join(f"| {cell(key)} | {cell(value)} |" for key, value in rows),
         version=config["versions"]["highrank_plugins"],
         command=_command(name, cfg, piece_options),
         text=_UNCUT if _scores_only(task) or not piece_options else _CUTS,
-        dictionaries=", ".join(f"`{path.name}`" for path in dictionaries),
+        dictionaries=", ".join(f"`{_code(path.name)}`" for path in dictionaries),
     )
+
+
+def _scalar(text: str) -> str:
+    """Return text as a value of YAML, in quotes unless it is a plain word."""
+    return text if re.fullmatch(r"[\w.-]+", text) else json.dumps(text)
+
+
+def _code(text: str) -> str:
+    """Return text for between backticks, which it cannot close."""
+    return re.sub(r"[`\s]+", " ", text)
 
 
 def _languages(task: dict[str, Any]) -> str:
@@ -112,16 +130,17 @@ def _command(name: str, cfg: dict[str, Any], pieces: Sequence[tuple[str, str]]) 
     if _scores_only(task["_name"]):
         words = f"fairseq-eval-lm DATA_BIN {_scoring(task)}"
     else:
-        pair = f"--source-lang {task.get('source_lang')} --target-lang {task.get('target_lang')}"
-        cut = "".join(f" {option} {value}" for option, value in pieces)
-        words = f"fairseq-interactive {name} {pair}{cut}"
-    return f"{words} --user-dir {_user_dir(cfg['common'])} --path {name}.pt"
+        languages = [str(task.get(f"{side}_lang")) for side in ("source", "target")]
+        pair = ["--source-lang", languages[0], "--target-lang", languages[1]]
+        cut = [word for option in pieces for word in option]
+        words = shlex.join(["fairseq-interactive", name, *pair, *cut])
+    return f"{words} --user-dir {_user_dir(cfg['common'])} --path {shlex.quote(f'{name}.pt')}"
 
 
 def _user_dir(common: dict[str, Any]) -> str:
     """Return the package of the training by its name; it may register further layers."""
     name = Path(common.get("user_dir") or "highrank_plugins").name
-    return "$(highrank user-dir)" if name == "highrank_plugins" else name
+    return "$(highrank user-dir)" if name == "highrank_plugins" else shlex.quote(name)
 
 
 def _scores_only(task: str) -> bool:
@@ -131,5 +150,5 @@ def _scores_only(task: str) -> bool:
 def _scoring(task: dict[str, Any]) -> str:
     """Return what fairseq-eval-lm does not take from the checkpoint."""
     blocks = task["_name"] == "language_modeling"
-    length = f" --tokens-per-sample {task['tokens_per_sample']}" if blocks else ""
-    return f"--task {task['_name']}{length}"
+    length = ["--tokens-per-sample", str(task["tokens_per_sample"])] if blocks else []
+    return shlex.join(["--task", task["_name"], *length])

@@ -2,7 +2,9 @@
 
 import math
 
-from highrank_plugins.common.formatting import percent, short
+import pytest
+
+from highrank_plugins.common.formatting import cell, percent, short, table
 
 
 def test_numbers_for_the_eye():
@@ -10,3 +12,19 @@ def test_numbers_for_the_eye():
     assert list(map(short, shown)) == ["0", "0.25", "12.3", "1,234", "3e-7", "2.5e-5", "1e6"]
     assert [short(value) for value in (math.inf, -math.inf, math.nan)] == ["∞", "−∞", "–"]
     assert percent(0.1234) == "12.3\u00a0%"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a | b", r"a \| b"),
+        (r"escaped \| already", r"escaped \| already"),
+        ("two\r\n lines", "two lines"),
+        ("<script>x</script>", "&lt;script>x&lt;/script>"),
+        ("`<token>` of <b>", "`<token>` of &lt;b>"),
+        (0.5, "0.5"),
+    ],
+)
+def test_a_cell_stays_within_its_table(text, shown):
+    assert cell(text) == shown
+    assert table(["head"], [[str(text)]]).splitlines()[2:] == [f"| {shown} |"]

@@ -1,4 +1,4 @@
-"""Losses with gradients written out, per structure of a head.
+"""Compute losses with gradients written out, per structure of a head.
 
 A chunk is its matrix products and one elementwise pass, in place; no graph is kept over anything
 of the size of the vocabulary. `FusedLogits` serves every head with one softmax, `FusedMixture` the

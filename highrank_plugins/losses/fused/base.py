@@ -1,4 +1,4 @@
-"""What the fused losses of all structures share: buffers and matrix products.
+"""Share buffers and matrix products among the fused losses of all structures.
 
 Suffixes of tensors are their shapes, see `heads.base`; N is a chunk here.
 """
@@ -24,7 +24,7 @@ from highrank_plugins.losses.plan import LossPlan
 
 
 class FusedLoss:
-    """Scores of chunks of tokens, and gradients into `sums`.
+    """Compute scores of chunks of tokens, and gradients into `sums`.
 
     Args:
         plan: the batch.

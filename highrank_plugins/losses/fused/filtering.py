@@ -1,4 +1,4 @@
-"""Products that leave out classes whose gradient does not matter (`filter_gradients=True`)."""
+"""Skip products of classes whose gradient does not matter (`filter_gradients=True`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixtape: gates of frequent classes, one mixed context for all others, one softmax."""
+"""Compute Mixtape's loss: gates of frequent classes, one mixed context for others, one softmax."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from highrank_plugins.losses.kernels.base import Scores, SoftmaxBlock, gather_sc
 
 
 class FusedMixtape(FusedLoss):
-    """Loss of log_softmax(f(z)): z_x = Σ_k π_xk h_k·w_x + b_x if x < S, else m·w_x + b_x.
+    """Compute log_softmax(f(z)): z_x = Σ_k π_xk h_k·w_x + b_x if x < S, else m·w_x + b_x.
 
     `local` holds the contexts h [N, K, D], their mixture m [N, D] for the rare classes, and, where
     there are gates, the hidden units t [N, J, G] and the shared gate logits s [N, J]. The gate

@@ -1,4 +1,4 @@
-"""Mixture of Softmaxes."""
+"""Compute the loss of a Mixture of Softmaxes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from highrank_plugins.losses.kernels.base import MixtureBlock, Scores, gather_sc
 
 
 class FusedMixture(FusedLoss):
-    """Loss of lse_k [log π_k + log_softmax(f(W h_k + b))].
+    """Compute lse_k [log π_k + log_softmax(f(W h_k + b))].
 
     `local["contexts"]` is h [N, K, D], `local["log_prior"]` log π [N, K], normalised. Gradients:
     see `TorchKernels.mixture_pass`; the posterior of the components, constant along a row of

@@ -1,4 +1,4 @@
-"""Matrix products of gradients, and their operands."""
+"""Compute matrix products of gradients, and their operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fused loss over a batch, in blocks and chunks of tokens.
+"""Run a fused loss over a batch, in blocks and chunks of tokens.
 
     features [N, F], tensors of the head
         │  for each block of tokens:
@@ -46,7 +46,7 @@ def fused_nll(plan: LossPlan, kernels: type[Kernels]) -> LossOutput:
 
 
 class _Runner:
-    """The batch in blocks, whose inputs autograd makes, and chunks; an `autograd.ChunkedLoss`."""
+    """Run the batch in blocks, whose inputs autograd makes, and chunks of them."""
 
     def __init__(self, plan: LossPlan, names: list[str], kernels: type[Kernels]) -> None:
         self.plan, self.names, self.kernels = plan, names, kernels

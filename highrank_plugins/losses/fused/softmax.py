@@ -1,4 +1,4 @@
-"""Heads with one softmax over f(W h + b): softmax, and Mixture of Contexts."""
+"""Compute the loss of one softmax over f(W h + b): softmax, and Mixture of Contexts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from highrank_plugins.losses.kernels.base import Scores, SoftmaxBlock, gather_sc
 
 
 class FusedLogits(FusedLoss):
-    """Loss of log_softmax(f(W h + b)); `local["contexts"]` is h [N, D].
+    """Compute log_softmax(f(W h + b)); `local["contexts"]` is h [N, D].
 
     Three matrix products and one pass. What is constant over classes (the token's factor) or over
     tokens (the smoothing's −ε_i) is applied to the narrow sides of the products.

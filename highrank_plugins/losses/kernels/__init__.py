@@ -1,4 +1,4 @@
-"""Kernels: how a fused loss makes its elementwise passes over a chunk of logits.
+"""Make the elementwise passes of a fused loss over a chunk of logits: sets of kernels.
 
 `base.Kernels` says what a set of kernels does; `torch`, `cpp` and `triton` do it. Matrix products
 are torch's with all of them.

@@ -1,4 +1,4 @@
-"""What a set of kernels does for a fused loss: the elementwise passes over a chunk of logits.
+"""Define what a set of kernels does for a fused loss: passes over a chunk of logits.
 
 Suffixes of tensors are their shapes, see `heads.base`; N is a block of a chunk here.
 """
@@ -20,7 +20,7 @@ RecomputeLogits = Callable[[Tensor], Tensor]
 
 
 class Scores(NamedTuple):
-    """Scores of N tokens; None where they are not wanted."""
+    """Hold scores of N tokens; None if they are not wanted."""
 
     nll_N: Tensor
     smooth_sum_N: Tensor | None  # Σ_x −log P(x)
@@ -28,7 +28,7 @@ class Scores(NamedTuple):
 
 
 class SoftmaxBlock(NamedTuple):
-    """A block of tokens with one softmax each, whose gradient is written in place.
+    """Hold a block of tokens with one softmax each, whose gradient is written in place.
 
     The gradient of a row is total P − target 1[x = y] − smoothing, times f', by `weights`.
     """
@@ -40,7 +40,7 @@ class SoftmaxBlock(NamedTuple):
 
 
 class MixtureBlock(NamedTuple):
-    """A block of tokens of a Mixture of Softmaxes, whose gradients are written in place."""
+    """Hold a block of tokens of a Mixture of Softmaxes; gradients are written in place."""
 
     logits_NKM: Tensor  # becomes its gradient
     log_prior_NK: Tensor  # log π, normalised
@@ -56,7 +56,7 @@ class MixtureBlock(NamedTuple):
 
 
 class Kernels:
-    """The elementwise passes over the chunks of one batch; each set of kernels is a subclass.
+    """Make the elementwise passes over the chunks of one batch; each set is a subclass.
 
     The loss of token n is scale_n (α nll + ε_i Σ_x −log P_x), with α and ε_i of the plan.
 
@@ -88,7 +88,7 @@ class Kernels:
 
     @property
     def bytes_per_logit(self) -> int:
-        """Bytes of a logit in a chunk, with its copy in the compute dtype where that is another."""
+        """Return the bytes of a logit in a chunk, with its copy in the compute dtype, if any."""
         copy = 0 if self.chunk_dtype == self.compute else self.compute.itemsize
         return self.chunk_dtype.itemsize + copy
 

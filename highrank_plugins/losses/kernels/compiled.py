@@ -1,4 +1,4 @@
-"""What kernels in C++ and Triton share: what they read, and where scores go."""
+"""Share what kernels in C++ and Triton read, and where their scores go."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IDENTITY = (0.0, 1.0)
 
 
 class CompiledKernels(Kernels):
-    """Kernels that apply the factor of a row themselves, and know some pointwise functions.
+    """Apply the factor of a row in the kernels, which know some pointwise functions.
 
     Any other function is computed by torch, which then also has the last word on the gradient.
     """

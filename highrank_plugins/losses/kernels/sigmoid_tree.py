@@ -1,4 +1,4 @@
-"""Mixtape's tree of sigmoid gates in place, in torch's operations: mixed logits, and gradients.
+"""Evaluate Mixtape's tree of sigmoid gates in place, in torch's operations, and its gradients.
 
 The tree is that of `heads.sigmoid_tree`, the reference: inner node i < K has gate i − 1 and the
 children 2i and 2i + 1, and its value is the lerp of theirs. Only what came in is stored. After

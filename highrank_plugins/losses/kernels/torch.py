@@ -1,4 +1,4 @@
-"""The passes in torch's operations, in place: the mathematics that all kernels repeat.
+"""Make the passes by torch's operations, in place: the mathematics that all kernels repeat.
 
 Suffixes of tensors are their shapes, see `heads.base`; N is a block of a chunk here.
 """
@@ -17,7 +17,7 @@ from highrank_plugins.losses.kernels.torch_mixture import (
 
 
 class TorchKernels(TorchMixture):
-    """The passes in torch's operations, on any device."""
+    """Make the passes by torch's operations, on any device."""
 
     def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
         logits_NM, target_N, factor_N, weights = block

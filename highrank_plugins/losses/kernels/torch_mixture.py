@@ -1,4 +1,4 @@
-"""The pass of a Mixture of Softmaxes in torch's operations, in place.
+"""Make the pass of a Mixture of Softmaxes by torch's operations, in place.
 
 Suffixes of tensors are their shapes, see `heads.base`; N is a block of a chunk here.
 """
@@ -25,7 +25,7 @@ BLOCK_MEMORY = {"cpu": 2**22, "cuda": 2**25}
 
 
 class TorchMixture(Kernels):
-    """The pass of a mixture; `TorchKernels` adds the others."""
+    """Make the pass of a mixture; `TorchKernels` adds the others."""
 
     def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
         return cache_sized_blocks(rows, floats_per_row, self.plan.features.device)

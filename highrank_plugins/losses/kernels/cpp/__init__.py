@@ -1,4 +1,4 @@
-"""Compiled kernels for CPUs, and whether they can run here.
+"""Provide compiled kernels for CPUs, and check whether they can run here.
 
 A thread takes a row of a chunk (all components of a token for a Mixture of Softmaxes) from its
 logits to their gradient while it is in cache, with everything applied. `build` compiles the sources

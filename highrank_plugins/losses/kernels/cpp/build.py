@@ -1,4 +1,4 @@
-"""The kernels' library: compiled once per machine by the C++ compiler that is there, then loaded.
+"""Build the kernels' library once per machine with the installed C++ compiler, and load it.
 
 It lies in `$HIGHRANK_CACHE`, else in `highrank_plugins` under `$XDG_CACHE_HOME` or `~/.cache`, by a
 name that changes with the sources, the compiler and the processor: a user's machines may share the
@@ -41,12 +41,12 @@ SECONDS = 300
 
 
 class Unavailable(Exception):
-    """Why there is no library."""
+    """Say why the library is missing."""
 
 
 @functools.cache
 def library() -> ctypes.CDLL | Unavailable:
-    """The library, or why there is none; found out once per process."""
+    """Return the library, or why it is missing; decided once per process."""
     reasons = []
     try:
         for compiler in _compilers():
@@ -62,7 +62,7 @@ def library() -> ctypes.CDLL | Unavailable:
 
 
 def _compilers() -> list[list[str]]:
-    """Commands, the first choice first."""
+    """Return commands, the first choice first."""
     try:
         asked = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:

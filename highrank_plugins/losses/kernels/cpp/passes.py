@@ -1,4 +1,4 @@
-"""The passes as compiled kernels on a CPU, float32 or float64.
+"""Make the passes by compiled kernels on a CPU, float32 or float64.
 
 Rows of logits are contiguous; results are written into the tensors given for them.
 """
@@ -34,7 +34,7 @@ ARGUMENTS: dict[str, list[Any]] = {
 
 
 class CppKernels(CompiledKernels):
-    """Kernels that also add the bias and, for its gradient, the rows of a chunk while in cache."""
+    """Add the bias and sum its gradient in the kernels, while the rows of a chunk are in cache."""
 
     adds_bias = True
 

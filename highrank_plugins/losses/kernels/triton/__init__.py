@@ -1,4 +1,4 @@
-"""Kernels in Triton, for GPUs, and whether they can run here.
+"""Provide kernels in Triton, for GPUs, and check whether they can run here.
 
 A chunk lies in the compute dtype. A program reads a tile of rows × columns at a time, computes in
 float32 (float64 for float64) and leaves the gradient in its place, with everything applied. Offsets

@@ -1,4 +1,4 @@
-"""The pointwise functions that a kernel computes itself: f(z) = z + (k − 1) log σ(z − c).
+"""Compute pointwise functions in a kernel: f(z) = z + (k − 1) log σ(z − c).
 
 That is GSS; c = 0, k = 2 is SigSoftmax, k = 1 the identity. c and k are compiled in.
 """
@@ -15,7 +15,7 @@ HARDWARE: tl.constexpr = tl.constexpr(not triton.knobs.runtime.interpret)
 
 @triton.jit
 def gss(z, c: tl.constexpr, k: tl.constexpr):
-    """f(z)."""
+    """Return f(z)."""
     value = z
     if k != 1:
         x = z - c
@@ -26,7 +26,7 @@ def gss(z, c: tl.constexpr, k: tl.constexpr):
 
 @triton.jit
 def times_gss_slope(grad, z, c: tl.constexpr, k: tl.constexpr):
-    """grad f'(z), with f'(z) = k − (k − 1) σ(z − c)."""
+    """Return grad f'(z), with f'(z) = k − (k − 1) σ(z − c)."""
     value = grad
     if k != 1:
         value = grad * (k - (k - 1) * tl.sigmoid(z - c))

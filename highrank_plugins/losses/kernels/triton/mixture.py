@@ -1,4 +1,4 @@
-"""What needs the mixture of every class of a MoS: label smoothing, and whether targets win.
+"""Compute the mixture of every class of a MoS: label smoothing, and whether targets win.
 
 A program has a token. A thread has all K components of its columns, in tuples of tiles: there is no
 exchange between threads within the loops. K is compiled in.
@@ -27,7 +27,7 @@ def mixture_kernel(
     target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Σ_x −log P_x, whether the target wins, and share with the gradient, each unless None.
+    """Write Σ_x −log P_x, whether the target wins, and share with the gradient, each unless None.
 
     With weights w_x on −log P_x and q_kx = π_k P_kx / P_x, share a_k is Σ_x w_x q_kx, and logits
     [n, K, M] become factor (P_kx a_k − w_x q_kx) f'. All of it by logarithms: nothing underflows.
@@ -99,7 +99,7 @@ def mixture_kernel(
 
 @triton.jit
 def load_shifts(log_norm, log_prior, row, components: tl.constexpr):
-    """The log-sum-exp of each component, and the same minus log π."""
+    """Load the log-sum-exp of each component, and the same minus log π."""
     lse = ()
     shift = ()
     for j in tl.static_range(components):
@@ -113,7 +113,7 @@ def load_shifts(log_norm, log_prior, row, components: tl.constexpr):
 def load_components(
     place, component_stride, inside, components: tl.constexpr, wide: tl.constexpr
 ):  # fmt: skip
-    """The logits of each component, 0 outside."""
+    """Load the logits of each component, 0 outside."""
     values = ()
     for _ in tl.static_range(components):
         values = values + (tl.load(place, mask=inside, other=0.0).to(wide),)
@@ -134,7 +134,7 @@ def log_joint(values, shift, components: tl.constexpr, c: tl.constexpr, k: tl.co
 
 @triton.jit
 def exponentials(joint, top, components: tl.constexpr):
-    """e^(joint − top) of each component, and their sum."""
+    """Return e^(joint − top) of each component, and their sum."""
     parts = ()
     total = tl.zeros(top.shape, top.dtype)
     for j in tl.static_range(components):
@@ -147,14 +147,14 @@ def exponentials(joint, top, components: tl.constexpr):
 def class_weight(
     column, label, target_weight: tl.constexpr, smoothing_weight: tl.constexpr, wide: tl.constexpr
 ):  # fmt: skip
-    """w_x."""
+    """Return w_x."""
     weight = tl.full(column.shape, smoothing_weight, wide)
     return tl.where(column == label, weight + target_weight, weight)
 
 
 @triton.jit
 def add_products(shares, parts, weight, components: tl.constexpr):
-    """shares + parts · weight, for each component."""
+    """Return shares + parts · weight, for each component."""
     new = ()
     for j in tl.static_range(components):
         new = new + (shares[j] + parts[j] * weight,)

@@ -1,4 +1,4 @@
-"""The passes as Triton kernels; an empty chunk starts none.
+"""Make the passes by Triton kernels; an empty chunk starts none.
 
 Chunks and their values have contiguous rows; results are written into the tensors given for them.
 """
@@ -36,7 +36,7 @@ PLAIN = ClassWeights()
 
 
 class TritonKernels(CompiledKernels):
-    """Kernels on chunks in the compute dtype; a chunk is read twice and written once."""
+    """Run kernels on chunks in the compute dtype; a chunk is read twice and written once."""
 
     pads_rows = True
 

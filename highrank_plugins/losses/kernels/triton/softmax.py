@@ -1,4 +1,4 @@
-"""One softmax per row: an online log-sum-exp in one loop, the gradient in place in a second."""
+"""Compute one softmax per row: an online log-sum-exp in a loop, the gradient in a second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def softmax_kernel(
     total: tl.constexpr, target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """nll and, unless None, log-sum-exp, Σ_x −log P_x and whether the target wins, of each row.
+    """Write nll and, unless None, log-sum-exp, Σ_x −log P_x and whether the target wins, per row.
 
     With `factor`, logits [rows, classes] become their gradient, see `write_gradient`; `bias`
     [classes] is added to what is read. Row r has target r // rows_per_target.
@@ -86,7 +86,7 @@ def gradient_kernel(
     rows_per_target: tl.constexpr, c: tl.constexpr, k: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """logits [rows, classes] become factor (P − 1[x = y]) f', given the log-sum-exp of each row."""
+    """Turn logits [rows, classes] into factor (P − 1[x = y]) f', given each row's log-sum-exp."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     real = row < rows
     label = tl.load(target + row // rows_per_target, mask=real, other=0)
@@ -105,7 +105,7 @@ def write_gradient(
     total: tl.constexpr, target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The second loop: logits → scale (total P − target_weight 1[x = y] − smoothing_weight) f'."""
+    """Turn logits into scale (total P − target_weight 1[x = y] − smoothing_weight) f'."""
     wide: tl.constexpr = lse.dtype
     narrow: tl.constexpr = start_of_row.dtype.element_ty
     for start in range(0, classes, COLUMNS):
@@ -120,7 +120,7 @@ def write_gradient(
 
 @triton.jit
 def load_logits(start_of_row, column, inside, bias, classes, wide: tl.constexpr):
-    """A tile of logits with its bias, 0 outside."""
+    """Load a tile of logits with its bias, 0 outside."""
     z = tl.load(start_of_row[:, None] + column[None, :], mask=inside, other=0.0).to(wide)
     if bias is not None:
         z += tl.load(bias + column, mask=column < classes, other=0.0).to(wide)[None, :]

@@ -1,4 +1,4 @@
-"""How much of a chunk a program of a kernel reads at a time."""
+"""Choose how much of a chunk a program of a kernel reads at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPONENTS = 64
 
 
 class Tile(NamedTuple):
-    """Rows × columns, and the warps that work on them."""
+    """Hold rows × columns, and the warps that work on them."""
 
     rows: int
     columns: int

@@ -1,4 +1,4 @@
-"""Mixtape's tree of sigmoid gates in registers: the mixed logits, and the gradients in place.
+"""Evaluate Mixtape's tree of sigmoid gates in registers: mixed logits, gradients in place.
 
 The tree is that of `heads.sigmoid_tree`, the reference: inner node i < K has gate i − 1 and the
 children 2i and 2i + 1, leaf j is node K + j. Tuples of tiles hold nodes; K is compiled in.
@@ -16,7 +16,7 @@ def tree_forward_kernel(
     out, out_stride, rows, classes, components: tl.constexpr, wide: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """out [n, S] = Σ_j π_j leaf_j, given leaves [n, K, S] and gate logits [K − 1, n, S]."""
+    """Write out [n, S] = Σ_j π_j leaf_j, given leaves [n, K, S] and gate logits [K − 1, n, S]."""
     row, column, inside = tile_here(rows, classes, ROWS, COLUMNS)
     leaf_start, gate_start = leaves + row * leaf_row + column, gates + row * gate_row + column
     values = load_tiles(leaf_start, inside, leaf_component, components, wide)
@@ -32,7 +32,7 @@ def tree_backward_kernel(
     grad, grad_stride, rows, classes, components: tl.constexpr, wide: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """leaves and gates become their gradients, given that of the mixed logits, `grad` [n, S]."""
+    """Turn leaves and gates into their gradients, given the mixed logits' `grad` [n, S]."""
     row, column, inside = tile_here(rows, classes, ROWS, COLUMNS)
     leaf_place = leaves + row * leaf_row + column
     values = load_tiles(leaf_place, inside, leaf_component, components, wide)
@@ -58,7 +58,7 @@ def tree_backward_kernel(
 
 @triton.jit
 def tile_here(rows, classes, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Rows [ROWS, 1] and columns [1, COLUMNS] of this program, and which of them exist."""
+    """Return rows [ROWS, 1] and columns [1, COLUMNS] of this program, and which of them exist."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     column = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     return row, column, (row < rows) & (column < classes)
@@ -66,7 +66,7 @@ def tile_here(rows, classes, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def load_tiles(place, inside, component_stride, count: tl.constexpr, wide: tl.constexpr):
-    """The tile of each of `count` components."""
+    """Load the tile of each of `count` components."""
     tiles = ()
     for _ in tl.static_range(count):
         tiles = tiles + (tl.load(place, mask=inside, other=0.0).to(wide),)
@@ -76,7 +76,7 @@ def load_tiles(place, inside, component_stride, count: tl.constexpr, wide: tl.co
 
 @triton.jit
 def evaluate_nodes(leaves, gate_logits, components: tl.constexpr):
-    """Values of the nodes 1 … 2K − 1."""
+    """Return the values of the nodes 1 … 2K − 1."""
     nodes = leaves
     for i in tl.static_range(components - 1):  # node K − 1 − i goes before its descendants
         left = nodes[components - 2 - i]
@@ -88,6 +88,6 @@ def evaluate_nodes(leaves, gate_logits, components: tl.constexpr):
 
 @triton.jit
 def mean_of(left, right, gate):
-    """gate left + (1 − gate) right, exact where the gate is saturated, as torch.lerp."""
+    """Return gate left + (1 − gate) right, exact where the gate is saturated, as torch.lerp."""
     apart = left - right
     return tl.where(gate < 0.5, right + gate * apart, left - (1.0 - gate) * apart)
