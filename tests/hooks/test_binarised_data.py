@@ -1,4 +1,4 @@
-"""hooks/binarised_data.py"""
+"""Test hooks/binarised_data.py."""
 
 import logging
 import shutil

@@ -1,4 +1,4 @@
-"""hooks/changed_options.py"""
+"""Test hooks/changed_options.py."""
 
 import shutil
 
@@ -10,7 +10,7 @@ from tests.compat.conftest import run_training, translation_options
 
 @pytest.fixture
 def used_dir(translator, tmp_path):
-    """The --save-dir of a finished training."""
+    """Return the --save-dir of a finished training."""
     shutil.copytree(translator.parent, tmp_path / "used")
     return tmp_path / "used"
 

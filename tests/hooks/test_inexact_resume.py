@@ -1,4 +1,4 @@
-"""hooks/inexact_resume.py"""
+"""Test hooks/inexact_resume.py."""
 
 import logging
 from shlex import split

@@ -23,7 +23,7 @@ def nan_in_unwritten_memory(request):
 
 @pytest.fixture(autouse=True)
 def narrow_tiles(monkeypatch):
-    """The 13 classes of most tests are two tiles; all tokens share a program, to save time."""
+    """Make two tiles of the 13 classes of most tests; all tokens share a program, to save time."""
     monkeypatch.setattr(tiles, "COLUMNS", 8)
 
 

@@ -68,7 +68,7 @@ def assert_same(got: Outcome, want: Outcome, rtol: float = 1e-9, atol: float = 1
 
 
 def memory_for(head: nn.Module, tokens: int, impl: str = "chunked") -> int:
-    """The budget in bytes that lets exactly so many float64 tokens into a chunk."""
+    """Return the budget in bytes for a chunk of exactly this number of float64 tokens."""
     floats = (
         head.fused.floats_per_token(head)
         if impl in ("fused", "cpp", "triton")

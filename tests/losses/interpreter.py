@@ -29,7 +29,7 @@ def round_to_bfloat16(patch: pytest.MonkeyPatch) -> None:
 
 
 def prepare_language_once(patch: pytest.MonkeyPatch) -> None:
-    """A kernel's device functions find triton.language replaced already: a third of the time."""
+    """Replace triton.language once for a kernel's device functions: a third of the time."""
     import triton.language as tl
     from triton.runtime import interpreter
 

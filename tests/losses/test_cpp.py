@@ -32,7 +32,7 @@ needs_compiler = pytest.mark.cpp
 
 @pytest.fixture
 def threads():
-    """Sets the number of threads, and puts back what it was."""
+    """Set the number of threads, and restore it."""
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)

@@ -15,7 +15,7 @@ CASES = [s.with_pointwise(name, **options) for s, (name, options) in zip(
 
 
 def loss_of(head, impl, reduction):
-    """The loss as a function of the features and every parameter."""
+    """Return the loss as a function of the features and every parameter."""
     names = [name for name, _ in head.named_parameters()]
 
     def function(features, *parameters):
