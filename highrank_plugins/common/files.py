@@ -6,8 +6,8 @@ import math
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -213,3 +213,23 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[None]:
+    """Create a folder; on failure, remove the files that were written into it meanwhile."""
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    is_whole = False
+    try:
+        yield
+        is_whole = True
+    finally:
+        if not is_whole:
+            for path in folder.iterdir():
+                if path.is_file() and before.get(path.name) != path.stat().st_mtime_ns:
+                    path.unlink()
+            if is_new:
+                with suppress(OSError):  # somebody else put something there
+                    folder.rmdir()

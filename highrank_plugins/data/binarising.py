@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from highrank_plugins.common.checksums import write_sums
 from highrank_plugins.data.corpora.binarised import END_NUMBER, SPECIAL, UNKNOWN_NUMBER
 from highrank_plugins.data.ordered_map import ordered_map
+from highrank_plugins.data.parallel.reading import TextError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +32,11 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
 
     Args:
         pieces: folder with {train,valid,test}.LANGUAGE, pieces between spaces.
+    Raises:
+        TextError: a line is not UTF-8, or has none in the other language; names file and line.
     """
+    for part in PARTS:
+        _require_pairs([pieces / f"{part}.{language}" for language in languages])
     counts = Counter[str]()
     blocks = (_blocks(pieces / f"train.{language}") for language in languages)
     for counted in ordered_map(_count, chain.from_iterable(blocks), processes):
@@ -43,6 +48,16 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
             prefix = output / f"{part}.{'-'.join(languages)}.{language}"
             _write(prefix, pieces / f"{part}.{language}", dictionary, processes)
     write_sums(output)
+
+
+def _require_pairs(paths: list[Path]) -> None:
+    counts = [sum(len(_lines(block)) for block in _blocks(path)) for path in paths]
+    if len(set(counts)) > 1:
+        longer, shorter = (paths[counts.index(pick(counts))] for pick in (max, min))
+        raise TextError(
+            f"{longer}:{min(counts) + 1}: this line has no partner: {shorter} has {min(counts):,} "
+            f"lines, not {max(counts):,}"
+        )
 
 
 def _write_dictionary(path: Path, counts: Counter[str]) -> None:
@@ -73,8 +88,25 @@ def _lines(block: LineRange) -> list[str]:
     path, start, end = block
     with path.open("rb") as file:
         file.seek(start)
-        text = file.read(end - start).decode("utf-8")
+        read = file.read(end - start)
+    try:
+        text = read.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TextError(_place(path, start + error.start)) from None
     return text.removesuffix("\n").split("\n") if text else []
+
+
+def _place(path: Path, offset: int) -> str:
+    """Say in which line the byte at an offset is, and that it is not UTF-8."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if offset < len(line):
+                return (
+                    f"{path}:{number}: byte 0x{line[offset]:02x} is not UTF-8; convert the file "
+                    "with iconv"
+                )
+            offset -= len(line)
+    raise EOFError(f"{path}: changed while it was read")
 
 
 def _count(block: LineRange) -> Counter[str]:

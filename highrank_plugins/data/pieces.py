@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.data.ordered_map import batches, ordered_map
+from highrank_plugins.data.parallel.reading import decode_line
 
 # lines that a process encodes at once
 BATCH = 5_000
@@ -81,10 +82,14 @@ def write_pieces(encode: Encoder, text: Path, output: Path, processes: int = 1) 
 
 
 def folded_lines(text: Path) -> Iterator[str]:
-    """Yield lines with white space folded to one space: fairseq splits pieces at any kind of it."""
-    with text.open(encoding="utf-8", newline="\n") as file:
-        for line in file:
-            yield " ".join(line.split())
+    """Yield lines with white space folded to one space: fairseq splits pieces at any kind of it.
+
+    Raises:
+        TextError: see `decode_line`.
+    """
+    with text.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            yield " ".join(decode_line(text, number, line).split())
 
 
 def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:

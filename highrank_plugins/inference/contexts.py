@@ -26,8 +26,8 @@ def read_contexts(path: Path) -> list[list[str]]:
     Raises:
         ValueError: a line with fewer than two words, or no line; names the line. OSError.
     """
-    lines = path.read_text(encoding="utf-8").splitlines()
-    contexts = [line.split() for line in lines]
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    contexts = [line.split() for line in lines] if any(lines) else []
     for number, words in enumerate(contexts, 1):
         if len(words) < 2:
             raise ValueError(f"{path}:{number}: expected a context and the word after it")

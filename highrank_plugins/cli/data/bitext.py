@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.common.files import whole_folder
 
 CorpusYaml = Annotated[Path, typer.Argument(help="A recipe's corpus.yaml, with a block texts.")]
 
@@ -60,7 +61,7 @@ def clean_texts(
     from highrank_plugins.data.parallel import preparing
     from highrank_plugins.data.parallel.cleaning import Rules
 
-    with user_errors():
+    with user_errors(), whole_folder(output):
         texts = preparing.texts_of(read_corpus(file), file)
         rules = Rules(max_words, max_ratio, drop_duplicates, limit)
         for line in preparing.prepare_texts(texts, folder, output, language_pair(languages), rules):

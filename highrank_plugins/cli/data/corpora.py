@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.common.files import whole_folder
 from highrank_plugins.common.processes import usable_cores
 
 
@@ -90,7 +91,7 @@ def lm_corpus(
     from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 
     logging.disable(logging.INFO)  # fairseq's
-    with user_errors():
+    with user_errors(), whole_folder(output):
         workers = workers or usable_cores()
         options = CorpusOptions(vocab_size, max_train_lines, other_text, workers)
         for line in prepare_corpus(name, data, output, options):
@@ -120,6 +121,6 @@ def dialogue_text(
     """Write dialogues as contexts, responses and references, a line each."""
     from highrank_plugins.data.dialogue_text import write_parallel
 
-    with user_errors():
+    with user_errors(), whole_folder(output):
         for name, counts in write_parallel(corpus, output, context).items():
             typer.echo(f"{name}: {counts.contexts} contexts, {counts.references} references")

@@ -9,6 +9,7 @@ import typer
 
 from highrank_plugins.cli.data.bitext import language_pair
 from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.common.files import whole_folder
 from highrank_plugins.common.processes import usable_cores
 
 Languages = Annotated[str, typer.Option(help="Separated by commas.")]
@@ -65,8 +66,7 @@ def pieces(
 
     training = {name: text / f"train.{name}" for name in languages.split(",")}
     workers = processes or usable_cores()
-    with user_errors():
-        output.mkdir(parents=True, exist_ok=True)  # before the work, which may be long
+    with user_errors(), whole_folder(output):  # which is there before the work
         if algorithm == Algorithm.SENTENCEPIECE:
             model = sentencepiece.learn_pieces(
                 list(training.values()),
@@ -101,5 +101,5 @@ def binarise(
     from highrank_plugins.data import binarising
 
     logging.disable(logging.INFO)  # fairseq's
-    with user_errors():
+    with user_errors(), whole_folder(output):
         binarising.binarise(pieces, output, language_pair(languages), processes or usable_cores())

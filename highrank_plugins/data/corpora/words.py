@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from highrank_plugins.data.parallel.reading import DAMAGE, TextError, open_binary
+from highrank_plugins.data.parallel.reading import DAMAGE, TextError, decode_line, open_binary
 
 UNKNOWN = "<unk>"
 END = "</s>"
@@ -22,23 +22,18 @@ def read_words(path: Path, lower: bool = False) -> Iterator[list[str]]:
     Args:
         lower: as lower case.
     Raises:
-        TextError: an empty or damaged file, text that is not UTF-8, or a word that has a meaning of
-            its own to fairseq; names file and line.
+        TextError: an empty or damaged file, a line that `decode_line` refuses, or a word that has a
+            meaning of its own to fairseq; names file and line.
     """
     number = 0
     try:
         with open_binary(path) as file:
             for number, line in enumerate(file, 1):
-                text = line.decode("utf-8")
+                text = decode_line(path, number, line)
                 words = (text.lower() if lower else text).split()
                 if not RESERVED.isdisjoint(words):
                     raise TextError(_reserved(path, number, words))
                 yield words
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise TextError(
-            f"{path}:{number}: byte 0x{byte:02x} is not UTF-8; convert the file with iconv"
-        ) from None
     except DAMAGE as error:
         raise TextError(
             f"{path}:{number + 1}: damaged ({error}); copy or compress it again"

@@ -8,7 +8,7 @@ from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.data.archives import ArchiveError, extract
 from highrank_plugins.data.corpus_files import CorpusFiles, Texts
 from highrank_plugins.data.parallel.cleaning import KEPT, Cleaner, Rules
-from highrank_plugins.data.parallel.reading import TextError, read_pairs
+from highrank_plugins.data.parallel.reading import TextError, decode_line, read_pairs
 
 
 def texts_of(corpus: CorpusFiles, path: Path) -> Texts:
@@ -67,7 +67,8 @@ def prepare_texts(
         A line of the report for each training file.
     Raises:
         ArchiveError: a file is missing.
-        TextError: see `read_pairs`; a line of the validation or test text is empty or not UTF-8.
+        TextError: see `read_pairs` and `decode_line`; a line of the validation or test text is
+            empty.
         ValueError: no pair is left.
     """
     from highrank_plugins.common.files import write_json
@@ -117,15 +118,10 @@ def _copy(folder: Path, names: list[str], files: _Files) -> None:
 
 
 def _strict(path: Path, number: int, line: bytes) -> str:
-    try:
-        text = " ".join(line.decode("utf-8").split())
-    except UnicodeDecodeError as error:
-        raise TextError(
-            f"{path}: sentence {number}: byte 0x{line[error.start]:02x} is not UTF-8; convert the "
-            "file with iconv"
-        ) from None
+    """Return a line with folded white space; of a .sgm, `number` is that of the segment."""
+    text = " ".join(decode_line(path, number, line).split())
     if not text:
-        raise TextError(f"{path}: sentence {number} is empty; it would have no translation")
+        raise TextError(f"{path}:{number}: the sentence is empty; it would have no translation")
     return text
 
 

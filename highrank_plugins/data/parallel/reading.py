@@ -13,7 +13,6 @@ MAX_PROBLEMS = 20
 MAX_WORDS = 1000  # fairseq's models have 1,024 positions, and training leaves out what is longer
 # what reading a damaged NAME.gz raises
 DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 Pair = tuple[bytes, bytes]
 _SEGMENT = re.compile(rb"<seg.*?>(.*)</seg>")
 
@@ -73,9 +72,22 @@ def open_binary(path: Path) -> BinaryIO | gzip.GzipFile:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
-def _problem(line: bytes, *, first: bool) -> tuple[int, str] | None:
-    """Return column (in characters, from 1) and description of a line's first problem."""
-    if first and line.startswith(_BYTE_ORDER_MARK):
+def decode_line(path: Path, number: int, line: bytes) -> str:
+    """Return the text of a line, counted from 1.
+
+    Raises:
+        TextError: it is not UTF-8, holds NUL, or is the first and begins with a byte order mark.
+    """
+    found = _decode(line, first=number == 1)
+    if isinstance(found, str):
+        return found
+    column, problem = found
+    raise TextError(f"{path}:{number}:{column}: {problem}")
+
+
+def _decode(line: bytes, *, first: bool) -> str | tuple[int, str]:
+    """Return the text of a line, or column and description of the first bytes that are no text."""
+    if first and line.startswith(BOM_UTF8):
         return 1, "byte order mark, which would be part of the text; remove it: tail -c +4"
     try:
         text = line.decode("utf-8")
@@ -83,14 +95,21 @@ def _problem(line: bytes, *, first: bool) -> tuple[int, str] | None:
         column = len(line[: error.start].decode("utf-8")) + 1
         byte = line[error.start]
         return column, f"byte 0x{byte:02x} is not UTF-8; convert the file with iconv"
+    if "\0" in text:
+        return text.index("\0") + 1, "NUL; remove it: tr -d '\\000'"
+    return text
+
+
+def _problem(line: bytes, *, first: bool) -> tuple[int, str] | None:
+    """Return column (in characters, from 1) and description of a line's first problem."""
+    text = _decode(line, first=first)
+    if not isinstance(text, str):
+        return text
     if not text.strip():
         return 1, "empty line; remove it and its partner in the other file"
-    for character, remedy in {
-        "\0": "NUL; remove it: tr -d '\\000'",
-        "\r": "carriage return, which would split the line; remove it: tr -d '\\r'",
-    }.items():
-        if character in text:
-            return text.index(character) + 1, remedy
+    if "\r" in text:
+        column = text.index("\r") + 1
+        return column, "carriage return, which would split the line; remove it: tr -d '\\r'"
     words = text.split()
     if len(words) > MAX_WORDS:
         return 1, (

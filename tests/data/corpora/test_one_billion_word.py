@@ -124,7 +124,7 @@ def test_bad_text_in_a_shard_is_named(tmp_path, workers):
     data = made.one_billion(tmp_path / "data")
     path = data / ARCHIVE / TRAIN.format(2)
     path.write_bytes(path.read_bytes() + b"sch\xf6n\n")
-    with pytest.raises(TextError, match=r"news\.en-00002-of-00100:61: byte 0xf6 is not UTF-8"):
+    with pytest.raises(TextError, match=r"news\.en-00002-of-00100:61:4: byte 0xf6 is not UTF-8"):
         prepare(data, tmp_path / "out", CorpusOptions(other_text=True, workers=workers))
 
 

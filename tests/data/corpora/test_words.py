@@ -25,7 +25,7 @@ def test_compressed_text_is_the_same(tmp_path):
     ("content", "message"),
     [
         (b"", "a.txt: the file is empty"),
-        (b"a\nb \xf6\n", "a.txt:2: byte 0xf6 is not UTF-8"),
+        (b"a\nb \xf6\n", "a.txt:2:3: byte 0xf6 is not UTF-8"),
         (b"a </s>\n", "a.txt:1: the text has the word </s>"),
         (b"a\n<s> b\n", "a.txt:2: the text has the word <s>"),
         (b"<pad>\n", "a.txt:1: the text has the word <pad>"),

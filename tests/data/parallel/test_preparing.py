@@ -62,8 +62,8 @@ def test_byte_order_marks_are_no_text(folder):
     [
         ("t.de", b"1\n2\n3\n", r"t\.de:3: this line has no partner: .*t\.en ends after line 2"),
         ("s.en", b"1\n", r"s\.de:2: this line has no partner: .*s\.en ends after line 1"),
-        ("v.de", b"a\nsch\xf6n\n", r"v\.de: sentence 2: byte 0xf6 is not UTF-8"),
-        ("s.de", b"a\n \n", r"s\.de: sentence 2 is empty"),
+        ("v.de", b"a\nsch\xf6n\n", r"v\.de:2:4: byte 0xf6 is not UTF-8"),
+        ("s.de", b"a\n \n", r"s\.de:2: the sentence is empty"),
     ],
 )
 def test_bad_text_is_named(folder, name, content, message):

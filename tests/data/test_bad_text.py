@@ -1,0 +1,197 @@
+"""Malformed corpora are refused with file and line, and leave no output; others keep every line."""
+
+import gzip
+import logging
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from highrank_plugins.cli import app
+from highrank_plugins.data import binarising
+from highrank_plugins.data.corpus_files import Texts
+from highrank_plugins.data.parallel.cleaning import Rules
+from highrank_plugins.data.parallel.preparing import prepare_texts
+from highrank_plugins.data.pieces import encoder, learn_pieces, write_pieces
+
+SENTENCES = [
+    b"one small cat sees a big house",
+    b"a dog eats in the house",
+    b"big trees like dogs",
+] * 3
+GOOD = b"\n".join(SENTENCES) + b"\n"
+PARTS = [f"{part}.{side}" for part in ("train", "valid", "test") for side in ("en", "de")]
+CORPUS = (
+    "files: {}\ntexts:\n"
+    + "".join(f"  {p}: [[{p}.en, {p}.de]]\n" for p in ("train", "valid", "test"))
+).replace("files: {}\n", "")
+
+
+def line_with(data: bytes) -> bytes:
+    """Return a text whose fifth line holds these bytes."""
+    return b"\n".join([*SENTENCES[:4], data, *SENTENCES[5:]]) + b"\n"
+
+
+NO_TEXT = {
+    "latin-1": line_with(b"sch\xf6n"),
+    "a lone continuation": line_with(b"a \x80 b"),
+    "a character that is cut": line_with(b"gr\xc3"),
+    "an overlong NUL": line_with(b"a\xc0\x80b"),
+    "a surrogate": line_with(b"\xed\xa0\x80"),
+    "beyond Unicode": line_with(b"\xf5\x80\x80\x80"),
+    "0xfe and 0xff": line_with(b"\xfe\xff"),
+    "a cut character at the end": GOOD + b"gr\xe2\x82",
+    "UTF-16": "one cat\n".encode("utf-16") * 9,
+    "UTF-32": "one cat\n".encode("utf-32") * 9,
+    "NUL": line_with(b"a\0b"),
+    "a byte order mark": b"\xef\xbb\xbf" + GOOD,
+}
+NO_PAIR = {
+    "a line too many": GOOD + b"one more\n",
+    "a line too few": GOOD.partition(b"\n")[2],
+    "an empty file": b"",
+}
+NO_SENTENCE = {
+    "an empty line": line_with(b""),
+    "white space only": line_with(b" \t "),
+    "no-break spaces only": line_with("\u00a0\u2003".encode()),
+}
+UNFIT = {
+    "a carriage return": line_with(b"a\rb"),
+    "Windows' ends of lines": GOOD.replace(b"\n", b"\r\n"),
+    "20,000 words": line_with(b"w " * 20_000),
+}
+BINARISED = {k: v for k, v in NO_TEXT.items() if k not in ("NUL", "a byte order mark")}
+
+
+def attempt(folder: Path, name: str, *words: object):
+    """Run a `highrank data` command on good text with one bad file."""
+    logging.disable(logging.CRITICAL)
+    return CliRunner().invoke(app, ["data", name, *map(str, words)])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "text").mkdir()
+    for name in PARTS:
+        (tmp_path / "text" / name).write_bytes(GOOD)
+    (tmp_path / "corpus.yaml").write_text(CORPUS)
+    return tmp_path
+
+
+def refused(folder: Path, done, bad: str) -> None:
+    assert done.exit_code == 2, done.output
+    place = rf"{bad}(\.gz)?(:\d+(:\d+)?|: the file is empty)"
+    assert re.search(place, done.output), done.output
+    assert "Traceback" not in done.output
+    assert not (folder / "out").exists()
+
+
+COMMANDS = {
+    "check-text": lambda f: [f / "text" / "valid.en", f / "text" / "valid.de"],
+    "clean-texts": lambda f: [f / "corpus.yaml", f / "text", f / "out", "--languages", "en,de"],
+    "pieces": lambda f: [f / "text", f / "out", "--languages", "en,de", "--vocab-size", 40,
+                         "--processes", 1],
+    "binarise": lambda f: [f / "text", f / "out", "--languages", "en,de", "--processes", 1],
+}  # fmt: skip
+FAULTS = {
+    "check-text": NO_TEXT | NO_PAIR | NO_SENTENCE | UNFIT,
+    "clean-texts": {k: v for k, v in (NO_TEXT | NO_PAIR | NO_SENTENCE).items() if "order" not in k},
+    "pieces": NO_TEXT,
+    "binarise": BINARISED | {k: v for k, v in NO_PAIR.items() if v},
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"), [(command, fault) for command in FAULTS for fault in FAULTS[command]]
+)
+def test_a_malformed_corpus_is_refused(folder, command, fault):
+    (folder / "text" / "valid.de").write_bytes(FAULTS[command][fault])
+    bad = r"valid\.(en|de)" if fault in NO_PAIR else r"valid\.de"
+    refused(folder, attempt(folder, command, *COMMANDS[command](folder)), bad)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("fault", NO_TEXT)
+def test_malformed_words_are_refused(folder, fault, packed):
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.txt").write_bytes(NO_TEXT[fault] if split == "test" else GOOD)
+    if packed:
+        (folder / "test.txt").unlink()
+        (folder / "test.txt.gz").write_bytes(gzip.compress(NO_TEXT[fault]))
+    words = ["ptb", "--data", folder, "--output", folder / "out", "--other-text"]
+    refused(folder, attempt(folder, "lm-corpus", *words), r"test\.txt")
+
+
+def test_sixty_malformed_corpora_are_tried():
+    assert sum(map(len, FAULTS.values())) + 2 * len(NO_TEXT) > 60
+
+
+ANY_LINES = st.lists(
+    st.text(st.characters(blacklist_characters="\n\0", blacklist_categories=["Cs"]), max_size=12),
+    min_size=1, max_size=8,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pieces")
+    (folder / "train.en").write_bytes(GOOD)
+    return learn_pieces([folder / "train.en"], folder / "pieces", vocab_size=40)
+
+
+@settings(max_examples=200, deadline=None)
+@given(ANY_LINES)
+def test_pieces_keep_every_line(model, tmp_path_factory, lines):
+    folder = tmp_path_factory.getbasetemp()
+    text = folder / "any"
+    text.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    if lines[0].startswith("\ufeff"):
+        return
+    write_pieces(encoder(model), text, folder / "any.pieces")
+    written = (folder / "any.pieces").read_bytes().decode().removesuffix("\n").split("\n")
+    assert len(written) == len(lines)
+    for line, pieces in zip(lines, written, strict=True):
+        # unknown characters stay, or become ⁇; the words stay in their lines
+        assert bool(line.split()) == bool(pieces.split())
+
+
+@settings(max_examples=30, deadline=None)
+@given(ANY_LINES)
+def test_binarised_text_keeps_every_line(tmp_path_factory, lines):
+    from fairseq.data import data_utils
+
+    folder = tmp_path_factory.getbasetemp() / "numbers"
+    folder.mkdir(exist_ok=True)
+    for name in PARTS:
+        (folder / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
+    binarising._words.cache_clear()
+    binarising.binarise(folder, folder, ("en", "de"), 1)
+    dictionary = binarising._words(folder / "dict.de.txt")
+    rows = data_utils.load_indexed_dataset(str(folder / "valid.en-de.de"), None, "mmap")
+    assert len(rows) == len(lines)
+    for line, row in zip(lines, rows, strict=True):
+        known = [dictionary[word] for word in line.split()]
+        assert row.tolist() == [*known, dictionary["</s>"]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.text(max_size=8), st.text(max_size=8)), min_size=1, max_size=6))
+def test_cleaned_text_stays_parallel(tmp_path_factory, pairs):
+    folder = tmp_path_factory.getbasetemp() / "clean"
+    (folder / "out").mkdir(parents=True, exist_ok=True)
+    pairs = [("a", "b"), *pairs]
+    for index, side in enumerate(("en", "de")):
+        # a number tells which lines belong together
+        rows = [f"{n} {pair[index]}".replace("\n", " ") for n, pair in enumerate(pairs)]
+        text = "".join(f"{row}\n" for row in rows).encode("utf-8", "surrogatepass")
+        (folder / f"t.{side}").write_bytes(text)
+        (folder / f"v.{side}").write_bytes(b"a\n")
+    texts = Texts(train=[["t.en", "t.de"]], valid=[["v.en", "v.de"]], test=[["v.en", "v.de"]])
+    list(prepare_texts(texts, folder, folder / "out", ("en", "de"), Rules()))
+    sides = [(folder / "out" / f"train.{s}").read_bytes().decode() for s in ("en", "de")]
+    numbers = [[row.split()[0] for row in side.removesuffix("\n").split("\n")] for side in sides]
+    assert numbers[0] == numbers[1]
