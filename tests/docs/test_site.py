@@ -24,7 +24,6 @@ def site(tmp_path_factory) -> Path:
     command = ["bash", ROOT / "scripts" / "docs.sh", "--output", folder]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert "WARNING" not in done.stderr
     return folder
 
 
