@@ -106,7 +106,7 @@ def test_the_sum_of_a_product_is_the_product(monkeypatch):
 
 
 # MiB above parameters and features. The sums of gradients, in float32, are 144 and 204 of them, the
-# chunk 128. They were 982, 1774, 577 and 577 when a chunk was 512 MiB and smoothing not counted.
+# chunk 128. They were 982, 1774, 467 and 577 when a chunk was 512 MiB and smoothing not counted.
 MOST = {("softmax", "fused"): 275, ("mos", "fused"): 410, ("softmax", "triton"): 295,
         ("mos", "triton"): 370}  # fmt: skip
 
