@@ -1,9 +1,18 @@
 """The trainings of tests/compat, in whose process hooks are tried, too; listeners to them."""
 
+import pytest
+
+import highrank_plugins
 from highrank_plugins.common.training_listener import TrainingListener
 from tests.compat.conftest import data, language_model, stock, translator
 
 __all__ = ["data", "language_model", "listen", "stock", "translator"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def registered() -> None:
+    """Load all hooks and repairs, so that each file passes alone as it does among others."""
+    highrank_plugins.register()
 
 
 def listen(monkeypatch, owner: type, **events) -> None:
