@@ -38,7 +38,7 @@ def test_ttest_of_runs_and_records(tmp_path):
         (found,) = analyse(tmp_path, "ttest", *words, "--test", test)["systems"]
         assert found["p_value"] == pytest.approx(function(b, a).p_value)
         assert found["statistic"] > 0 and found["runs"] == 3
-    assert "--metric must say" in invoke("ttest", *words[:2]).output
+    assert "--metric must name" in invoke("ttest", *words[:2]).output
     done = invoke("ttest", *words[:3], "test_perplexty")
     assert done.exit_code == 2 and "did you mean 'test_perplexity'" in done.output
 
@@ -48,7 +48,7 @@ def test_ttest_of_runs_and_records(tmp_path):
     [
         (["a=1,2"], "needs a baseline and a system"),
         (["a=1,2", "b"], "b: expected NAME="),
-        (["a=1,2", "b=1,x"], "b=1,x: 1,x are no numbers"),
+        (["a=1,2", "b=1,x"], "b=1,x: 1,x are not numbers"),
         (["a=1,2", "b=3"], "b against a: a t-test needs at least two runs"),
         (["a=1,2", "b=none.json", "--metric", "x"], "none.json: no such file"),
     ],

@@ -133,7 +133,7 @@ def test_an_adaptive_softmax_is_refused(lm_data, tmp_path):
     words = """--criterion adaptive_loss --adaptive-softmax-cutoff 20,50
         --ddp-backend legacy_ddp""".split()
     path = write_checkpoint(tmp_path / "a.pt", small.build(lm_data, "transformer_lm", *words))
-    with pytest.raises(ValueError, match=r"a\.pt: an adaptive softmax has no matrix"):
+    with pytest.raises(ValueError, match=r"a\.pt: an adaptive softmax has no whole matrix"):
         Collector.open(path, str(lm_data), "valid")
 
 

@@ -145,7 +145,7 @@ def test_a_training_saves_and_is_resumed(tmp_path, launch):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 75 and "the same command resumes it" in said, said[-3000:]
     assert left_of(process.pid) == []
-    assert "asked to stop: ending after update" in log.read_text()
+    assert "stopping after update" in log.read_text()
     assert (log.parent / "checkpoint_last.pt").exists()
     ended_at = len(log.read_text())
     process = start(command, REPOSITORY)

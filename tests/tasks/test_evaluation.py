@@ -86,7 +86,7 @@ def test_more_streams_count_every_token_too(stream_data, trained):
     ("words", "message"),
     [
         (["--task", "language_modeling"], "add --task bptt_language_modeling"),
-        ([*TASK, "--num-shards", 2], "--num-shards: streams cannot be shared out"),
+        ([*TASK, "--num-shards", 2], "--num-shards: streams cannot be divided"),
         ([*TASK, "--batch-size", 3], "give --eval-streams 3"),
         ([*TASK, "--context-window", 5], "--context-window is not needed"),
         ([*TASK, "--gen-subset", "nothing"], "no split 'nothing'"),
