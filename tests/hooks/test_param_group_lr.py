@@ -89,8 +89,9 @@ def test_an_optimizer_that_lost_it_is_refused():
 def test_a_training_keeps_its_groups_when_it_resumes(data, tmp_path):
     words = ["--arch", "transformer_plif", *TRANSFORMER, *DECODER, "--max-tokens", 60]
     words += ["--head-plif-knots", 50, "--lr-scheduler", "inverse_sqrt"]
-    for updates, rate in ((2, 0.5), (4, 0.5), (6, 0.25)):  # the last one has changed its mind
-        last = ["--head-plif-lr", rate, "--max-update", updates]
+    changed = ["--allow-changed-options"]
+    for updates, rate, more in ((2, 0.5, []), (4, 0.5, []), (6, 0.25, changed)):
+        last = ["--head-plif-lr", rate, "--max-update", updates, *more]
         state = run_training(data, tmp_path, *words, *last)
         usual, slopes = state["last_optimizer_state"]["param_groups"]
         assert len(slopes["params"]) == 1
