@@ -88,7 +88,7 @@ def test_text_is_the_same_configuration_and_does_not_depend_on_order(write):
         ("base: base.yaml\ndata:\n  vocab_size: many\n", "bad.yaml:3: data.vocab_size: "),
         ("base: base.yaml\ndata:\n  vocab_size: 0\n", "bad.yaml:3: data.vocab_size: "),
         ("base: base.yaml\ntrain:\n  lr: [1, 2]\n", "bad.yaml:3: train.lr: must be text"),
-        ("base: base.yaml\ntrain:\n  lr: 1\n  lr: 2\n", "bad.yaml:4: lris given twice"),
+        ("base: base.yaml\ntrain:\n  lr: 1\n  lr: 2\n", "bad.yaml:4: lr is given twice"),
         ("base: base.yaml\naverage:\n  last: 4\n", "average.last is 4, but train.keep_last_epochs"),
         ("train:\n  lr: 1\n", "one of the blocks data (translation) and corpus (language model)"),
         ("base: bsae.yaml\n", "bsae.yaml: no such configuration; did you mean 'base'?"),
