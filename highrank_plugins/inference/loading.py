@@ -151,7 +151,7 @@ def _short(error: RuntimeError) -> str:
 
 
 class _NoTask:
-    """Replace the task if there is no data; its words are numbers.
+    """Replace the task of a checkpoint without data; numbers stand for words.
 
     Their counts fall, as in the dictionary of a training with Mixtape.
     """

@@ -114,8 +114,8 @@ def compare_records(
         test: "student" or "welch".
         columns: further metrics to show; default: all that are known.
     Raises:
-        ValueError: a file is no record or has another form of name; a run is given twice; no record
-            has a metric; there is no such baseline; scores of different signatures. OSError.
+        ValueError: a file is not a record, or its name is invalid; a run is given twice; no record
+            has the metric; the baseline is unknown; signatures differ. OSError.
     """
     paths = list(paths)
     records = read_records(paths)
@@ -206,8 +206,8 @@ def _compare(
     plain = {name: ComparedSystem(name, runs, None, {}) for name, runs in systems.items()}
     if control is None:
         notes.append(
-            f"There is no baseline, so no p: no system is named {BASELINE}. Give --baseline with "
-            f"one of {', '.join(systems)}."
+            f"Nothing is tested, since no system is named {BASELINE}. Choose the baseline by "
+            f"--baseline: {', '.join(systems)}."
         )
         return list(plain.values()), notes
     baseline = plain[control].values(metric)

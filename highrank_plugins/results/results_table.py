@@ -54,7 +54,7 @@ def read_records(paths: list[Path], run: Sequence[str] = ("config", "seeds")) ->
     Args:
         run: what two records must not have in common, all of it.
     Raises:
-        ValueError: a file is no record; two are of one run. OSError.
+        ValueError: a file is not a record; two belong to one run. OSError.
     """
     records = [read_record(path) for path in paths]
     for index, record in enumerate(records):
@@ -85,7 +85,7 @@ def results_table(paths: list[Path]) -> str:
     Args:
         paths: written by `highrank results record`; see `distinct_names`.
     Raises:
-        ValueError: a file that is no record; a file or a run is given twice.
+        ValueError: a file is not a record; a file or a run is given twice.
     """
     records = read_records(paths, ("config", "seeds", "git"))
     shown = metrics_of(records)

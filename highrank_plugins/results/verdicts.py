@@ -210,10 +210,11 @@ def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) ->
         low, high = confidence_interval(ours, theirs, compared.test == "student")
         word = "agrees" if p >= compared.alpha else "differs"
         return word, (f"{ours.mean - theirs.mean:+.2f} [{low:.2f}, {high:.2f}], p = {p:.2g}")
-    if not isinstance(ours, Summary) and not isinstance(theirs, Summary):
-        return "not comparable", "one run each: nothing tells what chance does"
-    sample, single = (ours, theirs) if isinstance(ours, Summary) else (theirs, ours)
-    return _further_run(summarise(sample), float(single), compared.alpha)  # type: ignore[arg-type]
+    if isinstance(ours, Summary) and not isinstance(theirs, Summary):
+        return _further_run(summarise(ours), theirs, compared.alpha)
+    if isinstance(theirs, Summary) and not isinstance(ours, Summary):
+        return _further_run(summarise(theirs), ours, compared.alpha)
+    return "not comparable", "one run each: nothing tells what chance does"
 
 
 def _further_run(sample: Summary, single: float, alpha: float) -> tuple[str, str]:

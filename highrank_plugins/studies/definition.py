@@ -211,7 +211,7 @@ def _systems(key: str, member: MemberSettings, place: str) -> Iterator[tuple[str
             name = _named(key, changes, place)
             if not _NAME.fullmatch(name):
                 raise ConfigurationError(
-                    f"{place}: {name!r} is no name of a member: use letters, digits and ._=+-"
+                    f"{place}: {name!r} is not a valid member name: use letters, digits and ._=+-"
                 )
             yield name, changes
 

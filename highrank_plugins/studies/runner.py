@@ -48,7 +48,7 @@ def slots(threads: int, jobs: int | None) -> list[Environment]:
 
     Args:
         threads: cores that a member uses.
-        jobs: at most so many; default: what the machine has.
+        jobs: largest number of members at a time; default: as cores or GPUs allow.
     Raises:
         ValueError: more jobs than cores or GPUs.
     """

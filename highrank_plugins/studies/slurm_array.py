@@ -30,7 +30,7 @@ def array_script(
 
     Args:
         command: what runs the study, without --only.
-        jobs: at most so many tasks at a time.
+        jobs: largest number of tasks at a time.
     Raises:
         ValueError: all members are done.
     """

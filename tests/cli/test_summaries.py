@@ -1,4 +1,4 @@
-"""The last lines of recipes: a file that is no record is named, whatever reads it."""
+"""The last lines of recipes: a file that is not a record is named, whatever reads it."""
 
 import json
 import re

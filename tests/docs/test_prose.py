@@ -69,7 +69,7 @@ def test_no_private_terms(page):
 
 
 def test_most_sentences_are_short():
-    """Of whole sentences, which end with a full stop."""
+    """Check the median of whole sentences, which end with a full stop."""
     whole = [
         words(s) for page in PAGES for s in sentences(page) if s.endswith(".") and words(s) > 3
     ]

@@ -31,7 +31,7 @@ def _coins(shape, rng):
 
 @dataclass(frozen=True)
 class Numbers:
-    """How features and parameters are filled: a kind and a power of the largest number each."""
+    """Say how to fill features and parameters: each by a kind and its largest power of ten."""
 
     dtype: torch.dtype
     seed: int

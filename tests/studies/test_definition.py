@@ -67,7 +67,7 @@ MOS = {"conf": "mos"}
         ({"members": {"a": MOS}, "seeds": [1, 1]}, "a seed counts once"),
         ({"members": {"a": MOS}, "seeds": []}, r"yaml:\d+: seeds: List should have at least 1"),
         ({"members": {}}, "members: Dictionary should have at least 1"),
-        ({"members": {"a/b": MOS}}, "'a/b' is no name of a member"),
+        ({"members": {"a/b": MOS}}, "'a/b' is not a valid member name"),
         ({"members": {"a_{k}": MOS | {"grid": {"lr": [1]}}}}, "no option 'k' among lr"),
         ({"members": {"a": MOS | {"grid": {"lr": []}}}}, "members.a.grid.lr: no values"),
         ({"members": {"a": MOS}, "recipe": "ptbb"}, "neither a recipe nor .*; did you mean 'ptb'"),

@@ -84,7 +84,7 @@ class FusedLoss:
         """Return memory of this shape, the same for every chunk; its content is arbitrary.
 
         Rows are contiguous. On a GPU they start at multiples of 16 bytes, for products and kernels
-        that load so many at once.
+        that load 16 bytes at once.
 
         Args:
             dtype: None: that of chunks.

@@ -40,7 +40,7 @@ def torchrun_words(plan: Plan, address: str) -> list[str]:
 def run_id(plan: Plan) -> str:
     """Return a name that keeps apart trainings that meet at one address.
 
-    Equal commands have equal names. It is no secret: whoever reaches the store can list its keys.
+    Equal commands have equal names. It is not secret: every client of the store can list its keys.
     """
     return f"highrank-{hashlib.sha256(shlex.join(plan.command).encode()).hexdigest()[:12]}"
 

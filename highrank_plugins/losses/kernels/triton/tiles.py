@@ -55,5 +55,5 @@ def _power_of_two(number: int) -> int:
 
 
 def _warps(size: int, each: int) -> int:
-    """Return how many warps work on a tile, of which each takes so many numbers."""
+    """Return the number of warps for a tile, from the numbers that each warp takes."""
     return min(max(size // each, 1), 8)
