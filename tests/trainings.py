@@ -1,5 +1,6 @@
 """Command lines of the tiny trainings, and what their checkpoints hold."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -53,3 +54,15 @@ def parameters(checkpoint: Path) -> dict[str, torch.Tensor]:
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     """Equal bit for bit, names included."""
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def leaves(tree: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield every tensor and number of a checkpoint, or of a part of it, by its place."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from leaves(value, f"{path}/{key}")
+    elif isinstance(tree, list | tuple):
+        for index, value in enumerate(tree):
+            yield from leaves(value, f"{path}/{index}")
+    else:
+        yield path, tree

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from highrank_plugins.cli.options import TestKind
 from highrank_plugins.cli.user_error import user_errors
 
 Format = Literal["terminal", "markdown", "latex", "csv"]
@@ -23,12 +24,7 @@ def compare(
     baseline: Annotated[
         str | None, typer.Option(help="System to test against (default: softmax).")
     ] = None,
-    test: Annotated[
-        Literal["student", "welch"],
-        typer.Option(
-            help="t-test with equal variances (student, as in the papers) or any (welch)."
-        ),
-    ] = "student",
+    test: TestKind = "student",
     alpha: Annotated[
         float,
         typer.Option(

@@ -4,7 +4,7 @@ import logging
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import typer
 
@@ -38,6 +38,10 @@ UserDir = Annotated[
 ]
 
 
+TestKind = Annotated[
+    Literal["student", "welch"],
+    typer.Option(help="t-test with equal variances (student, as in the papers) or any (welch)."),
+]
 Data = Annotated[str, typer.Argument(help="Directory of fairseq-preprocess.")]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or cuda:N (default: a GPU if there is one).")

@@ -1,6 +1,5 @@
 """Provide `highrank study`: configurations × seeds as one table that can be resumed."""
 
-import fcntl
 import logging
 import shlex
 import sys
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.common.files import try_lock
 
 if TYPE_CHECKING:
     from highrank_plugins.studies.definition import Study
@@ -96,10 +96,8 @@ def _alone(folder: Path) -> Iterator[None]:
     """Refuse a second process that runs the same study."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"another process runs this study in {folder}") from None
+        if not try_lock(lock):
+            raise ValueError(f"another process runs this study in {folder}")
         yield
 
 

@@ -1,6 +1,7 @@
-"""Write files completely or not at all; turn results into what JSON can hold."""
+"""Write files completely or not at all, lock them, turn results into what JSON can hold."""
 
 import errno
+import fcntl
 import json
 import math
 import os
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import IO, Any, BinaryIO, Protocol
 
 _BLOCK = 8 << 20
 _NO_SPACE = {
@@ -32,6 +33,15 @@ class Writable(Protocol):
 
     def flush(self) -> None:
         """Hand all bytes to the system."""
+
+
+def try_lock(file: IO[Any]) -> bool:
+    """Lock an open file against other processes until it is closed; False if another holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def write_json(path: Path, value: object) -> None:

@@ -1,6 +1,5 @@
 """Download one file over HTTP, and resume an earlier download."""
 
-import fcntl
 import http.client
 import os
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
+from highrank_plugins.common.files import try_lock
 from highrank_plugins.common.progress import bar_options
 
 # seconds before another try; tries that brought something do not count
@@ -113,10 +113,8 @@ def _locked(part: Path) -> Iterator[BinaryIO]:
         BusyError: another process has it.
     """
     with part.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(f"{part}: another process is downloading it; wait for it") from None
+        if not try_lock(file):
+            raise BusyError(f"{part}: another process is downloading it; wait for it")
         yield file
 
 

@@ -1,6 +1,5 @@
 """Run the members of a study, as many at a time as the machine has cores or GPUs."""
 
-import fcntl
 import os
 import re
 import signal
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from highrank_plugins.common.files import write_text
+from highrank_plugins.common.files import try_lock, write_text
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.studies.disk import check_disk
 from highrank_plugins.studies.prepared import PreparedMember
@@ -166,11 +165,7 @@ def _locked(member: PreparedMember) -> bool:
     if not lock.is_file():
         return False
     with lock.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return not try_lock(file)
 
 
 def _start(member: PreparedMember, slot: int, environment: Environment, logs: Path) -> _Running:

@@ -16,6 +16,7 @@ import torch
 
 from tests.fairseq_cli import FORKS, REPOSITORY, _run
 from tests.free_port import free_address
+from tests.trainings import leaves
 
 # What a process is doing, by functions that it calls then.
 MOMENTS = {
@@ -29,6 +30,7 @@ MOMENTS = {
     "epochs": ("fairseq.trainer:Trainer.begin_epoch",
                "fairseq.trainer:Trainer.get_train_iterator"),
 }  # fmt: skip
+_LEFT_OUT = {"cfg", "args", "metrics", "previous_training_time"}
 WAIT_SECONDS = 900  # then it is stuck
 
 
@@ -142,25 +144,12 @@ def results(folder: Path) -> dict[str, object]:
 
     Left out are times, and the averages that fairseq logs: it forgets them in part.
     """
-    return {
-        f"{path.name}{place}": value
-        for path in sorted(folder.glob("checkpoint*"))
-        for place, value in _leaves(torch.load(path, weights_only=True))
-    }
-
-
-def _leaves(tree: object, path: str = "") -> Iterator[tuple[str, object]]:
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            if key == "optimizer_history":
-                value = value[-1]  # one more for each start
-            if key not in ("cfg", "args", "metrics", "previous_training_time"):
-                yield from _leaves(value, f"{path}/{key}")
-    elif isinstance(tree, list | tuple):
-        for index, value in enumerate(tree):
-            yield from _leaves(value, f"{path}/{index}")
-    else:
-        yield path, tree
+    found = {}
+    for path in sorted(folder.glob("checkpoint*")):
+        state = torch.load(path, weights_only=True)
+        state["optimizer_history"] = state["optimizer_history"][-1]  # one more for each start
+        found |= {f"{path.name}{place}": value for place, value in leaves(state)}
+    return {place: found[place] for place in found if not _LEFT_OUT & set(place.split("/"))}
 
 
 def differences(got: dict[str, object], want: dict[str, object]) -> list[str]:

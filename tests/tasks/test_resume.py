@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.stream_corpus import train_streams
-from tests.trainings import last
+from tests.trainings import last, leaves
 
 # the validation after epoch 2 is what makes NT-ASGD switch here
 AVERAGING = {"nt": ["--nonmono", 0, "--lr", 10], "et": ["--asgd-at-epoch", 1]}
@@ -12,22 +12,10 @@ EPOCHS = ["--max-epoch", 3]
 STOPS = {"in an epoch": ["--max-update", 39], "between epochs": ["--max-epoch", 2]}
 
 
-def tensors(tree, path=""):
-    """Every tensor and number of a checkpoint's model, optimizer and history, by its place."""
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            yield from tensors(value, f"{path}/{key}")
-    elif isinstance(tree, list | tuple):
-        for index, value in enumerate(tree):
-            yield from tensors(value, f"{path}/{index}")
-    else:
-        yield path, tree
-
-
 def end_of(save_dir):
     """Return what the last checkpoint holds that a resumed training could have wrong."""
     state = torch.load(last(save_dir), weights_only=True)
-    return dict(tensors({"model": state["model"], "optimizer": state["last_optimizer_state"]}))
+    return dict(leaves({"model": state["model"], "optimizer": state["last_optimizer_state"]}))
 
 
 def check_same(got, want):

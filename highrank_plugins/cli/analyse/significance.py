@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from highrank_plugins.cli.analyse.running import Output, Plot, measuring, report
+from highrank_plugins.cli.options import TestKind
 
 
 def ttest(
@@ -20,12 +21,7 @@ def ttest(
     metric: Annotated[
         str | None, typer.Option(help="Metric to read from each record, e.g. test_perplexity.")
     ] = None,
-    test: Annotated[
-        Literal["student", "welch"],
-        typer.Option(
-            help="t-test with equal variances (student, as in the papers) or any (welch)."
-        ),
-    ] = "student",
+    test: TestKind = "student",
     output: Output = None,
     plot: Plot = None,
 ) -> None:

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from highrank_plugins.losses.kernels.triton.gss import fast_log, gss, times_gss_slope
+from highrank_plugins.losses.kernels.triton.tree import load_tiles
 
 
 @triton.jit(
@@ -53,9 +54,8 @@ def mixture_kernel(
     for start in range(0, classes, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         inside = column < classes
-        values = load_components(
-            start_of_token + column, component_stride, inside, components, wide
-        )
+        place = start_of_token + column
+        values = load_tiles(place, inside, component_stride, components, wide)
         joint, top = log_joint(values, shift, components, c, k)
         parts, total = exponentials(joint, top, components)
         log_mixture = tl.where(inside, top + fast_log(total), float("-inf"))
@@ -85,7 +85,7 @@ def mixture_kernel(
             column = start + tl.arange(0, COLUMNS)
             inside = column < classes
             place = start_of_token + column
-            values = load_components(place, component_stride, inside, components, wide)
+            values = load_tiles(place, inside, component_stride, components, wide)
             joint, top = log_joint(values, shift, components, c, k)
             parts, total = exponentials(joint, top, components)
             weight = class_weight(column, label, target_weight, smoothing_weight, wide) / total
@@ -107,18 +107,6 @@ def load_shifts(log_norm, log_prior, row, components: tl.constexpr):
         lse = lse + (norm,)
         shift = shift + (norm - tl.load(log_prior + row + j),)
     return lse, shift
-
-
-@triton.jit
-def load_components(
-    place, component_stride, inside, components: tl.constexpr, wide: tl.constexpr
-):  # fmt: skip
-    """Load the logits of each component, 0 outside."""
-    values = ()
-    for _ in tl.static_range(components):
-        values = values + (tl.load(place, mask=inside, other=0.0).to(wide),)
-        place = place + component_stride  # in steps, so that no product outgrows 32 bits
-    return values
 
 
 @triton.jit
