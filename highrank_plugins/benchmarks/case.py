@@ -91,7 +91,7 @@ class ModelCase:
     sentences: int
     length: int
     shape: str = ""
-    contenders: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
     baseline: str = "transformer"
     dtype: str = "float32"
     device: str = "cpu"

@@ -35,9 +35,9 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
     case = case_from(request["kind"], request["case"])
     use(case.device)
     # what libraries keep from a first step, 7 to 20 MiB for products alone, is no part of a step
-    _step(request["kind"], request["contender"], case)()
+    _step(request["kind"], request["implementation"], case)()
     return_free_memory()
-    subject = _step(request["kind"], request["contender"], case)
+    subject = _step(request["kind"], request["implementation"], case)
     memory = peak_memory(subject, case.device)
     result: dict[str, Any] = {
         "memory": memory,
@@ -63,16 +63,16 @@ def machine(case: Case) -> str:
     return f"{hardware()['processor']}, {threads}, {case.dtype}, {python}"
 
 
-def _step(kind: str, contender: str, case: Case) -> Step:
+def _step(kind: str, implementation: str, case: Case) -> Step:
     if isinstance(case, LossCase):
         if case.user_dir is not None:
             from fairseq.utils import import_user_module
 
             import_user_module(Namespace(user_dir=case.user_dir))
-        return loss_step(contender, case)
+        return loss_step(implementation, case)
     from highrank_plugins.benchmarks.models import model_step
 
-    return model_step(kind, contender, case)
+    return model_step(kind, implementation, case)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from highrank_plugins.benchmarks.case import CaseError, ModelCase, changed
-from highrank_plugins.benchmarks.process import ContenderFailed, alone
+from highrank_plugins.benchmarks.process import MeasurementFailed, alone
 from highrank_plugins.common import formatting
 from highrank_plugins.training.command_line import words_of
 from highrank_plugins.training.configuration import Configuration
@@ -116,7 +116,7 @@ def run_estimates(
             if batch not in (None, training.max_tokens):
                 found = replace(found, memory=None)
             estimates.append(found)
-        except ContenderFailed as error:
+        except MeasurementFailed as error:
             echo(f"{training.name}: failed: {error}")
             continue
         echo(f"{training.name}: {estimates[-1].tokens_per_second:,.0f} tokens/s")

@@ -1,4 +1,4 @@
-"""List what competes in `bench loss`, by name: a step is a forward and a backward pass."""
+"""List the implementations of `bench loss`, by name: a step is a forward and a backward pass."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Loss = Callable[[Head, Tensor, Tensor], Tensor]
 PIECE = 2**25
 
 
-def loss_step(contender: str, case: LossCase) -> Step:
-    """Return one step of an implementation, see `check_contenders`."""
-    if contender == "floor":
+def loss_step(implementation: str, case: LossCase) -> Step:
+    """Return one step of an implementation, see `check_implementations`."""
+    if implementation == "gemm_floor":
         return gemm_floor_step(case)
     torch.manual_seed(0)
     dtype, device = getattr(torch, case.dtype), case.device
@@ -32,7 +32,7 @@ def loss_step(contender: str, case: LossCase) -> Step:
     features = torch.randn(case.tokens, case.dim, device=device, dtype=dtype, requires_grad=True)
     ranks = torch.arange(1, case.classes + 1, dtype=torch.float64)
     target = torch.multinomial(1 / ranks, case.tokens, replacement=True).to(device)
-    loss = _loss(contender, case)
+    loss = _loss(implementation, case)
 
     def step() -> None:
         head.zero_grad()
@@ -43,13 +43,13 @@ def loss_step(contender: str, case: LossCase) -> Step:
     return step
 
 
-def check_contenders(names: list[str]) -> None:
+def check_implementations(names: list[str]) -> None:
     """Refuse a mistyped one.
 
     Raises:
         CaseError: names the nearest.
     """
-    known = ["floor", "usual", "plain_softmax", "auto", *IMPLEMENTATIONS, *LIBRARIES]
+    known = ["gemm_floor", "naive", "plain_softmax", "auto", *IMPLEMENTATIONS, *LIBRARIES]
     for name in names:
         if name not in known:
             raise CaseError(
@@ -58,33 +58,33 @@ def check_contenders(names: list[str]) -> None:
             )
 
 
-def available(contender: str, case: LossCase) -> str | None:
+def available(implementation: str, case: LossCase) -> str | None:
     """Return why an implementation cannot do a case; None if it can."""
-    if contender in LIBRARIES:
+    if implementation in LIBRARIES:
         if not is_plain_softmax(case.layer()):
             return "plain softmax only"
-        if contender in MODULES and importlib.util.find_spec(MODULES[contender]) is None:
-            return f"{MODULES[contender]} is not installed"
-        if contender in MODULES and not case.device.startswith("cuda"):
+        if implementation in MODULES and importlib.util.find_spec(MODULES[implementation]) is None:
+            return f"{MODULES[implementation]} is not installed"
+        if implementation in MODULES and not case.device.startswith("cuda"):
             return "CUDA only"
-        if contender == "cce" and case.label_smoothing:
+        if implementation == "cce" and case.label_smoothing:
             return "no label smoothing"
     return None
 
 
-def _loss(contender: str, case: LossCase) -> Loss:
-    if contender == "usual":
+def _loss(implementation: str, case: LossCase) -> Loss:
+    if implementation == "naive":
         return lambda head, x, y: naive_nll(head, x, y, case.label_smoothing)
-    if contender == "plain_softmax":  # of any case's size, whatever its head
+    if implementation == "plain_softmax":  # of any case's size, whatever its head
         return lambda head, x, y: F.cross_entropy(
             F.linear(x, head.weight, head.bias), y, reduction="sum"
         )
-    if contender in LIBRARIES:
-        return LIBRARIES[contender](case)
+    if implementation in LIBRARIES:
+        return LIBRARIES[implementation](case)
     return lambda head, x, y: (
         head.nll(
-            x, y, label_smoothing=case.label_smoothing, reduction=case.reduction, impl=contender,
-            memory=case.memory * 2**20 or None,
+            x, y, label_smoothing=case.label_smoothing, reduction=case.reduction,
+            impl=implementation, memory=case.memory * 2**20 or None,
         ).loss
     )  # fmt: skip
 

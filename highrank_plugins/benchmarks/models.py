@@ -24,33 +24,33 @@ COMMON = (
 )
 
 
-def model_step(kind: str, contender: str, case: ModelCase) -> Step:
+def model_step(kind: str, spec: str, case: ModelCase) -> Step:
     """Return one training step (forward, backward, Adam) or one batch of beam search.
 
     Args:
         kind: "train" or "generate".
-        contender: an arch, and options of it after the first space.
+        spec: an arch, and options of it after the first space.
     """
     torch.manual_seed(1)
     dictionary = _dictionary(case.classes)
-    model, criterion = _build(contender, case, dictionary)
+    model, criterion = _build(spec, case, dictionary)
     model = model.to(case.device, getattr(torch, case.dtype))
     if kind == "generate":
         return _generate_step(model, dictionary, case)
     return _train_step(model, criterion, case, dictionary)
 
 
-def parameters(contender: str, case: ModelCase) -> int:
+def parameters(spec: str, case: ModelCase) -> int:
     """Return the number of parameters, without making any."""
     with torch.device("meta"):
-        model, _ = _build(contender, case, _dictionary(case.classes))
+        model, _ = _build(spec, case, _dictionary(case.classes))
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _build(contender: str, case: ModelCase, dictionary: Dictionary) -> tuple[Any, Any]:
+def _build(spec: str, case: ModelCase, dictionary: Dictionary) -> tuple[Any, Any]:
     """Build model and criterion."""
     highrank_plugins.register()
-    arch, *more = shlex.split(contender)
+    arch, *more = shlex.split(spec)
     criterion = STOCK if arch == case.baseline else OURS
     own = [*shlex.split(case.shape), *more]
     words = [*COMMON.split(), "--arch", arch, "--criterion", criterion, *own]

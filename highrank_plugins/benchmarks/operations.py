@@ -23,7 +23,7 @@ class Operation(NamedTuple):
     calls: float
 
 
-def operations(case: LossCase, contender: str, repeats: int, threads: int) -> list[Operation]:
+def operations(case: LossCase, implementation: str, repeats: int, threads: int) -> list[Operation]:
     """Return operations of a step (forward and backward), after a warm-up step.
 
     Args:
@@ -32,7 +32,7 @@ def operations(case: LossCase, contender: str, repeats: int, threads: int) -> li
     if threads:
         torch.set_num_threads(threads)
     use(case.device)
-    step = loss_step(contender, case)
+    step = loss_step(implementation, case)
     step()
     activity = ProfilerActivity.CUDA if case.device != "cpu" else ProfilerActivity.CPU
     with profile(activities=[activity]) as profiled:

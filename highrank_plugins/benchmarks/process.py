@@ -18,57 +18,57 @@ STEP = 64  # tokens; finer differences are noise
 MOST = 2**17
 
 
-class ContenderFailed(RuntimeError):
+class MeasurementFailed(RuntimeError):
     """Report that the process of a measurement died; the message is its last line."""
 
 
-class OutOfMemory(ContenderFailed):
+class OutOfMemory(MeasurementFailed):
     """Report that it died out of memory, by an exception or by the system."""
 
 
 def measure(
-    kind: str, name: str, case: Case, contender: str, baseline: str, repeats: int, threads: int
+    kind: str, name: str, case: Case, implementation: str, baseline: str, repeats: int, threads: int
 ) -> Row:
     """Measure one implementation, in a new process.
 
     Args:
         threads: of torch; 0 leaves its choice.
     Raises:
-        ContenderFailed: no memory, say.
+        MeasurementFailed: no memory, say.
     """
-    result = _ask(kind, case, contender, baseline, repeats, threads)
+    result = _ask(kind, case, implementation, baseline, repeats, threads)
     return row(
-        name, contender, case.work(), baseline, result["seconds"], result["baseline_seconds"],
+        name, implementation, case.work(), baseline, result["seconds"], result["baseline_seconds"],
         result["memory"], result["threads"], result["machine"], revision(), typed_command(),
     )  # fmt: skip
 
 
 def alone(
-    kind: str, case: Case, contender: str, repeats: int, threads: int
+    kind: str, case: Case, implementation: str, repeats: int, threads: int
 ) -> tuple[float, int | None, str]:
     """Return median seconds without baseline, peak memory in bytes, and the machine.
 
     Raises:
-        ContenderFailed: no memory, say.
+        MeasurementFailed: no memory, say.
     """
-    result = _ask(kind, case, contender, None, repeats, threads)
+    result = _ask(kind, case, implementation, None, repeats, threads)
     return statistics.median(result["seconds"]), result["memory"], result["machine"]
 
 
-def peak(kind: str, case: Case, contender: str, threads: int) -> int | None:
+def peak(kind: str, case: Case, implementation: str, threads: int) -> int | None:
     """Return the peak memory alone, in bytes.
 
     Raises:
-        ContenderFailed: no memory, say.
+        MeasurementFailed: no memory, say.
     """
-    return _ask(kind, case, contender, None, 0, threads)["memory"]
+    return _ask(kind, case, implementation, None, 0, threads)["memory"]
 
 
 def _ask(
-    kind: str, case: Case, contender: str, baseline: str | None, repeats: int, threads: int
+    kind: str, case: Case, implementation: str, baseline: str | None, repeats: int, threads: int
 ) -> dict[str, Any]:
     request = {
-        "kind": kind, "case": asdict(case), "contender": contender, "baseline": baseline,
+        "kind": kind, "case": asdict(case), "implementation": implementation, "baseline": baseline,
         "repeats": repeats, "threads": threads,
     }  # fmt: skip
     child = subprocess.run(
@@ -78,30 +78,31 @@ def _ask(
     if child.returncode:
         last = child.stderr.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
         killed = child.returncode == -signal.SIGKILL
-        raise (OutOfMemory if killed or "memory" in last[0] else ContenderFailed)(last[0])
+        raise (OutOfMemory if killed or "memory" in last[0] else MeasurementFailed)(last[0])
     try:
         return json.loads(child.stdout.splitlines()[-1])
     except (IndexError, json.JSONDecodeError):
-        raise ContenderFailed(f"it printed no result but {child.stdout[:80]!r}") from None
+        raise MeasurementFailed(f"it printed no result but {child.stdout[:80]!r}") from None
 
 
-def largest_batch(case: LossCase, contender: str, limit: int, threads: int) -> LossCase:
+def largest_batch(case: LossCase, implementation: str, limit: int, threads: int) -> LossCase:
     """Return `case` with as many tokens, a multiple of 64, as fit into `limit` bytes.
 
     Raises:
-        ContenderFailed: not even 64 tokens fit, or something else went wrong.
+        MeasurementFailed: not even 64 tokens fit, or something else went wrong.
     """
 
     def fits(steps: int) -> bool:
         try:
-            memory = peak("loss", replace(case, tokens=steps * STEP), contender, threads)
+            memory = peak("loss", replace(case, tokens=steps * STEP), implementation, threads)
         except OutOfMemory:
             return False
         return memory is not None and memory <= limit
 
     if not fits(1):
-        raise ContenderFailed(
-            f"--within: {limit // 2**20} MiB do not hold {STEP} tokens of {contender}; raise it"
+        raise MeasurementFailed(
+            f"--within: {limit // 2**20} MiB do not hold {STEP} tokens of {implementation}; "
+            "raise it"
         )
     good, bad = 1, 2
     while bad * STEP <= MOST and fits(bad):

@@ -14,35 +14,35 @@ from highrank_plugins.reports.plots import check_plot
 def table(rows: list[Row]) -> str:
     """Return Markdown, one line per row.
 
-    "× usual" compares times by what each took over the baseline of its own process, since a
+    "× naive" compares times by what each took over the baseline of its own process, since a
     machine may be slower while one process runs than while another does.
     """
-    usual = {row.case: row for row in rows if row.contender == "usual"}
+    naive = {row.case: row for row in rows if row.implementation == "naive"}
     baseline = rows[0].baseline if rows else "baseline"
-    headings = ["case", "contender", "tokens", "ms", "±", f"× {baseline}", "MiB"]
-    headings += ["× usual, time", "× usual, memory"] if usual else []
+    headings = ["case", "implementation", "tokens", "ms", "±", f"× {baseline}", "MiB"]
+    headings += ["× naive, time", "× naive, memory"] if naive else []
     lines = []
     for row in rows:
         cells = [
             row.case,
-            row.contender,
+            row.implementation,
             f"{row.tokens:,}",
             f"{row.milliseconds:,.1f}",
             f"{100 * row.spread:.0f} %",
             f"{row.over_baseline:.2f}",
             "-" if row.memory is None else f"{row.memory / 2**20:,.0f}",
         ]
-        if usual:
-            cells += _against(row, usual.get(row.case))
+        if naive:
+            cells += _against(row, naive.get(row.case))
         lines.append(cells)
     return formatting.table(headings, lines)
 
 
-def _against(row: Row, usual: Row | None) -> list[str]:
-    if usual is None:
+def _against(row: Row, naive: Row | None) -> list[str]:
+    if naive is None:
         return ["-", "-"]
-    memory = f"1/{usual.memory / row.memory:.1f}" if row.memory and usual.memory else "-"
-    return [f"{row.over_baseline / usual.over_baseline:.2f}", memory]
+    memory = f"1/{naive.memory / row.memory:.1f}" if row.memory and naive.memory else "-"
+    return [f"{row.over_baseline / naive.over_baseline:.2f}", memory]
 
 
 def check_outputs(csv: Path | None, plot: Path | None) -> None:
@@ -60,7 +60,7 @@ def check_outputs(csv: Path | None, plot: Path | None) -> None:
 
 
 def plot(rows: list[Row], size: Callable[[Row], int], label: str, path: Path) -> None:
-    """Time and memory of each contender against a size, both axes logarithmic.
+    """Time and memory of each implementation against a size, both axes logarithmic.
 
     Args:
         size: what is on the x axis, called `label`.
@@ -69,11 +69,11 @@ def plot(rows: list[Row], size: Callable[[Row], int], label: str, path: Path) ->
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     time, memory = figure.subplots(1, 2)
-    for contender in dict.fromkeys(row.contender for row in rows):
-        own = sorted((row for row in rows if row.contender == contender), key=size)
+    for implementation in dict.fromkeys(row.implementation for row in rows):
+        own = sorted((row for row in rows if row.implementation == implementation), key=size)
         x = [size(row) for row in own]
-        time.plot(x, [row.milliseconds for row in own], marker="o", label=contender)
-        memory.plot(x, [(row.memory or 0) / 2**20 for row in own], marker="o", label=contender)
+        time.plot(x, [row.milliseconds for row in own], marker="o", label=implementation)
+        memory.plot(x, [(row.memory or 0) / 2**20 for row in own], marker="o", label=implementation)
     for axes, title in ((time, "time, ms"), (memory, "peak memory, MiB")):
         axes.set(title=title, xlabel=label, xscale="log", yscale="log")
         axes.grid(alpha=0.3)

@@ -13,6 +13,10 @@ from pydantic import TypeAdapter
 
 from highrank_plugins.common.files import write_text
 
+# labels of the release before → today's
+OLD_LABELS = {"usual": "naive", "floor": "gemm_floor"}
+OLD_COLUMN = "contender"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -24,7 +28,7 @@ class Row:
     """
 
     case: str
-    contender: str
+    implementation: str
     tokens: int
     milliseconds: float
     spread: float
@@ -40,7 +44,7 @@ class Row:
 
 def row(
     case: str,
-    contender: str,
+    implementation: str,
     tokens: int,
     baseline: str,
     seconds: list[float],
@@ -58,7 +62,7 @@ def row(
         low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
     return Row(
         case=case,
-        contender=contender,
+        implementation=implementation,
         tokens=tokens,
         milliseconds=round(1e3 * median, 3),
         spread=round((high - low) / 2 / median, 4),
@@ -83,7 +87,7 @@ def write_csv(rows: Iterable[Row], path: Path) -> None:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Read what `write_csv` wrote.
+    """Read what `write_csv` wrote, also in the release before, with today's labels.
 
     Raises:
         ValueError: no such file, a column is missing or holds no number, no line; names the file.
@@ -92,12 +96,22 @@ def read_csv(path: Path) -> list[Row]:
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         needed = {field.name for field in fields(Row) if field.default is MISSING}
-        missing = needed - set(reader.fieldnames or ())
+        names = ["implementation" if n == OLD_COLUMN else n for n in reader.fieldnames or ()]
+        reader.fieldnames = names
+        missing = needed - set(names)
         if missing:
             raise ValueError(f"{path}: no file of --csv, it lacks {', '.join(sorted(missing))}")
         lines = list(reader)
     if not lines:
         raise ValueError(f"{path}: holds no measurement")
     return [
-        adapter.validate_python({**line, "memory": line.get("memory") or None}) for line in lines
+        adapter.validate_python(
+            {
+                **line,
+                "memory": line.get("memory") or None,
+                "implementation": OLD_LABELS.get(line["implementation"], line["implementation"]),
+                "baseline": OLD_LABELS.get(line["baseline"], line["baseline"]),
+            }
+        )
+        for line in lines
     ]

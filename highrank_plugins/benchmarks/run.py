@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from highrank_plugins.benchmarks.case import Case, CaseError, LossCase, ModelCase, changed, named
-from highrank_plugins.benchmarks.implementations import available, check_contenders
+from highrank_plugins.benchmarks.implementations import available, check_implementations
 from highrank_plugins.benchmarks.operations import operations, operations_table
-from highrank_plugins.benchmarks.process import ContenderFailed, largest_batch, measure
+from highrank_plugins.benchmarks.process import MeasurementFailed, largest_batch, measure
 from highrank_plugins.benchmarks.report import check_outputs, table
 from highrank_plugins.benchmarks.report import plot as write_plot
 from highrank_plugins.benchmarks.rows import Row, write_csv
@@ -22,7 +22,7 @@ Echo = Callable[[str], None]
 
 def run_losses(
     names: list[str],
-    contenders: list[str],
+    implementations: list[str],
     changes: dict[str, Any],
     grid: dict[str, list[int]],
     within: int | None,
@@ -33,20 +33,20 @@ def run_losses(
     *,
     echo: Echo,
 ) -> int:
-    """Measure every case with every contender that can do it; print a table.
+    """Measure every case with every implementation that can do it; print a table.
 
-    Returns how many contenders failed.
+    Returns how many implementations failed.
 
     Args:
         changes: values that replace those of the presets.
         grid: several values of some sizes; every combination is a case.
-        within: MiB; each contender gets the largest batch that stays below.
+        within: MiB; each implementation gets the largest batch that stays below.
     Raises:
-        CaseError: a preset, contender or size that does not exist; nothing could be measured.
+        CaseError: a preset, implementation or size that does not exist; nothing could be measured.
     """
     check_device(changes["device"])
     check_outputs(csv, plot)
-    check_contenders(contenders)
+    check_implementations(implementations)
     if plot is not None and sum(len(values) > 1 for values in grid.values()) > 1:
         raise CaseError("--plot: several values of several sizes; it draws against one of them")
     cases = _grid_cases(_cases("loss", names, changes), grid)
@@ -54,18 +54,20 @@ def run_losses(
     failed = 0
     for name, case in cases.items():
         assert isinstance(case, LossCase)
-        for contender in contenders:
-            reason = available(contender, case)
+        for implementation in implementations:
+            reason = available(implementation, case)
             if reason is not None:
-                echo(f"{name}: {contender} left out ({reason})")
+                echo(f"{name}: {implementation} left out ({reason})")
                 continue
             try:
                 sized = case
                 if within is not None:
-                    sized = largest_batch(case, contender, within * 2**20, threads)
-                rows.append(measure("loss", name, sized, contender, "floor", repeats, threads))
-            except ContenderFailed as error:
-                failed += _say_failed(name, contender, error, echo)
+                    sized = largest_batch(case, implementation, within * 2**20, threads)
+                rows.append(
+                    measure("loss", name, sized, implementation, "gemm_floor", repeats, threads)
+                )
+            except MeasurementFailed as error:
+                failed += _say_failed(name, implementation, error, echo)
                 continue
             _keep(rows, csv, echo)
     _show(rows, echo)
@@ -77,7 +79,7 @@ def run_losses(
 def run_models(
     kind: str,
     names: list[str],
-    contenders: list[str] | None,
+    models: list[str] | None,
     changes: dict[str, Any],
     repeats: int,
     threads: int,
@@ -85,26 +87,26 @@ def run_models(
     *,
     echo: Echo,
 ) -> int:
-    """Measure training steps or beam search of each contender; print a table.
+    """Measure training steps or beam search of each model; print a table.
 
-    Returns how many contenders failed.
+    Returns how many models failed.
 
     Raises:
         CaseError: a preset that does not exist.
     """
     check_device(changes["device"])
     check_outputs(csv, None)
-    if any(not contender.strip() for contender in contenders or ()):
-        raise CaseError("--contender: expected an arch, and options of it after a space")
+    if any(not model.strip() for model in models or ()):
+        raise CaseError("--model: expected an arch, and options of it after a space")
     rows: list[Row] = []
     failed = 0
     for name, case in _cases(kind, names, changes).items():
         assert isinstance(case, ModelCase)
-        for contender in contenders or case.contenders:
+        for model in models or case.models:
             try:
-                rows.append(measure(kind, name, case, contender, case.baseline, repeats, threads))
-            except ContenderFailed as error:
-                failed += _say_failed(name, contender, error, echo)
+                rows.append(measure(kind, name, case, model, case.baseline, repeats, threads))
+            except MeasurementFailed as error:
+                failed += _say_failed(name, model, error, echo)
                 continue
             _keep(rows, csv, echo)
     _show(rows, echo)
@@ -113,7 +115,7 @@ def run_models(
 
 def profile_losses(
     names: list[str],
-    contender: str,
+    implementation: str,
     changes: dict[str, Any],
     repeats: int,
     threads: int,
@@ -123,17 +125,17 @@ def profile_losses(
     """Print which operations each case spends its time in, in this process.
 
     Raises:
-        CaseError: a preset or contender that does not exist, or that cannot do a case.
+        CaseError: a preset or implementation that does not exist, or that cannot do a case.
     """
     check_device(changes["device"])
-    check_contenders([contender])
+    check_implementations([implementation])
     for name, case in _cases("loss", names, changes).items():
         assert isinstance(case, LossCase)
-        reason = available(contender, case)
+        reason = available(implementation, case)
         if reason is not None:
-            raise CaseError(f"{name}: --impl {contender}: {reason}")
-        found = operations(case, contender, repeats, threads)
-        echo(operations_table(f"{name} {contender} {case.reduction}", found))
+            raise CaseError(f"{name}: --impl {implementation}: {reason}")
+        found = operations(case, implementation, repeats, threads)
+        echo(operations_table(f"{name} {implementation} {case.reduction}", found))
 
 
 def check_device(device: str) -> None:
@@ -183,11 +185,11 @@ def _keep(rows: list[Row], csv: Path | None, echo: Echo) -> None:
     """Say what the last one took, and write the file at once: the next may take an hour."""
     last = rows[-1]
     time = f"{last.milliseconds:,.1f} ms, {last.over_baseline:.2f} × {last.baseline}"
-    echo(f"{last.case}: {last.contender} {time}")
+    echo(f"{last.case}: {last.implementation} {time}")
     if csv is not None:
         write_csv(rows, csv)
 
 
-def _say_failed(name: str, contender: str, error: ContenderFailed, echo: Echo) -> int:
-    echo(f"{name}: {contender} failed: {error}")
+def _say_failed(name: str, implementation: str, error: MeasurementFailed, echo: Echo) -> int:
+    echo(f"{name}: {implementation} failed: {error}")
     return 1

@@ -51,10 +51,10 @@ def loss(
         str,
         typer.Option(
             help="Implementations to time, separated by commas: ours (reference, chunked, fused, "
-            "cpp, triton, auto), usual (plain autograd), plain_softmax, linear_cross_entropy, "
+            "cpp, triton, auto), naive (plain autograd), plain_softmax, linear_cross_entropy, "
             "liger, cce."
         ),
-    ] = "usual,chunked,fused,cpp,linear_cross_entropy",
+    ] = "naive,chunked,fused,cpp,linear_cross_entropy",
     tokens: Tokens = None,
     components: Components = None,
     classes: Classes = None,
@@ -82,9 +82,9 @@ def loss(
     changes |= {name: str(value) for name, value in layer.items() if value is not None}
     grid = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
     with user_errors():
-        contenders = [name.strip() for name in impl.split(",")]
+        implementations = [_today(name.strip()) for name in impl.split(",")]
         failed = run_losses(
-            preset, contenders, changes, _grid(grid), within, repeats, threads, csv, plot,
+            preset, implementations, changes, _grid(grid), within, repeats, threads, csv, plot,
             echo=typer.echo,
         )  # fmt: skip
     if failed:
@@ -94,7 +94,7 @@ def loss(
 @bench.command("profile")
 def profile(
     preset: LossPreset,
-    impl: Annotated[str, typer.Option(help="One contender of `bench loss`.")] = "fused",
+    impl: Annotated[str, typer.Option(help="One implementation of `bench loss`.")] = "fused",
     reduction: Annotated[str, typer.Option(help="sum or none.")] = "sum",
     dtype: Dtype = "float32",
     device: Device = "cpu",
@@ -106,16 +106,19 @@ def profile(
 
     changes = {"reduction": reduction, "dtype": dtype, "device": device}
     with user_errors():
-        profile_losses(preset, impl, changes, repeats, threads, echo=typer.echo)
+        profile_losses(preset, _today(impl), changes, repeats, threads, echo=typer.echo)
 
 
 def models(
     context: typer.Context,
     preset: ModelPreset,
-    contender: Annotated[
+    model: Annotated[
         list[str] | None,
-        typer.Option(help="Arch and options in quotes, instead of the preset's."),
+        typer.Option(
+            help="Arch and options in quotes, instead of the preset's; may be given again."
+        ),
     ] = None,
+    contender: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",
     repeats: Turns = 7,
@@ -127,10 +130,11 @@ def models(
 
     kind = str(context.info_name)
     changes = {"dtype": dtype, "device": device}
+    if contender is not None:
+        _say_renamed("--contender", "--model")
+    named = [*(model or ()), *(contender or ())] or None
     with user_errors():
-        failed = run_models(
-            kind, preset, contender, changes, repeats, threads, csv, echo=typer.echo
-        )
+        failed = run_models(kind, preset, named, changes, repeats, threads, csv, echo=typer.echo)
     if failed:
         raise typer.Exit(1)
 
@@ -194,3 +198,18 @@ def _grid(given: dict[str, str | None]) -> dict[str, list[int]]:
         ValueError: no number; names the option.
     """
     return {n: numbers(f"--{n}", text, int) for n, text in given.items() if text is not None}
+
+
+def _today(implementation: str) -> str:
+    """Return the name of an implementation; of an old one, say the new one on standard error."""
+    from highrank_plugins.benchmarks.rows import OLD_LABELS
+
+    if implementation not in OLD_LABELS:
+        return implementation
+    _say_renamed(f"--impl {implementation}", f"--impl {OLD_LABELS[implementation]}")
+    return OLD_LABELS[implementation]
+
+
+def _say_renamed(old: str, new: str) -> None:
+    text = f"highrank: {old!r} is now {new!r}; the next release drops the old name"
+    typer.echo(text, err=True)

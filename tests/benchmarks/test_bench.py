@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from highrank_plugins.benchmarks.case import LossCase, presets
 from highrank_plugins.benchmarks.implementations import loss_step
-from highrank_plugins.benchmarks.process import ContenderFailed, largest_batch, measure
+from highrank_plugins.benchmarks.process import MeasurementFailed, largest_batch, measure
 from highrank_plugins.benchmarks.report import table
 from highrank_plugins.benchmarks.rows import row, write_csv
 from highrank_plugins.benchmarks.run import _axis
@@ -34,16 +34,16 @@ def test_presets_are_cases(kind):
 @pytest.mark.slow
 def test_a_loss_with_csv_and_plot(tmp_path):
     words = ["--preset", "softmax_ptb", "--tokens", "16,32", "--classes", "300",
-             "--impl", "usual,fused", "--repeats", "2", "--threads", "1",
+             "--impl", "naive,fused", "--repeats", "2", "--threads", "1",
              "--csv", tmp_path / "x.csv", "--plot", tmp_path / "x.png"]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "highrank_plugins.cli", "bench", "loss", *words],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "| softmax_ptb tokens=16 classes=300 | usual | 16 |" in done.stdout
+    assert "| softmax_ptb tokens=16 classes=300 | naive | 16 |" in done.stdout
     lines = list(csv.DictReader((tmp_path / "x.csv").open()))
-    assert len(lines) == 4 and {line["contender"] for line in lines} == {"usual", "fused"}
+    assert len(lines) == 4 and {line["implementation"] for line in lines} == {"naive", "fused"}
     assert all(float(line["milliseconds"]) > 0 < float(line["over_baseline"]) for line in lines)
     assert all(line["command"].startswith("highrank bench loss --preset") for line in lines)
     assert {line["revision"] for line in lines} == {revision()}
@@ -55,7 +55,7 @@ def test_a_loss_with_csv_and_plot(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["train", "generate"])
 def test_models(kind):
-    done = bench(kind, "--contender", "transformer_mixtape_tiny --head-frequent-ratio 0.1",
+    done = bench(kind, "--model", "transformer_mixtape_tiny --head-frequent-ratio 0.1",
                  "--repeats", 1, "--threads", 1)  # fmt: skip
     assert done.exit_code == 0, done.stderr
     assert "| ui_strings_en_de | transformer_mixtape_tiny --head-freq" in done.stdout
@@ -71,7 +71,7 @@ def test_models(kind):
     (["loss", "--reduction", "mean"], "--reduction mean"),
     (["loss", "--csv", "/tmp"], "--csv /tmp: that is a folder"),
     (["loss", "--tokens", "8,9", "--classes", "8,9", "--plot", "x.png"], "--plot: several values"),
-    (["train", "--contender", " "], "--contender: expected an arch"),
+    (["train", "--model", " "], "--model: expected an arch"),
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
 ])  # fmt: skip
 def test_bad_input(words, message):
@@ -83,7 +83,7 @@ def test_bad_input(words, message):
 def test_a_plot_is_drawn_against_the_size_that_varies():
     cases = {f"c{size}": replace(SMALL, classes=size) for size in (300, 900)}
     size, label = _axis({"tokens": [64], "classes": [300, 900]}, cases)
-    found = row("c900", "usual", 64, "floor", [1.0], [1.0], None, 1, "a machine")
+    found = row("c900", "naive", 64, "gemm_floor", [1.0], [1.0], None, 1, "a machine")
     assert (size(found), label) == (900, "classes")
     size, label = _axis({}, cases)
     assert (size(replace(found, tokens=32)), label) == (32, "tokens")  # as --within has found
@@ -91,7 +91,7 @@ def test_a_plot_is_drawn_against_the_size_that_varies():
 
 def test_tables_of_several_files_have_their_own_machines(tmp_path):
     for machine in ("first", "second"):
-        measured = row("c", "usual", 64, "floor", [1.0], [2.0], None, 1, machine)
+        measured = row("c", "naive", 64, "gemm_floor", [1.0], [2.0], None, 1, machine)
         write_csv([measured], tmp_path / f"{machine}.csv")
     done = bench("table", tmp_path / "first.csv", tmp_path / "second.csv")
     assert done.stdout.startswith("first\n\n| case |") and "\n\nsecond\n\n| case |" in done.stdout
@@ -99,13 +99,13 @@ def test_tables_of_several_files_have_their_own_machines(tmp_path):
     assert "first.csv: holds no measurement" in bench("table", tmp_path / "first.csv").stderr
 
 
-def test_memory_counts_what_the_usual_code_holds():
+def test_memory_counts_what_naive_code_holds():
     """N K M floats several times; less than one of them in chunks is what we promise."""
     whole = 4 * 64 * 64 * 3 * 5000
     case = LossCase("mos", tokens=64 * 64, dim=16, classes=5000, components=3)
-    usual, ours = (measure("loss", "x", case, name, "floor", 1, 1).memory
-                   for name in ("usual", "fused"))  # fmt: skip
-    assert usual > 2 * whole > 2 * ours
+    naive, ours = (measure("loss", "x", case, name, "gemm_floor", 1, 1).memory
+                   for name in ("naive", "fused"))  # fmt: skip
+    assert naive > 2 * whole > 2 * ours
 
 
 @pytest.mark.long
@@ -122,19 +122,33 @@ def test_the_memory_of_a_chunk_reaches_the_loss(monkeypatch, mib, expected):
 
 def test_largest_batch():
     limit = 64 * 2**20
-    case = largest_batch(SMALL, "usual", limit, 1)
+    case = largest_batch(SMALL, "naive", limit, 1)
     assert case.tokens > 1000
-    with pytest.raises(ContenderFailed, match="--within"):
-        largest_batch(SMALL, "usual", 1000, 1)
+    with pytest.raises(MeasurementFailed, match="--within"):
+        largest_batch(SMALL, "naive", 1000, 1)
 
 
 def test_table_compares_by_the_baseline_of_each_process():
     slow = row(
-        "a", "usual", 1, "floor", [4.0, 4.0], [2.0, 2.0], 2**22, 1, ""
+        "a", "naive", 1, "gemm_floor", [4.0, 4.0], [2.0, 2.0], 2**22, 1, ""
     )  # the machine was busy
-    fast = row("a", "fused", 1, "floor", [1.0, 1.0], [1.0, 1.0], 2**20, 1, "")
+    fast = row("a", "fused", 1, "gemm_floor", [1.0, 1.0], [1.0, 1.0], 2**20, 1, "")
     last = table([slow, fast]).splitlines()[-1]
     assert last == "| a | fused | 1 | 1,000.0 | 0 % | 1.00 | 1 | 0.50 | 1/4.0 |"
+
+
+def test_labels_of_the_release_before(tmp_path):
+    """Files and options keep working, and the line on standard error names the new label."""
+    kept = tmp_path / "kept.csv"
+    write_csv([row("c", "naive", 64, "gemm_floor", [1.0], [2.0], None, 1, "here")], kept)
+    today = bench("table", kept).stdout
+    old = kept.read_text().replace("implementation", "contender", 1)
+    kept.write_text(old.replace("naive", "usual").replace("gemm_floor", "floor"))
+    assert bench("table", kept).stdout == today
+    done = bench("loss", "--impl", "usual", "--dtype", "float23")
+    assert "'--impl usual' is now '--impl naive'" in done.stderr
+    done = bench("train", "--contender", " ")
+    assert "'--contender' is now '--model'" in done.stderr and done.exit_code == 2
 
 
 def test_csv_of_something_else(tmp_path):
@@ -143,7 +157,7 @@ def test_csv_of_something_else(tmp_path):
     assert done.exit_code == 2 and "x.csv" in done.stderr and "milliseconds" in done.stderr
 
 
-def test_a_failed_contender_is_named_and_the_others_are_kept(tmp_path, monkeypatch):
+def test_a_failed_implementation_is_named_and_the_others_are_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "0")  # kernels then need a GPU
     done = bench("loss", "--preset", "softmax_ptb", "--tokens", 8, "--classes", 50, "--repeats", 1,
                  "--impl", "fused,triton", "--threads", 1, "--csv", tmp_path / "x.csv",

@@ -19,7 +19,7 @@ def test_table(path):
 
 def test_no_table_without_a_file():
     text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    assert FILES and text.count("| case | contender |") == len(FILES)
+    assert FILES and text.count("| case | implementation |") == len(FILES)
 
 
 def test_generation_on_two_processes():

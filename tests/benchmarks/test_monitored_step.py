@@ -1,4 +1,4 @@
-"""`highrank bench train --contender "… --head-monitor 1"` measures the monitor, too."""
+"""`highrank bench train --model "… --head-monitor 1"` measures the monitor, too."""
 
 import pytest
 

@@ -183,7 +183,7 @@ def test_streams_are_scored_while_they_adapt(stream_data, home, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("layer", "impl"), [("--pointwise=softcap", "fused"), ("--head=cooled", "usual")]
+    ("layer", "impl"), [("--pointwise=softcap", "fused"), ("--head=cooled", "naive")]
 )
 def test_its_loss_is_timed(layer, impl, home):
     sizes = ["--tokens", 20, "--classes", 50, "--repeats", 1, "--impl", impl]

@@ -20,7 +20,7 @@ EXCEPTIONS = {
     "p is that of Student's": "printed by `highrank compare`",
 }
 PRIVATE = (
-    "bent line|tournament|contender's|goes? on with|go on with|gone on with|anew|thereby|so many|"
+    "bent line|tournament|contenders?|goes? on with|go on with|gone on with|anew|thereby|so many|"
     "such a|that of those|come to lie|comes to lie|looked at|at hand|room on the disk|"
     "time and again|given up for lost"
 )
