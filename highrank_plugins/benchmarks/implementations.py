@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable
 
@@ -14,11 +15,15 @@ from highrank_plugins.benchmarks.measure import Step, alternate
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.naive import is_plain_softmax, naive_nll
+from highrank_plugins.heads.random_state import ChunkRandomState
 from highrank_plugins.losses import IMPLEMENTATIONS
 
 Loss = Callable[[Head, Tensor, Tensor], Tensor]
 # Rows are also tried in pieces with outputs of this size, which stay near the cache.
 PIECE = 2**25
+# implementations that torch compiles → the eager code
+COMPILED = {"compiled": "naive", "gathered_compiled": "gathered"}
+COMPILER = "inductor"
 
 
 def loss_step(implementation: str, case: LossCase) -> Step:
@@ -27,12 +32,12 @@ def loss_step(implementation: str, case: LossCase) -> Step:
         return gemm_floor_step(case)
     torch.manual_seed(0)
     dtype, device = getattr(torch, case.dtype), case.device
-    head = case.build_head().to(device, dtype)
+    head, loss = (_compiled if implementation in COMPILED else _eager)(implementation, case)
+    head.zero_grad()
     # features of the size that a layer norm gives, targets as skewed as words are
     features = torch.randn(case.tokens, case.dim, device=device, dtype=dtype, requires_grad=True)
     ranks = torch.arange(1, case.classes + 1, dtype=torch.float64)
     target = torch.multinomial(1 / ranks, case.tokens, replacement=True).to(device)
-    loss = _loss(implementation, case)
 
     def step() -> None:
         head.zero_grad()
@@ -49,7 +54,7 @@ def check_implementations(names: list[str]) -> None:
     Raises:
         CaseError: names the nearest.
     """
-    known = ["gemm_floor", "naive", "plain_softmax", "auto", *IMPLEMENTATIONS, *LIBRARIES]
+    known = ["gemm_floor", *EAGER, *COMPILED, "plain_softmax", "auto", *IMPLEMENTATIONS, *LIBRARIES]
     for name in names:
         if name not in known:
             raise CaseError(
@@ -72,9 +77,23 @@ def available(implementation: str, case: LossCase) -> str | None:
     return None
 
 
-def _loss(implementation: str, case: LossCase) -> Loss:
-    if implementation == "naive":
-        return lambda head, x, y: naive_nll(head, x, y, case.label_smoothing)
+def _eager(implementation: str, case: LossCase) -> tuple[Head, Loss]:
+    head = case.build_head().to(case.device, getattr(torch, case.dtype))
+    return head, loss_function(implementation, case)
+
+
+@functools.lru_cache(maxsize=1)  # a second step, with another layer, would be compiled again
+def _compiled(implementation: str, case: LossCase) -> tuple[Head, Loss]:
+    return _eager(implementation, case)
+
+
+def loss_function(implementation: str, case: LossCase) -> Loss:
+    """Return Σ loss of a layer, features [N, F] and targets [N], see `check_implementations`."""
+    if implementation in COMPILED:
+        eager = loss_function(COMPILED[implementation], case)
+        return torch.compile(eager, fullgraph=True, dynamic=False, backend=COMPILER)
+    if implementation in EAGER:
+        return lambda head, x, y: EAGER[implementation](head, x, y, case.label_smoothing)
     if implementation == "plain_softmax":  # of any case's size, whatever its head
         return lambda head, x, y: F.cross_entropy(
             F.linear(x, head.weight, head.bias), y, reduction="sum"
@@ -87,6 +106,28 @@ def _loss(implementation: str, case: LossCase) -> Loss:
             impl=implementation, memory=case.memory * 2**20 or None,
         ).loss
     )  # fmt: skip
+
+
+def gathered_nll(head: Head, features: Tensor, target: Tensor, label_smoothing: float) -> Tensor:
+    """Return Σ loss of features [N, F] in the eager code of an expert.
+
+    Each component's log-probability of the target is gathered, and then mixed. No other
+    log-probability exists, unless the label smoothing of a MoS needs all of them.
+    """
+    smooth = label_smoothing > 0
+    nll_N, smooth_sum_N = head.chunk_nll(
+        features, target, head.tensors(), ChunkRandomState(), smooth
+    )
+    if smooth_sum_N is None:
+        return nll_N.sum()
+    share = label_smoothing / (head.num_classes - 1)
+    return (1 - label_smoothing - share) * nll_N.sum() + share * smooth_sum_N.sum()
+
+
+EAGER: dict[str, Callable[[Head, Tensor, Tensor, float], Tensor]] = {
+    "naive": naive_nll,
+    "gathered": gathered_nll,
+}
 
 
 def _linear_cross_entropy(case: LossCase) -> Loss:

@@ -51,8 +51,9 @@ def loss(
         str,
         typer.Option(
             help="Implementations to time, separated by commas: ours (reference, chunked, fused, "
-            "cpp, triton, auto), naive (plain autograd), plain_softmax, linear_cross_entropy, "
-            "liger, cce."
+            "cpp, triton, auto), naive (plain autograd), gathered (the target's log-probability "
+            "alone), compiled and gathered_compiled (both by torch.compile), plain_softmax, "
+            "linear_cross_entropy, liger, cce."
         ),
     ] = "naive,chunked,fused,cpp,linear_cross_entropy",
     tokens: Tokens = None,

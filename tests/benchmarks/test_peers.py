@@ -1,0 +1,78 @@
+"""What losses are compared with computes the same loss, eager and compiled."""
+
+import pytest
+import torch
+
+from highrank_plugins.benchmarks import implementations
+from highrank_plugins.benchmarks.case import LossCase
+from highrank_plugins.benchmarks.implementations import loss_function, loss_step
+
+SIZES = {"tokens": 12, "dim": 8, "classes": 30, "dtype": "float64"}
+SMOOTHED = {**SIZES, "label_smoothing": 0.1}
+MOS_GSS = LossCase("mos", components=3, pointwise="gss", **SMOOTHED)
+MIXTAPE = LossCase("mixtape", components=4, frequent=10, gate_dim=4, **SMOOTHED)
+CASES = [
+    LossCase("softmax", **SMOOTHED),
+    LossCase("moc", components=3, pointwise="sigsoftmax", **SIZES),
+    LossCase("mos", components=3, **SIZES),
+    LossCase("mos", components=3, pointwise="plif", **SIZES),
+    MOS_GSS,
+    MIXTAPE,
+]
+
+
+def assert_is_the_loss(implementation, case):
+    head = case.build_head().double()
+    features = torch.randn(case.tokens, case.dim, dtype=torch.float64, requires_grad=True)
+    target = torch.arange(case.tokens)
+    inputs = [features, *head.parameters()]
+    want = head.nll(
+        features, target, label_smoothing=case.label_smoothing, reduction="sum", impl="reference"
+    ).loss
+    got = loss_function(implementation, case)(head, features, target)
+    # the naive code of MoS adds 1e-8 to probabilities
+    close = {"rtol": 1e-5, "atol": 1e-6} if "gathered" not in implementation else {}
+    torch.testing.assert_close(got, want, **close)
+    for ours, theirs in zip(
+        torch.autograd.grad(got, inputs), torch.autograd.grad(want, inputs), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, **close)
+
+
+@pytest.mark.parametrize("implementation", ["naive", "gathered"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_eager(case, implementation):
+    assert_is_the_loss(implementation, case)
+
+
+@pytest.mark.parametrize(
+    ("implementation", "case"), [("compiled", MOS_GSS), ("gathered_compiled", MIXTAPE)], ids=str
+)
+def test_the_graph_of_the_compiler(implementation, case, monkeypatch):
+    """Torch captures the whole loss; inductor, which needs long, is left out."""
+    monkeypatch.setattr(implementations, "COMPILER", "aot_eager")
+    assert_is_the_loss(implementation, case)
+
+
+@pytest.mark.long
+@pytest.mark.cpp
+@pytest.mark.parametrize("implementation", ["compiled", "gathered_compiled"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_compiled(case, implementation):
+    assert_is_the_loss(implementation, case)
+
+
+def test_a_second_step_compiles_nothing(monkeypatch):
+    """The first step of a process is the warm-up of the second, whose memory is measured."""
+    compiled = []
+
+    def compiler(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(implementations, "COMPILER", compiler)
+    case = LossCase("mos", components=3, **SIZES)
+    implementations._compiled.cache_clear()
+    for _ in range(2):
+        loss_step("compiled", case)()
+    assert len(compiled) == 1
