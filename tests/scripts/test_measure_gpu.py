@@ -1,0 +1,77 @@
+"""`scripts/measure_gpu.sh` goes through all its parts, and keeps what each printed."""
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from highrank_plugins.benchmarks.case import named
+from highrank_plugins.benchmarks.implementations import check_implementations
+from highrank_plugins.benchmarks.rows import read_csv
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "measure_gpu.sh"
+PARTS = ["machine", "tests", "wmt", "train", "wmt_128k", "ptb", "tables"]
+STUB = """#!/usr/bin/env bash
+echo "ran $*"
+case "$*" in
+    doctor) exit 3 ;;
+    *"--preset ptb"*) sleep 30 ;;
+esac
+"""
+
+
+def measure_gpu(*words, script=SCRIPT):
+    command = ["bash", script, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_commands_exist(tmp_path):
+    done = measure_gpu("--dry-run", "--output", tmp_path / "new")
+    assert done.returncode == 0 and not (tmp_path / "new").exists()
+    lines = dict(line.removeprefix("== ").split(": ", 1) for line in done.stdout.splitlines())
+    assert list(lines) == PARTS
+    for name in ("wmt", "train", "wmt_128k", "ptb"):
+        _, kind, *words = shlex.split(lines[name].removeprefix("highrank "))
+        given = dict(zip(words[::2], words[1::2], strict=True))
+        assert named(kind, given["--preset"])
+        check_implementations(given.get("--impl", "auto").split(","))
+        assert given["--device"] == "cuda" and given["--csv"].endswith(f"gpu_{name}.csv")
+
+
+def test_a_part_that_fails_or_needs_too_long_stops_no_other(tmp_path):
+    script = tmp_path / "scripts" / "measure_gpu.sh"
+    script.parent.mkdir()
+    script.write_text(SCRIPT.read_text(encoding="utf-8").replace("part ptb 300", "part ptb 1"))
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("highrank", "python"):
+        (programs / name).write_text(STUB)
+        (programs / name).chmod(0o755)
+    done = measure_gpu("--output", tmp_path / "new", script=script)
+    assert done.returncode == 1
+    assert "failed: machine (exit code 3)\n" in done.stderr
+    assert "failed: ptb (stopped after 1 s)\n" in done.stderr and done.stderr.count("failed:") == 2
+    for name in PARTS:
+        assert (tmp_path / "new" / f"{name}.log").read_text().startswith("ran ")
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--part", "tst"], "--part 'tst' does not exist; known: machine"),
+    (["--minutes", "0"], "--minutes '0': expected a whole number above 0"),
+    (["--output"], "--output needs a value"),
+    (["--gpu"], "unknown option '--gpu'"),
+    (["--output", "/"], "--output '/' exists"),
+])  # fmt: skip
+def test_bad_input(words, message):
+    done = measure_gpu(*words)
+    assert done.returncode == 2 and message in done.stderr and not done.stdout
+
+
+@pytest.mark.long
+def test_rehearsal(tmp_path):
+    parts = ["--part", "ptb", "--part", "tables"]
+    done = measure_gpu("--rehearse", *parts, "--output", tmp_path / "new")
+    assert done.returncode == 0, done.stderr
+    assert [row.tokens for row in read_csv(tmp_path / "new" / "gpu_ptb.csv")] == [8, 8, 8]
+    assert "| ptb/mos tokens=8 classes=100 | fused |" in (tmp_path / "new/tables.log").read_text()
