@@ -52,6 +52,12 @@ def launch(
         int | None,
         typer.Option(min=1, help="Tokens per update of all processes: sets --update-freq."),
     ] = None,
+    effective_streams: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Streams of all processes, of a language model: sets --batch-size."
+        ),
+    ] = None,
     log_dir: Annotated[
         Path | None,
         typer.Option(help="Folder for rank0.log, rank1.log, … (default: logs in --save-dir)."),
@@ -92,7 +98,7 @@ def launch(
             _check_slurm(gpus_per_node, processes, rendezvous, max_restarts)
         gpus, per_node = devices(gpus_per_node, processes)
         plan = Plan(
-            _complete(command, effective_tokens, nodes * per_node),
+            _complete(command, effective_tokens, effective_streams, nodes * per_node),
             log_dir or _default_log_dir(command), nodes, per_node, gpus, rendezvous,
             rendezvous_timeout, _restarts(max_restarts, nodes), stall_timeout,
         )  # fmt: skip
@@ -140,14 +146,21 @@ def devices(gpus_per_node: int | None, processes: int | None) -> tuple[bool, int
     return (True, count) if count else (False, 1)
 
 
-def _complete(command: list[str], effective_tokens: int | None, world_size: int) -> tuple[str, ...]:
-    from highrank_plugins.training.launch.flags import with_effective_batch
+def _complete(
+    command: list[str], tokens: int | None, streams: int | None, world_size: int
+) -> tuple[str, ...]:
+    from highrank_plugins.training.launch import flags
 
-    if effective_tokens is None:
+    if tokens is not None and streams is not None:
+        raise ValueError("--effective-tokens and --effective-streams exclude each other")
+    if tokens is not None:
+        command, line = flags.with_effective_batch(command, tokens, world_size)
+    elif streams is not None:
+        command, line = flags.with_effective_streams(command, streams, world_size)
+    else:
         return tuple(command)
-    words, line = with_effective_batch(command, effective_tokens, world_size)
     typer.echo(f"highrank: {line}", err=True)
-    return tuple(words)
+    return tuple(command)
 
 
 def _default_log_dir(command: list[str]) -> Path:

@@ -79,13 +79,20 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     """
     from highrank_plugins.cli import launch as launching
     from highrank_plugins.training.command_line import user_dir, words_of
-    from highrank_plugins.training.recipe_files import Launch, unreplaced
+    from highrank_plugins.training.recipe_files import (
+        Launch,
+        launch_defaults,
+        launched,
+        unreplaced,
+    )
 
-    options = unreplaced(settings.launch, words)
+    block = launch_defaults(settings)
+    options = unreplaced(block, words)
     app = typer.Typer()
     app.command()(launching.launch)
     command: Any = typer.main.get_command(app)
-    training = ["fairseq-train", "DATA", *user_dir(settings.train), *words_of(settings.train)]
+    train = launched(settings.train)
+    training = ["fairseq-train", "DATA", *user_dir(train), *words_of(train)]
     given = [*words_of(options), *words, "--dry-run", "--", *training, "--save-dir", str(saved)]
     context = command.make_context("highrank launch", given)
     with redirect_stdout(StringIO()) as said:
@@ -97,12 +104,19 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     if "--dry-run" in words:
         typer.echo(said.getvalue(), nl=False)
     found = context.params
+    _, per_node = launching.devices(found["gpus_per_node"], found["processes"])
+    by_hand = found["nodes"] > 1 and found["slurm"] is None
+    # the number of processes counts only if they do not share a number of tokens or streams: then
+    # a further process makes the batch larger
     tokens = [settings.launch.get("effective_tokens")]
     if "effective_tokens" not in options:
         tokens.append(found["effective_tokens"])
-    _, per_node = launching.devices(found["gpus_per_node"], found["processes"])
-    by_hand = found["nodes"] > 1 and found["slurm"] is None
-    return Launch(options, words, found["nodes"] * per_node, list(filter(None, tokens)), by_hand)
+    batch = [str(number) for number in tokens if number]
+    if (streams := found["effective_streams"]) is not None:
+        batch = [] if streams == settings.train.get("batch_size") else [f"streams {streams}"]
+    elif not batch:
+        batch = [f"processes {found['nodes'] * per_node}"]
+    return Launch(options, words, batch, by_hand)
 
 
 # bash would end at a signal, and hide how the training ends

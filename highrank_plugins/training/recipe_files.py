@@ -9,11 +9,13 @@ import yaml
 
 from highrank_plugins.common.files import write_text
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.training.command_line import PROGRAMS, program_of, shell_line
 from highrank_plugins.training.configuration import Configuration
 
 # blocks of steps that are left out if their block is empty
 _OPTIONAL = ("finetune", "launch")
+STREAMS = "bptt_language_modeling"
 
 
 class Launch(NamedTuple):
@@ -22,15 +24,14 @@ class Launch(NamedTuple):
     Attributes:
         options: the configuration's options that the user does not replace.
         words: the user's.
-        processes: number of all of them.
-        effective_tokens: values of that option, of the configuration and of the user.
+        batch: what an update's size depends on, as lines; empty if the options of the training
+            say it all.
         by_hand: whether the user must run the command on other nodes.
     """
 
     options: Mapping[str, Any]
     words: Sequence[str]
-    processes: int
-    effective_tokens: Sequence[int]
+    batch: Sequence[str]
     by_hand: bool
 
 
@@ -48,7 +49,10 @@ def write_recipe_files(
     for block in (*PROGRAMS, *configuration.measures):
         options = getattr(configuration, block)
         if options is not None and (options or block not in _OPTIONAL):
-            line = shell_line(program_of(block), configuration.options(block))
+            own = configuration.options(block)
+            if launch is not None and block in ("train", "finetune"):
+                own = launched(own)
+            line = shell_line(program_of(block), own)
             write_text(folder / f"{block}.sh", line)
     if launch is not None:
         line = shell_line(PROGRAMS["launch"], launch.options, launch.words)
@@ -79,17 +83,32 @@ def _assigned(value: str | Sequence[str]) -> str:
 
 
 def _training_key(configuration: Configuration, launch: Launch | None) -> str:
-    """Return the text of all options that a training depends on.
-
-    The number of processes is one of them only if they do not share a number of tokens: then a
-    further process makes the batch larger.
-    """
+    """Return the text of all options that a training depends on."""
     lines = [yaml.safe_dump(configuration.train).rstrip()]
-    if launch is not None:
-        lines += map(str, launch.effective_tokens)
-        if not launch.effective_tokens:
-            lines.append(f"processes {launch.processes}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(launch.batch if launch is not None else ())])
+
+
+def launched(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a training's options for several processes: without the world size of one."""
+    alone = ("distributed_world_size", 1)
+    return {name: value for name, value in options.items() if (name, value) != alone}
+
+
+def launch_defaults(configuration: Configuration) -> dict[str, Any]:
+    """Return the block launch; a training on streams keeps `train.batch_size` of them in all.
+
+    Raises:
+        ConfigurationError: finetuning has another number of streams.
+    """
+    streams = configuration.train.get("batch_size")
+    if configuration.train.get("task") != STREAMS or streams is None:
+        return configuration.launch
+    if configuration.finetune.get("batch_size", streams) != streams:
+        raise ConfigurationError(
+            f"finetune.batch_size: a launched finetuning has the {streams} streams of "
+            "train.batch_size; remove the option"
+        )
+    return {"effective_streams": streams, **configuration.launch}
 
 
 def unreplaced(options: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The stages of a language-model recipe from a published corpus to perplexities. The recipe has a
-# file corpus.yaml, and these options: stage, stop_stage, data, conf, name, exp_dir, set. It can have
-# word_pairs.
+# file corpus.yaml, and these options: stage, stop_stage, data, conf, name, exp_dir, launch, set. It
+# can have word_pairs.
 # shellcheck source=../lib/training.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/training.sh"
 

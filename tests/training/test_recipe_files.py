@@ -103,6 +103,50 @@ def test_what_a_training_depends_on(configure, words, block, key):
     assert bool(other) == ("--nodes" in words)
 
 
+STREAMS = {"task": "bptt_language_modeling", "batch_size": 12, "distributed_world_size": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("", ""),
+        ("--processes 3", ""),  # of the same streams: the same training
+        ("--processes 4 --effective-streams 12", ""),
+        ("--processes 4 --effective-streams 8", "streams 8"),
+    ],
+)
+def test_launched_processes_share_the_streams_of_one(configure, words, key):
+    train = {"arch": "awd_lstm_lm_mos", **STREAMS}
+    configure(f"--launch={words}", train=train, finetune={"lr": 3})
+    assert configure.bash('echo "$training_key"') == f"{yaml.safe_dump(train)}{key}".rstrip()
+    for block in ("train", "finetune"):
+        line = (configure.folder / f"{block}.sh").read_text()
+        assert ("--distributed-world-size" in line) == (not words)
+    if words:
+        line = (configure.folder / "launch.sh").read_text()
+        assert line.count("--effective-streams") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "finetune", "message"),
+    [
+        (
+            "--processes 5",
+            {},
+            "use 4 or 6 processes, or change the training by --effective-streams 15",
+        ),
+        ("--processes 13", {}, "use 12 processes, or"),
+        ("--processes 2 --effective-tokens 9", {}, "--effective-tokens and --effective-streams ex"),
+        ("--processes 2", {"batch_size": 4}, "finetune.batch_size: a launched finetuning has the"),
+    ],
+)
+def test_processes_that_cannot_share_the_streams_are_refused(configure, words, finetune, message):
+    blocks = {"train": {"arch": "awd_lstm_lm_mos", **STREAMS}, "finetune": finetune}
+    with pytest.raises(AssertionError, match=message):
+        configure(f"--launch={words}", **blocks)
+    assert not configure.folder.exists()
+
+
 def test_a_dry_run_is_printed(configure):
     result = configure("--launch=--processes 2 --dry-run")
     assert "fairseq-train" in result.stdout

@@ -145,3 +145,35 @@ def with_effective_batch(
     )
     words = with_option(command, "--max-tokens", str(max_tokens))
     return [*words, "--update-freq", str(freq)], line
+
+
+def with_effective_streams(
+    command: Sequence[str], effective_streams: int, world_size: int
+) -> tuple[list[str], str]:
+    """Return the command with each process's share of the streams, and a line that says so.
+
+    Args:
+        effective_streams: of all processes, of --task bptt_language_modeling.
+    Raises:
+        ValueError: no equal shares; another task; no --batch-size.
+    """
+    if option(command, "--task") != "bptt_language_modeling":
+        raise ValueError(
+            "--effective-streams is for --task bptt_language_modeling; take --effective-tokens"
+        )
+    name = "--batch-size" if option(command, "--batch-size") else "--max-sentences"
+    if option(command, name) is None:
+        raise ValueError("--effective-streams needs --batch-size N of fairseq-train")
+    if effective_streams % world_size:
+        fitting = [n for n in range(1, effective_streams + 1) if effective_streams % n == 0]
+        below = [n for n in fitting if n < world_size]
+        above = [n for n in fitting if n > world_size][:1]
+        raise ValueError(
+            f"--effective-streams {effective_streams}: {world_size} processes cannot have equally "
+            f"many; use {' or '.join(map(str, [*below[-1:], *above]))} processes, or change the "
+            f"training by --effective-streams {-(-effective_streams // world_size) * world_size}"
+        )
+    share = effective_streams // world_size
+    processes = "1 process" if world_size == 1 else f"{world_size} processes"
+    line = f"{name} {share}: {processes} × {share} = {effective_streams} streams"
+    return with_option(command, name, str(share)), line
