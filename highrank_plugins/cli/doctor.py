@@ -3,6 +3,7 @@
 import json
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -17,16 +18,52 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import highrank_plugins
+from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.processes import memory_gib, usable_cores
 
 
 def doctor(
+    folder: Annotated[
+        Path | None, typer.Argument(help="With --faults: a folder on the disk to try (default: .).")
+    ] = None,
+    faults: Annotated[
+        bool,
+        typer.Option("--faults", help="Try faults of disk and processes, in 1 or 2 minutes."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show versions, devices and what is missing. Exit code 1 if something required is."""
+    """Show versions, devices and what is missing. Exit code 1 if something required is.
+
+    With --faults: kill saves, fill a disk, start two trainings in one folder, replace files that
+    are being read, and stop one of two processes of a tiny training. Prints a line for each:
+    whether it was survived here, and what to do. Leaves nothing in FOLDER. Exit code 1 if a fault
+    was not survived. See docs/reliability.md.
+    """
+    if faults:
+        raise typer.Exit(_try_faults(folder or Path(), as_json))
+    with user_errors():
+        if folder is not None:
+            raise ValueError(f"{folder}: a folder needs --faults")
     report = diagnose()
     typer.echo(json.dumps(report, indent=2) if as_json else render(report))
     raise typer.Exit(1 if report["problems"] else 0)
+
+
+def _try_faults(folder: Path, as_json: bool) -> int:
+    """Print how each fault ended, and return the exit code."""
+    from highrank_plugins.reliability.faults import try_faults
+
+    # so that processes and files are removed when a scheduler ends this
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    findings = []
+    with user_errors():
+        for finding in try_faults(folder):
+            findings.append(finding)
+            if not as_json:
+                typer.echo(finding.line())
+    if as_json:
+        typer.echo(json.dumps({"faults": [asdict(finding) for finding in findings]}, indent=2))
+    return 0 if all(finding.survived for finding in findings) else 1
 
 
 def diagnose() -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -38,6 +39,23 @@ def check_archive(path: str | Path, whole: bool = True) -> None:
     """
     state = os.stat(path)
     _check(str(path), whole, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns))
+
+
+def first_whole(paths: Iterable[str | Path]) -> tuple[str | None, list[str]]:
+    """Return the first of some files that is whole, and the damage of those before it.
+
+    Returns:
+        The path, None if all are damaged; and a message for each damaged file.
+    """
+    damage = []
+    for path in paths:
+        try:
+            check_archive(path)
+        except DamagedArchiveError as error:
+            damage.append(str(error))
+        else:
+            return str(path), damage
+    return None, damage
 
 
 @lru_cache(maxsize=1024)

@@ -23,7 +23,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.torch_archive import DamagedArchiveError, check_archive
+from highrank_plugins.common.torch_archive import first_whole
 from highrank_plugins.hooks.early_stopping_state import recall
 
 logger = logging.getLogger(__name__)
@@ -111,13 +111,8 @@ def _choose(cfg, suffix: str) -> str:
     fresh_start = cfg.reset_dataloader or cfg.reset_optimizer or cfg.continue_once
     if is_missing and (fresh_start or not others):
         return last
-    damage = []
-    for path in others if is_missing else [last, *others]:
-        try:
-            check_archive(path)
-        except DamagedArchiveError as error:
-            damage.append(str(error))
-            continue
+    path, damage = first_whole(others if is_missing else [last, *others])
+    if path is not None:
         if path != last:
             reasons = "; ".join([f"{last} is missing"] * is_missing + damage)
             logger.warning("Resuming from %s, the newest whole checkpoint: %s", path, reasons)

@@ -10,19 +10,12 @@ with --no-save take none. Whoever gets the lock removes what a killed save has l
 Delete when: fairseq does so.
 """
 
-import fcntl
-import glob
-import logging
-import os
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 from fairseq_cli import train as training
 
+from highrank_plugins.common.folder_lock import locked
 from highrank_plugins.common.patching import replaces
-
-logger = logging.getLogger(__name__)
 
 
 @replaces(training, "main")
@@ -32,31 +25,3 @@ def main(stock, cfg, *args, **kwargs):
     alone = first and not cfg.checkpoint.no_save
     with locked(cfg.checkpoint.save_dir) if alone else nullcontext():
         return stock(cfg, *args, **kwargs)
-
-
-@contextmanager
-def locked(folder: str) -> Iterator[None]:
-    """Hold the folder's lock.
-
-    Raises:
-        RuntimeError: another process holds it; names the process.
-    """
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "training.lock"), "a+", encoding="utf-8") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            file.seek(0)
-            raise RuntimeError(
-                f"--save-dir {folder} is in use by another training "
-                f"({file.read().strip() or 'unknown process'}): wait for its end or stop it, or "
-                "choose another --save-dir"
-            ) from None
-        except OSError as error:
-            logger.warning("%s: cannot be locked (%s); start one training only", folder, error)
-        for left in glob.glob(os.path.join(glob.escape(folder), "checkpoint*.pt.tmp")):
-            os.unlink(left)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
-        yield

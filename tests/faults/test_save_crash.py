@@ -13,15 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 import highrank_plugins.compat.checkpoint_write  # noqa: F401  (applies it)
 from highrank_plugins.common import files
+from highrank_plugins.common.folder_lock import locked
 from highrank_plugins.common.torch_archive import check_archive
 from highrank_plugins.hooks import lost_checkpoints
-from highrank_plugins.hooks.save_dir_lock import locked
+from highrank_plugins.reliability.saves import state, updates_of
 
 FAULTS = ("kill before", "kill within", errno.ENOSPC, errno.EIO)
 CALLS = ("fsync", "replace", "link", "unlink")
@@ -78,11 +78,6 @@ class _Written:
         self.file.close()
 
 
-def state(updates: int, size: int) -> dict:
-    numbers = torch.arange(size, dtype=torch.float32) + updates
-    return {"model": {"a": numbers, "b": numbers[:7].clone()}, "updates": updates}
-
-
 def save(folder, updates: int, size: int) -> None:
     """Write a checkpoint and its two other names."""
     own = str(folder / f"checkpoint_1_{updates}.pt")
@@ -123,10 +118,8 @@ def check_found(folder, size: int, code: int) -> None:
     cfg = Namespace(
         save_dir=str(folder), reset_dataloader=False, reset_optimizer=False, continue_once=None
     )
-    found = torch.load(lost_checkpoints._choose(cfg, ""), weights_only=True)
-    assert found["updates"] in ((2,) if code == SAVED else (1, 2))
-    expected = state(found["updates"], size)["model"]
-    assert all(torch.equal(found["model"][name], expected[name]) for name in expected)
+    found = updates_of(lost_checkpoints._choose(cfg, ""), size)
+    assert found in ((2,) if code == SAVED else (1, 2))
     if code == FAILED:
         assert not list(folder.glob("*.tmp"))
     with locked(str(folder)):

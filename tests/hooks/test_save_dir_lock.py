@@ -10,7 +10,7 @@ from tests.compat.conftest import run_training, translation_options
 
 HOLD = """
 import sys
-from highrank_plugins.hooks.save_dir_lock import locked
+from highrank_plugins.common.folder_lock import locked
 with locked(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()

@@ -1,0 +1,45 @@
+"""Hold a lock on a folder that one training at a time may write to."""
+
+import fcntl
+import glob
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
+    """Hold the lock of a training's folder, and remove what a killed save has left there.
+
+    The system releases the lock of a killed process. Child processes do not hold it.
+
+    Returns:
+        Whether the folder is locked; False on a file system without locks, which is logged.
+    Raises:
+        RuntimeError: Another process holds it; names the process.
+    """
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "training.lock"), "a+", encoding="utf-8") as file:
+        is_locked = True
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            file.seek(0)
+            raise RuntimeError(
+                f"--save-dir {folder} is in use by another training "
+                f"({file.read().strip() or 'unknown process'}): wait for its end or stop it, or "
+                "choose another --save-dir"
+            ) from None
+        except OSError as error:
+            is_locked = False
+            logger.warning("%s: cannot be locked (%s); start one training only", folder, error)
+        for left in glob.glob(os.path.join(glob.escape(str(folder)), "checkpoint*.pt.tmp")):
+            os.unlink(left)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield is_locked

@@ -1,0 +1,219 @@
+"""Disturb real trainings, and see how they end."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import highrank_plugins
+from highrank_plugins.common.processes import end_with_parent
+from highrank_plugins.reliability.finding import Finding
+
+OPTIONS = """--source-lang en --target-lang de --arch transformer_softmax_tiny --optimizer adam
+    --lr 0.005 --max-tokens 500 --no-progress-bar --no-epoch-checkpoints
+    --criterion highrank_cross_entropy --encoder-embed-dim 32 --encoder-ffn-embed-dim 64
+    --encoder-layers 1 --decoder-embed-dim 32 --decoder-ffn-embed-dim 64 --decoder-layers 1
+    --encoder-attention-heads 2 --decoder-attention-heads 2 --log-interval 1
+    --save-interval-updates 25 --keep-interval-updates 1 --max-update 1000000""".split()
+ENDING_SECONDS = 30  # beyond --stall-timeout
+STALL_SECONDS = 5
+_START_SECONDS = 300  # on a busy machine; 20 otherwise
+_WORDS = "the a cat dog house tree sees eats likes big small red in on under".split()
+
+
+def write_text(folder: Path) -> Path:
+    """Write sentence pairs en-de of a few words for a tiny training."""
+    draw = random.Random(1)
+    for name, size in {"train": 200, "valid": 20, "test": 20}.items():
+        lines = [draw.choices(_WORDS, k=draw.randint(2, 9)) for _ in range(size)]
+        for language, order in {"en": 1, "de": -1}.items():
+            text = "".join(" ".join(words[::order]) + "\n" for words in lines)
+            (folder / f"{name}.{language}").write_text(text, encoding="utf-8")
+    return folder
+
+
+def binarise(text: Path, folder: Path) -> Path:
+    """Binarise `text/{train,valid,test}.{en,de}`, and return the folder of the data.
+
+    Raises:
+        subprocess.CalledProcessError: It failed; why is in `folder/preprocess.log`.
+    """
+    data = folder / "data-bin"
+    prefixes = [f"--{part}pref={text / part}" for part in ("train", "valid", "test")]
+    words = ["fairseq_cli.preprocess", *prefixes, "--source-lang", "en", "--target-lang", "de"]
+    with (folder / "preprocess.log").open("wb") as log:
+        line = [sys.executable, "-m", *words, "--destdir", str(data)]
+        subprocess.run(line, check=True, stdout=log, stderr=log)
+    return data
+
+
+class ObservedTraining:
+    """Train in a process group of its own, whose output goes to a file.
+
+    Args:
+        launched: By two processes through `highrank launch`, otherwise by `fairseq-train`.
+        stall: --stall-timeout in seconds.
+    """
+
+    def __init__(
+        self, data: Path, save_dir: Path, launched: bool, log: Path, stall: int = STALL_SECONDS
+    ) -> None:
+        words = [str(data), *OPTIONS, "--save-dir", str(save_dir)]
+        if launched:
+            line = ["highrank_plugins.cli", "launch", "--processes", "2"]
+            line += ["--stall-timeout", str(stall), "--", "fairseq-train", *words]
+        else:
+            user_dir = highrank_plugins.__path__[0]
+            line = ["fairseq_cli.train", *words, "--cpu", "--user-dir", user_dir]
+        self._log = log
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *line], stdout=file, stderr=file, start_new_session=True,
+                env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+                preexec_fn=end_with_parent,
+            )  # fmt: skip
+
+    def output(self) -> str:
+        """Return what it has printed."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def updates(self) -> list[int]:
+        """Return the updates that it has logged."""
+        return [int(number) for number in re.findall(r"num_updates=(\d+),", self.output())]
+
+    def wait_for_updates(self, number: int, seconds: float = float("inf")) -> None:
+        """Wait until it has logged some updates.
+
+        Raises:
+            RuntimeError: It ended before, or had not logged them after some seconds.
+        """
+        end = time.monotonic() + seconds
+        while len(self.updates()) < number:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"it ended too soon: {self.output()[-3000:]}")
+            if time.monotonic() > end:
+                raise RuntimeError(f"no {number} updates within {seconds:.0f} s")
+            time.sleep(0.05)
+
+    def rank(self, number: int) -> int:
+        """Return the process that trains as a rank.
+
+        Raises:
+            RuntimeError: It does not run.
+        """
+        wanted = f"RANK={number}".encode()
+        parent = self.process.pid  # not that of a rank's own workers, whose environment is equal
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        for process in map(int, children):
+            environ = Path(f"/proc/{process}/environ")
+            if wanted in environ.read_bytes().split(b"\0"):
+                return process
+        raise RuntimeError(f"rank {number} does not run")
+
+    def end(self) -> None:
+        """Kill all of its processes that are left."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def members(group: int) -> list[int]:
+    """Return the processes of a group that run, those that load data among them."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return sorted(found)
+
+
+def left_of(group: int, seconds: float = 10) -> int:
+    """Return how many processes of a group run after some seconds."""
+    end = time.monotonic() + seconds
+    while (left := members(group)) and time.monotonic() < end:
+        time.sleep(0.1)  # workers that load data look for their parent every 5 seconds
+    return len(left)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Describe how a training ended after a signal.
+
+    Attributes:
+        seconds: From the signal to the end.
+        named: Whether the last line names the process that the signal was sent to.
+        left_over: Number of processes that are left.
+    """
+
+    code: int
+    seconds: float
+    named: bool
+    left_over: int
+
+
+def disturb(training: ObservedTraining, number: int, rank: int | None = None) -> Ending:
+    """Send a signal to a training, or to one of its ranks, and wait for its end.
+
+    Raises:
+        subprocess.TimeoutExpired: It did not end within 300 s.
+    """
+    target = training.process.pid if rank is None else training.rank(rank)
+    began = time.monotonic()
+    os.kill(target, number)
+    code = training.process.wait(300)
+    seconds = time.monotonic() - began
+    last_line = training.output().splitlines()[-1]
+    name = f"rank {rank} was killed" if number == signal.SIGKILL else f"rank {rank} (process"
+    return Ending(code, seconds, name in last_line, left_of(training.process.pid))
+
+
+@contextmanager
+def _ended(training: ObservedTraining) -> Iterator[ObservedTraining]:
+    try:
+        yield training
+    finally:
+        training.end()
+
+
+def stall_rank(folder: Path) -> Finding:
+    """Stop one of two processes of a training; the other must end, and the first be named."""
+    fault, log = "stalled rank", folder / "log"
+    try:
+        data = binarise(write_text(folder), folder)
+        with _ended(ObservedTraining(data, folder / "save", True, log)) as training:
+            training.wait_for_updates(3, _START_SECONDS)
+            ending = disturb(training, signal.SIGSTOP, rank=1)
+    except subprocess.CalledProcessError:
+        text = (folder / "preprocess.log").read_text(errors="replace")
+        return Finding(fault, False, f"fairseq-preprocess failed: {text.splitlines()[-1:]}")
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        lines = str(error).strip().splitlines()
+        return Finding(
+            fault, False, f"no training of two processes: {lines[-1]}",
+            "See that two processes of this machine may talk over its loopback interface",
+        )  # fmt: skip
+    facts = {
+        f"exit code {ending.code}": ending.code in (0, 75),
+        f"{ending.seconds:.0f} s to the end": ending.seconds > STALL_SECONDS + ENDING_SECONDS,
+        "the process is not named": not ending.named,
+        f"{ending.left_over} processes left": ending.left_over > 0,
+    }
+    if any(facts.values()):
+        problem = ", ".join(text for text, is_wrong in facts.items() if is_wrong)
+        advice = "Watch the logs of trainings on several processes here, and please report this"
+        return Finding(fault, False, problem, advice)
+    return Finding(
+        fault, True,
+        f"named, and all ended {ending.seconds:.0f} s after SIGSTOP with --stall-timeout "
+        f"{STALL_SECONDS}",
+    )  # fmt: skip

@@ -1,0 +1,71 @@
+"""Faults of saves are survived by our writer, and found in a worse one."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from highrank_plugins.reliability import saves
+
+SIZE = 10_000
+
+
+def overwrite(path, write, expected_bytes=0):
+    """Write in place, as fairseq does."""
+    with Path(path).open("wb") as file:
+        write(file)
+
+
+def copy(source, target):
+    Path(target).write_bytes(Path(source).read_bytes())
+
+
+def test_kills_are_survived(tmp_path):
+    finding = saves.kill_saves(tmp_path, kills=4, size=SIZE)
+    assert finding.survived, finding.line()
+    assert finding.details.startswith("4 kills, ")
+    assert {path.suffix for path in tmp_path.iterdir()} == {".pt", ".lock"}
+
+
+def test_a_save_that_loses_what_it_confirmed_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(saves, "newest", lambda folder, size: 0)
+    finding = saves.kill_saves(tmp_path, kills=4, size=SIZE)
+    assert not finding.survived
+    assert finding.details.startswith("after 1 kills: update 0 is the newest, though")
+    assert finding.line().startswith("FAILED    kill within a save")
+
+
+def test_a_full_disk_is_survived(tmp_path):
+    finding = saves.fill_disk(tmp_path, SIZE)
+    assert finding.survived, finding.line()
+    assert "tried: a limit on file sizes, a full disk of its own (tmpfs)" in finding.details
+
+
+def test_a_writer_in_place_fails_on_a_full_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(saves, "write_whole", overwrite)
+    monkeypatch.setattr(saves, "link_whole", copy)
+    monkeypatch.setattr(saves, "save", lambda *args: saves.write_whole(last(args[0]), write(*args)))
+    finding = saves.fill_disk(tmp_path, SIZE)
+    assert not finding.survived
+    assert "no whole checkpoint is left" in finding.details
+
+
+def last(folder):
+    return folder / "checkpoint_last.pt"
+
+
+def write(folder, updates, size):
+    return lambda file: file.write(os.urandom(4 * size)) and file.flush()
+
+
+def test_other_contents_are_found(tmp_path):
+    saves.save(tmp_path, 3, SIZE)
+    assert saves.newest(tmp_path, SIZE) == 3
+    with pytest.raises(ValueError, match="other contents"):
+        saves.newest(tmp_path, SIZE + 1)
+    with pytest.raises(ValueError, match="no whole checkpoint is left: none at all"):
+        saves.newest(tmp_path / "none", SIZE)
+
+
+def test_a_process_that_ends_is_told_apart(tmp_path):
+    assert saves._in_child(os._exit, 3) == "the save ended with exit code 3"
