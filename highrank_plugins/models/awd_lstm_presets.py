@@ -47,7 +47,7 @@ PRESETS = {
         layers=2,
         softmax=_sizes(1024, 1024) | NO_RATES,
         mos=_sizes(900, 1024, 1024) | NO_RATES | SEVEN,
-        mixtape=_sizes(900, 1024, 1024) | NO_RATES,
+        mixtape=_sizes(900, 1140, 1024) | NO_RATES,
     ),
     "text8": _preset(
         layers=1,
