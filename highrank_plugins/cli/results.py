@@ -48,8 +48,14 @@ def published(
     from highrank_plugins.results.record import load_record
 
     with user_errors():
-        ours = {str(path.parent): load_record(path)["metrics"] for path in results or []}
+        ours = {str(path.parent): _numbers(load_record(path)) for path in results or []}
         typer.echo(table(task, ours, everything))
+
+
+def _numbers(record: dict[str, Any]) -> dict[str, float]:
+    """Return the metrics of a record, and the seconds of an epoch where it has them."""
+    seconds = record.get("train", {}).get("seconds_per_epoch")
+    return record["metrics"] | ({} if seconds is None else {"s/epoch": seconds})
 
 
 def record(
@@ -85,26 +91,39 @@ def record(
 ) -> None:
     """Write the record of a run: metrics, signature, config, versions, git, hardware, speed.
 
+    With --data also the ledger: how many sentences and tokens each stage took and left out, and
+    why. A result that is not of the whole text is refused.
+
     The folder of a language model's evaluations has test.log and valid.log of fairseq-eval-lm, and
-    the results of its measures.
+    the results of its measures. It may have train.log. With --finetuning it also has
+    before_finetuning_test.log and before_finetuning_valid.log, of the first training's checkpoint.
     """
     from highrank_plugins.common.files import write_json, write_text
+    from highrank_plugins.results import ledger
     from highrank_plugins.results.published import table
     from highrank_plugins.results.record import make_record
     from highrank_plugins.training import configuration, training_log
 
     with user_errors():
         folders = [training] if finetuning is None else [training, finetuning]
+        settings = configuration.load(config)
+        found = _scores(scores, finetuned=finetuning is not None)
+        counts: ledger.Ledger = {}
+        if data is not None:
+            target = settings.train.get("target_lang")
+            counts = ledger.read_ledger(data, training, target)
+            ledger.add_scored(counts, found, target, scores.parent / f"test.{target}")
         result = make_record(
-            _scores(scores),
-            configuration.load(config),
+            found,
+            settings,
             *map(training_log.read_training, folders),
             paired=None if paired is None else json.loads(paired.read_text(encoding="utf-8")),
             data=_key(data),
+            ledger=counts,
         )
         write_json(output, result)
         if summary is not None:
-            ours = {str(output.parent): result["metrics"]}
+            ours = {str(output.parent): _numbers(result)}
             papers = [] if published is None else [table(published, ours)]
             write_text(summary, "\n".join([*papers, perplexities(result), ""]))
 
@@ -115,7 +134,7 @@ def _key(data: Path | None) -> str | None:
     return key.read_text(encoding="utf-8").strip() if key is not None and key.is_file() else None
 
 
-def _scores(path: Path) -> "dict[str, Score]":
+def _scores(path: Path, finetuned: bool) -> "dict[str, Score]":
     from highrank_plugins.common.score import Score
     from highrank_plugins.results import perplexity
     from highrank_plugins.results.measures import read_measures
@@ -124,8 +143,11 @@ def _scores(path: Path) -> "dict[str, Score]":
         found = json.loads(path.read_text(encoding="utf-8"))
         return {name: Score(**values) for name, values in found.items()}
     scores: dict[str, Score] = {}
-    for split in ("test", "valid"):
-        scores |= perplexity.read_eval_lm(path / f"{split}.log", split)
+    for split in ("test", "valid", "train"):
+        if split != "train" or (path / "train.log").exists():
+            scores |= perplexity.read_eval_lm(path / f"{split}.log", split)
+    if finetuned:
+        scores |= perplexity.before_finetuning(path)
     return scores | read_measures(path, "test")
 
 
@@ -145,7 +167,7 @@ def perplexities(result: dict[str, Any]) -> str:
     metrics, signatures = result["metrics"], result["signatures"]
     lines = [f"{name:>24}  {value}  {signatures[name]}" for name, value in metrics.items()]
     last = f"test perplexity {metrics['test_perplexity']} {result['signature']}"
-    return "\n".join([*lines, _speed(result), last])
+    return "\n".join([*lines, *_ledger(result), _speed(result), last])
 
 
 def summary(
@@ -163,7 +185,8 @@ def summary(
         names = ("source", "reference", "translation")
         chosen = sentences[(2 * index + 1) * len(sentences) // (2 * SAMPLES)]
         typer.echo("\n".join(f"{n:>12}  {s}" for n, s in zip(names, chosen, strict=True)) + "\n")
-    typer.echo(_speed(result))
+    for line in [*_ledger(result), _speed(result)]:
+        typer.echo(line)
     if "paired" in result:
         other, own = result["paired"]["scores"]
         typer.echo(
@@ -172,6 +195,12 @@ def summary(
         )
     typer.echo(f"chrF {result['metrics']['chrf']} {result['signatures']['chrf']}")
     typer.echo(f"sacreBLEU {result['metrics']['sacrebleu']} {result['signature']}")
+
+
+def _ledger(result: dict[str, Any]) -> list[str]:
+    from highrank_plugins.results.ledger import describe
+
+    return describe(result.get("ledger", {}))
 
 
 def _speed(result: dict[str, Any]) -> str:

@@ -17,9 +17,11 @@ NOTHING = Cell("–")
 _COSTS = {
     "parameters": ("parameters", ",.0f"),
     "words_per_second": ("words/s in training", ",.0f"),
+    "seconds_per_epoch": ("s/epoch", ",.0f"),
     "peak_memory_gib": ("memory, GiB", ".2f"),
 }
-TIMED = ("words_per_second", "peak_memory_gib")  # what another run of the same seed changes
+# what another run of the same seed changes
+TIMED = ("words_per_second", "seconds_per_epoch", "peak_memory_gib")
 
 
 def direction(metric: str) -> int:

@@ -17,8 +17,10 @@ def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
     Every token of the text is predicted; the end of a line is one.
 
     Raises:
-        ScoreError: the log has no result.
+        ScoreError: no such log, or it has no result.
     """
+    if not log.is_file():
+        raise ScoreError(f"{log} is missing; score {split} with fairseq-eval-lm into it")
     text = log.read_text(encoding="utf-8")
     counts, losses = _COUNT.findall(text), _LOSS.findall(text)
     if not counts or not losses:
@@ -28,6 +30,20 @@ def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
     return {
         f"{split}_perplexity": Score(round(2**bits, 2), signature),
         f"{split}_bits": Score(bits, signature),
+    }
+
+
+def before_finetuning(folder: Path) -> dict[str, Score]:
+    """Return `<split>_perplexity_before_finetuning`, of the checkpoint that finetuning began with.
+
+    Raises:
+        ScoreError: see `read_eval_lm`.
+    """
+    return {
+        f"{split}_perplexity_before_finetuning": read_eval_lm(
+            folder / f"before_finetuning_{split}.log", split
+        )[f"{split}_perplexity"]
+        for split in ("valid", "test")
     }
 
 

@@ -146,7 +146,7 @@ def table(task: str, ours: Mapping[str, Mapping[str, float]], everything: bool =
 
 
 def _metric(kind: str) -> str:
-    return ALL_KINDS.get(kind, (None, ""))[0] or ""
+    return ALL_KINDS.get(kind, (kind, ""))[0] or ""
 
 
 def _numbers(entry: Published, kind: str) -> tuple[float | None, float | None]:

@@ -19,6 +19,9 @@ TableColumn = tuple[str, Callable[[Record], str]]
 SCORES = (
     Column("sacrebleu", "sacreBLEU", ".2f"),
     Column("chrf", "chrF", ".2f"),
+    Column("train_perplexity", "train ppl", ".2f"),
+    Column("valid_perplexity_before_finetuning", "valid ppl before finetuning", ".2f"),
+    Column("test_perplexity_before_finetuning", "test ppl before finetuning", ".2f"),
     Column("valid_perplexity", "valid ppl", ".2f"),
     Column("test_perplexity", "test ppl", ".2f"),
 )
@@ -29,6 +32,8 @@ OTHER: list[TableColumn] = [
     ("torch", lambda record: record["versions"]["torch"]),
     ("revision", lambda record: (record["git"] or {}).get("revision", "-")[:9]),
 ]
+# only where a record has them
+COSTS = {"parameters": "parameters", "s/epoch": "seconds_per_epoch"}
 
 
 def read_record(path: Path) -> Record:
@@ -89,16 +94,30 @@ def results_table(paths: list[Path]) -> str:
     """
     records = read_records(paths, ("config", "seeds", "git"))
     shown = metrics_of(records)
-    headings = ["run", *(metrics()[name].heading for name in shown), *(name for name, _ in OTHER)]
+    costs = {
+        heading: name
+        for heading, name in COSTS.items()
+        if any(name in record["train"] for record in records)
+    }
+    headings = ["run", *(metrics()[name].heading for name in shown), *costs]
+    headings += [name for name, _ in OTHER]
     rows = [
         [
             run,
             *(number(name, record["metrics"].get(name)) for name in shown),
+            *(
+                f"{record['train'][c]:,.0f}" if c in record["train"] else "–"
+                for c in costs.values()
+            ),
             *(cell(record) for _, cell in OTHER),
         ]
         for run, record in zip(distinct_names(paths, RESULTS), records, strict=True)
     ]
     return table(headings, rows)
+
+
+def _cost(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
 
 
 def number(metric: str, value: float | None) -> str:

@@ -58,6 +58,7 @@ def read_training(folder: Path) -> LoggedTraining:
 def summarise(lines: Iterable[str]) -> dict[str, float]:
     """Return updates, epochs, seconds, median words per second, losses, parameters and memory.
 
+    `seconds_per_epoch` is the median from one epoch's end to the next: training and validation.
     After a resume the log has some lines twice; the later ones count.
     """
     numbers: dict[str, float] = {}
@@ -82,10 +83,21 @@ def summarise(lines: Iterable[str]) -> dict[str, float]:
     summary = {**last, "epochs": max(epochs, default=0)}
     if speeds:
         summary["words_per_second"] = round(median(speeds), 1)
+    if seconds := _epoch_seconds(epochs):
+        summary["seconds_per_epoch"] = round(median(seconds), 1)
     if losses:
         summary["valid_loss"] = losses[max(losses)]
         summary["best_valid_loss"] = min(losses.values())
     return summary | numbers
+
+
+def _epoch_seconds(epochs: dict[int, Entry]) -> list[float]:
+    ends = {number: entry.number("train_wall") for number, entry in epochs.items()}
+    return [
+        end - ends[number - 1]
+        for number, end in ends.items()
+        if number - 1 in ends and end > ends[number - 1]
+    ]
 
 
 def memory_line(kibibytes: int) -> str:

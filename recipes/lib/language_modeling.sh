@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The stages of a language-model recipe from a published corpus to perplexities. The recipe has a
-# file corpus.yaml, and these options: stage, stop_stage, data, conf, name, exp_dir, launch, set. It
-# can have word_pairs.
+# file corpus.yaml, and these options: stage, stop_stage, data, conf, name, exp_dir, launch, splits, set.
+# It can have word_pairs.
 # shellcheck source=../lib/training.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/training.sh"
 
@@ -16,6 +16,8 @@ open_language_model() {
         compgen -G "$word_pairs/*.txt" >/dev/null || refuse "--word-pairs $word_pairs: no *.txt there"
         word_pairs=$(absolute "$word_pairs")
     fi
+    [[ ,$splits, == *,valid,* && ,$splits, == *,test,* && ,$splits, =~ ^,((train|valid|test),)+$ ]] ||
+        refuse "--splits '$splits': expected valid,test or train,valid,test"
     open_configured_run
 }
 
@@ -61,6 +63,7 @@ language_model_stages() {
     run_resumable_stage 3 train "train (tensorboard --logdir $run_dir/train/tensorboard)" train \
         "$training_key" "$data_bin"
     trainings=("$run_dir/train")
+    need_first_checkpoint
     if asks_for finetune; then
         run_resumable_stage 4 finetune "train on, averaging from the first update" finetune \
             "$(setting finetune)" "$data_bin" "$run_dir/train"
@@ -69,7 +72,7 @@ language_model_stages() {
         log "stage 4 finetune: $conf asks for none"
     fi
     run_resumable_stage 5 evaluate "perplexities of the best checkpoint" evaluate \
-        "$(for block in evaluate ${measures[@]+"${measures[@]}"}; do setting "$block"; done)" \
+        "$(further_evaluations; for block in evaluate ${measures[@]+"${measures[@]}"}; do setting "$block"; done)" \
         "$data_bin" "${trainings[@]}" ${word_pairs:+"$word_pairs"}
     forget_score_without_record
     run_stage 6 score "collect the perplexities" collect_perplexities \
@@ -94,27 +97,54 @@ finetune() {
     train_block finetune "$data_bin" --finetune-from-model "$run_dir/train/checkpoint_best.pt"
 }
 
+# need_first_checkpoint: finetuning starts from the best checkpoint of stage 3, and the record has the
+# perplexities of both.
+need_first_checkpoint() {
+    local first=$run_dir/train/checkpoint_best.pt
+    if asks_for finetune && [[ -e $run_dir/train/.done && ! -e $first ]] &&
+        { in_range 4 || in_range 5; }; then
+        refuse "$first is missing: finetuning starts from it, and its perplexity is part of the" \
+            "record. Restore it, or move $run_dir/train away and start with --stage 3"
+    fi
+}
+
+# further_evaluations: what stage 5 depends on besides its blocks.
+further_evaluations() {
+    if [[ $splits == *train* ]]; then echo "$splits"; fi
+    if asks_for finetune; then echo "before finetuning"; fi
+}
+
+# evaluate: the best checkpoint; of a finetuned run also the one before finetuning.
 evaluate() {
-    local checkpoint split
-    checkpoint=$(highrank model best-checkpoint "${trainings[@]}")
-    for split in valid test; do
-        [[ ! -e $out/$split.log ]] || continue
-        write_command "$out/$split.sh" evaluate "$data_bin" --path "$checkpoint" \
-            --gen-subset "$split"
-        log "+ $(<"$out/$split.sh")"
-        bash "$out/$split.sh" 2>&1 | tee "$out/$split.part"
-        mv -- "$out/$split.part" "$out/$split.log"
+    local best split
+    best=$(highrank model best-checkpoint "${trainings[@]}")
+    for split in ${splits//,/ }; do
+        evaluate_split "$split" "$split" "$best"
+        if ((${#trainings[@]} > 1)) && [[ $split != train ]]; then
+            evaluate_split "before_finetuning_$split" "$split" "$run_dir/train/checkpoint_best.pt"
+        fi
     done
-    measure "$checkpoint" "$data_bin"
+    measure "$best" "$data_bin"
     if [[ -n ${word_pairs-} ]]; then
         local benchmarks=("$word_pairs"/*.txt)
-        run highrank analyse word-similarity "$checkpoint" "$data_bin" "${benchmarks[@]/#/--pairs=}" \
+        run highrank analyse word-similarity "$best" "$data_bin" "${benchmarks[@]/#/--pairs=}" \
             --output "$out/word_similarity.json"
     fi
 }
 
+# evaluate_split NAME SPLIT CHECKPOINT: the log of fairseq-eval-lm, in $out/NAME.log.
+evaluate_split() {
+    local data=$data_bin
+    [[ ! -e $out/$1.log ]] || return 0
+    if [[ $2 == train && ! -e $data/train.bin ]]; then data=$data_bin/shard01; fi
+    write_command "$out/$1.sh" evaluate "$data" --path "$3" --gen-subset "$2"
+    log "+ $(<"$out/$1.sh")"
+    bash "$out/$1.sh" 2>&1 | tee "$out/$1.part"
+    mv -- "$out/$1.part" "$out/$1.log"
+}
+
 # perplexity_logs: what a digest leaves out, logs, is what the perplexities are read from.
-perplexity_logs() { cat -- "$run_dir"/evaluate/{valid,test}.log 2>/dev/null || true; }
+perplexity_logs() { cat -- "$run_dir"/evaluate/*{train,valid,test}.log 2>/dev/null || true; }
 
 # A small scale has other words; its perplexity cannot be compared with published ones.
 collect_perplexities() {

@@ -15,6 +15,7 @@ data=               # folder with the unpacked corpus; empty: fetched, see corpu
 conf=yang2018/mos   # what to train: conf/NAME.yaml
 name=               # results go to EXP_DIR/one_billion_word/NAME; empty: the configuration's name
 exp_dir=            # empty: exp in the repository
+splits=valid,test   # texts to score; train,valid,test adds the training perplexity (of its first shard)
 launch=             # train through highrank launch with these options: --launch="--gpus-per-node 4"
 set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
 parse_options "$@"

@@ -15,6 +15,7 @@ data=               # folder with the file text8; empty: fetched, see corpus.yam
 conf=yang2018/mos7  # what to train: conf/NAME.yaml
 name=               # results go to EXP_DIR/text8/NAME; empty: the name of the configuration
 exp_dir=            # empty: exp in the repository
+splits=valid,test   # texts to score; train,valid,test adds the training perplexity
 launch=             # train through highrank launch with these options: --launch="--gpus-per-node 4"
 set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
 parse_options "$@"

@@ -16,6 +16,7 @@ conf=yang2018/mos   # what to train: conf/NAME.yaml
 name=               # results go to EXP_DIR/wikitext2/NAME; empty: the name of the configuration
 word_pairs=         # folder with benchmarks of word similarity (*.txt: two words, a number a line)
 exp_dir=            # empty: exp in the repository
+splits=valid,test   # texts to score; train,valid,test adds the training perplexity
 launch=             # train through highrank launch with these options: --launch="--gpus-per-node 4"
 set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
 parse_options "$@"

@@ -58,7 +58,7 @@ def test_a_table_without_baseline_says_so(tmp_path):
         path.write_text(json.dumps(record))
     words = ["results", "seeds", *paths, "--metric", "sacrebleu"]
     done = invoke(*words)
-    assert done.exit_code == 0 and "no system is named softmax. Give --baseline" in done.output
+    assert done.exit_code == 0 and "no system is named softmax. Choose" in done.output
     assert "no system" not in invoke(*words, "--baseline", "mos").output
     done = invoke(*words, "--baseline", "moss")
     assert done.exit_code == 2 and "--baseline moss: the systems are mos" in done.stderr

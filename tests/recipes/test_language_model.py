@@ -59,7 +59,7 @@ def start(folder):
     pairs.mkdir()
     (pairs / "animals.txt").write_text("cat dog 9\ntree house 2\nDog house 4\ncat horse 7\n")
     words = ["--data", data, "--scale", "small", "--conf", "mos", "--exp-dir", folder / "exp"]
-    words += ["--word-pairs", pairs]
+    words += ["--word-pairs", pairs, "--splits", "train,valid,test"]
     return recipe("ptb", *words, settings=[f"{name}={value}" for name, value in SMALL.items()])
 
 
@@ -132,6 +132,9 @@ def test_every_perplexity_and_measure_is_in_the_record(record):
     assert {
         "test_perplexity",
         "valid_perplexity",
+        "train_perplexity",
+        "valid_perplexity_before_finetuning",
+        "test_perplexity_before_finetuning",
         "test_dynamic_perplexity",
         "test_cache_perplexity",
         "test_rank",
@@ -157,6 +160,26 @@ def test_finetuning_averages_from_its_first_update(finished, run_dir):
     assert "averaging the weights from epoch 1 on" in (run_dir / "finetune/train.log").read_text()
 
 
+def test_both_checkpoints_of_a_finetuned_run_are_scored(finished, run_dir, record):
+    first = (run_dir / "evaluate" / "before_finetuning_test.sh").read_text()
+    assert "/train/checkpoint_best.pt" in first
+    metrics = record["metrics"]
+    assert metrics["valid_perplexity"] <= metrics["valid_perplexity_before_finetuning"]
+    assert record["train"]["parameters"] > 0 and record["train"]["seconds_per_epoch"] > 0
+
+
+def test_a_finetuned_run_without_its_first_checkpoint_is_refused(finished, start, run_dir):
+    first = run_dir / "train" / "checkpoint_best.pt"
+    kept = first.rename(first.with_suffix(".kept"))
+    try:
+        for words in ([], ["--stage", "5"]):
+            refused = run([*start, *words])
+            assert refused.returncode == 2
+            assert f"{first} is missing: finetuning starts from it" in refused.stderr
+    finally:
+        kept.rename(first)
+
+
 def test_the_last_line_is_the_test_perplexity(finished, record):
     last = finished.stdout.splitlines()[-1]
     assert last == f"test perplexity {record['metrics']['test_perplexity']} {record['signature']}"
@@ -176,6 +199,13 @@ def test_other_perplexities_are_collected_anew(finished, start, run_dir):
 def test_without_data_it_says_what_is_needed(tmp_path):
     result = run(recipe("ptb", "--exp-dir", tmp_path, "--scale", "tiny", "--data", tmp_path))
     assert result.returncode == 2 and "--scale 'tiny': full or small" in result.stderr
+
+
+@pytest.mark.parametrize("splits", ["valid", "valid,test,tset", "", "train, valid,test"])
+def test_other_splits_are_refused(tmp_path, splits):
+    result = run(recipe("ptb", "--exp-dir", tmp_path / "exp", f"--splits={splits}"))
+    assert result.returncode == 2
+    assert f"--splits '{splits}': expected valid,test or train,valid,test" in result.stderr
 
 
 def test_a_folder_without_word_pairs_is_refused(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from highrank_plugins.results.perplexity import read_eval_lm
+from highrank_plugins.results.perplexity import before_finetuning, read_eval_lm
 from highrank_plugins.results.scoring import ScoreError
 
 LOG = """INFO:fairseq_cli.eval_lm:Evaluated 82,430 tokens in 9.5s (8687.99 tokens/s)
@@ -25,3 +25,15 @@ def test_a_log_without_result(tmp_path):
     log.write_text(LOG.splitlines()[0])
     with pytest.raises(ScoreError, match=r"test\.log: fairseq-eval-lm has printed no result"):
         read_eval_lm(log, "test")
+
+
+def test_the_checkpoint_before_finetuning(tmp_path):
+    for split in ("valid", "test"):
+        with pytest.raises(ScoreError, match=f"before_finetuning_{split}.log is missing; score"):
+            before_finetuning(tmp_path)
+        (tmp_path / f"before_finetuning_{split}.log").write_text(LOG)
+    scores = before_finetuning(tmp_path)
+    assert {name: score.value for name, score in scores.items()} == {
+        "valid_perplexity_before_finetuning": 55.72,
+        "test_perplexity_before_finetuning": 55.72,
+    }

@@ -35,6 +35,16 @@ def test_a_row_per_record(tmp_path):
     assert rows[3].startswith("| b | 31.00 |")
 
 
+def test_parameters_and_seconds_of_an_epoch_have_columns_where_a_record_has_them(tmp_path):
+    paths = [write_record(tmp_path / f"{name}.json", 30) for name in "ab"]
+    record = json.loads(paths[0].read_text())
+    record["train"] |= {"parameters": 1234567, "seconds_per_epoch": 61.5}
+    paths[0].write_text(json.dumps(record))
+    rows = results_table(paths).splitlines()
+    assert " | parameters | s/epoch | updates | " in rows[0]
+    assert " | 1,234,567 | 62 | 1,900 | " in rows[2] and " | – | – | 1,900 | " in rows[3]
+
+
 def test_runs_whose_files_have_one_name_are_told_apart(tmp_path):
     paths = [tmp_path / name / "results.json" for name in ("mos", "softmax")]
     for bleu, path in enumerate(paths):

@@ -47,6 +47,7 @@ def test_summary_has_the_last_numbers_the_median_speed_and_the_best_loss():
         "wall_seconds": 180,
         "epochs": 3,
         "words_per_second": 2000,
+        "seconds_per_epoch": 60,
         "valid_loss": 6.6,
         "best_valid_loss": 6.5,
         "parameters": 12345,
@@ -60,6 +61,7 @@ def test_an_epoch_done_twice_after_a_resume_counts_once():
     assert summary["words_per_second"] == 3000
     assert summary["valid_loss"] == 6.4
     assert summary["wall_seconds"] == 200
+    assert summary["seconds_per_epoch"] == 70  # 60 and 80
 
 
 def test_updates_after_the_last_epoch_count():
