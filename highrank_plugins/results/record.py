@@ -24,6 +24,7 @@ def make_record(
     *,
     paired: Mapping[str, Any] | None = None,
     data: str | None = None,
+    ledger: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return all that is needed to judge and to repeat a result, as plain values.
 
@@ -32,10 +33,13 @@ def make_record(
         finetuning: a second training, which went on from the first.
         paired: the test against another system, see `scoring.compare`.
         data: digest of the text, equal for equal text and preparation.
+        ledger: sentences and tokens of each stage, see `ledger.read_ledger`.
     """
     more: dict[str, Any] = {} if data is None else {"data": data}
     if finetuning is not None:
         more["finetune"] = {"command": finetuning.command, "train": finetuning.summary}
+    if ledger:
+        more["ledger"] = ledger
     if paired is not None:
         more["paired"] = paired
     return {

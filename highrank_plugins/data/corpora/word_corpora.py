@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from highrank_plugins.common.files import write_json
 from highrank_plugins.data.corpora.options import CorpusError, CorpusOptions
 from highrank_plugins.data.corpora.words import UNKNOWN, WordCounts, read_words
 
@@ -58,7 +59,9 @@ def prepare_words(
 ) -> Iterator[str]:
     """Write `output`/{train,valid,test}.txt, one space between words; yields what was counted.
 
-    With `vocab_size` or `max_train_lines`, words that the training text lost become <unk>.
+    `output`/counts.json has the sentences and tokens of each split, and what `max_train_lines`
+    leaves out. With `vocab_size` or `max_train_lines`, words that the training text lost become
+    <unk>.
 
     Raises:
         CorpusError: a split is missing, counts differ from the published ones (unless
@@ -77,9 +80,22 @@ def prepare_words(
     for split, path in files.items():
         lines = islice(read_words(path), limits.get(split))
         written[split] = _write(output / f"{split}.txt.part", lines, vocabulary)
+    write_json(
+        output / "counts.json",
+        {f"{split}.txt": _report(counts[split], count) for split, count in written.items()},
+    )
     for split, count in written.items():
         os.replace(output / f"{split}.txt.part", output / f"{split}.txt")
         yield count.report(split)
+
+
+def _report(read: WordCounts, written: WordCounts) -> dict[str, dict[str, int]]:
+    left_out = read.lines - written.lines
+    return {
+        "in": {"sentences": read.lines, "tokens": read.tokens},
+        "out": {"sentences": written.lines, "tokens": written.tokens},
+        "left out": {"after max_train_lines": left_out} if left_out else {},
+    }
 
 
 def _count(

@@ -1,0 +1,201 @@
+"""Account for the sentences and tokens of a run: what each stage took, left out and handed on.
+
+Nothing is counted while the stages run: their outputs, reports and logs are read at the end.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from highrank_plugins.common.score import Score
+from highrank_plugins.results.scoring import ScoreError
+
+Tally = dict[str, int]
+# stage → text, as `train.en` → "in", "out" and "left out" (by reason)
+Ledger = dict[str, dict[str, dict[str, Tally]]]
+
+_TEXT = re.compile(r"(?:train|valid|test\d*)\.\w+")
+_INDEX = re.compile(r"(train|valid|test\d*)(?:\.[^.]+\.(\w+))?\.idx")
+_SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped")
+_SCORED = re.compile(r"tokens:(\d+)")
+_MAGIC = b"MMIDIDX\x00\x00"
+_LENGTH_AT, _SIZES_AT = len(_MAGIC) + 9, len(_MAGIC) + 17
+FIRST_SHARD = "shard01"  # of which the training perplexity of a corpus in shards is
+_BLOCK = 1 << 24  # bytes that are read at once
+
+
+def read_ledger(data: Path, training: Path, target: str | None = None) -> Ledger:
+    """Count what went through the stages of a run before its scores.
+
+    Args:
+        data: binarised data, or its shards in folders; `text` and `pieces` are beside it.
+        training: the --save-dir, with train.log or logs/rank0.log.
+        target: target language of a translator.
+    Raises:
+        ScoreError: a stage handed on another number of sentences than it took and left out.
+    """
+    text = _count_lines(data.parent / "text")
+    pieces = _count_lines(data.parent / "pieces")
+    binarised = _count_binarised(data)
+    ledger: Ledger = {"text": _text(text, data.parent / "text")}
+    ledger["pieces"] = {part: _entry(text.get(part, out), out) for part, out in pieces.items()}
+    before = pieces or text
+    ledger["data-bin"] = {
+        part: _entry(_matching(before, part) or out, out) for part, out in binarised.items()
+    }
+    name = "train" if target is None else f"train.{target}"
+    if name in binarised:
+        ledger["train"] = {name: _trained(binarised[name], training)}
+    ledger = {stage: parts for stage, parts in ledger.items() if parts}
+    for stage, parts in ledger.items():
+        for part, counts in parts.items():
+            _check(stage, part, counts)
+    return ledger
+
+
+def add_scored(
+    ledger: Ledger,
+    scores: Mapping[str, Score],
+    target: str | None = None,
+    translations: Path | None = None,
+) -> None:
+    """Add the stage `evaluate`: tokens that a perplexity is of, and translations, of the text's.
+
+    Args:
+        translations: of the test set, a line each; a missing file is not counted.
+    Raises:
+        ScoreError: less or more than the text was scored.
+    """
+    found: dict[str, dict[str, Tally]] = {}
+    test = ledger.get("data-bin", {}).get(f"test.{target}")
+    if translations is not None and translations.is_file() and test is not None:
+        count, total = _lines(translations), test["out"]["sentences"]
+        if count != total:
+            raise ScoreError(
+                f"{translations}: {count:,} translations of {total:,} sentences; a score needs "
+                "them all: translate the test set again"
+            )
+        found[f"test.{target}"] = _entry({"sentences": total}, {"sentences": count})
+    for metric, score in scores.items():
+        split, _, kind = metric.partition("_")
+        part = split if target is None else f"{split}.{target}"
+        binarised = ledger.get("data-bin", {})
+        text = binarised.get(f"{FIRST_SHARD}/{part}", binarised.get(part))
+        tokens = _SCORED.match(score.signature)
+        if text is None or tokens is None or kind.partition("_before")[0] != "perplexity":
+            continue
+        scored, total = int(tokens[1]), text["out"]["tokens"]
+        if scored != total:
+            raise ScoreError(
+                f"{metric}: {scored:,} of {total:,} tokens of {split} were scored; a result needs "
+                "them all: remove the folder of the evaluation and run it again"
+            )
+        found[part] = _entry({"tokens": total}, {"tokens": scored})
+    if found:
+        ledger["evaluate"] = found
+
+
+def describe(ledger: Ledger) -> list[str]:
+    """Return a line for each text that a stage left part of out, and for all that was scored."""
+    lines = []
+    for stage, parts in ledger.items():
+        for part, counts in parts.items():
+            for unit, number in counts["out"].items():
+                took = counts["in"].get(unit, number)
+                reasons = [f"{reason} {count:,}" for reason, count in counts["left out"].items()]
+                if took != number or stage == "evaluate":
+                    why = f"; left out: {', '.join(reasons)}" if reasons else ""
+                    lines.append(f"{stage}, {part}: {number:,} of {took:,} {unit}{why}")
+    return lines
+
+
+def _entry(before: Tally, after: Tally, left_out: Tally | None = None) -> dict[str, Tally]:
+    return {"in": dict(before), "out": dict(after), "left out": left_out or {}}
+
+
+def _check(stage: str, part: str, counts: dict[str, Tally]) -> None:
+    took, gave = counts["in"].get("sentences"), counts["out"].get("sentences")
+    left_out = sum(counts["left out"].values())
+    if took is not None and gave is not None and took - left_out != gave:
+        raise ScoreError(
+            f"{stage}: {part} has {gave:,} sentences, expected {took - left_out:,} ({took:,} in, "
+            f"{left_out:,} left out for a reason); remove the folder and run the stage again"
+        )
+
+
+def _text(text: dict[str, Tally], folder: Path) -> dict[str, dict[str, Tally]]:
+    """Return the entries of cleaned text with the reasons of cleaning.json or counts.json."""
+    found = {part: _entry(out, out) for part, out in text.items()}
+    cleaning, counts = folder / "cleaning.json", folder / "counts.json"
+    if cleaning.is_file():
+        left_out = dict(json.loads(cleaning.read_text(encoding="utf-8"))["all"])
+        total = sum(left_out.values())
+        left_out.pop("kept")
+        for part in found:
+            if part.startswith("train."):
+                found[part] = _entry({"sentences": total}, text[part], left_out)
+    if counts.is_file():
+        for part, entry in json.loads(counts.read_text(encoding="utf-8")).items():
+            if part in found:
+                out = {**entry["out"], **text[part]}
+                found[part] = _entry(entry["in"], out, entry["left out"])
+    return found
+
+
+def _trained(text: Tally, training: Path) -> dict[str, Tally]:
+    """Return what an epoch is of: all but the sentences that fairseq skips, of the same text."""
+    skipped = 0
+    for log in (training / "train.log", training / "logs" / "rank0.log"):
+        if log.is_file():
+            with log.open(encoding="utf-8", errors="replace") as lines:
+                for match in filter(None, map(_SKIPPED.search, lines)):
+                    skipped = max(skipped, int(match[1].replace(",", "")))
+    left_out = {"empty, or longer than the model's positions": skipped} if skipped else {}
+    return _entry(text, {"sentences": text["sentences"] - skipped}, left_out)
+
+
+def _matching(parts: dict[str, Tally], part: str) -> Tally | None:
+    """Return the text of a binarised part: of `train` that is `train.txt`."""
+    return parts.get(part if "." in part else f"{part}.txt")
+
+
+def _count_lines(folder: Path) -> dict[str, Tally]:
+    paths = sorted(path for path in folder.glob("*.*") if _TEXT.fullmatch(path.name))
+    return {path.name: {"sentences": _lines(path)} for path in paths}
+
+
+def _lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK), b""))
+
+
+def _count_binarised(data: Path) -> dict[str, Tally]:
+    """Return sentences and tokens of each split; those of all shards together."""
+    found: dict[str, Tally] = {}
+    whole = sorted(data.glob("*.idx"))
+    for path in [*whole, *sorted(data.glob("shard*/train.idx"))]:
+        match = _INDEX.fullmatch(path.name)
+        sizes = _sizes(path) if match else None
+        if match is None or sizes is None:
+            continue
+        part = ".".join(filter(None, match.groups()))
+        shard = [f"{FIRST_SHARD}/{part}"] if path.parent.name == FIRST_SHARD else []
+        for name in [part, *shard]:
+            so_far = found.setdefault(name, {"sentences": 0, "tokens": 0})
+            so_far["sentences"] += len(sizes)
+            so_far["tokens"] += int(sizes.sum())
+    return found
+
+
+def _sizes(path: Path) -> Any:
+    """Return the lengths of all lines, with their ends; None for fairseq's other formats."""
+    import numpy as np
+
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            return None
+        file.seek(_LENGTH_AT)
+        count = int.from_bytes(file.read(_SIZES_AT - _LENGTH_AT), "little")
+        return np.fromfile(file, dtype="<i4", count=count).astype(np.int64)

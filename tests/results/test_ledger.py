@@ -1,0 +1,101 @@
+"""results/ledger.py on what stages leave: text, binarised data, logs."""
+
+import json
+
+import numpy as np
+import pytest
+from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+from highrank_plugins.common.score import Score
+from highrank_plugins.results.ledger import add_scored, describe, read_ledger
+from highrank_plugins.results.scoring import ScoreError
+
+
+def write_index(path, sizes):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with MMapIndexedDataset.Index.writer(str(path), np.uint16) as index:
+        index.write(sizes)
+
+
+@pytest.fixture
+def translator(tmp_path):
+    """Leave what the stages of a translator leave of five pairs, of which one is empty."""
+    for stage in ("text", "pieces"):
+        (tmp_path / stage).mkdir()
+        for language in ("de", "en"):
+            (tmp_path / stage / f"train.{language}").write_text("a b\n" * 4)
+            (tmp_path / stage / f"test.{language}").write_text("a\n" * 2)
+            write_index(tmp_path / "data-bin" / f"train.en-de.{language}.idx", [3] * 4)
+            write_index(tmp_path / "data-bin" / f"test.en-de.{language}.idx", [2] * 2)
+    report = {"all": {"kept": 4, "empty": 1}}
+    (tmp_path / "text" / "cleaning.json").write_text(json.dumps(report))
+    (tmp_path / "train").mkdir()
+    skipped = "1 samples have invalid sizes and will be skipped, max_positions=(9, 9)\n"
+    (tmp_path / "train" / "train.log").write_text(skipped * 2)  # of two starts
+    return tmp_path
+
+
+def read(folder, target="de"):
+    return read_ledger(folder / "data-bin", folder / "train", target)
+
+
+def test_every_stage_of_a_translator(translator):
+    ledger = read(translator)
+    assert ledger["text"]["train.en"] == {
+        "in": {"sentences": 5},
+        "out": {"sentences": 4},
+        "left out": {"empty": 1},
+    }
+    assert ledger["pieces"]["train.de"]["in"] == {"sentences": 4}
+    assert ledger["data-bin"]["test.de"]["out"] == {"sentences": 2, "tokens": 4}
+    trained = ledger["train"]["train.de"]
+    assert trained["in"] == {"sentences": 4, "tokens": 12} and trained["out"] == {"sentences": 3}
+    (translator / "test.de").write_text("b\n" * 2)
+    add_scored(ledger, {}, "de", translator / "test.de")
+    lines = describe(ledger)
+    assert "text, train.en: 4 of 5 sentences; left out: empty 1" in lines
+    assert "evaluate, test.de: 2 of 2 sentences" in lines
+    assert sum(line.startswith("train, ") for line in lines) == 1
+
+
+def test_a_stage_that_lost_a_sentence_is_refused(translator):
+    (translator / "pieces" / "train.en").write_text("a b\n" * 3)
+    with pytest.raises(ScoreError, match=r"pieces: train\.en has 3 sentences, expected 4"):
+        read(translator)
+
+
+def test_translations_of_part_of_the_text_are_refused(translator):
+    (translator / "test.de").write_text("b\n")
+    with pytest.raises(ScoreError, match="1 translations of 2 sentences"):
+        add_scored(read(translator), {}, "de", translator / "test.de")
+
+
+def perplexity(tokens):
+    return Score(9.0, f"tokens:{tokens}|eval:static")
+
+
+def test_a_language_model_is_scored_whole_or_refused(tmp_path):
+    for split, sizes in {"train": [2, 1], "test": [4]}.items():
+        write_index(tmp_path / "data-bin" / f"{split}.idx", sizes)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "train.txt").write_text("a\n\n")
+    report = {"in": {"sentences": 7, "tokens": 9}, "out": {"sentences": 2, "tokens": 3}}
+    report["left out"] = {"after max_train_lines": 5}
+    (tmp_path / "text" / "counts.json").write_text(json.dumps({"train.txt": report}))
+    ledger = read(tmp_path, None)
+    assert ledger["text"]["train.txt"] == report
+    assert ledger["train"]["train"]["out"] == {"sentences": 2}
+    add_scored(ledger, {"test_perplexity": perplexity(4), "test_kld": perplexity(1)})
+    assert describe(ledger)[-1] == "evaluate, test: 4 of 4 tokens"
+    for metric in ("test_perplexity", "test_perplexity_before_finetuning"):
+        with pytest.raises(ScoreError, match=f"{metric}: 3 of 4 tokens of test were scored"):
+            add_scored(ledger, {metric: perplexity(3)})
+
+
+def test_shards_count_together_and_the_first_one_is_scored(tmp_path):
+    for number, sizes in ((1, [2]), (2, [5, 5])):
+        write_index(tmp_path / "data-bin" / f"shard0{number}" / "train.idx", sizes)
+    ledger = read(tmp_path, None)
+    assert ledger["data-bin"]["train"]["out"] == {"sentences": 3, "tokens": 12}
+    add_scored(ledger, {"train_perplexity": perplexity(2)})
+    assert ledger["evaluate"]["train"]["out"] == {"tokens": 2}
