@@ -1,13 +1,16 @@
 """Predict the word that should follow some contexts, and its rank."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from fairseq.models import FairseqLanguageModel
+from torch import Tensor
 
-from highrank_plugins.inference.loading import load_model
+from highrank_plugins.inference.collector import Collector
+from highrank_plugins.inference.loading import LoadedModel, load_model
 
 
 class Continuation(NamedTuple):
@@ -36,36 +39,87 @@ def read_contexts(path: Path) -> list[list[str]]:
     return contexts
 
 
+END = "<eos>"  # the papers' name of the end of a line, which fairseq calls </s>
+
+
 @torch.no_grad()
 def continuations(
-    checkpoint: Path, data: str, contexts: Sequence[Sequence[str]], top: int = 5
+    checkpoint: Path,
+    data: str,
+    contexts: Sequence[Sequence[str]],
+    top: int = 5,
+    split: str | None = None,
 ) -> list[Continuation]:
-    """Continue each context alone, from the start of a text, by a language model of any kind.
+    """Continue each context by a language model of any kind.
 
     Args:
-        contexts: words, the last of which is predicted.
+        contexts: words, the last of which is predicted; `<eos>` ends a line.
         top: how many of the most probable words are named.
+        split: text of the contexts, along which the state is carried to them, as in the papers;
+            None: each context begins a text.
     Raises:
-        ValueError: no language model; a word to predict that is not in the dictionary.
+        ValueError: no language model; a word that is not in the dictionary; a context that is not
+            in the split; names its line.
         FloatingPointError: NaN.
     """
     loaded = load_model(checkpoint, data)
-    model, dictionary = loaded.model, loaded.dictionary
-    if not isinstance(model, FairseqLanguageModel):
+    if not isinstance(loaded.model, FairseqLanguageModel):
         raise ValueError(f"{checkpoint} is not a language model")
-    head = loaded.head
+    numbers = [_numbers(words, loaded.dictionary, line) for line, words in enumerate(contexts, 1)]
+    predict = _predict_alone if split is None else partial(_predict_in_text, split=split)
     found = []
-    for words in contexts:
-        ids = [dictionary.index(word) for word in words]
-        if ids[-1] == dictionary.unk() and words[-1] != dictionary.unk_word:
-            raise ValueError(f"{words[-1]!r} is not in the dictionary: it cannot be predicted")
-        source = torch.tensor([[dictionary.eos(), *ids[:-1]]])
-        features = model.decoder.extract_features(source, encoder_out=None)[0][0, -1:]
-        log_probs = head.log_probs(features)[0]
+    for words, ids, log_probs in zip(contexts, numbers, predict(loaded, numbers), strict=True):
         if log_probs.isnan().any():
             raise FloatingPointError(f"{checkpoint}: log-probabilities are NaN; it has diverged")
         order = log_probs.argsort(descending=True, stable=True).tolist()
-        best = [dictionary[c] for c in order[:top]]
-        rank = order.index(ids[-1])
-        found.append(Continuation(" ".join(words[:-1]), words[-1], rank, best))
+        best = [loaded.dictionary[c] for c in order[:top]]
+        found.append(Continuation(" ".join(words[:-1]), words[-1], order.index(ids[-1]), best))
     return found
+
+
+def _numbers(words: Sequence[str], dictionary: Any, line: int) -> list[int]:
+    named = [dictionary.eos_word if word == END else word for word in words]
+    numbers = [dictionary.index(word) for word in named]
+    for word, number in zip(named, numbers, strict=True):
+        if number == dictionary.unk() and word != dictionary.unk_word:
+            raise ValueError(
+                f"context {line}: {word!r} is not in the dictionary; write {dictionary.unk_word} "
+                "where the training text has it, or leave the context out"
+            )
+    return numbers
+
+
+def _predict_alone(loaded: LoadedModel, contexts: list[list[int]]) -> list[Tensor]:
+    """Return log P of every class after each context, which begins a text."""
+    found = []
+    for ids in contexts:
+        source = torch.tensor([[loaded.dictionary.eos(), *ids[:-1]]])
+        features = loaded.model.decoder.extract_features(source, encoder_out=None)[0][0, -1:]
+        found.append(loaded.head.log_probs(features)[0])
+    return found
+
+
+def _predict_in_text(loaded: LoadedModel, contexts: list[list[int]], split: str) -> list[Tensor]:
+    """Return log P of every class where each context first occurs in a split."""
+    found: dict[int, Tensor] = {}
+    longest = max(map(len, contexts))
+    seen = torch.empty(0, dtype=torch.long)
+    for block in Collector(loaded, split).blocks("contexts"):
+        seen = torch.cat([seen[-longest:], block.target.cpu()])
+        start = len(seen) - len(block.target)  # rows of the block in `seen`
+        for number, ids in enumerate(contexts):
+            wanted = torch.tensor(ids)
+            for row in (block.target.cpu() == ids[-1]).nonzero().flatten().tolist():
+                end = start + row + 1
+                same = end >= len(ids) and torch.equal(seen[end - len(ids) : end], wanted)
+                if same and number not in found:
+                    found[number] = block.log_probs[row].cpu()
+        if len(found) == len(contexts):
+            break
+    missing = sorted(set(range(len(contexts))) - found.keys())
+    if missing:
+        raise ValueError(
+            f"context {missing[0] + 1} is not in the split {split}: copy the words from its text, "
+            "with <eos> between lines, or leave --context-split out"
+        )
+    return [found[number] for number in range(len(contexts))]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
+from highrank_plugins.inference.collector import Collector
 from tests.cli.test_analyse import analyse, invoke
 from tests.inference.checkpoints import write_checkpoint
 from tests.models import small
@@ -87,7 +88,70 @@ def test_contexts_of_ones_own(softmax, mos, tmp_path):
     assert done.exit_code == 2 and "contexts.txt:1: expected a context and the word" in done.output
     file.write_text("the cow\n")
     assert "'cow' is not in the dictionary" in invoke("multimode", *words).output
+    file.write_text("the cat\ncow the\n")
+    assert "context 2: 'cow' is not in the dictionary; write <unk>" in (
+        invoke("multimode", *words).output
+    )
     assert "belong together" in invoke("multimode", "--checkpoint", softmax[0]).output
+
+
+def test_the_state_is_carried_to_contexts_of_the_text(softmax, tmp_path):
+    """Compare with the predictions of a pass over the text."""
+    collector = Collector.open(*softmax, "test", rows=7)
+    blocks = list(collector.blocks())
+    target = torch.cat([block.target for block in blocks])
+    log_probs = torch.cat([block.log_probs for block in blocks])
+    file, position = tmp_path / "contexts.txt", 30
+    names = [collector.dictionary[word] for word in target[position - 9 : position + 1].tolist()]
+    assert "</s>" in names
+    file.write_text(" ".join(names).replace("</s>", "<eos>") + "\n")
+    words = ["--checkpoint", softmax[0], "--data", softmax[1], "--contexts-file", file]
+    (found,) = analyse(tmp_path, "multimode", *words, "--context-split", "test")["contexts"]
+    order = log_probs[position].argsort(descending=True, stable=True)
+    assert found["top"] == [collector.dictionary[word] for word in order[:5].tolist()]
+    assert order[found["rank"]] == target[position]
+    file.write_text("the the the the the the\n")
+    done = invoke("multimode", *words, "--context-split", "test")
+    assert done.exit_code == 2 and "context 1 is not in the split test" in done.output
+
+
+def test_tokens_that_one_model_predicts_better(softmax, mos, tmp_path):
+    """Compare with the log-probabilities of both along the text."""
+    output, contexts = tmp_path / "out.json", tmp_path / "contexts.txt"
+    words = [softmax[0], *mos, "--margin", 0.01, "--count", 5, "--words", 3, "--segment", 7]
+    done = invoke("compare", *words, "--output", output, "--contexts", contexts)
+    assert done.exit_code == 0, done.output
+    found = json.loads(output.read_text())
+    losses = []
+    for path in (softmax[0], mos[0]):
+        blocks = list(Collector.open(path, mos[1], "test").blocks())
+        log_probs, target = (
+            torch.cat([getattr(b, name) for b in blocks]) for name in ("log_probs", "target")
+        )
+        losses.append(-log_probs.gather(1, target[:, None])[:, 0].double())
+    margin = losses[1] - losses[0]
+    assert found["tokens"] == len(margin) and found["found"] == int((margin >= 0.01).sum())
+    assert found["mean_margin"] == pytest.approx(float(margin.mean()), abs=1e-6)
+    assert found["share"] == pytest.approx(float((margin > 0).double().mean()))
+    best = margin.topk(5)
+    shown = found["disagreements"]
+    assert [one["margin"] for one in shown] == pytest.approx(best.values.tolist(), abs=1e-6)
+    assert [one["position"] for one in shown] == best.indices.tolist()
+    assert (
+        len(shown[0]["first"]["top"]) == 5 and shown[0]["first"]["nll"] < shown[0]["second"]["nll"]
+    )
+    lines = contexts.read_text().splitlines()
+    assert len(lines) == 5 and "</s>" not in contexts.read_text()
+    given = ["--checkpoint", mos[0], "--data", mos[1], "--contexts-file", contexts]
+    done = invoke("multimode", *given, "--context-split", "test")
+    assert done.exit_code == 0, done.output
+
+
+def test_models_of_other_texts_are_not_compared(softmax, mt_data, tmp_path):
+    built = small.build(mt_data, "transformer_softmax")
+    other = write_checkpoint(tmp_path / "other.pt", built)
+    done = invoke("compare", softmax[0], other, softmax[1])
+    assert done.exit_code == 2, done.output
 
 
 def test_saturation_follows_the_updates(stream_data, tmp_path):

@@ -1,4 +1,4 @@
-"""Provide `highrank analyse spectra` and `gss-grid`: compare the ranks of several models."""
+"""Provide `highrank analyse spectra`, `gss-grid` and `compare`: compare several models."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from highrank_plugins.cli.analyse.running import (
+    Checkpoint,
     DataOfCheckpoint,
     Output,
     Plot,
@@ -15,7 +16,7 @@ from highrank_plugins.cli.analyse.running import (
     measuring,
     report,
 )
-from highrank_plugins.cli.options import Device, UserDir, numbers
+from highrank_plugins.cli.options import Data, Device, UserDir, numbers
 
 
 def spectra(
@@ -103,3 +104,43 @@ def gss_grid(
                 "perplexity": {(p.c, p.k): p.perplexity for p in points},
             }
             plots.maps(plot, maps, ("c", "k"))
+
+
+def compare(
+    first: Checkpoint,
+    second: Annotated[Path, typer.Argument(help="A model with the same dictionary.")],
+    data: Data,
+    margin: Annotated[
+        float, typer.Option(help="Least difference of −log P, in nats, of a token to show.")
+    ] = 1.0,
+    count: Annotated[int, typer.Option(min=1, help="Number of tokens to show.")] = 20,
+    words: Annotated[int, typer.Option(min=1, help="Number of words to show before each.")] = 30,
+    top: Annotated[int, typer.Option(min=1, help="Number of most probable words to show.")] = 5,
+    split: Split = "test",
+    tokens: Tokens = None,
+    segment: Segment = 500,
+    device: Device = None,
+    contexts: Annotated[
+        Path | None, typer.Option(help="File to write for `multimode --contexts-file`.")
+    ] = None,
+    output: Output = None,
+    user_dir: UserDir = None,
+) -> None:
+    """Find the tokens where the first model beats the second by a margin, the widest first.
+
+    Yang et al. (2018) chose the contexts of their table 14 in this way, with MoS and MoC.
+    """
+    with measuring(None):
+        from highrank_plugins.common.files import write_text
+        from highrank_plugins.inference import disagreements
+        from highrank_plugins.inference.collector import Collector
+
+        collectors = [
+            Collector.open(path, data, split, tokens=tokens, rows=segment, device=device)
+            for path in (first, second)
+        ]
+        found = disagreements.compare(*collectors, margin=margin, count=count, words=words, top=top)
+        report(found, output)
+        if contexts is not None:
+            lines = [f"{one.context} {one.word}\n" for one in found.disagreements if one.context]
+            write_text(contexts, "".join(lines).replace("</s>", "<eos>"))

@@ -77,7 +77,15 @@ def multimode(
     ] = None,
     data: DataOfCheckpoint = None,
     contexts_file: Annotated[
-        Path | None, typer.Option(help="Text file; each line has a context and the word after it.")
+        Path | None,
+        typer.Option(help="Text file: a context per line, then its next word."),
+    ] = None,
+    context_split: Annotated[
+        str | None,
+        typer.Option(
+            help="Carry the state along this split to the contexts in it (default: each context "
+            "begins a text)."
+        ),
     ] = None,
     top: Annotated[
         int, typer.Option(min=1, help="With --checkpoint: number of top words that count.")
@@ -96,7 +104,7 @@ def multimode(
         if any(given) and not all(given):
             raise ValueError("--checkpoint, --data and --contexts-file belong together")
         if checkpoint and data and contexts_file:
-            shares = _of_checkpoint(checkpoint, data, contexts_file, top, output)
+            shares = _of_checkpoint(checkpoint, data, contexts_file, context_split, top, output)
         else:
             from highrank_plugins.analysis.multimode import (
                 MultimodeSettings,
@@ -120,12 +128,17 @@ def multimode(
 
 
 def _of_checkpoint(
-    checkpoint: Path, data: str, contexts_file: Path, top: int, output: Path | None
+    checkpoint: Path,
+    data: str,
+    contexts_file: Path,
+    split: str | None,
+    top: int,
+    output: Path | None,
 ) -> dict[str, float]:
     """Return 1 for each context whose word is among the top, 0 for others."""
     from highrank_plugins.inference.contexts import continuations, read_contexts
 
-    found = continuations(checkpoint, data, read_contexts(contexts_file), top)
+    found = continuations(checkpoint, data, read_contexts(contexts_file), top, split)
     hits = [float(one.rank < top) for one in found]
     share = sum(hits) / len(hits)
     report({"top": top, "share": share, "contexts": found}, output)

@@ -1,0 +1,115 @@
+"""Find the words of a text that one model predicts better than another."""
+
+import heapq
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.inference.collector import Collector
+
+
+class WordPrediction(NamedTuple):
+    """Hold −log P of the word that came, in nats, and the most probable words."""
+
+    nll: float
+    top: list[str]
+
+
+class Disagreement(NamedTuple):
+    """Hold a token that the first model predicts better, and the words before it."""
+
+    position: int
+    context: str
+    word: str
+    margin: float
+    first: WordPrediction
+    second: WordPrediction
+
+
+class ModelComparison(NamedTuple):
+    """Hold the tokens whose margin is at least that asked for, the widest first.
+
+    Attributes:
+        tokens: of the text.
+        found: tokens with such a margin, of which `disagreements` are the widest.
+        share: of tokens to which the first model gives a higher probability.
+        mean_margin: mean of −log P of the second model minus that of the first, in nats.
+    """
+
+    tokens: int
+    found: int
+    share: float
+    mean_margin: float
+    disagreements: list[Disagreement]
+
+
+@torch.no_grad()
+def compare(
+    first: Collector,
+    second: Collector,
+    *,
+    margin: float = 1.0,
+    count: int = 20,
+    words: int = 30,
+    top: int = 5,
+) -> ModelComparison:
+    """Compare the probabilities of the words that came, token by token (Yang et al. 2018, C.4).
+
+    Args:
+        first, second: of the same text, cut alike.
+        margin: least difference of −log P, in nats.
+        count: number of tokens that are shown.
+        words: number of words before each.
+        top: number of most probable words of each.
+    Raises:
+        ValueError: the models read other words, or cut the text differently.
+        FloatingPointError: NaN; names the token.
+    """
+    if first.text.digest != second.text.digest:
+        raise ValueError(
+            "the two checkpoints do not read the same words in the same pieces; compare models of "
+            "one dictionary, task and length of text"
+        )
+    margins: list[Tensor] = []
+    history: list[int] = []
+    widest: list[Any] = []  # a heap of margin, −position and both predictions
+    for block, other in zip(first.blocks("compare"), second.blocks(), strict=True):
+        pair = block.log_probs, other.log_probs
+        nll, others = (-p.gather(1, block.target.unsqueeze(1)).squeeze(1).double() for p in pair)
+        difference = others - nll
+        margins.append(difference)
+        history += block.target.tolist()
+        for row in (difference >= margin).nonzero().flatten().tolist():
+            entry = (float(difference[row]), -(block.first + row))
+            if len(widest) < count or entry > widest[0][:2]:
+                shown = tuple(
+                    _prediction(values[row], loss[row], first.dictionary, top)
+                    for values, loss in zip(pair, (nll, others), strict=True)
+                )
+                push = heapq.heappush if len(widest) < count else heapq.heapreplace
+                push(widest, (*entry, shown))
+    return ModelComparison(
+        tokens=len(history),
+        found=int((torch.cat(margins) >= margin).sum()),
+        share=float((torch.cat(margins) > 0).double().mean()),
+        mean_margin=float(torch.cat(margins).mean()),
+        disagreements=list(_described(widest, history, words, first.dictionary)),
+    )
+
+
+def _prediction(log_probs: Tensor, nll: Tensor, dictionary: Any, top: int) -> WordPrediction:
+    order = log_probs.argsort(descending=True, stable=True).tolist()
+    return WordPrediction(float(nll), [dictionary[c] for c in islice(order, top)])
+
+
+def _described(
+    widest: list[Any], history: list[int], words: int, dictionary: Any
+) -> Iterator[Disagreement]:
+    for margin, minus_position, (first, second) in sorted(widest, reverse=True):
+        position = -minus_position
+        before = history[max(0, position - words) : position]
+        context = " ".join(dictionary[word] for word in before)
+        yield Disagreement(position, context, dictionary[history[position]], margin, first, second)
