@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from highrank_plugins.common.files import write_text
+from highrank_plugins.common.user_error import UserError
 
 SUMS = "sha256sums"
 _BINARISED = ("*.bin", "*.idx", "dict*.txt")
@@ -16,7 +17,7 @@ DIGITS = {"sha256": 64, "md5": 32}
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
-class ChecksumError(ValueError):
+class ChecksumError(UserError):
     """Report a checksum that does not match, or that is malformed."""
 
 

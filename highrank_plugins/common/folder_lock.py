@@ -8,6 +8,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from highrank_plugins.common.user_error import UserError
+
 logger = logging.getLogger(__name__)
 
 
@@ -20,7 +22,7 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
     Returns:
         Whether the folder is locked; False on a file system without locks, which is logged.
     Raises:
-        RuntimeError: Another process holds it; names the process.
+        UserError: Another process holds it; names the process.
     """
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, "training.lock"), "a+", encoding="utf-8") as file:
@@ -29,7 +31,7 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             file.seek(0)
-            raise RuntimeError(
+            raise UserError(
                 f"--save-dir {folder} is in use by another training "
                 f"({file.read().strip() or 'unknown process'}): wait for its end or stop it, or "
                 "choose another --save-dir"

@@ -20,6 +20,7 @@ from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.language_modeling import LanguageModelingTask
 
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError
 
 
 @replaces(LanguageModelingTask, "eval_lm_dataloader")
@@ -27,16 +28,16 @@ def eval_lm_dataloader(stock, task, dataset, *args, **kwargs):
     """Return batches of all of `dataset`, or raise a ValueError that names the option to change."""
     max_positions = kwargs.get("max_positions")
     if len(dataset) == 0:
-        raise ValueError("nothing to evaluate: the split given by --gen-subset is empty")
+        raise UserError("nothing to evaluate: the split given by --gen-subset is empty")
     if task.state.state_dict.get("carries_state"):
-        raise ValueError(
+        raise UserError(
             "the checkpoint was trained on continuous streams, and --task language_modeling (the "
             "default) would forget the recurrent state between blocks: add --task "
             "bptt_language_modeling"
         )
     too_long = 0 if max_positions is None else np.sum(np.asarray(dataset.sizes) > max_positions)
     if too_long:
-        raise ValueError(
+        raise UserError(
             f"{too_long} of {len(dataset)} blocks are longer than the {max_positions} tokens that "
             "the model accepts, and fairseq would leave them out: set --tokens-per-sample (now "
             f"{task.args.tokens_per_sample}) to at most {max_positions}, and do not use "

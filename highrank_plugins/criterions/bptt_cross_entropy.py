@@ -9,6 +9,7 @@ from fairseq.logging import metrics
 from omegaconf import II
 from torch import Tensor
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.criterions.activation_penalties import activation_penalty, temporal_penalty
 
 NATS_PER_BIT = 0.6931471805599453
@@ -46,23 +47,23 @@ class BPTTCrossEntropyCriterion(FairseqCriterion):
     def __init__(self, task, ar_alpha: float, tar_beta: float, sentence_avg: bool = False):
         super().__init__(task)
         if sentence_avg:
-            raise ValueError(
+            raise UserError(
                 "--sentence-avg: streams have no sentences, and the loss is a mean over tokens; "
                 "leave it out"
             )
         for option, value in (("--ar-alpha", ar_alpha), ("--tar-beta", tar_beta)):
             if not value >= 0:
-                raise ValueError(f"{option} must be at least 0, got {value}")
+                raise UserError(f"{option} must be at least 0, got {value}")
         self.ar_alpha, self.tar_beta = ar_alpha, tar_beta
 
     def forward(self, model, sample):
         """Return loss, sample size and logging output of a chunk; its state goes into the sample.
 
         Raises:
-            ValueError: the task does not carry state.
+            UserError: the task does not carry state.
         """
         if "state" not in sample["net_input"]:
-            raise ValueError("--criterion bptt_cross_entropy needs --task bptt_language_modeling")
+            raise UserError("--criterion bptt_cross_entropy needs --task bptt_language_modeling")
         out = model(
             **sample["net_input"],
             target=sample["target"],

@@ -8,6 +8,8 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 )
 from torch import Tensor
 
+from highrank_plugins.common.user_error import UserError
+
 
 @register_criterion("highrank_cross_entropy", dataclass=LabelSmoothedCrossEntropyCriterionConfig)
 class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
@@ -21,20 +23,20 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         """Build the criterion of a configuration.
 
         Raises:
-            ValueError: ``--label-smoothing`` out of range.
+            UserError: ``--label-smoothing`` out of range.
         """
         if not 0 <= cfg.label_smoothing < 1:
-            raise ValueError(f"--label-smoothing must lie in [0, 1), got {cfg.label_smoothing}")
+            raise UserError(f"--label-smoothing must lie in [0, 1), got {cfg.label_smoothing}")
         return super().build_criterion(cfg, task)
 
     def forward(self, model, sample, reduce=True):
         """Return loss, sample size and logging output of one batch.
 
         Raises:
-            ValueError: the model has no head.
+            UserError: the model has no head.
         """
         if not getattr(model, "computes_loss", False):
-            raise ValueError(
+            raise UserError(
                 "--criterion highrank_cross_entropy needs a model with a head (--arch "
                 "transformer_<head> and others); for other models use label_smoothed_cross_entropy"
             )

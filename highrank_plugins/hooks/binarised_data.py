@@ -25,6 +25,7 @@ from fairseq.data import Dictionary, indexed_dataset
 
 from highrank_plugins.common.checksums import SUMS, ChecksumError, checksum, read_ledger
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def add_from_file(stock, dictionary, f) -> None:
     """Read a dictionary.
 
     Raises:
-        ValueError: It is damaged; names file and word.
+        UserError: It is damaged; names file and word.
     """
     if not isinstance(f, str) or not os.path.exists(f):
         return stock(dictionary, f)
@@ -74,10 +75,10 @@ def add_from_file(stock, dictionary, f) -> None:
     try:
         stock(dictionary, f)
     except (ValueError, RuntimeError) as error:
-        raise ValueError(f"{f}: {error}") from None
+        raise UserError(f"{f}: {error}") from None
     for word, count in zip(dictionary.symbols[known:], dictionary.count[known:], strict=True):
         if not 0 <= count < 1 << 63:
-            raise ValueError(f"{f}: the word {word!r} has the count {count}; {_AGAIN}")
+            raise UserError(f"{f}: the word {word!r} has the count {count}; {_AGAIN}")
 
 
 def _has_both(path: str) -> bool:

@@ -32,6 +32,7 @@ from omegaconf import OmegaConf
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.training_listener import listening
+from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)
 _Options = dict[str, Any]
@@ -76,7 +77,7 @@ def check_options(trainer, path: str, state: dict[str, Any]) -> None:
     """Compare a checkpoint with the trainer's options, if it is that of --save-dir.
 
     Raises:
-        ValueError: It is of another model or training; lists what differs.
+        UserError: It is of another model or training; lists what differs.
     """
     cfg = trainer.cfg.checkpoint
     is_own = os.path.dirname(os.path.abspath(path)) == os.path.abspath(cfg.save_dir)
@@ -108,7 +109,7 @@ def _refuse(trainer, path: str, refused: _Options) -> None:
     if new_phase or getattr(cfg, "allow_changed_options", False):
         logger.warning("%s: %s", path, text)
         return
-    raise ValueError(
+    raise UserError(
         f"{text}. Choose another --save-dir, or give the same options. To continue that training "
         "with these options, add --allow-changed-options"
     )

@@ -23,6 +23,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def check_dictionaries(task: FairseqTask, state: Mapping[str, Any]) -> None:
     """Compare the dictionaries of a task with the task state of a checkpoint.
 
     Raises:
-        ValueError: Words or their order differ; says in which dictionary.
+        UserError: Words or their order differ; says in which dictionary.
     """
     saved = state.get("dictionaries")
     if saved is None:  # our streams have had one hash for longer
@@ -41,7 +42,7 @@ def check_dictionaries(task: FairseqTask, state: Mapping[str, Any]) -> None:
         _warn_of_unknown_words()
     for side, digest in ours.items():
         if saved.get(side, digest) != digest:
-            raise ValueError(
+            raise UserError(
                 f"the {side} dictionary (dict.*txt) is not the dictionary that the checkpoint was "
                 "trained with: its words or their order differ, though the sizes may fit. Give "
                 "the directory of binarised data of that training, or binarise with its "
@@ -83,7 +84,7 @@ def load_state_dict(stock, task, state) -> None:
     """Load the state of a task.
 
     Raises:
-        ValueError: See `check_dictionaries`.
+        UserError: See `check_dictionaries`.
     """
     check_dictionaries(task, state)
     stock(task, state)
@@ -94,13 +95,13 @@ def init(stock, generator, *args, **kwargs) -> None:
     """Construct a generator, and compare the dictionaries.
 
     Raises:
-        ValueError: the language model's dictionary differs from the target's.
+        UserError: the language model's dictionary differs from the target's.
     """
     stock(generator, *args, **kwargs)
     decoder = getattr(generator.lm_model, "decoder", None)
     words = getattr(decoder, "dictionary", None)
     if words is not None and words != generator.tgt_dict:
-        raise ValueError(
+        raise UserError(
             "--lm-path: the dictionary of the language model is not the target dictionary of the "
             "translation model: train it on data binarised with --srcdict dict.TARGET.txt"
         )

@@ -25,6 +25,7 @@ from omegaconf import OmegaConf
 
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.training_listener import listening
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.changed_options import check_options
 from highrank_plugins.hooks.checkpoint_dictionary import check_dictionaries
 
@@ -34,7 +35,7 @@ def shown_to(trainer, path: str) -> Iterator[None]:
     """Check each checkpoint that is read meanwhile by the trainer's model and task.
 
     Raises:
-        ValueError: theirs, with the name of the file.
+        UserError: theirs, with the name of the file.
     """
     read = checkpoint_utils.load_checkpoint_to_cpu
 
@@ -46,7 +47,7 @@ def shown_to(trainer, path: str) -> Iterator[None]:
             check_dictionaries(trainer.task, state.get("task_state") or {})
             check_options(trainer, path, state)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+            raise UserError(f"{path}: {error}") from None
         return state
 
     checkpoint_utils.load_checkpoint_to_cpu = read_and_show
@@ -73,13 +74,13 @@ def build_model(stock, cfg, task, from_checkpoint=False):
     """Build a model; compare one that is built from a checkpoint with the checkpoint's options.
 
     Raises:
-        ValueError: the model's own; an architecture that is not registered.
+        UserError: the model's own; an architecture that is not registered.
     """
     options = _by_name(cfg)  # fairseq drops what the model does not know
     arch = options.get("_name") or options.get("arch")
     known = {*models.ARCH_MODEL_REGISTRY, *models.MODEL_REGISTRY}
     if from_checkpoint and arch and arch not in known:
-        raise ValueError(
+        raise UserError(
             f"the checkpoint's architecture {arch} is not known here; pass the --user-dir of its "
             "training, which registers it"
         )

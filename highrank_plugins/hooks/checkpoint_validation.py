@@ -25,6 +25,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.torch_archive import check_archive
+from highrank_plugins.common.user_error import UserError
 
 _PLAIN = (str, int, float, bool, type(None))
 _MAX_CONFIG_VALUES = 100_000  # real ones have about 1,000; more is a bomb or a cycle
@@ -42,7 +43,7 @@ def check_checkpoint(path: str) -> None:
     """Read a checkpoint without running anything from it.
 
     Raises:
-        ValueError: naming the file, what is wrong and what to do.
+        UserError: naming the file, what is wrong and what to do.
     """
     check_archive(path)
     _check_config(path, _load_safely(path))
@@ -55,30 +56,28 @@ def _load_safely(path: str) -> dict[str, Any]:
         state = None if forbidden else torch.load(path, "cpu", weights_only=True, mmap=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"{path} is refused, not a valid checkpoint: {reason}") from None
+        raise UserError(f"{path} is refused, not a valid checkpoint: {reason}") from None
     if forbidden:
-        raise ValueError(
+        raise UserError(
             f"{path} is refused: it names {', '.join(forbidden)}, which could run code when "
             "loaded. Use a checkpoint from a source you trust, saved with plain values only"
         )
     if not isinstance(state, dict):
-        raise ValueError(
-            f"{path} is not a checkpoint of fairseq: it holds a {type(state).__name__}"
-        )
+        raise UserError(f"{path} is not a checkpoint of fairseq: it holds a {type(state).__name__}")
     return state
 
 
 def _check_config(path: str, state: dict[str, Any]) -> None:
     for count, value in enumerate(_leaves([state.get("cfg"), state.get("args")])):
         if count > _MAX_CONFIG_VALUES:
-            raise ValueError(f"{path} is refused: its configuration is endless")
+            raise UserError(f"{path} is refused: its configuration is endless")
         if type(value) not in _PLAIN:
-            raise ValueError(
+            raise UserError(
                 f"{path} is refused: its configuration holds a {type(value).__name__}, "
                 "and only plain values are safe"
             )
         if isinstance(value, str) and "${" in value:
-            raise ValueError(
+            raise UserError(
                 f"{path} is refused: its configuration holds {value!r}, which omegaconf would "
                 "resolve. fairseq stores resolved values: save the checkpoint again with those"
             )

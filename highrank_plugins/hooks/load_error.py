@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from fairseq.trainer import Trainer
 
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.checkpoint_identity import shown_to
 
 
@@ -27,7 +28,7 @@ class _ReasonLast(AbstractContextManager):
     def __exit__(self, kind, error, traceback) -> None:
         # fairseq's class is Exception itself; no narrower handler would see it
         if kind is Exception and isinstance(error.__context__, ValueError):
-            raise ValueError(f"{self.path}: {error.__context__}") from None
+            raise UserError(f"{self.path}: {error.__context__}") from None
 
 
 @replaces(Trainer, "load_checkpoint")
@@ -35,7 +36,7 @@ def load_checkpoint(stock, trainer, filename, *args, **kwargs):
     """Load as fairseq does.
 
     Raises:
-        ValueError: the model's own, about parameters that do not fit, or the task's; names the
+        UserError: the model's own, about parameters that do not fit, or the task's; names the
             file.
     """
     with _ReasonLast(filename), shown_to(trainer, filename):

@@ -24,6 +24,7 @@ from fairseq.file_io import PathManager
 
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.torch_archive import first_whole
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.early_stopping_state import recall
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ def _agree(trainer, choose) -> str:
     """Return what the first process chooses; all raise its error.
 
     Raises:
-        ValueError: See `_choose`.
+        UserError: See `_choose`.
     """
     sharded = trainer.is_fsdp and trainer.cfg.distributed_training.use_sharded_state
     if trainer.data_parallel_world_size == 1 or sharded:
@@ -94,7 +95,7 @@ def _agree(trainer, choose) -> str:
         answer, src_rank=0, group=trainer.data_parallel_process_group, dist_device=trainer.device
     )
     if "error" in answer:
-        raise ValueError(answer["error"])
+        raise UserError(answer["error"])
     return answer["path"]
 
 
@@ -102,7 +103,7 @@ def _choose(cfg, suffix: str) -> str:
     """Return the file to restore from: the last checkpoint, or the newest one that is whole.
 
     Raises:
-        ValueError: There are checkpoints, but none is whole; names all.
+        UserError: There are checkpoints, but none is whole; names all.
     """
     last = _last(cfg, suffix)
     found = glob.glob(os.path.join(glob.escape(cfg.save_dir), f"checkpoint*{suffix}.pt"))
@@ -117,7 +118,7 @@ def _choose(cfg, suffix: str) -> str:
             reasons = "; ".join([f"{last} is missing"] * is_missing + damage)
             logger.warning("Resuming from %s, the newest whole checkpoint: %s", path, reasons)
         return path
-    raise ValueError(
+    raise UserError(
         f"--save-dir {cfg.save_dir} holds no whole checkpoint: {'; '.join(damage)}. Copy one there "
         "from elsewhere, or move these away to train from scratch"
     )

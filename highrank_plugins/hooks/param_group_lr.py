@@ -19,6 +19,7 @@ from fairseq.trainer import Trainer
 from torch import nn
 
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError
 
 # the one attribute that fairseq copies to the float32 copies of parameters
 _ATTRIBUTE = "optim_overrides"
@@ -50,7 +51,7 @@ def _split(built: FairseqOptimizer, rates: Iterable[float]) -> None:
         return  # an optimizer with groups of its own: `require_found` refuses it
     base = built.get_lr()
     if base is None or not (isfinite(base) and base > 0):
-        raise ValueError(f"a learning rate of a parameter's own needs --lr above 0, got {base}")
+        raise UserError(f"a learning rate of a parameter's own needs --lr above 0, got {base}")
     (first,) = built.param_groups
     everything = first["params"]
     first["params"] = [p for p in everything if own_rate(p) is None]
@@ -81,14 +82,14 @@ def require_found(trainer) -> None:
     """Refuse an optimizer that would train a parameter with another rate than its own.
 
     Raises:
-        ValueError: it has lost such a parameter.
+        UserError: it has lost such a parameter.
     """
     built = trainer.optimizer
     for wrapped in ("fp32_optimizer", "wrapped_optimizer"):
         built = getattr(built, wrapped, built)
     wanted = [p for p in trainer.model.parameters() if p.requires_grad and own_rate(p) is not None]
     if wanted and not hasattr(built, "ratios_to_lr"):
-        raise ValueError(
+        raise UserError(
             f"{len(wanted)} parameters have their own learning rate (--head-plif-lr), and this "
             "optimizer knows one for all: with --fp16 add --fp16-no-flatten-grads; --optimizer "
             "composite and --ddp-backend fully_sharded cannot do it"

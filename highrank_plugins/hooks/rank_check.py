@@ -24,6 +24,7 @@ from omegaconf import open_dict
 from torch import Tensor, nn
 
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError
 
 CHUNK = 2**20  # elements at a time: bounds the memory of a check
 _EVEN = 0x3C6EF372FE94F82A  # its multiples modulo 2^64 look random
@@ -63,11 +64,11 @@ def init(stock, trainer, cfg, *args, **kwargs) -> None:
     """Construct a trainer.
 
     Raises:
-        ValueError: --check-ranks with a --ddp-backend whose processes hold different parameters.
+        UserError: --check-ranks with a --ddp-backend whose processes hold different parameters.
     """
     backend = cfg.distributed_training.ddp_backend
     if _interval(cfg) and (backend not in _REPLICATED or cfg.common.model_parallel_size > 1):
-        raise ValueError(
+        raise UserError(
             f"--check-ranks: with --ddp-backend {backend} and --model-parallel-size "
             f"{cfg.common.model_parallel_size} processes hold different parameters; remove it"
         )

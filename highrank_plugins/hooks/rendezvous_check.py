@@ -29,6 +29,7 @@ from torch.distributed import DistError, PrefixStore, Store, rendezvous
 
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)
 Note = dict[str, Any]
@@ -41,7 +42,7 @@ def init(stock, trainer, cfg, *args, **kwargs) -> None:
     started = processes_started(os.environ)
     world = cfg.distributed_training.distributed_world_size
     if started > 1 and world == 1 and not cfg.common.tpu:
-        raise ValueError(
+        raise UserError(
             f"{started} processes were started together, and each would train alone into "
             f"{cfg.checkpoint.save_dir}: fairseq sees --distributed-world-size 1. Start them by "
             "`highrank launch`, which passes every option; independent trainings need a torchrun "
@@ -76,7 +77,7 @@ def meet(cfg) -> Store:
     """Compare notes with the other processes, and leave through the store that served for it.
 
     Raises:
-        ValueError: some are missing, expect another number, or share a device.
+        UserError: some are missing, expect another number, or share a device.
     """
     group = cfg.distributed_training
     rank, world = group.distributed_rank, group.distributed_world_size
@@ -91,7 +92,7 @@ def meet(cfg) -> Store:
         if rank == 0:
             with suppress(RuntimeError):  # not all may be there
                 store.wait([f"read/{other}" for other in range(world)], READING)
-        raise ValueError(problem)
+        raise UserError(problem)
     if rank == 0:
         places = ", ".join(f"{r}: {n['host']} {n['device'] or 'cpu'}" for r, n in enumerate(notes))
         logger.info("all %d processes are there (%s)", world, places)
@@ -124,7 +125,7 @@ def _reach(group, timeout: timedelta) -> Store:
         reason = str(error).partition("\n")[0]
         if address == "env://":
             address = ":".join(os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT"))
-        raise ValueError(
+        raise UserError(
             f"rank {rank} of {world} did not meet the others at {address} ({reason}): fewer were "
             "started, or with another --distributed-world-size, the port is taken by another "
             "program, or the node of rank 0 is unreachable"
@@ -143,7 +144,7 @@ def _exchange(store: Store, rank: int, note: Note, timeout: timedelta) -> list[N
             store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 0.1)))
         except RuntimeError:  # a store in a file raises no DistError
             missing = [str(other) for other, key in enumerate(keys) if not store.check([key])]
-            raise ValueError(
+            raise UserError(
                 f"rank {rank} of {len(keys)} waited {timeout.total_seconds():.0f} s for the ranks "
                 f"{', '.join(missing)}: fewer processes were started than --distributed-world-size "
                 "says, or their nodes cannot reach this one"

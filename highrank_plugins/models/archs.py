@@ -18,6 +18,7 @@ from fairseq.models import (
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
@@ -104,7 +105,7 @@ def fill_config(
         config_class: made by ``flat_config``.
         trunk: defaults of head options on this trunk.
     Raises:
-        ValueError: adaptive softmax or input asked for; see also ``choose_head``.
+        UserError: adaptive softmax or input asked for; see also ``choose_head``.
     """
     given = given_options(config)
     _reject_adaptive(given)
@@ -151,7 +152,7 @@ def _cast(kind: Any, value: Any) -> Any:
 def _reject_adaptive(given: dict) -> None:
     for name in ADAPTIVE_OFF:
         if given.get(name):
-            raise ValueError(
+            raise UserError(
                 f"{flag(name)}: a head needs the whole vocabulary matrix; leave "
                 "it out, or use a stock architecture"
             )

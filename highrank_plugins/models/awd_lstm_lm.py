@@ -15,6 +15,7 @@ from fairseq.models import (
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.models.archs import for_every_token
 from highrank_plugins.models.awd_lstm_options import (
     AWDLSTMLanguageModelConfig,
@@ -118,7 +119,7 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
     def prepare_for_inference_(self, cfg) -> None:
         """Prepare as ``HeadModel``, but without ``--retain-dropout``: masks are not locked."""
         if getattr(cfg.generation, "retain_dropout", False):
-            raise ValueError("--retain-dropout: an AWD-LSTM draws its masks for whole texts only")
+            raise UserError("--retain-dropout: an AWD-LSTM draws its masks for whole texts only")
         super().prepare_for_inference_(cfg)
 
     def bptt_features(

@@ -7,6 +7,7 @@ from typing import Optional
 from omegaconf import DictConfig
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.models.archs import given_options, set_options
 from highrank_plugins.models.awd_lstm_presets import preset_options
 from highrank_plugins.models.head_choice import choose_head
@@ -73,7 +74,7 @@ def fill(config: Namespace | DictConfig, preset: str, head: dict) -> None:
         preset: one of ``PRESETS``.
         head: the token's head options.
     Raises:
-        ValueError: see ``choose_head``.
+        UserError: see ``choose_head``.
     """
     given = given_options(config)
     structure = given.get("head", head.get("head", "softmax"))
@@ -90,7 +91,7 @@ def trunk_from_options(cfg: Namespace, num_words: int) -> AWDLSTM:
     """Build the trunk of a filled configuration.
 
     Raises:
-        ValueError: an option out of range.
+        UserError: an option out of range.
     """
     options = {name: getattr(cfg, option) for name, option in SIZES.items()}
     rates = {name: getattr(cfg, name) for name in RATES}
@@ -98,4 +99,4 @@ def trunk_from_options(cfg: Namespace, num_words: int) -> AWDLSTM:
         return AWDLSTM(num_words, **options, **rates)
     except ValueError as error:  # begins with the name of the constructor's argument
         name, _, rest = str(error).partition(" ")
-        raise ValueError(f"{flag(SIZES.get(name, name))} {rest}") from None
+        raise UserError(f"{flag(SIZES.get(name, name))} {rest}") from None

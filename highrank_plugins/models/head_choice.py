@@ -1,6 +1,7 @@
 """Choose the head: explicit options, then the architecture's, then the head's defaults."""
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
@@ -16,7 +17,7 @@ def choose_head(options: dict, arch: dict, trunk: dict) -> dict:
             An explicit ``head`` of another structure drops them all.
         trunk: the trunk's own defaults, of ``head_bias`` and of options that some heads have.
     Raises:
-        ValueError: unknown head or pointwise function, an option that the chosen ones lack.
+        UserError: unknown head or pointwise function, an option that the chosen ones lack.
     """
     given = {k: v for k, v in options.items() if k.startswith("head") and v is not None}
     if given.get("head", arch.get("head")) == arch.get("head"):
@@ -33,7 +34,7 @@ def choose_head(options: dict, arch: dict, trunk: dict) -> dict:
 
 def _require_known(head: str, pointwise: str) -> None:
     if head in pointwise_names():
-        raise ValueError(
+        raise UserError(
             f"--head {head}: {head} acts on the logits of a head; use --head-pointwise {head}"
         )
     try:
@@ -41,7 +42,7 @@ def _require_known(head: str, pointwise: str) -> None:
         POINTWISE.find(pointwise)
     except ValueError as error:
         option = "--head-pointwise" if head in head_names() else "--head"
-        raise ValueError(f"{option}: {error}; your own layer needs its --user-dir") from None
+        raise UserError(f"{option}: {error}; your own layer needs its --user-dir") from None
 
 
 def _reject_foreign(given: dict, defaults: dict, of_layers: set[str]) -> None:
@@ -50,7 +51,7 @@ def _reject_foreign(given: dict, defaults: dict, of_layers: set[str]) -> None:
     for name in given:
         if name in of_layers and name not in own:
             listed = ", ".join(map(flag, sorted(own)))
-            raise ValueError(
+            raise UserError(
                 f"{flag(name)}: --head {given['head']} with --head-pointwise "
                 f"{given['head_pointwise']} has no such option; it has {listed}"
             )

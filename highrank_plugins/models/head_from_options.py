@@ -12,6 +12,7 @@ from fairseq.data import Dictionary
 from torch import nn
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import (
     Head,
     build_head,
@@ -40,7 +41,7 @@ def head_from_options(
         tied: whether ``weight`` is also the embedding.
         locked_dropout: one mask on contexts for all time steps of time-major features.
     Raises:
-        ValueError: an option out of range; a dictionary that is not sorted, where that matters.
+        UserError: an option out of range; a dictionary that is not sorted, where that matters.
     """
     weight = _of_width(weight, cfg.head_embed_dim, tied)
     options = _own_options(cfg, num_classes=len(weight))
@@ -70,10 +71,10 @@ def _set_rate_of_slopes(head: Head, lr: float | None) -> None:
     if lr is None:
         return
     if not (isfinite(lr) and lr > 0):
-        raise ValueError(f"--head-plif-lr must be above 0, got {lr}")
+        raise UserError(f"--head-plif-lr must be above 0, got {lr}")
     slopes = head.pointwise.slope_logits
     if not slopes.requires_grad:
-        raise ValueError("--head-plif-lr: the slopes do not train with --head-plif-freeze")
+        raise UserError("--head-plif-lr: the slopes do not train with --head-plif-freeze")
     set_own_rate(slopes, lr)
 
 
@@ -103,7 +104,7 @@ def _errors_name_flags(option: str, chosen: str, flags: dict[str, str]) -> Itera
         if flags:
             names = "|".join(map(re.escape, flags))
             message = re.sub(rf"\b({names})\b", lambda m: flags[m[0]], message, count=1)
-        raise ValueError(f"{option} {chosen}: {message}") from None
+        raise UserError(f"{option} {chosen}: {message}") from None
 
 
 def _own_options(cfg: Namespace, num_classes: int) -> dict:
@@ -131,20 +132,20 @@ def _values(cfg: Namespace, own: dict[str, str], defaults: dict) -> dict:
 
 def _number_of_frequent(ratio: float, num_classes: int) -> int:
     if not 0 <= ratio <= 1:
-        raise ValueError(f"--head-frequent-ratio must lie in [0, 1], got {ratio}")
+        raise UserError(f"--head-frequent-ratio must lie in [0, 1], got {ratio}")
     return int(ratio * num_classes)
 
 
 def _gate_biases(choice: str) -> dict:
     if choice not in GATE_BIASES:
-        raise ValueError(f"--head-gate-biases: {choice!r} is not one of {', '.join(GATE_BIASES)}")
+        raise UserError(f"--head-gate-biases: {choice!r} is not one of {', '.join(GATE_BIASES)}")
     names = ("gate_hidden_bias", "gate_shared_bias", "gate_class_bias")
     return dict(zip(names, GATE_BIASES[choice], strict=True))
 
 
 def _true_or_false(option: str, value: str) -> bool:
     if str(value).lower() not in ("true", "false"):
-        raise ValueError(f"{option}: {value!r} is neither true nor false")
+        raise UserError(f"{option}: {value!r} is neither true nor false")
     return str(value).lower() == "true"
 
 
@@ -152,9 +153,9 @@ def _of_width(weight: nn.Parameter, embed_dim: int | None, tied: bool) -> nn.Par
     if embed_dim is None or embed_dim == weight.size(1):
         return weight
     if embed_dim < 1:
-        raise ValueError(f"--head-embed-dim must be at least 1, got {embed_dim}")
+        raise UserError(f"--head-embed-dim must be at least 1, got {embed_dim}")
     if tied:
-        raise ValueError(
+        raise UserError(
             f"--head-embed-dim {embed_dim}: the shared embeddings have width {weight.size(1)}; "
             "leave it out, or do not share them"
         )
@@ -171,20 +172,20 @@ def require_sorted_by_count(dictionary: Dictionary) -> None:
     """Check the entries that were read from a file; special and padding symbols have no count.
 
     Raises:
-        ValueError: counts that rise (names the line), or that are all the same.
+        UserError: counts that rise (names the line), or that are all the same.
     """
     counts = _file_counts(dictionary)
     for line, (previous, count) in enumerate(pairwise(counts), start=2):
         if count > previous:
             word = dictionary[dictionary.nspecial + line - 1]
-            raise ValueError(
+            raise UserError(
                 f"dictionary: not sorted by count: line {line} ({word!r}) has {count}, the line "
                 f"before {previous}, but mixtape gives gates of their own to the most frequent "
                 "classes. Sort it (sort -s -k2,2nr dict.txt) and binarise again with it, or set "
                 "--head-frequent-ratio 0"
             )
     if len(counts) > 1 and counts[0] == counts[-1]:
-        raise ValueError(
+        raise UserError(
             f"dictionary: all {len(counts)} counts are {counts[0]}, so the most frequent classes "
             "are unknown. Recount (fairseq-preprocess without --srcdict and --tgtdict does), or "
             "set --head-frequent-ratio 0"

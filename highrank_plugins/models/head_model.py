@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from highrank_plugins.common.training_listener import TrainingListener
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
 from highrank_plugins.losses import LossOutput, implementation_here
 from highrank_plugins.models.head_from_options import head_from_options
@@ -41,17 +42,17 @@ class HeadModel(TrainingListener):
         Args:
             locked_dropout: of contexts, see ``head_from_options``.
         Raises:
-            ValueError: see ``head_from_options``; ``--head-loss-memory`` below 1,
+            UserError: see ``head_from_options``; ``--head-loss-memory`` below 1,
                 ``--head-monitor`` below 0; ``--quant-noise-scalar``.
         """
         if getattr(cfg, "quant_noise_scalar", 0):
-            raise ValueError(
+            raise UserError(
                 "--quant-noise-scalar does not reach this output layer, which would stay as exact "
                 "as it is while the log says otherwise; leave it out, or take a stock --arch"
             )
         memory = cfg.head_loss_memory
         if memory is not None and memory < 1:
-            raise ValueError(f"--head-loss-memory must be at least 1 (MiB), got {memory}")
+            raise UserError(f"--head-loss-memory must be at least 1 (MiB), got {memory}")
         projection = self.decoder.output_projection
         self.decoder.output_projection = head_from_options(
             cfg,
@@ -137,7 +138,7 @@ class HeadModel(TrainingListener):
         """Compare the options of a checkpoint, before it is loaded, with ours.
 
         Raises:
-            ValueError: see ``require_same_function``.
+            UserError: see ``require_same_function``.
         """
         require_same_function(options, self.head)
 
@@ -164,7 +165,7 @@ class HeadModel(TrainingListener):
         ``--retain-dropout-modules`` is given.
         """
         if getattr(self, "new_parameters", None):
-            raise ValueError(
+            raise UserError(
                 f"the checkpoint holds no values of {', '.join(self.new_parameters)}: it has "
                 "another output layer or other positions. It can start a training with these "
                 "(--finetune-from-model) only"

@@ -12,6 +12,7 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.trunks import RelativeAttention
 
 
@@ -123,21 +124,21 @@ def attach_relative_positions(model: BaseFairseqModel, cfg: Namespace) -> None:
     Args:
         model: a Transformer of fairseq's; its own parameters stay what they are.
     Raises:
-        ValueError: ``--rel-pos-clip`` below 0, ``--rel-pos-in`` without it or without such a side
+        UserError: ``--rel-pos-clip`` below 0, ``--rel-pos-in`` without it or without such a side
             of the model, an option of fairseq's that cannot work with it.
     """
     sides = [side for side in SIDES if cfg.rel_pos_in in ("both", side)]
     if not cfg.rel_pos_clip:
         if len(sides) == 1:
-            raise ValueError(f"--rel-pos-in {sides[0]} needs --rel-pos-clip, for example 16")
+            raise UserError(f"--rel-pos-in {sides[0]} needs --rel-pos-clip, for example 16")
         return
     if cfg.rel_pos_clip < 0:
-        raise ValueError(f"--rel-pos-clip must be at least 0 (off), got {cfg.rel_pos_clip}")
+        raise UserError(f"--rel-pos-clip must be at least 0 (off), got {cfg.rel_pos_clip}")
     for name in FOREIGN:
         if getattr(cfg, name, None):
-            raise ValueError(f"--rel-pos-clip does not work with {flag(name)}; leave one out")
+            raise UserError(f"--rel-pos-clip does not work with {flag(name)}; leave one out")
     if sides == ["encoder"] and not hasattr(model, "encoder"):
-        raise ValueError("--rel-pos-in encoder: a language model has a decoder only")
+        raise UserError("--rel-pos-in encoder: a language model has a decoder only")
     for attention in _self_attentions(model, sides):
         RelativeSelfAttention.take_over(attention, cfg.rel_pos_clip)
 

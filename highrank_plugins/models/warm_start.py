@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
@@ -27,7 +28,7 @@ def require_same_function(options: dict, head: Head) -> None:
     Args:
         options: of the checkpoint's model, by name; unset ones are ``None`` or absent.
     Raises:
-        ValueError: the head differs. A softmax without a pointwise function may start any other.
+        UserError: the head differs. A softmax without a pointwise function may start any other.
     """
     there = SOFTMAX | {name: value for name, value in options.items() if value is not None}
     if {name: there[name] for name in SOFTMAX} == SOFTMAX:
@@ -36,12 +37,12 @@ def require_same_function(options: dict, head: Head) -> None:
     known = {*here, *HeadOptions.__dataclass_fields__}
     for name in there:
         if name.startswith("head_") and name not in known:
-            raise ValueError(_other_head(f"{flag(name)} {there[name]}", "no such option"))
+            raise UserError(_other_head(f"{flag(name)} {there[name]}", "no such option"))
     there = option_defaults(here["head"], here["head_pointwise"]) | there
     for name, value in here.items():
         before = there.get(name, value)
         if before != value:
-            raise ValueError(_other_head(f"{flag(name)} {before}", str(value)))
+            raise UserError(_other_head(f"{flag(name)} {before}", str(value)))
 
 
 def function_options(head: Head) -> dict:
@@ -65,7 +66,7 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
     Returns:
         the keys that were filled, which are also logged.
     Raises:
-        ValueError: the checkpoint has another head, or one of other sizes.
+        UserError: the checkpoint has another head, or one of other sizes.
     """
     own = head.state_dict()
     saved = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
@@ -73,10 +74,10 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
     may_fill = saved.keys() in SOFTMAX_KEYS
     if (missing and not may_fill) or saved.keys() - own.keys():
         there, here = (f"{prefix}{{{', '.join(sorted(names))}}}" for names in (saved, own))
-        raise ValueError(_other_head(there, here))
+        raise UserError(_other_head(there, here))
     for name in saved:
         if saved[name].shape != own[name].shape:
-            raise ValueError(
+            raise UserError(
                 f"{prefix}{name}: {tuple(saved[name].shape)} in the checkpoint, "
                 f"{tuple(own[name].shape)} in the model; use the dictionary and the --head… "
                 "options of that training"
@@ -107,17 +108,17 @@ def fill_new_tables(state_dict: dict[str, Tensor], model: nn.Module) -> list[str
     Returns:
         the keys that were filled, which are also logged.
     Raises:
-        ValueError: the checkpoint has tables on a side where the model has none, or other sizes.
+        UserError: the checkpoint has tables on a side where the model has none, or other sizes.
     """
     own = _tables(dict(model.named_parameters()))
     saved = _tables(state_dict)
     # by side: a checkpoint of more layers than are kept is pruned after this
     for name in saved:
         if name.split(".")[0] not in {key.split(".")[0] for key in own}:
-            raise ValueError(f"{name}: the checkpoint has relative positions; {_SAME}")
+            raise UserError(f"{name}: the checkpoint has relative positions; {_SAME}")
     for name in saved.keys() & own.keys():
         if saved[name].shape != own[name].shape:
-            raise ValueError(
+            raise UserError(
                 f"{name}: {tuple(saved[name].shape)} in the checkpoint, {tuple(own[name].shape)} "
                 f"in the model; {_SAME}"
             )

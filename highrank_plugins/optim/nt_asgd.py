@@ -8,6 +8,7 @@ from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.optim.averaged_sgd import AveragedSGD
 
 
@@ -50,20 +51,20 @@ class NTASGD(FairseqOptimizer):
         """Build the optimizer of a configuration.
 
         Raises:
-            ValueError: half precision parameters; an option out of range.
+            UserError: half precision parameters; an option out of range.
         """
         super().__init__(cfg)
         if cfg.fp16 or cfg.bf16:
-            raise ValueError(
+            raise UserError(
                 "--optimizer nt_asgd averages float32 weights: use --amp instead of --fp16 or bf16"
             )
         if cfg.nonmono_stop and cfg.asgd_at_epoch is None:
-            raise ValueError("--nonmono-stop needs --asgd-at-epoch: or --nonmono decides both")
+            raise UserError("--nonmono-stop needs --asgd-at-epoch: or --nonmono decides both")
         for name in ("nonmono", "asgd_at_epoch"):
             value = getattr(cfg, name)
             if value is not None and value < 0:
                 option = flag(name)
-                raise ValueError(f"{option} must be at least 0, got {value}")
+                raise UserError(f"{option} must be at least 0, got {value}")
         self._optimizer = AveragedSGD(
             params,
             nonmono=cfg.nonmono,

@@ -9,6 +9,7 @@ from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.user_error import UserError
 
 
 @dataclass
@@ -43,18 +44,18 @@ class T2TNoamSchedule(FairseqLRScheduler):
         """Build the schedule of a configuration.
 
         Raises:
-            ValueError: ``--noam-dim`` or ``--warmup-updates`` missing or below 1; several ``--lr``.
+            UserError: ``--noam-dim`` or ``--warmup-updates`` missing or below 1; several ``--lr``.
         """
         super().__init__(cfg, optimizer)
         for name in ("noam_dim", "warmup_updates"):
             value = getattr(cfg, name)
             if value is None or value < 1:
                 option = flag(name)
-                raise ValueError(
+                raise UserError(
                     f"--lr-scheduler t2t_noam needs {option} of at least 1, got {value}"
                 )
         if len(cfg.lr) != 1:
-            raise ValueError(f"--lr-scheduler t2t_noam takes one --lr, got {list(cfg.lr)}")
+            raise UserError(f"--lr-scheduler t2t_noam takes one --lr, got {list(cfg.lr)}")
         self.step_update(0)
 
     def step(self, epoch: int, val_loss: float | None = None) -> float:

@@ -8,6 +8,7 @@ from fairseq.tasks.language_modeling import LanguageModelingConfig
 from torch import Tensor
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.tasks.streams import SplitTokens
 
 # options of language_modeling that have no place here, with what to do instead
@@ -30,21 +31,21 @@ def check_task_options(args) -> None:
     """Refuse options of ``language_modeling`` that do not fit, and lengths out of range.
 
     Raises:
-        ValueError: names the option and what to do.
+        UserError: names the option and what to do.
     """
     defaults = {f.name: f.default for f in fields(LanguageModelingConfig)}
     for name, reason in FOREIGN.items():
         value = getattr(args, name, defaults[name])
         value = value.value if isinstance(value, Enum) else value
         if value != defaults[name]:
-            raise ValueError(
+            raise UserError(
                 f"{flag(name)} {value} does not fit --task bptt_language_modeling: {reason}"
             )
     least = {"bptt": 1, "eval_streams": 1, "bptt_max_delta": 0}
     for name, bound in least.items():
         value = getattr(args, name)
         if value is not None and value < bound:
-            raise ValueError(f"{flag(name)} must be at least {bound}, got {value}")
+            raise UserError(f"{flag(name)} must be at least {bound}, got {value}")
 
 
 def check_iterator_options(
@@ -58,28 +59,28 @@ def check_iterator_options(
     ``--required-batch-size-multiple`` and others have no effect: a batch has one row per stream.
 
     Raises:
-        ValueError: names the option and what to do.
+        UserError: names the option and what to do.
     """
     if max_tokens is not None:
-        raise ValueError(
+        raise UserError(
             "--max-tokens: give --batch-size, the number of streams, and --bptt, their length"
         )
     if skip_remainder_batch:
-        raise ValueError("--skip-remainder-batch would drop the end of every stream: leave it out")
+        raise UserError("--skip-remainder-batch would drop the end of every stream: leave it out")
     if grouped_shuffling:
-        raise ValueError("--grouped-shuffling: chunks of a stream come in order; leave it out")
+        raise UserError("--grouped-shuffling: chunks of a stream come in order; leave it out")
 
 
 def check_tokens(tokens: Tensor, dictionary: Dictionary, path: str) -> None:
     """Refuse a split without tokens, or with ids that the dictionary lacks.
 
     Raises:
-        ValueError: names the file.
+        UserError: names the file.
     """
     if len(tokens) == 0:
-        raise ValueError(f"{path}.bin is empty: its text has no tokens")
+        raise UserError(f"{path}.bin is empty: its text has no tokens")
     if int(tokens.max()) >= len(dictionary):
-        raise ValueError(
+        raise UserError(
             f"{path}.bin has the word number {int(tokens.max())}, and dict.txt {len(dictionary)} "
             "words: they belong to different corpora; run fairseq-preprocess again"
         )
@@ -89,14 +90,14 @@ def check_unknown(texts: dict[str, SplitTokens], train_subset: str, unk: int) ->
     """Refuse unknown words to be predicted by a model that never sees one in training.
 
     Raises:
-        ValueError: names the split and what to do.
+        UserError: names the split and what to do.
     """
     if train_subset not in texts or texts[train_subset].tokens.eq(unk).any():
         return
     for split, text in texts.items():
         unknown = int(text.tokens.eq(unk).sum())
         if unknown:
-            raise ValueError(
+            raise UserError(
                 f"{split}: {unknown} of {len(text)} tokens are not in dict.txt, and {train_subset} "
                 "has no <unk>, so that their probability would be noise: replace rare words of the "
                 "training text by <unk>, or binarise with a dictionary that has all words"

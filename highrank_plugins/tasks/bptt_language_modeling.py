@@ -15,6 +15,7 @@ from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageMode
 from omegaconf import II
 
 from highrank_plugins.common.training_listener import TrainingListener
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.tasks.bptt_checks import (
     check_iterator_options,
     check_task_options,
@@ -82,7 +83,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         paths = utils.split_paths(self.args.data)
         path = os.path.join(paths[(epoch - 1) % len(paths)], split)
         if os.path.exists(f"{path}.bin") and os.path.getsize(f"{path}.bin") == 0:
-            raise ValueError(f"{path}.bin is empty: its text has no tokens")
+            raise UserError(f"{path}.bin is empty: its text has no tokens")
         lines = data_utils.load_indexed_dataset(
             path, self.dictionary, self.args.dataset_impl, combine=combine
         )
@@ -97,7 +98,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         """Return the chunks of a split, or the sentences given to the hub interface.
 
         Raises:
-            ValueError: an option that would lose tokens or their order, see ``bptt_checks``.
+            UserError: an option that would lose tokens or their order, see ``bptt_checks``.
         """
         if isinstance(dataset, SplitTokens):
             return self._chunks(dataset, **options)
@@ -116,7 +117,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         check_iterator_options(max_tokens, **kwargs)
         trains = update_epoch_batch_itr is not None
         if trains and max_sentences is None:
-            raise ValueError("--batch-size is missing: it is the number of streams per process")
+            raise UserError("--batch-size is missing: it is the number of streams per process")
         count = max_sentences * num_shards if trains else self.args.eval_streams
         streams = Streams(dataset, self.dictionary, count, shard_id, num_shards, self.args.bptt)
         if trains:
@@ -165,12 +166,12 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         """Return the chunks of a split for ``fairseq-eval-lm``, with the state carried along.
 
         Raises:
-            ValueError: several processes, or options of other tasks.
+            UserError: several processes, or options of other tasks.
         """
         if num_shards > 1:
-            raise ValueError("--num-shards: streams cannot be divided; run one eval-lm")
+            raise UserError("--num-shards: streams cannot be divided; run one eval-lm")
         if batch_size not in (None, self.args.eval_streams):
-            raise ValueError(f"--batch-size {batch_size}: give --eval-streams {batch_size} instead")
+            raise UserError(f"--batch-size {batch_size}: give --eval-streams {batch_size} instead")
         streams = Streams(dataset, self.dictionary, self.args.eval_streams, 0, 1, self.args.bptt)
         batches = self._iterate(
             streams, self._equal_chunks, num_workers=num_workers, buffer_size=data_buffer_size
@@ -181,10 +182,10 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         """Score or continue sentences, each from the start.
 
         Raises:
-            ValueError: a chunk of streams, whose state would be lost.
+            UserError: a chunk of streams, whose state would be lost.
         """
         if "position" in sample:
-            raise ValueError(
+            raise UserError(
                 "fairseq-generate would forget the recurrent state between the chunks of a text, "
                 "--score-reference too: score it with fairseq-eval-lm --task "
                 "bptt_language_modeling; fairseq-interactive continues sentences"
@@ -197,11 +198,11 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         """Build the model.
 
         Raises:
-            ValueError: it has no recurrent state to carry.
+            UserError: it has no recurrent state to carry.
         """
         model = super().build_model(args, from_checkpoint)
         if not hasattr(model, "bptt_features"):
-            raise ValueError(
+            raise UserError(
                 f"--task bptt_language_modeling carries a recurrent state, and "
                 f"{type(model).__name__} has none: take --arch awd_lstm_lm_<head>, or --task "
                 "language_modeling"
@@ -212,11 +213,11 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         """Build the criterion.
 
         Raises:
-            ValueError: it does not hand on the state.
+            UserError: it does not hand on the state.
         """
         criterion = super().build_criterion(args)
         if not getattr(criterion, "carries_state", False):
-            raise ValueError(
+            raise UserError(
                 f"--task bptt_language_modeling: {type(criterion).__name__} would lose the "
                 "recurrent state; take --criterion bptt_cross_entropy"
             )
@@ -269,11 +270,11 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         """Continue from ``get_checkpoint_dict`` of a training.
 
         Raises:
-            ValueError: that had another number of streams.
+            UserError: that had another number of streams.
         """
         streams = self.training_streams
         if saved["streams"] != streams.count:
-            raise ValueError(
+            raise UserError(
                 f"the checkpoint was trained on {saved['streams']} streams, and --batch-size times "
                 f"the number of processes is {streams.count}: make it {saved['streams']}, or begin "
                 "again from epoch 1 with --reset-dataloader"

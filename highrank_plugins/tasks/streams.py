@@ -13,6 +13,8 @@ import torch
 from fairseq.data import Dictionary, FairseqDataset
 from torch import Tensor
 
+from highrank_plugins.common.user_error import UserError
+
 
 class Chunk(NamedTuple):
     """Mark positions `start` … `start + length − 1` of all streams; `drawn` is the uncut length."""
@@ -75,7 +77,7 @@ class Streams(FairseqDataset):
         shard, num_shards: this process has part `shard` of `num_shards` equal parts of the streams.
         bptt: what the learning rate of a length is relative to.
     Raises:
-        ValueError: fewer tokens than streams.
+        UserError: fewer tokens than streams.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class Streams(FairseqDataset):
     ) -> None:
         total = len(text)
         if total < count:
-            raise ValueError(
+            raise UserError(
                 f"{text.split}: {total} tokens cannot fill {count} streams; take fewer "
                 "(--batch-size times processes, or --eval-streams)"
             )

@@ -206,7 +206,7 @@ def test_without_its_user_dir_every_command_asks_for_it(cooled, home, tmp_path):
         refused = attempt("highrank", *words)
         assert refused.code == 2 and ASKS in refused.output, words
     refused = attempt("generate", data, "--path", cooled, *TINY)
-    assert refused.code == 1 and ASKS in refused.output.splitlines()[-1]
+    assert refused.code == 2 and ASKS in refused.output.splitlines()[-1]
 
 
 def test_a_user_dir_that_does_not_exist_is_named(cooled, tmp_path):
@@ -246,7 +246,7 @@ def test_another_default_does_not_change_a_checkpoint(softcap, home, tmp_path):
     where = (home / "data-bin", user_dir, tmp_path, "transformer_softcap", 13)
     start = ["--restore-file", softcap]
     refused = train(*where, *start, attempt=attempt)
-    assert refused.code == 1
+    assert refused.code == 2
     assert "--head-softcap-c 20.0 there, 5.0 in the model; use" in refused.output.splitlines()[-1]
     train(*where, *start, "--head-softcap-c", 20)
 

@@ -151,8 +151,10 @@ def test_streams_are_neither_finetuned_nor_resumed(tmp_path):
     for words in starts:
         where = [data, "--arch", "awd_lstm_lm_softmax", "--save-dir", tmp_path / "new"]
         done = attempt("train", *where, *SHAPE, *LOSS, *STREAMS, "--max-update", 3, *words, path)
-        assert done.code == 1
-        assert done.output.splitlines()[-1].startswith(f"ValueError: {path}: the target dictionary")
+        assert done.code == 2
+        assert done.output.splitlines()[-1].startswith(
+            f"fairseq-train: error: {path}: the target dictionary"
+        )
 
 
 def test_older_checkpoints_of_streams_hold_one_hash(stream_data, tmp_path):

@@ -44,7 +44,7 @@ def test_a_checkpoint_without_tables_starts_with_zeros_and_says_so(mt_data, with
 def test_tables_that_were_never_trained_do_not_translate(mt_data, without):
     overrides = ["--model-overrides", "{'rel_pos_clip': 4}"]
     done = attempt("generate", mt_data, "--path", without, *GENERATION, *overrides)
-    assert done.code == 1
+    assert done.code == 2
     assert "decoder.layers.0.self_attn.relative.key_table" in done.output
     assert not done.lines("H-")
 
@@ -54,7 +54,7 @@ def test_another_training_is_refused_where_the_checkpoint_has_tables(mt_data, tm
     words = ["--arch", ARCH, "--save-dir", tmp_path / "new", *OUR_LOSS, *TRANSLATION, *NARROW]
     start = ["--finetune-from-model", last(tmp_path / "old")]
     done = attempt("train", mt_data, *words, *start)
-    assert done.code == 1
+    assert done.code == 2
     assert "has relative positions; use --rel-pos-clip" in done.output.splitlines()[-1]
 
 

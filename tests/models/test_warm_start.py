@@ -52,7 +52,7 @@ def test_a_head_that_was_never_trained_does_not_translate(mt_data, tmp_path):
         *("generate", mt_data, "--path", last(tmp_path), "--model-overrides", overrides),
         *("--batch-size", 8, "--num-workers", 0),
     )
-    assert done.code == 1
+    assert done.code == 2
     assert "prior.weight" in done.output
     assert not done.lines("H-")
 
@@ -70,9 +70,11 @@ def test_the_checkpoint_of_another_head_is_refused(old, new, option, mt_data, tm
     words = ["--arch", f"transformer_{new}_tiny", "--save-dir", tmp_path / new, *OUR_LOSS]
     start = ["--max-update", 2, option, last(tmp_path / old)]
     done = attempt("train", mt_data, *words, *TRANSLATION, *NARROW, *start)
-    assert done.code == 1
+    assert done.code == 2
     last_line = done.output.splitlines()[-1]
-    assert last_line.startswith(f"ValueError: {last(tmp_path / old)}: the checkpoint has another")
+    assert last_line.startswith(
+        f"fairseq-train: error: {last(tmp_path / old)}: the checkpoint has another"
+    )
 
 
 def check_start(data, old, new):

@@ -263,5 +263,5 @@ def test_the_criterion_elsewhere(stream_data):
     words = "--task language_modeling --arch awd_lstm_lm_softmax --criterion bptt_cross_entropy"
     rest = "--optimizer adam --lr 1e-3 --batch-size 2 --tokens-per-sample 9 --no-save --cpu"
     done = attempt("train", stream_data, *words.split(), *rest.split(), "--max-update", 1)
-    assert done.code == 1
+    assert done.code == 2
     assert "needs --task bptt_language_modeling" in done.output

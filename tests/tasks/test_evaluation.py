@@ -95,5 +95,5 @@ def test_more_streams_count_every_token_too(stream_data, trained):
 )
 def test_what_would_lose_state_or_tokens_is_refused(words, message, stream_data, trained):
     done = attempt("eval-lm", stream_data, "--path", trained[0], *words)
-    assert done.code == 1
+    assert done.code == 2
     assert message in done.output

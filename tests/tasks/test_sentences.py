@@ -44,5 +44,5 @@ def test_sentences_that_are_typed_are_continued(stream_data, trained):
 def test_a_text_is_not_generated(words, stream_data, trained):
     where = [stream_data, "--path", trained, *TASK, "--gen-subset", "valid", "--batch-size", 1]
     done = attempt("generate", *where, *words)
-    assert done.code == 1
+    assert done.code == 2
     assert "score it with fairseq-eval-lm --task bptt_language_modeling" in done.output

@@ -1,0 +1,39 @@
+"""A mistake of the user ends with one line and exit code 2.
+
+What breaks: `--head mos --head-components 0` ends with a traceback of 20 functions. Its last line
+says what to change, and few people read that far.
+Why: fairseq prints every error so, and leaves with exit code 1.
+What we do: print the message of a `UserError` alone, as `argparse` does for an unknown option.
+Other errors keep their traceback: they may be defects.
+Delete when: fairseq ends so for a `ValueError` of a plug-in.
+"""
+
+import os
+import sys
+
+from fairseq import options
+from fairseq.distributed import utils
+
+from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError
+
+
+@replaces(options, "parse_args_and_arch")
+def parse_args_and_arch(stock, *args, **kwargs):
+    """Return the parsed options, with what the architecture sets."""
+    return _in_one_line(stock, *args, **kwargs)
+
+
+@replaces(utils, "call_main")
+def call_main(stock, *args, **kwargs):
+    """Run a command, in each of its processes."""
+    return _in_one_line(stock, *args, **kwargs)
+
+
+def _in_one_line(function, *args, **kwargs):
+    try:
+        return function(*args, **kwargs)
+    except UserError as error:
+        sys.stdout.flush()
+        print(f"{os.path.basename(sys.argv[0])}: error: {error}", file=sys.stderr)
+        sys.exit(2)
