@@ -1,0 +1,46 @@
+"""What a user can mend ends with one line and exit code 2; a defect keeps its traceback.
+
+tests/models/test_console_scripts.py has the same for whole commands.
+"""
+
+import argparse
+
+import pytest
+from fairseq import options
+from fairseq.distributed import utils
+from omegaconf import OmegaConf
+
+import highrank_plugins.hooks.user_errors  # noqa: F401  (applies it)
+from highrank_plugins.common.user_error import UserError
+
+CFG = OmegaConf.create({"distributed_training": {"distributed_world_size": 1,
+                                                 "distributed_init_method": None},
+                        "common": {"tpu": False}})  # fmt: skip
+
+
+def raises(error):
+    def main(cfg):
+        raise error
+
+    return main
+
+
+def test_one_line(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train"])
+    with pytest.raises(SystemExit) as ended:
+        utils.call_main(CFG, raises(UserError("--head mos: too few")))
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "fairseq-train: error: --head mos: too few\n"
+
+
+def test_a_defect_keeps_its_traceback():
+    with pytest.raises(ValueError, match="a defect"):
+        utils.call_main(CFG, raises(ValueError("a defect")))
+
+
+def test_while_options_are_read(capsys):
+    with pytest.raises(SystemExit) as ended:
+        options.parse_args_and_arch(
+            argparse.ArgumentParser(), input_args=[], modify_parser=raises(UserError("no"))
+        )
+    assert ended.value.code == 2 and capsys.readouterr().err.endswith("error: no\n")
