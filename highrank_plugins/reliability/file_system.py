@@ -10,6 +10,7 @@ from pathlib import Path
 
 from highrank_plugins.common.files import flush_folder, link_whole
 from highrank_plugins.common.folder_lock import locked
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.common.processes import end_with_parent
 from highrank_plugins.reliability.finding import Finding
 
@@ -57,7 +58,7 @@ def _is_free(folder: Path) -> bool:
     try:
         with locked(folder):
             return True
-    except RuntimeError:
+    except UserError:
         return False
 
 

@@ -31,7 +31,7 @@ def other(tmp_path):
 
 def test_the_second_training_is_refused_and_told_who_is_first(data, tmp_path, other):
     message = rf"in use by another training \(process {other.pid} on .*choose another --save-dir"
-    with pytest.raises(RuntimeError, match=message):
+    with pytest.raises(UserError, match=message):
         run_training(data, tmp_path, *translation_options(**{"--max-update": 1}))
     assert [path.name for path in tmp_path.iterdir()] == ["training.lock"]
 

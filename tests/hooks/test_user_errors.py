@@ -7,15 +7,14 @@ import argparse
 
 import pytest
 from fairseq import options
+from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils
 from omegaconf import OmegaConf
 
 import highrank_plugins.hooks.user_errors  # noqa: F401  (applies it)
 from highrank_plugins.common.user_error import UserError
 
-CFG = OmegaConf.create({"distributed_training": {"distributed_world_size": 1,
-                                                 "distributed_init_method": None},
-                        "common": {"tpu": False}})  # fmt: skip
+CFG = OmegaConf.structured(FairseqConfig())
 
 
 def raises(error):
