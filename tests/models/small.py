@@ -1,5 +1,8 @@
 """Tasks, models and batches in this process, configured by command-line words."""
 
+import copy
+import functools
+
 from tests.built import Built, parse
 from tests.trainings import OUR_LOSS, task_and_shape
 
@@ -18,6 +21,12 @@ def configure(data, arch: str, *words: object):
     """Return the configuration of `fairseq-train data --arch arch …`."""
     criterion = [] if "--criterion" in words else OUR_LOSS
     line = [data, "--arch", arch, *task_and_shape(arch), *criterion, *words]
+    return copy.deepcopy(_parsed(tuple(map(str, line))))
+
+
+@functools.cache
+def _parsed(line: tuple[str, ...]):
+    """Parse once what several tests ask for: fairseq needs a second for a command line."""
     return parse(line)
 
 
