@@ -10,8 +10,8 @@ from pathlib import Path
 
 from highrank_plugins.common.files import flush_folder, link_whole
 from highrank_plugins.common.folder_lock import locked
-from highrank_plugins.common.user_error import UserError
 from highrank_plugins.common.processes import end_with_parent
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.reliability.finding import Finding
 
 RENAMES, BYTES = 300, 100_000

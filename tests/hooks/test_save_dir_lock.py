@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import highrank_plugins.hooks.save_dir_lock  # noqa: F401  (applies it)
+from highrank_plugins.common.user_error import UserError
 from tests.compat.conftest import run_training, translation_options
 
 HOLD = """
