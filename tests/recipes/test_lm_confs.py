@@ -32,6 +32,17 @@ def test_a_configuration_is_complete(path):
         assert train.get("asgd_at_epoch") == (200 if path.stem.endswith("_et") else None)
 
 
+@pytest.mark.parametrize("recipe", ["ptb", "wikitext2", "one_billion_word"])
+def test_mixtape_of_full_size_has_the_rates_that_the_small_one_trains_with(recipe):
+    small = load_tree(RECIPES / "ptb" / "conf" / "small" / "mixtape_regularised.yaml", [])
+    full = load_tree(RECIPES / recipe / "conf" / "yang2019" / "mixtape.yaml", [])
+    shared = ["lr", "warmup_updates", "head_gate_weight_norm", "head_gate_noise"]
+    if recipe != "one_billion_word":  # which has no dropout
+        shared.append("head_gate_dropout")
+    want, got = (validate(tree).train for tree in (small, full))
+    assert {name: got[name] for name in shared} == {name: want[name] for name in shared}
+
+
 def test_bases_are_used():
     used = {
         (path.parent / line.removeprefix("base: ")).resolve()
