@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from highrank_plugins.benchmarks.case import LossCase
+from highrank_plugins.benchmarks.implementations import loss_function
 
 
 class LiveMemory(TorchDispatchMode):
@@ -64,13 +65,5 @@ def peak_of(case: LossCase, impl: str) -> tuple[int, int]:
         target = torch.zeros(case.tokens, dtype=torch.int64)
     parameters = list(head.parameters())
     with LiveMemory([features, target, *parameters]) as live:
-        loss = head.nll(
-            features,
-            target,
-            label_smoothing=case.label_smoothing,
-            reduction=case.reduction,
-            impl=impl,
-            memory=case.memory * 2**20 or None,
-        ).loss
-        loss.sum().backward()
+        loss_function(impl, case)(head, features, target).sum().backward()
     return live.peak, sum(t.nbytes for t in (features, *parameters))

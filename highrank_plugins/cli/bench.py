@@ -1,4 +1,4 @@
-"""Provide `highrank bench loss|profile|train|generate|estimate|table`."""
+"""Provide `highrank bench loss|profile|roofline|train|generate|estimate|table`."""
 
 import logging
 from pathlib import Path
@@ -110,6 +110,33 @@ def profile(
         profile_losses(preset, _today(impl), changes, repeats, threads, echo=typer.echo)
 
 
+@bench.command("roofline")
+def roofline(
+    preset: Annotated[
+        list[str], typer.Argument(help="Cases or groups of benchmarks/presets.yaml.")
+    ],
+    gpu: Annotated[str, typer.Option(help="h200, a100 or rtx4090.")] = "h200",
+    impl: Annotated[
+        str,
+        typer.Option(
+            help="Implementations, separated by commas: naive, gathered, chunked, fused, triton."
+        ),
+    ] = "naive,fused,triton",
+    tokens: Tokens = None,
+    components: Components = None,
+    classes: Classes = None,
+) -> None:
+    """Model time and memory of losses in bfloat16 on a GPU that is not here: no measurement."""
+    from highrank_plugins.benchmarks.roofline import run_roofline
+
+    grid = {"tokens": tokens, "components": components, "classes": classes}
+    with user_errors():
+        sizes = {name: _one(name, values) for name, values in _grid(grid).items()}
+        implementations = [_today(name.strip()) for name in impl.split(",")]
+        text = run_roofline(preset, implementations, gpu, sizes)
+    typer.echo(text, nl=False)
+
+
 def models(
     context: typer.Context,
     preset: ModelPreset,
@@ -199,6 +226,17 @@ def _grid(given: dict[str, str | None]) -> dict[str, list[int]]:
         ValueError: no number; names the option.
     """
     return {n: numbers(f"--{n}", text, int) for n, text in given.items() if text is not None}
+
+
+def _one(name: str, values: list[int]) -> int:
+    """Return the only one of some sizes.
+
+    Raises:
+        ValueError: several; names the option.
+    """
+    if len(values) > 1:
+        raise ValueError(f"--{name}: the model takes one size; call it once for each")
+    return values[0]
 
 
 def _today(implementation: str) -> str:

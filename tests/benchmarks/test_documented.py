@@ -1,5 +1,6 @@
 """Every table of measurements is what its file says, and every file is shown."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import pytest
 
 from highrank_plugins.benchmarks.report import table
 from highrank_plugins.benchmarks.rows import read_csv
+from highrank_plugins.common.formatting import table as table_of
 
 DOCS = Path(__file__).parents[2] / "docs"
-FILES = sorted((DOCS / "benchmarks").glob("*.csv"))
+KERNELS = DOCS / "benchmarks" / "kernels_sm90.csv"
+FILES = sorted({*(DOCS / "benchmarks").glob("*.csv")} - {KERNELS})
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -19,7 +22,24 @@ def test_table(path):
 
 def test_no_table_without_a_file():
     text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    assert FILES and text.count("| case | implementation |") == len(FILES)
+    assert FILES and text.count("| case | implementation | tokens |") == len(FILES)
+
+
+def test_kernels():
+    """The table has the larger kernels of bfloat16: with gradient, and with smoothing if it may."""
+    with KERNELS.open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["dtype"] == "bfloat16"]
+    columns = ["kernel", "components", "pointwise", "registers", "instructions_per_logit"]
+    shown = [
+        [row[column] for column in columns]
+        for row in rows
+        if row["gradient"] == "yes"
+        and (row["kernel"] != "softmax_kernel" or row["smoothing"] == "0.1")
+        and (row["kernel"] != "gradient_kernel" or row["components"] == "9")
+    ]
+    heading = ["kernel", "K", "function", "registers", "instructions per logit"]
+    assert table_of(heading, shown) in (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    assert all(row["spilled"] == "0" for row in rows)
 
 
 def test_generation_on_two_processes():

@@ -1,0 +1,219 @@
+"""Model the time and memory of a loss on a GPU that need not be here: a roofline.
+
+The loss runs on device `meta`, where tensors have sizes and no content. Each operation takes the
+longer of two times: its bytes over the memory's bandwidth, and its arithmetic over the speed of
+matrix products. A Triton kernel has its instructions instead. Launches, caches and overlap do not
+count, so that the result is a model and no measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from highrank_plugins.benchmarks.case import CaseError, LossCase, changed, named
+from highrank_plugins.benchmarks.implementations import check_implementations
+from highrank_plugins.benchmarks.live_memory import peak_of
+from highrank_plugins.benchmarks.operations import PRODUCTS
+from highrank_plugins.common import formatting
+from highrank_plugins.common.names import did_you_mean
+
+# Shares of the peaks of a data sheet that large operations reach; assumed, the same for every GPU.
+BANDWIDTH_SHARE, PRODUCT_SHARE, INSTRUCTION_SHARE = 0.875, 0.7, 0.7
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Hold peaks of a data sheet: bytes, half-precision operations and instructions per second.
+
+    A multiprocessor issues 128 instructions of threads per clock.
+    """
+
+    name: str
+    bandwidth: float
+    products: float
+    instructions: float
+
+    def seconds(self, moved: float, operations: float = 0, instructions: float = 0) -> float:
+        """Return the longest of three times: bytes, matrix products, instructions of threads."""
+        return max(
+            moved / (BANDWIDTH_SHARE * self.bandwidth),
+            operations / (PRODUCT_SHARE * self.products),
+            instructions / (INSTRUCTION_SHARE * self.instructions),
+        )
+
+
+# Data sheets of NVIDIA; products are dense, in bfloat16, added in float32.
+GPUS = {
+    "h200": Gpu("H200 SXM", 4.8e12, 989e12, 132 * 128 * 1.75e9),
+    "a100": Gpu("A100 80GB SXM", 2.039e12, 312e12, 108 * 128 * 1.41e9),
+    "rtx4090": Gpu("RTX 4090", 1.008e12, 165e12, 128 * 128 * 2.52e9),
+}
+# Instructions per logit of a kernel, for bfloat16 with gradient and label smoothing (K = 9 in a
+# mixture, 4 in a tree): docs/benchmarks/kernels_sm90.csv. Torch computes any other function.
+INSTRUCTIONS = {
+    "softmax_kernel": {"identity": 33.6, "sigsoftmax": 66.3, "gss": 69.3},
+    "gradient_kernel": {"identity": 15.0, "sigsoftmax": 37.4, "gss": 39.2},
+    "mixture_kernel": {"identity": 40.2, "sigsoftmax": 72.4, "gss": 75.4},
+    "tree_forward_kernel": {"identity": 19.1},
+    "tree_backward_kernel": {"identity": 22.8},
+}
+# Operations that read or write the elements of an index only.
+INDEXED = ("gather", "scatter", "scatter_add", "scatter_add_", "scatter_", "index", "index_select")
+IMPLEMENTATIONS = ("naive", "gathered", "chunked", "fused", "triton")
+
+
+@dataclass
+class RooflineEstimate:
+    """Hold seconds of products, of other operations, and of products alone; bytes at the peak."""
+
+    case: str
+    implementation: str
+    products: float
+    others: float
+    gemm_floor: float
+    peak: int
+    gradients: int
+
+
+class _Seconds(TorchDispatchMode):
+    """Add up the time of all operations."""
+
+    def __init__(self, gpu: Gpu, pointwise: str) -> None:
+        super().__init__()
+        self.gpu, self.pointwise = gpu, pointwise
+        self.products = self.others = 0.0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        name = function._schema.name.removeprefix("aten::")
+        if function.is_view or name.startswith(("empty", "new_empty", "detach", "_unsafe_view")):
+            return result
+        given = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor)]
+        made = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        if f"aten::{name}" in PRODUCTS:
+            left, right = given[-2:]  # after the total of addmm
+            work = 2 * left.numel() * right.size(-1)
+            self.products += self.gpu.seconds(_bytes([*given, *made]), work)
+        elif name in INDEXED:
+            self.others += self.gpu.seconds(2 * min(_bytes([t]) for t in (*given[1:], *made)))
+        else:
+            read = [] if name in ("zero_", "fill_", "zeros") else given
+            self.others += self.gpu.seconds(_bytes(read) + _bytes(made))
+        return result
+
+    def launch(
+        self, kernel: Any, grid: Any, values: torch.Tensor, *others: Any, **tile: int
+    ) -> None:
+        """Count a kernel instead of starting it; see `kernels.triton.passes.launch`."""
+        name = getattr(kernel, "fn", kernel).__name__
+        per_logit = INSTRUCTIONS[name]
+        instructions = per_logit.get(self.pointwise, per_logit["identity"]) * values.numel()
+        rest = [t for t in others if isinstance(t, torch.Tensor)]
+        if name == "tree_backward_kernel":  # leaves and gates become their gradients
+            moved = 2 * _bytes([values, rest[0]]) + _bytes(rest[1:])
+        elif name == "tree_forward_kernel":
+            moved = _bytes([values, *rest])
+        else:
+            factor = {"softmax_kernel": 3, "gradient_kernel": 2, "mixture_kernel": 5}[name]
+            gradient = others[factor] is not None
+            passes = 3 if gradient else 1  # two reads, one write
+            if name == "gradient_kernel":
+                passes = 2
+            elif not gradient:
+                instructions /= 2
+            moved = passes * _bytes([values])
+        self.others += self.gpu.seconds(moved, instructions=instructions)
+
+
+def _bytes(tensors: list[torch.Tensor]) -> int:
+    """Return the bytes of tensors; what is expanded is read once."""
+    return sum(min(t.nbytes, t.untyped_storage().nbytes()) for t in tensors)
+
+
+@contextmanager
+def _counted(seconds: _Seconds) -> Iterator[None]:
+    with ExitStack() as stack:
+        if find_spec("triton") is not None:
+            from highrank_plugins.losses.kernels.triton import passes
+
+            stack.enter_context(mock.patch.object(passes, "launch", seconds.launch))
+        stack.enter_context(seconds)
+        yield
+
+
+def estimate(name: str, case: LossCase, implementation: str, gpu: Gpu) -> RooflineEstimate:
+    """Return the model of one step, forward and backward, of a loss in bfloat16.
+
+    Raises:
+        CaseError: sizes that do not fit.
+        ValueError: an implementation that does not serve the layer.
+    """
+    seconds = _Seconds(gpu, case.pointwise)
+    with _counted(seconds):
+        peak, gradients = peak_of(case, implementation)
+    floor = sum(6 * a * b * c for a, b, c in case.layer().products(case.tokens))
+    return RooflineEstimate(
+        name, implementation, seconds.products, seconds.others, gpu.seconds(0, floor), peak,
+        gradients,
+    )  # fmt: skip
+
+
+def run_roofline(
+    presets: list[str], implementations: list[str], gpu: str, changes: dict[str, int]
+) -> str:
+    """Return a Markdown table of models, one line per case and implementation.
+
+    Args:
+        changes: sizes that replace those of the presets.
+    Raises:
+        CaseError: a preset, implementation or GPU that does not exist; triton is not installed.
+    """
+    if gpu not in GPUS:
+        raise CaseError(f"--gpu {gpu} does not exist{did_you_mean(gpu, GPUS)}; known: "
+                        f"{', '.join(GPUS)}")  # fmt: skip
+    check_implementations(implementations)
+    for name in implementations:
+        if name not in IMPLEMENTATIONS:
+            raise CaseError(
+                f"--impl {name}: the model knows {', '.join(IMPLEMENTATIONS)} only; "
+                "`highrank bench loss` measures any"
+            )
+        if name == "triton" and find_spec("triton") is None:
+            raise CaseError("--impl triton: triton is not installed; pip install 'triton>=3.4'")
+    cases = {name: case for preset in presets for name, case in named("loss", preset).items()}
+    found = []
+    for name, listed in cases.items():
+        case = changed(listed, {**changes, "dtype": "bfloat16"})
+        assert isinstance(case, LossCase)
+        found += [estimate(name, case, each, GPUS[gpu]) for each in implementations]
+    return estimates_table(found)
+
+
+def estimates_table(estimates: list[RooflineEstimate]) -> str:
+    """Return Markdown, one line per estimate."""
+    heading = ["case", "implementation", "products, ms", "others, ms", "× gemm_floor"]
+    heading += ["peak, MiB", "of it gradients, MiB"]
+    rows = [
+        [
+            each.case,
+            each.implementation,
+            f"{1e3 * each.products:.2f}",
+            f"{1e3 * each.others:.2f}",
+            f"{(each.products + each.others) / each.gemm_floor:.2f}",
+            f"{each.peak / 2**20:,.0f}",
+            f"{each.gradients / 2**20:,.0f}",
+        ]
+        for each in estimates
+    ]
+    return formatting.table(heading, rows)

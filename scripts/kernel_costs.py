@@ -1,0 +1,170 @@
+"""Compile the Triton kernels for a GPU, which need not be here, and count what they need.
+
+    .venv/bin/python scripts/kernel_costs.py > docs/benchmarks/kernels_sm90.csv
+
+prints a line of CSV for every kernel × pointwise function × dtype × label smoothing × K, as the
+losses launch it: registers of a thread, bytes that it spills to memory, and instructions per logit.
+The instructions are those of the loops, of all passes over a row; a kernel without a loop counts
+whole. Takes five minutes of one core. `--cases` compiles others: JSON, a list of [head, classes,
+dtype, smoothing, [tokens …], options]. A kernel that several cases share is printed once.
+"""
+
+import argparse
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "0"
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from highrank_plugins.heads import build_head
+from highrank_plugins.losses.kernels.triton import passes
+
+DTYPES = ("float32", "bfloat16", "float16")
+SMOOTHING = (0.0, 0.1)
+POINTWISE = ("identity", "sigsoftmax", "gss")  # those with kernels; torch computes any other
+CLASSES = 32768
+COLUMNS = ["kernel", "head", "components", "pointwise", "dtype", "smoothing", "gradient", "classes"]
+COLUMNS += ["registers", "spilled", "instructions_per_logit", "triton"]
+
+
+class NoDevice:
+    """Stand for a GPU of some compute capability; kernels are compiled for it, not started."""
+
+    get_current_stream = map_python_to_cpp_type = staticmethod(lambda given=None: given)
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+
+class Recorder:
+    """Compile instead of launch, and print a line for each kernel that is new."""
+
+    def __init__(self) -> None:
+        self.case: dict[str, Any] = {}
+        self.seen: set[str] = set()
+        self.writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
+        self.writer.writeheader()
+
+    def __call__(self, kernel: Any, grid: Any, *arguments: Any, **tile: int) -> None:
+        compiled = kernel.run(*arguments, grid=grid, warmup=True, **tile)
+        if compiled.hash in self.seen:
+            return
+        self.seen.add(compiled.hash)
+        name = kernel.fn.__name__
+        given = dict(zip(kernel.arg_names, arguments, strict=False))
+        cubin = compiled.asm["cubin"]
+        used = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", inspect(cubin, "-res-usage")))
+        # the columns that a thread works on; a mixture or a tree has K logits in each
+        logits = tile["COLUMNS"] * tile.get("ROWS", 1) / (32 * tile["num_warps"])
+        if name not in ("softmax_kernel", "gradient_kernel"):
+            logits *= self.case["components"]
+        row = self.case | {
+            "kernel": name,
+            "gradient": "yes" if given.get("factor", 0) is not None else "no",
+            "registers": int(used["REG"]),
+            "spilled": int(used["STACK"]) + int(used["LOCAL"]),
+            "instructions_per_logit": round(instructions(inspect(cubin, "-sass")) / logits, 1),
+            "triton": triton.__version__,
+        }
+        self.writer.writerow(row)
+        sys.stdout.flush()
+
+
+def inspect(cubin: bytes, option: str) -> str:
+    """Return what cuobjdump, which comes with Triton, says about machine code."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([tool, option, file.name], capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+def instructions(sass: str) -> int:
+    """Return the number of instructions in loops, or of all where there is no loop."""
+    lines = re.findall(r"/\*([0-9a-f]{4,})\*/ +(?:@!?U?P\w+ +)?(\w[\w.]*)(.*?);", sass)
+    code = [(int(at, 16), name, rest) for at, name, rest in lines]
+    jumps = [
+        (int(re.search("0x([0-9a-f]+)", rest)[1], 16), at)
+        for at, name, rest in code
+        if name.startswith("BRA") and "0x" in rest
+    ]
+    end = next((at for at, name, _ in reversed(code) if name == "EXIT"), 0)
+    # a jump to itself fills the space after the last instruction
+    loops = [(a, b) for a, b in jumps if a < b]
+    inside = sum(any(a <= at <= b for a, b in loops) for at, _, _ in code)
+    return inside or sum(at <= end for at, _, _ in code)
+
+
+def all_cases() -> list[list[Any]]:
+    """Return the cases of docs/benchmarks/kernels_sm90.csv."""
+    heads: list[tuple[str, dict[str, Any]]] = [("softmax", {})]
+    heads += [("mos", {"components": components}) for components in (2, 4, 9, 15)]
+    cases: list[list[Any]] = [
+        [head, CLASSES, dtype, smoothing, [64], {**options, "pointwise": pointwise}]
+        for head, options in heads
+        for pointwise in POINTWISE
+        for dtype in DTYPES
+        for smoothing in SMOOTHING
+    ]
+    cases += [
+        ["mixtape", CLASSES, dtype, 0.0, [64], {"components": components, "frequent": CLASSES // 2}]
+        for components in (2, 4, 8, 16)
+        for dtype in DTYPES
+    ]
+    return cases
+
+
+def compile_cases(cases: list[list[Any]], accuracy: bool) -> None:
+    """Run the losses of `cases` on device meta, and print the kernels that they would launch."""
+    recorder = passes.launch = Recorder()
+    for head_name, classes, dtype, smoothing, batches, options in cases:
+        recorder.case = {
+            "head": head_name, "components": options.get("components", 1), "dtype": dtype,
+            "pointwise": options.get("pointwise", "identity"), "smoothing": smoothing,
+            "classes": classes,
+        }  # fmt: skip
+        with torch.device("meta"):
+            head = build_head(
+                head_name, num_classes=classes, feature_dim=8, bias=False, **options
+            ).to(getattr(torch, dtype))
+            for tokens in batches:
+                features = torch.empty(tokens, 8, dtype=getattr(torch, dtype), requires_grad=True)
+                # with "sum", float16 looks whether its gradients are finite
+                out = head.nll(
+                    features, torch.zeros(tokens, dtype=torch.int64), label_smoothing=smoothing,
+                    reduction="none" if dtype == "float16" else "sum", accuracy=accuracy,
+                    impl="triton",
+                )  # fmt: skip
+                out.loss.sum().backward()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--capability", type=int, default=90, help="90 is the H100 and H200")
+    parser.add_argument("--cases", type=json.loads, help="JSON, instead of the whole table")
+    parser.add_argument("--accuracy", action="store_true", help="also find the most probable class")
+    options = parser.parse_args()
+    driver.set_active(NoDevice(options.capability))
+    compile_cases(options.cases or all_cases(), options.accuracy)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The model of a GPU counts what the losses do."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from highrank_plugins.benchmarks.case import LossCase
+from highrank_plugins.benchmarks.roofline import (
+    INSTRUCTIONS,
+    Gpu,
+    estimate,
+    run_roofline,
+)
+from highrank_plugins.cli import app
+
+DOCS = Path(__file__).parents[2] / "docs"
+# as if it moved data and ran kernels in no time, and one product operation a second
+PRODUCTS_ONLY = Gpu("products", 1e30, 1 / 0.7, 1e30)
+CASES = [
+    LossCase("softmax", tokens=24, dim=16, classes=56, dtype="bfloat16", label_smoothing=0.1),
+    LossCase("mos", tokens=24, dim=16, classes=56, components=3, dtype="bfloat16"),
+]
+
+
+def test_an_operation_takes_the_longest_of_three_times():
+    gpu = Gpu("slow", 1 / 0.875, 1 / 0.7, 1 / 0.7)
+    assert gpu.seconds(3, 2, 1) == pytest.approx(3)
+    assert gpu.seconds(1, 3, 2) == pytest.approx(3)
+    assert gpu.seconds(2, 1, 3) == pytest.approx(3)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.head)
+@pytest.mark.parametrize("impl", ["naive", "fused"])
+def test_products_are_those_of_the_layer(case, impl):
+    found = estimate("x", case, impl, PRODUCTS_ONLY)
+    # a softmax over a few components is no product of the floor
+    assert found.gemm_floor <= found.products * (1 + 1e-9) <= 1.01 * found.gemm_floor
+    assert found.others == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.triton
+def test_triton_moves_less_than_torch():
+    """A softmax reads its logits twice and writes them once: 6 bytes a logit, and half is spare."""
+    memory_only = Gpu("memory", 1 / 0.875, 1e30, 1e30)
+    case = LossCase("softmax", tokens=4096, dim=8, classes=4096, dtype="bfloat16", bias=False)
+    logits = case.tokens * case.classes
+    triton, fused = (estimate("x", case, impl, memory_only).others for impl in ("triton", "fused"))
+    assert 6 * logits <= triton < 7 * logits < 30 * logits < fused
+
+
+@pytest.mark.parametrize("kernel", INSTRUCTIONS)
+def test_instructions_are_the_recorded_ones(kernel):
+    wanted = {"mos": "9", "mixtape": "4", "softmax": "1"}
+    with (DOCS / "benchmarks" / "kernels_sm90.csv").open(encoding="utf-8") as file:
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if row["kernel"] == kernel and row["dtype"] == "bfloat16" and row["gradient"] == "yes"
+            and row["components"] == ("2" if kernel == "gradient_kernel" else wanted[row["head"]])
+        ]  # fmt: skip
+    for pointwise, number in INSTRUCTIONS[kernel].items():
+        recorded = [
+            float(row["instructions_per_logit"]) for row in rows if row["pointwise"] == pointwise
+        ]
+        assert max(recorded) == pytest.approx(number, rel=0.02)
+
+
+def documented(presets, implementations):
+    """Return rows of the table in the docs, and today's, as names and numbers."""
+    text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    for line in run_roofline(presets, implementations, "h200", {}).splitlines()[2:]:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        start = f"| {cells[0]} | {cells[1]} | "
+        row = next(row for row in text.splitlines() if row.startswith(start) and "%" not in row)
+        numbers = [cell.strip() for cell in row.strip("|").split("|")][2:]
+        yield [[float(number.replace(",", "")) for number in side] for side in (numbers, cells[2:])]
+
+
+@pytest.mark.triton
+def test_the_table_of_the_documents():
+    for kept, today in documented(["wmt_en_de/softmax"], ["naive", "triton"]):
+        assert kept == pytest.approx(today, rel=0.03, abs=0.02)
+
+
+@pytest.mark.triton
+@pytest.mark.long
+def test_the_whole_table_of_the_documents():
+    for kept, today in documented(["wmt_en_de"], ["naive", "fused", "triton"]):
+        assert kept == pytest.approx(today, rel=0.03, abs=0.02)
+
+
+def test_a_table():
+    table = run_roofline(["softmax_ptb"], ["fused"], "rtx4090", {"tokens": 64})
+    assert "| softmax_ptb | fused |" in table
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["mos_ptb", "--gpu", "h100"], "--gpu h100 does not exist; did you mean 'h200'"),
+    (["mos_ptb", "--impl", "liger"], "--impl liger: the model knows naive"),
+    (["mos_ptb", "--tokens", "8,9"], "--tokens: the model takes one size"),
+    (["mos_pbt"], "did you mean 'mos_ptb'"),
+])  # fmt: skip
+def test_bad_input(words, message):
+    done = CliRunner().invoke(app, ["bench", "roofline", *words])
+    assert done.exit_code == 2 and message in done.stderr and not done.stdout
