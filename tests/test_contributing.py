@@ -46,15 +46,16 @@ def assert_losses_are_the_references(case):
     assert_same(run(head, features, TARGET, memory=memory_for(head, 3), **FULL), want)
 
 
-@pytest.mark.parametrize("example", [("softcap", POINTWISE)], indirect=True)
+@pytest.mark.parametrize("example", [("arcsinh", POINTWISE)], indirect=True)
 def test_a_pointwise_function(example):
-    assert "softcap" in pointwise_names() and pointwise_options("softcap") == {"cap": 30.0}
+    assert "arcsinh" in pointwise_names() and pointwise_options("arcsinh") == {"scale": 30.0}
     for case in STRUCTURES:
-        assert_losses_are_the_references(case.with_pointwise("softcap", cap=2.0))
+        assert_losses_are_the_references(case.with_pointwise("arcsinh", scale=2.0))
     logits = torch.tensor([-1e3, 0.0, 1e3], dtype=torch.float64)
-    assert example["Softcap"](cap=5.0).apply_to(logits, {}).tolist() == [-5, 0, 5]
-    with pytest.raises(ValueError, match="cap must be above 0, got 0"):
-        example["Softcap"](cap=0)
+    far = 5 * math.asinh(200)
+    assert example["Arcsinh"](scale=5.0).apply_to(logits, {}).tolist() == [-far, 0, far]
+    with pytest.raises(ValueError, match="scale must be above 0, got 0"):
+        example["Arcsinh"](scale=0)
 
 
 @pytest.mark.parametrize("example", [("tempered", HEADS)], indirect=True)

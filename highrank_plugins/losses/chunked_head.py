@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
 Named = dict[str, Tensor]  # tensors of a head, or what belongs to them, by name
+
+
+class KernelFunction(NamedTuple):
+    """Name an f that compiled kernels know: a family of functions, and which of them.
+
+    | family | f(z) | numbers | tables |
+    |---|---|---|---|
+    | identity | z | | |
+    | gss | z + (k − 1) log σ(z − c) | c, k | |
+    | logistic | a σ((z + b) / s) + d | a, b, s, d | |
+    | multimax | see `heads.pointwise.MultiMax` | | thresholds, strengths, [4] each |
+    | plif | see `heads.pointwise.PLIF` | T, D | slopes, left, [Q] each |
+    """
+
+    family: str
+    numbers: tuple[float, ...] = ()  # fixed before training
+    tables: tuple[str, ...] = ()  # names of `Pointwise.tensors`, all of one length
 
 
 class ChunkedHead(Protocol):

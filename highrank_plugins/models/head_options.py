@@ -57,6 +57,11 @@ HELP = {
     "plif_freeze": "do not train the slopes",
     "plif_init_sd": "sd of the slope logits at the start",
     "plif_knots": "number of knots",
+    "softcap_cap": "c: logits stay between -c and c",
+    "sigmoid_cap_height": "a: logits stay between 0 and a",
+    "sigmoid_cap_shift": "b: added to each logit",
+    "sigmoid_cap_scale": "s: width of the sigmoid",
+    "multimax_init_sd": "sd of thresholds and strengths at the start",
     "monotone_mlp_bound": "the sigmoids are spread over [-bound, bound] at the start",
     "monotone_mlp_units": "number of sigmoids",
 }

@@ -143,7 +143,7 @@ def test_walks_change_no_answer(steps, bound, monkeypatch):
 
 
 def increasing_heads():
-    return ["identity", "sigsoftmax", "gss", "plif", "monotone_mlp"]
+    return ["identity", "sigsoftmax", "gss", "plif", "monotone_mlp", "softcap", "multimax"]
 
 
 @pytest.mark.parametrize("pointwise", increasing_heads())

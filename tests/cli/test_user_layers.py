@@ -86,14 +86,14 @@ def train(data, user_dir, save_dir, arch, updates, *options, attempt=run):
 
 
 def test_the_documented_lines_run(documented, home):
-    softcap, cooled, generate, card, heads = documented.values()
-    assert "'head_softcap_c': 20.0" in softcap and "'head_temperature': 3.0" in cooled
-    assert "'head_cool_bias': 'false'" in cooled and "'head_softcap_c': 30.0" in cooled
+    arcsinh, cooled, generate, card, heads = documented.values()
+    assert "'head_arcsinh_c': 20.0" in arcsinh and "'head_temperature': 3.0" in cooled
+    assert "'head_cool_bias': 'false'" in cooled and "'head_arcsinh_c': 30.0" in cooled
     assert "BLEU4" in generate
-    assert "card.html" in card and "softcap" in (home / "card.html").read_text()
+    assert "card.html" in card and "arcsinh" in (home / "card.html").read_text()
     assert "tensorboardX" not in card + heads
     assert "| `cooled` | z = W g / t + b. | temperature 2.0, cool_bias True |" in heads
-    assert "| `softcap` | f(z) = c tanh(z / c). | c 30.0 |" in heads
+    assert "| `arcsinh` | f(z) = c asinh(z / c). | c 30.0 |" in heads
 
 
 def test_sentences_are_translated_as_they_come(cooled, home):
@@ -114,14 +114,14 @@ def test_a_language_model_has_an_architecture_too(lm_data, home, tmp_path):
 
 
 def test_yaml_trains_it_and_its_default_is_in_the_checkpoint(home, tmp_path):
-    arch, task = "transformer_softcap", {"_name": "translation", "data": str(home / "data-bin")}
+    arch, task = "transformer_arcsinh", {"_name": "translation", "data": str(home / "data-bin")}
     settings = config(arch, task, NARROW, home / "data-bin", tmp_path / "yaml", {})
     settings["common"]["user_dir"] = str(home / "my_layers")
     (tmp_path / "training.yaml").write_text("# @package _group_\n" + yaml.safe_dump(settings))
     where = ["--config-dir", tmp_path, "--config-name", "training"]
     run("hydra-train", *where, f"hydra.run.dir={tmp_path}/run")
     model = torch.load(last(tmp_path / "yaml"), weights_only=True)["cfg"]["model"]
-    assert (model["head_pointwise"], model["head_softcap_c"]) == ("softcap", 30.0)
+    assert (model["head_pointwise"], model["head_arcsinh_c"]) == ("arcsinh", 30.0)
 
 
 def test_every_measure_runs(cooled, home, tmp_path):
@@ -142,11 +142,11 @@ def test_it_is_collected_described_and_fitted(cooled, home, tmp_path):
     card = ["--output", tmp_path / "card.html", "--json", tmp_path / "card.json"]
     highrank(home, "analyse", "card", cooled, "--data", home / "data-bin", "--tokens", 40, *card)
     head = json.loads((tmp_path / "card.json").read_text())["configuration"]["head"]
-    assert (head["structure"], head["temperature"], head["softcap c"]) == ("cooled", 3.0, 30.0)
+    assert (head["structure"], head["temperature"], head["arcsinh c"]) == ("cooled", 3.0, 30.0)
     highrank(home, "analyse", "collect", cooled, home / "data-bin", "--output", tmp_path / "maps")
     assert (tmp_path / "maps" / "log_probs.npy").exists()
-    fit = highrank(home, "analyse", "dirichlet", "--heads", "cooled+softcap", "--steps", 2)
-    assert '"cooled+softcap"' in fit
+    fit = highrank(home, "analyse", "dirichlet", "--heads", "cooled+arcsinh", "--steps", 2)
+    assert '"cooled+arcsinh"' in fit
 
 
 def test_it_is_published_and_comes_back(cooled, home, tmp_path):
@@ -172,7 +172,7 @@ def test_it_is_published_and_comes_back(cooled, home, tmp_path):
 def test_streams_are_scored_while_they_adapt(stream_data, home, tmp_path):
     user_dir = ["--user-dir", home / "my_layers"]
     options = [*CERTAIN, "--max-update", 2, "--optimizer", "adam", "--lr", 0.01, *user_dir]
-    train_streams(stream_data, tmp_path, *options, arch="awd_lstm_lm_softcap")
+    train_streams(stream_data, tmp_path, *options, arch="awd_lstm_lm_arcsinh")
     where = [last(tmp_path), stream_data, "--output", tmp_path / "out.json"]
     steps = shlex.split("--lr 0.01 --eps 0.001 --lambda 0.01 --train-batch-size 10")
     highrank(home, "evaluate", "dynamic", *where, *steps)
@@ -183,7 +183,7 @@ def test_streams_are_scored_while_they_adapt(stream_data, home, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("layer", "impl"), [("--pointwise=softcap", "fused"), ("--head=cooled", "naive")]
+    ("layer", "impl"), [("--pointwise=arcsinh", "fused"), ("--head=cooled", "naive")]
 )
 def test_its_loss_is_timed(layer, impl, home):
     sizes = ["--tokens", 20, "--classes", 50, "--repeats", 1, "--impl", impl]
@@ -193,7 +193,7 @@ def test_its_loss_is_timed(layer, impl, home):
 
 
 def test_architectures_are_listed(home):
-    assert "| `softcap` | `softmax` | `softcap` |" in highrank(home, "archs")
+    assert "| `arcsinh` | `softmax` | `arcsinh` |" in highrank(home, "archs")
 
 
 def test_without_its_user_dir_every_command_asks_for_it(cooled, home, tmp_path):
@@ -215,8 +215,8 @@ def test_a_user_dir_that_does_not_exist_is_named(cooled, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def softcap(documented, home) -> Path:
-    return home / "exp" / "softcap" / "checkpoint_best.pt"
+def arcsinh(documented, home) -> Path:
+    return home / "exp" / "arcsinh" / "checkpoint_best.pt"
 
 
 def changed(tmp_path, *pairs) -> Path:
@@ -232,49 +232,49 @@ NO_OPTION = [("self, c: float = 30.0", "self"), ("self.c = c", "self.c = 5.0")]
 FIXED = [*NO_OPTION, ('z / c)."""\n', 'z / c)."""\n\n    constants = ("c",)\n')]
 
 
-def test_another_default_does_not_change_a_checkpoint(softcap, home, tmp_path):
+def test_another_default_does_not_change_a_checkpoint(arcsinh, home, tmp_path):
     user_dir = changed(tmp_path, ("c: float = 30.0", "c: float = 5.0"))
     card = ["--output", tmp_path / "card.html", "--json", tmp_path / "card.json"]
-    run("highrank", "analyse", "card", softcap, "--user-dir", user_dir, *card)
+    run("highrank", "analyse", "card", arcsinh, "--user-dir", user_dir, *card)
     head = json.loads((tmp_path / "card.json").read_text())["configuration"]["head"]
-    assert head["softcap c"] == 20.0
+    assert head["arcsinh c"] == 20.0
     texts = [
-        run("generate", home / "data-bin", "--path", softcap, "--user-dir", path, *TINY).lines("H-")
+        run("generate", home / "data-bin", "--path", arcsinh, "--user-dir", path, *TINY).lines("H-")
         for path in (user_dir, home / "my_layers")
     ]
     assert texts[0] == texts[1]
-    where = (home / "data-bin", user_dir, tmp_path, "transformer_softcap", 13)
-    start = ["--restore-file", softcap]
+    where = (home / "data-bin", user_dir, tmp_path, "transformer_arcsinh", 13)
+    start = ["--restore-file", arcsinh]
     refused = train(*where, *start, attempt=attempt)
     assert refused.code == 2
-    assert "--head-softcap-c 20.0 there, 5.0 in the model; use" in refused.output.splitlines()[-1]
-    train(*where, *start, "--head-softcap-c", 20)
+    assert "--head-arcsinh-c 20.0 there, 5.0 in the model; use" in refused.output.splitlines()[-1]
+    train(*where, *start, "--head-arcsinh-c", 20)
 
 
 @pytest.mark.parametrize("code", [NO_OPTION, FIXED], ids=["no option", "a fixed number"])
-def test_code_that_ignores_a_checkpoints_value_is_refused(code, softcap, home, tmp_path):
+def test_code_that_ignores_a_checkpoints_value_is_refused(code, arcsinh, home, tmp_path):
     user_dir = changed(tmp_path, *code)
     data, at = home / "data-bin", ["--user-dir", user_dir]
-    where = (data, user_dir, tmp_path, "transformer_softcap", 13)
+    where = (data, user_dir, tmp_path, "transformer_arcsinh", 13)
     for refused in (
-        train(*where, "--restore-file", softcap, attempt=attempt),
-        attempt("generate", data, "--path", softcap, *at, *TINY),
-        attempt("highrank", "analyse", "card", softcap, *at, "--output", tmp_path / "card.html"),
+        train(*where, "--restore-file", arcsinh, attempt=attempt),
+        attempt("generate", data, "--path", arcsinh, *at, *TINY),
+        attempt("highrank", "analyse", "card", arcsinh, *at, "--output", tmp_path / "card.html"),
     ):
         assert refused.code != 0
         message = refused.output.splitlines()[-1]
-        assert "another output layer: --head-softcap-c 20.0 there, " in message
+        assert "another output layer: --head-arcsinh-c 20.0 there, " in message
         assert "its code of the layer" in message
 
 
 def test_a_fixed_number_is_in_the_checkpoint_too(home, tmp_path):
     user_dir = changed(tmp_path, *FIXED)
-    train(home / "data-bin", user_dir, tmp_path, "transformer_softcap", 1)
+    train(home / "data-bin", user_dir, tmp_path, "transformer_arcsinh", 1)
     at = ["--path", last(tmp_path), "--user-dir", home / "my_layers", *TINY]
     assert "H-0" in run("generate", home / "data-bin", *at).output
     six = changed(tmp_path / "six", *FIXED, ("self.c = 5.0", "self.c = 6.0"))
     refused = attempt("generate", home / "data-bin", *at, "--user-dir", six)
-    assert "--head-softcap-c 5.0 there, 6.0 in the model" in refused.output
+    assert "--head-arcsinh-c 5.0 there, 6.0 in the model" in refused.output
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_an_option_may_not_mean_two_things(argument, message, home, tmp_path):
 
 def test_a_recipes_later_steps_have_the_user_dir_of_the_training(home, tmp_path):
     source = REPOSITORY / "recipes" / "multi30k_en_de" / "conf" / "softmax.yaml"
-    own = {"user_dir": str(home / "my_layers"), "arch": "transformer_softcap", "head_softcap_c": 20}
+    own = {"user_dir": str(home / "my_layers"), "arch": "transformer_arcsinh", "head_arcsinh_c": 20}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({"base": str(source), "train": own}))
     resolved = tmp_path / "resolved.yaml"
     words = ["--output", resolved, "--commands", tmp_path / "commands"]

@@ -74,6 +74,9 @@ POINTWISE: list[tuple[str, dict[str, Any]]] = [
     ("gss", {"learn": True}),
     ("plif", {"bound": 2.0, "knots": 8}),
     ("monotone_mlp", {"units": 3}),
+    ("softcap", {"cap": 2.0}),
+    ("sigmoid_cap", {"height": 3.0, "shift": 0.4, "scale": 1.2}),
+    ("multimax", {}),
 ]
 PRODUCT = [
     Case(structure.head, pointwise, options=structure.options, pointwise_options=options)

@@ -75,7 +75,30 @@ def monotone_mlp(z: np.ndarray, p: Arrays, options: Options) -> np.ndarray:
     return total
 
 
-POINTWISE = {f.__name__: f for f in (identity, sigsoftmax, gss, plif, monotone_mlp)}
+def softcap(z: np.ndarray, p: Arrays, options: Options) -> np.ndarray:
+    cap = options.get("cap", 30.0)
+    return cap * np.tanh(z / cap)
+
+
+def sigmoid_cap(z: np.ndarray, p: Arrays, options: Options) -> np.ndarray:
+    height, shift, scale = (options[name] for name in ("height", "shift", "scale"))
+    return height * np.exp(log_sigmoid((z + shift) / scale))
+
+
+def multimax(z: np.ndarray, p: Arrays, options: Options) -> np.ndarray:
+    total = z
+    for i, (at, strength) in enumerate(
+        zip(p["pointwise.thresholds"], p["pointwise.strengths"], strict=True)
+    ):
+        beyond = z - at if i % 2 else at - z
+        total = total + strength * np.where(beyond.real > 0, beyond, 0) ** (1 + i // 2)
+    return total
+
+
+POINTWISE = {
+    f.__name__: f
+    for f in (identity, sigsoftmax, gss, plif, monotone_mlp, softcap, sigmoid_cap, multimax)
+}
 
 
 # ---- structures: log-probabilities of one context ----------------------------------------------

@@ -56,6 +56,10 @@ POINTWISE = [
     ("plif", {"knots": 0}, ["knots", "0"]),
     ("monotone_mlp", {"units": 0}, ["units", "0"]),
     ("monotone_mlp", {"bound": -1.0}, ["bound", "-1.0"]),
+    ("softcap", {"cap": 0.0}, ["softcap: cap", "> 0", "0.0"]),
+    ("sigmoid_cap", {"height": -1.0}, ["sigmoid_cap: height", "> 0", "-1.0"]),
+    ("sigmoid_cap", {"scale": 0.0}, ["sigmoid_cap: scale", "> 0", "0.0"]),
+    ("multimax", {"init_sd": -1.0}, ["multimax: init_sd", ">= 0", "-1.0"]),
 ]
 
 

@@ -45,6 +45,9 @@ POINTWISE = [
     ("plif", {"knots": 9, "freeze": True}, {"slope_logits": (9,)}),
     ("monotone_mlp", {"units": 3},
      {"in_logits": (3,), "in_bias": (3,), "out_logits": (3,), "out_bias": ()}),
+    ("softcap", {}, {}),
+    ("sigmoid_cap", {}, {}),
+    ("multimax", {}, {"thresholds": (4,), "strengths": (4,)}),
 ]  # fmt: skip
 
 CONTEXTS = {"context_scale": 1.0, "dropout": 0.0, "locked_dropout": False}
@@ -62,6 +65,9 @@ POINTWISE_OPTIONS = {
     "gss": {"c": -1.5, "k": 2.5, "learn": False},
     "plif": {"bound": 20.0, "knots": 100_000, "init_sd": 1.0, "freeze": False},
     "monotone_mlp": {"units": 16, "bound": 20.0},
+    "softcap": {"cap": 30.0},
+    "sigmoid_cap": {"height": 23.0, "shift": 5.0, "scale": 7.5},
+    "multimax": {"init_sd": 0.02},
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from highrank_plugins.losses import choice
+from highrank_plugins.losses.chunked_head import KernelFunction
 from highrank_plugins.losses.fused import FusedLogits
 from highrank_plugins.losses.kernels import cpp
 from highrank_plugins.losses.kernels.base import Scores
@@ -40,7 +41,7 @@ def threads():
 
 @needs_compiler
 @pytest.mark.parametrize("spread", [1, 10, 100])
-@pytest.mark.parametrize("pointwise", ["identity", "gss"])
+@pytest.mark.parametrize("pointwise", ["identity", "gss", "softcap", "multimax", "plif"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_float32_is_as_exact_as_torch(case, pointwise, spread):
     """Errors against float64 are at most twice those of the fused loss, and some of the scale."""
@@ -62,7 +63,15 @@ def test_float32_is_as_exact_as_torch(case, pointwise, spread):
 
 @needs_compiler
 @pytest.mark.parametrize("count", [1, 2, 5])
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        *STRUCTURES,
+        SOFTMAX.with_pointwise("plif", bound=2.0, knots=8),
+        MOS.with_pointwise("multimax"),
+    ],
+    ids=str,
+)
 def test_any_number_of_threads(case, count, threads):
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     want = run(head, features, TARGET, impl="reference", reduction="sum", **FULL)
@@ -102,7 +111,8 @@ def test_there_is_one_pool_of_threads():
     [
         (MOS, torch.float32, "cpp"),
         (MOS.with_pointwise("gss"), torch.float32, "cpp"),
-        (MOS.with_pointwise("plif"), torch.float32, "fused"),
+        (MOS.with_pointwise("plif"), torch.float32, "cpp"),
+        (MOS.with_pointwise("monotone_mlp"), torch.float32, "fused"),
         (MOS, torch.float64, "fused"),
     ],
     ids=str,
@@ -127,11 +137,11 @@ def test_a_bias_with_strides(case, impl, bias):
     assert_same(run(head, features, TARGET, impl=impl, reduction="sum"), want)
 
 
-def pairs(first, target, gss):
+def pairs(first, target, function):
     """Values [n, 2] of logits (first, 0) that became gradients, and their nll [n]."""
     values = torch.stack((first, torch.zeros_like(first)), -1)
     nll, target = torch.empty_like(first), torch.full_like(first, target, dtype=torch.long)
-    given, factor = KernelInput(values, None, gss, None), torch.ones_like(first)
+    given, factor = KernelInput(values, None, function, None), torch.ones_like(first)
     softmax(given, target, factor, ClassWeights(), Scores(nll, None, None), None)
     return values, nll
 
@@ -139,7 +149,7 @@ def pairs(first, target, gss):
 @needs_compiler
 def test_the_exponential_in_float32():
     x = torch.linspace(-86, 0, 100_001)
-    values, _ = pairs(x, 1, (0.0, 1.0))
+    values, _ = pairs(x, 1, KernelFunction("identity"))
     wide = x.double().exp()
     assert ((values[:, 0] - wide / (1 + wide)) / wide).abs().max() < 2.5e-7
 
@@ -147,7 +157,7 @@ def test_the_exponential_in_float32():
 @needs_compiler
 def test_the_logarithm_in_float32():
     x = torch.linspace(-30, 30, 100_001)
-    line = (0.0, 3.0)
+    line = KernelFunction("gss", (0.0, 3.0))
     f = pairs(x, 1, line)[1] - pairs(x, 0, line)[1]  # f(x) − f(0)
     want = x.double() + 2 * (torch.nn.functional.logsigmoid(x.double()) + math.log(2))
     assert ((f - want) / want.abs().clamp(min=1)).abs().max() < 4e-7
@@ -158,7 +168,7 @@ def test_a_tensor_that_a_kernel_would_misread_is_refused():
     target, nll = torch.zeros(3, dtype=torch.long), torch.empty(3)
     scores = Scores(nll, None, None)
     for values in (torch.zeros(3, 4).double(), torch.zeros(4, 3).t()):
-        given = KernelInput(values, None, (0.0, 1.0), None)
+        given = KernelInput(values, None, KernelFunction("identity"), None)
         with pytest.raises(TypeError, match="a kernel needs a tensor on the CPU with contiguous"):
             softmax(given, target, None, ClassWeights(), scores, None)
 

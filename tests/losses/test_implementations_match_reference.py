@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from highrank_plugins.heads import build_pointwise
 from highrank_plugins.losses import chunking
 from highrank_plugins.losses.fused import runner
+from highrank_plugins.losses.kernels import triton
 from tests.heads.cases import CASES, STRUCTURES, make_features
 from tests.losses.implementations import (
     CLASSES,
@@ -45,10 +47,21 @@ def compare(head, features, target, impl, **options):
     return want
 
 
-@every_implementation
+def every_head():
+    """Return all cases; those that torch computes for Triton's kernels are long, but for one."""
+    for impl in ONCE:
+        for case in CASES:
+            function = build_pointwise(case.pointwise, **case.pointwise_options).kernel_function
+            by_torch = function is None or function.family not in triton.FAMILIES
+            slow = impl == "triton" and case.pointwise != "plif" and by_torch
+            yield pytest.param(
+                case, impl, marks=pytest.mark.long if slow else (), id=f"{case}-{impl}"
+            )
+
+
 @pytest.mark.parametrize("reduction", ["none", "sum"])
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_head(case, reduction, impl):
+@pytest.mark.parametrize("case, impl", list(every_head()))
+def test_every_head(case, impl, reduction):
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     for smoothing in (0.0, 0.1):
         want = compare(head, features, TARGET, impl, reduction=reduction,

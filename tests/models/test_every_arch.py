@@ -21,10 +21,14 @@ QUICK = {
 }
 
 
+RECENT = ("softcap", "sigmoid_cap", "multimax")
 # Their layers are trained on another trunk too: those trainings are left to `--all`.
 ELSEWHERE = {
     *(f"transformer_{t}_tiny" for t in ("gss", "monotone_mlp", "sigsoftmax", "mos_sigsoftmax")),
     *(f"transformer_lm_{t}" for t in ("moc", "plif", "mos_plif")),
+    *(f"{trunk}_{t}" for trunk in ("transformer_lm", "awd_lstm_lm") for t in RECENT),
+    *(f"transformer_{t}_tiny" for t in RECENT),
+    *("lstm_softcap", "lstm_sigmoid_cap"),
     *("lstm_mos", "awd_lstm_lm_softmax", "awd_lstm_lm_plif"),
 }
 

@@ -27,7 +27,7 @@ def test_mixtape_gets_its_options(trunk):
     assert head.frequent == int(0.25 * head.num_classes) == len(head.gate_embed)
     assert (head.gate_dropout, head.gate_noise) == (0.2, 0.3)
     assert {"bias", "gate_hidden.bias", "gate_shared.bias", "gate_bias"} <= set(head.state_dict())
-    assert head.pointwise.gss_constants == (0.5, 2.5)
+    assert head.pointwise.kernel_function.numbers == (0.5, 2.5)
 
 
 @pytest.mark.parametrize("choice", ["paper", "none"])

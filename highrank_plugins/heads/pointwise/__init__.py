@@ -8,8 +8,11 @@ from highrank_plugins.heads.pointwise.base import POINTWISE, Pointwise, register
 from highrank_plugins.heads.pointwise.gss import GeneralizedSigSoftmax
 from highrank_plugins.heads.pointwise.identity import Identity
 from highrank_plugins.heads.pointwise.monotone_mlp import MonotoneMLP
+from highrank_plugins.heads.pointwise.multimax import MultiMax
 from highrank_plugins.heads.pointwise.plif import PLIF
+from highrank_plugins.heads.pointwise.sigmoid_cap import SigmoidCap
 from highrank_plugins.heads.pointwise.sigsoftmax import SigSoftmax
+from highrank_plugins.heads.pointwise.softcap import Softcap
 
 __all__ = [
     "PLIF",
@@ -17,8 +20,11 @@ __all__ = [
     "GeneralizedSigSoftmax",
     "Identity",
     "MonotoneMLP",
+    "MultiMax",
     "Pointwise",
     "SigSoftmax",
+    "SigmoidCap",
+    "Softcap",
     "build_pointwise",
     "pointwise_names",
     "pointwise_options",

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.registry import Registry
+from highrank_plugins.losses.chunked_head import KernelFunction
 
 Pullback = Callable[[Tensor], Tensor]
 # z → f(z), and what turns the gradient of f(z) into that of z (a vector-Jacobian product)
@@ -31,8 +32,8 @@ class Pointwise(nn.Module):
     """
 
     is_identity: ClassVar[bool] = False
-    # (c, k) where f(z) = z + (k − 1) log σ(z − c), GSS, with fixed numbers: kernels compute that
-    gss_constants: tuple[float, float] | None = None
+    # what compiled kernels compute instead of `apply_to`; None: they leave f to torch
+    kernel_function: KernelFunction | None = None
     # options that f depends on, of which no parameter tells; see `Registry.constants`
     constants: tuple[str, ...] | None = None
 

@@ -15,6 +15,7 @@ from highrank_plugins.heads.pointwise.base import (
     register_pointwise,
     softplus,
 )
+from highrank_plugins.losses.chunked_head import KernelFunction
 
 
 @register_pointwise("gss")
@@ -42,40 +43,41 @@ class GeneralizedSigSoftmax(Pointwise):
             self.log_k = nn.Parameter(torch.tensor(math.log(k)))
         else:
             self.c = float(c)
-            self.gss_constants = (float(c), float(k))
+            self.kernel_function = KernelFunction("gss", (float(c), float(k)))
         self.constants = () if learn else ("c", "k")
 
     @property
     def learn(self) -> bool:
         """Whether c and k are parameters."""
-        return self.gss_constants is None
+        return self.kernel_function is None
 
     @property
     def k(self) -> float:
         """Return the present slope on the far left."""
-        return self.log_k.exp().item() if self.gss_constants is None else self.gss_constants[1]
+        fixed = self.kernel_function
+        return self.log_k.exp().item() if fixed is None else fixed.numbers[1]
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         c: float | Tensor
         k: float | Tensor
-        if self.gss_constants is None:
+        if self.kernel_function is None:
             c, k = tensors["c"].to(z.dtype), tensors["log_k"].to(z.dtype).exp()
         else:
-            c, k = self.gss_constants
+            c, k = self.kernel_function.numbers
         x = z - c
         return k * x + c - (k - 1) * softplus(x)
 
     def prepare_vjp(
         self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
     ) -> VJP:
-        if self.gss_constants is None:
+        if self.kernel_function is None:
             return super().prepare_vjp(tensors, sums, dtype)
-        return gss_vjp(*self.gss_constants)
+        c, k = self.kernel_function.numbers
+        return gss_vjp(c, k)
 
     def extra_repr(self) -> str:
-        return (
-            "learn=True" if self.gss_constants is None else "c={}, k={}".format(*self.gss_constants)
-        )
+        fixed = self.kernel_function
+        return "learn=True" if fixed is None else "c={}, k={}".format(*fixed.numbers)
 
 
 def gss_vjp(c: float, k: float) -> VJP:

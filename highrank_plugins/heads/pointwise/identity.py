@@ -7,7 +7,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from highrank_plugins.heads.pointwise.base import VJP, Pointwise, register_pointwise
+from highrank_plugins.heads.pointwise.base import (
+    VJP,
+    Pointwise,
+    register_pointwise,
+)
+from highrank_plugins.losses.chunked_head import KernelFunction
 
 
 @register_pointwise("identity")
@@ -15,7 +20,7 @@ class Identity(Pointwise):
     """Apply f(z) = z."""
 
     is_identity: ClassVar[bool] = True
-    gss_constants = (0.0, 1.0)
+    kernel_function = KernelFunction("identity")
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         return z

@@ -16,6 +16,7 @@ from highrank_plugins.heads.pointwise.base import (
     register_pointwise,
     softplus,
 )
+from highrank_plugins.losses.chunked_head import KernelFunction
 
 
 @register_pointwise("plif")
@@ -49,6 +50,9 @@ class PLIF(Pointwise):
         knots = integer("plif: knots", knots)
         self.bound = float(bound)
         self.knots = knots
+        self.kernel_function = KernelFunction(
+            "plif", (self.bound, self.cell_width), ("slopes", "left")
+        )
         slope_one = math.log(math.e - 1)
         self.slope_logits = nn.Parameter(
             slope_one + init_sd * torch.randn(knots), requires_grad=not freeze

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from highrank_plugins.losses.chunked_head import KernelFunction
 from highrank_plugins.losses.kernels.base import Kernels, Scores, SoftmaxBlock, copy_unless_same
 from highrank_plugins.losses.kernels.torch_mixture import cache_sized_blocks
 
-IDENTITY = (0.0, 1.0)
+IDENTITY = KernelFunction("identity")
 
 
 class CompiledKernels(Kernels):
@@ -20,14 +21,18 @@ class CompiledKernels(Kernels):
     Any other function is computed by torch, which then also has the last word on the gradient.
     """
 
+    families: ClassVar[tuple[str, ...]]  # functions that the kernels know, see `KernelFunction`
+
     def __init__(self, *batch: Any) -> None:
         super().__init__(*batch)
         self.applies_factor = True
-        self.knows_function = self.plan.head.pointwise.gss_constants is not None
+        function = self.plan.head.pointwise.kernel_function
+        known = function is not None and function.family in self.families
+        self.function = function if known else None
 
     def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
         """Yield all rows at once, or the blocks that torch's part of the work wants."""
-        if self.knows_function:
+        if self.function is not None:
             return super().row_blocks(rows, floats_per_row)
         return cache_sized_blocks(rows, floats_per_row, self.plan.features.device)
 
@@ -53,15 +58,14 @@ class KernelInput(NamedTuple):
 
     values: Tensor
     bias_M: Tensor | None
-    gss: tuple[float, float]  # c and k of the f that the kernel applies
+    function: KernelFunction  # the f that the kernel applies
     pullback: Callable[[Tensor], Tensor] | None  # from that gradient to the logits'; None: the same
 
     @classmethod
-    def of(cls, kernels: Kernels, logits: Tensor, bias_M: Tensor | None) -> KernelInput:
+    def of(cls, kernels: CompiledKernels, logits: Tensor, bias_M: Tensor | None) -> KernelInput:
         """Return the logits themselves or, where no kernel knows f, f(z), widened."""
-        gss = kernels.plan.head.pointwise.gss_constants
-        if gss is not None:
-            return cls(logits, bias_M, gss, None)
+        if kernels.function is not None:
+            return cls(logits, bias_M, kernels.function, None)
         wide = logits.to(kernels.wide)
         if bias_M is not None:
             wide.add_(bias_M)

@@ -15,6 +15,9 @@ from torch import Tensor
 from highrank_plugins.losses.chunked_head import ChunkedHead
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
 
+# functions that the kernels compute, see `KernelFunction`; a place is the number in function.cpp
+FAMILIES = ("identity", "gss", "logistic", "multimax", "plif")
+
 logger = logging.getLogger(__name__)
 _logged: set[str] = set()
 
@@ -45,7 +48,8 @@ def auto_takes(head: ChunkedHead, features: Tensor) -> bool:
     """
     if features.device.type != "cpu" or features.dtype == torch.float64:
         return False
-    if head.pointwise.gss_constants is None:
+    function = head.pointwise.kernel_function
+    if function is None or function.family not in FAMILIES:
         return False
     loaded = library()
     if isinstance(loaded, Unavailable) and str(loaded) not in _logged:

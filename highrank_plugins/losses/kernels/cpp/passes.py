@@ -6,47 +6,63 @@ Rows of logits are contiguous; results are written into the tensors given for th
 from __future__ import annotations
 
 from ctypes import c_double, c_int, c_int64, c_void_p
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from highrank_plugins.losses.chunked_head import KernelFunction, Named
 from highrank_plugins.losses.kernels.base import (
     MixtureBlock,
     RecomputeLogits,
     Scores,
     SoftmaxBlock,
 )
-from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, empty_scores
+from highrank_plugins.losses.kernels.compiled import (
+    IDENTITY,
+    CompiledKernels,
+    KernelInput,
+    empty_scores,
+)
+from highrank_plugins.losses.kernels.cpp import FAMILIES
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
 from highrank_plugins.losses.kernels.torch_mixture import recompute_in_log_domain
-from highrank_plugins.losses.plan import ClassWeights
+from highrank_plugins.losses.plan import ClassWeights, LossPlan
 
 SUFFIX = {torch.float32: "float", torch.float64: "double"}
 _POINTER, _SIZE, _NUMBER = c_void_p, c_int64, c_double
+_FUNCTION = [c_int, _POINTER, _POINTER, _SIZE, _POINTER]
 _TREE = [*[_POINTER, _SIZE, _SIZE] * 2, _POINTER, *[_SIZE] * 4, c_int]
 ARGUMENTS: dict[str, list[Any]] = {
-    "softmax": [_POINTER, *[_SIZE] * 3, *[_POINTER] * 3, *[_NUMBER] * 5, *[_POINTER] * 4, c_int],
-    "mixture": [_POINTER, *[_SIZE] * 3, *[_POINTER] * 4, *[_NUMBER] * 4, *[_POINTER] * 6, c_int],
+    "softmax": [
+        _POINTER, *[_SIZE] * 3, *[_POINTER] * 3, *_FUNCTION, *[_NUMBER] * 3, *[_POINTER] * 4, c_int,
+    ],
+    "mixture": [
+        _POINTER, *[_SIZE] * 3, *[_POINTER] * 4, *_FUNCTION, *[_NUMBER] * 2, *[_POINTER] * 6, c_int,
+    ],
     "tree_forward": _TREE,
     "tree_backward": _TREE,
-}
+}  # fmt: skip
 
 
 class CppKernels(CompiledKernels):
     """Add the bias and sum its gradient in the kernels, while the rows of a chunk are in cache."""
 
     adds_bias = True
+    families = FAMILIES
 
-    def __init__(self, *batch: Any) -> None:
-        super().__init__(*batch)
+    def __init__(self, plan: LossPlan, tensors: Named, *others: Any) -> None:
+        super().__init__(plan, tensors, *others)
+        threads = torch.get_num_threads()
         self.columns: Tensor | None = None  # [threads, M], sums of the rows of each thread
-        if self.knows_function and "bias" in self.sums:
-            threads = torch.get_num_threads()
-            self.columns = torch.zeros(threads, self.plan.head.num_classes, dtype=self.wide)
+        if self.function is not None and "bias" in self.sums:
+            self.columns = torch.zeros(threads, plan.head.num_classes, dtype=self.wide)
+        self.tables = Tables.of(self.function or IDENTITY, tensors, self.sums, self.wide, threads)
 
     def run_softmax(self, given: KernelInput, block: SoftmaxBlock, scores: Scores) -> None:
-        softmax(given, block.target_N, block.factor_N, block.weights, scores, self.columns)
+        softmax(
+            given, block.target_N, block.factor_N, block.weights, scores, self.columns, self.tables
+        )
 
     def mixture_pass(
         self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
@@ -61,9 +77,10 @@ class CppKernels(CompiledKernels):
         values, plan = given.values, self.plan
         _call(
             "mixture", values.dtype, values, *values.shape, given.bias_M,
-            block.target_N.contiguous(), block.log_prior_NK, block.scale_N, *given.gss,
-            plan.target_weight, plan.smoothing_weight, *scores, block.grad_prior_NK, underflow_N,
-            self.columns, threads=_threads(self.columns),
+            block.target_N.contiguous(), block.log_prior_NK, block.scale_N,
+            *_function(given, self.tables), plan.target_weight, plan.smoothing_weight, *scores,
+            block.grad_prior_NK, underflow_N, self.columns,
+            threads=_threads(self.columns, self.tables),
         )  # fmt: skip
         if block.scale_N is not None:
             given.write_gradient(block.logits_NKM)
@@ -95,6 +112,34 @@ class CppKernels(CompiledKernels):
     def finish(self) -> None:
         if self.columns is not None:
             self.sums["bias"].add_(self.columns.sum(0))
+        if self.tables.sums is not None:
+            for i, name in enumerate(self.tables.names):
+                if name in self.sums:
+                    self.sums[name].add_(self.tables.sums[..., i].sum(0))
+
+
+class Tables(NamedTuple):
+    """Hold the learned tables of f, side by side, and the gradients that the kernels sum."""
+
+    names: tuple[str, ...] = ()  # of the head's tensors
+    pairs: Tensor | None = None  # [length, 2]
+    sums: Tensor | None = None  # [threads, length, 2], float64; None: not wanted
+
+    @classmethod
+    def of(
+        cls, function: KernelFunction, tensors: Named, sums: Named, wide: torch.dtype, threads: int
+    ) -> Tables:
+        """Return the tables of `function`, with zeros for their gradients if one is in `sums`."""
+        if not function.tables:
+            return cls()
+        names = tuple(f"pointwise.{name}" for name in function.tables)
+        pairs = torch.stack([tensors[name].to(wide) for name in names], -1)
+        wanted = any(name in sums for name in names)
+        zeros = torch.zeros(threads, *pairs.shape, dtype=torch.float64) if wanted else None
+        return cls(names, pairs, zeros)
+
+
+NO_TABLES = Tables()
 
 
 def softmax(
@@ -104,6 +149,7 @@ def softmax(
     weights: ClassWeights,
     scores: Scores,
     columns: Tensor | None,
+    tables: Tables = NO_TABLES,
 ) -> None:
     """Fill the scores of values [N, M]; with a factor they become their gradient.
 
@@ -112,14 +158,23 @@ def softmax(
     values = given.values
     _call(
         "softmax", values.dtype, values, values.stride(0), *values.shape, given.bias_M, target_N,
-        factor_N, *given.gss, *weights, *scores, columns, threads=_threads(columns),
+        factor_N, *_function(given, tables), *weights, *scores, columns,
+        threads=_threads(columns, tables),
     )  # fmt: skip
 
 
-def _threads(columns: Tensor | None) -> int:
-    """Return the number of threads: torch's, at most the number of rows of columns."""
-    threads = torch.get_num_threads()
-    return threads if columns is None else min(threads, len(columns))
+def _function(given: KernelInput, tables: Tables) -> tuple[Any, ...]:
+    """Return f as a kernel takes it: family, numbers, tables, their length and gradients."""
+    family, numbers, _ = given.function
+    length = 0 if tables.pairs is None else len(tables.pairs)
+    sums = None if tables.sums is None else tables.sums.data_ptr()
+    return FAMILIES.index(family), (c_double * len(numbers))(*numbers), tables.pairs, length, sums
+
+
+def _threads(columns: Tensor | None, tables: Tables = NO_TABLES) -> int:
+    """Return the number of threads: torch's, at most the number of rows of what they sum."""
+    rows = [len(sums) for sums in (columns, tables.sums) if sums is not None]
+    return min([torch.get_num_threads(), *rows])
 
 
 def _call(name: str, dtype: torch.dtype, *arguments: Any, threads: int) -> None:

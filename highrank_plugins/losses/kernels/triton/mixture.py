@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from highrank_plugins.losses.kernels.triton.gss import fast_log, gss, times_gss_slope
+from highrank_plugins.losses.kernels.triton.function import fast_log, function_of, times_slope
 from highrank_plugins.losses.kernels.triton.tree import load_tiles
 
 
@@ -24,7 +24,7 @@ def mixture_kernel(
     smooth_sum, share, correct,
     classes,
     components: tl.constexpr,
-    c: tl.constexpr, k: tl.constexpr,
+    f: tl.constexpr,
     target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -56,7 +56,7 @@ def mixture_kernel(
         inside = column < classes
         place = start_of_token + column
         values = load_tiles(place, inside, component_stride, components, wide)
-        joint, top = log_joint(values, shift, components, c, k)
+        joint, top = log_joint(values, shift, components, f)
         parts, total = exponentials(joint, top, components)
         log_mixture = tl.where(inside, top + fast_log(total), float("-inf"))
         if correct is not None:
@@ -86,13 +86,13 @@ def mixture_kernel(
             inside = column < classes
             place = start_of_token + column
             values = load_tiles(place, inside, component_stride, components, wide)
-            joint, top = log_joint(values, shift, components, c, k)
+            joint, top = log_joint(values, shift, components, f)
             parts, total = exponentials(joint, top, components)
             weight = class_weight(column, label, target_weight, smoothing_weight, wide) / total
             for j in tl.static_range(components):
                 log_prob = joint[j] + (shift[j] - lse[j])
                 grad = scale * (tl.exp(log_prob) * own[j] - parts[j] * weight)
-                grad = times_gss_slope(grad, values[j], c, k)
+                grad = times_slope(grad, values[j], f)
                 tl.store(place, grad.to(narrow), mask=inside)
                 place = place + component_stride
 
@@ -110,12 +110,12 @@ def load_shifts(log_norm, log_prior, row, components: tl.constexpr):
 
 
 @triton.jit
-def log_joint(values, shift, components: tl.constexpr, c: tl.constexpr, k: tl.constexpr):
+def log_joint(values, shift, components: tl.constexpr, f: tl.constexpr):
     """log π_k P_kx of each component, and the largest, or 0 where that is −∞."""
     joint = ()
     top = tl.full(values[0].shape, float("-inf"), values[0].dtype)
     for j in tl.static_range(components):
-        joint = joint + (gss(values[j], c, k) - shift[j],)
+        joint = joint + (function_of(values[j], f) - shift[j],)
         top = tl.maximum(top, joint[j])
     return joint, tl.where(top == float("-inf"), 0.0, top)
 

@@ -19,7 +19,7 @@ from highrank_plugins.losses.kernels.base import (
 )
 from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, empty_scores
 from highrank_plugins.losses.kernels.torch_mixture import write_posterior
-from highrank_plugins.losses.kernels.triton import check_components
+from highrank_plugins.losses.kernels.triton import FAMILIES, check_components
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
 from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
 from highrank_plugins.losses.kernels.triton.tiles import (
@@ -39,6 +39,7 @@ class TritonKernels(CompiledKernels):
     """Run kernels on chunks in the compute dtype; a chunk is read twice and written once."""
 
     pads_rows = True
+    families = FAMILIES
 
     def __init__(self, *batch: Any) -> None:
         super().__init__(*batch)
@@ -134,7 +135,7 @@ def _softmax(
         softmax_kernel, _grid(rows, tile),
         values, values.stride(0), given.bias_M, target_N, factor,
         nll, log_norm, smooth_sum, correct,
-        rows, classes, rows // len(target_N), *given.gss, *weights,
+        rows, classes, rows // len(target_N), _constant(given), *weights,
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
 
@@ -150,7 +151,7 @@ def _gradient(
     launch(
         gradient_kernel, _grid(rows, tile),
         values, values.stride(0), target_N, factor, log_norm, rows, classes,
-        rows // len(target_N), *given.gss,
+        rows // len(target_N), _constant(given),
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
 
@@ -175,9 +176,14 @@ def _mixture(
         given.values, given.values.stride(0), given.values.stride(1),
         log_norm_NK, log_prior_NK, target_N, factor_N,
         scores.smooth_sum_N, share_NK, scores.correct_N,
-        classes, components, *given.gss, weights.target, weights.smoothing,
+        classes, components, _constant(given), weights.target, weights.smoothing,
         COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
+
+
+def _constant(given: KernelInput) -> tuple[str | float, ...]:
+    """Return f as a kernel takes it."""
+    return (given.function.family, *given.function.numbers)
 
 
 def _grid(rows: int, tile: Tile) -> tuple[int]:

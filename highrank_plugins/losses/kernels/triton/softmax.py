@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from highrank_plugins.losses.kernels.triton.gss import gss, times_gss_slope
+from highrank_plugins.losses.kernels.triton.function import function_of, times_slope
 
 
 @triton.jit(
@@ -19,7 +19,7 @@ def softmax_kernel(
     nll, log_norm, smooth_sum, correct,
     rows, classes,
     rows_per_target: tl.constexpr,
-    c: tl.constexpr, k: tl.constexpr,
+    f: tl.constexpr,
     total: tl.constexpr, target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -47,20 +47,20 @@ def softmax_kernel(
         column = start + tl.arange(0, COLUMNS)
         inside = real[:, None] & (column < classes)[None, :]
         z = load_logits(start_of_row, column, inside, bias, classes, wide)
-        f = tl.where((column < classes)[None, :], gss(z, c, k), float("-inf"))
-        here = tl.max(f, 1)
+        value = tl.where((column < classes)[None, :], function_of(z, f), float("-inf"))
+        here = tl.max(value, 1)
         if correct is not None:
             earlier = column[None, :] < label[:, None]
-            before = tl.maximum(before, tl.where(earlier, f, float("-inf")))
+            before = tl.maximum(before, tl.where(earlier, value, float("-inf")))
         if smooth_sum is not None:
-            sums += tl.sum(tl.where(inside, f, 0.0), 1)
+            sums += tl.sum(tl.where(inside, value, 0.0), 1)
         higher = tl.maximum(top, here)
         shift = tl.where(higher == float("-inf"), 0.0, higher)  # a tile of classes ruled out
-        norm = norm * tl.exp(top - shift) + tl.sum(tl.exp(f - shift[:, None]), 1)
+        norm = norm * tl.exp(top - shift) + tl.sum(tl.exp(value - shift[:, None]), 1)
         top = higher
 
     lse = top + tl.log(norm)
-    target_value = gss(at_target, c, k)
+    target_value = function_of(at_target, f)
     tl.store(nll + row, lse - target_value, mask=real)
     if log_norm is not None:
         tl.store(log_norm + row, lse, mask=real)
@@ -74,7 +74,7 @@ def softmax_kernel(
         scale = tl.load(factor + row, mask=real, other=0.0)
         write_gradient(
             start_of_row, real, label, lse, scale, bias, classes,
-            c, k, total, target_weight, smoothing_weight, COLUMNS,
+            f, total, target_weight, smoothing_weight, COLUMNS,
         )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def softmax_kernel(
 )
 def gradient_kernel(
     logits, row_stride, target, factor, log_norm, rows, classes,
-    rows_per_target: tl.constexpr, c: tl.constexpr, k: tl.constexpr,
+    rows_per_target: tl.constexpr, f: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Turn logits [rows, classes] into factor (P − 1[x = y]) f', given each row's log-sum-exp."""
@@ -94,14 +94,14 @@ def gradient_kernel(
     scale = tl.load(factor + row, mask=real, other=0.0)
     write_gradient(
         logits + row * row_stride, real, label, lse, scale, None, classes,
-        c, k, 1.0, 1.0, 0.0, COLUMNS,
+        f, 1.0, 1.0, 0.0, COLUMNS,
     )  # fmt: skip
 
 
 @triton.jit
 def write_gradient(
     start_of_row, real, label, lse, scale, bias, classes,
-    c: tl.constexpr, k: tl.constexpr,
+    f: tl.constexpr,
     total: tl.constexpr, target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -112,9 +112,9 @@ def write_gradient(
         column = start + tl.arange(0, COLUMNS)
         inside = real[:, None] & (column < classes)[None, :]
         z = load_logits(start_of_row, column, inside, bias, classes, wide)
-        grad = total * tl.exp(gss(z, c, k) - lse[:, None]) - smoothing_weight
+        grad = total * tl.exp(function_of(z, f) - lse[:, None]) - smoothing_weight
         grad = tl.where(column[None, :] == label[:, None], grad - target_weight, grad)
-        grad = times_gss_slope(grad * scale[:, None], z, c, k)
+        grad = times_slope(grad * scale[:, None], z, f)
         tl.store(start_of_row[:, None] + column[None, :], grad.to(narrow), mask=inside)
 
 

@@ -2,8 +2,10 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
+#include "function.hpp"
 #include "row.hpp"
 
 namespace {
@@ -13,7 +15,6 @@ template <class T>
 struct Mixture {
     int64_t components, classes;
     const T* bias;
-    Gss<T> f;
     T target_weight, smoothing_weight;
     bool smooth;
     T *nll, *smooth_sum;
@@ -25,17 +26,17 @@ struct Mixture {
 // Memory of one thread.
 template <class T>
 struct Workspace {
-    std::vector<T> slope;    // f' of every component [K, M], unless f is the identity
+    std::vector<T> kept;     // what f keeps of every component [K, M], see function.hpp
     std::vector<T> mixture;  // P_x, later w_x / P_x [M]
     std::vector<T> norm, joint, share;
 
-    explicit Workspace(const Mixture<T>& m)
-        : slope(m.f.is_identity() ? 0 : m.components * m.classes),
+    Workspace(const Mixture<T>& m, bool keeps)
+        : kept(keeps ? m.components * m.classes : 0),
           mixture(m.smooth || m.correct ? m.classes : 0),
           norm(m.components), joint(m.components), share(m.components) {}
 
-    T* slope_of(int64_t component, int64_t classes) {
-        return slope.empty() ? nullptr : slope.data() + component * classes;
+    T* kept_of(int64_t component, int64_t classes) {
+        return kept.empty() ? nullptr : kept.data() + component * classes;
     }
 };
 
@@ -126,13 +127,13 @@ void smoothed_gradient(
 
 template <class T>
 void one_token(
-    const Mixture<T>& m, int64_t token, T* rows, int64_t label, const T* log_prior,
-    const T* scale, T* columns, Workspace<T>& own
+    const Mixture<T>& m, const Function<T>& f, int64_t token, T* rows, int64_t label, const T* log_prior,
+    const T* scale, T* columns, double* table_sums, Workspace<T>& own
 ) {
     for (int64_t k = 0; k < m.components; ++k) {
         T* row = rows + k * m.classes;
         const Summary<T> found =
-            evaluate(row, m.classes, m.bias, m.f, own.slope_of(k, m.classes));
+            f.evaluate(row, m.classes, m.bias, own.kept_of(k, m.classes));
         const T at_target = row[label];
         own.norm[k] = exponentials(row, m.classes, found.top);
         // in this order the prior is not lost beside large logits
@@ -164,25 +165,28 @@ void one_token(
         plain_gradient(m, rows, label, scale[token], log_likelihood, grad_prior, own);
     for (int64_t k = 0; k < m.components; ++k) {
         T* row = rows + k * m.classes;
-        if (!own.slope.empty()) multiply(row, own.slope_of(k, m.classes), m.classes);
+        f.pull_back(row, m.classes, own.kept_of(k, m.classes), table_sums);
         if (columns) add_to(columns, row, m.classes);
     }
 }
 
 template <class T>
 void mixture(
-    const Mixture<T>& m, T* logits, int64_t tokens, const int64_t* target, const T* log_prior,
-    const T* scale, T* columns, int threads
+    const Mixture<T>& m, const Function<T>& f, T* logits, int64_t tokens, const int64_t* target,
+    const T* log_prior, const T* scale, T* columns, double* table_sums, int64_t sums_length,
+    int threads
 ) {
 #pragma omp parallel num_threads(threads)
     {
-        Workspace<T> own(m);
+        Workspace<T> own(m, f.keeps());
         T* sums = columns ? columns + omp_get_thread_num() * m.classes : nullptr;
+        double* own_sums =
+            table_sums ? table_sums + omp_get_thread_num() * sums_length : nullptr;
 #pragma omp for schedule(static)
         for (int64_t n = 0; n < tokens; ++n)
             one_token(
-                m, n, logits + n * m.components * m.classes, target[n],
-                log_prior + n * m.components, scale, sums, own
+                m, f, n, logits + n * m.components * m.classes, target[n],
+                log_prior + n * m.components, scale, sums, own_sums, own
             );
     }
 }
@@ -193,18 +197,22 @@ void mixture(
 // logits become 0 and nothing else is done; whether the target wins [n], unless null; of logits
 // [n, K, M] and normalised log π [n, K]. With `scale` [n] the logits become their gradient and
 // grad_prior [n, K] that of log π; each thread adds up its rows in its own row of columns
-// [threads, M], unless null.
+// [threads, M], unless null; table_sums as in softmax.cpp.
 #define MIXTURE(name, T)                                                                           \
     extern "C" void name(                                                                          \
         T* logits, int64_t tokens, int64_t components, int64_t classes, const T* bias,             \
-        const int64_t* target, const T* log_prior, const T* scale, double c, double k,             \
+        const int64_t* target, const T* log_prior, const T* scale, int family,                     \
+        const double* numbers, const T* tables, int64_t length, double* table_sums,                \
         double target_weight, double smoothing_weight, T* nll, T* smooth_sum, uint8_t* correct, T* grad_prior,  \
         uint8_t* underflow, T* columns, int threads                                                \
     ) {                                                                                            \
         const Mixture<T> asked{                                                                    \
-            components, classes, bias, {T(c), T(k)}, T(target_weight), T(smoothing_weight),                 \
+            components, classes, bias, T(target_weight), T(smoothing_weight),                 \
             smooth_sum != nullptr, nll, smooth_sum, correct, grad_prior, underflow};                   \
-        mixture<T>(asked, logits, tokens, target, log_prior, scale, columns, threads);             \
+        mixture<T>(                                                                                \
+            asked, *function_of(family, numbers, tables, length), logits, tokens, target,          \
+            log_prior, scale, columns, table_sums, 2 * length, threads                             \
+        );                                                                                         \
     }
 MIXTURE(mixture_float, float)
 MIXTURE(mixture_double, double)

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "function.hpp"
 #include "row.hpp"
 
 namespace {
@@ -11,17 +12,19 @@ template <class T>
 void softmax(
     T* logits, int64_t row_stride, int64_t rows, int64_t classes,
     const T* bias, const int64_t* target, const T* factor,
-    Gss<T> f, T total, T target_weight, T smoothing_weight,
-    T* nll, T* smooth_sum, uint8_t* correct, T* columns, int threads
+    const Function<T>& f, T total, T target_weight, T smoothing_weight,
+    T* nll, T* smooth_sum, uint8_t* correct, T* columns, double* table_sums,
+    int64_t sums_length, int threads
 ) {
 #pragma omp parallel num_threads(threads)
     {
-        std::vector<T> slope(f.is_identity() ? 0 : classes);
+        std::vector<T> kept(f.keeps() ? classes : 0);
+        double* sums = table_sums ? table_sums + omp_get_thread_num() * sums_length : nullptr;
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < rows; ++r) {
             T* row = logits + r * row_stride;
             const int64_t label = target[r];
-            const Summary<T> found = evaluate(row, classes, bias, f, slope.data());
+            const Summary<T> found = f.evaluate(row, classes, bias, kept.data());
             const T at_target = row[label];
             const bool wins = is_first_top(row, label, found.top);
             const T norm = exponentials(row, classes, found.top);
@@ -32,7 +35,7 @@ void softmax(
             if (!factor) continue;
             scale_and_shift(row, classes, factor[r] * total / norm, factor[r] * smoothing_weight);
             row[label] -= factor[r] * target_weight;
-            if (!f.is_identity()) multiply(row, slope.data(), classes);
+            f.pull_back(row, classes, kept.data(), sums);
             if (columns) add_to(columns + omp_get_thread_num() * classes, row, classes);
         }
     }
@@ -42,17 +45,21 @@ void softmax(
 
 // nll [rows] and, unless null, Σ_x −log P_x and whether the target wins, of logits [rows, classes].
 // With `factor` [rows] the logits become factor (total P − target_weight 1[x = y] − smoothing_weight) f',
-// and each thread adds up its rows in its own row of columns [threads, classes], unless null.
+// and each thread adds up its rows in its own row of columns [threads, classes], unless null, and the
+// gradients of f's tables in its own part of table_sums [threads, length, 2], unless null.
 #define SOFTMAX(name, T)                                                                           \
     extern "C" void name(                                                                          \
         T* logits, int64_t row_stride, int64_t rows, int64_t classes, const T* bias,               \
-        const int64_t* target, const T* factor, double c, double k, double total,                  \
+        const int64_t* target, const T* factor, int family, const double* numbers, \
+        const T* tables, int64_t length, double* table_sums, double total,                         \
         double target_weight, double smoothing_weight, T* nll, T* smooth_sum, uint8_t* correct, T* columns,     \
         int threads                                                                                \
     ) {                                                                                            \
         softmax<T>(                                                                                \
-            logits, row_stride, rows, classes, bias, target, factor, {T(c), T(k)}, T(total),       \
-            T(target_weight), T(smoothing_weight), nll, smooth_sum, correct, columns, threads                   \
+            logits, row_stride, rows, classes, bias, target, factor,                               \
+            *function_of(family, numbers, tables, length), T(total), T(target_weight),             \
+            T(smoothing_weight), nll, smooth_sum, correct, columns, table_sums, 2 * length,        \
+            threads                                                                                \
         );                                                                                         \
     }
 SOFTMAX(softmax_float, float)

@@ -1,0 +1,69 @@
+"""Define the shifted sigmoid that bounds logits in the nanoGPT speed runs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.heads.pointwise.base import (
+    VJP,
+    Pointwise,
+    Pullback,
+    register_pointwise,
+)
+from highrank_plugins.losses.chunked_head import KernelFunction
+
+
+@register_pointwise("sigmoid_cap")
+class SigmoidCap(Pointwise):
+    """Apply f(z) = a σ((z + b) / s), between 0 and a.
+
+    The defaults are those of modded-nanogpt (github.com/KellerJordan/modded-nanogpt, 2026); its
+    earlier records had a = 30, b = 0, s = 7.5.
+
+    Args:
+        height: a > 0.
+        shift: b.
+        scale: s > 0.
+    Raises:
+        ValueError: a ≤ 0 or s ≤ 0.
+    """
+
+    constants = ("height", "shift", "scale")
+
+    def __init__(self, height: float = 23.0, shift: float = 5.0, scale: float = 7.5) -> None:
+        super().__init__()
+        for name, value in (("height", height), ("scale", scale)):
+            if not value > 0:
+                raise ValueError(f"sigmoid_cap: {name} must be > 0, got {value}")
+        self.height, self.shift, self.scale = float(height), float(shift), float(scale)
+        numbers = (self.height, self.shift, self.scale, 0.0)
+        self.kernel_function = KernelFunction("logistic", numbers)
+
+    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        return self.height * torch.sigmoid((z + self.shift) / self.scale)
+
+    def prepare_vjp(
+        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
+    ) -> VJP:
+        return logistic_vjp(self.height, self.shift, self.scale, 0.0)
+
+    def extra_repr(self) -> str:
+        return f"height={self.height}, shift={self.shift}, scale={self.scale}"
+
+
+def logistic_vjp(a: float, b: float, s: float, d: float) -> VJP:
+    """Return f(z) = a σ((z + b) / s) + d for the fused losses; its slope is (a/s) σ (1 − σ)."""
+
+    def evaluate(z: Tensor) -> tuple[Tensor, Pullback]:
+        gate = z.add_(b).div_(s).sigmoid_()
+        values = torch.mul(gate, a)
+        if d:
+            values.add_(d)
+
+        def pullback(grad: Tensor) -> Tensor:
+            return grad.mul_(gate).mul_(gate.neg_().add_(1)).mul_(a / s)
+
+        return values, pullback
+
+    return evaluate

@@ -1,0 +1,46 @@
+"""Define the soft cap of Gemma 2 (Gemma Team 2024)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from highrank_plugins.heads.pointwise.base import (
+    VJP,
+    Pointwise,
+    register_pointwise,
+)
+from highrank_plugins.heads.pointwise.sigmoid_cap import logistic_vjp
+from highrank_plugins.losses.chunked_head import KernelFunction
+
+
+@register_pointwise("softcap")
+class Softcap(Pointwise):
+    """Apply f(z) = c tanh(z / c), between −c and c   (Gemma 2, 2024, whose c is 30).
+
+    Args:
+        cap: c > 0, the largest absolute value of a logit.
+    Raises:
+        ValueError: c ≤ 0.
+    """
+
+    constants = ("cap",)
+
+    def __init__(self, cap: float = 30.0) -> None:
+        super().__init__()
+        if not cap > 0:
+            raise ValueError(f"softcap: cap must be > 0, got {cap}")
+        self.cap = float(cap)
+        numbers = (2 * self.cap, 0.0, self.cap / 2, -self.cap)  # 2c σ(2z / c) − c = c tanh(z / c)
+        self.kernel_function = KernelFunction("logistic", numbers)
+
+    def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        return self.cap * torch.tanh(z / self.cap)
+
+    def prepare_vjp(
+        self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
+    ) -> VJP:
+        return logistic_vjp(2 * self.cap, 0.0, self.cap / 2, -self.cap)
+
+    def extra_repr(self) -> str:
+        return f"cap={self.cap}"

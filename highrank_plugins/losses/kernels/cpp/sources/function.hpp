@@ -1,0 +1,33 @@
+// A pointwise function f along a row of logits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+// What a first look at a row finds out.
+template <class T>
+struct Summary {
+    T top;  // max_x f
+    T sum;  // Σ_x f
+};
+
+template <class T>
+struct Function {
+    virtual ~Function() = default;
+
+    // Whether `evaluate` keeps a number of each logit for `pull_back`.
+    virtual bool keeps() const { return true; }
+
+    // row becomes f(row + bias); `kept` [classes] is for pull_back; no bias: null.
+    virtual Summary<T> evaluate(T* row, int64_t classes, const T* bias, T* kept) const = 0;
+
+    // The gradient of a row of f(z) becomes that of z; the gradients of f's tables are added to
+    // sums [length, 2], unless null.
+    virtual void pull_back(T* grad, int64_t classes, const T* kept, double* sums) const = 0;
+};
+
+// f by its family, a place in FAMILIES (kernels/cpp/__init__.py); tables lie in pairs [length, 2].
+template <class T>
+std::unique_ptr<Function<T>> function_of(
+    int family, const double* numbers, const T* tables, int64_t length
+);
