@@ -13,6 +13,7 @@ The name of a tensor may end in its shape, a letter for each dimension, as in `l
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 import torch
@@ -209,22 +210,36 @@ class Head(nn.Module):
         Raises:
             ValueError: features of another size.
         """
+        parts = list(self._log_probs_of_chunks(features))
+        out = torch.cat(parts) if len(parts) != 1 else parts[0]
+        return out.view(*features.shape[:-1], self.num_classes)
+
+    @torch.no_grad()
+    def top_k(self, features: Tensor, k: int = 1) -> tuple[Tensor, Tensor]:
+        """Return the k largest log P [..., k], descending, and their int64 classes, by chunks.
+
+        Raises:
+            ValueError: features of another size, or k outside [1, M].
+        """
+        if not 1 <= k <= self.num_classes:
+            raise ValueError(f"k: expected 1 to {self.num_classes} classes, got {k}")
+        parts = [log_probs.topk(k) for log_probs in self._log_probs_of_chunks(features)]
+        values, classes = (torch.cat(column) for column in zip(*parts, strict=True))
+        return values.view(*features.shape[:-1], k), classes.view(*features.shape[:-1], k)
+
+    def _log_probs_of_chunks(self, features: Tensor) -> Iterator[Tensor]:
+        """Yield log P [n, M] chunk by chunk; the whole batch if a graph is needed."""
         flat = self.flatten_features(features)
         random_state = self.sample_masks(features.shape[:-1], features)
         tensors = self._prepared.of(self)
         needs_graph = torch.is_grad_enabled() and (
             features.requires_grad or any(t.requires_grad for t in tensors.values())
         )
-        tokens = flat.size(0)
-        size = tokens
+        tokens = size = flat.size(0)
         if not needs_graph:
             size = tokens_within(flat, self.floats_per_token(), None, most=tokens)
-        parts = [
-            self.chunk_log_probs(flat[start:stop], tensors, random_state.rows(start, stop))
-            for start, stop in chunk_ranges(0, tokens, size)
-        ]
-        out = torch.cat(parts) if len(parts) != 1 else parts[0]
-        return out.view(*features.shape[:-1], self.num_classes)
+        for start, stop in chunk_ranges(0, tokens, size):
+            yield self.chunk_log_probs(flat[start:stop], tensors, random_state.rows(start, stop))
 
     def nll(
         self,

@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from highrank_plugins.heads import head_names, pointwise_names
+from highrank_plugins.losses import chunking
 from tests.heads.cases import CASES, POINTWISE, STRUCTURES, arrays_of, make_features
+from tests.losses.implementations import recorded_chunks
 
 
 def check(case, head, features):
@@ -38,6 +40,27 @@ def test_non_contiguous_features(case):
 def test_log_probs_is_forward(case):
     head, features = case.build(), make_features(5)
     assert torch.equal(head(features), head.log_probs(features))
+
+
+@pytest.mark.parametrize("leading", [(), (0,), (5, 9)], ids=str)
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_the_most_probable_classes(case, leading, monkeypatch):
+    """Those of all log-probabilities, from chunks of 16 tokens."""
+    monkeypatch.setitem(chunking.DEFAULT_MEMORY, "cpu", (1, 1))
+    head, features = case.build(), make_features(*leading).requires_grad_()
+    want = head(features).topk(3)
+    with recorded_chunks(head) as sizes:
+        values, classes = head.top_k(features, 3)
+    assert max(sizes) <= 16 and torch.equal(classes, want.indices)
+    torch.testing.assert_close(values, want.values, rtol=1e-12, atol=1e-12)
+    assert not values.requires_grad
+
+
+def test_more_classes_than_there_are():
+    head = STRUCTURES[0].build()
+    for k in (0, 8):
+        with pytest.raises(ValueError, match=f"k: expected 1 to 7 classes, got {k}"):
+            head.top_k(make_features(2), k)
 
 
 def test_every_registered_name_is_a_case():
