@@ -3,15 +3,19 @@
     python scripts/papers_page.py > docs/papers.md
 
 Numbers come from results/published.yaml, epochs from the recipes' configurations, and what
-small repetitions found from docs/papers.yaml.
+small repetitions found from docs/records.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
+from highrank_plugins.analysis import student_t
 from highrank_plugins.common.formatting import table
 from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.results.published import ALL_KINDS, Published, read_published, tolerance
@@ -22,10 +26,17 @@ SOURCE = re.compile(r"(\w+) et al\. (\d{4})")
 GPUS = {"Parthiban": "V100", "Ganea": "P100"}
 KEYS = {
     "number", "title", "task", "confs", "set", "seeds", "command", "kinds", "cells", "expected",
-    "here", "verdict", "table",
+    "here", "verdict", "table", "order",
 }  # fmt: skip
 HEADINGS = ("table", "content", "command", "hours", "expected", "at a small scale", "verdict")
 NOT_RUN = "not run"
+NAMES = {
+    "mos": "MoS", "moc": "MoC", "mixtape": "Mixtape", "plif": "PLIF", "gss": "GSS",
+    "sigsoftmax": "SigSoftmax", "mos_scaled": "MoS, longer contexts",
+    "mixtape_scaled": "Mixtape, longer contexts",
+}  # fmt: skip
+SIGNIFICANT = 0.05
+FORMS = {"test_perplexity": ".2f", "test_kld": ".2f", "sacrebleu": ".2f"}
 
 
 published = cache(read_published)
@@ -53,6 +64,7 @@ def row(paper: str, entry: dict[str, Any]) -> list[str]:
     if unknown:
         raise ValueError(f"docs/papers.yaml: {entry['number']}: unknown key {sorted(unknown)}")
     trained = "confs" in entry
+    here, verdict = small_scale(entry)
     command = f"`{loop(entry)}`" if trained else entry["command"]
     return [
         entry["number"],
@@ -60,9 +72,54 @@ def row(paper: str, entry: dict[str, Any]) -> list[str]:
         command,
         hours(entry) if trained else "–",
         expected(paper, entry),
-        entry.get("here", "–"),
-        entry.get("verdict", NOT_RUN if trained else "–"),
+        "; ".join(filter(None, [here, entry.get("here")])) or "–",
+        verdict or entry.get("verdict", NOT_RUN if trained else "–"),
     ]
+
+
+def small_scale(entry: dict[str, Any]) -> tuple[str, str]:
+    """Return what the records of a small study say, and whether the order is the paper's.
+
+    `order` has the study, the metric, and the systems from the lowest to the highest score that the
+    paper prints. Neighbours differ if Student's t-test over seeds gives p < 0.05.
+    """
+    if "order" not in entry:
+        return "", ""
+    study, metric, systems = (entry["order"][key] for key in ("study", "metric", "systems"))
+    runs = {system: scores_of(study, system, metric) for system in systems}
+    form = FORMS.get(metric, ",.0f")
+    shown = sorted(systems, key=lambda system: mean(runs[system]))
+    found = [f"{NAMES.get(name, name)} {mean(runs[name]):{form}}" for name in shown]
+    corpus = "Multi30k: " if study.startswith("multi30k") else ""
+    tests = [
+        (p_value(runs[a], runs[b]), mean(runs[a]) < mean(runs[b])) for a, b in pairwise(systems)
+    ]
+    if any(p < SIGNIFICANT and not rises for p, rises in tests):
+        verdict = "other order"
+    elif all(p < SIGNIFICANT and rises for p, rises in tests):
+        verdict = f"same order, p ≤ {max(p for p, _ in tests):.2g}"
+    else:
+        verdict = f"not decided, p up to {max(p for p, _ in tests):.2g}"
+    return corpus + ", ".join(found), verdict
+
+
+def p_value(a: list[float], b: list[float]) -> float:
+    """Return that of Student's t-test; of ranks that are the same with every seed, 0 or 1."""
+    if len({*a}) == len({*b}) == 1:
+        return float(a[0] == b[0])
+    return student_t(a, b).p_value
+
+
+def scores_of(study: str, system: str, metric: str) -> list[float]:
+    """Return a metric of all seeds of a system.
+
+    Raises:
+        ValueError: the study has fewer than two records of it.
+    """
+    paths = sorted((ROOT / "docs" / "records" / study).glob(f"{system}-[0-9]*.json"))
+    if len(paths) < 2:
+        raise ValueError(f"docs/records/{study}: fewer than two records of {system}")
+    return [json.loads(path.read_text(encoding="utf-8"))["metrics"][metric] for path in paths]
 
 
 def loop(entry: dict[str, Any]) -> str:

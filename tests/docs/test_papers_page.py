@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
 from highrank_plugins.common.yaml_tree import read_tree
+from scripts import papers_page
 from tests.recipes.running import RECIPES
 
 ROOT = RECIPES.parent
@@ -23,3 +26,25 @@ def test_every_configuration_of_a_command_exists():
     for row in rows:
         for conf in row["confs"]:
             assert (RECIPES / row["task"] / "conf" / f"{conf}.yaml").is_file(), (row, conf)
+
+
+@pytest.mark.parametrize(
+    ("systems", "verdict"),
+    [
+        (["mos", "softmax"], "same order, p ≤ "),
+        (["softmax", "mos"], "other order"),
+        (["softmax", "moc"], "not decided, p up to "),
+        (["mos", "moc", "softmax"], "not decided, p up to "),
+    ],
+)
+def test_a_verdict_compares_orders(monkeypatch, systems, verdict):
+    runs = {"mos": [1.0, 1.1, 1.2], "softmax": [2.0, 2.1, 2.2], "moc": [2.0, 2.2, 2.1]}
+    monkeypatch.setattr(papers_page, "scores_of", lambda study, system, metric: runs[system])
+    entry = {"order": {"study": "x", "metric": "test_perplexity", "systems": systems}}
+    here, found = papers_page.small_scale(entry)
+    assert here.startswith("MoS 1.10" if "mos" in systems else "softmax 2.10")
+    assert found.startswith(verdict)
+
+
+def test_equal_ranks_of_all_seeds_are_compared():
+    assert papers_page.p_value([66, 66], [46, 46]) == 0 and papers_page.p_value([1, 1], [1, 1]) == 1

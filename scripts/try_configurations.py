@@ -1,0 +1,206 @@
+"""Train every configuration of every recipe for 50 updates at a reduced width.
+
+    python scripts/try_configurations.py --text DIR [RECIPE/CONF …]
+
+DIR has {train,valid}.{en,de}, such as Multi30k; language models read the English side. The results
+are written to docs/configurations.md, where those of configurations that are not named are kept.
+All options are the configuration's except those in `REDUCED`. A loss that does not fall, or a
+training that fails, makes the exit code 1.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from highrank_plugins.common.formatting import table
+from highrank_plugins.training import configuration
+from highrank_plugins.training.command_line import user_dir, words_of
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "configurations.md"
+UPDATES, FIRST, LAST = 50, 5, 10
+LINES = {"train": 3000, "valid": 50}
+WORDS = 1000
+RUN = {
+    "max_update": UPDATES, "max_epoch": 0, "disable_validation": True, "no_save": True,
+    "log_interval": 1, "log_format": "json", "num_workers": 0, "save_interval_updates": 0,
+    "keep_last_epochs": -1, "keep_interval_updates": -1, "distributed_world_size": 1, "cpu": True,
+}  # fmt: skip
+_SIDES = [f"{side}coder" for side in ("en", "de")]
+_TRANSLATOR = {
+    "source_lang": "en", "target_lang": "de", "max_tokens": 300,
+    **{f"{side}_{name}_dim": size for side in _SIDES
+       for name, size in (("embed", 32), ("ffn_embed", 64))},
+    **{f"{side}_layers": 2 for side in _SIDES},
+    **{f"{side}_attention_heads": 2 for side in _SIDES},
+}  # fmt: skip
+# how the name of an architecture begins → options that are smaller
+REDUCED: dict[str, dict[str, Any]] = {
+    "transformer": _TRANSLATOR,
+    "awd_lstm": {
+        "decoder_embed_dim": 32, "decoder_hidden_size": 32, "decoder_last_hidden_size": 32,
+        "batch_size": 4, "bptt": 20, "eval_streams": 1,
+    },
+    "lstm": {
+        "source_lang": "en", "target_lang": "de", "batch_size": 16, "encoder_embed_dim": 32,
+        "encoder_hidden_size": 32, "decoder_embed_dim": 32, "decoder_hidden_size": 32,
+        "decoder_out_embed_dim": 32,
+    },
+}  # fmt: skip
+IF_PRESENT: dict[str, Any] = {
+    "noam_dim": 32, "warmup_updates": 10, "head_plif_knots": 1000, "patience": -1,
+}  # fmt: skip
+_ENTRY = re.compile(r".*\| train_inner \| (\{.*\})")
+FORKS = multiprocessing.get_context("forkserver")
+
+
+class Trial(NamedTuple):
+    """Hold the mean loss of the first and of the last updates, and the error of a failed run."""
+
+    first: float
+    last: float
+    error: str = ""
+
+    @property
+    def falls(self) -> bool:
+        """Whether the training ended with a lower loss."""
+        return not self.error and self.last < self.first
+
+
+def configurations() -> list[Path]:
+    """Return the files that can be trained, below recipes: all but those that are bases."""
+    found = (ROOT / "recipes").glob("*/conf/**/*.yaml")
+    return sorted(path for path in found if not path.name.startswith("base"))
+
+
+def name_of(path: Path) -> tuple[str, str]:
+    """Return recipe and --conf of a file."""
+    recipe, _, *rest = path.relative_to(ROOT / "recipes").with_suffix("").parts
+    return recipe, "/".join(rest)
+
+
+def options_of(path: Path) -> dict[str, Any]:
+    """Return the reduced options of a configuration's training."""
+    train = configuration.load(path).train
+    family = next(family for family in REDUCED if train["arch"].startswith(family))
+    present = {name: value for name, value in IF_PRESENT.items() if name in train}
+    return {**train, **REDUCED[family], **present, **RUN}
+
+
+def prepare(text: Path, folder: Path) -> None:
+    """Write FOLDER/mt and FOLDER/lm, binarised from the first lines of the text."""
+    for split, count in LINES.items():
+        for language in ("en", "de"):
+            with (text / f"{split}.{language}").open(encoding="utf-8") as lines:
+                kept = [line for line, _ in zip(lines, range(count), strict=False)]
+            (folder / f"{split}.{language}").write_text("".join(kept), encoding="utf-8")
+    pairs = [word for split in LINES for word in (f"--{split}pref", str(folder / split))]
+    words = [*pairs, "--source-lang", "en", "--target-lang", "de", "--joined-dictionary"]
+    words += ["--nwordssrc", str(WORDS)]
+    _train("preprocess", [*words, "--destdir", str(folder / "mt")], folder)
+    texts = [word for split in LINES for word in (f"--{split}pref", str(folder / f"{split}.en"))]
+    words = ["--only-source", *texts, "--nwordssrc", str(WORDS)]
+    _train("preprocess", [*words, "--destdir", str(folder / "lm")], folder)
+
+
+def try_configuration(path: Path, folder: Path) -> Trial:
+    """Train on what `prepare` has written."""
+    options = options_of(path)
+    data = "lm" if options["arch"].startswith("awd_lstm") else "mt"
+    words = [str(folder / data), *words_of(options), *user_dir(options)]
+    code, output = _train("train", [*words, "--save-dir", str(folder / "save")], folder)
+    entries = filter(None, map(_ENTRY.fullmatch, output.splitlines()))
+    losses = [float(json.loads(entry[1])["loss"]) for entry in entries]
+    if code or len(losses) < UPDATES:
+        reason = (output.strip().splitlines() or ["no output"])[-1]
+        return Trial(0, 0, f"exit code {code} after {len(losses)} updates: {reason}")
+    return Trial(sum(losses[:FIRST]) / FIRST, sum(losses[-LAST:]) / LAST)
+
+
+def _train(command: str, words: Sequence[str], folder: Path) -> tuple[int, str]:
+    log = folder / "log"
+    log.unlink(missing_ok=True)
+    child = FORKS.Process(target=_run, args=(f"fairseq_cli.{command}", list(words), str(log)))
+    child.start()
+    child.join()
+    return child.exitcode or 0, log.read_text(encoding="utf-8")
+
+
+def _run(module: str, words: list[str], log: str) -> None:
+    import importlib
+
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    sys.argv = ["fairseq", *words]
+    importlib.import_module(module).cli_main()
+
+
+def row_of(path: Path, trial: Trial) -> list[str]:
+    """Return the cells of a configuration."""
+    losses = ("–", "–") if trial.error else (f"{trial.first:.2f}", f"{trial.last:.2f}")
+    arch = configuration.load(path).train["arch"]
+    verdict = trial.error or ("falls" if trial.falls else "does not fall")
+    return [*name_of(path), f"`{arch}`", *losses, verdict]
+
+
+def read_rows() -> dict[tuple[str, str], list[str]]:
+    """Return the cells of the page by recipe and configuration; none if it is missing."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines() if PAGE.exists() else []
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    return {(row[0], row[1]): row for row in rows[1:]}
+
+
+def page(rows: dict[tuple[str, str], list[str]]) -> str:
+    """Return the page in Markdown; configurations that no longer exist are left out."""
+    known = [rows[name] for name in map(name_of, configurations()) if name in rows]
+    found = table(["recipe", "`--conf`", "`--arch`", "first", "last", "loss"], known)
+    return f"""# Every configuration, tried
+
+This page is written by `python scripts/try_configurations.py --text DIR`. Each configuration of
+each recipe trained for {UPDATES} updates on {LINES["train"]:,} lines of Multi30k with {WORDS:,}
+words, on one core. Options are the configuration's, except that widths are 32, batches are small
+and the warm-up has 10 updates. This shows that a configuration trains, not how well. *First* is the
+mean training loss of the first {FIRST} updates, *last* that of the last {LAST}, in bits per token.
+
+{found}"""
+
+
+def start() -> None:
+    """Preload fairseq into the process that forks the trainings."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    modules = ["fairseq_cli.train", "fairseq_cli.preprocess", "highrank_plugins", "torch._dynamo"]
+    FORKS.set_forkserver_preload(modules)
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--text", type=Path, required=True, help="folder, {train,valid}.{en,de}")
+    parser.add_argument("names", nargs="*", help="RECIPE/CONF (default: all)")
+    given = parser.parse_args()
+    paths = {"/".join(name_of(path)): path for path in configurations()}
+    if unknown := [name for name in given.names if name not in paths]:
+        parser.error(f"no configuration {', '.join(unknown)}; names are as in {PAGE.name}")
+    start()
+    rows, all_fall = read_rows(), True
+    with TemporaryDirectory() as folder:
+        prepare(given.text.absolute(), Path(folder))
+        for name in given.names or paths:
+            trial = try_configuration(paths[name], Path(folder))
+            all_fall &= trial.falls
+            rows[name_of(paths[name])] = row_of(paths[name], trial)
+            print(name, trial, flush=True)
+    PAGE.write_text(page(rows), encoding="utf-8")
+    sys.exit(not all_fall)
+
+
+if __name__ == "__main__":
+    main()

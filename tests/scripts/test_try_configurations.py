@@ -1,0 +1,55 @@
+"""Every configuration trains: the table of it is complete, and --run-long makes it again.
+
+    HIGHRANK_TEXT=DIR pytest --run-long tests/scripts/test_try_configurations.py
+
+DIR has {train,valid}.{en,de}; without it the text of tests/text/tiny is used.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from scripts.try_configurations import (
+    ROOT,
+    configurations,
+    name_of,
+    options_of,
+    prepare,
+    start,
+    try_configuration,
+)
+from tests.recipes.running import TEXT
+
+
+def test_every_configuration_has_trained():
+    """A new file needs a row: python scripts/try_configurations.py --help says how."""
+    lines = (ROOT / "docs" / "configurations.md").read_text(encoding="utf-8").splitlines()
+    rows = {tuple(line.split(" | ")[:2]): line for line in lines if line.startswith("| ")}
+    for path in configurations():
+        recipe, conf = name_of(path)
+        assert rows[f"| {recipe}", conf].endswith("| falls |")
+
+
+def test_only_sizes_differ():
+    path = ROOT / "recipes" / "ptb" / "conf" / "yang2018" / "mos.yaml"
+    options = options_of(path)
+    assert options["arch"] == "awd_lstm_lm_mos_ptb" and options["decoder_hidden_size"] == 32
+    assert options["lr"] == 20 and options["max_update"] == 50 and "source_lang" not in options
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    start()
+    folder = tmp_path_factory.mktemp("configurations")
+    prepare(Path(os.environ.get("HIGHRANK_TEXT", TEXT)).absolute(), folder)
+    return folder
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("configurations")
+@pytest.mark.parametrize("path", configurations(), ids=lambda path: "/".join(name_of(path)))
+def test_the_loss_falls(path, folder):
+    trial = try_configuration(path, folder)
+    assert trial.falls, trial
