@@ -7,8 +7,8 @@ configuration is resolved by omegaconf (`${oc.env:…}` reads the environment).
 Why: `load_checkpoint_to_cpu` hands any file to torch.load, and its `cfg` to omegaconf.
 What we do: before fairseq sees the file, refuse what is not an uncompressed zip with right
 checksums, what names a class outside the allow-list (`safe_globals`), and configurations with
-anything but plain values. Old formats (before torch 1.6) are refused too. The check maps the file
-into memory and reads it once, about 0.4 s per gigabyte.
+anything but plain values, or with more layers than weights. Old formats (before torch 1.6) are
+refused too. The check maps the file into memory and reads it once, about 0.4 s per gigabyte.
 Delete when: never; `--restore-file`, `--finetune-from-model`, generation, evaluation and the hub
 interface all load through here.
 """
@@ -46,7 +46,9 @@ def check_checkpoint(path: str) -> None:
         UserError: naming the file, what is wrong and what to do.
     """
     check_archive(path)
-    _check_config(path, _load_safely(path))
+    state = _load_safely(path)
+    _check_config(path, state)
+    _check_depth(path, state)
 
 
 def _load_safely(path: str) -> dict[str, Any]:
@@ -80,6 +82,19 @@ def _check_config(path: str, state: dict[str, Any]) -> None:
             raise UserError(
                 f"{path} is refused: its configuration holds {value!r}, which omegaconf would "
                 "resolve. fairseq stores resolved values: save the checkpoint again with those"
+            )
+
+
+def _check_depth(path: str, state: dict[str, Any]) -> None:
+    """Refuse more layers than there are weights: fairseq would build them all first."""
+    model = (state.get("cfg") or {}).get("model") or {}
+    options = vars(model) if isinstance(model, argparse.Namespace) else model
+    tensors = len(state.get("model") or ())
+    for name, value in options.items() if isinstance(options, dict) else ():
+        if str(name).endswith("layers") and type(value) is int and value > tensors:
+            raise UserError(
+                f"{path} is refused: its configuration has {name} {value}, and its weights are "
+                f"{tensors} tensors. Use a checkpoint from a source you trust"
             )
 
 

@@ -19,17 +19,15 @@ from fairseq.tasks import FairseqTask
 from fairseq.trainer import Trainer
 
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError
 
 # of torch for a CPU, for a GPU, and of the libraries for products on a GPU
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
 _SIZES = {"sentences": "nsentences", "tokens": "ntokens"}
 
 
-class BatchMemoryError(RuntimeError):
-    """Report a batch that does not fit into memory, and what to lower.
-
-    The message begins with a capital: fairseq skips batches whose error has "out of memory" in it.
-    """
+class BatchMemoryError(UserError):
+    """Report a batch that does not fit into memory, and what to lower."""
 
 
 @replaces(Trainer, "_prepare_sample")
@@ -105,7 +103,7 @@ def _raise_named(error: Exception, place: str, sample: Any, remedy: str) -> None
     """Raise an error that names the batch if memory was short."""
     is_short = isinstance(error, (MemoryError, torch.OutOfMemoryError))
     is_short = is_short or any(words in str(error) for words in _WORDS)
-    if is_short and not isinstance(error, BatchMemoryError):
+    if is_short:
         text = f"Out of memory {place}: {_describe(sample)}. {remedy}"
         raise BatchMemoryError(text) from error
 

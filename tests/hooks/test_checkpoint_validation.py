@@ -155,6 +155,13 @@ def test_configurations_hold_plain_values(field, message, place, state, tmp_path
         load(tmp_path / "hostile.pt")
 
 
+def test_more_layers_than_weights(state, tmp_path):
+    state["cfg"]["model"]["decoder_layers"] = 10**9
+    torch.save(state, tmp_path / "hostile.pt")
+    with pytest.raises(ValueError, match=r"decoder_layers 1000000000, and its weights are \d+ te"):
+        load(tmp_path / "hostile.pt")
+
+
 def test_stock_resolves_interpolations(state, tmp_path, monkeypatch, stock):
     stock(checkpoint_utils, "load_checkpoint_to_cpu")
     monkeypatch.setenv("SECRET", "leaked")
