@@ -1,0 +1,90 @@
+"""Apply the lines of docs/howto/nanogpt.md to a model with nanoGPT's output layer, and train."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "nanogpt.md"
+CONFIG = SimpleNamespace(vocab_size=11, n_embd=16)
+# The trunk is a stand-in. What the page changes, and what it says stays, is as in nanoGPT.
+MODEL = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class GPT(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.transformer = nn.ModuleDict({"wte": nn.Embedding(config.vocab_size, config.n_embd)})
+        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.transformer.wte.weight = self.lm_head.weight
+
+    def forward(self, idx, targets=None):
+        x = self.transformer.wte(idx).cumsum(1)
+        if targets is not None:
+            logits = self.lm_head(x)
+            LOSS
+        else:
+            logits = self.lm_head(x[:, [-1], :])
+            loss = None
+        return logits, loss
+""".replace(
+    "LOSS",
+    "loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)",
+)
+
+
+def change(source: str) -> str:
+    """Replace the lines that the page takes away by those that it adds."""
+    (diff,) = re.findall(r"```diff\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (added,) = re.findall(r"\A\+(.*\n)", diff)
+    changed = added + source
+    for part in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)+)", diff, re.MULTILINE):
+        old, new = (re.sub(r"(?m)^[-+]", "", lines) for lines in part)
+        assert changed.count(old) == 1, f"no such lines to replace: {old}"
+        changed = changed.replace(old, new)
+    return changed
+
+
+def model_of(source: str) -> torch.nn.Module:
+    names: dict = {}
+    exec(source, names)
+    torch.manual_seed(0)
+    return names["GPT"](CONFIG)
+
+
+@pytest.fixture
+def text():
+    return torch.arange(60).remainder(7).view(6, 10)
+
+
+def test_the_changed_model_learns_and_generates(text):
+    model = model_of(change(MODEL))
+    assert type(model.lm_head).__name__ == "MixtureOfSoftmaxes"
+    assert model.transformer.wte.weight is model.lm_head.weight
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    losses = []
+    for _ in range(60):
+        _, loss = model(text[:, :-1], text[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2
+    logits, _ = model(text[:, :-1])
+    assert logits.shape == (6, 1, CONFIG.vocab_size)
+    torch.testing.assert_close(logits.logsumexp(-1), torch.zeros(6, 1), rtol=0, atol=1e-5)
+
+
+def test_a_softmax_is_the_original(text):
+    changed = re.sub(
+        r'"mos", (.*?),\s+components=4, context_scale=4.0', r'"softmax", \1', change(MODEL)
+    )
+    ours, theirs = model_of(changed), model_of(MODEL)
+    ours.load_state_dict(theirs.state_dict())
+    target = text[:, 1:].clone()
+    target[0] = -1
+    torch.testing.assert_close(ours(text[:, :-1], target)[1], theirs(text[:, :-1], target)[1])
