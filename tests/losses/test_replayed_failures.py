@@ -1,0 +1,231 @@
+"""Replay what went wrong in public losses for large vocabularies; docs/losses.md has the sources.
+
+Each failure is a batch on which some library returned wrong numbers. Ours are compared with the
+reference in float64, for parameters and features that are rounded in the same way.
+"""
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from highrank_plugins.losses.kernels.triton import tiles
+from tests.heads.cases import MOS, STRUCTURES, Case
+from tests.losses.implementations import ONCE, RUNNABLE, Outcome, memory_for, run
+
+TOKENS, FEATURES, CLASSES = 12, 8, 67  # no multiple of a tile or of a vector
+IGNORED = 3
+# largest norm of the error over the norm of the truth
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+
+
+@dataclass
+class Batch:
+    """Hold a layer in float64, a batch, and options of `nll`."""
+
+    head: nn.Module
+    features: Tensor
+    target: Tensor
+    options: dict[str, Any] = field(default_factory=lambda: {"reduction": "sum"})
+    tolerance: dict[torch.dtype, float] = field(default_factory=lambda: TOLERANCE)
+    chunk: int | None = None  # tokens; None: all
+    parts: int = 1  # batches whose gradients are added up
+
+
+def base(case: Case, classes: int = CLASSES, **options: Any) -> Batch:
+    sizes = {"frequent": classes // 2} if case.head == "mixtape" else {}
+    wide = {} if case.head == "softmax" else {"embed_dim": FEATURES}
+    head = case.build(classes=classes, feature_dim=FEATURES, **sizes, **wide)
+    generator = torch.Generator().manual_seed(5)
+    features = torch.randn(TOKENS, FEATURES, generator=generator, dtype=torch.float64)
+    target = torch.randint(classes, (TOKENS,), generator=generator)
+    return Batch(head, features, target, {"reduction": "sum", **options})
+
+
+@torch.no_grad()
+def confident_targets(case: Case) -> Batch:
+    """Give each target a probability near 1, which bfloat16 rounds to 1: 1 − P must not be 0."""
+    batch = base(case)
+    batch.head.weight.mul_(4)
+    batch.target = batch.head(batch.features).argmax(-1)
+    # what is left of the gradients is small, and as exact as the logits
+    batch.tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.4, torch.float16: 0.05}
+    return batch
+
+
+def no_multiple_of_a_tile(case: Case) -> Batch:
+    return base(case, classes=131, label_smoothing=0.1)
+
+
+def all_ignored(case: Case) -> Batch:
+    batch = base(case, ignore_index=IGNORED)
+    batch.target = torch.full_like(batch.target, IGNORED)
+    return batch
+
+
+@torch.no_grad()
+def common_offset(case: Case) -> Batch:
+    """Add 1e4 to all logits, which changes no probability; float32 keeps three decimals of them."""
+    batch = base(case)
+    batch.head.bias.fill_(1e4)
+    batch.tolerance = {**TOLERANCE, torch.float32: 2e-3}
+    return batch
+
+
+@torch.no_grad()
+def large_bias(case: Case) -> Batch:
+    """Let the bias decide: twice or not at all would be another loss."""
+    batch = base(case, label_smoothing=0.1)
+    batch.head.bias.mul_(5)
+    return batch
+
+
+def gradients_per_token(case: Case) -> Batch:
+    upstream = torch.linspace(-2, 3, TOKENS, dtype=torch.float64)
+    return base(case, reduction="none", upstream=upstream, ignore_index=IGNORED)
+
+
+@torch.no_grad()
+def padding_with_a_function(case: Case) -> Batch:
+    """Make all logits so negative that f of a masked column would outweigh them."""
+    batch = base(case.with_pointwise("gss", c=-0.3, k=1.7), label_smoothing=0.1)
+    batch.head.bias.fill_(-20)
+    batch.tolerance = {**TOLERANCE, torch.bfloat16: 0.05}  # torch rounds such logits to 1/16
+    return batch
+
+
+def accumulated_batches(case: Case) -> Batch:
+    batch = base(case, ignore_index=IGNORED)
+    batch.parts = 4
+    return batch
+
+
+def mean_of_chunks(case: Case) -> Batch:
+    batch = base(case, reduction="mean", ignore_index=IGNORED, label_smoothing=0.1)
+    batch.chunk = 5
+    return batch
+
+
+def large_vocabulary(case: Case) -> Batch:
+    batch = base(case, classes=2**18 + 3, label_smoothing=0.1)
+    batch.features, batch.target = batch.features[:2], batch.target[:2]
+    # a sum of 2^18 products rounds more; an accumulator of bfloat16 would be off by its whole size
+    batch.tolerance = {**TOLERANCE, torch.float32: 2e-4}
+    return batch
+
+
+def repeated_targets(case: Case) -> Batch:
+    batch = base(case)
+    batch.target = torch.full_like(batch.target, CLASSES - 1)
+    return batch
+
+
+def strided_inputs(case: Case) -> Batch:
+    batch = base(case, upstream=torch.tensor(1.5))
+    batch.features = batch.features.t().contiguous().t()
+    batch.target = batch.target.repeat_interleave(2)[::2]
+    return batch
+
+
+FAILURES = [
+    confident_targets, no_multiple_of_a_tile, all_ignored, common_offset, large_bias,
+    gradients_per_token, padding_with_a_function, accumulated_batches, mean_of_chunks,
+    large_vocabulary, repeated_targets, strided_inputs,
+]  # fmt: skip
+
+
+def rounded(failure: Callable[[Case], Batch], case: Case, dtype: torch.dtype) -> tuple:
+    """Return the batch in a dtype, options of the loss, and the truth about it."""
+    batch = failure(case)
+    batch.head.to(dtype)
+    batch.features = batch.features.to(dtype).requires_grad_()
+    exact = copy.deepcopy(batch.head).double()
+    options = {"upstream": torch.tensor(0.7), **batch.options}
+    features = batch.features.detach().double().requires_grad_()
+    return batch, options, run(exact, features, batch.target, impl="reference", **options)
+
+
+def in_parts(batch: Batch, options: dict[str, Any]) -> Outcome:
+    """Return the sum of what `batch.parts` batches give."""
+    size = TOKENS // batch.parts
+    parts = [
+        run(batch.head, batch.features[i : i + size], batch.target[i : i + size], **options)
+        for i in range(0, TOKENS, size)
+    ]
+    first, *others = parts
+    for other in others:
+        for name in first.values:
+            first.values[name] += other.values[name]
+        for name in first.gradients:
+            if name != "features":
+                first.gradients[name] += other.gradients[name]
+    first.gradients["features"] = torch.cat([part.gradients["features"] for part in parts])
+    return first
+
+
+def problems(batch: Batch, options: dict[str, Any], truth: Outcome, impl: str) -> list[str]:
+    """Return what differs too much from the truth: values and gradients of all inputs."""
+    memory = batch.chunk and memory_for(batch.head, batch.chunk, impl)
+    options = {**options, "impl": impl, "memory": memory}
+    if batch.parts > 1:
+        got = in_parts(batch, options)
+    else:
+        got = run(batch.head, batch.features, batch.target, **options)
+    dtype, found = batch.features.dtype, []
+    for ours, true in ((got.values, truth.values), (got.gradients, truth.gradients)):
+        assert ours.keys() == true.keys()
+        for name, expected in true.items():
+            error, size = (ours[name].double() - expected).norm(), float(expected.norm())
+            # a gradient of 0 by nature, as that of a constant added to all logits, is noise
+            if not error <= batch.tolerance[dtype] * max(size, 1e-3):
+                found.append(f"{impl} {dtype} {name}: error {error:.2g}, norm {size:.2g}")
+    return found
+
+
+def replay(
+    failure: Callable[[Case], Batch], case: Case, impls: list[str], dtypes: Iterable
+) -> None:
+    found = []
+    for dtype in dtypes:
+        batch, options, truth = rounded(failure, case, dtype)
+        for impl in impls:
+            # the product adds a half-precision bias before it rounds the logits: those at 1e4 to 64
+            by_product = impl == "chunked" or (impl == "triton" and case.head != "mixtape")
+            if failure is common_offset and by_product and dtype != torch.float32:
+                continue
+            found += problems(batch, options, truth, impl)
+    assert not found
+
+
+every_failure = pytest.mark.parametrize("failure", FAILURES, ids=lambda f: f.__name__)
+
+
+@every_failure
+@pytest.mark.parametrize("case", STRUCTURES, ids=lambda case: case.head)
+def test_on_a_cpu(failure, case):
+    replay(failure, case, [impl for impl in ONCE if impl in {*RUNNABLE} - {"triton"}], TOLERANCE)
+
+
+# those that are cheap in Triton's interpreter
+IN_TRITON = [all_ignored, large_bias, repeated_targets]
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("failure", IN_TRITON, ids=lambda f: f.__name__)
+def test_triton(failure):
+    """Run one head and dtype, since Triton's interpreter takes long."""
+    replay(failure, MOS, ["triton"], [torch.bfloat16])
+
+
+@pytest.mark.triton
+@pytest.mark.long
+@every_failure
+@pytest.mark.parametrize("case", STRUCTURES, ids=lambda case: case.head)
+def test_triton_in_full(failure, case, monkeypatch):
+    if failure is large_vocabulary:
+        monkeypatch.setattr(tiles, "COLUMNS", 4096)
+    replay(failure, case, ["triton"], TOLERANCE)
