@@ -69,8 +69,8 @@ many=(--classes 131072) few=()
 models=wmt_en_de
 if [[ -n $rehearse ]]; then
     where=(--device cpu --repeats 1)
-    many=(--tokens 8 --classes 120)
-    few=(--tokens 8 --classes 100)
+    many=(--tokens 8 --classes 40000)
+    few=(--tokens 8)
     models=ui_strings_en_de
 elif [[ -z $dry_run ]]; then
     python -c 'import torch; raise SystemExit(not torch.cuda.is_available())' ||
