@@ -151,7 +151,7 @@ def describe_devices() -> dict[str, object]:
 
 PROJECT = "highrank_plugins"
 SETUP = "run: bash scripts/setup.sh"
-_IMPORT_NAMES = {"pyyaml": "yaml", "ve-fairseq": "fairseq"}
+_IMPORT_NAMES = {"pyyaml": "yaml", "tensorboardx": "tensorboardX", "ve-fairseq": "fairseq"}
 
 
 @dataclass(frozen=True)
