@@ -13,6 +13,7 @@ import sys
 
 from fairseq import options
 from fairseq.distributed import utils
+from fairseq_cli import generate
 
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
@@ -27,6 +28,12 @@ def parse_args_and_arch(stock, *args, **kwargs):
 @replaces(utils, "call_main")
 def call_main(stock, *args, **kwargs):
     """Run a command, in each of its processes."""
+    return _in_one_line(stock, *args, **kwargs)
+
+
+@replaces(generate, "main")
+def run_generation(stock, *args, **kwargs):
+    """Run fairseq-generate, the one command that does without `call_main`."""
     return _in_one_line(stock, *args, **kwargs)
 
 

@@ -1,5 +1,7 @@
 """Scoring with a head asks for the targets alone, and gives stock's numbers."""
 
+import inspect
+
 import pytest
 import torch
 from fairseq.sequence_scorer import SequenceScorer
@@ -10,7 +12,7 @@ from highrank_plugins.losses.kernels import triton
 from tests.models.small import build
 
 ARCHS = ["transformer_mos_tiny", "transformer_mixtape_tiny", "transformer_softmax_tiny"]
-stock_generate = SequenceScorer.generate.__wrapped__
+stock_generate = inspect.unwrap(SequenceScorer.generate)
 
 
 class Largest(TorchDispatchMode):

@@ -1,0 +1,42 @@
+"""A signal to all processes of a training ends its data workers before its checkpoint is written.
+
+What breaks: a recipe that is told to stop, SLURM and `kill -- -GROUP` send SIGTERM to the data
+workers, too. These end at once, and the training ends with "DataLoader worker exited unexpectedly"
+instead of a checkpoint.
+Why: torch's handler in a worker ends it at any SIGTERM, and replaces the one that it inherits.
+What we do: a worker lets the signals of `stop_request.py` pass, except those that its own training
+sends to end it.
+Delete when: torch's workers leave SIGTERM from other processes to their parent.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+
+from torch.utils.data import DataLoader
+
+from highrank_plugins.common import stop_request
+from highrank_plugins.common.patching import replaces
+
+
+@replaces(DataLoader, "__init__")
+def __init__(stock, loader, *args, **kwargs):
+    """Construct a loader whose workers outlive signals to the whole training."""
+    stock(loader, *args, **kwargs)
+    if loader.worker_init_fn is None:
+        loader.worker_init_fn = heed_parent_alone
+
+
+def heed_parent_alone(_worker: int) -> None:
+    """Let signals pass by this worker, except those of its parent, which end it."""
+    # a handler of Python's cannot tell who sent a signal; a thread that waits for it can
+    signal.pthread_sigmask(signal.SIG_BLOCK, stop_request.SIGNALS)
+    threading.Thread(target=_end_with_parent, name="signals", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()  # `os.getppid` may be a server that forks
+    while parent and signal.sigwaitinfo(stop_request.SIGNALS).si_pid != parent.pid:
+        pass
+    os._exit(0)
