@@ -77,8 +77,8 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         """Load the tokens of a split.
 
         Raises:
-            FileNotFoundError: there is no such split.
-            ValueError: it is empty, or was binarised with another dictionary.
+            UserError: The split is missing or empty.
+            ValueError: It was binarised with another dictionary.
         """
         paths = utils.split_paths(self.args.data)
         path = os.path.join(paths[(epoch - 1) % len(paths)], split)
