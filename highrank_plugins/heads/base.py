@@ -38,9 +38,9 @@ register_head = HEADS.register
 class Head(nn.Module):
     """Map features [..., F] to log-probabilities [..., M]: an output layer.
 
-    A subclass says how with `chunk_log_probs`, and may do the loss more cheaply in `chunk_nll`.
-    Both see a run of n tokens and the tensors of `tensors()`, so that the losses can cut a batch
-    into chunks and gather the gradient of each tensor.
+    A subclass implements `chunk_log_probs`, and may implement a cheaper loss in `chunk_nll`. Both
+    take a run of n tokens and the result of `tensors()`. The losses can thus cut a batch into
+    chunks and gather the gradient of each tensor.
 
     Args:
         num_classes: M ≥ 1.
@@ -48,22 +48,22 @@ class Head(nn.Module):
         embed_dim: D, size of a row of the vocabulary matrix; default F.
         weight: vocabulary matrix [M, D] to share (a tied embedding); None makes one, U(±0.1).
         bias: whether there is an output bias [M], initially 0.
-        pointwise: name of a pointwise function, or one that is built already.
+        pointwise: a pointwise function, or its name.
     Raises:
         ValueError: sizes that do not fit, unknown pointwise function.
     """
 
     # the loss with its gradient written out, if the structure has one; it needs `token_inputs`
     fused: ClassVar[type[FusedLoss] | None] = None
-    # options that the function depends on, of which no parameter tells; see `Registry.constants`
+    # options that change the function but no parameter; see `Registry.constants`
     constants: ClassVar[tuple[str, ...] | None] = None
     # whether log P = log_softmax(f(z)) of one logit vector z, which `logits` returns
     has_logits: ClassVar[bool] = False
-    # whether the logits are W g + b: the order of classes is then a linear function's
+    # whether the logits are W g + b, so that a linear function ranks the classes
     linear_logits: ClassVar[bool] = False
     # whether the weights of components depend on the class, as Mixtape's gates do
     weights_by_class: ClassVar[bool] = False
-    # drop out in evaluation too, to sample from the distribution over masks
+    # apply dropout in evaluation too, to sample from the distribution over masks
     retain_dropout = False
 
     weight: nn.Parameter
@@ -129,11 +129,11 @@ class Head(nn.Module):
     def token_inputs(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> dict[str, Tensor]:
-        """Return what `fused` takes of each token, e.g. contexts: [n, ...] of features [n, F]."""
+        """Return the inputs of `fused` per token, e.g. contexts [n, ...], of features [n, F]."""
         raise NotImplementedError
 
     def token_floats(self) -> int:
-        """Count numbers per token in `token_inputs`, their gradients and what leads to them."""
+        """Count numbers per token in `token_inputs`, their gradients and intermediate results."""
         return 2 * self.feature_dim
 
     def sample_masks(self, leading: torch.Size, like: Tensor) -> RandomState:
@@ -144,12 +144,12 @@ class Head(nn.Module):
         return RandomState()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what `chunk_log_probs` reads: parameters, or what a batch prepares from them."""
+        """Return the tensors of `chunk_log_probs`: parameters, or tensors prepared from them."""
         own = {name: p for name, p in self.named_parameters() if not name.startswith("pointwise.")}
         prepared = {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
         return own | prepared
 
-    # -- what measures ask of a structure; the defaults are right for one softmax --------------
+    # -- for measures; the defaults are right for one softmax ----------------------------------
 
     def logits(self, features: Tensor) -> Tensor | None:
         """Return f(z) [n, M] of features [n, F], whose log_softmax `log_probs` is.
@@ -161,8 +161,8 @@ class Head(nn.Module):
     def logit_vectors(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         """Return the K logit vectors of each token [n, K, M], at least float32.
 
-        They are what the vocabulary matrix makes of the features, before f and before components
-        are mixed. By default they are the log-probabilities, as one vector.
+        They are the products with the vocabulary matrix, before f and before components are mixed.
+        By default they are the log-probabilities, as one vector.
         """
         return self.chunk_log_probs(features, tensors, ChunkRandomState()).unsqueeze(1)
 
@@ -202,7 +202,7 @@ class Head(nn.Module):
         return self.log_probs(features)
 
     def log_probs(self, features: Tensor) -> Tensor:
-        """log P [..., M] of features [..., F]: float64 for float64 features, else float32.
+        """Return log P [..., M] of features [..., F]: float64 for float64 features, else float32.
 
         Without gradients the batch runs in chunks, so that a mixture's K softmaxes exist for one
         chunk at a time.
@@ -273,9 +273,9 @@ class Head(nn.Module):
             impl: one of `highrank_plugins.losses.IMPLEMENTATIONS`, or "auto".
             memory: bytes that a chunk may take; None chooses.
             accuracy: also return `correct`, where the most probable class is the target.
-            filter_gradients: leave classes out of the backward products whose gradient, within a
-                chunk, is below the resolution of the dtype; `losses.fused.filtering` has the
-                bound. Not exact, and on a GPU it waits for the device.
+            filter_gradients: skip, in the backward products of a chunk, the classes whose gradient
+                is below the resolution of the dtype; `losses.fused.filtering` states the bound.
+                Not exact; synchronises with a GPU.
         Returns:
             `LossOutput(loss, nll, correct)`; only `loss` carries gradients, float32 or float64.
         Raises:

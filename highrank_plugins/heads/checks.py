@@ -38,7 +38,7 @@ def integer(name: str, value: int, least: int = 1) -> int:
     """Return `value` as an int of at least `least`.
 
     Raises:
-        ValueError: smaller, or no integer (0.5 is no number of classes, nor is True).
+        ValueError: smaller, or not an integer (0.5 and True are refused, too).
     """
     if isinstance(value, bool):
         raise ValueError(f"{name}: expected an integer, got {value}")

@@ -15,9 +15,9 @@ class Latents(nn.Module):
 
     `latent.weight` is [K·D, F], component-major: rows k·D..(k+1)·D−1 are A_k; `latent.bias` [K·D].
 
-    A scale s is the papers' head with a vocabulary matrix s·W. It is for a W that is also the
-    embedding and starts with rows of norm 1, as fairseq's: a tanh bounds the logits, a softmax's
-    features do not, and W would have to grow s times first.
+    A scale s is equivalent to the papers' head with the vocabulary matrix s·W. Use it if W is also
+    the embedding and starts with rows of norm 1, as in fairseq. The tanh bounds the logits, which
+    the features of a softmax do not, so W would first have to grow by the factor s.
     """
 
     components: int
@@ -54,8 +54,7 @@ class Latents(nn.Module):
         return random_state
 
     def token_floats(self) -> int:
-        """Count the contexts before and after each of scale and dropout, and as
-        many gradients."""
+        """Count the contexts before and after scale and dropout, and their gradients."""
         copies = 2 if self.context_scale == 1 else 3
         return 2 * copies * self.components * self.embed_dim
 

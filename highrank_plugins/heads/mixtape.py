@@ -24,7 +24,7 @@ from highrank_plugins.losses.fused import FusedMixtape
 
 @register_head("mixtape")
 class Mixtape(Latents, LogitHead):
-    """log P = log_softmax(f(z)), z_x = Σ_k π_{x,k} h_k·w_x + b_x   (Yang et al. 2019, eq. 2–6).
+    """Compute log_softmax(f(z)), z_x = Σ_k π_{x,k} h_k·w_x + b_x   (Yang et al. 2019, eq. 2–6).
 
     The gates π_x come from a sigmoid tree over K − 1 gate logits. Frequent classes x < S have
     their own, l_{x,k} = v_x·tanh(U_k g) + u_k·g + b_{x,k}; all others share l_k = u_k·g, so that
@@ -43,7 +43,7 @@ class Mixtape(Latents, LogitHead):
         gate_noise: standard deviation of noise on the frequent gates' logits in training.
         gate_weight_norm: constant norm of every row of U; 0 leaves U free.
         gate_hidden_bias, gate_shared_bias: biases of U g and u·g, which the paper does not have.
-        gate_class_bias: b_{x,k}, which it has.
+        gate_class_bias: b_{x,k}, which the paper has.
         num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
     Raises:
         ValueError: K not a power of two, S outside [0, M], context_scale not above 0, a rate

@@ -15,9 +15,9 @@ from highrank_plugins.losses.fused import FusedLogits
 
 @register_head("moc")
 class MixtureOfContexts(PriorMixture, LogitHead):
-    """log P = log_softmax(f(W Σ_k π_k h_k + b))   (Yang et al. 2018, section 3.1).
+    """Compute log_softmax(f(W Σ_k π_k h_k + b))   (Yang et al. 2018, section 3.1).
 
-    One softmax, so its rank is bounded like a plain softmax's. Options: see `PriorMixture`.
+    It has one softmax, so its rank is bounded like a plain softmax's. Options: see `PriorMixture`.
     """
 
     fused = FusedLogits

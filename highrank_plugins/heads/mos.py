@@ -15,7 +15,7 @@ from highrank_plugins.losses.fused import FusedMixture
 
 @register_head("mos")
 class MixtureOfSoftmaxes(PriorMixture):
-    """log P(x) = lse_k [log π_k + log_softmax(f(W h_k + b))_x]   (Yang et al. 2018, eq. 2).
+    """Compute lse_k [log π_k + log_softmax(f(W h_k + b))]   (Yang et al. 2018, eq. 2).
 
     With f = plif this is the MoS + PLIF of Ganea et al. 2019. K = 1 keeps the tanh layer: it is a
     MoC with K = 1, not a plain softmax. Options: see `PriorMixture`.

@@ -1,4 +1,4 @@
-"""Keep what does not change between the steps of a beam search."""
+"""Keep tensors that do not change between the steps of a beam search."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 
 class PreparedTensors:
-    """Keep `head.tensors()`, made once for many calls without gradients in evaluation.
+    """Keep `head.tensors()` for many calls without gradients in evaluation.
 
-    Made again when a parameter was moved, replaced or changed in place, and after `train()` or
-    `eval()`. Writing through `parameter.data` while evaluating is the one change that cannot be
-    seen; call `eval()` after it.
+    They are prepared again when a parameter is moved, replaced or changed in place, and after
+    `train()` or `eval()`. Only writing through `parameter.data` while evaluating goes unnoticed;
+    call `eval()` after it.
     """
 
     def __init__(self) -> None:
@@ -24,11 +24,11 @@ class PreparedTensors:
         return PreparedTensors, ()  # copies and pickles start empty
 
     def forget(self) -> None:
-        """Drop what was made."""
+        """Discard the prepared tensors."""
         self._tensors = None
 
     def of(self, head: Any) -> dict[str, Tensor]:
-        """Return the tensors of a `Head`, kept if they may be."""
+        """Return the tensors of a `Head`; reuse the kept ones while they are valid."""
         if head.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return head.tensors()
         state = tuple(_state(parameter) for parameter in head.parameters())

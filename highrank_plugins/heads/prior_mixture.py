@@ -47,5 +47,5 @@ class PriorMixture(Latents, Head):
         return [contexts, (tokens, self.feature_dim, self.components)]
 
     def log_prior(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-        """log π [n, K], at least float32, of features [n, F]."""
+        """Return log π [n, K], at least float32, of features [n, F]."""
         return widen(linear(features, tensors["prior.weight"])).log_softmax(-1)

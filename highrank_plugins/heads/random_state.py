@@ -1,8 +1,8 @@
 """Draw the random numbers of one forward pass: dropout masks and gate noise.
 
-They are drawn once for the whole batch, before a loss cuts it into chunks, so that the same seed
-gives the same numbers for every implementation of the loss and every size of chunks. Gaussian noise
-is too large to keep ((K−1)·S numbers per token): one seed is drawn, and each block of tokens has a
+They are drawn once for the whole batch, before a loss cuts it into chunks. The same seed thus gives
+the same numbers for every implementation of the loss and every chunk size. Gaussian noise is too
+large to keep ((K−1)·S numbers per token), so one seed is drawn, and each block of tokens has a
 generator of its own.
 """
 

@@ -69,7 +69,7 @@ class Registry(Generic[T]):
         """Return the name under which the class of `instance` is registered.
 
         Raises:
-            ValueError: it is not.
+            ValueError: the class is not registered.
         """
         for name, cls in self._classes.items():
             if type(instance) is cls:
@@ -89,10 +89,10 @@ class Registry(Generic[T]):
         }
 
     def constants(self, instance: Any) -> dict[str, Any]:
-        """Return the options that the function of `instance` depends on, but no parameter shows.
+        """Return the options that change the function of `instance`, but none of its parameters.
 
-        A class names them in `constants`. Without that, they are all options that the instance
-        keeps as attributes with plain values.
+        A class names them in `constants`. By default they are all options that the instance keeps
+        as attributes with plain values.
         """
         if instance.constants is not None:
             return {name: getattr(instance, name) for name in instance.constants}
@@ -118,7 +118,7 @@ class Registry(Generic[T]):
         """Return the class called `name`.
 
         Raises:
-            ValueError: unknown name; names the nearest match and all that are known.
+            ValueError: unknown name; the message has the nearest match and all known names.
         """
         return self._classes[self._known(name)]
 

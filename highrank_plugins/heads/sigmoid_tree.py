@@ -41,7 +41,7 @@ def sigmoid_tree(leaves_NKS: Tensor, gates_NJS: Tensor) -> Tensor:
 def probabilities(gates_NJS: Tensor) -> Tensor:
     """Return π [N, K, S] of gate logits."""
     count = gates_NJS.size(1) + 1
-    # π_k is what the tree makes of leaves that are 1 at k and 0 elsewhere
+    # π_k is the tree's value for leaves that are 1 at k and 0 elsewhere
     leaves = torch.eye(count, dtype=gates_NJS.dtype, device=gates_NJS.device)
     shape = (len(gates_NJS), count, gates_NJS.size(-1))
     parts = [sigmoid_tree(leaf.view(1, -1, 1).expand(shape), gates_NJS) for leaf in leaves]

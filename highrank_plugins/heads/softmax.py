@@ -13,7 +13,7 @@ from highrank_plugins.losses.fused import FusedLogits
 
 @register_head("softmax")
 class Softmax(LogitHead):
-    """log P = log_softmax(f(W g + b)). With f = gss, sigsoftmax or plif: those papers' layers.
+    """Compute log_softmax(f(W g + b)); f = gss, sigsoftmax or plif gives those papers' layers.
 
     Args: as `Head`; embed_dim must equal feature_dim.
     Raises:

@@ -52,13 +52,14 @@ def check_whole(parameters: Iterable[tuple[str, Tensor]]) -> None:
 def check_target(
     target: Tensor, leading: torch.Size, num_classes: int, ignore_index: int | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return a flat target [N], where ignored tokens have another's class, and where these are.
+    """Return a flat target [N] and, with `ignore_index`, the mask [N] of ignored tokens.
 
-    That class has a probability, while a bias of −∞ may rule out class 0.
+    Ignored tokens get the largest class of the other tokens. Class 0 would not do: a bias of −∞
+    may give it probability 0.
 
     Raises:
         ValueError: another shape or dtype, or a class outside [0, M). On a GPU the range is
-            checked by an asynchronous assertion, so that nothing waits.
+            checked by an asynchronous assertion, which does not synchronise.
     """
     if target.shape != leading:
         raise ValueError(
@@ -80,6 +81,6 @@ def check_target(
     elif wrong.any():
         raise ValueError(
             f"target: class {int(flat[wrong][0])} is out of range [0, {num_classes}); "
-            "tokens to be left out need ignore_index"
+            "to leave tokens out, set ignore_index"
         )
     return flat, ignored

@@ -54,10 +54,10 @@ def once_differentiable_nll(chunked: ChunkedLoss, inputs: tuple[Tensor, ...]) ->
 
 @contextmanager
 def inner_graph(recorded: bool = True) -> Iterator[None]:
-    """Record a graph that ends within the loss; its tensors are saved where they are.
+    """Record a graph that ends within the loss, and save its tensors without the caller's hooks.
 
-    The caller's hooks for saved tensors are kept out: those of `torch.utils.checkpoint` would run
-    the whole loss again for each block, those of `save_on_cpu` would copy contexts to the host.
+    Hooks of `torch.utils.checkpoint` would run the whole loss again for each block, and hooks of
+    `save_on_cpu` would copy contexts to the host.
     """
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
     with torch.set_grad_enabled(recorded), hooks:
@@ -91,7 +91,7 @@ class _SumLoss(torch.autograd.Function):
         values, sums = chunked.gradients(needed, inputs, None)
         if chunked.scale > 1:
             finite = torch.stack([s.isfinite().all() for s in sums if s is not None])
-            if not bool(finite.all()):  # waits for a GPU, once
+            if not bool(finite.all()):  # synchronises with a GPU, once
                 chunked.scale = 1.0  # overflow that no loss scaler could ever undo
                 values, sums = chunked.gradients(needed, inputs, None)
         ctx.scale, ctx.dtypes = chunked.scale, [t.dtype for t in inputs]
@@ -105,8 +105,8 @@ class _SumLoss(torch.autograd.Function):
         _refuse_double_backward()
         if ctx.sums is None:
             raise RuntimeError(
-                "backward through this loss a second time: its gradients are gone; the first "
-                "call needs retain_graph=True"
+                "backward through this loss a second time: its gradients are freed. Pass "
+                "retain_graph=True to the first call"
             )
         sums = ctx.sums
         factor = upstream / ctx.scale
@@ -114,7 +114,7 @@ class _SumLoss(torch.autograd.Function):
             sums = [None if s is None else s.clone() for s in sums]
         else:
             ctx.sums = None
-        is_one = factor.device.type == "cpu" and bool(factor == 1)  # a GPU would be waited for
+        is_one = factor.device.type == "cpu" and bool(factor == 1)  # would synchronise with a GPU
         grads = []
         for dtype in ctx.dtypes:  # one by one, so that the gradients do not exist twice
             grads.append(_scaled(sums.pop(0), None if is_one else factor, dtype))
@@ -126,7 +126,7 @@ class _TokenLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, chunked: ChunkedLoss, *inputs: Tensor) -> tuple[Tensor, ...]:
-        chunked.plan = chunked.plan.with_own_copies()  # the caller may fill its buffers anew
+        chunked.plan = chunked.plan.with_own_copies()  # the caller may refill its buffers
         ctx.chunked = chunked
         ctx.save_for_backward(*inputs)
         loss, nll, correct = chunked.values(*inputs)

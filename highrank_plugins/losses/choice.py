@@ -30,7 +30,9 @@ def implementation_for(impl: str, head: ChunkedHead, features: Tensor, filtered:
     check_choice("impl", impl, ("auto", *IMPLEMENTATIONS))
     kind = type(head).__name__
     if impl in FUSED and head.fused is None:
-        raise ValueError(f"impl: {kind} has no fused loss; impl='chunked' (--head-loss) serves it")
+        raise ValueError(
+            f"impl: {kind} has no fused loss; use impl='chunked' (--head-loss chunked)"
+        )
     chosen = _auto(head, features) if impl == "auto" else impl
     if impl == "auto":
         _log_once(logging.INFO, kind, chosen, "loss of %s: implementation %r (impl='auto')")
@@ -54,10 +56,10 @@ def implementation_here(impl: str, device: torch.device) -> str:
 
 
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    """Check a value out of few.
+    """Check that a value is one of `known`.
 
     Raises:
-        ValueError: it is none of `known`; names the nearest.
+        ValueError: it is not; the message has the nearest match.
     """
     if value not in known:
         hint = did_you_mean(str(value), known)

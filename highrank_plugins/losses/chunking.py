@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from torch import Tensor
 
 # Bytes of a chunk, at least and at most. On a CPU its working set should stay near the cache while
-# its products stay large; above 32 MiB the C library also returns memory after every batch and
-# faults it in again, which a large vocabulary is worth. On a GPU the products of some 2,000 rows of
-# 32,768 logits run at full speed.
+# its products stay large. Above 32 MiB the C library also returns memory after every batch and
+# faults it in again; only a large vocabulary is worth that. On a GPU the products of some 2,000
+# rows of 32,768 logits run at full speed.
 DEFAULT_MEMORY = {"cpu": (31 * 2**20, 64 * 2**20), "cuda": (128 * 2**20, 128 * 2**20)}
-# Between the two it grows with the vocabulary matrix: the products of every chunk pack it anew, and
-# read and write its gradient.
+# Between the two, a chunk grows with the vocabulary matrix: the products of every chunk pack the
+# matrix again, and read and write its gradient.
 CHUNK_PER_MATRIX = 4.5
 
 
@@ -38,13 +38,14 @@ def tokens_within(
     """Return how many tokens a chunk may have, at least 1.
 
     Args:
-        features: give the device.
+        features: of the whole batch; they give device, dtype and the number of tokens.
         floats_per_token: numbers held per token.
         matrix: numbers of the vocabulary matrix.
-        most: tokens; half of them where that is more: a plain softmax holds its logits two or
-            three times, and a loss in chunks is to take less.
-        memory: bytes; None takes the default of the device, at least 16 tokens and at most `most`.
-        width: bytes that a number takes; None: those of features, at least 4.
+        most: largest chunk without `memory`, or half of the batch where that is more tokens. Half
+            of the batch still takes less memory than a plain softmax, which holds its logits two
+            or three times.
+        memory: bytes; None takes the default of the device, and at least 16 tokens.
+        width: bytes per number; None: as in features, at least 4.
     Raises:
         ValueError: the budget does not hold one token.
     """

@@ -37,7 +37,7 @@ def not_compiled(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-@not_compiled  # a loss that writes its gradients is not to be traced
+@not_compiled  # a loss that writes its gradients must not be traced
 def compute_nll(
     head: ChunkedHead,
     features: Tensor,

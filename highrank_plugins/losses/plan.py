@@ -1,4 +1,4 @@
-"""Check what an implementation of the loss is asked to compute."""
+"""Describe one loss to its implementations: what to compute, and the result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LossPlan:
 
     head: ChunkedHead
     features: Tensor  # [N, F]
-    target: Tensor  # [N], int64, in range: ignored tokens have another's
+    target: Tensor  # [N], int64, in range: ignored tokens have the class of another
     ignored: Tensor | None  # [N] bool
     weight: Tensor | None  # [N]
     random_state: Any  # highrank_plugins.heads.random_state.RandomState

@@ -15,11 +15,11 @@ HALF_SCALE = 128.0
 
 
 class Autocast:
-    """Keep the autocast state of the call, which is set again around each chunk."""
+    """Keep the autocast state of the call, and restore it around each chunk."""
 
     def __init__(self, features: Tensor) -> None:
         self.device = features.device.type
-        # tensors without memory, by which a GPU's peak is counted, have none
+        # device meta, on which a GPU's peak is counted, has no autocast
         self.exists = torch.amp.is_autocast_available(self.device)
         self.enabled = self.exists and torch.is_autocast_enabled(self.device)
         self.dtype = torch.get_autocast_dtype(self.device) if self.exists else features.dtype
@@ -30,11 +30,11 @@ class Autocast:
         return self.dtype if self.enabled and features.dtype != torch.float64 else features.dtype
 
     def context(self) -> AbstractContextManager[None]:
-        """Set the state again, without a cache, which would keep graphs across chunks."""
+        """Restore the state, without a cache, which would keep graphs across chunks."""
         return self._state(self.enabled)
 
     def disabled(self) -> AbstractContextManager[None]:
-        """Turn autocast off: what computes in here chooses its dtypes itself."""
+        """Turn autocast off, for code that chooses its dtypes itself."""
         return self._state(False)
 
     def _state(self, enabled: bool) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""Compute all log-probabilities at once, by plain autograd, at N × M × K."""
+"""Compute all log-probabilities at once, by plain autograd: N × M × K numbers for a mixture."""
 
 from __future__ import annotations
 

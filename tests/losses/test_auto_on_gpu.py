@@ -63,7 +63,7 @@ def test_fused_where_it_fails_and_the_reason_once(launches, monkeypatch, caplog,
     assert [chosen(components=2), chosen(components=3)] == ["fused", "fused"]
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
-    assert "Triton needs a C compiler such as gcc, or CC" in warnings[0].getMessage()
+    assert "Triton needs a C compiler: install gcc, or name one in CC" in warnings[0].getMessage()
     with pytest.raises(ValueError, match=r"'triton' cannot run on cuda:0: .*impl='fused'"):
         kernels.check_available(CUDA)
 

@@ -197,7 +197,7 @@ def test_ignored_tokens_with_the_first_class_ruled_out(case, impl):
 
 
 def test_another_device_is_named():
-    with pytest.raises(ValueError, match="'cpp' works on a CPU, the features lie on cuda"):
+    with pytest.raises(ValueError, match="'cpp' needs a CPU, but the features are on cuda"):
         cpp.check_available(torch.device("cuda"))
 
 

@@ -28,7 +28,7 @@ def anew(tmp_path, monkeypatch):
 
 
 def refused() -> str:
-    with pytest.raises(ValueError, match=r"^impl: 'cpp' has no kernels here: ") as error:
+    with pytest.raises(ValueError, match=r"^impl: 'cpp' has no kernels: ") as error:
         SOFTMAX.build().nll(make_features(3), TARGET, impl="cpp")
     assert str(error.value).endswith("or choose impl='fused' (--head-loss fused)")
     return str(error.value)
@@ -37,17 +37,17 @@ def refused() -> str:
 def test_a_missing_compiler_is_named(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
-    assert "there is no C++ compiler (c++, g++, clang++); install one" in refused()
+    assert "found no C++ compiler (c++, g++, clang++); install one" in refused()
 
 
 def test_a_wrong_cxx_is_named(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert "there is no C++ compiler 'no-such-compiler', which CXX names" in refused()
+    assert "CXX names the C++ compiler 'no-such-compiler', which is missing" in refused()
 
 
 def test_a_cxx_that_is_no_command_is_named(monkeypatch):
     monkeypatch.setenv("CXX", "g++ -DX='unclosed")
-    assert "CXX=g++ -DX='unclosed is no command (No closing quotation)" in refused()
+    assert "CXX=g++ -DX='unclosed is not a command (No closing quotation)" in refused()
 
 
 def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
@@ -107,7 +107,7 @@ def test_what_others_could_have_written_is_not_loaded(who, mode, monkeypatch):
 def test_a_folder_that_cannot_be_made_is_named(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("HIGHRANK_CACHE", str(tmp_path / "file" / "cache"))
-    assert "cache cannot be made (Not a directory); name another by HIGHRANK_CACHE" in refused()
+    assert "cache cannot be created (Not a directory); name another in HIGHRANK_CACHE" in refused()
 
 
 @pytest.mark.cpp
@@ -132,7 +132,7 @@ def test_auto_does_without_and_says_so_once(monkeypatch, caplog):
         for _ in range(2):
             head.nll(make_features(3).float(), TARGET)
     assert [r.levelname for r in caplog.records].count("WARNING") == 1
-    assert "losses do without compiled kernels" in caplog.text
+    assert "no compiled loss kernels" in caplog.text
 
 
 @pytest.mark.cpp

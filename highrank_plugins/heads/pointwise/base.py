@@ -14,7 +14,7 @@ from highrank_plugins.heads.registry import Registry
 from highrank_plugins.losses.chunked_head import KernelFunction
 
 Pullback = Callable[[Tensor], Tensor]
-# z → f(z), and what turns the gradient of f(z) into that of z (a vector-Jacobian product)
+# z → f(z), and the map from the gradient of f(z) to the gradient of z (a vector-Jacobian product)
 VJP = Callable[[Tensor], tuple[Tensor, Pullback]]
 
 POINTWISE: Registry[type[Pointwise]] = Registry("pointwise function")
@@ -24,17 +24,16 @@ register_pointwise = POINTWISE.register
 class Pointwise(nn.Module):
     """Apply a scalar function f to every logit before its softmax.
 
-    A subclass implements `apply_to`. One that has parameters may also name in `tensors` what
-    `apply_to` reads: tensors prepared once for a whole batch, differentiable with respect to the
-    parameters, so that a chunked loss neither prepares them again for each chunk nor loses their
-    gradient. `prepare_vjp` serves the fused losses, which write gradients out; its default goes
-    through autograd.
+    A subclass implements `apply_to`. If it has parameters, `tensors` may return what `apply_to`
+    reads: tensors prepared once for a whole batch, differentiable with respect to the parameters.
+    A chunked loss then keeps their gradient without preparing them again for each chunk.
+    `prepare_vjp` serves the fused losses, which write gradients out; its default uses autograd.
     """
 
     is_identity: ClassVar[bool] = False
-    # what compiled kernels compute instead of `apply_to`; None: they leave f to torch
+    # the function that compiled kernels compute instead of `apply_to`; None: torch computes f
     kernel_function: KernelFunction | None = None
-    # options that f depends on, of which no parameter tells; see `Registry.constants`
+    # options that change f but no parameter; see `Registry.constants`
     constants: tuple[str, ...] | None = None
 
     def slopes(self) -> Tensor | None:
@@ -42,7 +41,7 @@ class Pointwise(nn.Module):
         return None
 
     def domain(self) -> float:
-        """Return the T of an interval [−T, T] on which f is worth drawing."""
+        """Return T, where [−T, T] is the interval on which plots draw f."""
         return 20.0
 
     def tensors(self) -> dict[str, Tensor]:
@@ -58,7 +57,7 @@ class Pointwise(nn.Module):
     ) -> VJP:
         """Return f without a graph, see `VJP`.
 
-        Its results may lie in the memory of what went in, which is given away.
+        Its results may overwrite the memory of its arguments, which the caller gives up.
 
         Args:
             tensors: as `tensors()` returns them, detached.
@@ -90,7 +89,7 @@ class Pointwise(nn.Module):
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + e^x) of any shape and floating dtype.
+    """Return log(1 + e^x) of any shape and floating dtype.
 
     torch's default turns linear above 20, which is 2e-9 off; above 40 the error, e^-40, is below
     the resolution of float64, and e^40 does not overflow float32.

@@ -14,9 +14,9 @@ class MonotoneMLP(Pointwise):
     """Apply f(z) = Σ_i v_i σ(u_i z + b_i) + b with u, v > 0   (Ganea et al. 2019, eq. 14).
 
     u = log(1 + e^in_logits) and v = log(1 + e^out_logits) stay positive. The sum is bounded, so f
-    is not onto the real line, and a chunk of logits is held `units` times: made for small
-    synthetic problems, as in the paper, which gives neither size nor initial values. Ours starts
-    as a staircase of sigmoids with mean slope 1 on [−bound, bound].
+    is not onto the real line. A chunk of logits is held `units` times: f is for small synthetic
+    problems, as in the paper. The paper gives neither size nor initial values; ours starts as a
+    staircase of sigmoids with mean slope 1 on [−bound, bound].
 
     Args:
         units: number of sigmoids, ≥ 1.
@@ -25,7 +25,7 @@ class MonotoneMLP(Pointwise):
         ValueError: units < 1 or bound ≤ 0.
     """
 
-    constants = ()  # the bound is one of the start
+    constants = ()  # the bound only sets initial values
 
     def __init__(self, units: int = 16, bound: float = 20.0) -> None:
         super().__init__()

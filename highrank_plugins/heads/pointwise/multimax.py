@@ -19,7 +19,8 @@ class MultiMax(Pointwise):
     """Apply f(z) = z + Σ_n [t_bn (b_n − z)₊^n + t_dn (z − d_n)₊^n], n = 1, 2   (Zhou et al. 2024).
 
     Equation 6 of the paper, with the parameters of its code (github.com/ZhouYuxuanYX/MultiMax).
-    Small and large logits are bent by learned amounts from learned places on; f need not increase.
+    Beyond learned thresholds, f bends small and large logits by learned strengths. It need not
+    increase.
     `thresholds` holds b_1, d_1, b_2, d_2 and `strengths` the t in the same order.
 
     Args:

@@ -139,7 +139,7 @@ class _PiecewiseLinear(torch.autograd.Function):
 
 
 def _cell(z: Tensor, bound: float, width: float, knots: int) -> Tensor:
-    """Index of the cell of each value; clamped before the cast, since ±1e30 and NaN have none."""
+    """Return each value's cell index; clamp before the cast, since ±1e30 and NaN have none."""
     position = (z.detach() + bound).div_(width).clamp_(0, knots - 1).nan_to_num_(0.0)
     return position.to(torch.int32 if knots < 2**24 else torch.int64)
 
@@ -150,7 +150,7 @@ def _offset_in_cell(z: Tensor, cell: Tensor, bound: float, width: float) -> Tens
 
 
 def _histogram(cell: Tensor, weights: Tensor, like: Tensor) -> Tensor:
-    """Sum of the weights in each cell, deterministic on every device."""
+    """Sum the weights in each cell, deterministically on every device."""
     flat, values = cell.flatten(), weights.flatten()
     if flat.is_cuda or torch.is_grad_enabled():
         # On CUDA bincount adds in any order and index_put sorts first; under create_graph the

@@ -29,8 +29,8 @@ class FusedLoss:
     Args:
         plan: the batch.
         tensors: what `head.tensors()` returns, detached.
-        sums: zeros, at least float32, for each of `tensors` whose gradient is wanted and that the
-            fused loss itself reads; gradients are added to them.
+        sums: zeros, at least float32, for those `tensors` that the fused loss itself reads and
+            whose gradient is wanted; gradients are added to them.
         kernels: the elementwise passes, of the same batch.
     """
 
@@ -117,7 +117,7 @@ class FusedLoss:
             torch.addmm(bias, rows, weight.t(), out=out)
 
     def narrow(self, grad: Tensor) -> Tensor:
-        """Return `grad` [n, M] in the compute dtype: itself, or a copy until the next product."""
+        """Return `grad` [n, M] in the compute dtype: itself, or a copy for the next product."""
         if grad.dtype == self.compute:
             return grad
         return self._narrow_buffer(grad).copy_(grad)

@@ -25,11 +25,11 @@ def filtered_products(total: Tensor | None, grad: Tensor, rows: Tensor, weight: 
 def kept_columns(grad: Tensor) -> Tensor:
     """Return the classes whose gradient in `grad` [n, M] matters in its dtype: int64 indices.
 
-    What is left out is at most ε times the largest entry, with ε the resolution of the dtype
-    (2^-23 for float32, 2^-7 for bfloat16): beside that entry it would be rounded away. So the
-    gradient of a row of the vocabulary matrix is off by at most ε g Σ_n |h_n|, that of a context
-    by at most ε g Σ_x |w_x|, g being the largest entry of the chunk. Everything is kept where an
-    entry is infinite or NaN, so that it shows.
+    A class is left out if its entries are at most ε times the largest entry g of the chunk. ε is
+    the resolution of the dtype (2^-23 for float32, 2^-7 for bfloat16): added to g, such an entry
+    would be rounded away. So the gradient of a row of the vocabulary matrix is off by at most
+    ε g Σ_n |h_n|, the gradient of a context by at most ε g Σ_x |w_x|. If an entry is infinite or
+    NaN, all classes are kept, so that the error stays visible.
     """
     if grad.numel() == 0:
         return torch.arange(grad.size(1), device=grad.device)

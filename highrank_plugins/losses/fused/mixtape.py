@@ -55,7 +55,7 @@ class FusedMixtape(FusedLoss):
         return self._joined_columns(columns)
 
     def _joined_columns(self, columns: list[Tensor]) -> Tensor:
-        """Return columns [..., c] side by side, as one side of the gates' products."""
+        """Return columns [..., c] side by side, as an operand of the gates' products."""
         width = sum(column.size(-1) for column in columns)
         padding = 0
         if columns[0].device.type != "cpu":
@@ -163,5 +163,5 @@ def in_order(x_NKD: Tensor, order: list[int]) -> Tensor:
     """Return x with x[:, order[j]] at j: itself, or in memory of its own."""
     if order == sorted(order):
         return x_NKD
-    # no indexing with a list: a GPU would wait for it
+    # indexing with a list would synchronise with a GPU
     return torch.stack([x_NKD[:, source] for source in order], 1)

@@ -15,8 +15,8 @@ class FusedMixture(FusedLoss):
     """Compute lse_k [log π_k + log_softmax(f(W h_k + b))].
 
     `local["contexts"]` is h [N, K, D], `local["log_prior"]` log π [N, K], normalised. Gradients:
-    see `TorchKernels.mixture_pass`; the posterior of the components, constant along a row of
-    logits, waits for the products.
+    see `TorchKernels.mixture_pass`. The posterior of the components, constant along a row of
+    logits, is applied in the products where the kernels have not applied it.
     """
 
     @classmethod

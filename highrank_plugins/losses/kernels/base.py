@@ -46,7 +46,7 @@ class MixtureBlock(NamedTuple):
     log_prior_NK: Tensor  # log π, normalised
     target_N: Tensor
     scale_N: Tensor | None  # factor of each token's loss; None: scores only
-    factor_NK: Tensor  # becomes what the gradient of the logits still lacks
+    factor_NK: Tensor  # becomes the factor that the gradient of the logits still lacks
     grad_prior_NK: Tensor  # becomes the gradient of log π
 
     def tokens(self, which: slice | Tensor) -> MixtureBlock:
@@ -82,8 +82,8 @@ class Kernels:
         own_sums = {n.removeprefix(prefix): t for n, t in sums.items() if n.startswith(prefix)}
         self.vjp = plan.head.pointwise.prepare_vjp(own, own_sums, self.wide)
         # Whether gradients leave a pass with the factor of their row. It can wait until after the
-        # matrix products, unless the pointwise function adds up gradients of its own, float16
-        # would lose what the factor makes large enough, or gradients are compared across rows.
+        # matrix products, unless the pointwise function sums gradients of its own, gradients
+        # without the factor underflow in float16, or gradients are compared across rows.
         self.applies_factor = bool(own_sums) or compute == torch.float16 or plan.filter_gradients
 
     @property
@@ -102,7 +102,7 @@ class Kernels:
         The gradient is divided by the factor, unless `applies_factor`.
 
         Args:
-            bias_M: what the product has not added.
+            bias_M: the output bias, if the product has not added it.
         """
         raise NotImplementedError
 
@@ -112,7 +112,7 @@ class Kernels:
         """Return the scores of lse_k [log π_k + log_softmax(f(z_k + bias))], and write gradients.
 
         Args:
-            bias_M: what the product has not added.
+            bias_M: the output bias, if the product has not added it.
             recompute_logits: for tokens whose probabilities underflow; includes the bias.
         """
         raise NotImplementedError
@@ -129,7 +129,7 @@ class Kernels:
         raise NotImplementedError
 
     def leaf_order(self, components: int) -> list[int]:
-        """Return which leaf's gradient each place holds after `tree_backward`."""
+        """Return which leaf's gradient each slot holds after `tree_backward`."""
         return list(range(components))
 
     def add_bias_gradient(self, grad_NM: Tensor, factor_N: Tensor | None) -> None:
@@ -143,7 +143,7 @@ class Kernels:
             total.addmv_(grad_NM.t(), factor_N)
 
     def finish(self) -> None:
-        """Add to the sums what is left to the end, after the last chunk."""
+        """Finish the sums after the last chunk."""
 
 
 def copy_unless_same(source: Tensor, target: Tensor) -> None:
@@ -153,7 +153,7 @@ def copy_unless_same(source: Tensor, target: Tensor) -> None:
 
 
 def gather_scores(parts: Iterable[Scores]) -> Scores:
-    """Return the scores of blocks, one after the other; None where they are."""
+    """Concatenate the scores of blocks; scores that are None stay None."""
     columns = zip(*parts, strict=True)
     joined: list[Any] = [None if column[0] is None else torch.cat(column) for column in columns]
     return Scores(*joined)

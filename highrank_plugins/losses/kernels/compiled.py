@@ -18,7 +18,7 @@ IDENTITY = KernelFunction("identity")
 class CompiledKernels(Kernels):
     """Apply the factor of a row in the kernels, which know some pointwise functions.
 
-    Any other function is computed by torch, which then also has the last word on the gradient.
+    torch computes any other function, and the last step of its gradient.
     """
 
     families: ClassVar[tuple[str, ...]]  # functions that the kernels know, see `KernelFunction`
@@ -51,7 +51,7 @@ class CompiledKernels(Kernels):
 
 
 class KernelInput(NamedTuple):
-    """Hold the values that a kernel reads and overwrites by their gradient, and the bias it adds.
+    """Hold the values that a kernel overwrites with their gradient, and the bias it adds.
 
     The values are the logits if the kernel computes f itself, else f(z), computed by torch.
     """

@@ -1,9 +1,9 @@
 """Evaluate Mixtape's tree of sigmoid gates in place, in torch's operations, and its gradients.
 
 The tree is that of `heads.sigmoid_tree`, the reference: inner node i < K has gate i − 1 and the
-children 2i and 2i + 1, and its value is the lerp of theirs. Only what came in is stored. After
-`tree_forward` a gate's slot holds σ, and of the two slots below a node, that of its left subtree
-holds the difference of the children. `tree_backward` turns these into gradients.
+children 2i and 2i + 1, and its value is the lerp of theirs. All results overwrite the inputs. After
+`tree_forward` a gate's slot holds σ, and the slot of a node's left subtree holds the difference of
+its children. `tree_backward` turns these into gradients.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def tree_forward(leaves: Sequence[Tensor], gates: Sequence[Tensor], out: Tensor)
 
 
 def tree_backward(grad: Tensor, leaves: Sequence[Tensor], gates: Sequence[Tensor]) -> None:
-    """Turn what `tree_forward` left into gradients, given that of `out`, which stays as it is.
+    """Turn the results of `tree_forward` into gradients, given the gradient of its `out`.
+
+    `grad` is not changed.
 
     Afterwards `gates` holds the gradients of the gate logits, and `leaves[j]` that of leaf
     `slots_of_leaves(K)[j]`.

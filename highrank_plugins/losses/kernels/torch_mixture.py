@@ -20,7 +20,7 @@ from highrank_plugins.losses.kernels.base import (
 )
 
 # Bytes of the rows that one elementwise pass works on. On a CPU it is what the second-level caches
-# of a few cores hold; matrix products want more rows. On a GPU it bounds what passes hold besides.
+# of a few cores hold; matrix products want more rows. On a GPU it bounds the temporary memory.
 BLOCK_MEMORY = {"cpu": 2**22, "cuda": 2**25}
 
 
@@ -43,7 +43,7 @@ class TorchMixture(Kernels):
         plan = self.plan
         if (
             plan.smooth and logits_NKM.device.type != "cpu"
-        ):  # looking for underflow would wait for the device
+        ):  # the search for underflow would synchronise with the device
             return log_domain_pass(self, block)
         values_NKM, pullback = self.vjp(logits_NKM)
         index_NK1 = target_N.view(-1, 1, 1).expand(-1, values_NKM.size(1), 1)
@@ -100,9 +100,9 @@ def recompute_in_log_domain(
     block: MixtureBlock,
     recompute_logits: RecomputeLogits,
 ) -> None:
-    """Write scores and gradients of the tokens `lost` once more, computed by logarithms.
+    """Write scores and gradients of the tokens `lost` again, computed in the log domain.
 
-    Until here their logits have had the gradient 0.
+    Their logits have the gradient 0 so far.
     """
     _, components, classes = block.logits_NKM.shape
     blocks = cache_sized_blocks(len(lost), components * classes, lost.device)
@@ -122,7 +122,7 @@ def recompute_in_log_domain(
 def log_domain_pass(kernels: Kernels, block: MixtureBlock) -> Scores:
     """Return scores and write gradients under label smoothing where probabilities underflow.
 
-    q_kx = π_k P_kx / P_x comes from logarithms.
+    q_kx = π_k P_kx / P_x is computed from logarithms.
     """
     logits_NKM, log_prior_NK, target_N, scale_N, factor_NK, grad_prior_NK = block
     values_NKM, pullback = kernels.vjp(logits_NKM)
@@ -155,7 +155,7 @@ def write_posterior(
     joint_NK: Tensor, log_likelihood_N: Tensor, scale_N1: Tensor, block: MixtureBlock
 ) -> None:
     """Write the scaled posterior of the components, and the gradient of log π without smoothing."""
-    # −∞, a token that no component explains, is no shift
+    # −∞, of a token that no component explains, must not be subtracted
     shift_N = log_likelihood_N.masked_fill(log_likelihood_N == -torch.inf, 0)
     torch.mul((joint_NK - shift_N.unsqueeze(-1)).exp_(), scale_N1, out=block.factor_NK)
     torch.neg(block.factor_NK, out=block.grad_prior_NK)

@@ -2,7 +2,7 @@
 
 A thread takes a row of a chunk (all components of a token for a Mixture of Softmaxes) from its
 logits to their gradient while it is in cache, with everything applied. `build` compiles the sources
-at the first use, by the C++ compiler that is there; `passes` calls them.
+at the first use, with the installed C++ compiler; `passes` calls them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from highrank_plugins.losses.chunked_head import ChunkedHead
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
 
-# functions that the kernels compute, see `KernelFunction`; a place is the number in function.cpp
+# functions that the kernels compute, see `KernelFunction`; function.cpp has the same order
 FAMILIES = ("identity", "gss", "logistic", "multimax", "plif")
 
 logger = logging.getLogger(__name__)
@@ -31,13 +31,13 @@ def check_available(device: torch.device) -> None:
     """
     if device.type != "cpu":
         raise ValueError(
-            f"impl: 'cpp' works on a CPU, the features lie on {device}; choose impl='fused' or "
+            f"impl: 'cpp' needs a CPU, but the features are on {device}; choose impl='fused' or "
             "'triton' (--head-loss)"
         )
     loaded = library()
     if isinstance(loaded, Unavailable):
         raise ValueError(
-            f"impl: 'cpp' has no kernels here: {loaded}; or choose impl='fused' (--head-loss fused)"
+            f"impl: 'cpp' has no kernels: {loaded}; or choose impl='fused' (--head-loss fused)"
         )
 
 
@@ -54,5 +54,5 @@ def auto_takes(head: ChunkedHead, features: Tensor) -> bool:
     loaded = library()
     if isinstance(loaded, Unavailable) and str(loaded) not in _logged:
         _logged.add(str(loaded))
-        logger.warning("losses do without compiled kernels, a tenth slower: %s", loaded)
+        logger.warning("no compiled loss kernels; losses are about a tenth slower: %s", loaded)
     return not isinstance(loaded, Unavailable)

@@ -1,9 +1,9 @@
 """Build the kernels' library once per machine with the installed C++ compiler, and load it.
 
-It lies in `$HIGHRANK_CACHE`, else in `highrank_plugins` under `$XDG_CACHE_HOME` or `~/.cache`, by a
-name that changes with the sources, the compiler and the processor: a user's machines may share the
-folder. The name ends with the checksum of the file, so that a damaged one is not loaded but made
-anew. What another user could have written is not loaded.
+It is kept in `$HIGHRANK_CACHE`, else in `highrank_plugins` under `$XDG_CACHE_HOME` or `~/.cache`.
+Its name changes with the sources, the compiler and the processor, so a user's machines may share
+the folder. The name ends with the file's checksum, and a damaged file is compiled again. A file
+that another user could have written is not loaded.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ def _compilers() -> list[list[str]]:
     try:
         asked = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
-        raise Unavailable(f"CXX={os.environ['CXX']} is no command ({error})") from None
+        raise Unavailable(f"CXX={os.environ['CXX']} is not a command ({error})") from None
     if asked:
         if shutil.which(asked[0]) is None:
-            raise Unavailable(f"there is no C++ compiler {asked[0]!r}, which CXX names")
+            raise Unavailable(f"CXX names the C++ compiler {asked[0]!r}, which is missing")
         return [asked]
     found = [path for path in map(shutil.which, COMPILERS) if path is not None]
     if not found:
         raise Unavailable(
-            f"there is no C++ compiler ({', '.join(COMPILERS)}); install one, or name it by CXX"
+            f"found no C++ compiler ({', '.join(COMPILERS)}); install one, or name it in CXX"
         )
     return [[path] for path in found]
 
@@ -113,7 +113,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _name_of(name: str, path: Path) -> str:
-    """Return what a library of that content is called."""
+    """Return the file name of a library with the content of `path`."""
     return f"{name}-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}.so"
 
 
@@ -128,7 +128,7 @@ def _folder() -> Path:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
         raise Unavailable(
-            f"{folder} cannot be made ({error.strerror}); name another by HIGHRANK_CACHE"
+            f"{folder} cannot be created ({error.strerror}); name another in HIGHRANK_CACHE"
         ) from error
     return folder
 
@@ -140,13 +140,13 @@ def _check_owner(path: Path) -> None:
     )
     if found.st_uid not in (0, os.geteuid()) or others:
         raise Unavailable(
-            f"{path} can be changed by other users, so that it is not trusted; name a folder of "
-            "your own by HIGHRANK_CACHE"
+            f"{path} can be changed by other users, so it is not trusted; name a folder of your "
+            "own in HIGHRANK_CACHE"
         )
 
 
 def _is_private(group: int) -> bool:
-    """Whether a group is that of this user alone, as many systems make one for each user."""
+    """Whether a group has this user alone, as many systems make one for each user."""
     try:
         return grp.getgrgid(group).gr_name == pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -171,7 +171,7 @@ def _compile(compiler: list[str], folder: Path, name: str) -> Path:
         made = Path(temporary, f"{name}.so")
         _output([*compiler, *FLAGS, *units, "-o", str(made)])
         path = folder / _name_of(name, made)
-        # not by the process's number, which two machines that share the folder may both have
+        # not named after the process id, which two machines that share the folder may both have
         own = path.with_suffix(f".{uuid4().hex}")
         try:
             with own.open("wb") as file:
@@ -179,11 +179,11 @@ def _compile(compiler: list[str], folder: Path, name: str) -> Path:
                 file.flush()
                 os.fsync(file.fileno())
             own.chmod(0o644)
-            own.replace(path)  # whole or not at all, whoever else compiles
+            own.replace(path)  # atomic, even if others compile at the same time
         except OSError as error:
             own.unlink(missing_ok=True)
             raise Unavailable(
-                f"{folder} cannot be written to ({error.strerror}); name another folder by "
+                f"{folder} cannot be written to ({error.strerror}); name another folder in "
                 "HIGHRANK_CACHE"
             ) from error
     return path
@@ -198,7 +198,7 @@ def _output(command: list[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"{name} cannot be run: {error}") from error
     if done.returncode:
-        said = done.stderr.strip() or done.stdout.strip() or "it says nothing"
+        said = done.stderr.strip() or done.stdout.strip() or "no message"
         raise Unavailable(f"{name} failed with status {done.returncode}: {said}")
     return done.stdout
 
@@ -217,6 +217,6 @@ def _load(path: Path) -> ctypes.CDLL:
     except (OSError, AttributeError) as error:
         raise Unavailable(
             f"{path} cannot be loaded ({error}); delete it if it is damaged, or name another "
-            "folder by HIGHRANK_CACHE"
+            "folder in HIGHRANK_CACHE"
         ) from error
     return loaded

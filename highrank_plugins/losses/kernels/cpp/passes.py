@@ -192,7 +192,7 @@ def _call(name: str, dtype: torch.dtype, *arguments: Any, threads: int) -> None:
 
 
 def _check(tensor: Tensor, dtype: torch.dtype) -> None:
-    """Check what a kernel takes for granted of each tensor, whose memory it reads and writes."""
+    """Check a tensor before a kernel reads or writes its memory."""
     rows_contiguous = tensor.dim() == 0 or tensor.size(-1) <= 1 or tensor.stride(-1) == 1
     right = tensor.dtype in (torch.int64, torch.bool, dtype)
     if not (rows_contiguous and right and tensor.device.type == "cpu"):

@@ -45,8 +45,8 @@ def check_available(device: torch.device) -> None:
 
     if device.type == "cpu" and isinstance(softmax_kernel, triton.JITFunction):
         raise ValueError(
-            "impl: 'triton' needs a GPU, the features lie on the CPU; move the model there, "
-            f"set TRITON_INTERPRET=1 before python starts to try the kernels slowly, {INSTEAD}"
+            "impl: 'triton' needs a GPU, but the features are on the CPU; move the model to a GPU, "
+            f"set TRITON_INTERPRET=1 before Python starts to interpret the kernels, {INSTEAD}"
         )
     reason = launch_failure(device) if device.type == "cuda" else None
     if reason is not None:
@@ -84,7 +84,7 @@ def auto_takes(head: ChunkedHead, features: Tensor) -> bool:
 def launch_failure(device: torch.device) -> str | None:
     """Return why a kernel does not run on a CUDA device, after one small launch; None if it does.
 
-    Triton compiles its launcher with a C compiler, of which nothing else on the machine tells.
+    Triton compiles its launcher with a C compiler; only a launch shows whether there is one.
     """
     from triton.errors import TritonError
 
@@ -96,7 +96,7 @@ def launch_failure(device: torch.device) -> str | None:
         first_launch(device)
     except (TritonError, RuntimeError, OSError, ImportError, subprocess.SubprocessError) as error:
         line = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        return f"{line[0]} (Triton needs a C compiler such as gcc, or CC)"
+        return f"{line[0]} (Triton needs a C compiler: install gcc, or name one in CC)"
     return None
 
 
@@ -116,4 +116,4 @@ def first_launch(device: torch.device) -> None:
 
 @functools.cache
 def _warn_once(reason: str) -> None:
-    logger.warning("losses do without Triton's kernels, several times slower: %s", reason)
+    logger.warning("Triton's kernels cannot run; losses are several times slower: %s", reason)

@@ -40,5 +40,5 @@ def times_slope(grad, z, f: tl.constexpr):
 
 @triton.jit
 def fast_log(x):
-    """log x of numbers from 1 on; in float32 by one instruction, with an error of 2^-22."""
+    """Return log x for x ≥ 1; in float32 by one instruction, with an error of 2^-22."""
     return libdevice.fast_logf(x) if HARDWARE and x.dtype == tl.float32 else tl.log(x)

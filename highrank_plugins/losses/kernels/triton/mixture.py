@@ -1,7 +1,7 @@
 """Compute the mixture of every class of a MoS: label smoothing, and whether targets win.
 
-A program has a token. A thread has all K components of its columns, in tuples of tiles: there is no
-exchange between threads within the loops. K is compiled in.
+A program handles one token. A thread holds all K components of its columns, in tuples of tiles, so
+threads exchange nothing within the loops. K is compiled in.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def mixture_kernel(
     """Write Σ_x −log P_x, whether the target wins, and share with the gradient, each unless None.
 
     With weights w_x on −log P_x and q_kx = π_k P_kx / P_x, share a_k is Σ_x w_x q_kx, and logits
-    [n, K, M] become factor (P_kx a_k − w_x q_kx) f'. All of it by logarithms: nothing underflows.
+    [n, K, M] become factor (P_kx a_k − w_x q_kx) f'. In the log domain nothing underflows.
 
     Args:
         log_norm: log-sum-exp of each component's values [n, K].
@@ -111,7 +111,7 @@ def load_shifts(log_norm, log_prior, row, components: tl.constexpr):
 
 @triton.jit
 def log_joint(values, shift, components: tl.constexpr, f: tl.constexpr):
-    """log π_k P_kx of each component, and the largest, or 0 where that is −∞."""
+    """Return log π_k P_kx of each component, and the largest, or 0 where that is −∞."""
     joint = ()
     top = tl.full(values[0].shape, float("-inf"), values[0].dtype)
     for j in tl.static_range(components):

@@ -54,9 +54,9 @@ class TritonKernels(CompiledKernels):
     ) -> Scores:
         """Return scores and write gradients, see `Kernels.mixture_pass`.
 
-        Log-sum-exps of all rows; the posterior of the components, [N, K], by torch; gradients. What
-        needs the mixture of every class, smoothing and correct tokens, is a kernel of its own by
-        logarithms: nothing underflows, and the mixture is never stored.
+        The steps are: log-sum-exps of all rows; the posterior of the components [N, K], by torch;
+        gradients. Smoothing and correct tokens need the mixture of every class. Their kernel
+        works in the log domain: nothing underflows, and the mixture is never stored.
         """
         plan, scale_N = self.plan, block.scale_N
         target_N, log_prior_NK = block.target_N.contiguous(), block.log_prior_NK.contiguous()
