@@ -54,8 +54,10 @@ def command_section(name: str, command: Any, heading: str) -> Iterator[str]:
     yield f"{heading} {name}"
     paragraphs = re.split(r"\n\s*\n", (command.help or "").replace("\b", "").strip())
     for paragraph in paragraphs:
-        example = "\n    " in f"\n{paragraph}" or paragraph.lstrip().startswith("highrank ")
-        yield f"```text\n{paragraph}\n```" if example else escaped(paragraph)
+        if paragraph.startswith("Example: "):
+            yield f"```text\n{' '.join(paragraph.removeprefix('Example: ').split())}\n```"
+        else:
+            yield escaped(paragraph)
     if command.hidden:
         yield "Recipes call this command; it has no place in the help of its group."
     rows = [option_row(parameter) for parameter in command.params if parameter.name != "help"]

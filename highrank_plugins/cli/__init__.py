@@ -5,12 +5,15 @@ A group is imported only when it runs or its own help is shown. Keep the top of 
 import torch, fairseq and pydantic inside the functions.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.core import TyperGroup
+from typer.models import OptionInfo
 
 import highrank_plugins
 from highrank_plugins.common.names import did_you_mean
@@ -31,11 +34,11 @@ COMMANDS = {
     "archs": ("Print all architectures.", "listings:archs"),
     "heads": ("Print all layers, their options and losses.", "listings:heads"),
     "recipes": ("Print all recipes and their configurations.", "listings:recipes"),
-    "doctor": ("Show versions, devices, what is missing; try faults.", "doctor:doctor"),
+    "doctor": ("Show versions, devices, missing packages; try faults.", "doctor:doctor"),
     "user-dir": ("Print the directory for fairseq's --user-dir.", "listings:user_dir"),
 }
 
-# names of the release before → today's
+# names in the previous release → today's
 OLD_NAMES = {
     "average": "model average",
     "best-checkpoint": "model best-checkpoint",
@@ -73,14 +76,14 @@ OLD_NAMES = {
 
 _WRITTEN = "`highrank train configure FILE --output RESOLVED --commands DIR` writes it into DIR"
 _RECORDED = "`highrank results record --scores DIR` reads what it collected"
-# names of the release before that have no successor → what to do instead
+# names in the previous release without a successor → what to do instead
 GONE = {
     "command": _WRITTEN,
     "corpus-files": _WRITTEN,
     "lm-score": _RECORDED,
     "progress": "`highrank train run` shows it",
     "setting": _WRITTEN,
-    "training-space": "`highrank train run` looks at the disk",
+    "training-space": "`highrank train run` checks the disk space",
 }
 
 
@@ -91,8 +94,8 @@ def make_group(commands: Commands, plumbing: Commands | None = None) -> typer.Ty
     """Return a group of subcommands in the order of the help; its own help is in `cli.COMMANDS`.
 
     Args:
-        commands: what a person uses.
-        plumbing: what recipes call; it works and has a help, but the group's help leaves it out.
+        commands: commands for people.
+        plumbing: commands for recipes; the group's help leaves them out.
     """
     group = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
     for name, function in commands.items():
@@ -110,7 +113,7 @@ class LazyCommands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a subcommand; under an old name, say the new one on standard error."""
+        """Return a subcommand; print the new name of an old one to standard error."""
         if cmd_name in COMMANDS:
             return _load(cmd_name)
         if cmd_name not in OLD_NAMES:
@@ -124,7 +127,7 @@ class LazyCommands(TyperGroup):
         return _load(group).get_command(ctx, name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return name, subcommand and the words after it; an unknown name is an error."""
+        """Return name, subcommand and remaining arguments; an unknown name is an error."""
         if args[0] in GONE:
             ctx.fail(f"{args[0]!r} is gone: {GONE[args[0]]}")
         if args[0] not in COMMANDS and args[0] not in OLD_NAMES:
@@ -150,10 +153,33 @@ def _load(name: str) -> Any:
     found = getattr(import_module(f"{__name__}.{module}"), attribute)
     if isinstance(found, typer.Typer):
         found.info.help = summary
+        for command in found.registered_commands:
+            _name_values(command.callback)
         return typer.main.get_command(found)
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     single.command()(found)
+    _name_values(found)
     return typer.main.get_command(single)
+
+
+def _name_values(function: Any) -> None:
+    """Show options as `--tokens N`, `--output PATH` and `--split SPLIT`, not by Python's types."""
+    for name, parameter in inspect.signature(function).parameters.items():
+        kinds = _kinds(parameter.annotation)
+        for option in getattr(parameter.annotation, "__metadata__", ()):
+            if isinstance(option, OptionInfo) and option.metavar is None:
+                word = name.rpartition("_")[2].upper()
+                number = word if word == "SECONDS" else "NUMBER"
+                values = {int: "N", float: number, Path: "PATH", str: word}
+                option.metavar = next((values[kind] for kind in values if kind in kinds), None)
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """Return the types in an annotation such as `Annotated[list[Path] | None, …]`."""
+    if isinstance(getattr(annotation, "__metadata__", None), tuple):
+        annotation = annotation.__origin__
+    arguments = get_args(annotation)
+    return {kind for inner in arguments for kind in _kinds(inner)} if arguments else {annotation}
 
 
 def _print_version(wanted: bool) -> None:

@@ -14,8 +14,8 @@ bench = make_group({})
 
 
 def _preset(default: str) -> Any:
-    """Return option --preset, which may be given again."""
-    text = "Case or group of benchmarks/presets.yaml; may be given again."
+    """Return option --preset, which may be repeated."""
+    text = "Case or group of benchmarks/presets.yaml; may be repeated."
     return typer.Option(
         "--preset", help=text, default_factory=lambda: [default], show_default=default
     )
@@ -70,12 +70,19 @@ def loss(
     ] = None,
     within: Annotated[
         int | None,
-        typer.Option(min=1, help="MiB: time each implementation with its largest batch."),
+        typer.Option(
+            min=1, help="Time each implementation with the largest batch that fits into N MiB."
+        ),
     ] = None,
     dtype: Dtype = "float32", device: Device = "cpu", repeats: Turns = 7, threads: Threads = 0,
     csv: Csv = None, plot: Plot = None, user_dir: UserDir = None,
 ) -> None:  # fmt: skip
-    """Time losses, forward and backward, against their matrix products alone."""
+    """Time losses against their matrix products alone.
+
+    Example: highrank bench loss --preset mos_ptb --impl naive,fused
+
+    Times forward and backward passes together.
+    """
     from highrank_plugins.benchmarks.run import run_losses
 
     changes = {"reduction": reduction, "dtype": dtype, "device": device}
@@ -102,7 +109,10 @@ def profile(
     repeats: Repeats = 5,
     threads: Threads = 1,
 ) -> None:
-    """Show in which of torch's operations a loss spends its time."""
+    """Show in which of torch's operations a loss spends time.
+
+    Example: highrank bench profile --preset mos_ptb --impl fused
+    """
     from highrank_plugins.benchmarks.run import profile_losses
 
     changes = {"reduction": reduction, "dtype": dtype, "device": device}
@@ -115,7 +125,7 @@ def roofline(
     preset: Annotated[
         list[str], typer.Argument(help="Cases or groups of benchmarks/presets.yaml.")
     ],
-    gpu: Annotated[str, typer.Option(help="h200, a100 or rtx4090.")] = "h200",
+    gpu: Annotated[str, typer.Option(help="GPU to model: h200, a100 or rtx4090.")] = "h200",
     impl: Annotated[
         str,
         typer.Option(
@@ -126,7 +136,12 @@ def roofline(
     components: Components = None,
     classes: Classes = None,
 ) -> None:
-    """Model time and memory of losses in bfloat16 on a GPU that is not here: no measurement."""
+    """Model time and memory of losses on a GPU you do not have.
+
+    Example: highrank bench roofline mos_ptb --gpu a100
+
+    The numbers are calculated for bfloat16, not measured.
+    """
     from highrank_plugins.benchmarks.roofline import run_roofline
 
     grid = {"tokens": tokens, "components": components, "classes": classes}
@@ -142,9 +157,7 @@ def models(
     preset: ModelPreset,
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Arch and options in quotes, instead of the preset's; may be given again."
-        ),
+        typer.Option(help="Arch and options in quotes, instead of the preset's; may be repeated."),
     ] = None,
     contender: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     dtype: Dtype = "float32",
@@ -167,31 +180,43 @@ def models(
         raise typer.Exit(1)
 
 
-bench.command("train", help="Whole training steps against the stock Transformer's.")(models)
-bench.command("generate", help="Beam search of a batch against the stock Transformer's.")(models)
+for _name, _what in {"train": "whole training steps", "generate": "beam search of a batch"}.items():
+    bench.command(
+        _name,
+        help=f"Time {_what} against the stock Transformer.\n\n"
+        f"Example: highrank bench {_name} --preset ui_strings_en_de",
+    )(models)
 
 
 @bench.command("estimate")
 def estimate(
     file: Annotated[list[Path], typer.Argument(help="Configurations, conf/NAME.yaml.")],
     change: Changes = None,
-    devices: Annotated[int, typer.Option(min=1, help="GPUs of the training.")] = 1,
+    devices: Annotated[int, typer.Option(min=1, help="Number of devices of the training.")] = 1,
     efficiency: Annotated[
         float,
-        typer.Option(min=0.01, max=1, help="Share of its speed that each device keeps in a group."),
+        typer.Option(
+            min=0.01, max=1, help="Share of its speed that a device keeps when several train."
+        ),
     ] = 1.0,
     price: Annotated[
-        float | None, typer.Option(min=0, help="Price of one device for an hour, in any currency.")
+        float | None, typer.Option(min=0, help="Price of a device per hour, in any currency.")
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Number of tokens of the measured step [max_tokens].")
+        int | None,
+        typer.Option(min=1, help="Tokens of the measured step (default: the file's max_tokens)."),
     ] = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",
     repeats: Repeats = 7,
     threads: Threads = 0,
 ) -> None:
-    """Estimate hours, memory and cost of whole trainings, from a step that is measured here."""
+    """Estimate hours, memory and cost of whole trainings.
+
+    Example: highrank bench estimate recipes/ptb/conf/small/mos.yaml --devices 4
+
+    Measures one step on this machine and extrapolates.
+    """
     from highrank_plugins.benchmarks.estimate import Training, estimates_table, run_estimates
     from highrank_plugins.benchmarks.run import check_device
     from highrank_plugins.training.configuration import load
@@ -210,7 +235,10 @@ def estimate(
 
 @bench.command("table")
 def table(csv: Annotated[list[Path], typer.Argument(help="CSV files of --csv.")]) -> None:
-    """Print the table of measurements that were kept, for each file its own."""
+    """Print a table for each CSV file of measurements.
+
+    Example: highrank bench table losses.csv
+    """
     from highrank_plugins.benchmarks.report import table as as_table
     from highrank_plugins.benchmarks.rows import read_csv
 
@@ -223,7 +251,7 @@ def _grid(given: dict[str, str | None]) -> dict[str, list[int]]:
     """Return sizes by name, as numbers.
 
     Raises:
-        ValueError: no number; names the option.
+        ValueError: A size is not a number; names the option.
     """
     return {n: numbers(f"--{n}", text, int) for n, text in given.items() if text is not None}
 
@@ -232,7 +260,7 @@ def _one(name: str, values: list[int]) -> int:
     """Return the only one of some sizes.
 
     Raises:
-        ValueError: several; names the option.
+        ValueError: There are several; names the option.
     """
     if len(values) > 1:
         raise ValueError(f"--{name}: the model takes one size; call it once for each")
@@ -240,7 +268,7 @@ def _one(name: str, values: list[int]) -> int:
 
 
 def _today(implementation: str) -> str:
-    """Return the name of an implementation; of an old one, say the new one on standard error."""
+    """Return today's name of an implementation; report an old name on standard error."""
     from highrank_plugins.benchmarks.rows import OLD_LABELS
 
     if implementation not in OLD_LABELS:

@@ -37,25 +37,33 @@ def compare(
     ] = None,
     paper: Annotated[
         str | None,
-        typer.Option(help="Also say whether ours agree with a paper's, e.g. yang2019."),
+        typer.Option(help="Paper whose scores ours are tested against, e.g. yang2019."),
     ] = None,
     task: Annotated[
         str | None, typer.Option(help="Recipe whose published scores these are, e.g. ptb.")
     ] = None,
     format: Annotated[
         Format | None,
-        typer.Option(help="Default: terminal on a terminal, markdown elsewhere."),
+        typer.Option(help="Format of the table (default: terminal on a terminal, else markdown)."),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Also draw the metric over --x (.png, .svg, .pdf).")
     ] = None,
     x: Annotated[
         str,
-        typer.Option(help="words_per_second, parameters, a metric, or an option of train."),
+        typer.Option(
+            help="Horizontal axis of --plot: words_per_second, parameters, a metric, or an option "
+            "of train."
+        ),
     ] = "words_per_second",
     output: Annotated[Path | None, typer.Option(help="Write the table into this file.")] = None,
 ) -> None:
-    """Compare systems over seeds: means, t-tests, effects, costs, and what differs."""
+    """Compare systems over seeds: means, tests, effects, costs.
+
+    Example: highrank compare exp/ptb/*/results.json --baseline softmax
+
+    Also lists how the configurations differ.
+    """
     with user_errors():
         from highrank_plugins.common.files import write_text
         from highrank_plugins.reports.comparison_tables import comparison_tables, verdict_table

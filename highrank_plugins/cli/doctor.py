@@ -32,12 +32,16 @@ def doctor(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show versions, devices and what is missing. Exit code 1 if something required is.
+    """Show versions, devices and missing packages.
+
+    Example: highrank doctor --faults .
+
+    The exit code is 1 if something required is missing.
 
     With --faults: kill saves, fill a disk, start two trainings in one folder, replace files that
-    are being read, and stop one of two processes of a tiny training. Prints a line for each:
-    whether it was survived here, and what to do. Leaves nothing in FOLDER. Exit code 1 if a fault
-    was not survived. See docs/reliability.md.
+    are being read, and stop one of two processes of a tiny training. Prints a line for each fault:
+    whether the training survived it, and what to do. Leaves nothing in FOLDER. The exit code is 1
+    if a fault was not survived. See docs/reliability.md.
     """
     if faults:
         raise typer.Exit(_try_faults(folder or Path(), as_json))
@@ -53,7 +57,7 @@ def _try_faults(folder: Path, as_json: bool) -> int:
     """Print how each fault ended, and return the exit code."""
     from highrank_plugins.reliability.faults import try_faults
 
-    # so that processes and files are removed when a scheduler ends this
+    # remove processes and files when a scheduler ends this process
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     findings = []
     with user_errors():
@@ -67,9 +71,9 @@ def _try_faults(folder: Path, as_json: bool) -> int:
 
 
 def diagnose() -> dict[str, Any]:
-    """Return everything that `highrank doctor` tells, as plain values.
+    """Return the findings of `highrank doctor` as plain values.
 
-    `problems` are what must be repaired, `notes` differences from the tested set.
+    `problems` must be repaired; `notes` are differences from the tested set.
     """
     report = describe_machine()
     found = check_packages()
@@ -156,7 +160,7 @@ _IMPORT_NAMES = {"pyyaml": "yaml", "tensorboardx": "tensorboardX", "ve-fairseq":
 
 @dataclass(frozen=True)
 class Package:
-    """Describe an installed requirement: `problem` stops the project from working, `note` not."""
+    """Describe an installed requirement: a `problem` must be repaired, a `note` need not."""
 
     name: str
     version: str | None
@@ -174,7 +178,7 @@ def check_packages() -> list[Package]:
     needed = [r for r in map(Requirement, metadata.requires(PROJECT) or []) if r.marker is None]
     packages = [find(requirement, pins.get(requirement.name.lower())) for requirement in needed]
     usable = [package for package in packages if package.problem is None]
-    # one process for all of them; which one is broken is asked only if one is
+    # one process for all packages; each is tried alone only if that one fails
     failure = import_failure([*map(import_name, usable), PROJECT], then=f"{PROJECT}.register()")
     if failure is not None:
         packages = [package if package.problem else try_import(package) for package in packages]
@@ -185,7 +189,7 @@ def check_packages() -> list[Package]:
 
 
 def find(requirement: Requirement, pinned: str | None) -> Package:
-    """Whether a requirement is installed, in a version that will do."""
+    """Return the state of a requirement: missing, a wrong version, or fine."""
     name = requirement.name
     try:
         version = metadata.version(name)
@@ -208,13 +212,13 @@ def try_import(package: Package) -> Package:
 
 
 def import_name(package: Package) -> str:
-    """Name of the module of a distribution."""
+    """Return the module name of a distribution."""
     name = package.name.lower()
     return _IMPORT_NAMES.get(name, name.replace("-", "_"))
 
 
 def import_failure(modules: list[str], then: str = "") -> str | None:
-    """Return the last words of a new interpreter that fails to import modules and run `then`."""
+    """Return the last line of the error if a new interpreter cannot import modules, run `then`."""
     code = f"import {', '.join(modules)}\n{then}"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if result.returncode == 0:

@@ -28,10 +28,15 @@ def generate(
     ] = 1,
     output: Annotated[
         Path | None,
-        typer.Option(help="File to write instead of printing; written whole or not at all."),
+        typer.Option(help="File to write (default: print); written whole or not at all."),
     ] = None,
 ) -> None:
-    """Translate on several processes: the lines of fairseq-generate, sorted by sentence."""
+    """Run fairseq-generate on several processes.
+
+    Example: highrank evaluate generate --processes 4 -- fairseq-generate data-bin
+
+    The lines are those of fairseq-generate, sorted by sentence.
+    """
     from highrank_plugins.common.files import write_text
     from highrank_plugins.training import generation
 
@@ -73,9 +78,12 @@ def score(
         typer.Option(help="Folder with results of highrank analyse to add to the scores."),
     ] = None,
 ) -> None:
-    """Compute sacreBLEU and chrF; every input must have its translation.
+    """Compute sacreBLEU and chrF.
 
-    The paired test, with --against, is printed; paired.json has it, too.
+    Example: highrank evaluate score generated.txt test.de
+
+    Refuses a file that lacks a translation. With --against, the paired test is printed and written
+    to paired.json.
     """
     from highrank_plugins.common.files import write_json, write_text
     from highrank_plugins.results import measures as model_measures
@@ -120,7 +128,12 @@ def dialogue_score(
         Path | None, typer.Option(help="File of the responses that --scored scored.")
     ] = None,
 ) -> None:
-    """Compute precision and recall of BLEU-1 to BLEU-4, and the perplexity of responses."""
+    """Compute BLEU precision and recall of dialogue responses.
+
+    Example: highrank evaluate dialogue-score gen.txt refs.txt --output scores.json
+
+    Computes BLEU-1 to BLEU-4; with --scored also the perplexity of the responses.
+    """
     from highrank_plugins.common.files import write_json
     from highrank_plugins.results import scoring
     from highrank_plugins.results.dialogue_scoring import dialogue_scores
@@ -140,17 +153,17 @@ def dialogue_score(
         write_json(output, {name: asdict(value) for name, value in scores.items()})
 
 
-LIST = "With --grid several values, separated by commas."
+LIST = "With --grid: several values, separated by commas."
 
-Checkpoint = Annotated[Path, typer.Argument(help="Of --arch awd_lstm_lm_<head>.")]
+Checkpoint = Annotated[Path, typer.Argument(help="Checkpoint of --arch awd_lstm_lm_<head>.")]
 Output = Annotated[Path, typer.Option(help="JSON file to write.")]
-Split = Annotated[str, typer.Option(help="The text to score.")]
+Split = Annotated[str, typer.Option(help="Split to score.")]
 Grid = Annotated[
     bool, typer.Option("--grid", help="Try all combinations of values, and use the best.")
 ]
 GridSplit = Annotated[str, typer.Option(help="Split on which --grid chooses.")]
 GridTokens = Annotated[
-    int | None, typer.Option(min=1, help="Number of its tokens to choose on (default: all).")
+    int | None, typer.Option(min=1, help="Use only N tokens of --grid-split (default: all).")
 ]
 State = Annotated[
     Path | None,
@@ -168,7 +181,10 @@ def dynamic_eval(
     lr: Annotated[str, typer.Option(help=f"Step size η. {LIST}")],
     eps: Annotated[str, typer.Option(help=f"ε, added to the statistic. {LIST}")],
     lamb: Annotated[
-        str, typer.Option("--lambda", help=f"Pull λ towards the trained weights. {LIST}")
+        str,
+        typer.Option(
+            "--lambda", metavar="LAMBDA", help=f"Pull λ towards the trained weights. {LIST}"
+        ),
     ],
     split: Split = "test",
     train_split: Annotated[str, typer.Option(help="Split of the gradient statistics.")] = "train",
@@ -177,23 +193,30 @@ def dynamic_eval(
         int, typer.Option(min=1, help="Number of parallel streams of the training text.")
     ] = 100,
     statistic: Annotated[
-        Literal["rms", "sum"], typer.Option(help="Root of the mean or sum of squared gradients.")
+        Literal["rms", "sum"],
+        typer.Option(help="Gradient statistic: root mean square, or root of the sum of squares."),
     ] = "rms",
     normalise: Annotated[
-        Literal["mean", "sum"], typer.Option(help="Mean or sum of the tensors' statistics.")
+        Literal["mean", "sum"],
+        typer.Option(help="Divide the statistic by its mean or its sum over tensors."),
     ] = "mean",
     grid: Grid = False, grid_split: GridSplit = "valid", grid_tokens: GridTokens = None,
     state: State = None, save_seconds: SaveSeconds = 120,
     device: Device = None, user_dir: UserDir = None,
 ) -> None:  # fmt: skip
-    """Score a text with a model that learns from it (Krause et al. 2018).
+    """Score a text with a model that learns from it.
 
-    Every segment is scored first and then learnt from, without dropout of any kind. The state is
-    carried along, and every token counts once. Useful values depend on --statistic and
-    --normalise. For rms and mean, Krause's code begins with lr 5e-5, eps 2e-5, lambda 0.002. For
-    sum and sum, the MoS of Yang et al. (2018) had lr 0.002, eps 0.001, lambda 0.075 on Penn
-    Treebank and lr 0.002, eps 0.002, lambda 0.02 on WikiText-2. More in
-    docs/howto/adaptive_evaluation.md.
+    Example: highrank evaluate dynamic checkpoint_best.pt data-bin --lr 5e-5
+    --eps 2e-5 --lambda 0.002 --output dynamic.json
+
+    This is the dynamic evaluation of Krause et al. (2018). The model scores each segment first and
+    then learns from it, without any dropout. The recurrent state is carried along, and every token
+    counts once.
+
+    Useful values depend on --statistic and --normalise. For rms and mean, Krause's code begins with
+    lr 5e-5, eps 2e-5, lambda 0.002. For sum and sum, the MoS of Yang et al. (2018) had lr 0.002,
+    eps 0.001, lambda 0.075 on Penn Treebank and lr 0.002, eps 0.002, lambda 0.02 on WikiText-2.
+    More in docs/howto/adaptive_evaluation.md.
     """
     logging.disable(logging.INFO)  # fairseq's
     from highrank_plugins.inference import dynamic_evaluation as dynamic
@@ -218,19 +241,26 @@ def cache_eval(
     checkpoint: Checkpoint,
     data: Data,
     output: Output,
-    theta: Annotated[str, typer.Option(help=f"How sharply θ the cache attends. {LIST}")],
-    lamb: Annotated[str, typer.Option("--lambda", help=f"Weight λ of the cache. {LIST}")],
-    window: Annotated[str, typer.Option(help=f"Tokens that the cache holds. {LIST}")],
+    theta: Annotated[str, typer.Option(help=f"Sharpness θ of the cache's attention. {LIST}")],
+    lamb: Annotated[
+        str, typer.Option("--lambda", metavar="LAMBDA", help=f"Weight λ of the cache. {LIST}")
+    ],
+    window: Annotated[str, typer.Option(help=f"Number of tokens in the cache. {LIST}")],
     split: Split = "test",
     grid: Grid = False, grid_split: GridSplit = "valid", grid_tokens: GridTokens = None,
     state: State = None, save_seconds: SaveSeconds = 120,
     device: Device = None, user_dir: UserDir = None,
 ) -> None:  # fmt: skip
-    """Score a text with a model and a cache of recent words (Grave et al. 2017).
+    """Score a text with a model and a cache of recent words.
 
-    The first --window tokens are scored by the model alone. The state is carried along, and every
-    token counts once. Published for the AWD-LSTM of Merity et al. (2018): theta 1, lambda 0.1,
-    window 500 on Penn Treebank; theta 0.662, lambda 0.1279, window 3785 on WikiText-2. More in
+    Example: highrank evaluate cache checkpoint_best.pt data-bin --theta 1
+    --lambda 0.1 --window 500 --output cache.json
+
+    This is the neural cache of Grave et al. (2017). The model alone scores the first --window
+    tokens. The recurrent state is carried along, and every token counts once.
+
+    Published values for the AWD-LSTM of Merity et al. (2018): theta 1, lambda 0.1, window 500 on
+    Penn Treebank; theta 0.662, lambda 0.1279, window 3785 on WikiText-2. More in
     docs/howto/adaptive_evaluation.md.
     """
     logging.disable(logging.INFO)  # fairseq's

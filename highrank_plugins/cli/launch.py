@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 def launch(
     command: Annotated[list[str], typer.Argument(help="After --: fairseq-train and its options.")],
-    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1,
     gpus_per_node: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="GPUs per node, each with a process (default: all, else 1 process on the CPU).",
+            help="GPUs per node, one process each (default: all; without GPUs 1 CPU process).",
         ),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Processes per node, on CPU cores instead of GPUs.")
     ] = None,
     rendezvous: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where several nodes meet.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Address at which several nodes meet.")
     ] = None,
     rendezvous_timeout: Annotated[
-        int, typer.Option(min=1, help="Seconds within which all processes must have met.")
+        int, typer.Option(min=1, metavar="SECONDS", help="Time for all processes to meet.")
     ] = 300,
     max_restarts: Annotated[
         int | None,
@@ -44,18 +44,18 @@ def launch(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="End a training that has shown no sign of life for so long; at its start and in "
-            "checkpoints ten times as long, at least ten minutes (0: never).",
+            help="End a training without a sign of life for this time (0: never). While it starts "
+            "or saves, the limit is ten times as long, and at least ten minutes.",
         ),
     ] = 600,
     effective_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens per update of all processes: sets --update-freq."),
+        typer.Option(min=1, help="Tokens per update over all processes: sets --update-freq."),
     ] = None,
     effective_streams: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Streams of all processes, of a language model: sets --batch-size."
+            min=1, help="Streams of a language model over all processes: sets --batch-size."
         ),
     ] = None,
     log_dir: Annotated[
@@ -69,26 +69,33 @@ def launch(
     submit: Annotated[bool, typer.Option("--submit", help="Submit the script to sbatch.")] = False,
     sbatch: Annotated[
         list[str] | None,
-        typer.Option(help="An option of sbatch, --sbatch=--time=24:00:00; may be repeated."),
+        typer.Option(help="Option for sbatch, such as --sbatch=--time=24:00:00; may be repeated."),
     ] = None,
     one_gpu_each: Annotated[
         bool,
         typer.Option(
             "--one-gpu-each/--all-gpus-each",
-            help="Under SLURM: the GPUs of its node that a task sees.",
+            help="Under SLURM: each task sees one GPU of its node, or all.",
         ),
     ] = True,
     grace: Annotated[
-        int, typer.Option(min=1, help="Under SLURM: seconds to save before the time limit.")
+        int,
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="Under SLURM: stop and save this long before the time limit.",
+        ),
     ] = 180,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print everything, start nothing.")
+        bool, typer.Option("--dry-run", help="Print all commands, and start nothing.")
     ] = False,
 ) -> None:
-    """Train on several processes, e.g. highrank launch --gpus-per-node 8 -- fairseq-train DATA.
+    """Train on several processes, GPUs or nodes.
+
+    Example: highrank launch --gpus-per-node 8 -- fairseq-train data-bin
 
     SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75; the same command resumes from
-    there. On several nodes give the same command to each. See docs/howto/clusters.md.
+    it. On several nodes give each the same command. See docs/howto/clusters.md.
     """
     from highrank_plugins.training.launch.plan import Plan
     from highrank_plugins.training.launch.slurm import Job
@@ -120,12 +127,12 @@ def _check_slurm(
     """Check the options of a SLURM job: require what is unknown here, refuse what SLURM decides."""
     if gpus_per_node is None and processes is None:
         raise ValueError(
-            "--slurm: say what a node of the job has, --gpus-per-node N (or --processes N on CPUs)"
+            "--slurm needs the size of a node: --gpus-per-node N (or --processes N on CPUs)"
         )
     if rendezvous is not None:
-        raise ValueError("--rendezvous: a job of SLURM finds where its processes meet, remove it")
+        raise ValueError("--rendezvous: SLURM tells its processes where to meet; remove it")
     if max_restarts is not None:
-        raise ValueError("--max-restarts: a job of SLURM ends with a lost process, remove it")
+        raise ValueError("--max-restarts: a SLURM job ends when it loses a process; remove it")
 
 
 def devices(gpus_per_node: int | None, processes: int | None) -> tuple[bool, int]:

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 def archs(user_dir: UserDir = None) -> None:
-    """Print all architectures as a Markdown document (docs/reference/archs.md)."""
+    """Print all architectures as a Markdown document.
+
+    Example: highrank archs > archs.md
+
+    The output is docs/reference/archs.md.
+    """
     logging.disable(logging.INFO)  # fairseq's
     import highrank_plugins
 
@@ -28,7 +33,12 @@ def archs(user_dir: UserDir = None) -> None:
 
 
 def heads(user_dir: UserDir = None) -> None:
-    """Print all structures and pointwise functions, with their options, as Markdown tables."""
+    """Print all structures, pointwise functions and options.
+
+    Example: highrank heads
+
+    The output is two Markdown tables.
+    """
     from highrank_plugins.common.formatting import table
     from highrank_plugins.heads.base import HEADS
     from highrank_plugins.heads.pointwise import POINTWISE
@@ -62,7 +72,12 @@ def _shown(default: Any) -> str:
 
 
 def recipes() -> None:
-    """Print all recipes, what each trains, and its configurations, as a Markdown table."""
+    """Print all recipes and their configurations.
+
+    Example: highrank recipes
+
+    The output is a Markdown table, which also says what each recipe trains.
+    """
     from highrank_plugins.common.formatting import table
 
     folder = Path(highrank_plugins.__file__).parents[1] / "recipes"
@@ -70,7 +85,7 @@ def recipes() -> None:
         scripts = sorted(folder.glob("*/run.sh"))
         if not scripts:
             raise ValueError(
-                f"{folder}: there are no recipes: they come with a clone of the repository"
+                f"{folder}: there are no recipes here; they come with a clone of the repository"
             )
         rows = [
             [f"`{_name(script)}`", _subject(script), _confs(script.parent)] for script in scripts
@@ -89,7 +104,7 @@ def _subject(script: Path) -> str:
 
 
 def _confs(recipe: Path) -> str:
-    """Return what --conf takes, but for the configurations that others begin with."""
+    """Return the names for --conf, without configurations that only serve as a base."""
     conf = recipe / "conf"
     folders: dict[str, list[str]] = {}
     for path in sorted(conf.rglob("*.yaml")):
@@ -102,5 +117,10 @@ def _confs(recipe: Path) -> str:
 
 
 def user_dir() -> None:
-    """Print the directory to give to fairseq, as fairseq-train --user-dir $(highrank user-dir)."""
+    """Print the directory for fairseq's --user-dir.
+
+    Example: highrank user-dir
+
+    In a command: fairseq-train data-bin --user-dir $(highrank user-dir) …
+    """
     typer.echo(Path(highrank_plugins.__file__).parent.resolve())

@@ -11,7 +11,7 @@ from highrank_plugins.cli.user_error import user_errors
 
 def match(
     system: Annotated[
-        str, typer.Argument(help="Configuration to change: a file, or a name of the recipe's.")
+        str, typer.Argument(help="Configuration to change: a file, or a name in the recipe.")
     ],
     to: Annotated[str, typer.Option(help="Configuration to match.")],
     by: Annotated[
@@ -21,7 +21,7 @@ def match(
     recipe: Annotated[str, typer.Option(help="Recipe that has the configurations.")] = "ptb",
     words: Annotated[
         int | None,
-        typer.Option(min=5, help="Entries of the dictionary (default: the configuration's)."),
+        typer.Option(min=5, help="Size of the dictionary (default: the configuration's)."),
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Binarised text with the dictionary.")] = None,
     free: Annotated[
@@ -33,7 +33,10 @@ def match(
         Path | None, typer.Option(help="Configuration to write (default: print it).")
     ] = None,
 ) -> None:
-    """Solve for the sizes at which a system costs as much as another one."""
+    """Find the sizes at which a system costs as much as another.
+
+    Example: highrank match small/mos --to small/softmax --by parameters
+    """
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
         from highrank_plugins.common.files import write_text

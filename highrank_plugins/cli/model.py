@@ -26,12 +26,19 @@ def average(
         int | None,
         typer.Option(
             min=0,
-            help="Skip checkpoints before this update; alone: average all others.",
+            help="Skip checkpoints before this update; without --last, average all others.",
         ),
     ] = None,
-    to_update: Annotated[int | None, typer.Option(min=0, help="None with more.")] = None,
+    to_update: Annotated[
+        int | None, typer.Option(min=0, help="Skip checkpoints after this update.")
+    ] = None,
 ) -> None:
-    """Average the weights of checkpoints of a training; memory holds two, however many."""
+    """Average the weights of a training's checkpoints.
+
+    Example: highrank model average exp/train --last 5 --output average.pt
+
+    Holds at most two checkpoints in memory.
+    """
     from highrank_plugins.training.averaging import average_checkpoints
 
     logging.disable(logging.INFO)  # fairseq's
@@ -63,7 +70,12 @@ def _choose(
 def best_checkpoint(
     directories: Annotated[list[Path], typer.Argument(help="--save-dir of each training.")],
 ) -> None:
-    """Print the checkpoint_best.pt with the lowest validation loss."""
+    """Print the checkpoint_best.pt with the lowest loss.
+
+    Example: highrank model best-checkpoint exp/ptb/mos-1/train exp/ptb/mos-2/train
+
+    Compares the validation losses.
+    """
     from highrank_plugins.training.checkpoint_file import best_checkpoint
 
     logging.disable(logging.INFO)  # fairseq's
@@ -82,16 +94,23 @@ def export(
     ] = None,
     pieces: Annotated[
         Path | None,
-        typer.Option(help="Model of pieces: SentencePiece's model, or subword-nmt's codes."),
+        typer.Option(help="Piece model: SentencePiece's model, or subword-nmt's codes."),
     ] = None,
     results: Annotated[
         Path | None,
         typer.Option(help="Record with the scores for the model card: a recipe's results.json."),
     ] = None,
-    licence: Annotated[str, typer.Option("--license", help="For the model's card.")] = "unknown",
+    licence: Annotated[
+        str, typer.Option("--license", help="Licence to name on the model card.")
+    ] = "unknown",
     user_dir: UserDir = None,
 ) -> None:
-    """Write a model as safetensors with configuration, dictionaries, pieces and a card."""
+    """Write a model folder with safetensors and a card.
+
+    Example: highrank model export checkpoint_best.pt --output my-model
+
+    The folder also holds configuration, dictionaries and pieces.
+    """
     from highrank_plugins.reports.model_folder import export_model
 
     logging.disable(logging.INFO)  # fairseq's
@@ -101,11 +120,14 @@ def export(
 
 
 def import_model(
-    folder: Annotated[Path, typer.Argument(help="Written by `highrank model export`.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of `highrank model export`.")],
     output: Annotated[Path, typer.Option(help="The checkpoint to write.")],
     user_dir: UserDir = None,
 ) -> None:
-    """Write the checkpoint of an exported model, for fairseq."""
+    """Write an exported model as a checkpoint for fairseq.
+
+    Example: highrank model import my-model --output model.pt
+    """
     from highrank_plugins.reports import model_folder
 
     logging.disable(logging.INFO)  # fairseq's

@@ -25,7 +25,7 @@ def _import(user_dir: Path | None) -> Path | None:
     return user_dir
 
 
-# imports the package when it is parsed: few commands look at its value
+# parsing the option imports the package: few commands read its value
 UserDir = Annotated[
     Path | None,
     typer.Option(
@@ -42,13 +42,17 @@ TestKind = Annotated[
     Literal["student", "welch"],
     typer.Option(help="t-test with equal variances (student, as in the papers) or any (welch)."),
 ]
-Data = Annotated[str, typer.Argument(help="Directory of fairseq-preprocess.")]
+Data = Annotated[str, typer.Argument(help="Directory with binarised data.")]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda or cuda:N (default: a GPU if there is one).")
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", help="key=value (of train) or block.key=value; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a value: key=value (in block train) or block.key=value; may be repeated.",
+    ),
 ]
 
 Number = TypeVar("Number", int, float)
@@ -61,7 +65,7 @@ def numbers(option: str, text: str, kind: Callable[[str], Number]) -> list[Numbe
         option: its name, for the message.
         kind: int or float.
     Raises:
-        ValueError: no such numbers; names the option.
+        ValueError: The text is invalid; names the option.
     """
     try:
         return [kind(word) for word in text.split(",")]

@@ -18,7 +18,7 @@ DIALOGUES = 3
 SHOWN_REFERENCES = 3
 _BLEU = [f"bleu{order}_{name}" for order in range(1, 5) for name in ("precision", "recall")]
 
-Record = Annotated[Path, typer.Argument(help="Written by `highrank results record`.")]
+Record = Annotated[Path, typer.Argument(help="Record of `highrank results record`.")]
 
 
 def results_table(
@@ -26,7 +26,10 @@ def results_table(
         list[Path], typer.Argument(help="Records of runs, as exp/ptb/*/results.json.")
     ],
 ) -> None:
-    """Print records of runs as a Markdown table."""
+    """Print records of runs as a Markdown table.
+
+    Example: highrank results table exp/ptb/*/results.json
+    """
     from highrank_plugins.results import results_table as table
 
     with user_errors():
@@ -37,13 +40,18 @@ def published(
     task: Annotated[str, typer.Argument(help="Name of a recipe, e.g. wmt14_en_de.")],
     results: Annotated[
         list[Path] | None,
-        typer.Option(help="Written by `highrank results record`; may be repeated."),
+        typer.Option(help="Record of `highrank results record`; may be repeated."),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also print scores that no run has, times and p-values.")
     ] = False,
 ) -> None:
-    """Print the papers' scores and ours, with a column for each kind of score."""
+    """Print the papers' scores and ours.
+
+    Example: highrank results published ptb
+
+    The table has a column for each kind of score.
+    """
     from highrank_plugins.results.published import table
     from highrank_plugins.results.record import load_record
 
@@ -65,7 +73,7 @@ def record(
             help="Scores of `highrank evaluate score`, or the folder of a model's evaluations."
         ),
     ],
-    config: Annotated[Path, typer.Option(help="Written by `highrank train configure`.")],
+    config: Annotated[Path, typer.Option(help="Configuration of `highrank train configure`.")],
     training: Annotated[
         Path,
         typer.Option(
@@ -89,10 +97,14 @@ def record(
         str | None, typer.Option(help="Recipe whose published scores the summary shows first.")
     ] = None,
 ) -> None:
-    """Write the record of a run: metrics, signature, config, versions, git, hardware, speed.
+    """Write the record of a run.
 
-    With --data also the ledger: how many sentences and tokens each stage took and left out, and
-    why. A result that is not of the whole text is refused.
+    Example: highrank results record --scores scores.json --config config.yaml
+    --training train --output results.json
+
+    The record holds metrics, signature, configuration, versions, revision, hardware and speed. With
+    --data it also holds the ledger: the sentences and tokens that each stage took and left out, and
+    why. A result that does not cover the whole text is refused.
 
     The folder of a language model's evaluations has test.log and valid.log of fairseq-eval-lm, and
     the results of its measures. It may have train.log. With --finetuning it also has
@@ -129,7 +141,7 @@ def record(
 
 
 def _key(data: Path | None) -> str | None:
-    """Return what a recipe's stage has written of its inputs."""
+    """Return the key that a recipe's stage wrote about its inputs."""
     key = None if data is None else data / ".key"
     return key.read_text(encoding="utf-8").strip() if key is not None and key.is_file() else None
 
@@ -154,7 +166,12 @@ def _scores(path: Path, finetuned: bool) -> "dict[str, Score]":
 def lm_summary(
     results: Record,
 ) -> None:
-    """Print all perplexities and the training speed; the test perplexity is the last line."""
+    """Print all perplexities and the training speed.
+
+    Example: highrank results lm-summary results.json
+
+    The last line is the test perplexity.
+    """
     from highrank_plugins.results.results_table import read_record
 
     with user_errors():
@@ -174,7 +191,12 @@ def summary(
     results: Record,
     texts: Annotated[list[Path], typer.Argument(help="Source, reference and translations.")],
 ) -> None:
-    """Print sample translations, the speed of training, and the score as the last line."""
+    """Print sample translations, training speed and scores.
+
+    Example: highrank results summary results.json test.en test.de mos.de
+
+    The last line is the score.
+    """
     from highrank_plugins.results.results_table import read_record
     from highrank_plugins.results.scoring import read_lines
 
@@ -216,7 +238,12 @@ def dialogue_summary(
         Path, typer.Argument(help="References: one line per context, separated by tabs.")
     ],
 ) -> None:
-    """Print sample responses, then precision and recall, and the perplexity as the last line."""
+    """Print sample responses, precision and recall.
+
+    Example: highrank results dialogue-summary results.json gen.txt contexts refs
+
+    The last line is the perplexity.
+    """
     from highrank_plugins.results.record import metric_of
     from highrank_plugins.results.scoring import read_lines, read_nbest
 

@@ -22,12 +22,15 @@ def study(
     file: Annotated[Path, typer.Argument(help="STUDY.yaml.")],
     option: Annotated[
         list[str] | None,
-        typer.Option(help="KEY=VALUE, option of the recipe, such as data=DIR; may be repeated."),
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Option of the recipe, such as data=DIR; may be repeated.",
+        ),
     ] = None,
     exp_dir: Annotated[Path, typer.Option(help="Folder for runs and tables.")] = Path("exp"),
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of members at a time (default: as cores or GPUs allow)."),
+        typer.Option(min=1, help="Number of members to run at a time (default: cores or GPUs)."),
     ] = None,
     dry_run: Annotated[
         bool,
@@ -47,7 +50,12 @@ def study(
         bool, typer.Option("--table", help="Run nothing; write the table of the finished members.")
     ] = False,
 ) -> None:
-    """Run a study: its members once each, then one table. The same command resumes it."""
+    """Run each member of a study once, and write one table.
+
+    Example: highrank study recipes/ptb/studies/components.yaml --option data=ptb
+
+    The same command resumes an interrupted study.
+    """
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
         from highrank_plugins.studies.definition import read_study

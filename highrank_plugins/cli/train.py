@@ -36,7 +36,12 @@ def configure(
         Path | None, typer.Option(help="A recipe's corpus.yaml, which goes into settings.sh.")
     ] = None,
 ) -> None:
-    """Resolve a configuration and check every option; unchanged, it is not checked again."""
+    """Resolve a configuration, and check every option.
+
+    Example: highrank train configure recipes/ptb/conf/small/mos.yaml --output mos.yaml
+
+    An unchanged configuration is not checked again.
+    """
     from highrank_plugins.cli.own_options import check_own_options
     from highrank_plugins.common.files import write_text
     from highrank_plugins.training import configuration
@@ -75,7 +80,7 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     """Rehearse the launch, and print its output if `words` have --dry-run.
 
     Raises:
-        typer.Exit, or an error of its options: `highrank launch` refuses it.
+        typer.Exit, or an error about an option: `highrank launch` refuses it.
     """
     from highrank_plugins.cli import launch as launching
     from highrank_plugins.training.command_line import user_dir, words_of
@@ -106,8 +111,8 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     found = context.params
     _, per_node = launching.devices(found["gpus_per_node"], found["processes"])
     by_hand = found["nodes"] > 1 and found["slurm"] is None
-    # the number of processes counts only if they do not share a number of tokens or streams: then
-    # a further process makes the batch larger
+    # the number of processes is part of the batch only if they do not share a fixed number of
+    # tokens or streams: only then a further process makes the batch larger
     tokens = [settings.launch.get("effective_tokens")]
     if "effective_tokens" not in options:
         tokens.append(found["effective_tokens"])
@@ -119,18 +124,24 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     return Launch(options, words, batch, by_hand)
 
 
-# bash would end at a signal, and hide how the training ends
+# without the trap a signal ends bash, which hides how the training ends
 _KEEPS_WAITING = 'trap : TERM USR1 HUP; source "$1"'
 
 
 def run(
     command: Annotated[Path, typer.Argument(help="File with the command of fairseq-train.")],
-    config: Annotated[Path, typer.Option(help="Written by `highrank train configure`.")],
+    config: Annotated[Path, typer.Option(help="Configuration of `highrank train configure`.")],
     block: Annotated[str, typer.Option(help="Block of the configuration to train.")],
-    data: Annotated[str, typer.Option(help="The binarised data.")],
-    save_dir: Annotated[Path, typer.Option(help="The --save-dir, which also gets train.log.")],
+    data: Annotated[str, typer.Option(help="Directory with binarised data.")],
+    save_dir: Annotated[Path, typer.Option(help="The training's --save-dir, also for train.log.")],
 ) -> None:
-    """Check the disk space of a training, run it, log it, and show its progress in short lines."""
+    """Run a training of a recipe, and show its progress.
+
+    Example: highrank train run commands/train --config config.yaml --block train
+    --data data-bin --save-dir train
+
+    Checks the disk space first. Progress is printed in short lines; train.log gets everything.
+    """
     from highrank_plugins.training.configuration import load
     from highrank_plugins.training.disk_space import check_space
     from highrank_plugins.training.training_log import digest, memory_line
@@ -142,7 +153,7 @@ def run(
     bounds = (float(options.get(name, 0)) or float("inf") for name in ("max_update", "max_epoch"))
     # the lock of the recipe's folder is inherited: a training that outlives the recipe keeps it
     with (
-        stop_request.disregarded(),  # what the training says while it stops is logged
+        stop_request.disregarded(),  # to log what the training prints while it stops
         (save_dir / "train.log").open("ab", buffering=0) as log,
         subprocess.Popen(
             ["bash", "-c", _KEEPS_WAITING, "bash", str(command)],
@@ -159,7 +170,7 @@ def run(
         log.write(memory_line(kibibytes).encode())
     code = training.returncode
     if code:
-        raise typer.Exit(code if code > 0 else 128 - code)  # of a signal as bash has it
+        raise typer.Exit(code if code > 0 else 128 - code)  # a signal's code as in bash
 
 
 def _logged(lines: Iterable[bytes], log: IO[bytes]) -> Iterator[str]:

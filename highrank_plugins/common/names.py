@@ -5,6 +5,35 @@ from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
 
+# what other toolkits call an option → its name here
+_SYNONYMS = {
+    "learning_rate": "lr",
+    "scheduler": "lr_scheduler",
+    "epochs": "max_epoch",
+    "num_epochs": "max_epoch",
+    "num_train_epochs": "max_epoch",
+    "steps": "max_update",
+    "max_steps": "max_update",
+    "warmup_steps": "warmup_updates",
+    "accumulate": "update_freq",
+    "accumulate_grad_batches": "update_freq",
+    "gradient_accumulation_steps": "update_freq",
+    "grad_clip": "clip_norm",
+    "max_grad_norm": "clip_norm",
+    "batch_tokens": "max_tokens",
+    "tokens_per_batch": "max_tokens",
+    "output_dir": "save_dir",
+    "tie_embeddings": "share_all_embeddings",
+    "tie_word_embeddings": "share_all_embeddings",
+    "experts": "head_components",
+    "n_experts": "head_components",
+    "num_components": "head_components",
+    "num_mixtures": "head_components",
+    "num_beams": "beam",
+    "beam_size": "beam",
+    "length_penalty": "lenpen",
+}
+
 
 def flag(name: str) -> str:
     """Return `--max-tokens` for `max_tokens`."""
@@ -17,8 +46,14 @@ def option_name(given: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `"; did you mean 'lr'?"`, or nothing if no known name is near."""
-    matches = get_close_matches(word, list(known), n=1)
+    """Return `"; did you mean 'lr'?"`, or nothing if no known name is near in letters or meaning.
+
+    `--learning-rate` is answered with `--lr`, `learning_rate` with `lr`.
+    """
+    names = list(known)
+    meant = _SYNONYMS.get(option_name(word), "")
+    meant = flag(meant) if word.startswith("--") else meant
+    matches = [meant] if meant in names else get_close_matches(word, names, n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 

@@ -1,6 +1,8 @@
 """The command itself: help, its speed, unknown words, old names, and the directory for fairseq."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +47,23 @@ def test_each_subcommand_has_help(words):
     result = invoke(*words, "--help")
     assert result.exit_code == 0
     assert f"Usage: highrank {' '.join(words)}" in result.output
+    assert not re.search(r"^ +--.*<(str|int|float|path|list)[ >[]", result.output, re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", list(all_commands()), ids=" ".join)
+def test_each_help_has_an_example_that_can_be_typed(words):
+    command = found = typer.main.get_command(app)
+    for word in words:
+        found = found.get_command(None, word)
+    if hasattr(found, "commands"):
+        return
+    example = found.help.split("\n\n")[1].replace("\n", " ")
+    assert example.startswith("Example: highrank ")
+    typed = shlex.split(example.partition(" > ")[0])[2:]
+    while hasattr(command, "get_command"):
+        command = command.get_command(None, typed.pop(0))
+    command.make_context("highrank", typed)
+    assert command.callback.__name__ == found.callback.__name__
 
 
 def test_plumbing_is_not_in_the_help_of_its_group():

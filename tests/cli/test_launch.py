@@ -54,8 +54,11 @@ def test_a_batch_script_is_written(tmp_path):
         (["--processes", "2", "--effective-tokens", "1"], "use fewer processes"),
         (["--processes", "2", "--effective-streams", "8"], "for --task bptt_language_modeling"),
         (["--nodes", "4", "--slurm", "job.sh"], "--gpus-per-node N (or --processes N on CPUs)"),
-        (["--processes", "1", "--slurm", "j", "--rendezvous", "a:1"], "--rendezvous: a job of SL"),
-        (["--processes", "1", "--slurm", "j", "--max-restarts", "1"], "--max-restarts: a job of "),
+        (["--processes", "1", "--slurm", "j", "--rendezvous", "a:1"], "--rendezvous: SLURM tells"),
+        (
+            ["--processes", "1", "--slurm", "j", "--max-restarts", "1"],
+            "--max-restarts: a SLURM job",
+        ),
     ],
 )
 def test_wrong_use_is_refused(words, message):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.common.names import distinct_names
+from highrank_plugins.common.names import did_you_mean, distinct_names
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,24 @@ from highrank_plugins.common.names import distinct_names
 )
 def test_as_short_as_they_differ(paths, names):
     assert distinct_names([Path(path) for path in paths]) == names
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "meant"),
+    [
+        ("max_tokns", ["lr", "max_tokens"], "max_tokens"),
+        ("learning_rate", ["min_lr", "lr"], "lr"),
+        ("--learning-rate", ["--lr", "--lr-scheduler"], "--lr"),
+        ("num_beams", ["beam", "nbest"], "beam"),
+    ],
+)
+def test_a_near_name_or_meaning_is_suggested(word, known, meant):
+    assert did_you_mean(word, known) == f"; did you mean {meant!r}?"
+
+
+@pytest.mark.parametrize("word", ["qqqq", "learning_rate"])
+def test_nothing_is_suggested_that_does_not_exist(word):
+    assert did_you_mean(word, ["arch", "seed"]) == ""
 
 
 def test_a_file_given_twice_is_named():

@@ -20,24 +20,27 @@ from highrank_plugins.cli.user_error import user_errors
 
 
 def card(
-    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint of any model, also a stock one.")],
+    checkpoint: Annotated[Path, typer.Argument(help="Any fairseq checkpoint, ours or stock.")],
     output: Annotated[
         Path | None,
         typer.Option(help="HTML file to write (default: CHECKPOINT with the ending .html)."),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="Directory of fairseq-preprocess (default: look at the weights only)."),
+        typer.Option(help="Binarised data to predict (default: describe the weights only)."),
     ] = None,
     split: Annotated[str, typer.Option(help="Split of --data to predict.")] = "test",
     tokens: Annotated[int, typer.Option(min=2, help="Use only the first N tokens.")] = 5000,
     json: Annotated[Path | None, typer.Option(help="JSON file to write the numbers to.")] = None,
     user_dir: UserDir = None,
 ) -> None:
-    """Make a page on a checkpoint: configuration, ranks, divergence, components, samples.
+    """Write a page about a checkpoint: its layer, ranks, samples.
 
-    The page is one file, which needs neither network nor scripts. What does not apply to the model
-    is on the page with the reason. More in docs/howto/card.md.
+    Example: highrank analyse card checkpoint_best.pt --data data-bin
+
+    The page also shows the configuration, the divergence and the components. It is one file, which
+    needs neither network nor scripts. A section that does not apply to the model gives the reason.
+    More in docs/howto/card.md.
     """
     logging.disable(logging.INFO)  # fairseq's
     from highrank_plugins.common.files import plain, write_json, write_text
@@ -73,9 +76,12 @@ def collect(
     device: Device = None,
     user_dir: UserDir = None,
 ) -> None:
-    """Write what a model predicts along a text into memory maps, a row per token.
+    """Write a model's predictions for a text to .npy files.
 
-    Resumes an interrupted run. Under torchrun every process has a part of the text.
+    Example: highrank analyse collect checkpoint_best.pt data-bin --output arrays
+
+    The files have one row per token and can be memory-mapped. Resumes an interrupted run. Under
+    torchrun each process takes a part of the text.
     """
     with along_a_text(None) as processes:
         from highrank_plugins.inference.collector import Collector

@@ -42,14 +42,15 @@ def commands() -> Iterator[tuple[str, Callable[..., None]]]:
 
     for name, measure in all_measures().items():
         if not issubclass(measure, AdaptiveEvaluation):
-            yield name.replace("_", "-"), command(measure)
+            yield name.replace("_", "-"), command(measure, measure.command(name))
 
 
-def command(measure: "type[Measure]") -> Callable[..., None]:
-    """Return a function whose signature typer turns into a command for a measure."""
+def command(measure: "type[Measure]", words: str) -> Callable[..., None]:
+    """Return a function whose signature typer turns into the command `words` for a measure."""
     from highrank_plugins.measures.base import TextMeasure
 
     options = list(_options(measure))
+    many = bool(getattr(measure, "of_many", False))
     if issubclass(measure, TextMeasure):
         shared = [_parameter("other", Other, None)] if measure.compares else []
         shared += [
@@ -60,7 +61,6 @@ def command(measure: "type[Measure]") -> Callable[..., None]:
         subjects = [_parameter("checkpoint", Checkpoint)]
     else:
         shared = []
-        many = getattr(measure, "of_many", False)
         name, kind = ("checkpoints", Checkpoints) if many else ("checkpoint", Checkpoint)
         subjects = [_parameter(name, kind)]
 
@@ -68,7 +68,12 @@ def command(measure: "type[Measure]") -> Callable[..., None]:
         own = {option.name: given.pop(option.name) for option in options}
         _run(measure, own, **given)
 
-    run.__doc__ = inspect.getdoc(measure)
+    example = [words, "exp/train/checkpoint*.pt" if many else "checkpoint_best.pt", "data-bin"]
+    for option in options:
+        if option.default is inspect.Parameter.empty:
+            example += [flag(option.name), f"{option.name}.txt"]
+    what, _, more = (inspect.getdoc(measure) or "").partition("\n\n")
+    run.__doc__ = f"{what}\n\nExample: {' '.join(example)}\n\n{more}"
     ends = [
         _parameter("output", Output, None), _parameter("plot", Plot, None),
         _parameter("user_dir", UserDir, None),
@@ -94,7 +99,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _as_text(default: Any) -> str | None:
-    """Return a default as the command line has it; None for an empty list."""
+    """Return a default as text of the command line; None for an empty list."""
     if isinstance(default, tuple):
         return ",".join(map(str, default)) or None
     return str(default)

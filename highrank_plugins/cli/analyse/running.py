@@ -35,7 +35,7 @@ Dtype = Annotated[Precision, typer.Option(help="Precision of the model.")]
 
 @contextmanager
 def measuring(plot: Path | None) -> Iterator[None]:
-    """Silence fairseq, turn errors into messages, and refuse first a plot that cannot be drawn."""
+    """Refuse a plot that cannot be drawn, silence fairseq, and turn errors into messages."""
     logging.disable(logging.INFO)  # fairseq's
     with user_errors():
         from highrank_plugins.reports.plots import check_plot
@@ -46,7 +46,7 @@ def measuring(plot: Path | None) -> Iterator[None]:
 
 @contextmanager
 def along_a_text(plot: Path | None) -> Iterator["Processes"]:
-    """Do the same with the processes of torchrun."""
+    """Do as `measuring`, and join the processes that torchrun started."""
     with measuring(plot):
         from highrank_plugins.inference.processes import started
 
@@ -57,12 +57,12 @@ def along_a_text(plot: Path | None) -> Iterator["Processes"]:
 def report(
     result: Any, output: Path | None, hidden: Sequence[str] = (), **more: object
 ) -> dict[str, Any]:
-    """Print the result, and write the JSON file, with how it came about.
+    """Print the result, and write it to the JSON file with its provenance.
 
     Args:
         result: dataclass, named tuple, or dictionary.
-        hidden: what is too long to be printed.
-        more: values that come first in both.
+        hidden: names of values that are too long to print.
+        more: values that precede the result in both.
     Returns:
         the result as plain values.
     """

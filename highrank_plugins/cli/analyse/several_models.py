@@ -21,12 +21,17 @@ from highrank_plugins.cli.options import Data, Device, UserDir, numbers
 
 def spectra(
     results: Annotated[
-        list[Path], typer.Argument(help="Written by `analyse spectrum --output NAME.json`.")
+        list[Path], typer.Argument(help="Results of `analyse spectrum --output NAME.json`.")
     ],
     output: Output = None,
     plot: Plot = None,
 ) -> None:
-    """Show ranks of several models side by side; --plot draws their relative singular values."""
+    """Show the ranks of several models side by side.
+
+    Example: highrank analyse spectra softmax.json mos.json --plot spectra.svg
+
+    The plot shows the relative singular values.
+    """
     with measuring(plot):
         from highrank_plugins.common.figures import Lines
         from highrank_plugins.common.files import plain
@@ -36,7 +41,7 @@ def spectra(
         found = read_spectra(results)
         rows = [plain(spectrum) for spectrum in found]
         for row in rows:
-            del row["singular_values"]  # the files have them
+            del row["singular_values"]  # the input files hold them
         report({"models": rows}, output)
         if plot is not None:
             curves = {
@@ -50,7 +55,10 @@ def spectra(
             draw(plot, Lines(curves, title, ("i", "σ_i / σ_1"), "loglog"))
 
 
-SWAPPED = "one checkpoint, whose pointwise function is replaced without training; no substitute"
+SWAPPED = (
+    "one checkpoint, its pointwise function replaced without training; not comparable with trained "
+    "models"
+)
 
 
 def gss_grid(
@@ -58,14 +66,20 @@ def gss_grid(
         list[Path] | None,
         typer.Argument(help="Records of models, each trained with its own c and k."),
     ] = None,
-    rank: Annotated[str, typer.Option(help="Number of the records.")] = "test_rank",
-    perplexity: Annotated[str, typer.Option(help="Number of the records.")] = "test_perplexity",
+    rank: Annotated[str, typer.Option(help="Metric of the records for the rank.")] = "test_rank",
+    perplexity: Annotated[
+        str, typer.Option(help="Metric of the records for the perplexity.")
+    ] = "test_perplexity",
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Swap c and k in this softmax model, instead of records.")
+        Path | None, typer.Option(help="Softmax model to give each c and k, instead of records.")
     ] = None,
     data: DataOfCheckpoint = None,
-    c: Annotated[str, typer.Option(help="With --checkpoint.")] = "-2,-1.5,-1,-0.5,0,0.5,1,1.5,2",
-    k: Annotated[str, typer.Option(help="With --checkpoint.")] = "1.25,1.5,1.75,2,2.25,2.5,2.75,3",
+    c: Annotated[
+        str, typer.Option(help="With --checkpoint: values of c, separated by commas.")
+    ] = "-2,-1.5,-1,-0.5,0,0.5,1,1.5,2",
+    k: Annotated[
+        str, typer.Option(help="With --checkpoint: values of k, separated by commas.")
+    ] = "1.25,1.5,1.75,2,2.25,2.5,2.75,3",
     split: Split = "test",
     tokens: Tokens = None,
     segment: Segment = 500,
@@ -74,11 +88,13 @@ def gss_grid(
     plot: Plot = None,
     user_dir: UserDir = None,
 ) -> None:
-    """Rank and perplexity over c and k of GSS, and how they correlate.
+    """Correlate rank and perplexity over c and k of GSS.
 
-    Of records of models that were trained with each (Parthiban et al. 2021), or quickly of one
-    checkpoint in which only the function is replaced; the output says which. The default grid is
-    the paper's for Penn Treebank.
+    Example: highrank analyse gss-grid --checkpoint checkpoint_best.pt --data data-bin
+
+    Takes records of models, each trained with its own c and k (Parthiban et al. 2021). With
+    --checkpoint it replaces only the function of one trained model, which is quick. The output says
+    which of the two it did. The default grid is the paper's for Penn Treebank.
     """
     with measuring(plot):
         from highrank_plugins.reports import plots
@@ -111,7 +127,7 @@ def compare(
     second: Annotated[Path, typer.Argument(help="A model with the same dictionary.")],
     data: Data,
     margin: Annotated[
-        float, typer.Option(help="Least difference of −log P, in nats, of a token to show.")
+        float, typer.Option(help="Show tokens whose −log P differs by at least this, in nats.")
     ] = 1.0,
     count: Annotated[int, typer.Option(min=1, help="Number of tokens to show.")] = 20,
     words: Annotated[int, typer.Option(min=1, help="Number of words to show before each.")] = 30,
@@ -126,9 +142,12 @@ def compare(
     output: Output = None,
     user_dir: UserDir = None,
 ) -> None:
-    """Find the tokens where the first model beats the second by a margin, the widest first.
+    """Find the tokens that the first model predicts better.
 
-    Yang et al. (2018) chose the contexts of their table 14 in this way, with MoS and MoC.
+    Example: highrank analyse compare mos.pt moc.pt data-bin --margin 2
+
+    The widest margin comes first. Yang et al. (2018) chose the contexts of their table 14 in this
+    way, with MoS and MoC.
     """
     with measuring(None):
         from highrank_plugins.common.files import write_text

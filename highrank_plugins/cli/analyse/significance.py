@@ -15,7 +15,7 @@ def ttest(
         list[str],
         typer.Argument(
             help="NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS or NAME=RECORD.json,…; baseline first.",
-            metavar="SYSTEM...",
+            metavar="SYSTEM",
         ),
     ],
     metric: Annotated[
@@ -25,7 +25,12 @@ def ttest(
     output: Output = None,
     plot: Plot = None,
 ) -> None:
-    """Test each system against the first: two-sided t-tests, adjusted by Holm for several."""
+    """Test systems against the first one by t-tests.
+
+    Example: highrank analyse ttest softmax=57.1,57.3 mos=55.9,56.2
+
+    The tests are two-sided; p-values of several systems are adjusted by Holm's method.
+    """
     with measuring(plot):
         from highrank_plugins.analysis import summarise
         from highrank_plugins.reports import plots
@@ -42,12 +47,19 @@ def ttest(
 
 def correlation(
     records: Annotated[list[Path], typer.Argument(help="Records of runs, one per model.")],
-    x: Annotated[str, typer.Option(help="Metric of the records.")] = "test_rank",
-    y: Annotated[str, typer.Option(help="Another one.")] = "test_perplexity",
+    x: Annotated[str, typer.Option(help="First metric to read from the records.")] = "test_rank",
+    y: Annotated[
+        str, typer.Option(help="Second metric to read from the records.")
+    ] = "test_perplexity",
     output: Output = None,
     plot: Plot = None,
 ) -> None:
-    """Correlate two measures over models by Pearson, with the p-value."""
+    """Compute Pearson's correlation of two metrics over models.
+
+    Example: highrank analyse correlation exp/ptb/*/results.json
+
+    Prints the p-value, too.
+    """
     with measuring(plot):
         from highrank_plugins.analysis import pearson
         from highrank_plugins.common.figures import Scatter
@@ -83,12 +95,22 @@ def bleu(
         typer.Option(help="Test: paired bootstrap or approximate randomisation."),
     ] = "bootstrap",
     samples: Annotated[
-        int, typer.Option(min=0, help="Number of samples; 0 means sacreBLEU's 1,000 or 10,000.")
+        int,
+        typer.Option(
+            min=0,
+            help="Number of resamplings; 0: sacreBLEU's default, 1,000 for bootstrap and 10,000 "
+            "for randomisation.",
+        ),
     ] = 0,
     output: Output = None,
     plot: Plot = None,
 ) -> None:
-    """Score systems by BLEU, and test each against the first by sacreBLEU's paired tests."""
+    """Score systems by BLEU, and test them against the first.
+
+    Example: highrank analyse bleu softmax.de mos.de --reference test.de
+
+    The tests are sacreBLEU's paired tests.
+    """
     with measuring(plot):
         from highrank_plugins.analysis import paired_bleu
         from highrank_plugins.common.names import distinct_names

@@ -14,30 +14,37 @@ Heads = Annotated[
 Components = Annotated[
     int | None, typer.Option(min=1, help="Number of components of mixtures (default: the layer's).")
 ]
-Classes = Annotated[int, typer.Option(min=2, help="Words M.")]
+Classes = Annotated[int, typer.Option(min=2, help="Number of words M.")]
 Dim = Annotated[int, typer.Option(min=1, help="Size d of contexts and word vectors.")]
-Steps = Annotated[int, typer.Option(min=1, help="Of Adam.")]
-Lr = Annotated[float, typer.Option(help="Adam's learning rate, which falls to 0.")]
-Seed = Annotated[int, typer.Option(help="Of targets and weights.")]
+Steps = Annotated[int, typer.Option(min=1, help="Number of Adam's steps.")]
+Lr = Annotated[float, typer.Option(help="Adam's first learning rate, which decays to 0.")]
+Seed = Annotated[int, typer.Option(help="Seed of targets and weights.")]
 DEFAULT = "softmax,sigsoftmax,gss,plif,moc,mos,mixtape"
 
 
 def dirichlet(
     heads: Heads = DEFAULT,
     components: Components = None,
-    targets: Annotated[int, typer.Option(min=1, help="Distributions N to approximate.")] = 1000,
+    targets: Annotated[
+        int, typer.Option(min=1, help="Number of distributions N to approximate.")
+    ] = 1000,
     classes: Classes = 100,
     dim: Dim = 10,
-    alpha: Annotated[float, typer.Option(help="Of the Dirichlet distribution.")] = 0.1,
+    alpha: Annotated[float, typer.Option(help="Parameter α of the Dirichlet distribution.")] = 0.1,
     steps: Steps = 2000,
-    batch: Annotated[int, typer.Option(min=1, help="Targets in a step.")] = 1000,
+    batch: Annotated[int, typer.Option(min=1, help="Number of targets in a step.")] = 1000,
     lr: Lr = 0.1,
     seed: Seed = 0,
     output: Output = None,
     plot: Plot = None,
     user_dir: UserDir = None,
 ) -> None:
-    """Approximate random distributions by each layer (Ganea et al. 2019): mode match and KL."""
+    """Fit layers to random distributions (Ganea et al. 2019).
+
+    Example: highrank analyse dirichlet --heads softmax,mos --dim 5
+
+    Reports the share of matched modes and the mean KL divergence in nats.
+    """
     with measuring(plot):
         from highrank_plugins.analysis import DirichletSettings, dirichlet_experiment
         from highrank_plugins.analysis.multimode import heads_named
@@ -65,7 +72,7 @@ def multimode(
     ] = 500,
     classes: Classes = 100,
     dim: Dim = 10,
-    modes: Annotated[int, typer.Option(min=1, help="Number of right words of each context.")] = 3,
+    modes: Annotated[int, typer.Option(min=1, help="Number of correct words per context.")] = 3,
     learn_words: Annotated[
         bool, typer.Option("--learn-words", help="Learn the word vectors as well.")
     ] = False,
@@ -83,26 +90,31 @@ def multimode(
     context_split: Annotated[
         str | None,
         typer.Option(
-            help="Carry the state along this split to the contexts in it (default: each context "
-            "begins a text)."
+            help="Split that holds the contexts: carry the recurrent state along it (default: "
+            "each context begins a text)."
         ),
     ] = None,
     top: Annotated[
-        int, typer.Option(min=1, help="With --checkpoint: number of top words that count.")
+        int, typer.Option(min=1, help="With --checkpoint: look for the word among the N top ones.")
     ] = 5,
     output: Output = None,
     plot: Plot = None,
     user_dir: UserDir = None,
 ) -> None:
-    """Test whether layers put several unlike right words of a context on top.
+    """Test whether layers rank several dissimilar words on top.
 
-    Synthetic, of layers; or with --checkpoint on contexts of your own, as Yang et al. (2018) and
-    Parthiban et al. (2021) print them: is the true word in the top 5?
+    Example: highrank analyse multimode --heads softmax,mos --modes 2
+
+    Trains layers on synthetic contexts with several correct words each. With --checkpoint it takes
+    contexts of your own, and checks whether the true word is among the top 5. Yang et al. (2018)
+    and Parthiban et al. (2021) print such contexts.
     """
     with measuring(plot):
         given = [checkpoint, data, contexts_file]
         if any(given) and not all(given):
-            raise ValueError("--checkpoint, --data and --contexts-file belong together")
+            raise ValueError(
+                "--checkpoint, --data and --contexts-file belong together: give all or none"
+            )
         if checkpoint and data and contexts_file:
             shares = _of_checkpoint(checkpoint, data, contexts_file, context_split, top, output)
         else:
@@ -124,7 +136,7 @@ def multimode(
             from highrank_plugins.common.figures import Bars
             from highrank_plugins.reports.plots import draw
 
-            draw(plot, Bars.of(shares, "Right words on top", ("", "share")))
+            draw(plot, Bars.of(shares, "Correct words ranked on top", ("", "share")))
 
 
 def _of_checkpoint(

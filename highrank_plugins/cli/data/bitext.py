@@ -16,7 +16,10 @@ def unpack_texts(
     archives: Annotated[Path, typer.Argument(help="Folder with the archives.")],
     output: Annotated[Path, typer.Argument(help="Folder to write the text to.")],
 ) -> None:
-    """Unpack the text of a parallel corpus and nothing else of its archives."""
+    """Unpack only the parallel text of a corpus's archives.
+
+    Example: highrank data unpack-texts corpus.yaml archives texts
+    """
     from highrank_plugins.data.corpus_files import read_corpus
     from highrank_plugins.data.parallel import preparing
 
@@ -31,7 +34,10 @@ def text_files(
     file: CorpusYaml,
     folder: Annotated[Path, typer.Argument(help="Folder with the unpacked text.")],
 ) -> None:
-    """Print the paths of the text of a parallel corpus, a line each."""
+    """Print the paths of a parallel corpus's text, one per line.
+
+    Example: highrank data text-files corpus.yaml texts
+    """
     from highrank_plugins.data.corpus_files import read_corpus
     from highrank_plugins.data.parallel import preparing
 
@@ -45,9 +51,11 @@ def clean_texts(
     folder: Annotated[Path, typer.Argument(help="Folder with the unpacked text.")],
     output: Annotated[Path, typer.Argument(help="Folder for {train,valid,test}.LANGUAGE.")],
     languages: Annotated[str, typer.Option(help="SOURCE,TARGET.")],
-    max_words: Annotated[int, typer.Option(min=1, help="Longer lines go.")] = 250,
+    max_words: Annotated[
+        int, typer.Option(min=1, help="Drop sentence pairs with more words on a side.")
+    ] = 250,
     max_ratio: Annotated[
-        float, typer.Option(min=1, help="Drop pairs whose length ratio exceeds this.")
+        float, typer.Option(min=1, help="Drop sentence pairs whose length ratio exceeds this.")
     ] = 9.0,
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Keep only the first of equal sentence pairs.")
@@ -56,7 +64,12 @@ def clean_texts(
         int | None, typer.Option(min=1, help="Read only the first N sentence pairs.")
     ] = None,
 ) -> None:
-    """Clean the training text; say how many pairs went and why, also in cleaning.json."""
+    """Clean the training text of a parallel corpus.
+
+    Example: highrank data clean-texts corpus.yaml texts clean --languages en,de
+
+    Prints how many sentence pairs were dropped and why, and writes it to cleaning.json.
+    """
     from highrank_plugins.data.corpus_files import read_corpus
     from highrank_plugins.data.parallel import preparing
     from highrank_plugins.data.parallel.cleaning import Rules
@@ -72,7 +85,7 @@ def language_pair(text: str) -> tuple[str, str]:
     """Return source and target.
 
     Raises:
-        ValueError: another form.
+        ValueError: The text has another form.
     """
     source, comma, target = text.partition(",")
     if not (source and comma and target) or "," in target:

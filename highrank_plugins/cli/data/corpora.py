@@ -16,14 +16,21 @@ def fetch(
     output: Annotated[
         Path, typer.Option(help="File to write; an incomplete download is in FILE.part.")
     ],
-    sha256: Annotated[str | None, typer.Option(help="The published sum.")] = None,
+    sha256: Annotated[str | None, typer.Option(help="Published SHA-256 checksum.")] = None,
     ledger: Annotated[
         Path | None,
         typer.Option(help="File to record and compare checksums that nobody published."),
     ] = None,
-    size: Annotated[int | None, typer.Option(min=1, help="Bytes, if known.")] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Size of the file in bytes, if known.")
+    ] = None,
 ) -> None:
-    """Download a file or resume its download, and check it; check a file that exists."""
+    """Download a file and check it.
+
+    Example: highrank data fetch https://example.org/ptb.tgz --output ptb.tgz
+
+    Resumes an interrupted download. A file that exists is only checked.
+    """
     from highrank_plugins.data import fetch as fetching
 
     with user_errors():
@@ -44,7 +51,10 @@ def fetch_corpus(
         typer.Option("--offline", help="Check existing files only; a missing file is an error."),
     ] = False,
 ) -> None:
-    """Fetch and check all files that a corpus is made of."""
+    """Fetch and check all files of a corpus.
+
+    Example: highrank data fetch-corpus recipes/ptb/corpus.yaml downloads
+    """
     from highrank_plugins.data import corpus_files
 
     with user_errors():
@@ -56,7 +66,12 @@ def extract(
     archive: Annotated[Path, typer.Argument(help="A .tar.gz, .tgz, .zip or .gz.")],
     folder: Annotated[Path, typer.Argument(help="New folder to extract into.")],
 ) -> None:
-    """Unpack an archive; whatever would lie outside of the folder is refused."""
+    """Unpack an archive into a new folder.
+
+    Example: highrank data extract ptb.tgz ptb
+
+    Refuses entries that would escape the folder.
+    """
     from highrank_plugins.data import archives
 
     with user_errors():
@@ -86,7 +101,12 @@ def lm_corpus(
         typer.Option(help="Number of processes, for one_billion_word. [default: number of cores]"),
     ] = None,
 ) -> None:
-    """Check a published corpus, count it, and write it as fairseq needs it."""
+    """Check a published corpus, and write it for fairseq.
+
+    Example: highrank data lm-corpus ptb --data downloads --output text
+
+    Compares the counts of lines and words with the published ones.
+    """
     from highrank_plugins.common.checksums import write_sums
     from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 
@@ -104,7 +124,10 @@ Corpus = Annotated[Path, typer.Argument(help="Folder with the corpus of Zhao et 
 
 
 def dialogue_files(corpus: Corpus) -> None:
-    """Print the files that `highrank data dialogue-text` reads, a line each."""
+    """Print the files that `data dialogue-text` reads, one per line.
+
+    Example: highrank data dialogue-files swda
+    """
     from highrank_plugins.data.dialogue_text import input_files
 
     with user_errors():
@@ -118,7 +141,10 @@ def dialogue_text(
         int, typer.Option(min=1, help="Number of utterances before a response.")
     ] = 9,
 ) -> None:
-    """Write dialogues as contexts, responses and references, a line each."""
+    """Write dialogues as contexts, responses and references.
+
+    Example: highrank data dialogue-text swda dialogues
+    """
     from highrank_plugins.data.dialogue_text import write_parallel
 
     with user_errors(), whole_folder(output):

@@ -12,7 +12,7 @@ from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.files import whole_folder
 from highrank_plugins.common.processes import usable_cores
 
-Languages = Annotated[str, typer.Option(help="Separated by commas.")]
+Languages = Annotated[str, typer.Option(help="Languages, separated by commas.")]
 Processes = Annotated[
     int | None,
     typer.Option(min=1, help="Number of processes. [default: number of cores]", show_default=False),
@@ -20,7 +20,7 @@ Processes = Annotated[
 
 
 class Algorithm(StrEnum):
-    """Name what makes the pieces."""
+    """Name the algorithms that learn pieces."""
 
     SENTENCEPIECE = "sentencepiece"
     SUBWORD_NMT = "subword_nmt"
@@ -31,7 +31,12 @@ def check_text(
         list[Path], typer.Argument(help="Files whose lines belong together, plain or NAME.gz.")
     ],
 ) -> None:
-    """Check text strictly: UTF-8, no empty or endless lines, NUL, CR or BOM, equal lengths."""
+    """Check text: UTF-8, no empty lines, equal numbers of lines.
+
+    Example: highrank data check-text train.en train.de
+
+    Also refuses overlong lines, NUL, CR and byte order marks.
+    """
     from highrank_plugins.data.parallel.reading import check_parallel
 
     with user_errors():
@@ -42,31 +47,42 @@ def check_text(
 def pieces(
     text: Annotated[Path, typer.Argument(help="Directory with {train,valid,test}.LANGUAGE.")],
     output: Annotated[
-        Path, typer.Argument(help="Directory for the model of pieces and the files in pieces.")
+        Path, typer.Argument(help="Directory for the piece model and the text as pieces.")
     ],
     languages: Languages,
     vocab_size: Annotated[int, typer.Option(help="Number of pieces, shared by all languages.")],
     character_coverage: Annotated[
         float,
-        typer.Option(min=0.98, max=1, help="SentencePiece: rarer characters are unknown."),
+        typer.Option(
+            min=0.98,
+            max=1,
+            help="Share of characters that SentencePiece covers; rarer ones become unknown.",
+        ),
     ] = 1.0,
     algorithm: Annotated[
         Algorithm,
-        typer.Option(help="subword_nmt: tokenise by Moses, then learn --vocab-size merges."),
+        typer.Option(
+            help="Algorithm. subword_nmt tokenises by Moses, and learns --vocab-size merges."
+        ),
     ] = Algorithm.SENTENCEPIECE,
     sample: Annotated[
         int | None, typer.Option(min=1, help="Learn from N lines of each training text.")
     ] = None,
     processes: Processes = None,
 ) -> None:
-    """Learn BPE from the training text, and write all text as pieces."""
+    """Learn pieces (BPE), and write all text as pieces.
+
+    Example: highrank data pieces text pieces --languages en,de --vocab-size 8000
+
+    Learns from the training text alone.
+    """
     from highrank_plugins.data import pieces as sentencepiece
     from highrank_plugins.data import subword_nmt_pieces
     from highrank_plugins.data.binarising import PARTS
 
     training = {name: text / f"train.{name}" for name in languages.split(",")}
     workers = processes or usable_cores()
-    with user_errors(), whole_folder(output):  # which is there before the work
+    with user_errors(), whole_folder(output):  # created before the work
         if algorithm == Algorithm.SENTENCEPIECE:
             model = sentencepiece.learn_pieces(
                 list(training.values()),
@@ -97,7 +113,12 @@ def binarise(
     languages: Annotated[str, typer.Option(help="SOURCE,TARGET.")],
     processes: Processes = None,
 ) -> None:
-    """Write what fairseq-preprocess --joined-dictionary writes, the same bytes, but faster."""
+    """Binarise text faster than fairseq-preprocess.
+
+    Example: highrank data binarise pieces data-bin --languages en,de
+
+    Writes the same bytes as fairseq-preprocess --joined-dictionary.
+    """
     from highrank_plugins.data import binarising
 
     logging.disable(logging.INFO)  # fairseq's
