@@ -194,7 +194,7 @@ def spectrum_figure(
         "singular values": (places, [values[i - 1] / largest for i in places]),
         "Press tolerance": ((1, len(values)), (level, level)),
     }
-    axes = "i", "σᵢ / σ₁"
+    axes = "index i of the singular value", "σᵢ / σ₁"
     return Lines(series, title, axes, "loglog", dashed=("Press tolerance",))
 
 

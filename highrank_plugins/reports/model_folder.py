@@ -140,9 +140,7 @@ def _safetensors() -> Any:
     try:
         import safetensors.torch
     except ModuleNotFoundError:
-        raise ValueError(
-            "safetensors is not installed; run: pip install 'highrank_plugins[export]'"
-        ) from None
+        raise ValueError("safetensors is not installed; run: pip install safetensors") from None
     return safetensors
 
 

@@ -53,8 +53,8 @@ def check_plot(path: Path | None) -> None:
         raise ValueError(f"--plot {path}: the name must end with {', '.join(FORMATS)}")
     if not is_available():
         raise ValueError(
-            "--plot needs matplotlib, which is not installed: pip install "
-            "'highrank_plugins[plot]', or leave --plot out"
+            "--plot needs matplotlib, which is not installed: pip install matplotlib, "
+            "or leave --plot out"
         )
 
 
@@ -104,16 +104,21 @@ def draw(path: Path, *figures: Figure) -> None:
     with rc_context(STYLE):
         drawn = Drawn(figsize=(6.5 * len(figures), 4.5), layout="constrained")
         plots = drawn.subplots(1, len(figures), squeeze=False)[0]
-        for plot, figure in zip(plots, figures, strict=True):
-            _draw_figure(plot, figure, by_layer=True)
-        for plot, figure in zip(plots, figures, strict=True):
-            if isinstance(figure, Scatter):
-                for side in (plot.xaxis, plot.yaxis):
-                    if side.get_scale() == "log":
-                        number_log_axis(side)
-                labels = {name: _middle(figure.groups[name]) for name in figure.labelled}
-                place_labels(plot, labels, _obstacles(figure))
+        fill(plots, figures)
         _save(drawn, path)
+
+
+def fill(plots: Sequence[Any], figures: Sequence[Figure]) -> None:
+    """Draw figures into axes of matplotlib, with the colours of the layers and labels apart."""
+    for plot, figure in zip(plots, figures, strict=True):
+        _draw_figure(plot, figure, by_layer=True)
+    for plot, figure in zip(plots, figures, strict=True):
+        if isinstance(figure, Scatter):
+            for side in (plot.xaxis, plot.yaxis):
+                if side.get_scale() == "log":
+                    number_log_axis(side)
+            labels = {name: _middle(figure.groups[name]) for name in figure.labelled}
+            place_labels(plot, labels, _obstacles(figure))
 
 
 def rendered(figure: Figure) -> Any:

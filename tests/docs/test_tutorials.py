@@ -1,6 +1,7 @@
 """Execute every block of the tutorials: on tiny text, or as they are with --run-long.
 
-A tutorial marks what the tests need to know in comments that no reader sees:
+So are the first own training, the README, and Python in the guides. A page marks what the tests
+need to know in comments that no reader sees:
 
     <!-- file: NAME -->     the next block is the content of this file
     <!-- skip -->           the next block is not run
@@ -19,7 +20,7 @@ import pytest
 from tests.stream_corpus import write_text
 
 ROOT = Path(__file__).parents[2]
-TUTORIALS = ROOT / "docs" / "tutorials"
+DOCS = ROOT / "docs"
 BLOCK = re.compile(r"((?:<!--[^\n]+-->\n)*)```(python|bash)\n(.*?)```", re.DOTALL)
 # a language model of a few words, instead of half an hour of training
 TINY_SETTINGS = " ".join(
@@ -53,7 +54,7 @@ def follow(page: str, folder: Path, tiny: bool) -> str:
     """Do in a folder what a page says; return what its commands printed."""
     printed = ""
     binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    for language, text, name in blocks_of(TUTORIALS / page, tiny):
+    for language, text, name in blocks_of(DOCS / page, tiny):
         if name:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
@@ -80,7 +81,7 @@ SIZES = [pytest.param(True, id="tiny"), pytest.param(False, id="whole", marks=py
 def translator(request, tmp_path_factory) -> tuple[Path, bool, str]:
     """Run the first tutorial; return its folder, which others use, and what it printed."""
     folder = tmp_path_factory.mktemp("translator")
-    return folder, request.param, follow("translator.md", folder, request.param)
+    return folder, request.param, follow("tutorials/translator.md", folder, request.param)
 
 
 def test_train_a_translator(translator):
@@ -93,7 +94,7 @@ def test_train_a_translator(translator):
 
 def test_read_a_head_card(translator):
     folder, tiny, _ = translator
-    printed = follow("read_card.md", folder, tiny)
+    printed = follow("tutorials/read_card.md", folder, tiny)
     assert "predictions" in printed
     page = (folder / "card.html").read_text(encoding="utf-8")
     assert "Mixtape" in page or "mixtape" in page
@@ -101,12 +102,46 @@ def test_read_a_head_card(translator):
 
 def test_a_layer_of_your_own(translator):
     folder, tiny, _ = translator
-    printed = follow("own_layer.md", folder, tiny)
+    printed = follow("tutorials/own_layer.md", folder, tiny)
     losses = re.findall(r"^(?:reference|chunked|fused) ([\d.]+) ", printed, re.MULTILINE)
     assert len(losses) == 3
     assert max(map(float, losses)) - min(map(float, losses)) < 1e-9
     assert printed.count('"perplexity"') >= 2
     assert "| softmax_ptb" in printed
+
+
+@pytest.mark.long
+def test_the_first_own_training(translator, tmp_path):
+    folder, _, _ = translator
+    for path in (folder / "text").iterdir():
+        shutil.copy(path, tmp_path)
+    # twenty epochs of a Transformer of the papers' size would take hours
+    printed = follow("start/first_training.md", tmp_path, tiny=True)
+    assert "sacrebleu" in printed.lower()
+    assert (tmp_path / "checkpoints" / "checkpoint_best.pt").is_file()
+
+
+def test_the_readme_trains_as_the_first_own_training():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = [
+        text for text in re.findall(r"```bash\n(.*?)```", readme, re.S) if "train d" in text
+    ]
+    page = DOCS / "start" / "first_training.md"
+    blocks = [text for _, text, _ in blocks_of(page, tiny=False)]
+    (training,) = [text for text in blocks if text.startswith("fairseq-train")]
+    assert training in block
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("guide", ["card", "measure"])
+def test_python_in_a_guide(translator, guide):
+    folder, _, _ = translator
+    shutil.copy(folder / "checkpoints" / "checkpoint_best.pt", folder)
+    collect = (
+        "highrank analyse collect checkpoint_best.pt data-bin --output collected --what log_probs"
+    )
+    subprocess.run([sys.executable, "-m", "highrank_plugins.cli", *collect.split()[1:]], cwd=folder)
+    follow(f"howto/{guide}.md", folder, tiny=False)
 
 
 @pytest.mark.long  # four whole recipes: minutes, even of a few words
@@ -115,7 +150,7 @@ def test_a_row_of_a_table(tmp_path):
     write_text(tmp_path / "ptb")
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
     (tmp_path / ".venv").symlink_to(Path(sys.prefix))
-    printed = follow("paper_row.md", tmp_path, tiny=True)
+    printed = follow("tutorials/paper_row.md", tmp_path, tiny=True)
     assert "| mos | 2 |" in printed and "| softmax | 2 |" in printed
 
 

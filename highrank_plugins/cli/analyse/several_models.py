@@ -52,7 +52,7 @@ def spectra(
                 for s in found
             }
             title = "Singular values of the log-probabilities"
-            draw(plot, Lines(curves, title, ("i", "σ_i / σ_1"), "loglog"))
+            draw(plot, Lines(curves, title, ("index i of the singular value", "σᵢ / σ₁"), "loglog"))
 
 
 SWAPPED = (
