@@ -48,6 +48,8 @@ class LossCase:
     dtype: str = "float32"
     device: str = "cpu"
     user_dir: str | None = None
+    entropy: bool = False
+    z_loss: float = 0.0
 
     def work(self) -> int:
         """Return the number of tokens."""

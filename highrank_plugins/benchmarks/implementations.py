@@ -104,6 +104,7 @@ def loss_function(implementation: str, case: LossCase) -> Loss:
         head.nll(
             x, y, label_smoothing=case.label_smoothing, reduction=case.reduction,
             impl=implementation, memory=case.memory * 2**20 or None,
+            entropy=case.entropy, z_loss=case.z_loss,
         ).loss
     )  # fmt: skip
 

@@ -7,11 +7,14 @@
 
 from __future__ import annotations
 
-from highrank_plugins.heads.base import HEADS, Head, build_head, register_head
+from typing import Any
+
+from highrank_plugins.heads.base import HEADS, Head, register_head
 from highrank_plugins.heads.mixtape import Mixtape
 from highrank_plugins.heads.moc import MixtureOfContexts
 from highrank_plugins.heads.mos import MixtureOfSoftmaxes
 from highrank_plugins.heads.pointwise import (
+    POINTWISE,
     Pointwise,
     build_pointwise,
     pointwise_names,
@@ -39,3 +42,21 @@ __all__ = [
 
 head_names = HEADS.names
 head_options = HEADS.options
+
+
+def build_head(name: str, **options: Any) -> Head:
+    """Build the output layer called `name`.
+
+    Args:
+        name: a structure, see `head_names()`.
+        options: `num_classes`, `feature_dim`, `embed_dim`, `weight`, `bias`, `pointwise` (see
+            `Head`) and the structure's own, see `head_options(name)`.
+    Raises:
+        ValueError: unknown name or option (with the nearest match), or a value out of range.
+    """
+    if name in POINTWISE.names():
+        raise ValueError(
+            f"{name!r} is a pointwise function, not a head: build_head('softmax', "
+            f"pointwise={name!r}), or any other structure with it"
+        )
+    return HEADS.build(name, **options)

@@ -14,13 +14,13 @@ The name of a tensor may end in its shape, a letter for each dimension, as in `l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from highrank_plugins.heads.checks import check_dtype, integer
-from highrank_plugins.heads.pointwise import POINTWISE, Pointwise, build_pointwise
+from highrank_plugins.heads.pointwise import Pointwise, build_pointwise
 from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.prepared import PreparedTensors
 from highrank_plugins.heads.random_state import ChunkRandomState, RandomState
@@ -121,6 +121,17 @@ class Head(nn.Module):
         """Return −log P(target) [n] and, if `smooth`, Σ_x −log P(x) [n] of features [n, F]."""
         log_probs_NM = self.chunk_log_probs(features, tensors, random_state)
         return _nll_of(log_probs_NM, target), -log_probs_NM.sum(-1) if smooth else None
+
+    def chunk_log_norms(
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
+    ) -> Tensor:
+        """Return the log-sum-exp of the values of each softmax [n, K], which `z_loss` squares.
+
+        Raises:
+            ValueError: the layer does not define them.
+        """
+        kind = type(self).__name__
+        raise ValueError(f"z_loss: {kind} has no chunk_log_norms; leave it out (--head-z-loss)")
 
     def floats_per_token(self) -> int:
         """Return how many numbers a chunk holds per token at its widest; it sizes the chunks."""
@@ -254,10 +265,12 @@ class Head(nn.Module):
         memory: int | None = None,
         accuracy: bool = False,
         filter_gradients: bool = False,
+        entropy: bool = False,
+        z_loss: float = 0.0,
     ) -> LossOutput:
         """Return the negative log-likelihood of `target`, without holding N × M log-probabilities.
 
-        loss = w [(1 − ε − ε_i) nll + ε_i Σ_x −log P_x] with ε_i = ε/(M − 1), as in fairseq.
+        loss = w [(1 − ε − ε_i) nll + ε_i Σ_x −log P_x + ζ Σ_k lse_k²] with ε_i = ε/(M − 1).
 
         Args:
             features: [..., F].
@@ -276,8 +289,11 @@ class Head(nn.Module):
             filter_gradients: skip, in the backward products of a chunk, the classes whose gradient
                 is below the resolution of the dtype; `losses.fused.filtering` states the bound.
                 Not exact; synchronises with a GPU.
+            entropy: also return `entropy`, −Σ_x P_x log P_x in nats.
+            z_loss: ζ ≥ 0, the factor of the squared log-sum-exp of f(z), which keeps logits small
+                (PaLM: 1e-4). A Mixture of Softmaxes adds up the squares of its K softmaxes.
         Returns:
-            `LossOutput(loss, nll, correct)`; only `loss` carries gradients, float32 or float64.
+            `LossOutput`; only its `loss` carries gradients. float32, or float64 for float64.
         Raises:
             ValueError: sizes, targets or options out of range.
         """
@@ -297,6 +313,8 @@ class Head(nn.Module):
             memory=memory,
             accuracy=accuracy,
             filter_gradients=filter_gradients,
+            entropy=entropy,
+            z_loss=z_loss,
         )
 
     def train(self, mode: bool = True) -> Self:
@@ -330,21 +348,3 @@ class Head(nn.Module):
 def _nll_of(log_probs_NM: Tensor, target_N: Tensor) -> Tensor:
     """Return −log P(target) [N]."""
     return -log_probs_NM.gather(-1, target_N.unsqueeze(-1)).squeeze(-1)
-
-
-def build_head(name: str, **options: Any) -> Head:
-    """Build the output layer called `name`.
-
-    Args:
-        name: a structure, see `head_names()`.
-        options: `num_classes`, `feature_dim`, `embed_dim`, `weight`, `bias`, `pointwise` (see
-            `Head`) and the structure's own, see `head_options(name)`.
-    Raises:
-        ValueError: unknown name or option (with the nearest match), or a value out of range.
-    """
-    if name in POINTWISE.names():
-        raise ValueError(
-            f"{name!r} is a pointwise function, not a head: build_head('softmax', "
-            f"pointwise={name!r}), or any other structure with it"
-        )
-    return HEADS.build(name, **options)

@@ -40,6 +40,12 @@ class LogitHead(Head):
         logits_NM = self.chunk_logits(features, tensors, random_state)
         return self.apply_pointwise(logits_NM, tensors).log_softmax(-1)
 
+    def chunk_log_norms(
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
+    ) -> Tensor:
+        logits_NM = self.chunk_logits(features, tensors, random_state)
+        return self.apply_pointwise(logits_NM, tensors).logsumexp(-1, keepdim=True)
+
     def chunk_nll(
         self, features: Tensor, target: Tensor, tensors: dict[str, Tensor],
         random_state: ChunkRandomState, smooth: bool,

@@ -40,6 +40,11 @@ class MixtureOfSoftmaxes(PriorMixture):
         parts_NKM = values_NKM.log_softmax(-1).clamp_min(torch.finfo(values_NKM.dtype).min)
         return (log_prior_NK.unsqueeze(-1) + parts_NKM).logsumexp(1)
 
+    def chunk_log_norms(
+        self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
+    ) -> Tensor:
+        return self._values(features, tensors, random_state).logsumexp(-1)
+
     def chunk_nll(
         self, features: Tensor, target: Tensor, tensors: dict[str, Tensor],
         random_state: ChunkRandomState, smooth: bool,

@@ -7,8 +7,18 @@ holds one chunk of tokens at a time. `fused` also writes its gradients out; `cpp
 
 from __future__ import annotations
 
-from highrank_plugins.losses.choice import IMPLEMENTATIONS, implementation_here
+from highrank_plugins.losses.choice import (
+    IMPLEMENTATIONS,
+    check_implementation,
+    implementation_here,
+)
 from highrank_plugins.losses.nll import compute_nll
 from highrank_plugins.losses.plan import LossOutput
 
-__all__ = ["IMPLEMENTATIONS", "LossOutput", "compute_nll", "implementation_here"]
+__all__ = [
+    "IMPLEMENTATIONS",
+    "LossOutput",
+    "check_implementation",
+    "compute_nll",
+    "implementation_here",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +16,11 @@ REDUCTIONS = ("none", "sum", "mean")
 
 
 def check_options(
-    leading: torch.Size, weight: Tensor | None, label_smoothing: float, reduction: str
+    leading: torch.Size,
+    weight: Tensor | None,
+    label_smoothing: float,
+    reduction: str,
+    z_loss: float,
 ) -> None:
     """Check the options of a loss whose result has the shape `leading`.
 
@@ -25,6 +30,8 @@ def check_options(
     check_choice("reduction", reduction, REDUCTIONS)
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing}")
+    if not 0 <= z_loss < math.inf:
+        raise ValueError(f"z_loss must be finite and at least 0, got {z_loss}")
     if weight is not None and weight.shape != leading:
         raise ValueError(
             f"weight: expected the shape of target {tuple(leading)}, got {tuple(weight.shape)}"

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.plan import LossOutput, LossPlan
+from highrank_plugins.losses.plan import LossOutput, LossPlan, concatenate
 
 DOUBLE_BACKWARD = (
     "this loss is differentiable once; for gradients of gradients (create_graph=True) use "
@@ -28,12 +28,12 @@ class ChunkedLoss(Protocol):
     plan: LossPlan
     scale: float
 
-    def values(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return loss, nll and correct as the plan's reduction wants them, without gradients."""
+    def values(self, *inputs: Tensor) -> LossOutput:
+        """Return the output as the plan's reduction wants it, without gradients."""
 
     def gradients(
         self, needed: list[bool], inputs: tuple[Tensor, ...], upstream: Tensor | None
-    ) -> tuple[tuple[Tensor, Tensor, Tensor], list[Tensor | None]]:
+    ) -> tuple[LossOutput, list[Tensor | None]]:
         """Return the values, and gradients of Σ_n upstream_n loss_n times `scale`.
 
         Half-precision gradients are sums over chunks in float32. Inputs that need no gradient get
@@ -44,12 +44,9 @@ class ChunkedLoss(Protocol):
 def once_differentiable_nll(chunked: ChunkedLoss, inputs: tuple[Tensor, ...]) -> LossOutput:
     """Return the loss of a batch, with gradients for those inputs that need them."""
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
-        loss, nll, correct = chunked.values(*inputs)
-    elif chunked.plan.reduction == "sum":
-        loss, nll, correct = _SumLoss.apply(chunked, *inputs)
-    else:
-        loss, nll, correct = _TokenLoss.apply(chunked, *inputs)
-    return LossOutput(loss, nll, correct if chunked.plan.accuracy else None)
+        return chunked.values(*inputs)
+    function = _SumLoss if chunked.plan.reduction == "sum" else _TokenLoss
+    return LossOutput(*function.apply(chunked, *inputs))
 
 
 @contextmanager
@@ -74,19 +71,17 @@ def zero_sums(needed: list[bool], inputs: tuple[Tensor, ...]) -> list[Tensor | N
     ]
 
 
-def join(plan: LossPlan, parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Join loss, nll and correct of chunks, as the plan's reduction wants them."""
-    loss, nll, correct = (torch.cat(column) for column in zip(*parts, strict=True))
-    if plan.reduction == "none":
-        return loss, nll, correct
-    return loss.sum(), nll.sum(), correct.sum()
+def join(plan: LossPlan, parts: list[LossOutput]) -> LossOutput:
+    """Join the outputs of chunks, as the plan's reduction wants them."""
+    joined = LossOutput(*concatenate(parts))
+    return joined if plan.reduction == "none" else joined.map(torch.sum)
 
 
 class _SumLoss(torch.autograd.Function):
     """Sum the loss, with its gradients computed in the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, chunked: ChunkedLoss, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, chunked: ChunkedLoss, *inputs: Tensor) -> tuple[Tensor | None, ...]:
         needed = list(ctx.needs_input_grad[1:])
         values, sums = chunked.gradients(needed, inputs, None)
         if chunked.scale > 1:
@@ -96,9 +91,7 @@ class _SumLoss(torch.autograd.Function):
                 values, sums = chunked.gradients(needed, inputs, None)
         ctx.scale, ctx.dtypes = chunked.scale, [t.dtype for t in inputs]
         ctx.sums = sums
-        loss, nll, correct = values
-        ctx.mark_non_differentiable(nll, correct)
-        return loss, nll, correct
+        return _only_loss_differentiable(ctx, values)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
@@ -125,13 +118,11 @@ class _TokenLoss(torch.autograd.Function):
     """Return the loss per token; the backward pass computes each chunk again."""
 
     @staticmethod
-    def forward(ctx: Any, chunked: ChunkedLoss, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, chunked: ChunkedLoss, *inputs: Tensor) -> tuple[Tensor | None, ...]:
         chunked.plan = chunked.plan.with_own_copies()  # the caller may refill its buffers
         ctx.chunked = chunked
         ctx.save_for_backward(*inputs)
-        loss, nll, correct = chunked.values(*inputs)
-        ctx.mark_non_differentiable(nll, correct)
-        return loss, nll, correct
+        return _only_loss_differentiable(ctx, chunked.values(*inputs))
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
@@ -141,6 +132,11 @@ class _TokenLoss(torch.autograd.Function):
         return None, *(
             None if s is None else s.to(t.dtype) for s, t in zip(sums, inputs, strict=True)
         )
+
+
+def _only_loss_differentiable(ctx: Any, values: LossOutput) -> tuple[Tensor | None, ...]:
+    ctx.mark_non_differentiable(*(t for t in values[1:] if t is not None))
+    return tuple(values)
 
 
 def _scaled(total: Tensor | None, factor: Tensor | None, dtype: torch.dtype) -> Tensor | None:

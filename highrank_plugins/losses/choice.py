@@ -29,10 +29,7 @@ def implementation_for(impl: str, head: ChunkedHead, features: Tensor, filtered:
     """
     check_choice("impl", impl, ("auto", *IMPLEMENTATIONS))
     kind = type(head).__name__
-    if impl in FUSED and head.fused is None:
-        raise ValueError(
-            f"impl: {kind} has no fused loss; use impl='chunked' (--head-loss chunked)"
-        )
+    _check_fused(impl, head)
     chosen = _auto(head, features) if impl == "auto" else impl
     if impl == "auto":
         _log_once(logging.INFO, kind, chosen, "loss of %s: implementation %r (impl='auto')")
@@ -42,6 +39,18 @@ def implementation_for(impl: str, head: ChunkedHead, features: Tensor, filtered:
             f"use impl= (--head-loss) {' or '.join(FUSED)}"
         )
     return chosen
+
+
+def check_implementation(impl: str, head: ChunkedHead, device: torch.device) -> None:
+    """Check that an implementation can compute the loss of a head on a device.
+
+    Raises:
+        ValueError: it cannot; the message names a remedy.
+    """
+    _check_fused(impl, head)
+    check_available(impl, device)
+    if impl == "triton":
+        triton.check_components(head)
 
 
 def implementation_here(impl: str, device: torch.device) -> str:
@@ -64,6 +73,14 @@ def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         hint = did_you_mean(str(value), known)
         raise ValueError(f"{name}: unknown {value!r}{hint}; known: {', '.join(known)}")
+
+
+def _check_fused(impl: str, head: ChunkedHead) -> None:
+    if impl in FUSED and head.fused is None:
+        kind = type(head).__name__
+        raise ValueError(
+            f"impl: {kind} has no fused loss; use impl='chunked' (--head-loss chunked)"
+        )
 
 
 def _auto(head: ChunkedHead, features: Tensor) -> str:

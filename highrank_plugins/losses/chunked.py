@@ -7,8 +7,9 @@ from torch import Tensor
 
 from highrank_plugins.losses.autograd import inner_graph, join, once_differentiable_nll, zero_sums
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
-from highrank_plugins.losses.plan import LossOutput, LossPlan
+from highrank_plugins.losses.plan import LossOutput, LossPlan, Scores
 from highrank_plugins.losses.precision import Autocast, half_scale
+from highrank_plugins.losses.reference import scores_of_log_probs, square_norms
 
 
 def chunked_nll(plan: LossPlan) -> LossOutput:
@@ -30,23 +31,20 @@ class _Chunks:
         size = tokens_within(plan.features, plan.head.floats_per_token(), plan.memory)
         return list(chunk_ranges(0, plan.features.size(0), size))
 
-    def loss(self, start: int, stop: int, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return loss [n], nll [n] and correct [n] (empty unless asked for) of one chunk."""
+    def loss(self, start: int, stop: int, x: Tensor, *tensors: Tensor) -> LossOutput:
+        """Return the output [n] of one chunk."""
         plan, named = self.plan, dict(zip(self.names, tensors, strict=True))
         random_state, target = plan.random_state.rows(start, stop), plan.target[start:stop]
         with self.autocast.context():
-            if plan.accuracy:
-                log_probs = plan.head.chunk_log_probs(x, named, random_state)
-                nll = -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
-                smooth_sum = -log_probs.sum(-1) if plan.smooth else None
-                correct = plan.correct(log_probs, start, stop)
+            if plan.accuracy or plan.entropy:
+                scores = scores_of_log_probs(plan, x, target, named, random_state)
             else:
                 nll, smooth_sum = plan.head.chunk_nll(x, target, named, random_state, plan.smooth)
-                correct = target.new_empty(0, dtype=torch.bool)
-            loss = plan.combine(nll, smooth_sum, start, stop)
-        return loss, plan.blank(nll.detach(), start, stop), correct
+                square_norm = square_norms(plan, x, named, random_state)
+                scores = Scores(nll, smooth_sum, square_norm_N=square_norm)
+            return plan.output(scores, start, stop)
 
-    def values(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def values(self, *inputs: Tensor) -> LossOutput:
         """Return what `ChunkedLoss.values` describes."""
         features, *tensors = inputs
         with torch.no_grad():
@@ -58,7 +56,7 @@ class _Chunks:
 
     def gradients(
         self, needed: list[bool], inputs: tuple[Tensor, ...], upstream: Tensor | None
-    ) -> tuple[tuple[Tensor, Tensor, Tensor], list[Tensor | None]]:
+    ) -> tuple[LossOutput, list[Tensor | None]]:
         """Return what `ChunkedLoss.gradients` describes."""
         leaves = [t.detach().requires_grad_(need) for t, need in zip(inputs, needed, strict=True)]
         features, tensors = inputs[0], leaves[1:]
@@ -69,7 +67,7 @@ class _Chunks:
             with inner_graph():
                 part = self.loss(start, stop, x, *tensors)
                 weights = None if upstream is None else upstream[start:stop]
-                total = (part[0] if weights is None else part[0] * weights).sum() * self.scale
+                total = (part.loss if weights is None else part.loss * weights).sum() * self.scale
             wanted = [t for t, need in zip([x, *tensors], needed, strict=True) if need]
             # the caller's autocast must not reach the backward pass
             with self.autocast.disabled():
@@ -80,5 +78,5 @@ class _Chunks:
                 grad = next(grads)
                 if grad is not None:
                     (sum_[start:stop] if i == 0 else sum_).add_(grad)
-            parts.append(tuple(t.detach() for t in part))
+            parts.append(part._replace(loss=part.loss.detach()))
         return join(self.plan, parts), sums

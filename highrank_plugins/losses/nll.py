@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from highrank_plugins.common.not_compiled import not_compiled
 from highrank_plugins.losses.arguments import check_options, check_target, check_whole
 from highrank_plugins.losses.choice import implementation_for
 from highrank_plugins.losses.chunked import chunked_nll
@@ -17,24 +16,6 @@ from highrank_plugins.losses.fused.runner import fused_nll
 from highrank_plugins.losses.kernels import kernels_of
 from highrank_plugins.losses.plan import LossOutput, LossPlan
 from highrank_plugins.losses.reference import reference_nll
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def not_compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Keep `torch.compile` out of a function.
-
-    `torch.compiler.disable` does this, but takes as long to import as torch itself.
-    """
-
-    @functools.wraps(function)
-    def call(*args: P.args, **options: P.kwargs) -> R:
-        if torch.compiler.is_compiling():
-            return torch.compiler.disable(function)(*args, **options)
-        return function(*args, **options)
-
-    return call
 
 
 @not_compiled  # a loss that writes its gradients must not be traced
@@ -53,13 +34,15 @@ def compute_nll(
     memory: int | None,
     accuracy: bool,
     filter_gradients: bool,
+    entropy: bool,
+    z_loss: float,
 ) -> LossOutput:
     """Return `Head.nll` of flat features [N, F]; `leading` is the shape of target and result.
 
     Raises:
         ValueError: an argument out of range; see `Head.nll`.
     """
-    check_options(leading, weight, label_smoothing, reduction)
+    check_options(leading, weight, label_smoothing, reduction, z_loss)
     chosen = implementation_for(impl, head, features, filter_gradients)
     check_whole(head.named_parameters())
     flat_target, ignored = check_target(target, leading, head.num_classes, ignore_index)
@@ -75,6 +58,8 @@ def compute_nll(
         memory=memory,
         accuracy=accuracy,
         filter_gradients=filter_gradients,
+        entropy=entropy,
+        z_loss=z_loss,
     )
     if chosen == "reference":
         out = reference_nll(plan)
@@ -86,8 +71,7 @@ def compute_nll(
         return out
     if reduction == "mean":
         return _mean(plan, out)
-    correct = None if out.correct is None else out.correct.view(leading)
-    return LossOutput(out.loss.view(leading), out.nll.view(leading), correct)
+    return out.map(lambda t: t.view(leading))
 
 
 def _mean(plan: LossPlan, total: LossOutput) -> LossOutput:
@@ -97,5 +81,4 @@ def _mean(plan: LossPlan, total: LossOutput) -> LossOutput:
     weights = count
     if plan.weight is not None:
         weights = plan.blank(plan.weight.to(ones.dtype), 0, len(ones)).sum()
-    correct = None if total.correct is None else total.correct / count
-    return LossOutput(total.loss / weights, total.nll / count, correct)
+    return total.map(lambda t: t / count)._replace(loss=total.loss / weights)

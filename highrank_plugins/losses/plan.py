@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from highrank_plugins.losses.chunked_head import ChunkedHead
 
 
 class LossOutput(NamedTuple):
-    """Hold loss (with weights and smoothing, differentiable), nll (without), correct tokens.
+    """Hold the loss (weighted, smoothed, with z-loss), and scores without; None unless asked for.
 
-    Per token for reduction "none", else scalars; `correct` is None unless asked for.
+    Only the loss is differentiable. Each is per token for reduction "none", else a scalar.
     """
 
     loss: Tensor
     nll: Tensor
     correct: Tensor | None
+    entropy: Tensor | None = None  # −Σ_x P_x log P_x, in nats
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> LossOutput:
+        """Return the output with `function` of each tensor."""
+        tensors: list[Any] = [None if t is None else function(t) for t in self]
+        return LossOutput(*tensors)
+
+
+class Scores(NamedTuple):
+    """Hold scores of N tokens; None if they are not wanted."""
+
+    nll_N: Tensor
+    smooth_sum_N: Tensor | None = None  # Σ_x −log P_x
+    correct_N: Tensor | None = None  # whether the target is the most probable class, bool
+    entropy_N: Tensor | None = None  # −Σ_x P_x log P_x
+    square_norm_N: Tensor | None = None  # lse², of a mixture Σ_k lse_k²
 
 
 class ClassWeights(NamedTuple):
-    """Weigh the gradient of a row of logits: total P − target 1[x = y] − smoothing.
+    """Weigh the gradient of a row of logits: (total + 2 z lse) P − target 1[x = y] − smoothing.
 
     `total` is the sum of the weights of all classes: 1, except for a single class.
     """
@@ -30,6 +48,7 @@ class ClassWeights(NamedTuple):
     total: float = 1.0
     target: float = 1.0
     smoothing: float = 0.0
+    z: float = 0.0
 
 
 @dataclass
@@ -47,6 +66,8 @@ class LossPlan:
     memory: int | None
     accuracy: bool
     filter_gradients: bool
+    entropy: bool = False
+    z_loss: float = 0.0  # factor of lse², of a mixture Σ_k lse_k²
 
     @property
     def smooth(self) -> bool:
@@ -67,21 +88,25 @@ class LossPlan:
     def class_weights(self) -> ClassWeights:
         """Return the weights of all classes, of the target and of each class."""
         total = self.target_weight + self.head.num_classes * self.smoothing_weight
-        return ClassWeights(total, self.target_weight, self.smoothing_weight)
+        return ClassWeights(total, self.target_weight, self.smoothing_weight, self.z_loss)
 
     def with_own_copies(self) -> LossPlan:
         """Copy the plan, with targets and weights that nobody else can change."""
         weight = None if self.weight is None else self.weight.clone()
         return replace(self, target=self.target.clone(), weight=weight)
 
-    def combine(self, nll: Tensor, smooth_sum: Tensor | None, start: int, stop: int) -> Tensor:
-        """Return the weighted, smoothed loss [n] of the tokens start..stop−1; 0 where ignored."""
+    def output(self, scores: Scores, start: int, stop: int) -> LossOutput:
+        """Return loss and scores [n] of the tokens start..stop−1; 0 (or False) where ignored."""
+        nll, smooth_sum, correct, entropy, square_norm = scores
         loss = nll
         if smooth_sum is not None:
             loss = self.target_weight * nll + self.smoothing_weight * smooth_sum
+        if square_norm is not None:
+            loss = loss + self.z_loss * square_norm
         if self.weight is not None:
             loss = loss * self.weight[start:stop].to(loss.dtype)
-        return self.blank(loss, start, stop)
+        found = LossOutput(loss, nll.detach(), correct, entropy)
+        return found.map(lambda t: self.blank(t, start, stop))
 
     def blank(self, values: Tensor, start: int, stop: int) -> Tensor:
         """Return `values` [n] of the tokens start..stop−1, 0 (or False) where ignored."""
@@ -89,7 +114,8 @@ class LossPlan:
             return values
         return values.masked_fill(self.ignored[start:stop], 0)
 
-    def correct(self, log_probs: Tensor, start: int, stop: int) -> Tensor:
-        """Return whether the most probable class is the target, [n] bool; False where ignored."""
-        correct = log_probs.detach().argmax(-1) == self.target[start:stop]
-        return self.blank(correct, start, stop)
+
+def concatenate(parts: Iterable[tuple[Tensor | None, ...]]) -> list[Any]:
+    """Join the tensors of each column, one after the other; None where they are."""
+    columns = zip(*parts, strict=True)
+    return [None if column[0] is None else torch.cat(column) for column in columns]

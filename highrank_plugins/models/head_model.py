@@ -1,7 +1,9 @@
 """Share what all our fairseq models have: a head instead of the output projection."""
 
 from argparse import Namespace
+from math import inf
 
+import torch
 from fairseq.data import Dictionary
 from omegaconf import DictConfig
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
-from highrank_plugins.losses import LossOutput, implementation_here
+from highrank_plugins.losses import LossOutput, check_implementation, implementation_here
 from highrank_plugins.models.head_from_options import head_from_options
 from highrank_plugins.models.head_monitor import HeadMonitor
 from highrank_plugins.models.relative_positions import SIDES
@@ -33,6 +35,7 @@ class HeadModel(TrainingListener):
     computes_loss = True
     as_returned = False  # hooks/second_softmax.py says when ours are asked for as they are
     monitor: HeadMonitor | None = None
+    loss_checked_on: torch.device | None = None
 
     def attach_head(
         self, cfg: Namespace, dictionary: Dictionary, locked_dropout: bool = False
@@ -43,7 +46,8 @@ class HeadModel(TrainingListener):
             locked_dropout: of contexts, see ``head_from_options``.
         Raises:
             UserError: see ``head_from_options``; ``--head-loss-memory`` below 1,
-                ``--head-monitor`` below 0; ``--quant-noise-scalar``.
+                ``--head-monitor`` below 0; ``--quant-noise-scalar``; ``--head-z-loss`` below 0, or
+                for a layer that has none.
         """
         if getattr(cfg, "quant_noise_scalar", 0):
             raise UserError(
@@ -63,10 +67,15 @@ class HeadModel(TrainingListener):
             locked_dropout=locked_dropout,
         )
         self.function_options()  # fails here rather than at the first checkpoint
+        if not 0 <= cfg.head_z_loss < inf:
+            raise UserError(f"--head-z-loss must be finite and at least 0, got {cfg.head_z_loss}")
+        if cfg.head_z_loss and type(self.head).chunk_log_norms is Head.chunk_log_norms:
+            raise UserError(f"--head-z-loss: --head {cfg.head} has no z-loss; leave it out")
         self.loss_options = {
             "impl": cfg.head_loss,
             "memory": None if memory is None else memory * 2**20,
             "filter_gradients": cfg.head_loss_filter,
+            "z_loss": cfg.head_z_loss,
         }
         if cfg.head_monitor:
             self.monitor = HeadMonitor(self.head, cfg.head_monitor)
@@ -107,14 +116,33 @@ class HeadModel(TrainingListener):
     def head_loss(self, features: Tensor, target: Tensor, **options) -> LossOutput:
         """Return ``Head.nll`` by the implementation asked for; the monitor sees the batch.
 
-        A model may be scored on another device than it was trained on: then by one that works.
+        A model may be scored on another device than it was trained on: then by one that works. Only
+        training adds the z-loss, so that validation losses compare.
         """
         if self.monitor is not None:
             self.monitor.see(features, target, options.get("ignore_index"))
         how = self.loss_options
-        if not self.training:
-            how = how | {"impl": implementation_here(how["impl"], features.device)}
+        if self.training:
+            self._require_implementation(features.device)
+        else:
+            here = implementation_here(how["impl"], features.device)
+            how = how | {"impl": here, "z_loss": 0.0}
         return self.head.nll(features, target, **(options | how))
+
+    def _require_implementation(self, device: torch.device) -> None:
+        """Check, before the first update, that ``--head-loss`` can train this layer here.
+
+        Raises:
+            UserError: it cannot; names the reason and the remedy.
+        """
+        if self.loss_checked_on == device:
+            return
+        try:
+            check_implementation(self.loss_options["impl"], self.head, device)
+        except ValueError as error:
+            message = str(error).removeprefix("impl: ")
+            raise UserError(f"--head-loss {self.loss_options['impl']}: {message}") from error
+        self.loss_checked_on = device
 
     def features(self, *args, **kwargs):
         """Return what the head reads [B, T, F], and the decoder's other output (attention)."""

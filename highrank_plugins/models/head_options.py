@@ -123,6 +123,13 @@ class HeadOptions(FairseqDataclass):
         default=False,
         metadata={"help": "leave out gradients that their dtype would round away (not exact)"},
     )
+    head_z_loss: float = field(
+        default=0.0,
+        metadata={
+            "help": "weight of the squared log-sum-exp of each token's logits (mos: of each of its "
+            "K softmaxes) in the training loss, which keeps logits small; PaLM: 1e-4 (default: 0)"
+        },
+    )
     head_monitor: int = field(
         default=0,
         metadata={

@@ -22,7 +22,8 @@ ONCE = sorted({*IMPLEMENTATIONS} - {"reference"})  # those that are differentiab
 MISSING = {"triton"} if find_spec("triton") is None else set()
 MISSING |= {"cpp"} if isinstance(library(), Unavailable) else set()
 RUNNABLE = [name for name in IMPLEMENTATIONS if name not in MISSING]
-FULL = {"weight": WEIGHT, "label_smoothing": 0.1, "ignore_index": IGNORED, "accuracy": True}
+FULL = {"weight": WEIGHT, "label_smoothing": 0.1, "ignore_index": IGNORED, "accuracy": True,
+        "entropy": True, "z_loss": 0.05}  # fmt: skip
 
 
 @dataclass

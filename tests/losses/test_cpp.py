@@ -12,10 +12,9 @@ from highrank_plugins.losses import choice
 from highrank_plugins.losses.chunked_head import KernelFunction
 from highrank_plugins.losses.fused import FusedLogits
 from highrank_plugins.losses.kernels import cpp
-from highrank_plugins.losses.kernels.base import Scores
 from highrank_plugins.losses.kernels.compiled import KernelInput
 from highrank_plugins.losses.kernels.cpp.passes import softmax
-from highrank_plugins.losses.plan import ClassWeights
+from highrank_plugins.losses.plan import ClassWeights, Scores
 from tests.heads.cases import MOS, SOFTMAX, STRUCTURES, make_features
 from tests.losses.implementations import (
     CLASSES,
@@ -142,7 +141,7 @@ def pairs(first, target, function):
     values = torch.stack((first, torch.zeros_like(first)), -1)
     nll, target = torch.empty_like(first), torch.full_like(first, target, dtype=torch.long)
     given, factor = KernelInput(values, None, function, None), torch.ones_like(first)
-    softmax(given, target, factor, ClassWeights(), Scores(nll, None, None), None)
+    softmax(given, target, factor, ClassWeights(), Scores(nll), None)
     return values, nll
 
 
@@ -166,7 +165,7 @@ def test_the_logarithm_in_float32():
 @needs_compiler
 def test_a_tensor_that_a_kernel_would_misread_is_refused():
     target, nll = torch.zeros(3, dtype=torch.long), torch.empty(3)
-    scores = Scores(nll, None, None)
+    scores = Scores(nll)
     for values in (torch.zeros(3, 4).double(), torch.zeros(4, 3).t()):
         given = KernelInput(values, None, KernelFunction("identity"), None)
         with pytest.raises(TypeError, match="a kernel needs a tensor on the CPU with contiguous"):

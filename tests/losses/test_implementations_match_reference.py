@@ -31,6 +31,9 @@ CALLS = [
     {"weight": WEIGHT},
     {"ignore_index": IGNORED},
     {"accuracy": True},
+    {"entropy": True},
+    {"z_loss": 0.05},
+    {"z_loss": 0.05, "label_smoothing": 0.1},
     FULL,
 ]
 

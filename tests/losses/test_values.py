@@ -17,17 +17,20 @@ from tests.losses.implementations import CLASSES, FULL, IGNORED, TARGET, TOKENS,
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_against_the_oracle(case, smoothing, impl):
     head, features = case.build(classes=CLASSES), make_features(TOKENS)
-    options = {**FULL, "label_smoothing": smoothing, "impl": impl}
+    options = {**FULL, "z_loss": 0.0, "label_smoothing": smoothing, "impl": impl}
     log_p = head(features).detach().numpy()
     loss, nll = oracle.losses(log_p, TARGET.numpy(), WEIGHT.numpy(), smoothing, IGNORED)
 
     each = head.nll(features, TARGET, **options)
     np.testing.assert_allclose(each.loss.detach().numpy(), loss, rtol=1e-9)
     np.testing.assert_allclose(each.nll.numpy(), nll, rtol=1e-9)
+    entropy = -(np.exp(log_p) * log_p).sum(-1) * (TARGET.numpy() != IGNORED)
+    np.testing.assert_allclose(each.entropy.numpy(), entropy, rtol=1e-9)
     total = head.nll(features, TARGET, reduction="sum", **options)
     assert total.loss.shape == total.nll.shape == ()
     assert total.loss.item() == pytest.approx(loss.sum(), rel=1e-9)
     assert total.nll.item() == pytest.approx(nll.sum(), rel=1e-9)
+    assert total.entropy.item() == pytest.approx(entropy.sum(), rel=1e-9)
 
 
 @pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
@@ -42,6 +45,22 @@ def test_smoothing_by_hand(impl):
     out = head.nll(features, torch.tensor([0]), label_smoothing=0.2, impl=impl)
     assert out.loss.item() == pytest.approx((0.7 + 0.1) * math.log(2) + 0.2 * math.log(4))
     assert out.nll.item() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_entropy_and_z_loss_by_hand(case, impl):
+    """Logits log 2, 0, 0 of each of K softmaxes: the log-sum-exp is log 4."""
+    head = case.build(classes=3)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.copy_(torch.tensor([2.0, 1.0, 1.0]).log())
+    target = torch.tensor([0, 2])
+    out = head.nll(make_features(2), target, entropy=True, z_loss=0.1, impl=impl)
+    softmaxes = head.components if case.head == "mos" else 1
+    penalty = 0.1 * softmaxes * math.log(4) ** 2
+    assert out.entropy.tolist() == pytest.approx([1.5 * math.log(2)] * 2)
+    assert (out.loss - out.nll).tolist() == pytest.approx([penalty] * 2)
 
 
 @pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
@@ -64,7 +83,7 @@ def test_accuracy_counts(case, impl):
 def test_only_the_loss_carries_gradients(impl, reduction):
     head, features = STRUCTURES[2].build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     out = head.nll(features, TARGET, impl=impl, reduction=reduction)
-    assert out.correct is None
+    assert out.correct is None and out.entropy is None
     assert out.loss.requires_grad and not out.nll.requires_grad
     torch.testing.assert_close(out.loss.detach(), out.nll)
 

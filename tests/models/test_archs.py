@@ -33,7 +33,7 @@ OPTIONS = """head head_bias head_components head_context_scale head_dropout head
     head_loss_memory head_monitor head_monotone_mlp_bound head_monotone_mlp_units
     head_multimax_init_sd head_plif_bound head_plif_freeze head_plif_init_sd head_plif_knots
     head_plif_lr head_pointwise head_sigmoid_cap_height head_sigmoid_cap_scale
-    head_sigmoid_cap_shift head_softcap_cap""".split()
+    head_sigmoid_cap_shift head_softcap_cap head_z_loss""".split()
 
 
 def ours(model, token, preset):

@@ -71,7 +71,7 @@ def test_a_foreign_option_is_answered_with_all_that_the_head_has():
         choose(head="mos", head_gss_c=0.5)
     listed = set(str(refused.value).partition("it has ")[2].split(", "))
     common = """--head --head-pointwise --head-embed-dim --head-bias --head-loss
-        --head-loss-filter --head-loss-memory --head-monitor"""
+        --head-loss-filter --head-loss-memory --head-monitor --head-z-loss"""
     own = {"--head-components", "--head-context-scale", "--head-dropout"}
     assert listed == {*common.split(), *own}
 

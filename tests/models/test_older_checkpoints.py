@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 from tests.models.small import build
 from tests.trainings import same
 
-NEW = ("head_loss_filter", "head_monitor", "head_loss", "rel_pos_clip", "rel_pos_in")
+NEW = ("head_z_loss", "head_loss_filter", "head_monitor", "head_loss", "rel_pos_clip", "rel_pos_in")
 
 
 @pytest.mark.parametrize(

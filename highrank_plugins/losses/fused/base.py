@@ -19,8 +19,8 @@ from highrank_plugins.losses.fused.products import (
     rows_times,
     rows_times_,
 )
-from highrank_plugins.losses.kernels.base import Kernels, Scores
-from highrank_plugins.losses.plan import LossPlan
+from highrank_plugins.losses.kernels.base import Kernels
+from highrank_plugins.losses.plan import LossPlan, Scores
 
 
 class FusedLoss:
@@ -97,7 +97,9 @@ class FusedLoss:
         size = math.prod(outer) * stride
         kept = self._buffers.get(name)
         if kept is None or kept.numel() < size:
-            kept = self._buffers[name] = torch.empty(size, dtype=dtype, device=device)
+            # products of a CPU may read what lies between rows, and multiply it by 0
+            create = torch.zeros if device.type == "cpu" and stride > width else torch.empty
+            kept = self._buffers[name] = create(size, dtype=dtype, device=device)
         return kept[:size].view(*outer, stride)[..., :width]
 
     def product(

@@ -14,7 +14,8 @@ from highrank_plugins.losses.fused.products import (
     rows_times,
     rows_times_,
 )
-from highrank_plugins.losses.kernels.base import Scores, SoftmaxBlock, gather_scores
+from highrank_plugins.losses.kernels.base import SoftmaxBlock
+from highrank_plugins.losses.plan import Scores, concatenate
 
 
 class FusedMixtape(FusedLoss):
@@ -97,7 +98,8 @@ class FusedMixtape(FusedLoss):
             return scores
 
         width = self.floats_per_token(self.plan.head)
-        scores = gather_scores(block(a, b) for a, b in self.kernels.row_blocks(tokens, width))
+        blocks = self.kernels.row_blocks(tokens, width)
+        scores = Scores(*concatenate(block(a, b) for a, b in blocks))
         if scale_N is None:
             return scores, {}
         factor_N = None if self.kernels.applies_factor else scale_N

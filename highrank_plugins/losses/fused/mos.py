@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.losses.fused.base import FusedLoss
-from highrank_plugins.losses.kernels.base import MixtureBlock, Scores, gather_scores
+from highrank_plugins.losses.kernels.base import MixtureBlock
+from highrank_plugins.losses.plan import Scores, concatenate
 
 
 class FusedMixture(FusedLoss):
@@ -49,7 +50,7 @@ class FusedMixture(FusedLoss):
             )
 
         blocks = self.kernels.row_blocks(tokens, self.floats_per_token(self.plan.head))
-        scores = gather_scores(scores_of(slice(a, b)) for a, b in blocks)
+        scores = Scores(*concatenate(scores_of(slice(a, b)) for a, b in blocks))
         if scale_N is None:
             return scores, {}
         factor = None if self.kernels.applies_factor else block.factor_NK.view(-1)

@@ -11,7 +11,7 @@
         │        ▼
         │    backward through autograd: gradients of features and of the small tensors
         ▼
-    loss, nll, correct; sums of the gradients
+    loss, nll, correct, entropy; sums of the gradients
 
 Reduction "sum" runs this once, in the forward pass; "none" once for the values and again in the
 backward pass, with the upstream gradient of each token (see `autograd`).
@@ -26,7 +26,7 @@ from torch.autograd.graph import get_gradient_edge
 from highrank_plugins.losses.autograd import inner_graph, join, once_differentiable_nll, zero_sums
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.fused.base import FusedLoss
-from highrank_plugins.losses.kernels.base import Kernels, Scores
+from highrank_plugins.losses.kernels.base import Kernels
 from highrank_plugins.losses.plan import LossOutput, LossPlan
 from highrank_plugins.losses.precision import Autocast, half_scale
 
@@ -55,14 +55,14 @@ class _Runner:
         self.compute = self.autocast.compute_dtype(plan.features)
         self.scale = half_scale(plan, self.compute)
 
-    def values(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def values(self, *inputs: Tensor) -> LossOutput:
         """Return what `ChunkedLoss.values` describes."""
         with torch.no_grad():
             return self._run([False] * len(inputs), inputs, None)[0]
 
     def gradients(
         self, needed: list[bool], inputs: tuple[Tensor, ...], upstream: Tensor | None
-    ) -> tuple[tuple[Tensor, Tensor, Tensor], list[Tensor | None]]:
+    ) -> tuple[LossOutput, list[Tensor | None]]:
         """Return what `ChunkedLoss.gradients` describes."""
         return self._run(needed, inputs, self._token_scale(inputs[0], upstream))
 
@@ -77,7 +77,7 @@ class _Runner:
 
     def _run(
         self, needed: list[bool], inputs: tuple[Tensor, ...], scale: Tensor | None
-    ) -> tuple[tuple[Tensor, Tensor, Tensor], list[Tensor | None]]:
+    ) -> tuple[LossOutput, list[Tensor | None]]:
         sums = zero_sums(needed, inputs)
         named = {n: t.detach() for n, t in zip(self.names, inputs[1:], strict=True)}
         own = {
@@ -129,7 +129,7 @@ class _Runner:
         inputs: tuple[Tensor, ...],
         sums: list[Tensor | None],
         scale: Tensor | None,
-    ) -> list[tuple[Tensor, ...]]:
+    ) -> list[LossOutput]:
         """Run autograd as far as `token_inputs`, then chunks, then go back through autograd."""
         plan = self.plan
         small = [
@@ -160,7 +160,7 @@ class _Runner:
                 if name not in grads:
                     grads[name] = torch.empty_like(given[name])
                 grads[name][rows].copy_(grad)
-            parts.append(self._part(scores, a, b))
+            parts.append(plan.output(scores, a, b))
         outputs = [n for n in grads if local[n].requires_grad]
         # edges, so that autograd frees the contexts themselves once it needs them no more
         edges = [get_gradient_edge(local[n]) for n in outputs]
@@ -177,12 +177,3 @@ class _Runner:
                 if grad is not None and total is not None:
                     (total[start:stop] if i == 0 else total).add_(grad)
         return parts
-
-    def _part(self, scores: Scores, start: int, stop: int) -> tuple[Tensor, ...]:
-        """Return loss [n], nll [n] and correct [n] (empty unless asked for) of one chunk."""
-        plan = self.plan
-        nll, smooth_sum, found = scores
-        none = plan.target.new_empty(0, dtype=torch.bool)
-        correct = none if found is None else plan.blank(found, start, stop)
-        loss = plan.combine(nll, smooth_sum, start, stop)
-        return loss, plan.blank(nll, start, stop), correct

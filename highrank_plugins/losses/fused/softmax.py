@@ -9,7 +9,8 @@ from torch import Tensor
 
 from highrank_plugins.losses.chunked_head import ChunkedHead
 from highrank_plugins.losses.fused.base import FusedLoss
-from highrank_plugins.losses.kernels.base import Scores, SoftmaxBlock, gather_scores
+from highrank_plugins.losses.kernels.base import SoftmaxBlock
+from highrank_plugins.losses.plan import Scores, concatenate
 
 
 class FusedLogits(FusedLoss):
@@ -41,7 +42,7 @@ class FusedLogits(FusedLoss):
         contexts_ND = local["contexts"].to(self.compute)
         logits_NM = self.buffer("logits", contexts_ND.size(0), self.weight.size(0))
         self.product(contexts_ND, self.weight, logits_NM, self.bias_of_product)
-        scores = gather_scores(
+        parts = (
             self.kernels.softmax_pass(
                 SoftmaxBlock(
                     logits_NM[a:b],
@@ -53,6 +54,7 @@ class FusedLogits(FusedLoss):
             )
             for a, b in self.kernels.row_blocks(*logits_NM.shape)
         )
+        scores = Scores(*concatenate(parts))
         if scale_N is None:
             return scores, {}
         return scores, {"contexts": self._products(logits_NM, contexts_ND, scale_N)}

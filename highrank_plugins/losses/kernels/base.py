@@ -5,7 +5,7 @@ Suffixes of tensors are their shapes, see `heads.base`; N is a block of a chunk 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -13,24 +13,16 @@ from torch import Tensor
 
 from highrank_plugins.losses.chunked_head import Named
 from highrank_plugins.losses.chunking import chunk_ranges
-from highrank_plugins.losses.plan import ClassWeights, LossPlan
+from highrank_plugins.losses.plan import ClassWeights, LossPlan, Scores
 
 # indices of tokens of a block → their logits [n, K, M], in memory of their own
 RecomputeLogits = Callable[[Tensor], Tensor]
 
 
-class Scores(NamedTuple):
-    """Hold scores of N tokens; None if they are not wanted."""
-
-    nll_N: Tensor
-    smooth_sum_N: Tensor | None  # Σ_x −log P(x)
-    correct_N: Tensor | None  # whether the target is the most probable class, bool
-
-
 class SoftmaxBlock(NamedTuple):
     """Hold a block of tokens with one softmax each, whose gradient is written in place.
 
-    The gradient of a row is total P − target 1[x = y] − smoothing, times f', by `weights`.
+    The gradient of a row, times f', is described by `ClassWeights`.
     """
 
     logits_NM: Tensor  # becomes its gradient
@@ -58,11 +50,11 @@ class MixtureBlock(NamedTuple):
 class Kernels:
     """Make the elementwise passes over the chunks of one batch; each set is a subclass.
 
-    The loss of token n is scale_n (α nll + ε_i Σ_x −log P_x), with α and ε_i of the plan.
+    The loss of token n is scale_n (α nll + ε_i Σ_x −log P_x + ζ Σ_k lse_k²), with α, ε_i and ζ of
+    the plan.
 
     Args:
-        plan: the batch; gives the smoothing, the pointwise function f, and whether to find correct
-            tokens.
+        plan: the batch; gives the smoothing, the pointwise function f, and which scores to find.
         sums: where gradients of `head.tensors()` are added, by name.
         tensors: what `head.tensors()` returns, detached.
         compute: dtype of matrix products.
@@ -83,8 +75,10 @@ class Kernels:
         self.vjp = plan.head.pointwise.prepare_vjp(own, own_sums, self.wide)
         # Whether gradients leave a pass with the factor of their row. It can wait until after the
         # matrix products, unless the pointwise function sums gradients of its own, gradients
-        # without the factor underflow in float16, or gradients are compared across rows.
-        self.applies_factor = bool(own_sums) or compute == torch.float16 or plan.filter_gradients
+        # without the factor underflow in float16, gradients are compared across rows, or the
+        # z-loss, which has another factor, adds to them.
+        own_factor = plan.filter_gradients or plan.z_loss > 0
+        self.applies_factor = bool(own_sums) or compute == torch.float16 or own_factor
 
     @property
     def bytes_per_logit(self) -> int:
@@ -150,10 +144,3 @@ def copy_unless_same(source: Tensor, target: Tensor) -> None:
     """Copy `source` into `target`, unless they share their memory."""
     if source.data_ptr() != target.data_ptr():
         target.copy_(source)
-
-
-def gather_scores(parts: Iterable[Scores]) -> Scores:
-    """Concatenate the scores of blocks; scores that are None stay None."""
-    columns = zip(*parts, strict=True)
-    joined: list[Any] = [None if column[0] is None else torch.cat(column) for column in columns]
-    return Scores(*joined)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.losses.chunked_head import KernelFunction
-from highrank_plugins.losses.kernels.base import Kernels, Scores, SoftmaxBlock, copy_unless_same
+from highrank_plugins.losses.kernels.base import Kernels, SoftmaxBlock, copy_unless_same
 from highrank_plugins.losses.kernels.torch_mixture import cache_sized_blocks
+from highrank_plugins.losses.plan import Scores
 
 IDENTITY = KernelFunction("identity")
 
@@ -80,9 +81,11 @@ class KernelInput(NamedTuple):
 
 def empty_scores(kernels: Kernels, rows: Tensor) -> Scores:
     """Return unwritten scores, one for each of the rows."""
-    plan, count = kernels.plan, len(rows)
-    return Scores(
-        rows.new_empty(count, dtype=kernels.wide),
-        rows.new_empty(count, dtype=kernels.wide) if plan.smooth else None,
-        rows.new_empty(count, dtype=torch.bool) if plan.accuracy else None,
-    )
+    plan, wide = kernels.plan, kernels.wide
+    wanted = (True, plan.smooth, plan.accuracy, plan.entropy, plan.z_loss > 0)
+    dtypes = (wide, wide, torch.bool, wide, wide)
+    empty: list[Any] = [
+        rows.new_empty(len(rows), dtype=dtype) if want else None
+        for want, dtype in zip(wanted, dtypes, strict=True)
+    ]
+    return Scores(*empty)

@@ -15,7 +15,6 @@ from highrank_plugins.losses.chunked_head import KernelFunction, Named
 from highrank_plugins.losses.kernels.base import (
     MixtureBlock,
     RecomputeLogits,
-    Scores,
     SoftmaxBlock,
 )
 from highrank_plugins.losses.kernels.compiled import (
@@ -27,7 +26,7 @@ from highrank_plugins.losses.kernels.compiled import (
 from highrank_plugins.losses.kernels.cpp import FAMILIES
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
 from highrank_plugins.losses.kernels.torch_mixture import recompute_in_log_domain
-from highrank_plugins.losses.plan import ClassWeights, LossPlan
+from highrank_plugins.losses.plan import ClassWeights, LossPlan, Scores
 
 SUFFIX = {torch.float32: "float", torch.float64: "double"}
 _POINTER, _SIZE, _NUMBER = c_void_p, c_int64, c_double
@@ -35,10 +34,10 @@ _FUNCTION = [c_int, _POINTER, _POINTER, _SIZE, _POINTER]
 _TREE = [*[_POINTER, _SIZE, _SIZE] * 2, _POINTER, *[_SIZE] * 4, c_int]
 ARGUMENTS: dict[str, list[Any]] = {
     "softmax": [
-        _POINTER, *[_SIZE] * 3, *[_POINTER] * 3, *_FUNCTION, *[_NUMBER] * 3, *[_POINTER] * 4, c_int,
+        _POINTER, *[_SIZE] * 3, *[_POINTER] * 3, *_FUNCTION, *[_NUMBER] * 4, *[_POINTER] * 6, c_int,
     ],
     "mixture": [
-        _POINTER, *[_SIZE] * 3, *[_POINTER] * 4, *_FUNCTION, *[_NUMBER] * 2, *[_POINTER] * 6, c_int,
+        _POINTER, *[_SIZE] * 3, *[_POINTER] * 4, *_FUNCTION, *[_NUMBER] * 3, *[_POINTER] * 8, c_int,
     ],
     "tree_forward": _TREE,
     "tree_backward": _TREE,
@@ -78,8 +77,8 @@ class CppKernels(CompiledKernels):
         _call(
             "mixture", values.dtype, values, *values.shape, given.bias_M,
             block.target_N.contiguous(), block.log_prior_NK, block.scale_N,
-            *_function(given, self.tables), plan.target_weight, plan.smoothing_weight, *scores,
-            block.grad_prior_NK, underflow_N, self.columns,
+            *_function(given, self.tables), plan.target_weight, plan.smoothing_weight,
+            plan.z_loss, *scores, block.grad_prior_NK, underflow_N, self.columns,
             threads=_threads(self.columns, self.tables),
         )  # fmt: skip
         if block.scale_N is not None:

@@ -15,23 +15,24 @@ from highrank_plugins.losses.kernels.triton.tree import load_tiles
 
 @triton.jit(
     do_not_specialize_on_alignment=[
-        "log_norm", "log_prior", "target", "factor", "smooth_sum", "share", "correct",
+        "log_norm", "log_prior", "target", "factor", "smooth_sum", "share", "correct", "entropy",
     ]
 )  # fmt: skip
 def mixture_kernel(
     logits, token_stride, component_stride,
     log_norm, log_prior, target, factor,
-    smooth_sum, share, correct,
+    smooth_sum, share, correct, entropy,
     classes,
     components: tl.constexpr,
     f: tl.constexpr,
-    target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
+    target_weight: tl.constexpr, smoothing_weight: tl.constexpr, z_weight: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write Σ_x −log P_x, whether the target wins, and share with the gradient, each unless None.
+    """Write scores of the mixture, and share with the gradient, each unless None.
 
     With weights w_x on −log P_x and q_kx = π_k P_kx / P_x, share a_k is Σ_x w_x q_kx, and logits
-    [n, K, M] become factor (P_kx a_k − w_x q_kx) f'. In the log domain nothing underflows.
+    [n, K, M] become factor [P_kx (a_k + 2 z_weight lse_k) − w_x q_kx] f'. In the log domain
+    nothing underflows.
 
     Args:
         log_norm: log-sum-exp of each component's values [n, K].
@@ -51,6 +52,7 @@ def mixture_kernel(
     at_label = tl.full((COLUMNS,), float("-inf"), wide)
     before = tl.full((COLUMNS,), float("-inf"), wide)
     after = tl.full((COLUMNS,), float("-inf"), wide)
+    spread = tl.zeros((COLUMNS,), wide)
     for start in range(0, classes, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         inside = column < classes
@@ -65,12 +67,17 @@ def mixture_kernel(
             after = tl.maximum(after, tl.where(column > label, log_mixture, float("-inf")))
         if smooth_sum is not None:
             sums -= tl.where(inside, log_mixture, 0.0)
+        if entropy is not None:
+            prob = tl.exp(log_mixture)
+            spread -= prob * tl.where(prob > 0, log_mixture, 0.0)
         if share is not None:
             weight = class_weight(column, label, target_weight, smoothing_weight, wide) / total
             shares = add_products(shares, parts, tl.where(inside, weight, 0.0), components)
 
     if smooth_sum is not None:
         tl.store(smooth_sum + token, tl.sum(sums, 0))
+    if entropy is not None:
+        tl.store(entropy + token, tl.sum(spread, 0))
     if correct is not None:  # the first of equal ones, as in torch
         found = tl.max(at_label, 0)
         tl.store(correct + token, (found > tl.max(before, 0)) & (found >= tl.max(after, 0)))
@@ -79,8 +86,8 @@ def mixture_kernel(
         scale = tl.load(factor + token)
         own = ()
         for j in tl.static_range(components):
-            own = own + (tl.sum(shares[j], 0),)
-            tl.store(share + token * components + j, own[j])
+            own = own + (tl.sum(shares[j], 0) + 2 * z_weight * lse[j],)
+            tl.store(share + token * components + j, own[j] - 2 * z_weight * lse[j])
         for start in range(0, classes, COLUMNS):
             column = start + tl.arange(0, COLUMNS)
             inside = column < classes

@@ -14,7 +14,6 @@ from torch import Tensor
 from highrank_plugins.losses.kernels.base import (
     MixtureBlock,
     RecomputeLogits,
-    Scores,
     SoftmaxBlock,
 )
 from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, empty_scores
@@ -29,7 +28,7 @@ from highrank_plugins.losses.kernels.triton.tiles import (
     tree_tile,
 )
 from highrank_plugins.losses.kernels.triton.tree import tree_backward_kernel, tree_forward_kernel
-from highrank_plugins.losses.plan import ClassWeights
+from highrank_plugins.losses.plan import ClassWeights, Scores
 
 WIDE = {torch.float32: tl.float32, torch.float64: tl.float64}
 PLAIN = ClassWeights()
@@ -63,12 +62,15 @@ class TritonKernels(CompiledKernels):
         given = KernelInput.of(self, block.logits_NKM, bias_M)
         rows = given.values.flatten(0, 1)
         nll_NK, log_norm_NK = torch.empty_like(log_prior_NK), torch.empty_like(log_prior_NK)
-        _softmax(given, rows, target_N, None, PLAIN, Scores(nll_NK, None, None), log_norm_NK)
+        _softmax(given, rows, target_N, None, PLAIN, Scores(nll_NK), log_norm_NK)
         joint_NK = log_prior_NK - nll_NK
         log_likelihood_N = joint_NK.logsumexp(-1)
-        scores = empty_scores(self, log_prior_NK)._replace(nll_N=-log_likelihood_N)
+        scores = empty_scores(self, log_prior_NK)._replace(
+            nll_N=-log_likelihood_N,
+            square_norm_N=log_norm_NK.square().sum(-1) if plan.z_loss else None,
+        )
         smoothed = scale_N is not None and plan.smooth
-        if plan.smooth or plan.accuracy:
+        if plan.smooth or plan.accuracy or plan.entropy:
             _mixture(
                 given, target_N, log_norm_NK, log_prior_NK, scale_N if smoothed else None,
                 plan.class_weights, scores, block.grad_prior_NK if smoothed else None,
@@ -79,7 +81,8 @@ class TritonKernels(CompiledKernels):
                 block.grad_prior_NK.mul_(scale_N1).neg_()
             else:
                 write_posterior(joint_NK, log_likelihood_N, scale_N1, block)
-                _gradient(given, rows, target_N, log_norm_NK, block.factor_NK)
+                norm_weight = 2 * plan.z_loss * scale_N1 * log_norm_NK if plan.z_loss else None
+                _gradient(given, rows, target_N, log_norm_NK, block.factor_NK, norm_weight)
             given.write_gradient(block.logits_NKM)
         return scores
 
@@ -130,27 +133,35 @@ def _softmax(
     if rows == 0:
         return
     tile = softmax_tile(classes)
-    nll, smooth_sum, correct = scores
+    nll, *others = scores
     launch(
         softmax_kernel, _grid(rows, tile),
         values, values.stride(0), given.bias_M, target_N, factor,
-        nll, log_norm, smooth_sum, correct,
+        nll, log_norm, *others,
         rows, classes, rows // len(target_N), _constant(given), *weights,
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
 
 
 def _gradient(
-    given: KernelInput, values: Tensor, target_N: Tensor, log_norm: Tensor, factor: Tensor
+    given: KernelInput,
+    values: Tensor,
+    target_N: Tensor,
+    log_norm: Tensor,
+    factor: Tensor,
+    norm_weight: Tensor | None,
 ) -> None:
-    """Turn values [rows, M] into factor (P − 1[x = y]) f', given their log-sum-exp [rows]."""
+    """Turn values [rows, M] into their gradient, given their log-sum-exp [rows].
+
+    With z-loss `norm_weight` [rows] is another factor of P.
+    """
     rows, classes = values.shape
     if rows == 0:
         return
     tile = softmax_tile(classes)
     launch(
         gradient_kernel, _grid(rows, tile),
-        values, values.stride(0), target_N, factor, log_norm, rows, classes,
+        values, values.stride(0), target_N, factor, norm_weight, log_norm, rows, classes,
         rows // len(target_N), _constant(given),
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
@@ -175,8 +186,8 @@ def _mixture(
         mixture_kernel, (tokens,),
         given.values, given.values.stride(0), given.values.stride(1),
         log_norm_NK, log_prior_NK, target_N, factor_N,
-        scores.smooth_sum_N, share_NK, scores.correct_N,
-        classes, components, _constant(given), weights.target, weights.smoothing,
+        scores.smooth_sum_N, share_NK, scores.correct_N, scores.entropy_N,
+        classes, components, _constant(given), weights.target, weights.smoothing, weights.z,
         COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
 

@@ -11,19 +11,20 @@ from highrank_plugins.losses.kernels.triton.function import function_of, times_s
 @triton.jit(
     do_not_specialize=["rows"],
     do_not_specialize_on_alignment=[
-        "target", "factor", "nll", "log_norm", "smooth_sum", "correct",
+        "target", "factor", "nll", "log_norm", "smooth_sum", "correct", "entropy", "square_norm",
     ],
 )  # fmt: skip
 def softmax_kernel(
     logits, row_stride, bias, target, factor,
-    nll, log_norm, smooth_sum, correct,
+    nll, log_norm, smooth_sum, correct, entropy, square_norm,
     rows, classes,
     rows_per_target: tl.constexpr,
     f: tl.constexpr,
     total: tl.constexpr, target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
+    z_weight: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write nll and, unless None, log-sum-exp, Σ_x −log P_x and whether the target wins, per row.
+    """Write nll and, unless None, the other scores and the log-sum-exp of each row.
 
     With `factor`, logits [rows, classes] become their gradient, see `write_gradient`; `bias`
     [classes] is added to what is read. Row r has target r // rows_per_target.
@@ -43,6 +44,7 @@ def softmax_kernel(
     sums = tl.zeros((ROWS,), wide)
     # the target wins if it is a largest one and larger than all before: the first, as in torch
     before = tl.full((ROWS, COLUMNS), float("-inf"), wide)
+    spread = tl.zeros((ROWS,), wide)  # Σ_x e^(f − top) (top − f)
     for start in range(0, classes, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         inside = real[:, None] & (column < classes)[None, :]
@@ -56,6 +58,12 @@ def softmax_kernel(
             sums += tl.sum(tl.where(inside, value, 0.0), 1)
         higher = tl.maximum(top, here)
         shift = tl.where(higher == float("-inf"), 0.0, higher)  # a tile of classes ruled out
+        if entropy is not None:
+            below = value - shift[:, None]
+            parts = tl.exp(below)
+            risen = tl.where(norm > 0, shift - top, 0.0)
+            spread = (spread + norm * risen) * tl.exp(top - shift)
+            spread -= tl.sum(parts * tl.where(parts > 0, below, 0.0), 1)
         norm = norm * tl.exp(top - shift) + tl.sum(tl.exp(value - shift[:, None]), 1)
         top = higher
 
@@ -69,52 +77,71 @@ def softmax_kernel(
     if correct is not None:
         wins = (target_value >= top) & (target_value > tl.max(before, 1))
         tl.store(correct + row, wins, mask=real)
+    if entropy is not None:
+        tl.store(entropy + row, tl.log(norm) + spread / norm, mask=real)
+    if square_norm is not None:
+        tl.store(square_norm + row, lse * lse, mask=real)
     if factor is not None:
         tl.debug_barrier()  # every thread has read its logits
         scale = tl.load(factor + row, mask=real, other=0.0)
+        more = scale * (2 * z_weight) * lse if z_weight > 0 else None
         write_gradient(
-            start_of_row, real, label, lse, scale, bias, classes,
+            start_of_row, real, label, lse, scale, more, bias, classes,
             f, total, target_weight, smoothing_weight, COLUMNS,
         )  # fmt: skip
 
 
 @triton.jit(
-    do_not_specialize=["rows"], do_not_specialize_on_alignment=["target", "factor", "log_norm"]
+    do_not_specialize=["rows"],
+    do_not_specialize_on_alignment=["target", "factor", "norm_weight", "log_norm"],
 )
 def gradient_kernel(
-    logits, row_stride, target, factor, log_norm, rows, classes,
+    logits, row_stride, target, factor, norm_weight, log_norm, rows, classes,
     rows_per_target: tl.constexpr, f: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Turn logits [rows, classes] into factor (P − 1[x = y]) f', given each row's log-sum-exp."""
+    """Turn logits [rows, classes] into [factor (P − 1[x = y]) + norm_weight P] f'.
+
+    Each row's log-sum-exp is given; norm_weight, that of the z-loss, may be None.
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     real = row < rows
     label = tl.load(target + row // rows_per_target, mask=real, other=0)
     lse = tl.load(log_norm + row, mask=real, other=0.0)
     scale = tl.load(factor + row, mask=real, other=0.0)
+    more = None
+    if norm_weight is not None:
+        more = tl.load(norm_weight + row, mask=real, other=0.0)
     write_gradient(
-        logits + row * row_stride, real, label, lse, scale, None, classes,
+        logits + row * row_stride, real, label, lse, scale, more, None, classes,
         f, 1.0, 1.0, 0.0, COLUMNS,
     )  # fmt: skip
 
 
 @triton.jit
 def write_gradient(
-    start_of_row, real, label, lse, scale, bias, classes,
+    start_of_row, real, label, lse, scale, more, bias, classes,
     f: tl.constexpr,
     total: tl.constexpr, target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Turn logits into scale (total P − target_weight 1[x = y] − smoothing_weight) f'."""
+    """Turn logits into [scale (total P − target_weight 1[x = y] − smoothing_weight) + more P] f'.
+
+    `more` may be None.
+    """
     wide: tl.constexpr = lse.dtype
     narrow: tl.constexpr = start_of_row.dtype.element_ty
     for start in range(0, classes, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         inside = real[:, None] & (column < classes)[None, :]
         z = load_logits(start_of_row, column, inside, bias, classes, wide)
-        grad = total * tl.exp(function_of(z, f) - lse[:, None]) - smoothing_weight
+        prob = tl.exp(function_of(z, f) - lse[:, None])
+        grad = total * prob - smoothing_weight
         grad = tl.where(column[None, :] == label[:, None], grad - target_weight, grad)
-        grad = times_slope(grad * scale[:, None], z, f)
+        grad = grad * scale[:, None]
+        if more is not None:
+            grad += more[:, None] * prob
+        grad = times_slope(grad, z, f)
         tl.store(start_of_row[:, None] + column[None, :], grad.to(narrow), mask=inside)
 
 

@@ -15,10 +15,11 @@ template <class T>
 struct Mixture {
     int64_t components, classes;
     const T* bias;
-    T target_weight, smoothing_weight;
+    T target_weight, smoothing_weight, z;
     bool smooth;
     T *nll, *smooth_sum;
     uint8_t* correct;
+    T *entropy, *square_norm;
     T* grad_prior;
     uint8_t* underflow;
 };
@@ -28,12 +29,12 @@ template <class T>
 struct Workspace {
     std::vector<T> kept;     // what f keeps of every component [K, M], see function.hpp
     std::vector<T> mixture;  // P_x, later w_x / P_x [M]
-    std::vector<T> norm, joint, share;
+    std::vector<T> norm, log_norm, joint;
 
     Workspace(const Mixture<T>& m, bool keeps)
         : kept(keeps ? m.components * m.classes : 0),
-          mixture(m.smooth || m.correct ? m.classes : 0),
-          norm(m.components), joint(m.components), share(m.components) {}
+          mixture(m.smooth || m.correct || m.entropy ? m.classes : 0),
+          norm(m.components), log_norm(m.components), joint(m.components) {}
 
     T* kept_of(int64_t component, int64_t classes) {
         return kept.empty() ? nullptr : kept.data() + component * classes;
@@ -82,6 +83,23 @@ T greatest(const std::vector<T>& values) {
     return found;
 }
 
+// −Σ_x P_x log P_x
+template <class T>
+T entropy_of(const std::vector<T>& probs) {
+    const T least_normal = std::numeric_limits<T>::min();
+    T sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t x = 0; x < probs.size(); ++x)
+        sum -= probs[x] * logarithm(probs[x] < least_normal ? least_normal : probs[x]);
+    return sum;
+}
+
+// What the z-loss adds to the factor of P_k in the gradient of row k.
+template <class T>
+T norm_weight(const Mixture<T>& m, T scale, T log_norm) {
+    return m.z > 0 ? 2 * m.z * scale * log_norm : T(0);
+}
+
 // Without smoothing: row k becomes scale r_k (P_k − 1[x = y]), r the components' posterior.
 template <class T>
 void plain_gradient(
@@ -93,7 +111,8 @@ void plain_gradient(
     for (int64_t k = 0; k < m.components; ++k) {
         T* row = rows + k * m.classes;
         const T factor = scale * std::exp(own.joint[k] - shift);
-        scale_and_shift(row, m.classes, factor / own.norm[k], T(0));
+        const T every = factor + norm_weight(m, scale, own.log_norm[k]);
+        scale_and_shift(row, m.classes, every / own.norm[k], T(0));
         row[label] -= factor;
         grad_prior[k] = -factor;
     }
@@ -119,8 +138,9 @@ void smoothed_gradient(
         share /= own.norm[k];
         const T factor = scale * std::exp(log_prior[k]);
         const T outside = factor / own.norm[k];
+        const T every = norm_weight(m, scale, own.log_norm[k]) / own.norm[k];
 #pragma omp simd
-        for (int64_t x = 0; x < m.classes; ++x) row[x] *= outside * (share - ratio[x]);
+        for (int64_t x = 0; x < m.classes; ++x) row[x] *= outside * (share - ratio[x]) + every;
         grad_prior[k] = -factor * share;
     }
 }
@@ -136,8 +156,13 @@ void one_token(
             f.evaluate(row, m.classes, m.bias, own.kept_of(k, m.classes));
         const T at_target = row[label];
         own.norm[k] = exponentials(row, m.classes, found.top);
+        own.log_norm[k] = found.top + std::log(own.norm[k]);
         // in this order the prior is not lost beside large logits
         own.joint[k] = log_prior[k] + ((at_target - found.top) - std::log(own.norm[k]));
+    }
+    if (m.square_norm) {
+        m.square_norm[token] = 0;
+        for (const T value : own.log_norm) m.square_norm[token] += value * value;
     }
     const T log_likelihood = log_sum_exp(own.joint);
     m.nll[token] = -log_likelihood;
@@ -145,6 +170,7 @@ void one_token(
     if (m.correct)
         m.correct[token] = !std::isnan(log_likelihood) &&
                        is_first_top(own.mixture.data(), label, greatest(own.mixture));
+    if (m.entropy) m.entropy[token] = entropy_of(own.mixture);
     if (m.smooth) {
         const T limit = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
         m.underflow[token] = least(own.mixture) < limit;
@@ -194,8 +220,8 @@ void mixture(
 }  // namespace
 
 // nll [n] and, if `smooth`, Σ_x −log P_x [n] and whether a probability is too small for that, when
-// logits become 0 and nothing else is done; whether the target wins [n], unless null; of logits
-// [n, K, M] and normalised log π [n, K]. With `scale` [n] the logits become their gradient and
+// logits become 0 and nothing else is done; whether the target wins, the entropy and Σ_k lse_k² [n],
+// each unless null; of logits [n, K, M] and normalised log π [n, K]. With `scale` [n] the logits become their gradient and
 // grad_prior [n, K] that of log π; each thread adds up its rows in its own row of columns
 // [threads, M], unless null; table_sums as in softmax.cpp.
 #define MIXTURE(name, T)                                                                           \
@@ -203,12 +229,14 @@ void mixture(
         T* logits, int64_t tokens, int64_t components, int64_t classes, const T* bias,             \
         const int64_t* target, const T* log_prior, const T* scale, int family,                     \
         const double* numbers, const T* tables, int64_t length, double* table_sums,                \
-        double target_weight, double smoothing_weight, T* nll, T* smooth_sum, uint8_t* correct, T* grad_prior,  \
-        uint8_t* underflow, T* columns, int threads                                                \
+        double target_weight, double smoothing_weight, double z, T* nll, T* smooth_sum,            \
+        uint8_t* correct, T* entropy, T* square_norm, T* grad_prior, uint8_t* underflow,           \
+        T* columns, int threads                                                                    \
     ) {                                                                                            \
         const Mixture<T> asked{                                                                    \
-            components, classes, bias, T(target_weight), T(smoothing_weight),                 \
-            smooth_sum != nullptr, nll, smooth_sum, correct, grad_prior, underflow};                   \
+            components, classes, bias, T(target_weight), T(smoothing_weight), T(z),                \
+            smooth_sum != nullptr, nll, smooth_sum, correct, entropy, square_norm, grad_prior,     \
+            underflow};                                                                            \
         mixture<T>(                                                                                \
             asked, *function_of(family, numbers, tables, length), logits, tokens, target,          \
             log_prior, scale, columns, table_sums, 2 * length, threads                             \

@@ -1,6 +1,8 @@
 // One row of logits: its softmax without the division, and sums of rows.
 #pragma once
 
+#include <limits>
+
 #include "elementary.hpp"
 
 // row becomes e^(row − top); returns the sum.
@@ -12,6 +14,23 @@ T exponentials(T* row, int64_t classes, T top) {
         row[x] = exponential(row[x] - top);
         sum += row[x];
     }
+    return sum;
+}
+
+// The same, and `spread` becomes Σ_x e^(row − top) (top − row): the entropy is
+// log sum + spread / sum, of which neither is negative.
+template <class T>
+T exponentials_and_spread(T* row, int64_t classes, T top, T& spread) {
+    const T lowest = std::numeric_limits<T>::lowest();
+    T sum = 0, total = 0;
+#pragma omp simd reduction(+ : sum, total)
+    for (int64_t x = 0; x < classes; ++x) {
+        const T below = row[x] - top;
+        row[x] = exponential(below);
+        sum += row[x];
+        total -= row[x] * (below < lowest ? lowest : below);  // −∞ times 0 is no number
+    }
+    spread = total;
     return sum;
 }
 

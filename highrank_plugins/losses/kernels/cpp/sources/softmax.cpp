@@ -12,8 +12,9 @@ template <class T>
 void softmax(
     T* logits, int64_t row_stride, int64_t rows, int64_t classes,
     const T* bias, const int64_t* target, const T* factor,
-    const Function<T>& f, T total, T target_weight, T smoothing_weight,
-    T* nll, T* smooth_sum, uint8_t* correct, T* columns, double* table_sums,
+    const Function<T>& f, T total, T target_weight, T smoothing_weight, T z,
+    T* nll, T* smooth_sum, uint8_t* correct, T* entropy, T* square_norm, T* columns,
+    double* table_sums,
     int64_t sums_length, int threads
 ) {
 #pragma omp parallel num_threads(threads)
@@ -27,13 +28,18 @@ void softmax(
             const Summary<T> found = f.evaluate(row, classes, bias, kept.data());
             const T at_target = row[label];
             const bool wins = is_first_top(row, label, found.top);
-            const T norm = exponentials(row, classes, found.top);
+            T spread = 0;
+            const T norm = entropy ? exponentials_and_spread(row, classes, found.top, spread)
+                                   : exponentials(row, classes, found.top);
             const T log_norm = found.top + std::log(norm);
             nll[r] = (found.top - at_target) + std::log(norm);  // exact beside large logits
             if (correct) correct[r] = wins && !std::isnan(norm);
             if (smooth_sum) smooth_sum[r] = log_norm * classes - found.sum;
+            if (entropy) entropy[r] = std::log(norm) + spread / norm;
+            if (square_norm) square_norm[r] = log_norm * log_norm;
             if (!factor) continue;
-            scale_and_shift(row, classes, factor[r] * total / norm, factor[r] * smoothing_weight);
+            const T every = total + 2 * z * (z > 0 ? log_norm : T(0));
+            scale_and_shift(row, classes, factor[r] * every / norm, factor[r] * smoothing_weight);
             row[label] -= factor[r] * target_weight;
             f.pull_back(row, classes, kept.data(), sums);
             if (columns) add_to(columns + omp_get_thread_num() * classes, row, classes);
@@ -43,23 +49,23 @@ void softmax(
 
 }  // namespace
 
-// nll [rows] and, unless null, Σ_x −log P_x and whether the target wins, of logits [rows, classes].
-// With `factor` [rows] the logits become factor (total P − target_weight 1[x = y] − smoothing_weight) f',
-// and each thread adds up its rows in its own row of columns [threads, classes], unless null, and the
+// nll [rows] and, unless null, Σ_x −log P_x, whether the target wins, the entropy and lse², of logits
+// [rows, classes]. With `factor` [rows] the logits become
+// factor ((total + 2 z lse) P − target_weight 1[x = y] − smoothing_weight) f', and each thread adds up its rows in its own row of columns [threads, classes], unless null, and the
 // gradients of f's tables in its own part of table_sums [threads, length, 2], unless null.
 #define SOFTMAX(name, T)                                                                           \
     extern "C" void name(                                                                          \
         T* logits, int64_t row_stride, int64_t rows, int64_t classes, const T* bias,               \
         const int64_t* target, const T* factor, int family, const double* numbers, \
         const T* tables, int64_t length, double* table_sums, double total,                         \
-        double target_weight, double smoothing_weight, T* nll, T* smooth_sum, uint8_t* correct, T* columns,     \
-        int threads                                                                                \
+        double target_weight, double smoothing_weight, double z, T* nll, T* smooth_sum,            \
+        uint8_t* correct, T* entropy, T* square_norm, T* columns, int threads                      \
     ) {                                                                                            \
         softmax<T>(                                                                                \
             logits, row_stride, rows, classes, bias, target, factor,                               \
             *function_of(family, numbers, tables, length), T(total), T(target_weight),             \
-            T(smoothing_weight), nll, smooth_sum, correct, columns, table_sums, 2 * length,        \
-            threads                                                                                \
+            T(smoothing_weight), T(z), nll, smooth_sum, correct, entropy, square_norm, columns,    \
+            table_sums, 2 * length, threads                                                        \
         );                                                                                         \
     }
 SOFTMAX(softmax_float, float)
