@@ -28,12 +28,12 @@ def checksum(path: Path, algorithm: str = "sha256") -> str:
 
 
 def check_sum(path: Path, expected: str, algorithm: str = "sha256") -> None:
-    """Compare a file with a published sum.
+    """Compare a file with a published checksum.
 
     Args:
         algorithm: a key of `DIGITS`.
     Raises:
-        ChecksumError: `expected` is no sum, or the file has another one; names both.
+        ChecksumError: `expected` is malformed, or the file has another checksum; names both.
     """
     digits = DIGITS[algorithm]
     if not re.fullmatch(f"[0-9a-f]{{{digits}}}", expected):
@@ -57,9 +57,9 @@ def check_in_ledger(path: Path, name: Path, ledger: Path) -> bool:
         path: where the file is now.
         name: where it will be.
     Returns:
-        Whether the sum is a new one.
+        Whether the checksum is new.
     Raises:
-        ChecksumError: the file has another sum, or the ledger is damaged.
+        ChecksumError: the file has another checksum, or the ledger is damaged.
     """
     sums = read_ledger(ledger) if ledger.exists() else {}
     key = os.path.relpath(name, ledger.parent)

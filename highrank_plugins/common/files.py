@@ -19,7 +19,7 @@ _NO_SPACE = {
     errno.EDQUOT: "the disk quota is used up",
     errno.EFBIG: "the file exceeds the limit on file sizes (ulimit -f)",
 }
-# what file systems answer that have no links, or none between these two places
+# errors of file systems without hard links, or without links between these two places
 _NO_LINKS = {
     errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK,
 }  # fmt: skip
@@ -85,12 +85,12 @@ def write_whole(
         raise _explained(error, target, expected_bytes) from None
     finally:
         with suppress(OSError):
-            os.unlink(part)  # has its name only if it is not whole
+            os.unlink(part)  # it exists only if it is incomplete
     flush_folder(os.path.dirname(target))
 
 
 def link_whole(source: str | Path, target: str | Path) -> None:
-    """Give a file a second name, in place of the file that has the name so far.
+    """Give a file a second name, replacing any file of that name.
 
     A copy is written on file systems without hard links.
 
@@ -138,7 +138,7 @@ def flush_folder(folder: str | Path) -> None:
 class _Content:
     """Write a file, and keep the checksum of its bytes and the first error of writing them.
 
-    torch.save answers such an error by one of its own, about positions in the file.
+    torch.save replaces such an error by one of its own, about positions in the file.
     """
 
     def __init__(self, file: BinaryIO) -> None:

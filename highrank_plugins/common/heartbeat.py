@@ -16,10 +16,10 @@ from highrank_plugins.common import stop_request
 
 TIMEOUT = "HIGHRANK_STALL_TIMEOUT"  # seconds; 0: nobody watches
 # loading data and the first update, a new epoch's batches, and a checkpoint take longer than an
-# update, and nothing can be told from within them
+# update, and show no signs of life before they end
 SLOW_PHASES = ("starting", "preparing an epoch", "saving", "ending")
 SLOW_FACTOR = 10
-SLOW_SECONDS = 600.0  # at least
+SLOW_SECONDS = 600.0  # lowest limit of slow phases
 # what makes a process write its stacks to its log
 DUMP_SIGNAL = signal.SIGUSR2
 _STDERR = 2  # sys.stderr may be replaced
@@ -33,7 +33,7 @@ class Beat:
     """Hold the newest sign of life of a process.
 
     Attributes:
-        count: number of signs so far; that of a process which waits for others is the largest.
+        count: number of signs so far; largest in a process that waits for others.
         updates: number of updates done.
         phase: what the process does, `training` or `validating` or one of `SLOW_PHASES`.
     """
@@ -46,7 +46,7 @@ class Beat:
 
 
 class _Pulse:
-    """Write the beats of this process, written to a file if there is one."""
+    """Keep the beats of this process, and write them to a file if there is one."""
 
     def __init__(self, rank: int, path: Path | None, timeout: float) -> None:
         self._rank, self._timeout = rank, timeout
@@ -86,7 +86,7 @@ def start(rank: int) -> None:
     timeout = float(os.environ.get(TIMEOUT, "0"))
     if timeout > 0:
         folder = os.environ.get(stop_request.DIRECTORY)
-        # SLURM's is on a shared disk, and nobody reads it
+        # under SLURM the folder is on a shared disk, and nobody reads it
         watched = stop_request.LAUNCHED in os.environ and folder is not None
         path = _path(Path(folder or "."), rank) if watched else None
         _pulse = _Pulse(rank, path, timeout)
@@ -105,7 +105,7 @@ def beat(phase: str | None = None, updates: int | None = None) -> None:
 
 
 def limit_of(phase: str, timeout: float) -> float:
-    """Return after how many seconds without a sign of life a process hangs."""
+    """Return the number of seconds without a sign of life after which a process hangs."""
     return max(timeout * SLOW_FACTOR, SLOW_SECONDS) if phase in SLOW_PHASES else timeout
 
 

@@ -18,7 +18,7 @@ def end_with_parent() -> None:
 def end_with_main_process() -> None:
     """End this worker of `multiprocessing` when the process that asked for workers is gone.
 
-    It is no worker's parent with a server of forks, and workers hold their own queue open.
+    With a fork server it is not the worker's parent, and workers keep their own queue open.
     """
     main = multiprocessing.parent_process()
     assert main is not None

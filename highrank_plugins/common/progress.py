@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-# (what is to be done one by one, its name) → the same, seen on the way; `bar` is one
+# (items, name) → the same items, shown as they are taken; `bar` is such a function
 Progress: TypeAlias = Callable[[Sequence[Any], str], Iterable[Any]]
 
 

@@ -35,7 +35,7 @@ def git_state() -> dict[str, Any] | None:
     if not (root / ".git").exists():
         return None
     revision = _git(root, "rev-parse", "--verify", "--quiet", "HEAD")
-    # a result is not another one because of files that git does not know
+    # files that git does not track do not change a result
     changes = _git(root, "status", "--porcelain", "--untracked-files=no")
     return {"revision": revision or None, "modified": bool(changes)}
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-# a terminal that closes sends SIGHUP; nohup has it ignored, and so do we then
+# a closing terminal sends SIGHUP; nohup ignores it, and then we do so, too
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 # EX_TEMPFAIL of sysexits.h: "try again later"
 REQUEUE = 75
-# of one machine, or of a job of SLURM: `stop` asks the processes, `started` and `stopped` are what
-# they answer
+# folder of one machine, or of a SLURM job: the file `stop` asks the processes to stop; they answer
+# with `started` and `stopped`
 DIRECTORY = "HIGHRANK_STOP_DIRECTORY"
 # set for the processes that `highrank launch` starts itself, not for srun's
 LAUNCHED = "HIGHRANK_LAUNCHED"
@@ -27,7 +27,7 @@ _listener: int | None = None
 
 
 def ignore() -> None:
-    """Have `SIGNALS` pass by this process, and those that it becomes, until `listen`."""
+    """Ignore `SIGNALS` in this process, and in programs it turns into, until `listen`."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -41,7 +41,7 @@ def listen() -> None:
 
 
 def handle(handler: Callable[[int, FrameType | None], object]) -> None:
-    """Have a function called at each of `SIGNALS`, but for a SIGHUP that is ignored."""
+    """Call a function at each of `SIGNALS`, except for a SIGHUP that is ignored."""
     for number in SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
@@ -57,7 +57,7 @@ def listen_unprepared() -> None:
 
 @contextmanager
 def handlers_restored() -> Iterator[None]:
-    """Restore the handlers of signals at the end, for who trains within a longer process."""
+    """Restore the signal handlers at the end, for a training within a longer process."""
     global _listener, _signalled
     if listening() or threading.current_thread() is not threading.main_thread():
         yield
@@ -74,7 +74,7 @@ def handlers_restored() -> Iterator[None]:
 
 @contextmanager
 def disregarded() -> Iterator[None]:
-    """Let `SIGNALS` pass by this process meanwhile; those that it starts get them."""
+    """Ignore `SIGNALS` in this process meanwhile; processes that it starts get them."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     handle(lambda *_: None)
     try:
@@ -91,7 +91,7 @@ def listening() -> bool:
 
 def asked() -> bool:
     """Whether this process is to stop."""
-    # SLURM asks by signals alone: its directory is on a shared disk, which has better to do
+    # SLURM asks by signals alone: looking for a file on its shared disk is too slow
     directory = os.environ.get(DIRECTORY) if LAUNCHED in os.environ else None
     return _signalled or (directory is not None and Path(directory, "stop").exists())
 

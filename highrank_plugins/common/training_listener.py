@@ -14,7 +14,7 @@ class TrainingListener:
     monitor: "TrainingListener | None" = None
 
     def function_options(self) -> Mapping[str, Any]:
-        """Return the model options that each checkpoint must hold, whoever has set them."""
+        """Return the model options that each checkpoint must hold, wherever they were set."""
         return {}
 
     def check_saved_options(self, options: Mapping[str, Any]) -> None:

@@ -46,8 +46,8 @@ def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = T
     A block is merged key by key; `null` removes an inherited key.
 
     Raises:
-        ConfigurationError: no such file (names the nearest), no valid YAML, a key given twice,
-            files that inherit from each other in a circle, or `base` where nothing may inherit.
+        ConfigurationError: the file is missing (names the nearest one), is not valid YAML, gives a
+            key twice, inherits from itself, or has `base` where nothing may inherit.
     """
     path = path.resolve()
     if path in below:
@@ -90,9 +90,9 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
 
 
 def _hint(path: Path, as_base: bool) -> str:
-    """Suggest names like that of a missing file, from the folder `conf` around it, if any.
+    """Suggest names similar to a missing file's, from the folder `conf` around it, if any.
 
-    Files `base*` are for others to inherit from (`as_base`), and no configurations of their own.
+    Files `base*` only serve other files as a base (`as_base`).
     """
     top = next((folder for folder in path.parents if folder.name == "conf"), None)
     files = top.rglob("*.yaml") if top else path.parent.glob("*.yaml")

@@ -3,8 +3,8 @@
 What breaks: `fairseq-train --arch transformer_mixtape --help` lists no `--head…` option.
 Why: fairseq parses twice, the second time with the options of what the first found; argparse
 prints the help and ends in the first.
-What we do: in the first parse of a parser of fairseq's, overlook `--help` and what it excuses
-(missing arguments). The second prints it.
+What we do: in the first parse of one of fairseq's parsers, ignore `--help` and the missing
+arguments that it excuses. The second parse prints the help.
 Delete when: fairseq does so.
 """
 

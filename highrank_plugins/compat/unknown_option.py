@@ -3,7 +3,7 @@
 What breaks: `--head-componets 4` ends with "unrecognized arguments: --head-componets 4", and
 `--arch transformer_mixtpe` with the list of all architectures.
 Why: argparse suggests nothing before Python 3.14.
-What we do: add the nearest name to these two messages.
+What we do: add the nearest name, in letters or meaning, to these two messages.
 Delete when: Python 3.14 is the oldest supported, with `suggest_on_error`.
 """
 

@@ -23,14 +23,14 @@ _DAMAGE = (
     tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, lzma.LZMAError,
     NotImplementedError,  # a zip's unknown method
 )  # fmt: skip
-LARGEST_RATIO = 200  # of what is unpacked to the archive; text has about 5
+LARGEST_RATIO = 200  # of unpacked to packed bytes; text has about 5
 SMALLEST_LIMIT = 10**9  # bytes that any archive may unpack to
 _LONGEST_HEADER = 1 << 20
 _HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
 class ArchiveError(ValueError):
-    """Report an archive that is damaged, or holds what it should not."""
+    """Report an archive that is damaged, or holds forbidden entries."""
 
 
 def extract(archive: Path, folder: Path, wanted: Wanted = None) -> None:
@@ -41,10 +41,10 @@ def extract(archive: Path, folder: Path, wanted: Wanted = None) -> None:
     `LARGEST_RATIO` times its size. The folder appears when it is complete.
 
     Args:
-        wanted: names of the files to write; the names of others are looked at all the same.
+        wanted: names of the files to write; all other names are checked, too.
     Raises:
         ArchiveError: the archive is damaged or hostile, or of another kind.
-        FileExistsError: there is such a folder.
+        FileExistsError: the folder exists.
     """
     if folder.exists():
         raise FileExistsError(errno.EEXIST, "exists already; delete it first", str(folder))
@@ -161,7 +161,7 @@ def _is_wanted(name: str, wanted: Wanted) -> bool:
 
 
 class _Folder:
-    """Write what an archive holds into a folder, and refuse what it may not do there."""
+    """Write the entries of an archive into a folder, and refuse forbidden ones."""
 
     def __init__(self, path: Path, archive: Path) -> None:
         self._path, self._archive = path, archive

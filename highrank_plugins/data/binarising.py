@@ -33,7 +33,7 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
     Args:
         pieces: folder with {train,valid,test}.LANGUAGE, pieces between spaces.
     Raises:
-        TextError: a line is not UTF-8, or has none in the other language; names file and line.
+        TextError: a line is not UTF-8, or has no partner; names file and line.
     """
     for part in PARTS:
         _require_pairs([pieces / f"{part}.{language}" for language in languages])

@@ -102,11 +102,11 @@ def read_corpus_files(path: Path) -> dict[str, CorpusFile]:
 def fetch_corpus(
     path: Path, folder: Path, *, ledger: Path | None = None, offline: bool = False
 ) -> list[str]:
-    """Fetch all files into a folder, or check those that are there.
+    """Fetch all files into a folder, and check existing ones.
 
     Args:
-        ledger: where sums go that nobody published; by default `checksums.txt` of the folder.
-        offline: a missing file is an error, and the folder may be one that is only read.
+        ledger: file of checksums that nobody published; by default `checksums.txt` of the folder.
+        offline: a missing file is an error, and the folder may be read-only.
     Returns:
         A line for each.
     Raises:

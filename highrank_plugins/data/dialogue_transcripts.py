@@ -33,7 +33,7 @@ Dialogue = list[Utterance]
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-cased runs of letters and digits, and of what is neither, as Zhao et al. cut them."""
+    """Return runs of letters and digits, and of other characters, in lower case (Zhao et al.)."""
     return _WORD.findall(text.lower())
 
 
@@ -152,7 +152,7 @@ class _PlainUnpickler(pickle.Unpickler):
 def load_plain(path: Path) -> Any:
     """Return the value of a pickle of text, numbers, None, lists, tuples and dicts only.
 
-    Text of Python 2 is read as UTF-8. The file is gone through before anything is made of it.
+    Text of Python 2 is read as UTF-8. The file is checked before any value is built.
 
     Raises:
         ValueError: it is damaged, holds anything else, or asks for more memory than it fills.
@@ -164,7 +164,7 @@ def load_plain(path: Path) -> Any:
             return _PlainUnpickler(file, encoding="utf-8").load()
     except (*_DAMAGED, MemoryError) as error:
         raise ValueError(
-            f"{path} is refused, not a pickle of plain values ({error}): copy it again, and use "
+            f"{path} is refused: not a pickle of plain values ({error}). Copy it again, and use "
             "only files from a source that you trust"
         ) from None
 

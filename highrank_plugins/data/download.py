@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from highrank_plugins.common.files import try_lock
 from highrank_plugins.common.progress import bar_options
 
-# seconds before another try; tries that brought something do not count
+# seconds before each retry; attempts that received something do not count
 PAUSES = (1, 2, 4, 8)
 TIMEOUT = 60
 BLOCK = 1 << 18
@@ -33,7 +33,7 @@ class BusyError(ValueError):
 
 
 class _Interrupted(Exception):
-    """Report an answer that ended early, or was not what was asked for; another try may help."""
+    """Report an answer that ended early or does not match the request; a retry may help."""
 
 
 _PASSING = (
@@ -55,13 +55,13 @@ def download(url: str, part: Path, *, size: int | None = None, checked: bool = F
 
     Args:
         size: the length of the file in bytes, if known; more bytes are refused.
-        checked: whether the caller compares the file with a published sum. If so, a download whose
-            version is unknown is resumed, too.
+        checked: whether the caller compares the file with a published checksum. If so, a download
+            whose version is unknown is resumed, too.
     Returns:
         Whether the length of the file is known, so that it cannot be cut off.
     Raises:
         DownloadError: no network, the server refuses or sends too much, or it ended too early too
-            often. `part` keeps what has come.
+            often. `part` keeps what was received.
         BusyError: another process is downloading it.
     """
     with _locked(part) as file:
@@ -169,7 +169,7 @@ def _transfer(url: str, file: BinaryIO, version: Path, size: int | None) -> bool
         if start != have:
             file.truncate(0)
         if start not in (0, have):
-            raise _Interrupted(f"the server did not continue at byte {have} on")
+            raise _Interrupted(f"the server did not continue at byte {have}")
         _keep_version(answer, version)
         return _receive(answer, file, start, size)
 

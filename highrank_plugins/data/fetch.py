@@ -23,21 +23,21 @@ def fetch(
     size: int | None = None,
     ledger: Path | None = None,
 ) -> str:
-    """Make sure that `output` is the file that `url` gives; download it if it is missing.
+    """Ensure that `output` is the file at `url`; download it if it is missing.
 
     An interrupted download is resumed: its first bytes are in `output`.part. A file that was put
     at `output` by hand is checked in the same way.
 
     Args:
         url: http, https, file, or a path.
-        sha256, md5: published sum of the file.
+        sha256, md5: published checksum of the file.
         size: its length in bytes, if known.
-        ledger: where the sum is recorded the first time, and compared later, without one.
+        ledger: file to record an unpublished checksum in, and to compare it with later.
     Returns:
         What was done, in one line.
     Raises:
-        FetchError: no such file could be had.
-        ChecksumError: it is not the one that was meant.
+        FetchError: the file could not be fetched.
+        ChecksumError: the file is not the expected one.
     """
     there = output.exists()
     path = output if there else output.with_name(f"{output.name}.part")
@@ -50,7 +50,7 @@ def fetch(
     if not any(sums.values()):
         _check_content(path, output, sure)
     said = _check(path, output, sums, ledger)
-    if not there:  # what was there may be on a disk that is only read
+    if not there:  # an existing file may be on a read-only disk
         os.replace(path, output)
     return f"{output}: {'was there' if there else 'fetched'}, {said}"
 
@@ -79,7 +79,7 @@ def _check_size(path: Path, size: int | None) -> None:
 
 
 def _check_content(path: Path, output: Path, sure: bool) -> None:
-    """Look at a file without a published sum, before its own sum is taken for the truth.
+    """Check the content of a file without a published checksum, before its own is recorded.
 
     Args:
         sure: whether its length is what the server said.

@@ -19,10 +19,10 @@ def ordered_map(
 ) -> Iterator[Result]:
     """Yield results in the order of the items; `items` is read as results are taken.
 
-    `multiprocessing.Pool.imap` reads all of `items` at once, which for a corpus is all memory.
+    `multiprocessing.Pool.imap` reads all of `items` at once, which for a corpus fills the memory.
 
     Args:
-        work: can be pickled, for more than one process; it travels with each item.
+        work: the function; for several processes it is pickled with each item.
         processes: 1 works in this one.
     Raises:
         OSError: one of them was killed.

@@ -25,7 +25,7 @@ def learn_pieces(
 ) -> Path:
     """Learn one set of BPE pieces for all texts and return its model, `prefix.model`.
 
-    The same text gives the same bytes, wherever it lies. Characters stay as they are (no Unicode
+    The same text gives the same bytes, whatever its path. Characters stay as they are (no Unicode
     normalisation), so that translations can be compared with untouched references; only white space
     is folded.
 
@@ -58,7 +58,7 @@ def learn_pieces(
 
 
 def encoder(model: Path) -> Encoder:
-    """Return a writer of lines by a SentencePiece model, which can be sent to processes."""
+    """Return a function that encodes lines by a SentencePiece model; it can be pickled."""
     return partial(_encode, str(model))
 
 
@@ -106,7 +106,7 @@ def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
 
 
 def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
-    """Return the options by which fairseq-interactive cuts text with a file of `data pieces`.
+    """Return the options with which fairseq-interactive splits text by a file of `data pieces`.
 
     Args:
         place: where the file will be, for the options.

@@ -21,9 +21,9 @@ def _tools(language: str) -> tuple[Any, Any]:
 
 
 def normalise_and_tokenise(line: str, language: str) -> str:
-    """normalize-punctuation.perl, then tokenizer.perl -a: escaped, `rich-text` as `rich @-@ text`.
+    """Apply normalize-punctuation.perl, then tokenizer.perl -a, as fairseq's examples do.
 
-    What fairseq's translation examples do before BPE.
+    Tokens are escaped, and `rich-text` becomes `rich @-@ text`.
     """
     normaliser, tokeniser = _tools(language)
     words: str = tokeniser.tokenize(
@@ -50,7 +50,7 @@ def learn_codes(
 
     Args:
         texts: language → text.
-        operations: how many merges; fewer if no pair is left that occurs twice.
+        operations: number of merges; fewer if no pair is left that occurs twice.
         sample: see `learn_pieces`.
     """
     from subword_nmt.learn_bpe import learn_bpe
@@ -69,7 +69,7 @@ def learn_codes(
 
 
 def encoder(codes: Path, language: str) -> Encoder:
-    """Return a writer that tokenises lines and splits them; it can be sent to processes."""
+    """Return a function that tokenises and splits lines; it can be pickled."""
     return partial(_encode, str(codes), language)
 
 

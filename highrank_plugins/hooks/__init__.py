@@ -1,1 +1,1 @@
-"""Add features that fairseq lacks, where its functions call."""
+"""Add features that fairseq lacks, by wrapping its functions."""

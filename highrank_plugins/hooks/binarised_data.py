@@ -4,7 +4,7 @@ What breaks: a flipped bit in `.bin`, or in the sizes and pointers of `.idx`, ch
 exit code 0. Negative counts in a dictionary do, too. A truncated file ends with "buffer is smaller
 than requested size" or `IndexError: index out of range in self`, a missing `.bin` with `TypeError:
 forward() missing … 'prev_output_tokens'`; none of them names a file.
-Why: fairseq maps the files and looks at nothing in them. They hold no checksums.
+Why: fairseq maps the files and checks nothing in them. They hold no checksums.
 What we do: before a file is opened, check that both are there, that `.idx` agrees with itself and
 with the length of `.bin`, and that the dictionary has all numbers. If the folder has `sha256sums`,
 as `highrank data binarise` writes it, compare the files of the split and the dictionaries with it;
@@ -39,7 +39,7 @@ _AGAIN = "copy it again, or binarise the text again"
 
 @replaces(indexed_dataset, "dataset_exists")
 def dataset_exists(stock, path, impl):
-    """Return whether there are a split's files.
+    """Whether a split's files exist.
 
     Raises:
         FileNotFoundError: One of the two is missing; names it.
@@ -50,7 +50,7 @@ def dataset_exists(stock, path, impl):
 
 @replaces(indexed_dataset, "make_dataset")
 def make_dataset(stock, path, impl, fix_lua_indexing=False, dictionary=None):
-    """Open a split, after it was checked.
+    """Check a split, and open it.
 
     Raises:
         FileNotFoundError: A file of it is missing; names it.
@@ -105,7 +105,7 @@ def _is_first_here() -> bool:
 
 
 def _versions(path: str) -> list[tuple[int, ...]]:
-    """Return what changes when a file is written again."""
+    """Return what changes when a file is rewritten."""
     states = (os.stat(f"{path}.{suffix}") for suffix in ("idx", "bin"))
     return [(state.st_ino, state.st_size, state.st_mtime_ns) for state in states]
 

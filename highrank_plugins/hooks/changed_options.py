@@ -1,4 +1,4 @@
-"""A training with other options goes on in the --save-dir of another one.
+"""A training with other options continues in the --save-dir of another one.
 
 What breaks: `fairseq-train` into the directory of an earlier training, with another architecture of
 the same sizes, other data, another seed or learning rate, resumes that training with these options,
@@ -50,7 +50,7 @@ _WARNED = {
     "common": ("fp16", "memory_efficient_fp16", "bf16", "amp"),
     "checkpoint": ("best_checkpoint_metric", "maximize_best_checkpoint_metric"),
 }
-# in those blocks: lengths of schedules, where things lie, and how the same is computed
+# options that may change: lengths of schedules, paths, and how the same result is computed
 _FREE = {
     "data", "max_update", "max_epoch", "total_num_update", "stop_time_hours", "stop_min_lr",
     "patience", "checkpoint_activations", "offload_activations", "min_params_to_wrap", "head_loss",
@@ -61,7 +61,7 @@ _FREE_STARTS = ("eval_", "no_seed", "ddp_", "distributed_")
 
 def _add_option() -> None:
     """Give fairseq-train the option --allow-changed-options."""
-    text = "continue the training in --save-dir although options differ from those it had so far"
+    text = "continue the training in --save-dir although its options have changed"
     option = ("allow_changed_options", bool, field(default=False, metadata={"help": text}))
     added = make_dataclass("CheckpointOptions", [option])
     CheckpointConfig.__annotations__ |= added.__annotations__

@@ -35,7 +35,7 @@ def check_dictionaries(task: FairseqTask, state: Mapping[str, Any]) -> None:
         UserError: Words or their order differ; says in which dictionary.
     """
     saved = state.get("dictionaries")
-    if saved is None:  # our streams have had one hash for longer
+    if saved is None:  # older checkpoints of our streams hold one hash
         saved = {"target": state["dictionary"]} if "dictionary" in state else {}
     ours = _hashes(task)
     if ours and not saved:

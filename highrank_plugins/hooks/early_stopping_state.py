@@ -1,9 +1,9 @@
-"""A resumed training forgets what the validation losses before it have led to.
+"""Scheduler and early-stopping state are lost on resume.
 
 What breaks: with `--lr-scheduler reduce_lr_on_plateau`, a training that is resumed at the end of an
 epoch continues with the learning rate from before that epoch's loss was counted, and with an
-untouched `--lr-patience`. `--patience` counts from 0 again; and a training that it has ended goes
-on if it is started again.
+untouched `--lr-patience`. `--patience` counts from 0 again; and a training that it has ended
+continues when it is started again.
 Why: the checkpoint is written before the scheduler hears of the loss; the scheduler saves the best
 loss alone; early stopping keeps its numbers on a function.
 What we do: tell the scheduler first (`step_at_end_of_epoch`, which training_events.py calls), and
@@ -53,7 +53,7 @@ def load_plateau_state(stock, schedule, state_dict):
 
 @replaces(training, "should_stop_early")
 def should_stop_early(stock, cfg, valid_loss):
-    """Whether the loss has not become better `--patience` times; its numbers are kept here."""
+    """Whether the loss has failed to improve `--patience` times; the numbers are kept here."""
     return stock(cfg, valid_loss)
 
 
@@ -66,7 +66,7 @@ def state_dict(stock, trainer):
 
 
 def recall(extra_state, forget: bool) -> None:
-    """Count on from the numbers of a checkpoint; from none without one, or to `forget` them."""
+    """Restore the numbers of a checkpoint; start from none without one, or to `forget` them."""
     vars(training.should_stop_early).update(best=None, num_runs=0)
     if extra_state is not None and not forget:
         vars(training.should_stop_early).update(extra_state.get(_KEY, {}))

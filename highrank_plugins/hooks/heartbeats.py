@@ -1,8 +1,8 @@
 """A process that hangs holds up all others, and nobody says which one it is.
 
 What breaks: with one of several processes stopped, or stuck in its data loader or on a dead
-network, the others wait for it in a collective: half an hour with gloo, ten minutes with NCCL, and
-what they print then names no process.
+network, the others wait for it in a collective: half an hour with gloo, ten minutes with NCCL. The
+message that they print then names no process.
 Why: fairseq shows no signs of life that could be watched from outside. Its --heartbeat-timeout
 ends the process that waits.
 What we do: note each batch, epoch, validation and checkpoint (`common/heartbeat.py`) with the
@@ -39,7 +39,7 @@ def prepare_sample(stock, trainer, sample, is_dummy=False):
 
 @replaces(Trainer, "_aggregate_logging_outputs")
 def aggregate_logging_outputs(stock, trainer, *args, **kwargs):
-    """Sum logging outputs over the processes; who waits here is ahead of who does not come."""
+    """Sum logging outputs over the processes; one that waits here is ahead of the others."""
     beat()
     return stock(trainer, *args, **kwargs)
 

@@ -1,9 +1,9 @@
-"""A training whose last checkpoint is missing or damaged starts again from nothing, or not at all.
+"""A training whose last checkpoint is missing or damaged starts from scratch, or not at all.
 
 What breaks: with `checkpoint_last.pt` gone (deleted, or lost by a full disk) and other checkpoints
 in `--save-dir`, or with a `--restore-file` that does not exist, fairseq logs "No existing
 checkpoint found" and trains from random weights. A `checkpoint_last.pt` that is damaged ends every
-start, however many whole checkpoints lie there.
+start, however many whole checkpoints the directory holds.
 Why: a missing file is how fairseq recognises the first start, and it looks at no other file.
 What we do: resume from the newest checkpoint in `--save-dir` whose checksums are right, and name
 it. Where none is whole, and where `--restore-file` is missing, refuse. Of several processes the
@@ -45,7 +45,7 @@ def load_checkpoint(stock, cfg, trainer, **passthrough_args):
         cfg = _with_newest(cfg, trainer)
     else:
         _check_restore_file(cfg.restore_file, suffix)
-    begins = _begins_from_another(cfg, suffix)  # before there is anything of its own
+    begins = _begins_from_another(cfg, suffix)  # before the training has files of its own
     extra_state, epoch_itr = stock(cfg, trainer, **passthrough_args)
     recall(extra_state, begins or cfg.reset_optimizer or cfg.reset_meters)
     return extra_state, epoch_itr
@@ -62,7 +62,7 @@ def _last(cfg, suffix: str) -> str:
 
 
 def _with_newest(cfg, trainer):
-    """Return the options, with another file to restore from if need be."""
+    """Return the options, with another file to restore from if checkpoint_last.pt is not whole."""
     last = _last(cfg, trainer.checkpoint_suffix)
     if cfg.no_save or PathManager.path_requires_pathmanager(last):
         return cfg

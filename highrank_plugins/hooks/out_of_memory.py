@@ -4,7 +4,7 @@ What breaks: on a GPU fairseq skips a batch that runs out of memory, warns, and 
 0: its longest sentences are never trained on. On a CPU, in generation and in evaluation the error
 says neither which batch it was nor what to lower.
 Why: `Trainer.train_step` returns early at an error with the words "out of memory"; no other place
-looks at it.
+handles it.
 What we do: end with an error that has the batch's sentences, tokens and longest sentence, and the
 options to lower, with their values. `--max-tokens` and `--update-freq` may change when a training
 resumes, so nothing is lost. A validation in a training is tried again first, as fairseq does.

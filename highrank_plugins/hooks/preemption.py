@@ -1,13 +1,13 @@
 """A training that is told to stop loses its updates since the last checkpoint.
 
-What breaks: SIGTERM and SIGUSR1, by which clusters announce that a job's time is over, and SIGHUP,
-by which a terminal does when it closes, end fairseq-train at once.
+What breaks: SIGTERM and SIGUSR1, by which clusters announce the end of a job's time, and SIGHUP,
+which a closing terminal sends, end fairseq-train at once.
 Why: it handles no signals.
 What we do: look after each update, and after its validation and checkpoint where these are due,
 whether any process was asked to stop (`stop_request.py`), by `highrank launch` or by a signal;
-then all write the checkpoint and end together, with exit code 75. Nothing is left out, so that
-the training which goes on from there is the one that was not stopped. Until then a signal has no
-effect: an update, a validation and a checkpoint must fit into the time that is left.
+then all write the checkpoint and end together, with exit code 75. Nothing is left out, so the
+resumed training equals an uninterrupted one. Until then a signal has no effect: an update, a
+validation and a checkpoint must fit into the time that is left.
 Delete when: fairseq does so. `training_events.py` calls this.
 """
 
@@ -48,7 +48,7 @@ def leave_if_asked(cfg, trainer, epoch_itr, is_saved: bool) -> None:
     if not is_saved:
         checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
     if trainer.data_parallel_world_size > 1:
-        # whoever ends before the checkpoint is written would have the launcher end the others
+        # if one ended before the checkpoint is written, the launcher would end the others
         torch.distributed.barrier()
     updates = trainer.get_num_updates()
     logger.info("stopping after update %d; run the same command to resume", updates)

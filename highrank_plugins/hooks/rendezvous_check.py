@@ -2,9 +2,9 @@
 
 What breaks: started by torchrun or srun where each process sees one GPU or none, every process
 trains alone, with exit code 0, and they overwrite each other's checkpoints. Processes that share a
-GPU, or that wait for one which never comes, hang or end in NCCL's words.
+GPU, or that wait for one which never comes, hang or end with an error of NCCL.
 Why: `--distributed-world-size` is by default the number of visible GPUs, and 1 of them means "not
-distributed"; the process group is made with a time limit of many minutes, and tells no reason.
+distributed"; the process group is made with a time limit of many minutes, and gives no reason.
 What we do: before the group is made, processes meet at its address and compare notes: each must be
 there within `HIGHRANK_RENDEZVOUS_TIMEOUT` seconds (300), expect as many others as all, and have a
 GPU of its own. All of them raise the same error otherwise. One that trains alone although it was
@@ -61,7 +61,7 @@ def processes_started(environment) -> int:
 
 @replaces(distributed_utils, "distributed_init")
 def distributed_init(stock, cfg):
-    """Make the process group, of processes that belong together; the rank in it."""
+    """Make the process group if the processes belong together; return the rank in it."""
     is_new = not torch.distributed.is_initialized()
     if not is_new or isinstance(cfg, Namespace) or cfg.common.tpu:
         return stock(cfg)
@@ -74,7 +74,7 @@ def distributed_init(stock, cfg):
 
 
 def meet(cfg) -> Store:
-    """Compare notes with the other processes, and leave through the store that served for it.
+    """Compare notes with the other processes, and return the store that they used.
 
     Raises:
         UserError: some are missing, expect another number, or share a device.
@@ -90,12 +90,12 @@ def meet(cfg) -> Store:
         # rank 0 may be what the others talk to: it leaves when all have read
         store.set(f"read/{rank}", "")
         if rank == 0:
-            with suppress(RuntimeError):  # not all may be there
+            with suppress(RuntimeError):  # some may be missing
                 store.wait([f"read/{other}" for other in range(world)], READING)
         raise UserError(problem)
     if rank == 0:
         places = ", ".join(f"{r}: {n['host']} {n['device'] or 'cpu'}" for r, n in enumerate(notes))
-        logger.info("all %d processes are there (%s)", world, places)
+        logger.info("all %d processes have met (%s)", world, places)
     return store
 
 

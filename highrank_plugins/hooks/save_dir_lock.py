@@ -2,7 +2,7 @@
 
 What breaks: the same command started twice, by hand or by a scheduler, trains twice into one
 directory, with exit code 0; checkpoints of the two get mixed.
-Why: fairseq does not look who else writes there.
+Why: fairseq does not check whether another process writes there.
 What we do: the first process of a training holds a lock on `training.lock` in --save-dir until it
 ends; another training is refused and told who holds it. The system releases the lock of a killed
 process. The lock is not inherited: data workers that outlive their trainer do not hold it. Runs

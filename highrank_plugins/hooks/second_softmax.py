@@ -4,7 +4,7 @@ What breaks: nothing. It takes 4 % of the time of Mixtape's steps on a CPU (r = 
 Why: `EnsembleModel.forward_decoder` divides by --temperature and asks `get_normalized_probs` for a
 log_softmax, whether or not the division has changed anything.
 What we do: while the temperature is 1, the attribute `as_returned` of models that have one is true,
-and `get_normalized_probs` may take what the decoder has returned for normalised.
+and `get_normalized_probs` may treat the decoder's output as normalised.
 Delete when: fairseq does not divide by 1.
 """
 
@@ -18,7 +18,7 @@ from highrank_plugins.common.patching import replaces
 
 @contextmanager
 def undivided(models) -> Iterator[None]:
-    """Tell the models that nothing divides what they return."""
+    """Tell the models that nothing divides their output."""
     told = [model for model in models if hasattr(model, "as_returned")]
     for model in told:
         model.as_returned = True

@@ -1,14 +1,14 @@
-"""An optimizer that averages weights, and a task with state, learn too little, too late.
+"""Optimizers that average weights, and tasks with state, are told too little, too late.
 
 What breaks: the validation loss of an epoch reaches the learning-rate scheduler after the
 checkpoint is written, rounded, so that a run resumed at the end of an epoch has lost it and
 switches averaging on in another epoch, or never. Nothing lets validation and checkpoints use
 averaged weights. A task can add to a checkpoint what its own process holds, but not what others do.
 A model does not learn which of its forward passes belong to which update.
-Why: `Trainer` and `save_checkpoint` call the task or the optimizer in one process only, or do not.
+Why: `Trainer` and `save_checkpoint` call task and optimizer in one process only, or not at all.
 What we do: notify each `TrainingListener` among optimizer (torch's, inside fairseq's), task and
 model in every process, and the model's `monitor` in the first process. A listener that is
-`finished` ends the training. An update that is tried again is announced again.
+`finished` ends the training. A retried update is announced again.
 Delete when: fairseq has such hooks.
 """
 

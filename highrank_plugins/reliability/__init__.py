@@ -1,1 +1,1 @@
-"""Try on a user's own disk what the promises for trainings and checkpoints are worth there."""
+"""Test whether trainings and checkpoints survive faults on a user's own disk."""

@@ -21,7 +21,7 @@ _WHOLE, _MISSING, _TORN = 0, 1, 2
 
 
 def start_twice(folder: Path) -> Finding:
-    """Lock a folder as a training does, try so again, and once more after the first is killed."""
+    """Lock a folder as a training does, try again, and once more after the first is killed."""
     fault, held = "two trainings in one folder", _FORKS.Event()
     process = _FORKS.Process(target=_hold, args=(folder, held))
     process.start()
@@ -42,7 +42,7 @@ def start_twice(folder: Path) -> Finding:
         )  # fmt: skip
     return Finding(
         fault, True, "the second is refused; a killed one leaves no lock",
-        "Of two machines this says nothing: start a training on both, one must be refused",
+        "This says nothing about two machines: start a training on both; one must be refused",
     )  # fmt: skip
 
 

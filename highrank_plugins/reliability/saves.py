@@ -29,7 +29,7 @@ FLOATS = 500_000
 KILLS, MOST_SECONDS = 40, 20.0
 _FORKS = get_context("fork")
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
-_STUCK_SECONDS = 60  # then a disk does not answer
+_STUCK_SECONDS = 60  # a disk that takes longer does not answer
 
 
 def state(updates: int, size: int) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _save_on(folder: Path, size: int, done: ctypes.c_longlong) -> None:
 
 
 def fill_disk(folder: Path, size: int = FLOATS) -> Finding:
-    """Save where a file may not be that large, and, if the system lets us, on a small full disk."""
+    """Save under a limit on file sizes, and, if the system allows it, on a small full disk."""
     tried, wrong = [], []
     for name, limit in {
         "a limit on file sizes": _limit_files,
@@ -184,7 +184,7 @@ def _fill(limit: Callable[[Path, int], None], folder: Path, size: int) -> str:
         except ValueError as error:
             return str(error)
         return f"{left} are left" if left or found != 1 else ""
-    return "a save was called complete that cannot be"
+    return "an incomplete save was reported as complete"
 
 
 def _limit_files(_folder: Path, most: int) -> None:

@@ -132,7 +132,7 @@ def test_bad_corpora_are_refused_in_the_file_that_was_given(start, tmp_path):
     path = write_pickle(start.data, corpus() | {"valid": [Hostile(tmp_path / "made")]})
     result = start("--data", start.data)
     assert result.returncode == 2
-    assert f"highrank: {path} is refused, not a pickle of plain values" in result.stderr
+    assert f"highrank: {path} is refused: not a pickle of plain values" in result.stderr
     assert not (tmp_path / "made").exists()
 
     write_pickle(start.data, corpus() | {"valid": [{"utts": []}]})

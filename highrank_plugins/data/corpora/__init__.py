@@ -24,16 +24,16 @@ CORPORA = {
 def prepare_corpus(name: str, data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
     """Read a corpus strictly, count it, and write it below `output`.
 
-    `ptb` and `wikitext2` become `{train,valid,test}.txt` for fairseq-preprocess; the others, which
-    need more than that can do, become its binarised files.
+    `ptb` and `wikitext2` become `{train,valid,test}.txt` for fairseq-preprocess. The others need
+    more than it can do, and become binarised files.
 
     Args:
         data: folder with the files as they are published, or with that folder.
     Returns:
         Lines to print: the counts.
     Raises:
-        CorpusError: no such corpus, or an option that it does not have.
-        TextError: text that cannot be used, with file and line; or not the text that is meant.
+        CorpusError: the corpus is unknown, lacks an option, or differs from the published one.
+        TextError: the text is unusable; names file and line.
     """
     if name not in CORPORA:
         known = ", ".join(CORPORA)

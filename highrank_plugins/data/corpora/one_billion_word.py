@@ -1,7 +1,7 @@
 """Prepare the One Billion Word benchmark (Chelba et al. 2013) as Yang et al. 2018 take it.
 
-Lower case; the 100,000 most frequent words of the training text, others are <unk>; 99 shards to
-train on; of the held-out files 00 and 10 for validation, 20, 30 and 40 to test.
+The text is in lower case, with the 100,000 most frequent words of the training text; others are
+<unk>. There are 99 training shards; the held-out files 00 and 10 validate, 20, 30 and 40 test.
 """
 
 import shutil

@@ -6,7 +6,7 @@ from highrank_plugins.common.names import flag
 
 
 class CorpusError(ValueError):
-    """Report a corpus that is missing, of another version, or not to be had with these options."""
+    """Report a corpus that is missing, has another version, or does not support the options."""
 
 
 @dataclass(frozen=True)

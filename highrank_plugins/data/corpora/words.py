@@ -20,7 +20,7 @@ def read_words(path: Path, lower: bool = False) -> Iterator[list[str]]:
     Words are what white space of any kind separates, as in fairseq; only line feeds end lines.
 
     Args:
-        lower: as lower case.
+        lower: convert to lower case.
     Raises:
         TextError: an empty or damaged file, a line that `decode_line` refuses, or a word that has a
             meaning of its own to fairseq; names file and line.
@@ -45,7 +45,7 @@ def read_words(path: Path, lower: bool = False) -> Iterator[list[str]]:
 def _reserved(path: Path, number: int, words: list[str]) -> str:
     word = next(word for word in words if word in RESERVED)
     return (
-        f"{path}:{number}: the text has the word {word}, which fairseq has for itself; remove it "
+        f"{path}:{number}: the text has the word {word}, which fairseq reserves; remove it "
         "(ends of lines are counted without it)"
     )
 

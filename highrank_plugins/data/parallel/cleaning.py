@@ -32,7 +32,7 @@ class Cleaner:
     """Check sentence pairs one by one.
 
     Attributes:
-        counts: how many pairs were kept, and how many went for each reason.
+        counts: how many pairs were kept, and how many were dropped for each reason.
     """
 
     def __init__(self, rules: Rules) -> None:

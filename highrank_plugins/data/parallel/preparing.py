@@ -23,7 +23,7 @@ def texts_of(corpus: CorpusFiles, path: Path) -> Texts:
 
 
 def unpack_texts(corpus: CorpusFiles, texts: Texts, archives: Path, output: Path) -> Iterator[str]:
-    """Unpack what is text, and only that, each archive into a folder of its name.
+    """Unpack only the text, each archive into a folder of its name.
 
     Yields:
         What was done, a line for each archive.
@@ -60,8 +60,8 @@ def prepare_texts(
 ) -> Iterator[str]:
     """Write `output`/{train,valid,test}.LANGUAGE and the report `output`/cleaning.json.
 
-    The training text is cleaned. In the others white space is folded, as sacreBLEU does it, and
-    nothing else is done: no line of them goes.
+    The training text is cleaned. In the others only white space is folded, as sacreBLEU does it; no
+    line is dropped.
 
     Yields:
         A line of the report for each training file.

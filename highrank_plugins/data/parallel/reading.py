@@ -141,7 +141,7 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
 def read_lines(path: Path) -> Iterator[bytes]:
     """Yield lines, which end with line feeds only; of a .sgm, the segments. Drop byte order marks.
 
-    A segment is what sacreBLEU takes for one: a line that begins with <seg, without its tags.
+    A segment is, as for sacreBLEU, a line that begins with <seg, without its tags.
     """
     lines = 0
     try:
