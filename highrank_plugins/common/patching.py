@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,8 @@ def replaces(owner: Any, name: str) -> Callable:
 
     `owner` is a module or a class. The stock function stays reachable as `__wrapped__`. Two modules
     may replace the same function, one around the other; a module that is loaded again finds its
-    own replacement in place, and adds none.
+    own replacement in place, and adds none. A script that runs (`python -m fairseq_cli.train`) is a
+    second module beside `owner`, and gets the replacement, too.
     """
 
     def install(new: Callable) -> Callable:
@@ -33,6 +35,9 @@ def replaces(owner: Any, name: str) -> Callable:
         vars(patched)["highrank_patch"] = source
         is_static = isinstance(owner, type) and isinstance(owner.__dict__.get(name), staticmethod)
         setattr(owner, name, staticmethod(patched) if is_static else patched)
+        script, file = sys.modules["__main__"], getattr(owner, "__file__", None)
+        if script is not owner and file and file == getattr(script, "__file__", None):
+            setattr(script, name, patched)
         return patched
 
     return install

@@ -6,9 +6,11 @@ On a model of NaN it prints `loss nan`.
 Why: the commands sum over what the batches hold, and compare neither number nor value.
 What we do: count samples (sentences, or blocks of a language model; tokens of streams) in
 fairseq-generate, fairseq-validate and fairseq-eval-lm. Say at the end how many of how many were
-scored. Raise if they differ; with the option, warn and name the first ones left out. Raise for a
-validation loss that is infinite or NaN. One part of several (`--num-shards`, processes) is counted,
-but not compared. Tasks with steps of their own are not counted.
+scored. Raise if they differ, also with that option, and name the first ones left out. Raise for a
+validation loss that is infinite or NaN. Processes of one evaluation compare what they scored
+together; a part of its own (`--num-shards`) says that it is one, and of what. Tasks with steps of
+their own are not counted. In fairseq-interactive a line that the option leaves out gets an empty
+hypothesis of score -inf and a warning, so that outputs stay line for line.
 Delete when: fairseq compares both.
 """
 
@@ -22,11 +24,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import FairseqTask
-from fairseq_cli import eval_lm, generate, validate
+from fairseq_cli import eval_lm, generate, interactive, validate
 
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)
 SKIPS = "--skip-invalid-size-inputs-valid-test"
@@ -45,19 +50,38 @@ class _Split:
             self.ids.update(sample["id"].tolist())
             self.tokens += int(sample["ntokens"])
 
-    def report(self, name: str, skips: bool, is_part: bool) -> None:
+    def report(self, name: str, skips: bool, part: int, parts: int) -> None:
         in_tokens = getattr(self.dataset, "counts_tokens", False)
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            self._gather()
+            parts = 1
         scored, total = self.tokens if in_tokens else len(self.ids), len(self.dataset)
         unit = "tokens" if in_tokens else f"samples ({self.tokens:,} tokens)"
         logger.info(f"{name}: scored {scored:,} of {total:,} {unit}")
-        if scored == total or is_part:
+        if scored == total:
+            if parts > 1:
+                logger.warning(f"{name}: all was scored; this command ignores --num-shards {parts}")
+            return
+        if parts > 1:
+            logger.warning(
+                f"{name}: this is part {part} of {parts} (counted from 0), and no result of the "
+                f"whole data. The numbers scored by all parts must add up to {total:,}"
+            )
             return
         first = list(islice((i for i in range(total) if i not in self.ids), 10))
         lost = f"{name}: {total - scored:,} of {total:,} samples were not scored"
         lost += "" if in_tokens else f"; the first are {first}, counted from 0"
-        if not skips:
-            raise ValueError(f"{lost}. The result does not cover the whole data.")
-        logger.warning(f"{lost}. {SKIPS} leaves them out; the result covers the others only.")
+        lost += ". The result does not cover the whole data."
+        if skips:
+            raise UserError(f"{lost} {SKIPS} leaves samples out: shorten them, or take them out")
+        raise ValueError(lost)
+
+    def _gather(self) -> None:
+        """Add what the other processes have scored; all of them must call it."""
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, (self.ids, self.tokens))
+        self.ids = set().union(*(ids for ids, _ in found))
+        self.tokens = sum(tokens for _, tokens in found)
 
 
 _splits: ContextVar[dict[str, _Split] | None] = ContextVar("splits", default=None)
@@ -68,7 +92,7 @@ def _counting(cfg: Any) -> Iterator[None]:
     """Count meanwhile, and report every split at the end.
 
     Raises:
-        ValueError: A split was not scored completely, though nobody asked to skip anything.
+        ValueError: A split was not scored completely.
     """
     splits: dict[str, _Split] = {}
     token = _splits.set(splits)
@@ -76,10 +100,12 @@ def _counting(cfg: Any) -> Iterator[None]:
         yield
     finally:
         _splits.reset(token)
-    is_part = max(cfg.dataset.num_shards, cfg.distributed_training.distributed_world_size) > 1
+    ranks = cfg.distributed_training
+    parts = max(cfg.dataset.num_shards, ranks.distributed_world_size)
+    part = max(cfg.dataset.shard_id, ranks.distributed_rank)
     for name, split in splits.items():
-        if split.ids:
-            split.report(name, cfg.dataset.skip_invalid_size_inputs_valid_test, is_part)
+        if split.ids or parts > 1:
+            split.report(name, cfg.dataset.skip_invalid_size_inputs_valid_test, part, parts)
 
 
 def _count(sample: dict[str, Any]) -> bool:
@@ -119,9 +145,40 @@ def valid_step(stock, task, sample, model, criterion):
 @replaces(FairseqTask, "inference_step")
 def inference_step(stock, task, generator, models, sample, *args, **kwargs):
     """Return the hypotheses of a batch."""
+    lengths = sample["net_input"].get("src_lengths")
+    if lengths is not None and lengths.numel() == 0:  # of `make_batches`
+        return [[_no_hypothesis(task)]]
     hypotheses = stock(task, generator, models, sample, *args, **kwargs)
     _count(sample)
     return hypotheses
+
+
+@replaces(interactive, "make_batches")
+def make_batches(stock, lines, cfg, task, max_positions, encode_fn):
+    """Yield batches of lines; those that were skipped come last, without a length."""
+    done: set[int] = set()
+    for batch in stock(lines, cfg, task, max_positions, encode_fn):
+        done.update(batch.ids.tolist())
+        yield batch
+    for index in sorted(set(range(len(lines))) - done):
+        (tokens,), (length,) = task.get_interactive_tokens_and_lengths([lines[index]], encode_fn)
+        logger.warning(
+            f"the line {lines[index][:60]!r} has {length} tokens, more than the model takes "
+            f"({max_positions}); {SKIPS} gives it an empty hypothesis of score -inf"
+        )
+        constraints = torch.zeros(1, 1, dtype=torch.long) if cfg.generation.constraints else None
+        no_length = torch.empty(0, dtype=torch.long)
+        yield interactive.Batch(torch.tensor([index]), tokens[None], no_length, constraints)
+
+
+def _no_hypothesis(task) -> dict[str, Any]:
+    minus_infinity = torch.tensor([-math.inf])
+    return {
+        "tokens": torch.tensor([task.target_dictionary.eos()]),
+        "score": minus_infinity[0],
+        "positional_scores": minus_infinity,
+        "alignment": [],
+    }
 
 
 @replaces(eval_lm, "eval_lm")

@@ -3,17 +3,21 @@
 import logging
 import math
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 import torch
 from fairseq.data import data_utils
 from fairseq.tasks import FairseqTask
 from fairseq_cli import eval_lm, generate, validate
+from torch.distributed import destroy_process_group, init_process_group
 
 import highrank_plugins.compat.dropped_batches  # noqa: F401  (no sentence is lost)
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks import scored_samples
 from tests.compat.conftest import SIZES, config
-from tests.fairseq_cli import run
+from tests.fairseq_cli import FORKS, run
+from tests.free_port import free_address
 from tests.stream_corpus import train_streams
 from tests.trainings import last
 
@@ -67,15 +71,76 @@ def test_all_is_scored(evaluate, data, translator, logged):
     assert line.startswith(f"valid: scored {total} of {total} samples (")
 
 
-def test_left_out_samples_are_named(evaluate, data, translator, logged):
-    evaluate(data, translator, SKIP, short=True)
+def test_left_out_samples_are_named(evaluate, data, translator):
     lines = [line.split() for line in (data.parent / "valid.xx").read_text().splitlines()]
     lost = [index for index, words in enumerate(lines) if len(words) > 5]
     assert 0 < len(lost) < len(lines)
-    (line,) = [text for text in logged if "were not scored" in text]
     start = f"valid: {len(lost)} of {len(lines)} samples were not scored; the first are {lost[:10]}"
-    assert line.startswith(start)
-    assert line.endswith("the result covers the others only.")
+    with pytest.raises((UserError, SystemExit)) as ended:
+        evaluate(data, translator, SKIP, short=True)
+    if ended.type is SystemExit:  # the message was printed
+        assert ended.value.code == 2
+    else:
+        assert str(ended.value).startswith(start)
+        assert f"{SKIP} leaves samples out" in str(ended.value)
+
+
+def test_interactive_keeps_line_for_line(data, translator):
+    lines = (data.parent / "valid.xx").read_text().splitlines()
+    words = [data, "--path", translator, "--cpu", "-s", "xx", "-t", "yy", "--buffer-size", 5]
+    words += ["--batch-size", 5, "--max-len-b", 5, SKIP, *SHORT]
+    done = run("interactive", *words, stdin="\n".join(lines) + "\n")
+    hypotheses = [line.split("\t") for line in done.lines("H-")]
+    assert [name for name, *_ in hypotheses] == [f"H-{index}" for index in range(len(lines))]
+    for line, (_, score, text) in zip(lines, hypotheses, strict=True):
+        if len(line.split()) > 5:
+            assert (score, text) == ("-inf", "")
+            assert f"the line {line[:60]!r} has {len(line.split()) + 1} tokens" in done.output
+        else:
+            assert math.isfinite(float(score))
+
+
+def test_a_part_says_of_what(data, translator, logged):
+    options = ["--batch-size", 4, "--distributed-world-size", 2]
+    parts = [["--distributed-rank", rank] for rank in (0, 1)]
+    for part in parts:
+        run_generate(data, translator, "--gen-subset", "valid", *options, *part)
+    counts = [int(text.split()[2]) for text in logged if text.startswith("valid: scored")]
+    assert sum(counts) == SIZES["valid"]
+    assert 0 < counts[0] < SIZES["valid"]
+    for part in (0, 1):
+        assert any(f"this is part {part} of 2" in text for text in logged)
+
+
+def test_parts_that_a_command_ignores_are_said(data, translator, logged):
+    run_generate(data, translator, "--gen-subset", "valid", "--num-shards", 2)
+    assert "valid: all was scored; this command ignores --num-shards 2" in logged
+
+
+def count_together(rank: int, address: str, lost: bool, log: str) -> None:
+    init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    split = scored_samples._Split([None] * 6)
+    split.ids = {0, 2, 4} if rank == 0 else {1, 3} if lost else {1, 3, 5, 0}
+    try:
+        split.report("valid", False, rank, 2)
+        text = "whole"
+    except ValueError as error:
+        text = str(error)
+    Path(f"{log}{rank}").write_text(text)
+    destroy_process_group()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_processes_of_one_evaluation_are_compared_together(lost, tmp_path):
+    address, log = free_address(), str(tmp_path / "log")
+    ranks = [FORKS.Process(target=count_together, args=(r, address, lost, log)) for r in (0, 1)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(60)
+    texts = [Path(f"{log}{rank}").read_text() for rank in (0, 1)]
+    expected = "valid: 1 of 6 samples were not scored; the first are [5]" if lost else "whole"
+    assert all(text.startswith(expected) for text in texts)
 
 
 def test_lost_samples_are_refused(evaluate, data, translator, stock):
