@@ -30,13 +30,14 @@ from highrank_plugins.trunks import AWDLSTM, State, TrunkOutput
 class ModelLoss(NamedTuple):
     """Hold ``Head.nll`` of a batch of streams, and what else their training needs of it.
 
-    ``loss``, ``nll``, ``correct``: as ``LossOutput``; per token they are [B, T]. ``features``,
-    ``state``, ``raw``: as ``TrunkOutput``, time-major.
+    ``loss``, ``nll``, ``correct``, ``entropy``: as ``LossOutput``; per token they are [B, T].
+    ``features``, ``state``, ``raw``: as ``TrunkOutput``, time-major.
     """
 
     loss: Tensor
     nll: Tensor
     correct: Optional[Tensor]
+    entropy: Optional[Tensor]
     features: Tensor
     state: State
     raw: Tensor
