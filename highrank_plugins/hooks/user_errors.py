@@ -3,13 +3,14 @@
 What breaks: `--head mos --head-components 0` ends with a traceback of 20 functions. Its last line
 says what to change, and few people read that far.
 Why: fairseq prints every error so, and leaves with exit code 1.
-What we do: print the message of a `UserError` alone, as `argparse` does for an unknown option.
-Other errors keep their traceback: they may be defects.
+What we do: in fairseq's commands, print the message of a `UserError` alone, as `argparse` does for
+an unknown option. Other errors keep their traceback: they may be defects. A program that calls
+fairseq's functions gets the exception.
 Delete when: fairseq ends so for a `ValueError` of a plug-in.
 """
 
-import os
 import sys
+from pathlib import Path
 
 from fairseq import options
 from fairseq.distributed import utils
@@ -41,6 +42,9 @@ def _in_one_line(function, *args, **kwargs):
     try:
         return function(*args, **kwargs)
     except UserError as error:
+        program = Path(sys.argv[0])
+        if not program.name.startswith("fairseq-") and program.parent.name != "fairseq_cli":
+            raise
         sys.stdout.flush()
-        print(f"{os.path.basename(sys.argv[0])}: error: {error}", file=sys.stderr)
+        print(f"{program.name}: error: {error}", file=sys.stderr)
         sys.exit(2)

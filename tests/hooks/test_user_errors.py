@@ -32,12 +32,19 @@ def test_one_line(capsys, monkeypatch):
     assert capsys.readouterr().err == "fairseq-train: error: --head mos: too few\n"
 
 
-def test_a_defect_keeps_its_traceback():
+def test_a_program_that_calls_fairseq_gets_the_exception():
+    with pytest.raises(UserError, match="too few"):
+        utils.call_main(CFG, raises(UserError("--head mos: too few")))
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train"])
     with pytest.raises(ValueError, match="a defect"):
         utils.call_main(CFG, raises(ValueError("a defect")))
 
 
-def test_while_options_are_read(capsys):
+def test_while_options_are_read(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fairseq_cli/train.py"])
     with pytest.raises(SystemExit) as ended:
         options.parse_args_and_arch(
             argparse.ArgumentParser(), input_args=[], modify_parser=raises(UserError("no"))

@@ -97,9 +97,10 @@ class FusedLoss:
         size = math.prod(outer) * stride
         kept = self._buffers.get(name)
         if kept is None or kept.numel() < size:
-            # products of a CPU may read what lies between rows, and multiply it by 0
-            create = torch.zeros if device.type == "cpu" and stride > width else torch.empty
-            kept = self._buffers[name] = create(size, dtype=dtype, device=device)
+            # oneDNN's products in bfloat16 read the padding on CPUs with AMX: it must not be NaN
+            is_zeroed = device.type == "cpu" and self.kernels.pads_rows
+            allocate = torch.zeros if is_zeroed else torch.empty
+            kept = self._buffers[name] = allocate(size, dtype=dtype, device=device)
         return kept[:size].view(*outer, stride)[..., :width]
 
     def product(
