@@ -7,7 +7,7 @@ remains is the layer's lack of expressiveness, since there is nothing to general
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,22 +18,29 @@ from highrank_plugins.common.progress import Progress, silent
 from highrank_plugins.heads import Head, build_head
 
 
-@dataclass(frozen=True)
-class DirichletSettings:
-    """Hold the sizes of the experiment and of its optimisation by Adam; small enough for a CPU.
+@dataclass(frozen=True, kw_only=True)
+class FitSettings:
+    """Hold the sizes of a layer, M `classes` and d `dim`, and of its optimisation by Adam."""
 
-    targets: N. classes: M. dim: d, of contexts and word vectors. alpha: α, .1 in the paper.
-    batch: targets per step, drawn again each step. The paper has N = 1e5; M and its d are unknown.
+    classes: int = 100
+    dim: int = 10
+    steps: int = 1000
+    lr: float = 0.1
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirichletSettings(FitSettings):
+    """Hold the settings of the experiment, which are small enough for a CPU.
+
+    targets: N. alpha: α, .1 in the paper. batch: targets per step, drawn again each step. The paper
+    has N = 1e5; M and its d are unknown.
     """
 
     targets: int = 1000
-    classes: int = 100
-    dim: int = 10
     alpha: float = 0.1
     steps: int = 2000
     batch: int = 1000
-    lr: float = 0.1
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,27 +77,44 @@ def dirichlet_experiment(
     """
     settings = settings or DirichletSettings()
     targets = dirichlet_targets(settings)
-    fits = {}
+    fitted = fit_heads(heads, targets, settings, settings.batch, progress)
+    return {label: measure_fit(head, contexts, targets) for label, head, contexts in fitted}
+
+
+def fit_heads(
+    heads: Mapping[str, Mapping[str, Any]],
+    targets: Tensor,
+    settings: FitSettings,
+    batch: int,
+    progress: Progress,
+    weight: Callable[[], nn.Parameter] | None = None,
+) -> Iterator[tuple[str, Head, Tensor]]:
+    """Build each head from the same seed, fit it to the targets, and yield it with its contexts.
+
+    Args:
+        heads, progress: as in `dirichlet_experiment`.
+        batch: targets per step.
+        weight: draws the vocabulary matrix, after the seed is set; None: the head does.
+    """
     for label, options in heads.items():
         torch.manual_seed(settings.seed)
-        head = build_head(
-            **{"num_classes": settings.classes, "feature_dim": settings.dim, **options}
-        )
-        contexts = fit_contexts(head, targets, settings, progress, label)
-        fits[label] = measure_fit(head, contexts, targets)
-    return fits
+        drawn = None if weight is None else weight()
+        sizes = {"num_classes": settings.classes, "feature_dim": settings.dim}
+        head = build_head(**{**sizes, **options}, weight=drawn)
+        yield label, head, fit_contexts(head, targets, settings, batch, progress, label)
 
 
 def fit_targets(head: Head, targets: Tensor, settings: DirichletSettings) -> DirichletFit:
     """Fit contexts by `fit_contexts` and return their `measure_fit`."""
-    contexts = fit_contexts(head, targets, settings)
+    contexts = fit_contexts(head, targets, settings, settings.batch)
     return measure_fit(head, contexts, targets)
 
 
 def fit_contexts(
     head: Head,
     targets: Tensor,
-    settings: DirichletSettings,
+    settings: FitSettings,
+    batch: int,
     progress: Progress = silent,
     label: str = "",
 ) -> Tensor:
@@ -99,7 +123,8 @@ def fit_contexts(
     Args:
         head: any, freshly built; batches come from torch's default generator.
         targets: P* [N, M].
-        settings: steps, batch and lr are read.
+        settings: steps and lr are read.
+        batch: targets per step.
         progress: sees the steps, under the name `label`.
     Returns:
         the contexts [N, F]; the head is in evaluation mode.
@@ -113,7 +138,7 @@ def fit_contexts(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps)
     head.train()
     for step in progress(range(settings.steps), label):
-        chosen = torch.randperm(len(targets))[: settings.batch]
+        chosen = torch.randperm(len(targets))[:batch]
         loss = -(targets[chosen] * head(contexts[chosen])).sum(-1).mean()
         if not loss.isfinite():
             raise ValueError(f"step {step}: the loss is {loss.item()}; lower lr ({settings.lr})")

@@ -8,34 +8,28 @@ contexts together, which a language cannot have for all its contexts.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.analysis import DirichletSettings, measure_fit
-from highrank_plugins.analysis.dirichlet import fit_contexts
+from highrank_plugins.analysis.dirichlet import FitSettings, fit_heads, measure_fit
 from highrank_plugins.common.progress import Progress, silent
-from highrank_plugins.heads import build_head, head_names, head_options, pointwise_names
+from highrank_plugins.heads import head_names, head_options, pointwise_names
 
 SCALE = 3.0  # of word vectors; contexts of mixtures lie in [−1, 1]
 
 
-@dataclass(frozen=True)
-class MultimodeSettings:
+@dataclass(frozen=True, kw_only=True)
+class MultimodeSettings(FitSettings):
     """Hold the sizes: `contexts` with `modes` equally probable right words each, of `classes`.
 
     learn_words: the vocabulary matrix is learnt, too, from what it is otherwise.
     """
 
     contexts: int = 500
-    classes: int = 100
-    dim: int = 10
     modes: int = 3
-    steps: int = 1000
-    lr: float = 0.1
-    seed: int = 0
     learn_words: bool = False
 
 
@@ -75,18 +69,15 @@ def multimode_experiment(
         progress: sees the steps of each, by label.
     """
     targets = multimode_targets(settings)
-    fits = {}
-    for label, options in heads.items():
-        torch.manual_seed(settings.seed)
-        words = SCALE * torch.randn(settings.classes, settings.dim)
-        weight = nn.Parameter(words, requires_grad=settings.learn_words)
-        sizes = {"num_classes": settings.classes, "feature_dim": settings.dim}
-        head = build_head(**{**sizes, **options}, weight=weight)
-        shared = {name: asdict(settings)[name] for name in ("steps", "lr")}
-        fitting = DirichletSettings(batch=settings.contexts, **shared)
-        contexts = fit_contexts(head, targets, fitting, progress, label)
-        fits[label] = _measure(head, contexts, targets, settings.modes)
-    return fits
+
+    def words() -> nn.Parameter:
+        drawn = SCALE * torch.randn(settings.classes, settings.dim)
+        return nn.Parameter(drawn, requires_grad=settings.learn_words)
+
+    fitted = fit_heads(heads, targets, settings, settings.contexts, progress, words)
+    return {
+        label: _measure(head, contexts, targets, settings.modes) for label, head, contexts in fitted
+    }
 
 
 @torch.no_grad()

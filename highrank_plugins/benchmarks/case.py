@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 import yaml
 from pydantic import TypeAdapter
 
+import highrank_plugins
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.heads import Head, build_head, head_options
 
@@ -87,7 +89,10 @@ class LossCase:
 
 @dataclass(frozen=True)
 class ModelCase:
-    """Describe training steps or translation of a Transformer of some size, on random words."""
+    """Describe training steps or translation of a Transformer of some size, on random words.
+
+    `user_dir` is the package of a layer of one's own.
+    """
 
     classes: int
     sentences: int
@@ -97,6 +102,7 @@ class ModelCase:
     baseline: str = "transformer"
     dtype: str = "float32"
     device: str = "cpu"
+    user_dir: str | None = None
 
     def work(self) -> int:
         """Return the number of tokens of the target side."""
@@ -158,3 +164,11 @@ def changed(case: Case, changes: dict[str, Any]) -> Case:
             if value < least:
                 raise CaseError(f"--{field.name} must be at least {least}, got {value}")
     return new
+
+
+def import_user_dir(package: str) -> None:
+    """Import a package with layers, as fairseq does; they get their archs."""
+    from fairseq.utils import import_user_module
+
+    highrank_plugins.register()
+    import_user_module(Namespace(user_dir=package))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from argparse import Namespace
 from typing import Any
 
 import torch
 
-from highrank_plugins.benchmarks.case import Case, LossCase, case_from
+from highrank_plugins.benchmarks.case import Case, LossCase, case_from, import_user_dir
 from highrank_plugins.benchmarks.implementations import loss_step
 from highrank_plugins.benchmarks.measure import (
     Step,
@@ -66,9 +65,7 @@ def machine(case: Case) -> str:
 def _step(kind: str, implementation: str, case: Case) -> Step:
     if isinstance(case, LossCase):
         if case.user_dir is not None:
-            from fairseq.utils import import_user_module
-
-            import_user_module(Namespace(user_dir=case.user_dir))
+            import_user_dir(case.user_dir)
         return loss_step(implementation, case)
     from highrank_plugins.benchmarks.models import model_step
 

@@ -33,6 +33,7 @@ class Training:
     max_tokens: int
     updates: int
     tokens: int
+    user_dir: str | None = None
 
     @classmethod
     def of(cls, name: str, configuration: Configuration, devices: int) -> Training:
@@ -45,7 +46,7 @@ class Training:
         if configuration.data is None:
             raise CaseError(f"{name}: no block data; estimates are made for translators alone")
         options = {"update_freq": 1, **configuration.train}
-        arch = options.pop("arch", None)
+        arch, user_dir = options.pop("arch", None), options.pop("user_dir", None)
         if arch is None:
             raise CaseError(f"{name}: train.arch is missing; try --set arch=transformer_softmax")
         max_tokens = _count(name, options, "max_tokens")
@@ -60,13 +61,18 @@ class Training:
             max_tokens=max_tokens,
             updates=_count(name, options, "max_update"),
             tokens=devices * max_tokens * freq,
+            user_dir=None if user_dir is None else str(user_dir),
         )
 
     def case(self, batch: int | None) -> ModelCase:
         """Return one batch of it, of `batch` tokens if given."""
         sentences = max(1, (batch or self.max_tokens) // SENTENCE)
         return ModelCase(
-            classes=self.classes, sentences=sentences, length=SENTENCE, shape=self.options
+            classes=self.classes,
+            sentences=sentences,
+            length=SENTENCE,
+            shape=self.options,
+            user_dir=self.user_dir,
         )
 
 

@@ -13,7 +13,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 import highrank_plugins
-from highrank_plugins.benchmarks.case import ModelCase
+from highrank_plugins.benchmarks.case import ModelCase, import_user_dir
 from highrank_plugins.benchmarks.measure import Step
 
 OURS = "highrank_cross_entropy"
@@ -50,6 +50,8 @@ def parameters(spec: str, case: ModelCase) -> int:
 def _build(spec: str, case: ModelCase, dictionary: Dictionary) -> tuple[Any, Any]:
     """Build model and criterion."""
     highrank_plugins.register()
+    if case.user_dir is not None:
+        import_user_dir(case.user_dir)
     arch, *more = shlex.split(spec)
     criterion = STOCK if arch == case.baseline else OURS
     own = [*shlex.split(case.shape), *more]

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
@@ -99,10 +99,32 @@ def make_group(commands: Commands, plumbing: Commands | None = None) -> typer.Ty
     """
     group = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
     for name, function in commands.items():
-        group.command(name)(function)
+        group.command(name)(with_help(function))
     for name, function in (plumbing or {}).items():
-        group.command(name, hidden=True)(function)
+        group.command(name, hidden=True)(with_help(function))
     return group
+
+
+def with_help(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command whose `Annotated[kind, "help"]` are typer's options and arguments.
+
+    As in typer, a parameter with a default is an option, one without is an argument. Parameters
+    with bounds or other names, and options that are required, have `typer.Option` themselves.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    told = [_with_help(parameter) for parameter in signature.parameters.values()]
+    vars(command)["__signature__"] = signature.replace(parameters=told)
+    return command
+
+
+def _with_help(parameter: inspect.Parameter) -> inspect.Parameter:
+    annotation = parameter.annotation
+    if get_origin(annotation) is not Annotated or not isinstance(annotation.__metadata__[0], str):
+        return parameter
+    kind, text = get_args(annotation)
+    is_argument = parameter.default is inspect.Parameter.empty
+    info = typer.Argument(help=text) if is_argument else typer.Option(help=text)
+    return parameter.replace(annotation=Annotated[kind, info])
 
 
 class LazyCommands(TyperGroup):
@@ -157,7 +179,7 @@ def _load(name: str) -> Any:
             _name_values(command.callback)
         return typer.main.get_command(found)
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command()(found)
+    single.command()(with_help(found))
     _name_values(found)
     return typer.main.get_command(single)
 

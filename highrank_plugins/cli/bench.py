@@ -1,6 +1,8 @@
 """Provide `highrank bench loss|profile|roofline|train|generate|estimate|table`."""
 
+import inspect
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,8 +11,6 @@ import typer
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Changes, UserDir, numbers
 from highrank_plugins.cli.user_error import user_errors
-
-bench = make_group({})
 
 
 def _preset(default: str) -> Any:
@@ -28,8 +28,8 @@ Turns = Annotated[int, typer.Option(min=1, help="Timed repetitions, in turns wit
 Threads = Annotated[
     int, typer.Option(min=0, help="Number of CPU threads of torch; 0: its default.")
 ]
-Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
-Dtype = Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")]
+Device = Annotated[str, "cpu, cuda or cuda:N."]
+Dtype = Annotated[str, "float64, float32, bfloat16 or float16."]
 Csv = Annotated[Path | None, typer.Option("--csv", help="Also write a CSV file.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Also write a plot (.png, .svg, .pdf).")]
 
@@ -44,30 +44,24 @@ Components = Annotated[str | None, _sizes("Components K")]
 Classes = Annotated[str | None, _sizes("Classes M")]
 
 
-@bench.command("loss")
 def loss(
     preset: LossPreset,
     impl: Annotated[
         str,
-        typer.Option(
-            help="Implementations to time, separated by commas: ours (reference, chunked, fused, "
-            "cpp, triton, auto), naive (plain autograd), gathered (the target's log-probability "
-            "alone), compiled and gathered_compiled (both by torch.compile), plain_softmax, "
-            "linear_cross_entropy, liger, cce."
-        ),
+        "Implementations to time, separated by commas: ours (reference, chunked, fused, "
+        "cpp, triton, auto), naive (plain autograd), gathered (the target's log-probability "
+        "alone), compiled and gathered_compiled (both by torch.compile), plain_softmax, "
+        "linear_cross_entropy, liger, cce.",
     ] = "naive,chunked,fused,cpp,linear_cross_entropy",
     tokens: Tokens = None,
     components: Components = None,
     classes: Classes = None,
     memory: Annotated[
-        str | None,
-        typer.Option(help="Memory of a chunk in MiB, as --head-loss-memory; 0: the default."),
+        str | None, "Memory of a chunk in MiB, as --head-loss-memory; 0: the default."
     ] = None,
-    reduction: Annotated[str, typer.Option(help="sum or none.")] = "sum",
-    head: Annotated[str | None, typer.Option(help="Structure instead of the preset's.")] = None,
-    pointwise: Annotated[
-        str | None, typer.Option(help="Pointwise function instead of the preset's.")
-    ] = None,
+    reduction: Annotated[str, "sum or none."] = "sum",
+    head: Annotated[str | None, "Structure instead of the preset's."] = None,
+    pointwise: Annotated[str | None, "Pointwise function instead of the preset's."] = None,
     within: Annotated[
         int | None,
         typer.Option(
@@ -99,15 +93,15 @@ def loss(
         raise typer.Exit(1)
 
 
-@bench.command("profile")
 def profile(
     preset: LossPreset,
-    impl: Annotated[str, typer.Option(help="One implementation of `bench loss`.")] = "fused",
-    reduction: Annotated[str, typer.Option(help="sum or none.")] = "sum",
+    impl: Annotated[str, "One implementation of `bench loss`."] = "fused",
+    reduction: Annotated[str, "sum or none."] = "sum",
     dtype: Dtype = "float32",
     device: Device = "cpu",
     repeats: Repeats = 5,
     threads: Threads = 1,
+    user_dir: UserDir = None,
 ) -> None:
     """Show in which of torch's operations a loss spends time.
 
@@ -120,17 +114,11 @@ def profile(
         profile_losses(preset, _today(impl), changes, repeats, threads, echo=typer.echo)
 
 
-@bench.command("roofline")
 def roofline(
-    preset: Annotated[
-        list[str], typer.Argument(help="Cases or groups of benchmarks/presets.yaml.")
-    ],
-    gpu: Annotated[str, typer.Option(help="GPU to model: h200, a100 or rtx4090.")] = "h200",
+    preset: Annotated[list[str], "Cases or groups of benchmarks/presets.yaml."],
+    gpu: Annotated[str, "GPU to model: h200, a100 or rtx4090."] = "h200",
     impl: Annotated[
-        str,
-        typer.Option(
-            help="Implementations, separated by commas: naive, gathered, chunked, fused, triton."
-        ),
+        str, "Implementations, separated by commas: naive, gathered, chunked, fused, triton."
     ] = "naive,fused,triton",
     tokens: Tokens = None,
     components: Components = None,
@@ -152,12 +140,11 @@ def roofline(
     typer.echo(text, nl=False)
 
 
-def models(
-    context: typer.Context,
+def _models(
+    kind: str,
     preset: ModelPreset,
     model: Annotated[
-        list[str] | None,
-        typer.Option(help="Arch and options in quotes, instead of the preset's; may be repeated."),
+        list[str] | None, "Arch and options in quotes, instead of the preset's; may be repeated."
     ] = None,
     contender: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     dtype: Dtype = "float32",
@@ -165,12 +152,14 @@ def models(
     repeats: Turns = 7,
     threads: Threads = 0,
     csv: Csv = None,
+    user_dir: UserDir = None,
 ) -> None:
     """Share the options of `bench train` and `bench generate`, all but the measured step."""
     from highrank_plugins.benchmarks.run import run_models
 
-    kind = str(context.info_name)
     changes = {"dtype": dtype, "device": device}
+    if user_dir is not None:
+        changes["user_dir"] = str(user_dir)
     if contender is not None:
         _say_renamed("--contender", "--model")
     named = [*(model or ()), *(contender or ())] or None
@@ -180,17 +169,21 @@ def models(
         raise typer.Exit(1)
 
 
-for _name, _what in {"train": "whole training steps", "generate": "beam search of a batch"}.items():
-    bench.command(
-        _name,
-        help=f"Time {_what} against the stock Transformer.\n\n"
-        f"Example: highrank bench {_name} --preset ui_strings_en_de",
-    )(models)
+def _of_models(kind: str, what: str) -> Callable[..., None]:
+    def measure(**options: Any) -> None:
+        _models(kind, **options)
+
+    measure.__doc__ = (
+        f"Time {what} against the stock Transformer.\n\n"
+        f"Example: highrank bench {kind} --preset ui_strings_en_de"
+    )
+    shared = inspect.signature(_models)
+    vars(measure)["__signature__"] = shared.replace(parameters=list(shared.parameters.values())[1:])
+    return measure
 
 
-@bench.command("estimate")
 def estimate(
-    file: Annotated[list[Path], typer.Argument(help="Configurations, conf/NAME.yaml.")],
+    file: Annotated[list[Path], "Configurations, conf/NAME.yaml."],
     change: Changes = None,
     devices: Annotated[int, typer.Option(min=1, help="Number of devices of the training.")] = 1,
     efficiency: Annotated[
@@ -233,8 +226,7 @@ def estimate(
         raise typer.Exit(1)
 
 
-@bench.command("table")
-def table(csv: Annotated[list[Path], typer.Argument(help="CSV files of --csv.")]) -> None:
+def table(csv: Annotated[list[Path], "CSV files of --csv."]) -> None:
     """Print a table for each CSV file of measurements.
 
     Example: highrank bench table losses.csv
@@ -280,3 +272,16 @@ def _today(implementation: str) -> str:
 def _say_renamed(old: str, new: str) -> None:
     text = f"highrank: {old!r} is now {new!r}; the next release drops the old name"
     typer.echo(text, err=True)
+
+
+bench = make_group(
+    {
+        "loss": loss,
+        "profile": profile,
+        "roofline": roofline,
+        "train": _of_models("train", "whole training steps"),
+        "generate": _of_models("generate", "beam search of a batch"),
+        "estimate": estimate,
+        "table": table,
+    }
+)

@@ -14,16 +14,12 @@ Format = Literal["terminal", "markdown", "latex", "csv"]
 
 def compare(
     records: Annotated[
-        list[Path],
-        typer.Argument(help="SYSTEM-SEED.json, SYSTEM-SEED/results.json or SYSTEM/results.json."),
+        list[Path], "SYSTEM-SEED.json, SYSTEM-SEED/results.json or SYSTEM/results.json."
     ],
     metric: Annotated[
-        str | None,
-        typer.Option(help="Metric to test (default: sacrebleu, or else test_perplexity)."),
+        str | None, "Metric to test (default: sacrebleu, or else test_perplexity)."
     ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="System to test against (default: softmax).")
-    ] = None,
+    baseline: Annotated[str | None, "System to test against (default: softmax)."] = None,
     test: TestKind = "student",
     alpha: Annotated[
         float,
@@ -32,31 +28,21 @@ def compare(
         ),
     ] = 0.05,
     columns: Annotated[
-        str | None,
-        typer.Option(help="Further metrics to show, separated by commas (default: all known)."),
+        str | None, "Further metrics to show, separated by commas (default: all known)."
     ] = None,
     paper: Annotated[
-        str | None,
-        typer.Option(help="Paper whose scores ours are tested against, e.g. yang2019."),
+        str | None, "Paper whose scores ours are tested against, e.g. yang2019."
     ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="Recipe whose published scores these are, e.g. ptb.")
-    ] = None,
+    task: Annotated[str | None, "Recipe whose published scores these are, e.g. ptb."] = None,
     format: Annotated[
-        Format | None,
-        typer.Option(help="Format of the table (default: terminal on a terminal, else markdown)."),
+        Format | None, "Format of the table (default: terminal on a terminal, else markdown)."
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Also draw the metric over --x (.png, .svg, .pdf).")
-    ] = None,
+    plot: Annotated[Path | None, "Also draw the metric over --x (.png, .svg, .pdf)."] = None,
     x: Annotated[
         str,
-        typer.Option(
-            help="Horizontal axis of --plot: words_per_second, parameters, a metric, or an option "
-            "of train."
-        ),
+        "Horizontal axis of --plot: words_per_second, parameters, a metric, or an option of train.",
     ] = "words_per_second",
-    output: Annotated[Path | None, typer.Option(help="Write the table into this file.")] = None,
+    output: Annotated[Path | None, "Write the table into this file."] = None,
 ) -> None:
     """Compare systems over seeds: means, tests, effects, costs.
 

@@ -27,8 +27,7 @@ def doctor(
         Path | None, typer.Argument(help="With --faults: a folder on the disk to try (default: .).")
     ] = None,
     faults: Annotated[
-        bool,
-        typer.Option("--faults", help="Try faults of disk and processes, in 1 or 2 minutes."),
+        bool, typer.Option("--faults", help="Try faults of disk and processes, in 1 or 2 minutes.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -20,15 +20,12 @@ if TYPE_CHECKING:
 
 
 def generate(
-    command: Annotated[
-        list[str], typer.Argument(help="After --: fairseq-generate and its options.")
-    ],
+    command: Annotated[list[str], "After --: fairseq-generate and its options."],
     processes: Annotated[
         int, typer.Option(min=1, help="Number of processes, on GPUs in turn, else on CPU cores.")
     ] = 1,
     output: Annotated[
-        Path | None,
-        typer.Option(help="File to write (default: print); written whole or not at all."),
+        Path | None, "File to write (default: print); written whole or not at all."
     ] = None,
 ) -> None:
     """Run fairseq-generate on several processes.
@@ -49,19 +46,14 @@ def generate(
 
 
 def score(
-    generated: Annotated[
-        Path, typer.Argument(help="Output of fairseq-generate, or one translation per line.")
-    ],
-    reference: Annotated[Path, typer.Argument(help="Raw references, one per line.")],
+    generated: Annotated[Path, "Output of fairseq-generate, or one translation per line."],
+    reference: Annotated[Path, "Raw references, one per line."],
     output: Annotated[
-        Path | None,
-        typer.Option(help="JSON file for values and signatures (default: print them)."),
+        Path | None, "JSON file for values and signatures (default: print them)."
     ] = None,
-    hypotheses: Annotated[
-        Path | None, typer.Option(help="File to write the translations to, one per line.")
-    ] = None,
+    hypotheses: Annotated[Path | None, "File to write the translations to, one per line."] = None,
     tokenise: Annotated[
-        str | None, typer.Option(help="Add BLEU of Moses' tokens in this language (de, fr, …).")
+        str | None, "Add BLEU of Moses' tokens in this language (de, fr, …)."
     ] = None,
     compound_split: Annotated[
         bool,
@@ -70,12 +62,10 @@ def score(
         ),
     ] = False,
     against: Annotated[
-        Path | None,
-        typer.Option(help="Translations of another system, one per line, for a paired bootstrap."),
+        Path | None, "Translations of another system, one per line, for a paired bootstrap."
     ] = None,
     measures: Annotated[
-        Path | None,
-        typer.Option(help="Folder with results of highrank analyse to add to the scores."),
+        Path | None, "Folder with results of highrank analyse to add to the scores."
     ] = None,
 ) -> None:
     """Compute sacreBLEU and chrF.
@@ -116,17 +106,11 @@ def score(
 
 
 def dialogue_score(
-    generated: Annotated[Path, typer.Argument(help="Output of fairseq-generate --nbest N.")],
-    references: Annotated[
-        Path, typer.Argument(help="References: one line per context, separated by tabs.")
-    ],
+    generated: Annotated[Path, "Output of fairseq-generate --nbest N."],
+    references: Annotated[Path, "References: one line per context, separated by tabs."],
     output: Annotated[Path, typer.Option(help="JSON file for values and signatures.")],
-    scored: Annotated[
-        Path | None, typer.Option(help="Output of fairseq-generate --score-reference.")
-    ] = None,
-    responses: Annotated[
-        Path | None, typer.Option(help="File of the responses that --scored scored.")
-    ] = None,
+    scored: Annotated[Path | None, "Output of fairseq-generate --score-reference."] = None,
+    responses: Annotated[Path | None, "File of the responses that --scored scored."] = None,
 ) -> None:
     """Compute BLEU precision and recall of dialogue responses.
 
@@ -155,19 +139,19 @@ def dialogue_score(
 
 LIST = "With --grid: several values, separated by commas."
 
-Checkpoint = Annotated[Path, typer.Argument(help="Checkpoint of --arch awd_lstm_lm_<head>.")]
+Checkpoint = Annotated[Path, "Checkpoint of --arch awd_lstm_lm_<head>."]
 Output = Annotated[Path, typer.Option(help="JSON file to write.")]
-Split = Annotated[str, typer.Option(help="Split to score.")]
+Split = Annotated[str, "Split to score."]
 Grid = Annotated[
     bool, typer.Option("--grid", help="Try all combinations of values, and use the best.")
 ]
-GridSplit = Annotated[str, typer.Option(help="Split on which --grid chooses.")]
+GridSplit = Annotated[str, "Split on which --grid chooses."]
 GridTokens = Annotated[
     int | None, typer.Option(min=1, help="Use only N tokens of --grid-split (default: all).")
 ]
 State = Annotated[
     Path | None,
-    typer.Option(help="File from which an evaluation resumes (default: OUTPUT.state)."),
+    "File from which an evaluation resumes (default: OUTPUT.state).",
 ]
 SaveSeconds = Annotated[
     float, typer.Option(min=0, help="Seconds between two saves of the progress.")
@@ -184,21 +168,21 @@ def dynamic_eval(
         str,
         typer.Option(
             "--lambda", metavar="LAMBDA", help=f"Pull λ towards the trained weights. {LIST}"
-        ),
+        )
     ],
     split: Split = "test",
-    train_split: Annotated[str, typer.Option(help="Split of the gradient statistics.")] = "train",
+    train_split: Annotated[str, "Split of the gradient statistics."] = "train",
     bptt: Annotated[int, typer.Option(min=1, help="Number of tokens of a segment.")] = 5,
     train_batch_size: Annotated[
         int, typer.Option(min=1, help="Number of parallel streams of the training text.")
     ] = 100,
     statistic: Annotated[
         Literal["rms", "sum"],
-        typer.Option(help="Gradient statistic: root mean square, or root of the sum of squares."),
+        "Gradient statistic: root mean square, or root of the sum of squares."
     ] = "rms",
     normalise: Annotated[
         Literal["mean", "sum"],
-        typer.Option(help="Divide the statistic by its mean or its sum over tensors."),
+        "Divide the statistic by its mean or its sum over tensors."
     ] = "mean",
     grid: Grid = False, grid_split: GridSplit = "valid", grid_tokens: GridTokens = None,
     state: State = None, save_seconds: SaveSeconds = 120,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def launch(
-    command: Annotated[list[str], typer.Argument(help="After --: fairseq-train and its options.")],
+    command: Annotated[list[str], "After --: fairseq-train and its options."],
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1,
     gpus_per_node: Annotated[
         int | None,
@@ -59,8 +59,7 @@ def launch(
         ),
     ] = None,
     log_dir: Annotated[
-        Path | None,
-        typer.Option(help="Folder for rank0.log, rank1.log, … (default: logs in --save-dir)."),
+        Path | None, "Folder for rank0.log, rank1.log, … (default: logs in --save-dir)."
     ] = None,
     slurm: Annotated[
         Path | None,
@@ -68,8 +67,7 @@ def launch(
     ] = None,
     submit: Annotated[bool, typer.Option("--submit", help="Submit the script to sbatch.")] = False,
     sbatch: Annotated[
-        list[str] | None,
-        typer.Option(help="Option for sbatch, such as --sbatch=--time=24:00:00; may be repeated."),
+        list[str] | None, "Option for sbatch, such as --sbatch=--time=24:00:00; may be repeated."
     ] = None,
     one_gpu_each: Annotated[
         bool,

@@ -10,28 +10,22 @@ from highrank_plugins.cli.user_error import user_errors
 
 
 def match(
-    system: Annotated[
-        str, typer.Argument(help="Configuration to change: a file, or a name in the recipe.")
-    ],
+    system: Annotated[str, "Configuration to change: a file, or a name in the recipe."],
     to: Annotated[str, typer.Option(help="Configuration to match.")],
     by: Annotated[
-        Literal["parameters", "compute", "width"],
-        typer.Option(help="Quantity to make equal, within 0.5 %."),
+        Literal["parameters", "compute", "width"], "Quantity to make equal, within 0.5 %."
     ] = "parameters",
-    recipe: Annotated[str, typer.Option(help="Recipe that has the configurations.")] = "ptb",
+    recipe: Annotated[str, "Recipe that has the configurations."] = "ptb",
     words: Annotated[
         int | None,
         typer.Option(min=5, help="Size of the dictionary (default: the configuration's)."),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="Binarised text with the dictionary.")] = None,
+    data: Annotated[Path | None, "Binarised text with the dictionary."] = None,
     free: Annotated[
-        str | None,
-        typer.Option(help="Sizes to change in proportion, separated by commas (default: widths)."),
+        str | None, "Sizes to change in proportion, separated by commas (default: widths)."
     ] = None,
     step: Annotated[int, typer.Option(min=1, help="Make sizes multiples of this.")] = 4,
-    output: Annotated[
-        Path | None, typer.Option(help="Configuration to write (default: print it).")
-    ] = None,
+    output: Annotated[Path | None, "Configuration to write (default: print it)."] = None,
 ) -> None:
     """Find the sizes at which a system costs as much as another.
 

@@ -13,7 +13,7 @@ from highrank_plugins.cli.user_error import user_errors
 
 
 def average(
-    directory: Annotated[Path, typer.Argument(help="--save-dir of a training.")],
+    directory: Annotated[Path, "--save-dir of a training."],
     output: Annotated[Path, typer.Option(help="The checkpoint to write.")],
     last: Annotated[
         int | None, typer.Option(min=1, help="Average the N newest checkpoints (default: 5).")
@@ -68,7 +68,7 @@ def _choose(
 
 
 def best_checkpoint(
-    directories: Annotated[list[Path], typer.Argument(help="--save-dir of each training.")],
+    directories: Annotated[list[Path], "--save-dir of each training."],
 ) -> None:
     """Print the checkpoint_best.pt with the lowest loss.
 
@@ -84,21 +84,14 @@ def best_checkpoint(
 
 
 def export(
-    checkpoint: Annotated[
-        Path, typer.Argument(help="Checkpoint of fairseq-train or `highrank model average`.")
-    ],
+    checkpoint: Annotated[Path, "Checkpoint of fairseq-train or `highrank model average`."],
     output: Annotated[Path, typer.Option(help="The new folder.")],
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Folder with the dictionaries (default: the training's)."),
-    ] = None,
+    data: Annotated[Path | None, "Folder with the dictionaries (default: the training's)."] = None,
     pieces: Annotated[
-        Path | None,
-        typer.Option(help="Piece model: SentencePiece's model, or subword-nmt's codes."),
+        Path | None, "Piece model: SentencePiece's model, or subword-nmt's codes."
     ] = None,
     results: Annotated[
-        Path | None,
-        typer.Option(help="Record with the scores for the model card: a recipe's results.json."),
+        Path | None, "Record with the scores for the model card: a recipe's results.json."
     ] = None,
     licence: Annotated[
         str, typer.Option("--license", help="Licence to name on the model card.")
@@ -120,7 +113,7 @@ def export(
 
 
 def import_model(
-    folder: Annotated[Path, typer.Argument(help="Folder of `highrank model export`.")],
+    folder: Annotated[Path, "Folder of `highrank model export`."],
     output: Annotated[Path, typer.Option(help="The checkpoint to write.")],
     user_dir: UserDir = None,
 ) -> None:

@@ -40,12 +40,10 @@ UserDir = Annotated[
 
 TestKind = Annotated[
     Literal["student", "welch"],
-    typer.Option(help="t-test with equal variances (student, as in the papers) or any (welch)."),
+    "t-test with equal variances (student, as in the papers) or any (welch).",
 ]
-Data = Annotated[str, typer.Argument(help="Directory with binarised data.")]
-Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda or cuda:N (default: a GPU if there is one).")
-]
+Data = Annotated[str, "Directory with binarised data."]
+Device = Annotated[str | None, "cpu, cuda or cuda:N (default: a GPU if there is one)."]
 Changes = Annotated[
     list[str] | None,
     typer.Option(

@@ -18,13 +18,11 @@ DIALOGUES = 3
 SHOWN_REFERENCES = 3
 _BLEU = [f"bleu{order}_{name}" for order in range(1, 5) for name in ("precision", "recall")]
 
-Record = Annotated[Path, typer.Argument(help="Record of `highrank results record`.")]
+Record = Annotated[Path, "Record of `highrank results record`."]
 
 
 def results_table(
-    records: Annotated[
-        list[Path], typer.Argument(help="Records of runs, as exp/ptb/*/results.json.")
-    ],
+    records: Annotated[list[Path], "Records of runs, as exp/ptb/*/results.json."],
 ) -> None:
     """Print records of runs as a Markdown table.
 
@@ -37,10 +35,9 @@ def results_table(
 
 
 def published(
-    task: Annotated[str, typer.Argument(help="Name of a recipe, e.g. wmt14_en_de.")],
+    task: Annotated[str, "Name of a recipe, e.g. wmt14_en_de."],
     results: Annotated[
-        list[Path] | None,
-        typer.Option(help="Record of `highrank results record`; may be repeated."),
+        list[Path] | None, "Record of `highrank results record`; may be repeated."
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also print scores that no run has, times and p-values.")
@@ -81,20 +78,14 @@ def record(
         ),
     ],
     output: Annotated[Path, typer.Option(help="JSON file to write.")],
-    finetuning: Annotated[
-        Path | None, typer.Option(help="The --save-dir of a second training.")
-    ] = None,
-    paired: Annotated[
-        Path | None, typer.Option(help="paired.json of `highrank evaluate score`.")
-    ] = None,
+    finetuning: Annotated[Path | None, "The --save-dir of a second training."] = None,
+    paired: Annotated[Path | None, "paired.json of `highrank evaluate score`."] = None,
     summary: Annotated[
-        Path | None, typer.Option(help="Write the output of `highrank results lm-summary` as well.")
+        Path | None, "Write the output of `highrank results lm-summary` as well."
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Binarised data, with the .key of the stage.")
-    ] = None,
+    data: Annotated[Path | None, "Binarised data, with the .key of the stage."] = None,
     published: Annotated[
-        str | None, typer.Option(help="Recipe whose published scores the summary shows first.")
+        str | None, "Recipe whose published scores the summary shows first."
     ] = None,
 ) -> None:
     """Write the record of a run.
@@ -189,7 +180,7 @@ def perplexities(result: dict[str, Any]) -> str:
 
 def summary(
     results: Record,
-    texts: Annotated[list[Path], typer.Argument(help="Source, reference and translations.")],
+    texts: Annotated[list[Path], "Source, reference and translations."],
 ) -> None:
     """Print sample translations, training speed and scores.
 
@@ -232,11 +223,9 @@ def _speed(result: dict[str, Any]) -> str:
 
 def dialogue_summary(
     results: Record,
-    generated: Annotated[Path, typer.Argument(help="Output of fairseq-generate --nbest N.")],
-    contexts: Annotated[Path, typer.Argument(help="Input of fairseq-generate, one per line.")],
-    references: Annotated[
-        Path, typer.Argument(help="References: one line per context, separated by tabs.")
-    ],
+    generated: Annotated[Path, "Output of fairseq-generate --nbest N."],
+    contexts: Annotated[Path, "Input of fairseq-generate, one per line."],
+    references: Annotated[Path, "References: one line per context, separated by tabs."],
 ) -> None:
     """Print sample responses, precision and recall.
 

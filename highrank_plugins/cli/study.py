@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def study(
-    file: Annotated[Path, typer.Argument(help="STUDY.yaml.")],
+    file: Annotated[Path, "STUDY.yaml."],
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -27,7 +27,7 @@ def study(
             help="Option of the recipe, such as data=DIR; may be repeated.",
         ),
     ] = None,
-    exp_dir: Annotated[Path, typer.Option(help="Folder for runs and tables.")] = Path("exp"),
+    exp_dir: Annotated[Path, "Folder for runs and tables."] = Path("exp"),
     jobs: Annotated[
         int | None,
         typer.Option(min=1, help="Number of members to run at a time (default: cores or GPUs)."),
@@ -36,16 +36,12 @@ def study(
         bool,
         typer.Option("--dry-run", help="Print members, commands, hours and disk; train nothing."),
     ] = False,
-    probe: Annotated[
-        bool, typer.Option(help="With --dry-run: measure 20 updates of each system.")
-    ] = True,
+    probe: Annotated[bool, "With --dry-run: measure 20 updates of each system."] = True,
     slurm: Annotated[
         bool,
         typer.Option("--slurm", help="Submit an array of jobs to SLURM, with a task per member."),
     ] = False,
-    only: Annotated[
-        str | None, typer.Option(help="Run this member alone, and write no table.")
-    ] = None,
+    only: Annotated[str | None, "Run this member alone, and write no table."] = None,
     table: Annotated[
         bool, typer.Option("--table", help="Run nothing; write the table of the finished members.")
     ] = False,

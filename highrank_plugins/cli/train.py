@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from highrank_plugins.cli import make_group
+from highrank_plugins.cli import make_group, with_help
 from highrank_plugins.cli.options import Changes
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common import stop_request
@@ -22,19 +22,14 @@ if TYPE_CHECKING:
 
 
 def configure(
-    file: Annotated[Path, typer.Argument(help="A configuration, conf/NAME.yaml.")],
+    file: Annotated[Path, "A configuration, conf/NAME.yaml."],
     output: Annotated[Path, typer.Option(help="File for the resolved configuration.")],
     change: Changes = None,
     commands: Annotated[
-        Path | None,
-        typer.Option(help="Folder for settings.sh and the command of each block, for recipes."),
+        Path | None, "Folder for settings.sh and the command of each block, for recipes."
     ] = None,
-    launch: Annotated[
-        str, typer.Option(help="Options of highrank launch; they win over the block launch.")
-    ] = "",
-    corpus: Annotated[
-        Path | None, typer.Option(help="A recipe's corpus.yaml, which goes into settings.sh.")
-    ] = None,
+    launch: Annotated[str, "Options of highrank launch; they win over the block launch."] = "",
+    corpus: Annotated[Path | None, "A recipe's corpus.yaml, which goes into settings.sh."] = None,
 ) -> None:
     """Resolve a configuration, and check every option.
 
@@ -94,7 +89,7 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     block = launch_defaults(settings)
     options = unreplaced(block, words)
     app = typer.Typer()
-    app.command()(launching.launch)
+    app.command()(with_help(launching.launch))
     command: Any = typer.main.get_command(app)
     train = launched(settings.train)
     training = ["fairseq-train", "DATA", *user_dir(train), *words_of(train)]
@@ -129,7 +124,7 @@ _KEEPS_WAITING = 'trap : TERM USR1 HUP; source "$1"'
 
 
 def run(
-    command: Annotated[Path, typer.Argument(help="File with the command of fairseq-train.")],
+    command: Annotated[Path, "File with the command of fairseq-train."],
     config: Annotated[Path, typer.Option(help="Configuration of `highrank train configure`.")],
     block: Annotated[str, typer.Option(help="Block of the configuration to train.")],
     data: Annotated[str, typer.Option(help="Directory with binarised data.")],

@@ -1,6 +1,6 @@
 """Train on streams by cross-entropy with activation regularisation: the loss of the AWD-LSTM."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
@@ -9,6 +9,7 @@ from fairseq.logging import metrics
 from omegaconf import II
 from torch import Tensor
 
+from highrank_plugins.common.option_field import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.criterions.activation_penalties import activation_penalty, temporal_penalty
 
@@ -19,13 +20,11 @@ NATS_PER_BIT = 0.6931471805599453
 class BPTTCrossEntropyConfig(FairseqDataclass):
     """Define the options of ``bptt_cross_entropy``."""
 
-    ar_alpha: float = field(
-        default=0.0,
-        metadata={"help": "α: weight of the mean square of last-layer outputs (AWD-LSTM: 2)"},
+    ar_alpha: float = described(
+        "α: weight of the mean square of last-layer outputs (AWD-LSTM: 2)", 0.0
     )
-    tar_beta: float = field(
-        default=0.0,
-        metadata={"help": "β: weight of the mean square of their change in time (AWD-LSTM: 1)"},
+    tar_beta: float = described(
+        "β: weight of the mean square of their change in time (AWD-LSTM: 1)", 0.0
     )
     sentence_avg: bool = II("optimization.sentence_avg")
 

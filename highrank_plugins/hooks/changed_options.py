@@ -20,7 +20,7 @@ import logging
 import os
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import field, make_dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.option_field import described
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.training_listener import listening
 from highrank_plugins.common.user_error import UserError
@@ -62,7 +63,7 @@ _FREE_STARTS = ("eval_", "no_seed", "ddp_", "distributed_")
 def _add_option() -> None:
     """Give fairseq-train the option --allow-changed-options."""
     text = "continue the training in --save-dir although its options have changed"
-    option = ("allow_changed_options", bool, field(default=False, metadata={"help": text}))
+    option = ("allow_changed_options", bool, described(text, False))
     added = make_dataclass("CheckpointOptions", [option])
     CheckpointConfig.__annotations__ |= added.__annotations__
     CheckpointConfig.__dataclass_fields__ |= added.__dataclass_fields__

@@ -10,6 +10,8 @@ number of the update. `highrank launch` watches the notes.
 Delete when: fairseq does so.
 """
 
+from typing import Any
+
 from fairseq import checkpoint_utils
 from fairseq.trainer import Trainer
 from fairseq_cli import train as training
@@ -52,22 +54,19 @@ def get_train_iterator(stock, trainer, *args, **kwargs):
     return stock(trainer, *args, **kwargs)
 
 
-@replaces(training, "validate")
-def validate(stock, cfg, trainer, *args, **kwargs):
-    """Return the validation losses of all subsets."""
-    beat("validating")
-    losses = stock(cfg, trainer, *args, **kwargs)
-    beat("training")
-    return losses
+def _notes_phase(owner: Any, name: str, phase: str) -> None:
+    """Note that a function of fairseq, which interrupts the training, begins and ends."""
+
+    @replaces(owner, name)
+    def around(stock, *args, **kwargs):
+        beat(phase)
+        result = stock(*args, **kwargs)
+        beat("training")
+        return result
 
 
-@replaces(checkpoint_utils, "save_checkpoint")
-def save_checkpoint(stock, cfg, trainer, *args, **kwargs):
-    """Save a checkpoint, which one process writes while the others wait."""
-    beat("saving")
-    saved = stock(cfg, trainer, *args, **kwargs)
-    beat("training")
-    return saved
+_notes_phase(training, "validate", "validating")
+_notes_phase(checkpoint_utils, "save_checkpoint", "saving")  # one process writes, others wait
 
 
 @replaces(training, "main")

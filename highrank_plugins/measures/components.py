@@ -25,15 +25,7 @@ from highrank_plugins.common.figures import Bars, Figure, Lines
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
-from highrank_plugins.measures.base import (
-    Block,
-    MonitoredBatch,
-    Rows,
-    Snapshot,
-    TextMeasure,
-    Words,
-    register_measure,
-)
+from highrank_plugins.measures import base
 
 MONITORED_TOKENS = 64  # of a batch in training, where weights depend on the class
 CARD_ENDS = (10, 100, 1000)  # classes of frequent words on a card
@@ -71,8 +63,8 @@ class _Part(NamedTuple):
     gates: list[_Gates]
 
 
-@register_measure("components")
-class ComponentMeasure(TextMeasure):
+@base.register_measure("components")
+class ComponentMeasure(base.TextMeasure):
     """Measure the prior (MoS, MoC), the gates by word class (Mixtape), slopes and curve (PLIF, …).
 
     A Mixtape is slow: take --tokens 2000.
@@ -98,12 +90,12 @@ class ComponentMeasure(TextMeasure):
         self.ends = ends
 
     @classmethod
-    def for_card(cls, words: Words) -> Self:
+    def for_card(cls, words: base.Words) -> Self:
         gates = _gates_of_nothing(words.head)
         frequent = 0 if gates is None else gates.size(-1) - 1
         return cls(tuple(end for end in CARD_ENDS if end < frequent))
 
-    def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
+    def start(self, words: base.Words, dtype: torch.dtype = torch.float32) -> None:
         super().start(words, dtype)
         self._gated = _gates_of_nothing(words.head) is not None
         if self.ends and not self._gated:
@@ -113,7 +105,7 @@ class ComponentMeasure(TextMeasure):
         self._gates: list[_Gates] = []
 
     @torch.no_grad()
-    def observe(self, block: Block) -> None:
+    def observe(self, block: base.Block) -> None:
         head, count = block.head, len(block.target)
         self._tokens += count
         if self._gated:
@@ -154,7 +146,7 @@ class ComponentMeasure(TextMeasure):
             found.append(_slope_figure(self.words.head))
         return found
 
-    def rows(self, result: Components) -> Rows:
+    def rows(self, result: Components) -> base.Rows:
         rows = [("tokens", f"{result.tokens:,}")]
         if result.prior is not None:
             highest = math.log(len(result.prior.mean_prior))
@@ -173,8 +165,8 @@ class ComponentMeasure(TextMeasure):
         return [*rows, *((f"no {name}", reason) for name, reason in result.absent.items())]
 
     @classmethod
-    def monitor(cls, batch: MonitoredBatch) -> Snapshot:
-        snapshot = Snapshot()
+    def monitor(cls, batch: base.MonitoredBatch) -> base.Snapshot:
+        snapshot = base.Snapshot()
         slopes = batch.head.pointwise.slopes()
         if slopes is not None:
             found = slope_statistics(batch.head.pointwise)._asdict()
@@ -248,7 +240,7 @@ def _slope_figure(head: Head) -> Bars:
     return Bars.of(cells, "Slopes", ("slope from", "number of cells"))
 
 
-def _monitor_weights(batch: MonitoredBatch, snapshot: Snapshot) -> None:
+def _monitor_weights(batch: base.MonitoredBatch, snapshot: base.Snapshot) -> None:
     """Measure the weights of components for the targets of a batch."""
     head, tensors = batch.head, batch.head.tensors()
     some = batch.some(MONITORED_TOKENS if head.weights_by_class else sys.maxsize)
@@ -264,7 +256,7 @@ def _monitor_weights(batch: MonitoredBatch, snapshot: Snapshot) -> None:
     }
 
 
-def _monitor_gates(batch: MonitoredBatch, snapshot: Snapshot) -> None:
+def _monitor_gates(batch: base.MonitoredBatch, snapshot: base.Snapshot) -> None:
     """Measure entropy and largest gate of frequent and of rare classes, if there are gates."""
     some, gates = batch.some(MONITORED_TOKENS), _gates_of_nothing(batch.head)
     if some is None or gates is None:

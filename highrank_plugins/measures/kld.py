@@ -20,16 +20,7 @@ from highrank_plugins.analysis.divergence import (
 from highrank_plugins.common.figures import Bars, Figure
 from highrank_plugins.common.score import Score
 from highrank_plugins.heads import Head
-from highrank_plugins.measures.base import (
-    Block,
-    CardTile,
-    Column,
-    Found,
-    Rows,
-    TextMeasure,
-    Words,
-    register_measure,
-)
+from highrank_plugins.measures import base
 
 NUMBERS = 2**22  # log-probabilities that are held at a time
 
@@ -56,8 +47,8 @@ class _Part(NamedTuple):
     sums: PredictionSums | None
 
 
-@register_measure("kld")
-class DivergenceMeasure(TextMeasure):
+@base.register_measure("kld")
+class DivergenceMeasure(base.TextMeasure):
     """Compute the mean KL(P_i ‖ Q_j) of predictions in two contexts i, j, in nats.
 
     The contexts are drawn independently. With --other also KL(P_i ‖ Q_i), both models in the same
@@ -69,7 +60,7 @@ class DivergenceMeasure(TextMeasure):
         "The mean KL(P_i ‖ P_j) between the predictions of two contexts that are drawn "
         "independently (Yang et al. 2018): how much a prediction says about its context."
     )
-    columns = (Column("test_kld", "KLD", ".3f"),)
+    columns = (base.Column("test_kld", "KLD", ".3f"),)
     compares = True
 
     def __init__(
@@ -84,16 +75,16 @@ class DivergenceMeasure(TextMeasure):
         self.pairs, self.seed = pairs, seed
 
     @classmethod
-    def for_card(cls, words: Words) -> Self:
+    def for_card(cls, words: base.Words) -> Self:
         return cls(pairs="all")
 
-    def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
+    def start(self, words: base.Words, dtype: torch.dtype = torch.float32) -> None:
         super().start(words, dtype)
         self._features: list[Tensor] = []
         self._targets: list[Tensor] = []
         self._sums: PredictionSums | None = None
 
-    def observe(self, block: Block) -> None:
+    def observe(self, block: base.Block) -> None:
         self._features.append(block.features)
         self._targets.append(block.target)
         if self.pairs == "all":
@@ -142,7 +133,7 @@ class DivergenceMeasure(TextMeasure):
         return _mean_of(p, x, first, q, y, second)
 
     @classmethod
-    def scores(cls, found: Found, split: str) -> dict[str, Score]:
+    def scores(cls, found: base.Found, split: str) -> dict[str, Score]:
         value, drawn = found["all_pairs"], "all"
         if value is None:
             value, drawn = found["sampled"]["mean"], found["sampled"]["pairs"]
@@ -157,12 +148,12 @@ class DivergenceMeasure(TextMeasure):
         shown = {name: mean for name, mean in means.items() if mean is not None}
         return [Bars.of(shown, "Divergence of predictions", ("pairs", "nats"))]
 
-    def tile(self, result: Divergences) -> CardTile | None:
+    def tile(self, result: Divergences) -> base.CardTile | None:
         if result.all_pairs is None:
             return None
-        return CardTile("divergence", f"{result.all_pairs:.3g}", "nats, of two predictions")
+        return base.CardTile("divergence", f"{result.all_pairs:.3g}", "nats, of two predictions")
 
-    def rows(self, result: Divergences) -> Rows:
+    def rows(self, result: Divergences) -> base.Rows:
         found = [("mean over all pairs", f"{result.all_pairs:.4f} nats")]
         if result.all_pairs is None and result.sampled is not None:
             mean = f"{result.sampled.mean:.4f} ± {result.sampled.standard_error:.4f} nats"

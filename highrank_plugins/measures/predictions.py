@@ -13,16 +13,7 @@ from highrank_plugins.analysis import Band, perplexity_by_band, target_ranks
 from highrank_plugins.common.figures import Bars, Figure
 from highrank_plugins.common.formatting import percent, short
 from highrank_plugins.common.score import Score
-from highrank_plugins.measures.base import (
-    Block,
-    CardTile,
-    Column,
-    Found,
-    Rows,
-    TextMeasure,
-    Words,
-    register_measure,
-)
+from highrank_plugins.measures import base
 
 
 @dataclass(frozen=True)
@@ -42,8 +33,8 @@ class Predictions:
     uncounted: Band | None
 
 
-@register_measure("predictions")
-class PredictionMeasure(TextMeasure):
+@base.register_measure("predictions")
+class PredictionMeasure(base.TextMeasure):
     """Compute the top-k share, the entropy, and perplexity by the training count of the word."""
 
     title = "Predictions"
@@ -52,7 +43,7 @@ class PredictionMeasure(TextMeasure):
         "is the −log P that the model expects; and the perplexity of words by their count in the "
         "training text, as the dictionary has it."
     )
-    columns = (Column("test_top_5", "top 5, %", ".2f"),)
+    columns = (base.Column("test_top_5", "top 5, %", ".2f"),)
 
     def __init__(
         self,
@@ -65,10 +56,10 @@ class PredictionMeasure(TextMeasure):
         self.top, self.bands = top, bands
 
     @classmethod
-    def for_card(cls, words: Words) -> Self:
+    def for_card(cls, words: base.Words) -> Self:
         return cls(top=tuple(k for k in (1, 5, 10, 100) if k <= words.head.num_classes))
 
-    def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
+    def start(self, words: base.Words, dtype: torch.dtype = torch.float32) -> None:
         super().start(words, dtype)
         classes = words.head.num_classes
         for k in self.top:
@@ -76,7 +67,7 @@ class PredictionMeasure(TextMeasure):
                 raise ValueError(f"--top {k}: there are {classes} classes")
         self._observed: list[list[Tensor]] = []
 
-    def observe(self, block: Block) -> None:
+    def observe(self, block: base.Block) -> None:
         log_probs, target = block.log_probs, block.target
         nll = -log_probs.gather(1, target.unsqueeze(1)).squeeze(1).double()
         entropy = torch.special.entr(log_probs.exp()).double().sum(1)
@@ -101,7 +92,7 @@ class PredictionMeasure(TextMeasure):
         )
 
     @classmethod
-    def scores(cls, found: Found, split: str) -> dict[str, Score]:
+    def scores(cls, found: base.Found, split: str) -> dict[str, Score]:
         tokens = f"tokens:{found['tokens']}"
         shares = found["top_k_share"].items()
         return {
@@ -119,10 +110,10 @@ class PredictionMeasure(TextMeasure):
             Bars.of(shares, "Words among the k most probable", ("", "share of tokens")),
         ]
 
-    def tile(self, result: Predictions) -> CardTile:
-        return CardTile("perplexity", short(result.perplexity), f"of {result.tokens:,} tokens")
+    def tile(self, result: Predictions) -> base.CardTile:
+        return base.CardTile("perplexity", short(result.perplexity), f"of {result.tokens:,} tokens")
 
-    def rows(self, result: Predictions) -> Rows:
+    def rows(self, result: Predictions) -> base.Rows:
         bands = [*result.bands, *([result.uncounted] if result.uncounted else [])]
         names = [*(f"{_name(band)} times in training" for band in result.bands), "not counted"]
         return [

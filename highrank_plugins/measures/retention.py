@@ -13,18 +13,7 @@ from highrank_plugins.analysis.retention import column_space, retained_by_head
 from highrank_plugins.common.figures import Figure, Lines
 from highrank_plugins.common.formatting import percent
 from highrank_plugins.common.score import Score
-from highrank_plugins.measures.base import (
-    Block,
-    CardTile,
-    Column,
-    Found,
-    MonitoredBatch,
-    Rows,
-    Snapshot,
-    TextMeasure,
-    Words,
-    register_measure,
-)
+from highrank_plugins.measures import base
 
 NUMBERS = 2**24  # logits that exist at a time
 MONITORED_TOKENS, MONITORED_NUMBERS = 64, 2**22  # of a batch in training
@@ -46,8 +35,8 @@ class Retention:
     first: list[int]
 
 
-@register_measure("retention")
-class RetentionMeasure(TextMeasure):
+@base.register_measure("retention")
+class RetentionMeasure(base.TextMeasure):
     """Compute the share of the logits' gradient that the vocabulary matrix lets through, by batch.
 
     Costs as much as training the layer on the text.
@@ -58,17 +47,17 @@ class RetentionMeasure(TextMeasure):
         "The share of the norm of the loss' gradient with respect to the logits that lies in the "
         "column space of W, which is all that can reach the features (Godey and Artzi 2026)."
     )
-    columns = (Column("test_retention", "retention", ".3f"),)
+    columns = (base.Column("test_retention", "retention", ".3f"),)
     hidden = ("batches", "first")
     card_tokens = 256
 
-    def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
+    def start(self, words: base.Words, dtype: torch.dtype = torch.float32) -> None:
         super().start(words, dtype)
         self._to_basis = column_space(words.head.weight).to_basis
         self._batches: list[tuple[int, int, float, float]] = []
         self._ratios: list[Tensor] = []
 
-    def observe(self, block: Block) -> None:
+    def observe(self, block: base.Block) -> None:
         kept, whole = retained_by_head(
             block.head, self._to_basis, block.features, block.target, NUMBERS
         )
@@ -95,7 +84,7 @@ class RetentionMeasure(TextMeasure):
         )
 
     @classmethod
-    def scores(cls, found: Found, split: str) -> dict[str, Score]:
+    def scores(cls, found: base.Found, split: str) -> dict[str, Score]:
         return {f"{split}_retention": Score(found["whole"], f"tokens:{found['tokens']}")}
 
     def figures(self, result: Retention) -> list[Figure]:
@@ -105,10 +94,10 @@ class RetentionMeasure(TextMeasure):
         series = {"batch": (result.first, result.batches)}
         return [Lines(series, title, ("token", "‖G P‖ / ‖G‖"))]
 
-    def tile(self, result: Retention) -> CardTile:
-        return CardTile("gradient retained", percent(result.whole), "of the logits' norm")
+    def tile(self, result: Retention) -> base.CardTile:
+        return base.CardTile("gradient retained", percent(result.whole), "of the logits' norm")
 
-    def rows(self, result: Retention) -> Rows:
+    def rows(self, result: Retention) -> base.Rows:
         return [
             ("tokens", f"{result.tokens:,}"),
             ("of all together", percent(result.whole)),
@@ -119,12 +108,14 @@ class RetentionMeasure(TextMeasure):
         ]
 
     @classmethod
-    def monitor(cls, batch: MonitoredBatch) -> Snapshot:
+    def monitor(cls, batch: base.MonitoredBatch) -> base.Snapshot:
         some = batch.some(MONITORED_TOKENS)
         if some is None:
-            return Snapshot()
+            return base.Snapshot()
         basis = batch.column_space.to_basis
         kept, whole = retained_by_head(batch.head, basis, *some, MONITORED_NUMBERS)
         if not whole.any():
-            return Snapshot()
-        return Snapshot({"gradient_retention": math.sqrt(float(kept.sum()) / float(whole.sum()))})
+            return base.Snapshot()
+        return base.Snapshot(
+            {"gradient_retention": math.sqrt(float(kept.sum()) / float(whole.sum()))}
+        )

@@ -16,16 +16,7 @@ from highrank_plugins.analysis import (
 )
 from highrank_plugins.common.figures import Figure, Lines
 from highrank_plugins.common.formatting import short
-from highrank_plugins.measures.base import (
-    CardTile,
-    Found,
-    MonitoredBatch,
-    Rows,
-    Snapshot,
-    WeightMeasure,
-    Words,
-    register_measure,
-)
+from highrank_plugins.measures import base
 from highrank_plugins.measures.spectrum import decay_rows, spectrum_figure
 
 EPSILON = 1e-2
@@ -49,8 +40,8 @@ class Saturation:
     singular_values: list[float]
 
 
-@register_measure("saturation")
-class SaturationMeasure(WeightMeasure):
+@base.register_measure("saturation")
+class SaturationMeasure(base.WeightMeasure):
     """Compute the spectrum of the vocabulary matrix along a training (Godey et al. 2024)."""
 
     title = "Spectrum of the vocabulary matrix"
@@ -63,7 +54,7 @@ class SaturationMeasure(WeightMeasure):
     hidden = ("singular_values",)
     of_many = True
 
-    def measure(self, words: Words) -> Saturation:
+    def measure(self, words: base.Words) -> Saturation:
         weight = words.head.weight.detach()
         if not weight.isfinite().all():
             raise ValueError("the vocabulary matrix is not finite: training has diverged")
@@ -85,17 +76,17 @@ class SaturationMeasure(WeightMeasure):
         title = f"Vocabulary matrix: Press rank {result.press_rank:,}"
         return [spectrum_figure(result.singular_values, result.shape, "float64", title)]
 
-    def figures_of_many(self, found: Sequence[Found]) -> list[Figure]:
+    def figures_of_many(self, found: Sequence[base.Found]) -> list[Figure]:
         curve = {one["updates"]: one["flat_divergence"] for one in found if one["updates"]}
         series = {"W": (list(curve), list(curve.values()))}
         title = "Divergence of the spectrum of W from a flat one"
         return [Lines(series, title, ("updates", "log d − H, nats"))]
 
-    def tile(self, result: Saturation) -> CardTile:
+    def tile(self, result: Saturation) -> base.CardTile:
         note = f"of {len(result.singular_values):,}, Press, float64"
-        return CardTile("rank of W", f"{result.press_rank:,}", note)
+        return base.CardTile("rank of W", f"{result.press_rank:,}", note)
 
-    def rows(self, result: Saturation) -> Rows:
+    def rows(self, result: Saturation) -> base.Rows:
         return [
             ("matrix", f"{result.shape[0]:,} words × {result.shape[1]:,} dimensions"),
             ("Press rank, float64", f"{result.press_rank:,}"),
@@ -105,8 +96,8 @@ class SaturationMeasure(WeightMeasure):
         ]
 
     @classmethod
-    def monitor(cls, batch: MonitoredBatch) -> Snapshot:
+    def monitor(cls, batch: base.MonitoredBatch) -> base.Snapshot:
         values = batch.column_space.values
         entropy = spectral_entropy(values)
         scalars = {"spectral_entropy": entropy, "effective_rank": math.exp(entropy)}
-        return Snapshot(scalars, {"singular_values": values})
+        return base.Snapshot(scalars, {"singular_values": values})

@@ -21,16 +21,7 @@ from highrank_plugins.analysis.singular import SpectrumPart, SpectrumRows, whole
 from highrank_plugins.common.figures import Figure, Lines
 from highrank_plugins.common.formatting import short
 from highrank_plugins.common.score import Score
-from highrank_plugins.measures.base import (
-    Block,
-    CardTile,
-    Column,
-    Found,
-    Rows,
-    TextMeasure,
-    Words,
-    register_measure,
-)
+from highrank_plugins.measures import base
 
 POINTS = 400  # of a curve
 EPSILONS = (1e-3, 1e-4, 1e-5)
@@ -59,8 +50,8 @@ class LogProbSpectrum:
     singular_values: list[float]
 
 
-@register_measure("spectrum")
-class SpectrumMeasure(TextMeasure):
+@base.register_measure("spectrum")
+class SpectrumMeasure(base.TextMeasure):
     """Compute the rank of the matrix of log-probabilities, contexts × words.
 
     With --dtype float64 the model itself computes in float64: rounding of float32 would fill the
@@ -75,8 +66,8 @@ class SpectrumMeasure(TextMeasure):
         "sum of squares. More contexts can only raise a rank that is not full."
     )
     columns = (
-        Column("test_rank", "rank", ",.0f"),
-        Column("test_effective_rank_0.0001", "ε-rank, 1e-4", ",.0f"),
+        base.Column("test_rank", "rank", ",.0f"),
+        base.Column("test_effective_rank_0.0001", "ε-rank, 1e-4", ",.0f"),
     )
     hidden = ("singular_values",)
 
@@ -89,7 +80,7 @@ class SpectrumMeasure(TextMeasure):
     ) -> None:
         self.method = method
 
-    def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
+    def start(self, words: base.Words, dtype: torch.dtype = torch.float32) -> None:
         if self.method == "gram" and dtype == torch.float64:
             raise ValueError(
                 "--method gram: it squares the singular values, so that no rank in float64 can be "
@@ -101,7 +92,7 @@ class SpectrumMeasure(TextMeasure):
         self._nats = 0.0
         self._impossible = _impossible_classes(words)
 
-    def observe(self, block: Block) -> None:
+    def observe(self, block: base.Block) -> None:
         log_probs = block.log_probs
         refuse_rows(log_probs.isfinite(), f"token {block.first}", log_probs)
         impossible = log_probs[:, self._impossible].double().exp().sum(1)
@@ -129,7 +120,7 @@ class SpectrumMeasure(TextMeasure):
         )
 
     @classmethod
-    def scores(cls, found: Found, split: str) -> dict[str, Score]:
+    def scores(cls, found: base.Found, split: str) -> dict[str, Score]:
         matrix = f"contexts:{found['contexts']}|words:{found['words']}|dtype:{found['dtype']}"
         method = found["method"]
         effective = {
@@ -147,11 +138,11 @@ class SpectrumMeasure(TextMeasure):
         shape = result.contexts, result.words
         return [spectrum_figure(result.singular_values, shape, result.dtype, title)]
 
-    def tile(self, result: LogProbSpectrum) -> CardTile:
+    def tile(self, result: LogProbSpectrum) -> base.CardTile:
         note = f"of {len(result.singular_values):,}, Press, {result.dtype}"
-        return CardTile("rank of log P", f"{result.press_rank:,}", note)
+        return base.CardTile("rank of log P", f"{result.press_rank:,}", note)
 
-    def rows(self, result: LogProbSpectrum) -> Rows:
+    def rows(self, result: LogProbSpectrum) -> base.Rows:
         return [
             ("matrix", f"{result.contexts:,} contexts × {result.words:,} words"),
             (f"Press rank, {result.dtype}", f"{result.press_rank:,}"),
@@ -162,7 +153,7 @@ class SpectrumMeasure(TextMeasure):
         ]
 
 
-def _impossible_classes(words: Words) -> list[int]:
+def _impossible_classes(words: base.Words) -> list[int]:
     """Return the classes that no text has; none where words are unknown."""
     if words.dictionary is None:
         return []
@@ -173,7 +164,7 @@ def _decay(found: Spectrum, rank: int) -> float | None:
     return spectral_decay(found.values, last=rank) if rank > 1 else None
 
 
-def decay_rows(entropy: float, decay: float | None, values: Sequence[float]) -> Rows:
+def decay_rows(entropy: float, decay: float | None, values: Sequence[float]) -> base.Rows:
     """Return the lines of a card's table that say how singular values fall."""
     power = "–" if decay is None else f"σᵢ² ∝ i^(−{short(decay)})"
     return [

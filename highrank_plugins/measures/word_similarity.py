@@ -10,14 +10,7 @@ from highrank_plugins.analysis import Similarity, read_word_pairs, word_similari
 from highrank_plugins.common.figures import Bars, Figure
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.common.score import Score
-from highrank_plugins.measures.base import (
-    Column,
-    Found,
-    Rows,
-    WeightMeasure,
-    Words,
-    register_measure,
-)
+from highrank_plugins.measures import base
 
 
 @dataclass(frozen=True)
@@ -28,15 +21,15 @@ class Similarities:
     unknown: dict[str, str]
 
 
-@register_measure("word_similarity")
-class WordSimilarityMeasure(WeightMeasure):
+@base.register_measure("word_similarity")
+class WordSimilarityMeasure(base.WeightMeasure):
     """Compute Spearman's correlation of the cosines of word vectors with people's scores.
 
     Words are looked up as the dictionary has them, special symbols apart.
     """
 
     title = "Word similarity"
-    columns = (Column("word_similarity", "word similarity", ".3f"),)
+    columns = (base.Column("word_similarity", "word similarity", ".3f"),)
     on_card = False  # it needs benchmarks
 
     def __init__(
@@ -47,7 +40,7 @@ class WordSimilarityMeasure(WeightMeasure):
     ) -> None:
         self.pairs = pairs
 
-    def measure(self, words: Words) -> Similarities:
+    def measure(self, words: base.Words) -> Similarities:
         dictionary = words.dictionary
         rows = {dictionary[row]: row for row in range(dictionary.nspecial, len(dictionary))}
         pairs = {str(path): read_word_pairs(path) for path in self.pairs}  # all are read first
@@ -64,7 +57,7 @@ class WordSimilarityMeasure(WeightMeasure):
         return Similarities(found, unknown)
 
     @classmethod
-    def scores(cls, found: Found, split: str) -> dict[str, Score]:
+    def scores(cls, found: base.Found, split: str) -> dict[str, Score]:
         """Return `similarity_<benchmark>` and `word_similarity`, their mean weighted by pairs."""
         del split  # rows of the vocabulary matrix belong to none
         benchmarks = found["benchmarks"]
@@ -95,7 +88,7 @@ class WordSimilarityMeasure(WeightMeasure):
         }
         return [Bars.of(known, "Word similarity", ("benchmark", "Spearman's ρ"))]
 
-    def rows(self, result: Similarities) -> Rows:
+    def rows(self, result: Similarities) -> base.Rows:
         return [
             (name, "–" if values.spearman is None else f"{values.spearman:.3f}")
             for name, values in self._named(result).items()

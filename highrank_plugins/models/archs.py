@@ -116,6 +116,12 @@ def fill_config(
     set_options(config, values, config_class)
 
 
+def plain_config(config: DictConfig, fill: Callable, stock_arch: str) -> Namespace:
+    """Complete a configuration in place by ``fill``, and return its values as plain ones."""
+    fill(config, stock_arch=stock_arch, head={})
+    return Namespace(**OmegaConf.to_container(config, resolve=True, enum_to_str=True))
+
+
 def given_options(config: Namespace | DictConfig) -> dict:
     """Return the options that are set, by name."""
     is_tree = isinstance(config, DictConfig)

@@ -1,12 +1,13 @@
 """Define the options of the AWD-LSTM language model, their values by arch, and the trunk."""
 
 from argparse import Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Optional
 
 from omegaconf import DictConfig
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.option_field import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.models.archs import given_options, set_options
 from highrank_plugins.models.awd_lstm_presets import preset_options
@@ -28,39 +29,22 @@ RATES = ["dropout", "dropouti", "dropouth", "dropoute", "wdrop", "embed_noise"]
 class AWDLSTMLanguageModelConfig(HeadOptions):
     """Define options that are ``None`` until the architecture fills them."""
 
-    decoder_embed_dim: Optional[int] = field(
-        default=None,
-        metadata={"help": "width of the embeddings, which are also the vocabulary matrix"},
+    decoder_embed_dim: Optional[int] = described(
+        "width of the embeddings, which are also the vocabulary matrix"
     )
-    decoder_hidden_size: Optional[int] = field(
-        default=None, metadata={"help": "units of every LSTM but the last"}
+    decoder_hidden_size: Optional[int] = described("units of every LSTM but the last")
+    decoder_last_hidden_size: Optional[int] = described(
+        "units of the last LSTM (default: the embeddings' width, if the "
+        "architecture does not set it)"
     )
-    decoder_last_hidden_size: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "units of the last LSTM (default: the embeddings' width, if the "
-            "architecture does not set it)"
-        },
-    )
-    decoder_layers: Optional[int] = field(default=None, metadata={"help": "number of LSTMs"})
-    dropout: Optional[float] = field(
-        default=None, metadata={"help": "dropout on the last LSTM's outputs, locked over time"}
-    )
-    dropouti: Optional[float] = field(
-        default=None, metadata={"help": "dropout on the embedded words, locked over time"}
-    )
-    dropouth: Optional[float] = field(
-        default=None, metadata={"help": "dropout between LSTMs, locked over time"}
-    )
-    dropoute: Optional[float] = field(
-        default=None, metadata={"help": "dropout of whole words of the vocabulary"}
-    )
-    wdrop: Optional[float] = field(
-        default=None, metadata={"help": "dropout of entries of the LSTMs' recurrent matrices"}
-    )
-    embed_noise: Optional[float] = field(
-        default=None,
-        metadata={"help": "standard deviation of Gaussian noise on the embedded words"},
+    decoder_layers: Optional[int] = described("number of LSTMs")
+    dropout: Optional[float] = described("dropout on the last LSTM's outputs, locked over time")
+    dropouti: Optional[float] = described("dropout on the embedded words, locked over time")
+    dropouth: Optional[float] = described("dropout between LSTMs, locked over time")
+    dropoute: Optional[float] = described("dropout of whole words of the vocabulary")
+    wdrop: Optional[float] = described("dropout of entries of the LSTMs' recurrent matrices")
+    embed_noise: Optional[float] = described(
+        "standard deviation of Gaussian noise on the embedded words"
     )
 
 

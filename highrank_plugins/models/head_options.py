@@ -14,6 +14,7 @@ from fairseq.models import MODEL_DATACLASS_REGISTRY
 from hydra.core.config_store import ConfigStore
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.option_field import described
 from highrank_plugins.heads import (
     head_names,
     head_options,
@@ -78,64 +79,43 @@ VARYING_DEFAULTS = {
 class HeadOptions(FairseqDataclass):
     """Define the ``--head…`` options that every head has; `add_options` adds each head's own."""
 
-    head: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": f"output layer: {', '.join(head_names())}, or your own; if it differs "
-            "from the architecture's, the architecture's other head defaults are dropped"
-        },
+    head: Optional[str] = described(
+        f"output layer: {', '.join(head_names())}, or your own; if it differs "
+        "from the architecture's, the architecture's other head defaults are dropped"
     )
-    head_pointwise: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": f"function on each logit: {', '.join(pointwise_names())}, or one of your own"
-        },
+    head_pointwise: Optional[str] = described(
+        f"function on each logit: {', '.join(pointwise_names())}, or one of your own"
     )
-    head_embed_dim: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "width d of the vocabulary matrix (default: the embedding's if they are "
-            "shared, else the decoder's output)"
-        },
+    head_embed_dim: Optional[int] = described(
+        "width d of the vocabulary matrix (default: the embedding's if they are "
+        "shared, else the decoder's output)"
     )
-    head_bias: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "bias on the logits: true or false (default: false in Transformers, true in "
-            "lstm and awd_lstm_lm)"
-        },
+    head_bias: Optional[str] = described(
+        "bias on the logits: true or false (default: false in Transformers, true in "
+        "lstm and awd_lstm_lm)"
     )
-    head_plif_lr: Optional[float] = field(
-        default=None,
-        metadata={
-            "help": "learning rate of the slopes while the other parameters have the first --lr; "
-            "a schedule changes both alike (default: theirs)"
-        },
+    head_plif_lr: Optional[float] = described(
+        "learning rate of the slopes while the other parameters have the first --lr; "
+        "a schedule changes both alike (default: theirs)"
     )
-    head_loss: ChoiceEnum(["auto", *IMPLEMENTATIONS]) = field(
-        default="auto",
-        metadata={"help": "how the criterion computes the loss (default: auto)"},
+    head_loss: ChoiceEnum(["auto", *IMPLEMENTATIONS]) = described(
+        "how the criterion computes the loss (default: auto)", "auto"
     )
-    head_loss_memory: Optional[int] = field(
-        default=None, metadata={"help": "memory for a chunk of the loss in MiB (default: chosen)"}
+    head_loss_memory: Optional[int] = described(
+        "memory for a chunk of the loss in MiB (default: chosen)"
     )
-    head_loss_filter: bool = field(
-        default=False,
-        metadata={"help": "leave out gradients that their dtype would round away (not exact)"},
+    head_loss_filter: bool = described(
+        "leave out gradients that their dtype would round away (not exact)", False
     )
-    head_z_loss: float = field(
-        default=0.0,
-        metadata={
-            "help": "weight of the squared log-sum-exp of each token's logits (mos: of each of its "
-            "K softmaxes) in the training loss, which keeps logits small; PaLM: 1e-4 (default: 0)"
-        },
+    head_z_loss: float = described(
+        "weight of the squared log-sum-exp of each token's logits (mos: of each of its "
+        "K softmaxes) in the training loss, which keeps logits small; PaLM: 1e-4 (default: 0)",
+        0.0,
     )
-    head_monitor: int = field(
-        default=0,
-        metadata={
-            "help": "measure the head every N updates and show it in log lines and "
-            "--tensorboard-logdir (default: 0, never)"
-        },
+    head_monitor: int = described(
+        "measure the head every N updates and show it in log lines and "
+        "--tensorboard-logdir (default: 0, never)",
+        0,
     )
 
 

@@ -1,17 +1,18 @@
 """Define the LSTM encoder-decoder with attention and a head; archs ``lstm_<token>[_<preset>]``."""
 
 from argparse import Action, ArgumentParser, Namespace
-from dataclasses import field, make_dataclass
+from dataclasses import make_dataclass
 from functools import partial
 from typing import Optional
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model
 from fairseq.models.lstm import LSTMDecoder, LSTMModel
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 
-from highrank_plugins.models.archs import fill_config, register_archs
+from highrank_plugins.common.option_field import described
+from highrank_plugins.models.archs import fill_config, plain_config, register_archs
 from highrank_plugins.models.head_model import HeadModel
 from highrank_plugins.models.head_options import HeadOptions
 
@@ -20,10 +21,7 @@ def _stock_fields() -> list[tuple]:
     """Return fields that fairseq declares to argparse alone; ``None`` is unset."""
     parser = ArgumentParser(add_help=False)
     LSTMModel.add_args(parser)
-    return [
-        (a.dest, Optional[_type(a)], field(default=None, metadata={"help": a.help}))
-        for a in parser._actions
-    ]
+    return [(a.dest, Optional[_type(a)], described(a.help)) for a in parser._actions]
 
 
 def _type(option: Action) -> type:
@@ -66,10 +64,8 @@ class LSTMHeadModel(HeadModel, LSTMModel):
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
         """Build the stock encoder and decoder, then the head."""
-        fill(cfg, stock_arch="lstm", head={})
-        options = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
-        # fairseq looks there for its adaptive softmax
-        flat = Namespace(**options, criterion=None)
+        flat = plain_config(cfg, fill, "lstm")
+        flat.criterion = None  # fairseq looks there for its adaptive softmax
         model = super().build_model(flat, task)
         model.replace_output_layer(flat, task.target_dictionary)
         return model

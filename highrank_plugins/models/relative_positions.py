@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Optional
 
 import torch
@@ -12,6 +12,7 @@ from fairseq.modules import MultiheadAttention
 from torch import Tensor, nn
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.option_field import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.trunks import RelativeAttention
 
@@ -106,15 +107,12 @@ FOREIGN = [
 class RelativePositionOptions(FairseqDataclass):
     """Define the options that Transformers have besides fairseq's and the head's."""
 
-    rel_pos_clip: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "relative positions in self-attention (Shaw et al. 2018), distances clipped to "
-            "this number; 16 in the papers, with --no-token-positional-embeddings (default: off)"
-        },
+    rel_pos_clip: Optional[int] = described(
+        "relative positions in self-attention (Shaw et al. 2018), distances clipped to "
+        "this number; 16 in the papers, with --no-token-positional-embeddings (default: off)"
     )
-    rel_pos_in: ChoiceEnum(["both", *SIDES]) = field(
-        default="both", metadata={"help": "where --rel-pos-clip acts (default: both)"}
+    rel_pos_in: ChoiceEnum(["both", *SIDES]) = described(
+        "where --rel-pos-clip acts (default: both)", "both"
     )
 
 

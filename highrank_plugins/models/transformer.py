@@ -1,14 +1,17 @@
-"""Define translation Transformers with a head; archs ``transformer_<token>[_<preset>]``."""
+"""Define Transformers with a head; archs ``transformer_[lm_]<token>[_<preset>]``."""
 
-from argparse import Namespace
 from functools import partial
 
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig, TransformerModelBase
-from omegaconf import DictConfig, OmegaConf
+from fairseq.models.transformer_lm import (
+    TransformerLanguageModel,
+    TransformerLanguageModelConfig,
+)
+from omegaconf import DictConfig
 
-from highrank_plugins.models.archs import fill_config, register_archs
+from highrank_plugins.models.archs import fill_config, plain_config, register_archs
 from highrank_plugins.models.flat_config import flat_config
 from highrank_plugins.models.head_model import HeadModel
 from highrank_plugins.models.relative_positions import attach_relative_positions
@@ -18,6 +21,14 @@ fill = partial(
     fill_config,
     config_class=TransformerHeadConfig,
     trunk={"head_frequent_ratio": 0.5, "head_bias": "false"},
+)
+TransformerLMHeadConfig = flat_config(
+    "TransformerLMHeadConfig", TransformerLanguageModelConfig, "transformer_lm"
+)
+fill_lm = partial(
+    fill_config,
+    config_class=TransformerLMHeadConfig,
+    trunk={"head_frequent_ratio": 0.1, "head_bias": "false"},
 )
 
 
@@ -33,12 +44,26 @@ class TransformerHeadModel(HeadModel, TransformerModelBase):
     @classmethod
     def build_model(cls, cfg: DictConfig, task):
         """Build the stock encoder and decoder, then the head and relative positions."""
-        fill(cfg, stock_arch="transformer", head={})
-        flat = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
+        flat = plain_config(cfg, fill, "transformer")
         model = super().build_model(TransformerConfig.from_namespace(flat), task)
         model.attach_head(flat, task.target_dictionary)
         attach_relative_positions(model, flat)
         return model
 
 
+@register_model("transformer_lm_highrank", dataclass=TransformerLMHeadConfig)
+class TransformerLMHeadModel(HeadModel, TransformerLanguageModel):
+    """Define fairseq's ``transformer_lm`` with a head as output projection."""
+
+    @classmethod
+    def build_model(cls, cfg: DictConfig, task):
+        """Build the stock decoder, then the head and relative positions."""
+        flat = plain_config(cfg, fill_lm, "transformer_lm")
+        model = super().build_model(flat, task)
+        model.attach_head(flat, task.target_dictionary)
+        attach_relative_positions(model, flat)
+        return model
+
+
 register_archs("transformer_highrank", "transformer", fill)
+register_archs("transformer_lm_highrank", "transformer_lm", fill_lm)

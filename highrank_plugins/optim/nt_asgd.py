@@ -1,6 +1,6 @@
 """Provide ``--optimizer nt_asgd``: SGD, then averaged SGD (Merity et al. 2018)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import List, Optional
 
 from fairseq.dataclass import FairseqDataclass
@@ -8,6 +8,7 @@ from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.option_field import described
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.optim.averaged_sgd import AveragedSGD
 
@@ -16,27 +17,19 @@ from highrank_plugins.optim.averaged_sgd import AveragedSGD
 class NTASGDConfig(FairseqDataclass):
     """Define the options of ``nt_asgd``."""
 
-    weight_decay: float = field(default=0.0, metadata={"help": "weight decay (L2, every weight)"})
-    nonmono: int = field(
-        default=5,
-        metadata={
-            "help": "n: average once the validation loss of an epoch is worse than the best of "
-            "all epochs before the last n"
-        },
+    weight_decay: float = described("weight decay (L2, every weight)", 0.0)
+    nonmono: int = described(
+        "n: average once the validation loss of an epoch is worse than the best of "
+        "all epochs before the last n",
+        5,
     )
-    asgd_at_epoch: Optional[int] = field(
-        default=None,
-        metadata={
-            "help": "average from the end of this epoch on, whatever the losses (0: from the "
-            "first update)"
-        },
+    asgd_at_epoch: Optional[int] = described(
+        "average from the end of this epoch on, whatever the losses (0: from the first update)"
     )
-    nonmono_stop: bool = field(
-        default=False,
-        metadata={
-            "help": "end the training where --nonmono would begin to average; to finetune with "
-            "--asgd-at-epoch 0, whose losses come from averages"
-        },
+    nonmono_stop: bool = described(
+        "end the training where --nonmono would begin to average; to finetune with "
+        "--asgd-at-epoch 0, whose losses come from averages",
+        False,
     )
     fp16: bool = II("common.fp16")
     bf16: bool = II("common.bf16")

@@ -1,6 +1,6 @@
 """Provide ``--lr-scheduler t2t_noam``: the schedule of Vaswani et al. 2017 as in Tensor2Tensor."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import List, Optional
 
 from fairseq.dataclass import FairseqDataclass
@@ -9,6 +9,7 @@ from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.option_field import described
 from highrank_plugins.common.user_error import UserError
 
 
@@ -16,12 +17,8 @@ from highrank_plugins.common.user_error import UserError
 class T2TNoamConfig(FairseqDataclass):
     """Define the options of ``t2t_noam``."""
 
-    noam_dim: Optional[int] = field(
-        default=None, metadata={"help": "D: the width of the model, as in --decoder-embed-dim"}
-    )
-    warmup_updates: int = field(
-        default=16000, metadata={"help": "w: updates until the learning rate falls"}
-    )
+    noam_dim: Optional[int] = described("D: the width of the model, as in --decoder-embed-dim")
+    warmup_updates: int = described("w: updates until the learning rate falls", 16000)
     lr: List[float] = II("optimization.lr")  # noqa: RUF009  (II makes a string)
 
 

@@ -38,9 +38,7 @@ def _nltk() -> tuple[Any, Any]:
         from nltk.translate.bleu_score import SmoothingFunction
         from nltk.translate.bleu_score import sentence_bleu as bleu
     except ModuleNotFoundError:
-        raise ValueError(
-            "BLEU of responses needs nltk: pip install nltk"
-        ) from None
+        raise ValueError("BLEU of responses needs nltk: pip install nltk") from None
     return bleu, SmoothingFunction().method7
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Optional
 
 import numpy as np
@@ -14,6 +14,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingConfig, LanguageModelingTask
 from omegaconf import II
 
+from highrank_plugins.common.option_field import described
 from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.tasks.bptt_checks import (
@@ -32,21 +33,17 @@ logger = logging.getLogger(__name__)
 class BPTTLanguageModelingConfig(LanguageModelingConfig):
     """Define the options of the task; it refuses ``language_modeling``'s that cut or shuffle."""
 
-    bptt: int = field(default=70, metadata={"help": "length L of a chunk, in tokens"})
-    bptt_max_delta: Optional[int] = field(
-        default=None,
-        metadata={"help": "chunks have at most L + this many tokens (default: no bound)"},
+    bptt: int = described("length L of a chunk, in tokens", 70)
+    bptt_max_delta: Optional[int] = described(
+        "chunks have at most L + this many tokens (default: no bound)"
     )
-    fixed_bptt: bool = field(
-        default=False,
-        metadata={
-            "help": "train on chunks of L tokens instead of drawing their length around L (and "
-            "around L/2, once in 20), with the learning rate in proportion"
-        },
+    fixed_bptt: bool = described(
+        "train on chunks of L tokens instead of drawing their length around L (and "
+        "around L/2, once in 20), with the learning rate in proportion",
+        False,
     )
-    eval_streams: int = field(
-        default=1,
-        metadata={"help": "streams in validation and eval-lm; 1 is exact, more are faster"},
+    eval_streams: int = described(
+        "streams in validation and eval-lm; 1 is exact, more are faster", 1
     )
     train_subset: str = II("dataset.train_subset")
 

@@ -24,7 +24,9 @@ def test_targets_are_distributions_of_their_own_seed():
     torch.testing.assert_close(targets.sum(1), torch.ones(60))
     torch.manual_seed(5)
     assert torch.equal(dirichlet_targets(SMALL), targets)
-    assert not torch.equal(dirichlet_targets(DirichletSettings(60, 12, seed=1)), targets)
+    assert not torch.equal(
+        dirichlet_targets(DirichletSettings(targets=60, classes=12, seed=1)), targets
+    )
     # E Σ P² = (α + 1) / (M α + 1): peaked for a small α
     assert float(targets.square().sum(1).mean()) == pytest.approx(1.1 / 2.2, abs=0.1)
 

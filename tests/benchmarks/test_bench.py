@@ -164,3 +164,20 @@ def test_a_failed_implementation_is_named_and_the_others_are_kept(tmp_path, monk
                  "--device", "cpu")  # fmt: skip
     assert done.exit_code == 1 and "triton failed: " in done.stdout
     assert "fused" in (tmp_path / "x.csv").read_text()
+
+
+@pytest.mark.parametrize("kind", ["train", "generate"])
+def test_a_layer_of_a_user_dir_reaches_the_measuring_process(kind, tmp_path, monkeypatch):
+    package = tmp_path / f"layers_for_{kind}"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    cases = []
+
+    def failing(kind, name, case, *others):
+        cases.append(case)
+        raise MeasurementFailed("seen")
+
+    monkeypatch.setattr("highrank_plugins.benchmarks.run.measure", failing)
+    done = bench(kind, "--model", "transformer_own", "--user-dir", package)
+    assert done.exit_code == 2 and "nothing could be measured" in done.stderr
+    assert [case.user_dir for case in cases] == [str(package)]

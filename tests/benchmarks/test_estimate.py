@@ -84,3 +84,13 @@ def test_a_step_is_measured():
     refused = bench("estimate", conf, "--set", "hed=3", "--repeats", 1)
     assert refused.exit_code == 2
     assert "unrecognized arguments: --hed 3; did you mean '--head'?" in refused.stdout
+
+
+def test_layers_of_a_user_dir_are_measured(tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        "data: {vocab_size: 100}\n"
+        "train: {arch: transformer_own, user_dir: my_layers, max_tokens: 50, max_update: 3}\n"
+    )
+    case = Training.of("own", load(file), devices=1).case(None)
+    assert case.user_dir == "my_layers" and "user" not in case.shape

@@ -17,8 +17,7 @@ from highrank_plugins.models import archs
 from highrank_plugins.models.archs import ADAPTIVE_OFF, tokens
 from highrank_plugins.models.flat_config import options_of
 from highrank_plugins.models.head_options import HeadOptions
-from highrank_plugins.models.transformer import TransformerHeadConfig
-from highrank_plugins.models.transformer_lm import TransformerLMHeadConfig
+from highrank_plugins.models.transformer import TransformerHeadConfig, TransformerLMHeadConfig
 
 CONFIGS = {
     "transformer": (TransformerConfig, TransformerHeadConfig),

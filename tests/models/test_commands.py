@@ -5,8 +5,7 @@ import shutil
 
 import pytest
 
-from highrank_plugins.models.transformer import TransformerHeadModel
-from highrank_plugins.models.transformer_lm import TransformerLMHeadModel
+from highrank_plugins.models.transformer import TransformerHeadModel, TransformerLMHeadModel
 from tests.fairseq_cli import run
 from tests.tiny_corpus import TEXT, valid_losses
 from tests.trainings import last, train

@@ -20,18 +20,16 @@ from highrank_plugins.cli.user_error import user_errors
 
 
 def card(
-    checkpoint: Annotated[Path, typer.Argument(help="Any fairseq checkpoint, ours or stock.")],
+    checkpoint: Annotated[Path, "Any fairseq checkpoint, ours or stock."],
     output: Annotated[
-        Path | None,
-        typer.Option(help="HTML file to write (default: CHECKPOINT with the ending .html)."),
+        Path | None, "HTML file to write (default: CHECKPOINT with the ending .html)."
     ] = None,
     data: Annotated[
-        str | None,
-        typer.Option(help="Binarised data to predict (default: describe the weights only)."),
+        str | None, "Binarised data to predict (default: describe the weights only)."
     ] = None,
-    split: Annotated[str, typer.Option(help="Split of --data to predict.")] = "test",
+    split: Annotated[str, "Split of --data to predict."] = "test",
     tokens: Annotated[int, typer.Option(min=2, help="Use only the first N tokens.")] = 5000,
-    json: Annotated[Path | None, typer.Option(help="JSON file to write the numbers to.")] = None,
+    json: Annotated[Path | None, "JSON file to write the numbers to."] = None,
     user_dir: UserDir = None,
 ) -> None:
     """Write a page about a checkpoint: its layer, ranks, samples.
@@ -62,14 +60,12 @@ def collect(
     data: Data,
     output: Annotated[Path, typer.Option(help="Folder for the .npy files.")],
     what: Annotated[
-        str, typer.Option(help="Quantities to write: log_probs, logits, features, targets.")
+        str, "Quantities to write: log_probs, logits, features, targets."
     ] = "log_probs,features,targets",
     split: Split = "test",
     tokens: Tokens = None,
     segment: Segment = 500,
-    dtype: Annotated[
-        Precision, typer.Option(help="Precision of the model and of the files.")
-    ] = Precision.float32,
+    dtype: Annotated[Precision, "Precision of the model and of the files."] = Precision.float32,
     save_seconds: Annotated[
         float, typer.Option(min=0, help="Seconds between two saves of the progress.")
     ] = 60,

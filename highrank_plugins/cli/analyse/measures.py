@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Checkpoints = Annotated[
     list[Path], typer.Argument(help="Checkpoints of one training, in any order.")
 ]
-Other = Annotated[Path | None, typer.Option(help="Second checkpoint, with the same dictionary.")]
+Other = Annotated[Path | None, "Second checkpoint, with the same dictionary."]
 
 
 def commands() -> Iterator[tuple[str, Callable[..., None]]]:

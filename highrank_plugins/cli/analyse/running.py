@@ -21,16 +21,14 @@ class Precision(StrEnum):
     float64 = "float64"
 
 
-Checkpoint = Annotated[
-    Path, typer.Argument(help="Language or translation model, fairseq's or ours.")
-]
-DataOfCheckpoint = Annotated[str | None, typer.Option(help="Binarised data of --checkpoint.")]
+Checkpoint = Annotated[Path, "Language or translation model, fairseq's or ours."]
+DataOfCheckpoint = Annotated[str | None, "Binarised data of --checkpoint."]
 Output = Annotated[Path | None, typer.Option(help="JSON file to write the result to.")]
-Plot = Annotated[Path | None, typer.Option(help="Draw into FILE.png, .svg or .pdf.")]
-Split = Annotated[str, typer.Option(help="Split whose contexts are used.")]
+Plot = Annotated[Path | None, "Draw into FILE.png, .svg or .pdf."]
+Split = Annotated[str, "Split whose contexts are used."]
 Tokens = Annotated[int | None, typer.Option(min=2, help="Use only the first N tokens.")]
 Segment = Annotated[int, typer.Option(min=1, help="Number of tokens held in memory at a time.")]
-Dtype = Annotated[Precision, typer.Option(help="Precision of the model.")]
+Dtype = Annotated[Precision, "Precision of the model."]
 
 
 @contextmanager

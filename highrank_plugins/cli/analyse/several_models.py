@@ -20,9 +20,7 @@ from highrank_plugins.cli.options import Data, Device, UserDir, numbers
 
 
 def spectra(
-    results: Annotated[
-        list[Path], typer.Argument(help="Results of `analyse spectrum --output NAME.json`.")
-    ],
+    results: Annotated[list[Path], "Results of `analyse spectrum --output NAME.json`."],
     output: Output = None,
     plot: Plot = None,
 ) -> None:
@@ -66,19 +64,17 @@ def gss_grid(
         list[Path] | None,
         typer.Argument(help="Records of models, each trained with its own c and k."),
     ] = None,
-    rank: Annotated[str, typer.Option(help="Metric of the records for the rank.")] = "test_rank",
-    perplexity: Annotated[
-        str, typer.Option(help="Metric of the records for the perplexity.")
-    ] = "test_perplexity",
+    rank: Annotated[str, "Metric of the records for the rank."] = "test_rank",
+    perplexity: Annotated[str, "Metric of the records for the perplexity."] = "test_perplexity",
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Softmax model to give each c and k, instead of records.")
+        Path | None, "Softmax model to give each c and k, instead of records."
     ] = None,
     data: DataOfCheckpoint = None,
     c: Annotated[
-        str, typer.Option(help="With --checkpoint: values of c, separated by commas.")
+        str, "With --checkpoint: values of c, separated by commas."
     ] = "-2,-1.5,-1,-0.5,0,0.5,1,1.5,2",
     k: Annotated[
-        str, typer.Option(help="With --checkpoint: values of k, separated by commas.")
+        str, "With --checkpoint: values of k, separated by commas."
     ] = "1.25,1.5,1.75,2,2.25,2.5,2.75,3",
     split: Split = "test",
     tokens: Tokens = None,
@@ -124,11 +120,9 @@ def gss_grid(
 
 def compare(
     first: Checkpoint,
-    second: Annotated[Path, typer.Argument(help="A model with the same dictionary.")],
+    second: Annotated[Path, "A model with the same dictionary."],
     data: Data,
-    margin: Annotated[
-        float, typer.Option(help="Show tokens whose −log P differs by at least this, in nats.")
-    ] = 1.0,
+    margin: Annotated[float, "Show tokens whose −log P differs by at least this, in nats."] = 1.0,
     count: Annotated[int, typer.Option(min=1, help="Number of tokens to show.")] = 20,
     words: Annotated[int, typer.Option(min=1, help="Number of words to show before each.")] = 30,
     top: Annotated[int, typer.Option(min=1, help="Number of most probable words to show.")] = 5,
@@ -136,9 +130,7 @@ def compare(
     tokens: Tokens = None,
     segment: Segment = 500,
     device: Device = None,
-    contexts: Annotated[
-        Path | None, typer.Option(help="File to write for `multimode --contexts-file`.")
-    ] = None,
+    contexts: Annotated[Path | None, "File to write for `multimode --contexts-file`."] = None,
     output: Output = None,
     user_dir: UserDir = None,
 ) -> None:

@@ -18,9 +18,7 @@ def ttest(
             metavar="SYSTEM",
         ),
     ],
-    metric: Annotated[
-        str | None, typer.Option(help="Metric to read from each record, e.g. test_perplexity.")
-    ] = None,
+    metric: Annotated[str | None, "Metric to read from each record, e.g. test_perplexity."] = None,
     test: TestKind = "student",
     output: Output = None,
     plot: Plot = None,
@@ -46,11 +44,9 @@ def ttest(
 
 
 def correlation(
-    records: Annotated[list[Path], typer.Argument(help="Records of runs, one per model.")],
-    x: Annotated[str, typer.Option(help="First metric to read from the records.")] = "test_rank",
-    y: Annotated[
-        str, typer.Option(help="Second metric to read from the records.")
-    ] = "test_perplexity",
+    records: Annotated[list[Path], "Records of runs, one per model."],
+    x: Annotated[str, "First metric to read from the records."] = "test_rank",
+    y: Annotated[str, "Second metric to read from the records."] = "test_perplexity",
     output: Output = None,
     plot: Plot = None,
 ) -> None:
@@ -84,15 +80,14 @@ def correlation(
 
 def bleu(
     systems: Annotated[
-        list[Path],
-        typer.Argument(help="Files of translations, one per line; the first is the baseline."),
+        list[Path], "Files of translations, one per line; the first is the baseline."
     ],
     reference: Annotated[
         list[Path], typer.Option(help="File of references, one per line; may be repeated.")
     ],
     test: Annotated[
         Literal["bootstrap", "randomisation"],
-        typer.Option(help="Test: paired bootstrap or approximate randomisation."),
+        "Test: paired bootstrap or approximate randomisation.",
     ] = "bootstrap",
     samples: Annotated[
         int,

@@ -8,17 +8,15 @@ import typer
 from highrank_plugins.cli.analyse.running import DataOfCheckpoint, Output, Plot, measuring, report
 from highrank_plugins.cli.options import UserDir
 
-Heads = Annotated[
-    str, typer.Option(help="Layers, separated by commas: mos, plif (on a softmax), mos+plif, …")
-]
+Heads = Annotated[str, "Layers, separated by commas: mos, plif (on a softmax), mos+plif, …"]
 Components = Annotated[
     int | None, typer.Option(min=1, help="Number of components of mixtures (default: the layer's).")
 ]
 Classes = Annotated[int, typer.Option(min=2, help="Number of words M.")]
 Dim = Annotated[int, typer.Option(min=1, help="Size d of contexts and word vectors.")]
 Steps = Annotated[int, typer.Option(min=1, help="Number of Adam's steps.")]
-Lr = Annotated[float, typer.Option(help="Adam's first learning rate, which decays to 0.")]
-Seed = Annotated[int, typer.Option(help="Seed of targets and weights.")]
+Lr = Annotated[float, "Adam's first learning rate, which decays to 0."]
+Seed = Annotated[int, "Seed of targets and weights."]
 DEFAULT = "softmax,sigsoftmax,gss,plif,moc,mos,mixtape"
 
 
@@ -30,7 +28,7 @@ def dirichlet(
     ] = 1000,
     classes: Classes = 100,
     dim: Dim = 10,
-    alpha: Annotated[float, typer.Option(help="Parameter α of the Dirichlet distribution.")] = 0.1,
+    alpha: Annotated[float, "Parameter α of the Dirichlet distribution."] = 0.1,
     steps: Steps = 2000,
     batch: Annotated[int, typer.Option(min=1, help="Number of targets in a step.")] = 1000,
     lr: Lr = 0.1,
@@ -55,7 +53,10 @@ def dirichlet(
         chosen = heads_named(heads.split(","), components)
         if not alpha > 0:
             raise ValueError(f"--alpha {alpha}: must be above 0")
-        settings = DirichletSettings(targets, classes, dim, alpha, steps, batch, lr, seed)
+        settings = DirichletSettings(
+            targets=targets, alpha=alpha, batch=batch,
+            classes=classes, dim=dim, steps=steps, lr=lr, seed=seed,
+        )  # fmt: skip
         fits = dirichlet_experiment(chosen, settings, bar)
         report({"settings": settings, "fits": fits}, output)
         if plot is not None:
@@ -80,19 +81,16 @@ def multimode(
     lr: Lr = 0.1,
     seed: Seed = 0,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Test this language model on --contexts-file instead.")
+        Path | None, "Test this language model on --contexts-file instead."
     ] = None,
     data: DataOfCheckpoint = None,
     contexts_file: Annotated[
-        Path | None,
-        typer.Option(help="Text file: a context per line, then its next word."),
+        Path | None, "Text file: a context per line, then its next word."
     ] = None,
     context_split: Annotated[
         str | None,
-        typer.Option(
-            help="Split that holds the contexts: carry the recurrent state along it (default: "
-            "each context begins a text)."
-        ),
+        "Split that holds the contexts: carry the recurrent state along it (default: "
+        "each context begins a text).",
     ] = None,
     top: Annotated[
         int, typer.Option(min=1, help="With --checkpoint: look for the word among the N top ones.")
@@ -127,8 +125,9 @@ def multimode(
 
             chosen = heads_named(heads.split(","), components)
             settings = MultimodeSettings(
-                contexts, classes, dim, modes, steps, lr, seed, learn_words
-            )
+                contexts=contexts, modes=modes, learn_words=learn_words,
+                classes=classes, dim=dim, steps=steps, lr=lr, seed=seed,
+            )  # fmt: skip
             fits = multimode_experiment(chosen, settings, bar)
             report({"settings": settings, "fits": fits}, output)
             shares = {name: fit.recall for name, fit in fits.items()}

@@ -8,13 +8,13 @@ import typer
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.files import whole_folder
 
-CorpusYaml = Annotated[Path, typer.Argument(help="A recipe's corpus.yaml, with a block texts.")]
+CorpusYaml = Annotated[Path, "A recipe's corpus.yaml, with a block texts."]
 
 
 def unpack_texts(
     file: CorpusYaml,
-    archives: Annotated[Path, typer.Argument(help="Folder with the archives.")],
-    output: Annotated[Path, typer.Argument(help="Folder to write the text to.")],
+    archives: Annotated[Path, "Folder with the archives."],
+    output: Annotated[Path, "Folder to write the text to."],
 ) -> None:
     """Unpack only the parallel text of a corpus's archives.
 
@@ -32,7 +32,7 @@ def unpack_texts(
 
 def text_files(
     file: CorpusYaml,
-    folder: Annotated[Path, typer.Argument(help="Folder with the unpacked text.")],
+    folder: Annotated[Path, "Folder with the unpacked text."],
 ) -> None:
     """Print the paths of a parallel corpus's text, one per line.
 
@@ -48,8 +48,8 @@ def text_files(
 
 def clean_texts(
     file: CorpusYaml,
-    folder: Annotated[Path, typer.Argument(help="Folder with the unpacked text.")],
-    output: Annotated[Path, typer.Argument(help="Folder for {train,valid,test}.LANGUAGE.")],
+    folder: Annotated[Path, "Folder with the unpacked text."],
+    output: Annotated[Path, "Folder for {train,valid,test}.LANGUAGE."],
     languages: Annotated[str, typer.Option(help="SOURCE,TARGET.")],
     max_words: Annotated[
         int, typer.Option(min=1, help="Drop sentence pairs with more words on a side.")

@@ -12,14 +12,13 @@ from highrank_plugins.common.processes import usable_cores
 
 
 def fetch(
-    url: Annotated[str, typer.Argument(help="URL (http, https, file) or path.")],
+    url: Annotated[str, "URL (http, https, file) or path."],
     output: Annotated[
         Path, typer.Option(help="File to write; an incomplete download is in FILE.part.")
     ],
-    sha256: Annotated[str | None, typer.Option(help="Published SHA-256 checksum.")] = None,
+    sha256: Annotated[str | None, "Published SHA-256 checksum."] = None,
     ledger: Annotated[
-        Path | None,
-        typer.Option(help="File to record and compare checksums that nobody published."),
+        Path | None, "File to record and compare checksums that nobody published."
     ] = None,
     size: Annotated[
         int | None, typer.Option(min=1, help="Size of the file in bytes, if known.")
@@ -40,11 +39,10 @@ def fetch(
 
 
 def fetch_corpus(
-    file: Annotated[Path, typer.Argument(help="A recipe's corpus.yaml.")],
-    folder: Annotated[Path, typer.Argument(help="Folder for the files and checksums.txt.")],
+    file: Annotated[Path, "A recipe's corpus.yaml."],
+    folder: Annotated[Path, "Folder for the files and checksums.txt."],
     ledger: Annotated[
-        Path | None,
-        typer.Option(help="File of checksums that nobody published. [FOLDER/checksums.txt]"),
+        Path | None, "File of checksums that nobody published. [FOLDER/checksums.txt]"
     ] = None,
     offline: Annotated[
         bool,
@@ -63,8 +61,8 @@ def fetch_corpus(
 
 
 def extract(
-    archive: Annotated[Path, typer.Argument(help="A .tar.gz, .tgz, .zip or .gz.")],
-    folder: Annotated[Path, typer.Argument(help="New folder to extract into.")],
+    archive: Annotated[Path, "A .tar.gz, .tgz, .zip or .gz."],
+    folder: Annotated[Path, "New folder to extract into."],
 ) -> None:
     """Unpack an archive into a new folder.
 
@@ -79,26 +77,23 @@ def extract(
 
 
 def lm_corpus(
-    name: Annotated[str, typer.Argument(help="ptb, wikitext2, one_billion_word or text8.")],
+    name: Annotated[str, "ptb, wikitext2, one_billion_word or text8."],
     data: Annotated[Path, typer.Option(help="Folder with the published files.")],
     output: Annotated[Path, typer.Option(help="Folder for the text, or for binarised files.")],
     vocab_size: Annotated[
         int | None,
-        typer.Option(
-            help="Keep the N most frequent words; others become <unk>. "
-            "[default: all; one_billion_word: 100000]"
-        ),
+        "Keep the N most frequent words; others become <unk>. "
+        "[default: all; one_billion_word: 100000]",
     ] = None,
     max_train_lines: Annotated[
-        int | None, typer.Option(help="Read only the first N lines of the training text.")
+        int | None, "Read only the first N lines of the training text."
     ] = None,
     other_text: Annotated[
         bool,
         typer.Option("--other-text", help="Accept counts that differ from the published ones."),
     ] = False,
     workers: Annotated[
-        int | None,
-        typer.Option(help="Number of processes, for one_billion_word. [default: number of cores]"),
+        int | None, "Number of processes, for one_billion_word. [default: number of cores]"
     ] = None,
 ) -> None:
     """Check a published corpus, and write it for fairseq.
@@ -120,7 +115,7 @@ def lm_corpus(
             write_sums(folder)
 
 
-Corpus = Annotated[Path, typer.Argument(help="Folder with the corpus of Zhao et al. 2017.")]
+Corpus = Annotated[Path, "Folder with the corpus of Zhao et al. 2017."]
 
 
 def dialogue_files(corpus: Corpus) -> None:
@@ -136,7 +131,7 @@ def dialogue_files(corpus: Corpus) -> None:
 
 def dialogue_text(
     corpus: Corpus,
-    output: Annotated[Path, typer.Argument(help="Directory for contexts and responses.")],
+    output: Annotated[Path, "Directory for contexts and responses."],
     context: Annotated[
         int, typer.Option(min=1, help="Number of utterances before a response.")
     ] = 9,

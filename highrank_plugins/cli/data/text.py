@@ -27,9 +27,7 @@ class Algorithm(StrEnum):
 
 
 def check_text(
-    files: Annotated[
-        list[Path], typer.Argument(help="Files whose lines belong together, plain or NAME.gz.")
-    ],
+    files: Annotated[list[Path], "Files whose lines belong together, plain or NAME.gz."],
 ) -> None:
     """Check text: UTF-8, no empty lines, equal numbers of lines.
 
@@ -45,10 +43,8 @@ def check_text(
 
 
 def pieces(
-    text: Annotated[Path, typer.Argument(help="Directory with {train,valid,test}.LANGUAGE.")],
-    output: Annotated[
-        Path, typer.Argument(help="Directory for the piece model and the text as pieces.")
-    ],
+    text: Annotated[Path, "Directory with {train,valid,test}.LANGUAGE."],
+    output: Annotated[Path, "Directory for the piece model and the text as pieces."],
     languages: Languages,
     vocab_size: Annotated[int, typer.Option(help="Number of pieces, shared by all languages.")],
     character_coverage: Annotated[
@@ -60,10 +56,7 @@ def pieces(
         ),
     ] = 1.0,
     algorithm: Annotated[
-        Algorithm,
-        typer.Option(
-            help="Algorithm. subword_nmt tokenises by Moses, and learns --vocab-size merges."
-        ),
+        Algorithm, "Algorithm. subword_nmt tokenises by Moses, and learns --vocab-size merges."
     ] = Algorithm.SENTENCEPIECE,
     sample: Annotated[
         int | None, typer.Option(min=1, help="Learn from N lines of each training text.")
@@ -108,8 +101,8 @@ def pieces(
 
 
 def binarise(
-    pieces: Annotated[Path, typer.Argument(help="Directory with {train,valid,test}.LANGUAGE.")],
-    output: Annotated[Path, typer.Argument(help="Directory for the binarised data.")],
+    pieces: Annotated[Path, "Directory with {train,valid,test}.LANGUAGE."],
+    output: Annotated[Path, "Directory for the binarised data."],
     languages: Annotated[str, typer.Option(help="SOURCE,TARGET.")],
     processes: Processes = None,
 ) -> None:
