@@ -34,7 +34,7 @@ class Run:
     Args:
         checkpoint, data, device: see `StreamingModel.open`.
         output: the JSON file to write.
-        command: the line that was typed, for the record.
+        command: the typed command, for the record.
         split: the text to score.
         search: where to choose among several values.
         state: file for the progress; None: next to `output`.
@@ -56,8 +56,8 @@ class Evaluation:
     """Hold a run with its model and its saved progress loaded.
 
     Args:
-        values: what to try.
-        options: all others that change the result.
+        values: the values to try.
+        options: all other options that change the result.
         more_splits: splits besides `run`'s whose texts change the result.
     Raises:
         ValueError: see `StreamingModel.open` and `SavedProgress`.
@@ -103,7 +103,7 @@ class Evaluation:
         Args:
             kind: "dynamic" or "cache".
             evaluate, points, echo: see `tune_and_evaluate`.
-            more: what the record also holds.
+            more: further entries of the record.
         Raises:
             FloatingPointError: see `tune_and_evaluate`.
         """

@@ -19,11 +19,11 @@ class Collector:
     """Run a model of any kind over a split; teacher-forced, or with the state carried along.
 
     Args:
-        loaded: a language model or translation model, ours or stock fairseq's, with a softmax,
-            that was read with its data.
+        loaded: a language model or translation model that was read with its data: ours, or a stock
+            model with a softmax.
         tokens: number of tokens to take from the start of the split; None: all.
-        rows: tokens that are held at a time; with sentences, padding included.
-        processes: each has a run of the batches; the whole is theirs in order.
+        rows: number of tokens in memory at a time; with sentences, padding included.
+        processes: each takes consecutive batches; together they cover the split in order.
     Raises:
         ValueError: the checkpoint has another output layer; the split has no tokens, or sentences
             that are too long.

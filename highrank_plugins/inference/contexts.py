@@ -39,7 +39,7 @@ def read_contexts(path: Path) -> list[list[str]]:
     return contexts
 
 
-END = "<eos>"  # the papers' name of the end of a line, which fairseq calls </s>
+END = "<eos>"  # the papers' name for the end of a line, which fairseq calls </s>
 
 
 @torch.no_grad()

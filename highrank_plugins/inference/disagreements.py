@@ -30,7 +30,7 @@ class Disagreement(NamedTuple):
 
 
 class ModelComparison(NamedTuple):
-    """Hold the tokens whose margin is at least that asked for, the widest first.
+    """Hold the tokens with at least the requested margin, the widest first.
 
     Attributes:
         tokens: of the text.

@@ -23,7 +23,7 @@ STATISTICS = "gradient statistics"
 
 @dataclass(frozen=True)
 class DynamicOptions:
-    """Hold what all points share; see `highrank_plugins.evaluation.dynamic_evaluation`.
+    """Hold the options that all points share; see `evaluation.dynamic_evaluation`.
 
     Args:
         train_split: the text of the gradient statistics.
@@ -49,7 +49,7 @@ def run_dynamic_evaluation(
         values: of lr, eps and lambda.
     Raises:
         ValueError, OSError: wrong input; names the option or the file.
-        FloatingPointError: the weights ran away; says what to change.
+        FloatingPointError: the weights diverged; says what to change.
     """
     points = points_of(values, run.search)
     with options_named():  # before anything is computed

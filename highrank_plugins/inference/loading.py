@@ -18,7 +18,7 @@ from highrank_plugins.heads import Head, build_head
 from highrank_plugins.measures.base import Words
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-# parameters whose first dimension is the number of words, in the order of trust
+# parameters whose first dimension is the number of words, the most reliable first
 _TARGET = (
     "decoder.output_projection.weight",
     "decoder.fc_out.weight",
@@ -72,7 +72,7 @@ class LoadedModel:
 
     @property
     def updates(self) -> int | None:
-        """Number of updates of the training; None if the file does not say."""
+        """Return the number of updates of the training; None if the file does not say."""
         history = self.extra.get("optimizer_history") or [{}]
         found = history[-1].get("num_updates")
         return None if found is None else int(found)
@@ -180,7 +180,7 @@ def _numbers(size: int) -> Any:
 
 
 def head_of(model: Any, path: str) -> Head:
-    """Return the head of our models; for others a softmax that shares the parameters of theirs.
+    """Return the head of our models; for stock models a softmax that shares their parameters.
 
     fairseq's Transformers have a linear `output_projection`; its LSTM has `fc_out`, or the
     embedding itself.

@@ -27,17 +27,17 @@ def write_collection(
 
     `log_probs.npy` and `logits.npy` [N, M], `features.npy` [N, F] in the precision of the
     collector; `targets.npy` int64 [N]; rows in the order of the text. `collection.json` describes
-    them. Each process writes its rows into the same files. Until all is there the folder has
-    `.part` after its name.
+    them. Each process writes its rows into the same files. The folder's name ends with `.part`
+    until it is complete.
 
     Args:
         what: of `QUANTITIES`.
-        save_seconds: how often it is noted how far this process is.
+        save_seconds: seconds between two saves of this process's progress.
     Returns:
         the description.
     Raises:
         ValueError: an unknown quantity; logits of a layer with several vectors of them; a folder
-            with another collection. FloatingPointError: NaN; what came before it is kept.
+            with another collection. FloatingPointError: NaN; earlier rows are kept.
     """
     shapes = _shapes(collector, what)
     identity = _identity(collector, what)
@@ -114,7 +114,7 @@ def _dtype(collector: Collector) -> str:
 
 
 def _identity(collector: Collector, what: Sequence[str]) -> dict[str, Any]:
-    """Return what tells this collection from any other."""
+    """Return the values that tell this collection from any other."""
     return {
         "checkpoint": digest_of_file(collector.loaded.path),
         "split": collector.split,
@@ -127,10 +127,10 @@ def _identity(collector: Collector, what: Sequence[str]) -> dict[str, Any]:
 
 
 def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
-    """Whether this collection is there already.
+    """Whether this collection is complete already.
 
     Raises:
-        ValueError: something else is.
+        ValueError: the folder holds something else.
     """
     if not folder.exists() or not any(folder.iterdir()):
         return False
@@ -150,7 +150,7 @@ def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
 
 
 def _check_begun(part: Path, names: Iterable[str], count: int) -> None:
-    """Refuse to resume what another number of processes has left."""
+    """Refuse to resume a collection of another number of processes."""
     begun = [path.stem for path in part.glob("progress-*.pt")]
     others = [name for name in begun if not name.endswith(f"-of-{count}")]
     if others:

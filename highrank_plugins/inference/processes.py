@@ -1,4 +1,4 @@
-"""Divide work among processes, as torchrun starts them, and gather their results."""
+"""Divide work among processes that torchrun starts, and gather their results."""
 
 import os
 from collections.abc import Iterator

@@ -41,11 +41,11 @@ class SavedProgress:
         self._saved_at = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether the file was written long ago."""
+        """Whether the file is older than `seconds`."""
         return time.monotonic() - self._saved_at >= self.seconds
 
     def save_if_due(self) -> None:
-        """Write the file if that was long ago."""
+        """Write the file if it is older than `seconds`."""
         if self.is_due():
             self.save()
 

@@ -29,7 +29,7 @@ class Segments(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """Hold what the model made of T tokens of one stream.
+    """Hold the model's output for T tokens of one stream.
 
     `hidden` [T, F] are the last layer's outputs before dropout, `target` [T] the words after them,
     `log_probs` [T] the logarithms of their probabilities; `state` is the one after them.
@@ -42,7 +42,7 @@ class Observed(NamedTuple):
 
 
 class StreamingModel:
-    """Hold a model in evaluation mode, without any dropout, that hands on its recurrent state.
+    """Hold a model in evaluation mode, without any dropout, that passes on its recurrent state.
 
     Args:
         model, task: of a `LoadedModel`; the model carries a state, the task is
@@ -71,7 +71,7 @@ class StreamingModel:
         return cls(loaded.model, loaded.task, loaded.arch, chosen)
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return what can learn, each tensor once: no frozen ones; a tied matrix is one."""
+        """Return the trainable parameters; a tied matrix counts once."""
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def text(self, split: str, tokens: int | None = None) -> Tensor:
@@ -119,12 +119,12 @@ class StreamingModel:
 
 
 def digest_of_tokens(tokens: Tensor) -> str:
-    """Return what tells one text from another."""
+    """Return a digest that tells one text from another."""
     return hashlib.sha256(tokens.contiguous().numpy().data).hexdigest()[:16]
 
 
 def digest_of_file(path: Path) -> str:
-    """Return what tells one file from another."""
+    """Return a digest that tells one file from another."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 

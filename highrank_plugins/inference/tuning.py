@@ -1,4 +1,4 @@
-"""Evaluate a model with numbers that must be chosen: try them on one text, use another."""
+"""Tune the numbers of an evaluation on one text, and evaluate with the best on another."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,8 +18,8 @@ class Outcome:
     """Hold the score of a text at one point.
 
     Args:
-        nll: sum over its tokens, in nats; None where the evaluation broke down.
-        problem: why it did.
+        nll: sum over its tokens, in nats; None where the evaluation failed.
+        problem: why it failed.
     """
 
     point: Point
@@ -86,9 +86,9 @@ def tune_and_evaluate(
 
     Args:
         points: see `points_of`.
-        echo: is told what came out.
+        echo: receives a line for each result.
     Raises:
-        FloatingPointError: the evaluation broke down, in a search at every point.
+        FloatingPointError: the evaluation failed, in a search at every point.
     """
     tried = [] if search is None else evaluate(search.split, search.tokens, points)
     for outcome in tried:

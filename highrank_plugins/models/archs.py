@@ -94,7 +94,7 @@ def arch_name(stock_model: str, token: str, stock_arch: str) -> str:
 def fill_config(
     config: Namespace | DictConfig, stock_arch: str, head: dict, config_class: type, trunk: dict
 ) -> None:
-    """Give every unset option its value: the preset's, else fairseq's; for the head, see there.
+    """Give every unset option its value: the preset's, else fairseq's; see ``choose_head``.
 
     Filling twice changes nothing. Explicit values stay.
 
@@ -105,7 +105,7 @@ def fill_config(
         config_class: made by ``flat_config``.
         trunk: defaults of head options on this trunk.
     Raises:
-        UserError: adaptive softmax or input asked for; see also ``choose_head``.
+        UserError: adaptive softmax or input is requested; see also ``choose_head``.
     """
     given = given_options(config)
     _reject_adaptive(given)
@@ -167,7 +167,7 @@ def _reject_adaptive(given: dict) -> None:
 def _drop_adaptive(preset: Namespace, stock_arch: str) -> None:
     used = adaptive_options(preset)
     if used:
-        _log_once(f"{stock_arch}: switched off, since the head replaces them: {', '.join(used)}")
+        _log_once(f"{stock_arch}: the head replaces these options: {', '.join(used)}")
     vars(preset).update(ADAPTIVE_OFF)
 
 

@@ -28,7 +28,7 @@ from highrank_plugins.trunks import AWDLSTM, State, TrunkOutput
 
 
 class ModelLoss(NamedTuple):
-    """Hold ``Head.nll`` of a batch of streams, and what else their training needs of it.
+    """Hold ``Head.nll`` of a batch of streams, with the trunk's output that training needs.
 
     ``loss``, ``nll``, ``correct``, ``entropy``: as ``LossOutput``; per token they are [B, T].
     ``features``, ``state``, ``raw``: as ``TrunkOutput``, time-major.
@@ -59,7 +59,7 @@ class AWDLSTMDecoder(FairseqIncrementalDecoder):
         self.output_projection = trunk.embed  # whose weight the head will share
 
     def forward(self, src_tokens: Tensor, *, features_only: bool = False, **kwargs):
-        """Log-probabilities [B, T, V], or the features; and see ``extract_features``."""
+        """Return log-probabilities [B, T, V], or the features, as ``extract_features`` does."""
         features, extra = self.extract_features(src_tokens, **kwargs)
         return features if features_only else self.output_layer(features), extra
 
@@ -94,7 +94,7 @@ class AWDLSTMDecoder(FairseqIncrementalDecoder):
             self.set_incremental_state(incremental_state, "state", chosen)
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Log-probabilities [B, T, V] of features [B, T, F]."""
+        """Return log-probabilities [B, T, V] of features [B, T, F]."""
         # time-major, so that dropout on contexts is locked over time
         return self.output_projection(features.transpose(0, 1)).transpose(0, 1)
 

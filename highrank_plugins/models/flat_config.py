@@ -20,7 +20,7 @@ SECTIONS = {
     "decoder": transformer_config.DecoderConfig,
     "quant_noise": transformer_config.QuantNoiseConfig,
 }
-# fairseq declares these otherwise than it uses them
+# fairseq declares these with another type than it uses
 TYPES = {
     "encoder_layers_to_keep": Optional[str],
     "decoder_layers_to_keep": Optional[str],

@@ -180,7 +180,7 @@ def require_sorted_by_count(dictionary: Dictionary) -> None:
             word = dictionary[dictionary.nspecial + line - 1]
             raise UserError(
                 f"dictionary: not sorted by count: line {line} ({word!r}) has {count}, the line "
-                f"before {previous}, but mixtape gives gates of their own to the most frequent "
+                f"before {previous}, but mixtape gives separate gates to the most frequent "
                 "classes. Sort it (sort -s -k2,2nr dict.txt) and binarise again with it, or set "
                 "--head-frequent-ratio 0"
             )

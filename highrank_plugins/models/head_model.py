@@ -27,13 +27,13 @@ class HeadModel(TrainingListener):
     """Put a head into fairseq models with a ``decoder``; a mixin in front of the stock model class.
 
     ``decoder.output_projection`` is the head, so that the decoder returns log-probabilities
-    [B, T, V] in float32. fairseq's second log_softmax would leave these alone; it is right after
-    ``--temperature``, and left out of a beam search without one. The stock model is built first and
+    [B, T, V] in float32. fairseq's second log_softmax does not change these. It is needed after
+    ``--temperature``, and skipped in a beam search without one. The stock model is built first and
     unchanged: same seed, same parameters.
     """
 
     computes_loss = True
-    as_returned = False  # hooks/second_softmax.py says when ours are asked for as they are
+    as_returned = False  # hooks/second_softmax.py sets it where output needs no second softmax
     monitor: HeadMonitor | None = None
     loss_checked_on: torch.device | None = None
 
@@ -51,8 +51,8 @@ class HeadModel(TrainingListener):
         """
         if getattr(cfg, "quant_noise_scalar", 0):
             raise UserError(
-                "--quant-noise-scalar does not reach this output layer, which would stay as exact "
-                "as it is while the log says otherwise; leave it out, or take a stock --arch"
+                "--quant-noise-scalar does not reach this output layer, although the log would say "
+                "so; leave it out, or use a stock --arch"
             )
         memory = cfg.head_loss_memory
         if memory is not None and memory < 1:
@@ -114,9 +114,9 @@ class HeadModel(TrainingListener):
         )
 
     def head_loss(self, features: Tensor, target: Tensor, **options) -> LossOutput:
-        """Return ``Head.nll`` by the implementation asked for; the monitor sees the batch.
+        """Return ``Head.nll`` by the requested implementation; the monitor sees the batch.
 
-        A model may be scored on another device than it was trained on: then by one that works. Only
+        A model that is scored on another device uses an implementation that works there. Only
         training adds the z-loss, so that validation losses compare.
         """
         if self.monitor is not None:
@@ -145,11 +145,11 @@ class HeadModel(TrainingListener):
         self.loss_checked_on = device
 
     def features(self, *args, **kwargs):
-        """Return what the head reads [B, T, F], and the decoder's other output (attention)."""
+        """Return the head's input [B, T, F], and the decoder's other output (attention)."""
         return super().forward(*args, features_only=True, **kwargs)
 
     def get_normalized_probs(self, net_output, log_probs: bool, sample=None) -> Tensor:
-        """log P or P, at least as exact as fairseq's: not normalised again where it is."""
+        """Return log P or P, without a second normalisation where the first is exact."""
         if log_probs and self.as_returned:
             return net_output[0].float()
         return super().get_normalized_probs(net_output, log_probs, sample)
@@ -195,8 +195,8 @@ class HeadModel(TrainingListener):
         if getattr(self, "new_parameters", None):
             raise UserError(
                 f"the checkpoint holds no values of {', '.join(self.new_parameters)}: it has "
-                "another output layer or other positions. It can start a training with these "
-                "(--finetune-from-model) only"
+                "another output layer or other positions. It can only start a training with these "
+                "(--finetune-from-model)"
             )
         super().prepare_for_inference_(cfg)
         if getattr(cfg.generation, "retain_dropout", False):

@@ -20,8 +20,8 @@ LAST_IN_LINE = 2000  # fairseq's own numbers end at 1600
 class HeadMonitor(TrainingListener):
     """Measure a head at every update whose number is a multiple of ``interval``.
 
-    It looks at the first batch of such an update that the criterion hands to the model with its
-    targets, before the backward pass. Between them it does nothing but count.
+    It measures the first batch of the update that the criterion passes to the model with its
+    targets, before the backward pass. In other updates it only counts.
 
     Args:
         head: to be measured.
@@ -106,7 +106,7 @@ class _EventFile:
     """Write to ``logdir/head``, next to fairseq's ``train_inner``, ``train`` and ``valid``."""
 
     def __init__(self, logdir: str, first: int) -> None:
-        # what an interrupted training wrote of the updates that are now repeated is not shown
+        # TensorBoard hides events of an interrupted training from updates that are now repeated
         self._writer = SummaryWriter(f"{logdir}/head", purge_step=first)
 
     def write(self, snapshot: Snapshot, updates: int) -> None:

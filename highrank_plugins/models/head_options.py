@@ -66,7 +66,7 @@ HELP = {
     "monotone_mlp_bound": "the sigmoids are spread over [-bound, bound] at the start",
     "monotone_mlp_units": "number of sigmoids",
 }
-# defaults as the help tells them where structure, trunk or preset has its own
+# texts of defaults that depend on structure, trunk or preset
 VARYING_DEFAULTS = {
     "components": "15; mixtape 4; mos and moc in awd_lstm_lm's presets 1b and text8 7",
     "dropout": "0.0; mixtures in awd_lstm_lm's presets ptb and wt2 0.29",
@@ -125,9 +125,9 @@ COMMON = [f.name for f in fields(HeadOptions) if f.name not in ("_name", *RATES)
 
 
 def option_defaults(head: str, pointwise: str) -> dict:
-    """Return ``{"head_…": default}`` of one pair; arguments without a plain default are no options.
+    """Return ``{"head_…": default}`` of one pair; only arguments with a plain default are options.
 
-    A flag of fairseq's can only switch on, so what is on by default takes the word true or false.
+    A flag of fairseq can only switch on, so an option that is on by default takes true or false.
 
     Raises:
         ValueError: unknown head or pointwise function; names the nearest one.

@@ -44,7 +44,7 @@ class LSTMHeadDecoder(LSTMDecoder):
     """Hold fairseq's LSTM decoder with, at ``output_projection``, the head."""
 
     def output_layer(self, x: Tensor) -> Tensor:
-        """Log-probabilities [B, T, V] of features [B, T, F]."""
+        """Return log-probabilities [B, T, V] of features [B, T, F]."""
         return self.output_projection(x)
 
 

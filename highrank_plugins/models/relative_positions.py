@@ -45,7 +45,7 @@ class RelativeSelfAttention(MultiheadAttention):
         """Return outputs [T, B, C]; weights [B, T, S] (mean of heads), [H, B, T, S] or None.
 
         Args:
-            query: [T, B, C]; key and value are the same and not looked at.
+            query: [T, B, C]; key and value are the same tensor and ignored.
             key_padding_mask: [B, T], true for padding.
             incremental_state: holds the keys and values of earlier steps; they are extended.
             attn_mask: [T, S], added to the logits.

@@ -14,7 +14,7 @@ from highrank_plugins.models.head_options import HeadOptions, option_defaults
 
 logger = logging.getLogger(__name__)
 
-# what a softmax may consist of; fairseq's Transformers have no bias
+# parameters of a softmax; fairseq's Transformers have no bias
 SOFTMAX_KEYS = ({"weight"}, {"weight", "bias"})
 SOFTMAX = {"head": "softmax", "head_pointwise": "identity"}
 # of relative positions

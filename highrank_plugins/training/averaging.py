@@ -1,4 +1,4 @@
-"""Average checkpoints of a training; the average usually translates better than each."""
+"""Average checkpoints of a training; the average usually translates better than any of them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,23 +14,22 @@ CheckpointState = dict[str, Any]
 def average_checkpoints(paths: list[Path], output: Path) -> None:
     """Write the newest of `paths` (the last) with averaged weights, for inference and warm starts.
 
-    Sums are float64, so the average of equal weights is these weights. Integer tensors are the
-    newest. Tied weights stay tied. The state of the optimizer is left out. Weights are read one
-    checkpoint after the other, mapped, so that memory holds their sum and one of them. All are read
-    safely, and damaged files are refused.
+    Sums are float64, so the average of equal weights is these weights. Integer tensors come from
+    the newest checkpoint. Tied weights stay tied. The state of the optimizer is left out. Memory
+    holds the sum and one checkpoint at a time. All are read safely, and damaged files are refused.
 
     Args:
-        output: the file; its folder is made if need be.
+        output: the file; its folder is created if necessary.
     Raises:
         ValueError: parameters differ in name or shape; names the file.
-        OSError: there can be no such folder.
+        OSError: the folder cannot be created.
     """
     import highrank_plugins
 
     highrank_plugins.register()
     from fairseq.checkpoint_utils import torch_persistent_save
 
-    output.parent.mkdir(parents=True, exist_ok=True)  # before the work, which takes minutes
+    output.parent.mkdir(parents=True, exist_ok=True)  # fails before the work, which takes minutes
     state = load_without_weights(paths[-1])
     total: dict[str, Tensor] = {}
     for path in paths:
@@ -71,8 +70,8 @@ def _check_same(total: dict[str, "Tensor"], model: dict[str, "Tensor"], path: Pa
     different = [n for n in names if _shape(total.get(n)) != _shape(model.get(n))]
     if different:
         raise ValueError(
-            f"{path}: {min(different)} is missing, new, or has another shape than in the "
-            "checkpoints before: they do not belong to one training"
+            f"{path}: {min(different)} is missing, new, or has another shape than in the other "
+            "checkpoints: they do not belong to one training"
         )
 
 

@@ -83,7 +83,7 @@ def _updates(path: Path) -> int:
 
 
 def _score(path: Path) -> float | None:
-    """Lower is better."""
+    """Return the validation score; lower is better."""
     value = look_up(path, "extra_state").get("val_loss")
     if value is None:
         return None

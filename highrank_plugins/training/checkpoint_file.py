@@ -1,4 +1,4 @@
-"""Read of a checkpoint file only what is needed."""
+"""Read single parts of a checkpoint file."""
 
 import pickle
 from pathlib import Path
@@ -17,7 +17,7 @@ def look_up(path: Path, *keys: str | int) -> Any:
     """Return the value at `keys` of fairseq's checkpoint. The file is mapped, whatever its size.
 
     Raises:
-        ValueError: the file is damaged or has no such value; says so.
+        ValueError: the file is damaged or lacks the value; says so.
     """
     import torch
 
@@ -51,7 +51,7 @@ def mapped_model(path: Path) -> "dict[str, Tensor]":
 def best_checkpoint(directories: list[Path]) -> Path:
     """Return `checkpoint_best.pt` of the training with the lowest validation loss.
 
-    Of a training and its finetuning this is the latter only if it has improved the former.
+    A finetuning is chosen only if it improved on its first training.
 
     Raises:
         ValueError: see `look_up`.

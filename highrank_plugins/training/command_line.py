@@ -15,7 +15,7 @@ class Program(NamedTuple):
 
     Attributes:
         words: its name.
-        set_by_recipes: options that a recipe adds, which a configuration may not have.
+        set_by_recipes: options that a recipe adds and a configuration may not have.
         fixed: options that are the same in every recipe.
     """
 
@@ -52,7 +52,7 @@ def program_of(block: str) -> Program:
 
 
 def set_by_recipes(block: str) -> tuple[str, ...]:
-    """Return the options that the block of a command or a measure may not have."""
+    """Return the options that the block of a command or measure may not have."""
     if block in PROGRAMS:
         return PROGRAMS[block].set_by_recipes
     return _MEASURING if block in measure_names() else ()
@@ -73,9 +73,9 @@ def words_of(options: Mapping[str, object]) -> list[str]:
 
 
 def user_dir(options: Mapping[str, object]) -> list[str]:
-    """Return the flag that makes fairseq know this package; a short path where one leads there.
+    """Return the flag that makes fairseq load this package, with a short path where possible.
 
-    Options with a `user_dir` of their own, which imports this package, need no other.
+    Options with a `user_dir` of their own need none, since that package imports this one.
     """
     if "user_dir" in options:
         return []

@@ -49,8 +49,8 @@ def still_needed(space: int, folder: Path) -> int:
 def training_space(options: Mapping[str, object], data: Path | str) -> int:
     """Return the bytes of all checkpoints that exist at once; fewer if Adam is not the optimizer.
 
-    The model is built without memory for its parameters. Where all checkpoints are kept, one stands
-    for them, since nobody knows how many there will be.
+    The model is built without memory for its parameters. Where all checkpoints are kept, only one
+    is counted, since their number is unknown.
 
     Args:
         options: of fairseq-train.

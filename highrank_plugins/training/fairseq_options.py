@@ -29,7 +29,7 @@ def check_options(configuration: Configuration, tree: Tree) -> None:
 
 
 def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
-    """Name of an option → what is wrong with it."""
+    """Return what is wrong with each invalid option, by name."""
     from fairseq.options import parse_args_and_arch
 
     parser = _parser(tool)
@@ -57,7 +57,7 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
 
 
 class _Rejected(Exception):
-    """Raise argparse's message instead of ending the process."""
+    """Carry argparse's message, instead of ending the process."""
 
 
 # name of the function of fairseq.options that makes the parser

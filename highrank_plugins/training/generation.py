@@ -1,4 +1,4 @@
-"""Run fairseq-generate on several processes; the output is as of one, in input order."""
+"""Run fairseq-generate on several processes; the output equals that of one, in input order."""
 
 import os
 import re
@@ -28,10 +28,10 @@ _REFUSED = {
 
 
 def check_command(command: Sequence[str], processes: int) -> None:
-    """Whether a command can be spread over processes.
+    """Refuse a command that cannot be spread over processes.
 
     Raises:
-        ValueError: it is another program's, or has an option that this cannot keep.
+        ValueError: it runs another program, or has an option without meaning here.
     """
     first = command[0] if command else "nothing"
     if first != PROGRAM:
@@ -47,9 +47,9 @@ def check_command(command: Sequence[str], processes: int) -> None:
 def generate(command: Sequence[str], processes: int) -> list[bytes]:
     """Return fairseq-generate's lines about each sentence, sorted by its number.
 
-    Whole batches are shared out, so that each is computed as by one process. With GPUs, process i
-    has GPU i; with fewer GPUs they share. Without GPUs the CPU's cores are divided.
-    The line with BLEU is left out: it would count one process's sentences only.
+    Processes get whole batches, so each batch is computed as by one process. With GPUs, process i
+    uses GPU i; with fewer GPUs they share. Without GPUs the CPU's cores are divided. The line with
+    BLEU is left out: it would count one process's sentences only.
 
     Raises:
         ValueError: see `check_command`; a process fails, or a sentence has no lines or comes twice.

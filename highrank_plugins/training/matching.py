@@ -55,7 +55,7 @@ class ModelSize:
 
 @dataclass(frozen=True)
 class Match:
-    """Hold the options that were solved for, what they cost, and what they should."""
+    """Hold the options that were found, their cost, and the target."""
 
     options: dict[str, int]
     size: ModelSize
@@ -79,7 +79,7 @@ def invented_data(options: Mapping[str, Any], words: int) -> Iterator[Path]:
 
 
 def measure(options: Mapping[str, Any], data: Path | str) -> ModelSize:
-    """Return what the model of these options of fairseq-train costs; it takes no memory.
+    """Return the cost of the model of these fairseq-train options; takes no memory for weights.
 
     Raises:
         ValueError: fairseq or the layer refuses the options.

@@ -1,4 +1,4 @@
-"""Write what recipes need of a configuration: shell variables, and a command per block."""
+"""Write a configuration for recipes: shell variables, and a command per block."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +24,8 @@ class Launch(NamedTuple):
     Attributes:
         options: the configuration's options that the user does not replace.
         words: the user's.
-        batch: what an update's size depends on, as lines; empty if the options of the training
-            say it all.
+        batch: lines about the size of an update; empty if the options of the training determine
+            it.
         by_hand: whether the user must run the command on other nodes.
     """
 
@@ -112,6 +112,6 @@ def launch_defaults(configuration: Configuration) -> dict[str, Any]:
 
 
 def unreplaced(options: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """Return the options that are not among the words of the user."""
+    """Return the options that the user's words do not replace."""
     given = {word.partition("=")[0] for word in words}
     return {name: value for name, value in options.items() if flag(name) not in given}

@@ -33,7 +33,7 @@ def parse(line: str) -> Entry | None:
 
 
 class LoggedTraining(NamedTuple):
-    """Hold what was run, and what `summarise` finds in its log."""
+    """Hold a training's command, and the result of `summarise` for its log."""
 
     command: str
     summary: dict[str, float]
@@ -113,10 +113,10 @@ def _note_numbers(line: str, numbers: dict[str, float]) -> None:
 
 
 def digest(lines: Iterable[str], max_update: float, max_epoch: float) -> Iterator[str]:
-    """Yield what a person wants to see of a training in progress.
+    """Yield the lines that a person wants to see of a training in progress.
 
     Numbers become a short line with the time left until `max_update` or `max_epoch` (infinite: no
-    such bound); fairseq's other news stay in the log; warnings and errors come out as they are.
+    such bound). Warnings and errors are passed on; fairseq's other messages stay in the log.
     """
     shown = True
     for line in lines:

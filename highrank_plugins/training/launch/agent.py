@@ -51,7 +51,7 @@ class _StateUnpickler(pickle.Unpickler):
 
 
 def main() -> None:
-    """Run torchrun with the words of the command line."""
+    """Run torchrun with the arguments of the command line."""
     vars(dynamic_rendezvous)["pickle"] = StatePickle
     try:
         run.main()

@@ -1,4 +1,4 @@
-"""Keep in a file what has ended a training, for the last line of its launcher."""
+"""Keep the cause that ended a training in a file, for the last line of its launcher."""
 
 import json
 import signal

@@ -27,7 +27,7 @@ class Place:
 
     Attributes:
         local_rank: its number on its machine.
-        address: where all of them meet, `env://` or `tcp://HOST:PORT`.
+        address: where all processes meet, `env://` or `tcp://HOST:PORT`.
     """
 
     rank: int
@@ -37,10 +37,10 @@ class Place:
 
 
 def check_command(words: Sequence[str]) -> None:
-    """Whether a command can be launched.
+    """Refuse a command that cannot be launched.
 
     Raises:
-        ValueError: it is another program's, or has an option that `launch` gives.
+        ValueError: it runs another program, or has an option that `launch` sets.
     """
     if not words or words[0] != PROGRAM:
         first = words[0] if words else "nothing"
@@ -55,7 +55,7 @@ def check_command(words: Sequence[str]) -> None:
 def distributed_flags(
     place: Place, visible_gpus: int | None, command: Sequence[str]
 ) -> list[list[str]]:
-    """Return everything that fairseq needs to know, each option with its value.
+    """Return all distributed options that fairseq needs, each with its value.
 
     Args:
         visible_gpus: how many the process sees; None where it uses none.
@@ -100,10 +100,10 @@ def with_option(words: Sequence[str], name: str, value: str) -> list[str]:
 
 
 def fit_batch(effective_tokens: int, max_tokens: int, world_size: int) -> tuple[int, int]:
-    """Return --max-tokens and --update-freq; their product with `world_size` is as required.
+    """Return --max-tokens and --update-freq whose product with `world_size` is as required.
 
-    The first is `max_tokens`, or less where no multiple of that is within `TOLERANCE`: on many
-    processes, a batch of each may be more than an update's share.
+    The first is `max_tokens`, or less where no multiple of it is within `TOLERANCE`: with many
+    processes, one batch each may exceed an update.
 
     Raises:
         ValueError: there are more processes than tokens.
@@ -125,7 +125,7 @@ def fit_batch(effective_tokens: int, max_tokens: int, world_size: int) -> tuple[
 def with_effective_batch(
     command: Sequence[str], effective_tokens: int, world_size: int
 ) -> tuple[list[str], str]:
-    """Return the command with what `fit_batch` finds, and a line that says what it amounts to.
+    """Return the command with the options of `fit_batch`, and a line that states the result.
 
     Raises:
         ValueError: it has --update-freq, or lacks --max-tokens; see also `fit_batch`.
@@ -155,7 +155,7 @@ def with_effective_streams(
     Args:
         effective_streams: of all processes, of --task bptt_language_modeling.
     Raises:
-        ValueError: no equal shares; another task; no --batch-size.
+        ValueError: the shares are unequal, the task is another one, or --batch-size is missing.
     """
     if option(command, "--task") != "bptt_language_modeling":
         raise ValueError(

@@ -27,7 +27,7 @@ class LocalRanks:
 
     Args:
         folder: private to this user; the processes meet in a file there.
-        environment: for every process, without what tells it its rank.
+        environment: for every process, without the variables of its rank.
         say: receives a line for each process that fails and for each restart.
     """
 
@@ -39,9 +39,9 @@ class LocalRanks:
         self._ranks = self._start()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to every process; after one there is no restart.
+        """Send a signal to every process; no restart follows.
 
-        Processes that a script has started in its background ignore SIGINT, as this one does then.
+        Processes that a script starts in the background ignore SIGINT, and so does this one then.
         """
         self._restarts = self._plan.max_restarts
         if number == signal.SIGINT and signal.getsignal(number) == signal.SIG_IGN:
@@ -54,7 +54,7 @@ class LocalRanks:
 
         Raises:
             subprocess.TimeoutExpired: they still run after `timeout` seconds.
-            KeyboardInterrupt: Ctrl-C was pressed. There is no restart after it.
+            KeyboardInterrupt: Ctrl-C was pressed. No restart follows.
         """
         try:
             return self._wait(timeout)

@@ -1,4 +1,4 @@
-"""Plan what is started: how many processes, where, with which command."""
+"""Plan the processes of a launch: their number, machines and command."""
 
 import shutil
 import socket
@@ -23,11 +23,11 @@ class Plan:
         rendezvous: HOST:PORT where the nodes meet; not used on one machine, whose processes meet
             in a file.
         log_dir: for `rank0.log`, `rank1.log`, …
-        timeout: seconds in which all processes must have met.
+        timeout: seconds within which all processes must meet.
         max_restarts: how often torchrun starts all processes again after one has failed.
         stall_timeout: seconds without a sign of life after which a process is ended; 0: never.
     Raises:
-        ValueError: these cannot be; names the option.
+        ValueError: the values are impossible; names the option.
     """
 
     command: tuple[str, ...]
@@ -47,14 +47,14 @@ class Plan:
 
     @property
     def world_size(self) -> int:
-        """Number of processes in all."""
+        """Return the number of processes in all."""
         return self.nodes * self.per_node
 
     def check_meeting(self) -> None:
-        """Whether several nodes know where to meet (under SLURM they find out).
+        """Require an address for several nodes to meet at (SLURM finds one itself).
 
         Raises:
-            ValueError: they do not.
+            ValueError: it is missing.
         """
         if self.nodes > 1 and self.rendezvous is None:
             raise ValueError(
@@ -86,10 +86,10 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def check_gpus(per_node: int) -> None:
-    """Whether this machine has a GPU for each process.
+    """Require a GPU of this machine for each process.
 
     Raises:
-        ValueError: it has fewer.
+        ValueError: there are fewer.
     """
     import torch
 
@@ -102,7 +102,7 @@ def check_gpus(per_node: int) -> None:
 
 
 def check_disk(folder: Path, gigabytes: float = 1.0) -> None:
-    """Whether anything can be written there.
+    """Require free disk space for a folder.
 
     Raises:
         OSError: less than `gigabytes` are free.

@@ -18,7 +18,7 @@ from highrank_plugins.training.launch.flags import Place, check_command, distrib
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Train as the process that the environment says."""
+    """Train as the process that the environment names."""
     end_with_parent()
     stop_request.ignore()  # for `tee`, which would lose the end of the log
     options, command = _parse(sys.argv[1:] if words is None else words)
@@ -62,10 +62,10 @@ def find_place(environment: Mapping[str, str], address: str) -> Place:
 
 
 def check_world_size(place: Place, expected: int) -> None:
-    """Return whether the launcher's planned number of processes was started.
+    """Require that the planned number of processes was started.
 
     Raises:
-        ValueError: more or fewer.
+        ValueError: there are more or fewer.
     """
     if place.world_size != expected:
         raise ValueError(

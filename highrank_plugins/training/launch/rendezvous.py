@@ -1,4 +1,4 @@
-"""Whether nodes can meet at an address, said before torchrun waits for it."""
+"""Check that nodes can meet at an address, before torchrun waits for it."""
 
 import errno
 import os
@@ -17,12 +17,11 @@ def check_rendezvous(address: str, timeout: float, run: str) -> None:
     """Find out which side of HOST:PORT this machine is on, and whether that can work.
 
     Args:
-        run: the training's name. A store at a free port is for the first that asks there: it ends
+        run: the training's name. A store belongs to the first training that asks there: it ends
             with that training, and would end others.
     Raises:
-        ValueError: the host is unknown, its port is taken by another program or training, which it
-            may take STARTING_SECONDS to find out, or nobody has answered there after `timeout`
-            seconds.
+        ValueError: the host is unknown; its port is taken by another program or training, which
+            takes up to STARTING_SECONDS to detect; or nobody has answered within `timeout` seconds.
     """
     host, port = split_address(address)
     try:

@@ -27,8 +27,8 @@ host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$(({port} + SLURM_JOB_ID % 20000)) # two jobs on one node get two ports
 restart=${{SLURM_RESTART_COUNT:-0}}
 echo "job $SLURM_JOB_ID, restart $restart: {world_size} processes meet at $host:$port"
-# tasks that were asked to stop say so there, and leave with 0: for another code srun would kill
-# those that are still leaving, and end with theirs
+# tasks that were asked to stop note it there, and end with exit code 0: at another code srun kills
+# the tasks that are still ending
 export {directory}={log_dir}/stop-$SLURM_JOB_ID
 rm -rf -- "${directory}"
 mkdir -p -- "${directory}"
@@ -53,10 +53,10 @@ exit "$code"
 
 @dataclass(frozen=True)
 class Job:
-    """Hold what SLURM is asked for besides nodes and GPUs.
+    """Hold requests to SLURM besides nodes and GPUs.
 
     Attributes:
-        one_gpu_each: every task sees its own GPU only; else all of its node's.
+        one_gpu_each: each task sees its own GPU only, instead of all GPUs of its node.
         grace: seconds before the time limit at which a checkpoint is written.
         directives: further options of sbatch, such as `--partition=gpu`.
     """
@@ -68,7 +68,7 @@ class Job:
 
 
 def sbatch_script(plan: Plan, job: Job) -> str:
-    """Return the script. srun passes signals to every task; one that was asked requeues."""
+    """Return the script. srun passes signals to every task; a job that was asked requeues."""
     gpus = _gpu_options(plan, job)
     options = [
         f"--job-name={job.name}",
@@ -97,7 +97,7 @@ def sbatch_script(plan: Plan, job: Job) -> str:
 
 
 def check_queue(log_dir: Path) -> None:
-    """Whether an earlier job of the same training is done with.
+    """Refuse to start while an earlier job of the same training is in the queue.
 
     Raises:
         ValueError: it is in the queue, or squeue does not say.
@@ -118,10 +118,10 @@ def check_queue(log_dir: Path) -> None:
 
 
 def submit(script: Path, log_dir: Path) -> str:
-    """Give a script to sbatch; the number of its job, which is kept in `log_dir`.
+    """Submit a script by sbatch; return the number of its job, which is also kept in `log_dir`.
 
     Raises:
-        ValueError: sbatch refuses; says what it says.
+        ValueError: sbatch refuses; quotes its message.
     """
     sent = _output("sbatch", "--parsable", str(script))
     if sent.returncode:

@@ -1,4 +1,4 @@
-"""Start the processes of this machine, hand on requests to stop, and say how it ended."""
+"""Start the processes of this machine, pass stop requests on, and report how they ended."""
 
 import os
 import shlex

@@ -76,7 +76,7 @@ class StallWatch:
         self._newest: dict[int, tuple[Beat, float]] = {}
 
     def look(self) -> Stall | None:
-        """Read all beats; return the process that hangs, if one does. To be called each second."""
+        """Read all beats; return the process that hangs, if any. Call it every second."""
         now = time.monotonic()
         # no more than a second: this process may have been stopped as well, or the machine slept
         self._clock += min(now - self._looked, LOOK_SECONDS)
@@ -95,7 +95,7 @@ class StallWatch:
         return Stall(first, silent[first], _state(first.process), is_behind)
 
     def forget(self) -> None:
-        """Forget all processes: others are started in their places."""
+        """Forget all processes: new ones replace them."""
         for rank in self._newest:
             (self._folder / f"beat-{rank}").unlink(missing_ok=True)
         self._newest.clear()
@@ -104,7 +104,7 @@ class StallWatch:
 class WatchedAgent:
     """Watch an agent whose processes are ended when one of them hangs.
 
-    It kills the one that hangs; ending the others, and starting all again, is the agent's.
+    It kills the process that hangs; the agent ends the others and restarts all.
 
     Args:
         folder: where processes write beats, and the cause is kept (`cause.py`).
@@ -148,7 +148,7 @@ class WatchedAgent:
         beat = stall.beat
         cause.note(self._folder, cause.Cause(beat.rank, -signal.SIGABRT, stall.describe()))
         self._watch.forget()  # before the agent starts others
-        # it writes its own stack when it goes on, and ends by the abort
+        # it writes its own stack when it continues, and ends by the abort
         _send([beat.process], signal.SIGABRT)
         _send([beat.process], signal.SIGCONT)
         time.sleep(DUMP_SECONDS)
