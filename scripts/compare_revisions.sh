@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Do two revisions train the same numbers, bit for bit?
+# Compare the numbers that two revisions train, bit for bit.
 set -euo pipefail
 
 usage() {

@@ -1,4 +1,4 @@
-"""Compile the Triton kernels for a GPU, which need not be here, and count what they need.
+"""Compile the Triton kernels for a GPU, which need not be present, and count their resources.
 
     .venv/bin/python scripts/kernel_costs.py > docs/benchmarks/kernels_sm90.csv
 

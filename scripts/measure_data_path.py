@@ -1,4 +1,4 @@
-"""What scripts/measure_data_path.sh runs: the same text through our commands and fairseq's."""
+"""Send one text through our commands and fairseq's, for scripts/measure_data_path.sh."""
 
 import filecmp
 import json
@@ -27,7 +27,7 @@ for line in sys.stdin:
 
 
 def sentences(count: int, seed: int) -> Iterator[str]:
-    """Words of 50,000 by Zipf's law, some 25 in a sentence."""
+    """Yield sentences of about 25 words, drawn from 50,000 by Zipf's law."""
     draw = random.Random(seed)
     words = ["".join(draw.choices("enirtsadhulcgm", k=draw.randint(2, 10))) for _ in range(50_000)]
     for _ in range(count):
@@ -37,7 +37,7 @@ def sentences(count: int, seed: int) -> Iterator[str]:
 
 
 def generate(folder: Path, pairs: int) -> None:
-    """Raw text."""
+    """Write raw text."""
     for seed, language in enumerate(LANGUAGES):
         for name, count in (("t", pairs), ("v", 1000)):
             with (folder / f"{name}.{language}").open("w") as file:
@@ -46,7 +46,7 @@ def generate(folder: Path, pairs: int) -> None:
 
 
 def timed(name: str, pairs: int, command: list[str]) -> float:
-    """Run a command and print its line; returns its seconds."""
+    """Run a command, print its line, and return its seconds."""
     memory = 0
     start = time.perf_counter()
     with subprocess.Popen(command, stdout=sys.stderr, process_group=0) as running:
@@ -72,7 +72,7 @@ def timed(name: str, pairs: int, command: list[str]) -> float:
 
 
 def memory_of(group: int) -> int:
-    """Bytes of memory of all processes of a group; what some of them share is counted once."""
+    """Return the memory of all processes of a group in bytes; shared memory counts once."""
     found = 0
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
@@ -83,7 +83,7 @@ def memory_of(group: int) -> int:
 
 
 def ours(folder: Path, pairs: int, processes: str) -> float:
-    """Clean, learn, encode, binarise; the seconds without learning, which stock takes from us."""
+    """Clean, learn, encode, binarise; return the seconds without learning, which stock shares."""
     for name in ("text", "pieces.ours", "bin.ours"):
         (folder / name).mkdir()
     both = ["--languages", "en,de"]
@@ -122,7 +122,7 @@ if __name__ == "__main__":
 
 
 def stock(folder: Path, pairs: int, processes: str) -> float:
-    """Both sides at once, a process each, then fairseq-preprocess."""
+    """Encode both sides at once, a process each, and run fairseq-preprocess; return the seconds."""
     (folder / "pieces.stock").mkdir()
     encode = 'for file in train.en train.de; do "$0" -c "$1" "$2/pieces.model"'
     encode += ' <"$2/text/$file" >"$2/pieces.stock/$file" & done; wait'
@@ -149,7 +149,7 @@ def main() -> None:
 
 
 def compare(folder: Path) -> None:
-    """Both paths must have written the same bytes."""
+    """Require that both paths wrote the same bytes."""
     for name in ("train.en-de.en.bin", "train.en-de.de.idx", "dict.en.txt"):
         if not filecmp.cmp(folder / "bin.ours" / name, folder / "bin.stock" / name, shallow=False):
             raise SystemExit(f"{name} differs")

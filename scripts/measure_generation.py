@@ -1,10 +1,10 @@
-"""Seconds of `highrank evaluate generate` on one process and on two, a thread each, in turns.
+"""Time `highrank evaluate generate` on one process and on two, a thread each, in turns.
 
     .venv/bin/python scripts/measure_generation.py exp/ui_strings_en_de/mixtape
 
-translates the test set of a run of a translation recipe, `--copies` times over so that starting up
-does not hide the search, and compares what both have written. Prints a line of JSON for each round,
-then the median of their ratios.
+translates the test set of a run of a translation recipe and compares both outputs. The text is
+repeated `--copies` times, so that the start does not hide the search. Prints a line of JSON for
+each round, then the median of their ratios.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def repeated(run: Path, folder: Path, copies: int) -> None:
 
 
 def seconds(run: Path, folder: Path, processes: int, beam: int) -> float:
-    """Time of the whole command, whose output goes to FOLDER/PROCESSES.txt."""
+    """Return the seconds of the whole command, whose output goes to FOLDER/PROCESSES.txt."""
     program = Path(sys.executable).parent
     user_dir = subprocess.check_output([program / "highrank", "user-dir"], text=True).strip()
     output = folder / f"{processes}.txt"
@@ -63,7 +63,7 @@ def main() -> None:
         for _ in range(options.rounds):
             one, two = (seconds(options.run, folder, count, options.beam) for count in (1, 2))
             if (folder / "1.txt").read_bytes() != (folder / "2.txt").read_bytes():
-                raise SystemExit("two processes have written something else than one")
+                raise SystemExit("the outputs of two processes and of one differ")
             ratios.append(one / two)
             row = {"one": round(one, 1), "two": round(two, 1), "ratio": round(one / two, 2)}
             print(json.dumps(row), flush=True)

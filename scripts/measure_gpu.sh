@@ -21,7 +21,7 @@ The last lines name the parts that failed; the exit code is then 1. What is not 
 (liger_kernel, cut_cross_entropy) is left out.
 
   --output DIR   a new folder (default: exp/measure_gpu/DATE)
-  --part NAME    run this part only; may be given again
+  --part NAME    run this part only; may be repeated
   --minutes N    end after N minutes (default: 25): a part that runs then is stopped
   --dry-run      print the commands
   --rehearse     small sizes on the CPU

@@ -9,7 +9,7 @@ trains a tiny translation model, again and again from its last checkpoint, and i
 - stops (SIGSTOP) and kills one of two processes under `highrank launch`: the others must end within
   `--stall-timeout` + 30 s, the last line must name the process, and 10 s later none may be left.
 
-Prints a line of JSON for each run, then a table; the exit code is 1 if anything was otherwise.
+Prints a line of JSON for each run, then a table. The exit code is 1 if a run ended otherwise.
 """
 
 import argparse
@@ -78,8 +78,12 @@ def saved_updates(save_dir: Path) -> int:
 def main() -> None:
     """Run all kinds in turns."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=10, help="of each kind (default: 10)")
-    parser.add_argument("--seed", type=int, default=1, help="of the moments (default: 1)")
+    parser.add_argument(
+        "--runs", type=int, default=10, help="number of runs of each kind (default: 10)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of the random moments (default: 1)"
+    )
     options = parser.parse_args()
     highrank_plugins.register()  # what checkpoints may hold
     seed, results = random.Random(options.seed), []

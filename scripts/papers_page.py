@@ -104,7 +104,7 @@ def small_scale(entry: dict[str, Any]) -> tuple[str, str]:
 
 
 def p_value(a: list[float], b: list[float]) -> float:
-    """Return that of Student's t-test; of ranks that are the same with every seed, 0 or 1."""
+    """Return the p-value of Student's t-test; 0 or 1 for ranks that all seeds share."""
     if len({*a}) == len({*b}) == 1:
         return float(a[0] == b[0])
     return student_t(a, b).p_value

@@ -5,7 +5,7 @@
 # shellcheck source=../lib/training.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/training.sh"
 
-# open_language_model: the run's directory and configuration.
+# open_language_model: open the run's directory and configuration.
 # shellcheck disable=SC2154
 open_language_model() {
     if [[ -n $data ]]; then
@@ -27,7 +27,7 @@ open_language_model() {
 find_corpus() {
     if [[ -n $data ]]; then
         corpus=$data
-        if in_range 0; then log "stage 0 corpus: it lies in $data"; fi
+        if in_range 0; then log "stage 0 corpus: it is in $data"; fi
     else
         corpus=$run_dir/corpus/files
         run_stage 0 corpus "fetch the corpus" fetch_corpus "" "$recipe_dir/corpus.yaml"
@@ -108,13 +108,13 @@ need_first_checkpoint() {
     fi
 }
 
-# further_evaluations: what stage 5 depends on besides its blocks.
+# further_evaluations: print the options of stage 5 besides its blocks.
 further_evaluations() {
     if [[ $splits == *train* ]]; then echo "$splits"; fi
     if asks_for finetune; then echo "before finetuning"; fi
 }
 
-# evaluate: the best checkpoint; of a finetuned run also the one before finetuning.
+# evaluate: evaluate the best checkpoint, and of a finetuned run also the one before finetuning.
 evaluate() {
     local best split
     best=$(highrank model best-checkpoint "${trainings[@]}")
@@ -132,7 +132,7 @@ evaluate() {
     fi
 }
 
-# evaluate_split NAME SPLIT CHECKPOINT: the log of fairseq-eval-lm, in $out/NAME.log.
+# evaluate_split NAME SPLIT CHECKPOINT: write the log of fairseq-eval-lm to $out/NAME.log.
 evaluate_split() {
     local data=$data_bin
     [[ ! -e $out/$1.log ]] || return 0
@@ -143,7 +143,7 @@ evaluate_split() {
     mv -- "$out/$1.part" "$out/$1.log"
 }
 
-# perplexity_logs: what a digest leaves out, logs, is what the perplexities are read from.
+# perplexity_logs: print the logs that hold the perplexities, since a digest leaves logs out.
 perplexity_logs() { cat -- "$run_dir"/evaluate/*{train,valid,test}.log 2>/dev/null || true; }
 
 # A small scale has other words; its perplexity cannot be compared with published ones.

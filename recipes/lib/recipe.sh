@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# What every recipe needs: options, logging, and stages that are done once and done again when what
-# they depend on changes. A recipe sources this file, assigns its options with their defaults, then
-# calls parse_options, open_run and run_stage.
+# Options, logging and stages for all recipes. A stage runs once, and again only when its options or
+# inputs change. A recipe sources this file, assigns its options with their defaults, then calls
+# parse_options, open_run and run_stage.
 set -euo pipefail
 
-# Before anything that needs them. Matching "coreutils" admits the rewrite of GNU's in Rust.
+# Check the tools before their first use. Matching "coreutils" admits the rewrite of GNU's in Rust.
 if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)) || ! command -v flock >/dev/null ||
     [[ $(sort --version 2>/dev/null) != *coreutils* ]]; then
     echo "error: recipes need Linux with bash 4.4 or later, flock (of util-linux) and GNU" \
@@ -29,10 +29,10 @@ source "$repository/recipes/lib/stopping.sh"
 # run COMMAND…: print it, then run it.
 run() { log "+$(printf ' %q' "$@")"; "$@"; }
 
-# write_checksums FOLDER: of binarised data, which trainings and evaluations compare.
+# write_checksums FOLDER: for binarised data; trainings and evaluations compare them.
 write_checksums() (cd -- "$1" && sha256sum -- *.bin *.idx dict*.txt >sha256sums)
 
-# absolute PATH: the same place seen from anywhere.
+# absolute PATH: print the absolute path.
 absolute() { [[ $1 == /* ]] && echo "$1" || echo "$PWD/$1"; }
 
 [[ ${1-} == -h || ${1-} == --help || -x $repository/.venv/bin/highrank ]] ||
@@ -82,7 +82,7 @@ near = difflib.get_close_matches(sys.argv[1], sys.argv[2:], n=1)
 print(f"; did you mean {near[0]}?" if near else "")' "$@"
 }
 
-# check_flag FLAG NAME…: is it --NAME of one of these?
+# check_flag FLAG NAME…: refuse a flag that is not --NAME of one of these.
 check_flag() {
     local _name=${1#--}
     [[ $1 == --* ]] ||
@@ -93,7 +93,7 @@ check_flag() {
     refuse "unknown option $1$(did_you_mean "$1" "${_flags[@]/#/--}"); see --help"
 }
 
-# check_stages LAST: a range of stages from 0 to LAST, with something in it.
+# check_stages LAST: refuse --stage and --stop-stage outside 0 to LAST, or in the wrong order.
 # shellcheck disable=SC2154
 check_stages() {
     local _name
@@ -103,7 +103,7 @@ check_stages() {
         fi
     done
     ((stage <= stop_stage)) ||
-        refuse "--stage $stage is after --stop-stage $stop_stage: there would be nothing to do"
+        refuse "--stage $stage is after --stop-stage $stop_stage: there is nothing to do"
 }
 
 # The default of stop_stage is the last stage there is.
@@ -160,7 +160,7 @@ open_run() {
     echo $$ >"$run_dir/.lock"
 }
 
-# check_run_dir: a folder with files that no recipe has written is somebody's, and is left alone.
+# check_run_dir: refuse a folder with files that no recipe has written.
 check_run_dir() {
     [[ -e $run_dir && ! -e $run_dir/.lock ]] || return 0
     local files
@@ -179,8 +179,8 @@ abandon_run() {
 
 # --- stages --------------------------------------------------------------------------------------
 
-# digest TEXT PATH…: a hash of the text and of all files under the paths, wherever these lie. Logs in
-# folders do not count.
+# digest TEXT PATH…: a hash of the text and of all files under the paths, whatever their location.
+# Logs in folders do not count.
 digest() {
     local path
     {
@@ -198,8 +198,8 @@ digest() {
 }
 
 # run_stage NUMBER NAME WHAT FUNCTION TEXT [PATH…]
-# Runs FUNCTION, which writes into $out, unless it is done with the same TEXT (its options) and the
-# same contents of PATH… (its inputs). $out gets its name, $run_dir/NAME, when all is written.
+# Runs FUNCTION, which writes into $out, unless it has run with the same TEXT (its options) and the
+# same contents of PATH… (its inputs). $out gets its name, $run_dir/NAME, when it is complete.
 run_stage() {
     look_at_stage "$@"
     [[ $stage_due == yes ]] || return 0
@@ -214,8 +214,8 @@ run_stage() {
     mv -- "$out" "$run_dir/$2"
 }
 
-# check_output FOLDER: refuse a folder with something in it that no stage has written. Stages leave
-# .key in what they begin, .done in what is complete.
+# check_output FOLDER: refuse a folder with contents that no stage has written. Stages write .key
+# when they begin, and .done when they are complete.
 check_output() {
     [[ -e $1/.key || -e $1/.done || -z $(ls -A -- "$1" 2>/dev/null) ]] ||
         refuse "$1 was not written by this recipe, which would replace it: move it away, or choose" \
@@ -228,8 +228,8 @@ remove_output() {
     rm -rf -- "$1"
 }
 
-# The same for a FUNCTION that continues what an interrupted call of it left in $out, which is
-# $run_dir/NAME from the start. Work with other options or inputs is kept under another name.
+# run_resumable_stage …: as run_stage, for a FUNCTION that resumes its interrupted work in $out, which
+# is $run_dir/NAME from the start. Work with other options or inputs is kept under another name.
 run_resumable_stage() {
     if (($1 < stage)); then
         check_earlier_work "$@"
@@ -251,10 +251,10 @@ run_resumable_stage() {
     echo "$stage_key" >"$out/.done"
 }
 
-# check_earlier_work …: takes what run_resumable_stage takes, of a stage before those asked for. These
-# must not take half of its work for the whole, nor the work of other options for its own.
+# check_earlier_work …: with the arguments of run_resumable_stage, for a stage before --stage. Refuses
+# incomplete work, and work with other options or inputs.
 check_earlier_work() {
-    [[ -e $run_dir/$2 ]] || return 0    # what needs it says so
+    [[ -e $run_dir/$2 ]] || return 0    # the stage that needs it reports it
     find_stage_key "$@"
     [[ $(cat -- "$run_dir/$2/.key" 2>/dev/null || true) == "$stage_key" ]] ||
         refuse "stage $1 ($2) was run with other options or inputs than this command's: give those" \
@@ -263,11 +263,11 @@ check_earlier_work() {
         refuse "stage $1 ($2) is incomplete; run --stage $1 to resume it"
 }
 
-# in_range NUMBER: is this stage asked for? Options of every recipe: stage and stop_stage.
+# in_range NUMBER: whether --stage and --stop-stage include this stage.
 # shellcheck disable=SC2154
 in_range() { (($1 >= stage && $1 <= stop_stage)); }
 
-# look_at_stage …: takes what run_stage takes; sets stage_due and stage_key, and says what is next.
+# look_at_stage …: with the arguments of run_stage: sets stage_due and stage_key, and logs the stage.
 look_at_stage() {
     stage_due=no
     if ! in_range "$1"; then return; fi
@@ -280,7 +280,7 @@ look_at_stage() {
     fi
 }
 
-# find_stage_key …: takes what run_stage takes; sets stage_key, which stands for options and inputs.
+# find_stage_key …: with the arguments of run_stage: sets stage_key, a hash of options and inputs.
 find_stage_key() {
     local path
     for path in "${@:6}"; do
@@ -289,24 +289,24 @@ find_stage_key() {
     stage_key=$(digest "${@:5}")
 }
 
-# bytes_of PATH…: what files and folders hold.
+# bytes_of PATH…: the size of files and folders.
 bytes_of() { du --summarize --bytes --dereference --total -- "$@" | tail -n 1 | cut -f 1; }
 
 # need_space BYTES: refuse a stage whose output of up to BYTES may not fit on the disk.
 need_space() {
     local free
-    [[ $1 =~ ^-?[0-9]+$ ]] || return 1  # what was to tell them has failed, and said why
+    [[ $1 =~ ^-?[0-9]+$ ]] || return 1  # the command that counts them has failed, and said why
     free=$(df --output=avail --block-size=1 -- "$out" | tail -n 1)
     ((free >= $1)) ||
         refuse "$(numfmt --to=iec "$1") are needed on the disk of $out, $(numfmt --to=iec "$free")" \
             "are free: free some space, or write elsewhere with --exp-dir"
 }
 
-# fairseq tells much at level INFO: that is in the logs only, but for its progress.
+# without_chatter: drop fairseq's messages of level INFO, except progress; the logs keep all.
 without_chatter() { sed -u 's/^INFO:fairseq.logging.progress_bar:*//; /^INFO:/d'; }
 
-# log_stage NUMBER NAME FUNCTION: run it, show and keep what it prints; end with it if it fails or is
-# stopped, or if its exit code is 75: it continues elsewhere.
+# log_stage NUMBER NAME FUNCTION: run it, show and keep its output. Exits if it fails, is stopped, or
+# ends with exit code 75, which means that it continues elsewhere.
 log_stage() {
     local file=$run_dir/log/$1-$2.log started=$SECONDS
     run_piped "$3" "$file"

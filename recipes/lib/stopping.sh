@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# What a recipe does when it is told to stop by SIGTERM, SIGHUP or Ctrl-C: the programs of the running
-# stage get SIGTERM, upon which a training saves a checkpoint and ends. A second signal kills them.
+# Stop a recipe at SIGTERM, SIGHUP or Ctrl-C: the programs of the running stage get SIGTERM, at which a
+# training saves a checkpoint and ends. A second signal kills them.
 
-stage_process=''                        # of the running stage
-stop_signal=''                          # the first that came
-stop_second=0                           # when it came, in SECONDS
+stage_process=''                        # process of the running stage
+stop_signal=''                          # first signal to stop
+stop_second=0                           # value of SECONDS at the first signal
 stage_status=0                          # exit code of the last stage
-signal_came=''                          # since this was emptied
+signal_came=''                          # yes after a signal, until it is emptied
 
-# descendants PID: all processes that it has started, and theirs.
+# descendants PID: print all processes that it has started, and theirs.
 descendants() {
     local child
     for child in $(cat -- /proc/"$1"/task/*/children 2>/dev/null || true); do
@@ -17,14 +17,14 @@ descendants() {
     done
 }
 
-# signal_stage SIGNAL: to all programs of the stage, those that have just ended aside.
+# signal_stage SIGNAL: send it to all programs of the stage that still run.
 signal_stage() {
     local programs
     mapfile -t programs < <(descendants "$stage_process")
     kill -s "$1" -- ${programs[@]+"${programs[@]}"} 2>/dev/null || true
 }
 
-# on_stop SIGNAL: our trap. A terminal that closes sends SIGHUP by several ways within a moment.
+# on_stop SIGNAL: the trap. A closing terminal sends SIGHUP several times within a moment.
 on_stop() {
     signal_came=yes
     if [[ -z $stop_signal ]]; then
@@ -34,7 +34,7 @@ on_stop() {
         signal_stage TERM
     elif [[ -n $stage_process ]] && ((SECONDS - stop_second > 1)); then
         log "SIG$1 again: killing the stage"
-        signal_stage STOP               # or one may start another while we look
+        signal_stage STOP               # otherwise one may start another meanwhile
         signal_stage KILL
     fi
 }
@@ -42,8 +42,8 @@ trap 'on_stop TERM' TERM
 trap 'on_stop HUP' HUP
 trap 'on_stop INT' INT
 
-# end_stopped MESSAGE: with exit code 75, to be started again; by SIGINT where that has stopped it, so
-# that a loop which runs several recipes ends, too.
+# end_stopped MESSAGE: exit with code 75, which means "start again"; after Ctrl-C end by SIGINT, which
+# also ends a loop over several recipes.
 end_stopped() {
     if [[ -e ${run_dir-}/.lock ]]; then     # workers that load data may need some seconds to end
         exec 9>>"$run_dir/.lock"
@@ -57,12 +57,13 @@ end_stopped() {
     exit 75
 }
 
-# run_piped FUNCTION FILE: run a stage, show and keep what it prints, and set stage_status to its exit
-# code. In the background: a trap must not wait for its end. The pipe's other programs stay to the last.
+# run_piped FUNCTION FILE: run a stage, show and keep its output, and set stage_status to its exit
+# code. It runs in the background, since a trap must not wait for its end. The pipe's other programs
+# outlive it.
 run_piped() {
     {
         trap : TERM HUP
-        set +e                          # or the pipe's failure ends us without a word
+        set +e                          # otherwise the pipe's failure ends us silently
         (
             trap 'exit 143' TERM HUP    # after the program that runs
             set -e
@@ -71,7 +72,7 @@ run_piped() {
         exit "${PIPESTATUS[0]}"
     } &
     stage_process=$! signal_came=yes stage_status=0
-    while [[ -n $signal_came ]]; do     # one that comes ends the waiting
+    while [[ -n $signal_came ]]; do     # a signal interrupts the wait
         signal_came=''
         # shellcheck disable=SC2034
         wait "$stage_process" && stage_status=0 || stage_status=$?

@@ -1,20 +1,20 @@
 # shellcheck shell=bash
-# What recipes share that train one configuration: the run with its configuration, the training, the
-# record. They have these options: stage, stop_stage, conf, name, exp_dir, set.
+# Shared by recipes that train one configuration: the run with its configuration, the training, the
+# record. The recipes have these options: stage, stop_stage, conf, name, exp_dir, set.
 # shellcheck source=../lib/recipe.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/recipe.sh"
 
-configure_flags=()                      # more for highrank train configure
+configure_flags=()                      # further flags of highrank train configure
 
-# What settings.sh sets, which configure writes: blocks and values of the configuration, the measures
-# that are asked for, what a training depends on, and what a corpus.yaml says.
+# Set by settings.sh, which configure writes: blocks and values of the configuration, its measures,
+# the options that a training depends on, and the contents of corpus.yaml.
 declare -A settings=()
 # shellcheck disable=SC2034
 measures=() training_key='' other_nodes='' dry_run='' archives=() gigabytes=0
 
-# open_configured_run: the run's directory, and its configuration, checked before anything is done:
-# $commands has the command of each block, and settings.sh. With --dry-run among the words of the
-# option launch, the start of the training is printed, and nothing is done.
+# open_configured_run: open the run's directory, and check the configuration before anything runs.
+# $commands gets settings.sh and the command of each block. With --dry-run in --launch, print the
+# start of the training, and do nothing.
 # shellcheck disable=SC2154
 open_configured_run() {
     local status
@@ -39,17 +39,17 @@ open_configured_run() {
     fi
 }
 
-# setting KEY: a block of the configuration as YAML, or the value of block.option.
+# setting KEY: print a block of the configuration as YAML, or the value of block.option.
 setting() {
     [[ -n ${settings[$1]+set} ]] || refuse "$config: there is no $1"
     printf '%s\n' "${settings[$1]}"
 }
 
-# asks_for BLOCK: does the configuration have this optional step?
+# asks_for BLOCK: whether the configuration has this optional step.
 asks_for() { [[ -e $commands/$1.sh ]]; }
 
-# write_command FILE BLOCK [WORD…]: the command of a block with further words, for a shell. If
-# $through is set, that runs it.
+# write_command FILE BLOCK [WORD…]: write the command of a block with further words, for a shell,
+# after the words of $through.
 write_command() {
     local words
     [[ -e $commands/$2.sh ]] || refuse "$config: there is no $2"
@@ -66,9 +66,9 @@ run_block() {
 
 # train_block BLOCK DATA [WORD…]: fairseq-train with the options of a block into $out, where it
 # continues from checkpoint_last.pt if there is one; the disk must have space for checkpoints.
-# All that it says goes to train.log. With the recipe's option launch, or a block of that name,
-# `highrank launch` starts it on several processes; if that has given it to SLURM, the exit code is
-# 75 until the job has come to its end.
+# train.log gets its output. With the recipe's option launch, or a block of that name, `highrank
+# launch` starts it on several processes. After a submission to SLURM the exit code is 75 until the
+# job has ended.
 # shellcheck disable=SC2154
 train_block() {
     local through='' finished=$out/logs/finished
@@ -88,12 +88,12 @@ train_block() {
     highrank train run "$out/command.sh" --config "$config" --block "$1" --data "$2" \
         --save-dir "$out"
     if [[ -n $through && ! -e $finished ]]; then
-        log "the training has not ended here; when it has, there is $finished"
+        log "the training has not ended yet; at its end it writes $finished"
         return 75
     fi
 }
 
-# measure CHECKPOINT DATA: the measures of the test set that are asked for and not done, into $out.
+# measure CHECKPOINT DATA: compute the configured measures of the test set that $out lacks.
 # shellcheck disable=SC2154
 measure() {
     local block
@@ -104,13 +104,12 @@ measure() {
     done
 }
 
-# The score stage writes the record beside the run's other results, too: it is done again if somebody
-# has removed that.
+# The score stage also writes results.json into the run's directory; it runs again if that is missing.
 forget_score_without_record() {
     if [[ ! -e $run_dir/results.json ]]; then remove_output "$run_dir/score"; fi
 }
 
-# show_published: the papers' scores of the recipe's task next to this run's.
+# show_published: print the papers' scores of the recipe's task next to this run's.
 show_published() {
     highrank results published "${recipe_dir##*/}" --results "$run_dir/results.json"
 }

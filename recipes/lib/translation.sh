@@ -5,15 +5,15 @@
 # shellcheck source=../lib/training.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/training.sh"
 
-# open_translation: the run's directory and configuration. Text and binarised data lie in $prepared,
-# the same directory unless the recipe shares them between runs.
+# open_translation: open the run's directory and configuration. Text and binarised data are in
+# $prepared, the same directory unless the recipe shares them between runs.
 open_translation() {
     [[ ${processes-1} =~ ^[1-9][0-9]*$ ]] || refuse "--processes '$processes': expected a number"
     open_configured_run
     prepared=$run_dir
     source_language=$(setting train.source_lang)
     target_language=$(setting train.target_lang)
-    score_flags=() score_inputs=()      # more for `evaluate score`: flags, files they name
+    score_flags=() score_inputs=()      # further flags of `evaluate score`, and files they name
 }
 
 # translation_stages: 1 to 7.

@@ -1,13 +1,13 @@
 # shellcheck shell=bash
 # The stages of a translation recipe from published archives to a score. Stages 0 to 2 are shared by
-# all runs that ask for the same text and pieces. The recipe has the files corpus.yaml and
+# all runs that need the same text and pieces. The recipe has the files corpus.yaml and
 # corpus_small.yaml, and these options: stage, stop_stage, data, scale, corpus, conf, name, exp_dir,
 # against, set.
 # shellcheck source=../lib/translation.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/translation.sh"
 
-# wmt_recipe SOURCE TARGET [FLAG…]: all stages, with further flags for `evaluate score`. The languages
-# are those of the pairs in corpus.yaml.
+# wmt_recipe SOURCE TARGET [FLAG…]: run all stages, with further flags for `evaluate score`. The
+# languages are those of the pairs in corpus.yaml.
 # shellcheck disable=SC2154
 wmt_recipe() {
     choose_scale
@@ -34,7 +34,7 @@ choose_scale() {
     esac
 }
 
-# take_paths: options that are paths, as seen from anywhere.
+# take_paths: make options that are paths absolute.
 take_paths() {
     if [[ -n $data ]]; then
         [[ -d $data ]] || refuse "--data $data: no such folder"
@@ -49,17 +49,17 @@ take_paths() {
     exp_dir=$(absolute "${exp_dir:-$repository/exp}")
 }
 
-# check_languages SOURCE TARGET: a configuration cannot turn the corpus around.
+# check_languages SOURCE TARGET: refuse a configuration that reverses the corpus.
 check_languages() {
     local block
     for block in train generate; do
         [[ "$(setting "$block.source_lang") $(setting "$block.target_lang")" == "$1 $2" ]] ||
             refuse "$block.source_lang and $block.target_lang of $config: this recipe's corpus," \
-                "scores and published numbers are of $1 to $2; leave them so"
+                "scores and published numbers are of $1 to $2; remove the change"
     done
 }
 
-# share_preparation: sets $prepared, whose name stands for all that the data depends on.
+# share_preparation: set $prepared, whose name has a hash of all that the data depends on.
 share_preparation() {
     local key
     key=$(digest "$data $(setting clean) $(setting data)" "$corpus")
@@ -82,8 +82,8 @@ prepare() {
     exec 8>&-
 }
 
-# find_corpus: stage 0. $texts is --data if none of the archives that $corpus names is there, or else
-# what the archives hold.
+# find_corpus: stage 0. $texts is --data if it has none of the archives that $corpus names, or else
+# the unpacked archives.
 find_corpus() {
     local folder=${data:-$exp_dir/${recipe_dir##*/}/download} archive given=()
     if [[ -n $data ]]; then
@@ -104,7 +104,7 @@ find_corpus() {
 fetch_texts() {
     local flags=() have=0 or="or get the archives in another way, and name their folder with"
     if [[ -n $data ]]; then
-        flags=(--offline --ledger "$run_dir/checksums.txt") or="mend the archives in"
+        flags=(--offline --ledger "$run_dir/checksums.txt") or="repair the archives in"
         have=$(bytes_of "${given[@]}")
     elif [[ -e $folder ]]; then
         have=$(bytes_of "$folder")
@@ -115,7 +115,7 @@ fetch_texts() {
     run highrank data unpack-texts "$corpus" "$folder" "$out/files"
 }
 
-# find_texts: $files, those in $texts that are the corpus; --data may be a folder with much else.
+# find_texts: set $files to the corpus's files in $texts; --data may hold other files, too.
 find_texts() {
     local found
     [[ -e $texts ]] || refuse "stage 1 (text) needs $texts: start with an earlier --stage"
@@ -124,13 +124,13 @@ find_texts() {
 }
 
 clean_text() {
-    # a third of what is packed may be .gz still
+    # up to a third of the text may still be packed as .gz
     need_space "$(($(bytes_of "${files[@]}") * 2))"
     run_block "$run_dir/log/clean.sh" clean "$corpus" "$texts" "$out" \
         --languages "$source_language,$target_language"
 }
 
-# show_results: of translation_stages, after the published numbers.
+# show_results: replace that of translation.sh, to print the published numbers, too.
 show_results() {
     log "stage 7 summary: everything is in $run_dir/results.json; papers' scores are of newstest2014"
     show_published

@@ -2,8 +2,8 @@
 # English-German image captions (Multi30k, Elliott et al. 2016) from a folder of raw text.
 #
 # Stages: 0 take the text, 1 check it and learn pieces, 2 binarise, 3 train, 4 average checkpoints,
-# 5 translate, 6 score, 7 show samples and the score. A stage that is done is not done again unless
-# its options or inputs have changed. The last line of standard output is the score.
+# 5 translate, 6 score, 7 show samples and the score. A finished stage is skipped unless its options
+# or inputs have changed. The last line of standard output is the score.
 
 # shellcheck source=../lib/translation.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/translation.sh"
@@ -16,7 +16,7 @@ name=               # results go to EXP_DIR/multi30k_en_de/NAME; empty: the name
 exp_dir=            # empty: exp in the repository
 launch=             # train through highrank launch with these options: --launch="--processes 2"
 processes=1         # number of processes for translation
-set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
+set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"
 
 find_text() {
@@ -38,8 +38,8 @@ find_text() {
     done
 }
 
-# check_text: what was given, under the names it was given, and before anything slow. files has a
-# source file and its target file for each part.
+# check_text: check the given files, under their own names, before anything slow. files has a source
+# file and its target file for each part.
 check_text() {
     local index
     for ((index = 0; index < ${#files[@]}; index += 2)); do
@@ -49,7 +49,7 @@ check_text() {
 
 take_text() {
     local file to
-    need_space "$(($(bytes_of "${files[@]}") * 4))"     # what is packed may be a third as large
+    need_space "$(($(bytes_of "${files[@]}") * 4))"     # packed files have about a third of the size
     for file in "${files[@]}"; do
         to=$(basename -- "${file%.gz}")
         # --force: files without .gz pass through

@@ -2,9 +2,9 @@
 # Word-level language models of the One Billion Word benchmark (Chelba et al. 2013).
 #
 # Stages: 0 take the corpus (1.8 GB, 4 GB unpacked), 2 count the words and binarise the shards, 3
-# train, a shard an epoch, 5 evaluate, 6 score, 7 show the papers' perplexities and ours. A stage
-# that is done is not done again unless its options or inputs have changed. The last line of
-# standard output is the test perplexity.
+# train, a shard an epoch, 5 evaluate, 6 score, 7 show the papers' perplexities and ours. A finished
+# stage is skipped unless its options or inputs have changed. The last line of standard output is
+# the test perplexity.
 
 # shellcheck source=../lib/language_modeling.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/language_modeling.sh"
@@ -17,10 +17,10 @@ name=               # results go to EXP_DIR/one_billion_word/NAME; empty: the co
 exp_dir=            # empty: exp in the repository
 splits=valid,test   # texts to score; train,valid,test adds the training perplexity (of its first shard)
 launch=             # train through highrank launch with these options: --launch="--gpus-per-node 4"
-set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
+set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"
 
-# The shards as fairseq takes them: the first epoch is the first, and so on, and round again.
+# shards: print the shards for fairseq, which trains one per epoch, and then starts over.
 shards() {
     local folders=("$data_bin"/shard*) IFS=:
     echo "${folders[*]}"

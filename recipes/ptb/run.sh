@@ -3,8 +3,8 @@
 #
 # Stages: 0 take the corpus, 1 check the words, 2 binarise, 3 train, 4 finetune, 5 evaluate (and
 # dynamic evaluation or cache, where the configuration has them), 6 score, 7 show the papers'
-# perplexities and ours. A stage that is done is not done again unless its options or inputs have
-# changed. The last line of standard output is the test perplexity.
+# perplexities and ours. A finished stage is skipped unless its options or inputs have changed. The
+# last line of standard output is the test perplexity.
 
 # shellcheck source=../lib/language_modeling.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/language_modeling.sh"
@@ -19,7 +19,7 @@ word_pairs=         # folder with benchmarks of word similarity (*.txt: two word
 exp_dir=            # empty: exp in the repository
 splits=valid,test   # texts to score; train,valid,test adds the training perplexity
 launch=             # train through highrank launch with these options: --launch="--gpus-per-node 4"
-set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
+set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"
 
 case $scale in

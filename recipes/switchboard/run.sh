@@ -3,8 +3,8 @@
 #
 # Stages: 0 write contexts and responses of the corpus, 1 check them, 2 binarise, 3 train, 4 take
 # the best checkpoint, 5 respond to the test contexts, 6 score, 7 show the papers' scores, samples
-# and the scores. A stage that is done is not done again unless its options or inputs have changed.
-# The last line of standard output is the perplexity of the test responses.
+# and the scores. A finished stage is skipped unless its options or inputs have changed. The last
+# line of standard output is the perplexity of the test responses.
 
 # shellcheck source=../lib/training.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/training.sh"
@@ -15,10 +15,10 @@ data=               # folder with the corpus, see the recipe's README.md (requir
 conf=mos            # what to train: conf/NAME.yaml
 name=               # results go to EXP_DIR/switchboard/NAME; empty: the name of --conf
 exp_dir=            # empty: exp in the repository
-set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
+set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"
 
-# find_corpus: the files of the corpus, or what is missing.
+# find_corpus: set files to those of the corpus, or refuse if some are missing.
 find_corpus() {
     [[ -n $data ]] || refuse "--data DIR is required: a folder with the corpus of Zhao et al." \
         "2017, see $recipe_dir/README.md"
@@ -59,7 +59,7 @@ take_best() {
     run cp -- "$checkpoint" "$out/checkpoint.pt"
 }
 
-# generate SET [WORD…]: fairseq-generate on a test set into $out/SET.txt.
+# generate SET [WORD…]: write fairseq-generate's output for a test set to $out/SET.txt.
 generate() {
     run_block "$out/$1.sh" generate "$run_dir/data-bin" --gen-subset "$1" \
         --path "$run_dir/best/checkpoint.pt" "${@:2}" >"$out/$1.txt"

