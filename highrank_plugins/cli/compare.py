@@ -30,9 +30,7 @@ def compare(
     columns: Annotated[
         str | None, "Further metrics to show, separated by commas (default: all known)."
     ] = None,
-    paper: Annotated[
-        str | None, "Paper whose scores ours are tested against, e.g. yang2019."
-    ] = None,
+    paper: Annotated[str | None, "Paper to test our scores against, e.g. yang2019."] = None,
     task: Annotated[str | None, "Recipe whose published scores these are, e.g. ptb."] = None,
     format: Annotated[
         Format | None, "Format of the table (default: terminal on a terminal, else markdown)."

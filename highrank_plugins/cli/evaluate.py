@@ -52,9 +52,7 @@ def score(
         Path | None, "JSON file for values and signatures (default: print them)."
     ] = None,
     hypotheses: Annotated[Path | None, "File to write the translations to, one per line."] = None,
-    tokenise: Annotated[
-        str | None, "Add BLEU of Moses' tokens in this language (de, fr, …)."
-    ] = None,
+    tokenise: Annotated[str | None, "Add BLEU of Moses' tokens in this language, e.g. de."] = None,
     compound_split: Annotated[
         bool,
         typer.Option(
@@ -64,9 +62,7 @@ def score(
     against: Annotated[
         Path | None, "Translations of another system, one per line, for a paired bootstrap."
     ] = None,
-    measures: Annotated[
-        Path | None, "Folder with results of highrank analyse to add to the scores."
-    ] = None,
+    measures: Annotated[Path | None, "Folder with results of highrank analyse to add."] = None,
 ) -> None:
     """Compute sacreBLEU and chrF.
 

@@ -87,9 +87,7 @@ def export(
     checkpoint: Annotated[Path, "Checkpoint of fairseq-train or `highrank model average`."],
     output: Annotated[Path, typer.Option(help="The new folder.")],
     data: Annotated[Path | None, "Folder with the dictionaries (default: the training's)."] = None,
-    pieces: Annotated[
-        Path | None, "Piece model: SentencePiece's model, or subword-nmt's codes."
-    ] = None,
+    pieces: Annotated[Path | None, "SentencePiece's model, or subword-nmt's codes."] = None,
     results: Annotated[
         Path | None, "Record with the scores for the model card: a recipe's results.json."
     ] = None,

@@ -84,9 +84,7 @@ def record(
         Path | None, "Write the output of `highrank results lm-summary` as well."
     ] = None,
     data: Annotated[Path | None, "Binarised data, with the .key of the stage."] = None,
-    published: Annotated[
-        str | None, "Recipe whose published scores the summary shows first."
-    ] = None,
+    published: Annotated[str | None, "Recipe whose published scores come first."] = None,
 ) -> None:
     """Write the record of a run.
 

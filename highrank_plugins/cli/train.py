@@ -11,12 +11,14 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from highrank_plugins.cli import make_group, with_help
+from highrank_plugins.cli import app, make_group, with_help
 from highrank_plugins.cli.options import Changes
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common import stop_request
+from highrank_plugins.common.names import did_you_mean, flag, option_name
 
 if TYPE_CHECKING:
+    from highrank_plugins.common.yaml_tree import Tree
     from highrank_plugins.training.configuration import Configuration
     from highrank_plugins.training.recipe_files import Launch
 
@@ -37,7 +39,6 @@ def configure(
 
     An unchanged configuration is not checked again.
     """
-    from highrank_plugins.cli.own_options import check_own_options
     from highrank_plugins.common.files import write_text
     from highrank_plugins.training import configuration
     from highrank_plugins.training.fairseq_options import check_options
@@ -172,6 +173,55 @@ def _logged(lines: Iterable[bytes], log: IO[bytes]) -> Iterator[str]:
     for line in lines:
         log.write(line)
         yield line.decode(errors="replace")
+
+
+def check_own_options(configuration: "Configuration", tree: "Tree") -> None:
+    """Check names and types in the blocks of `highrank` subcommands.
+
+    Raises:
+        ConfigurationError: each unknown name or wrong value, with its file and line.
+    """
+    from highrank_plugins.common.yaml_tree import ConfigurationError
+    from highrank_plugins.training.command_line import PROGRAMS, program_of
+
+    problems = [
+        f"{tree.place((tool, name))}: {tool}.{name}: {problem}"
+        for tool in (*PROGRAMS, *configuration.measures)
+        if (program := program_of(tool).words).startswith("highrank ")
+        for name, problem in _own_problems(program, configuration.options(tool))
+    ]
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+
+
+def _own_problems(program: str, options: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    from highrank_plugins.training.command_line import words_of
+
+    names = program.split()[1:]
+    command: Any = typer.main.get_command(app)
+    for name in names:
+        command = command.get_command(None, name)
+    known = {option: p for p in command.params for option in p.opts if option.startswith("--")}
+    for option in options:
+        if flag(option) not in known:
+            near = did_you_mean(option, list(map(option_name, known)))
+            yield option, f"{program} has no {flag(option)}{near}"
+            continue
+        try:
+            words = words_of({option: options[option]})
+            command.make_context(program, [*_required(command, flag(option)), *words])
+        except typer.BadParameter as error:
+            yield option, error.message.removeprefix("Value error, ")
+
+
+def _required(command: Any, given: str) -> list[str]:
+    """Return words for all that the command needs, except for one option."""
+    words = []
+    for parameter in command.params:
+        named = parameter.opts[0].startswith("--")
+        if parameter.required and given not in parameter.opts:
+            words += [parameter.opts[0], "1"] if named else ["1"]
+    return words
 
 
 train = make_group({"configure": configure}, {"run": run})

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from highrank_plugins.benchmarks.case import LossCase
-from highrank_plugins.benchmarks.live_memory import peak_of
+from highrank_plugins.benchmarks.roofline import peak_of
 from highrank_plugins.heads import build_head
 from highrank_plugins.heads.random_state import NOISE_BLOCK, ChunkRandomState
 from highrank_plugins.losses.fused import products

@@ -2,7 +2,7 @@
 
 import pytest
 
-from highrank_plugins.cli.own_options import check_own_options
+from highrank_plugins.cli.train import check_own_options
 from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.training import configuration
 from highrank_plugins.training.fairseq_options import check_options

@@ -8,7 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
-from highrank_plugins.cli.own_options import check_own_options
+from highrank_plugins.cli.train import check_own_options
 from highrank_plugins.measures import find_measure, measure_names
 from highrank_plugins.training.configuration import load, load_tree, validate
 

@@ -24,9 +24,7 @@ def card(
     output: Annotated[
         Path | None, "HTML file to write (default: CHECKPOINT with the ending .html)."
     ] = None,
-    data: Annotated[
-        str | None, "Binarised data to predict (default: describe the weights only)."
-    ] = None,
+    data: Annotated[str | None, "Binarised data to predict (default: weights only)."] = None,
     split: Annotated[str, "Split of --data to predict."] = "test",
     tokens: Annotated[int, typer.Option(min=2, help="Use only the first N tokens.")] = 5000,
     json: Annotated[Path | None, "JSON file to write the numbers to."] = None,

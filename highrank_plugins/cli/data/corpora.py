@@ -85,9 +85,7 @@ def lm_corpus(
         "Keep the N most frequent words; others become <unk>. "
         "[default: all; one_billion_word: 100000]",
     ] = None,
-    max_train_lines: Annotated[
-        int | None, "Read only the first N lines of the training text."
-    ] = None,
+    max_train_lines: Annotated[int | None, "Read only the first N training lines."] = None,
     other_text: Annotated[
         bool,
         typer.Option("--other-text", help="Accept counts that differ from the published ones."),

@@ -1,6 +1,6 @@
 """Evaluate Mixtape's tree of sigmoid gates in place, in torch's operations, and its gradients.
 
-The tree is that of `heads.sigmoid_tree`, the reference: inner node i < K has gate i − 1 and the
+The tree is that of `heads.mixtape`, the reference: inner node i < K has gate i − 1 and the
 children 2i and 2i + 1, and its value is the lerp of theirs. All results overwrite the inputs. After
 `tree_forward` a gate's slot holds σ, and the slot of a node's left subtree holds the difference of
 its children. `tree_backward` turns these into gradients.

@@ -1,6 +1,6 @@
 """Evaluate Mixtape's tree of sigmoid gates in registers: mixed logits, gradients in place.
 
-The tree is that of `heads.sigmoid_tree`, the reference: inner node i < K has gate i − 1 and the
+The tree is that of `heads.mixtape`, the reference: inner node i < K has gate i − 1 and the
 children 2i and 2i + 1, leaf j is node K + j. Tuples of tiles hold nodes; K is compiled in.
 """
 
