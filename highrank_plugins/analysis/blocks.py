@@ -17,8 +17,8 @@ def checked_blocks(blocks: Iterable[Tensor], finite: bool = True) -> Iterator[Te
         blocks: [n_i, M], any floating dtype; the whole matrix may be larger than the memory.
         finite: refuse infinities, too; −∞ is a fair log-probability but no entry of a spectrum.
     Raises:
-        ValueError: no tensor of two dimensions, another width than the first block's, NaN (names
-            block and row), or no row at all.
+        ValueError: a block is not a matrix or has another width than the first, NaN (names block
+            and row), or there are no rows.
     """
     width = None
     for index, block in enumerate(blocks):
@@ -53,7 +53,7 @@ def refuse_rows(good: Tensor, name: str, values: Tensor) -> None:
 
 
 def check_log_probs(log_probs: Tensor, name: str) -> None:
-    """Log-probabilities [n, M]: floats, two dimensions, no NaN, rows that sum to 1.
+    """Check log-probabilities [n, M]: floats, two dimensions, no NaN, rows that sum to 1.
 
     Raises:
         ValueError: otherwise; names the row.

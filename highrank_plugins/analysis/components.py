@@ -16,7 +16,7 @@ from highrank_plugins.heads import Head
 
 @dataclass(frozen=True)
 class ComponentUse:
-    """Use of K components over n tokens; entropies in nats, between 0 and log K.
+    """Hold the use of K components over n tokens; entropies in nats, between 0 and log K.
 
     mean_prior: mean of π_k [K]. top_share: share of the tokens where k has the largest π [K].
     entropy: mean over tokens of −Σ_k π_k log π_k: 0 if each token has one component.
@@ -30,9 +30,9 @@ class ComponentUse:
 
 
 def component_use(log_prior: Tensor) -> ComponentUse:
-    """Use of components from their log-priors.
+    """Return the use of components from their log-priors.
 
-    The difference overall_entropy − entropy is what the token says about the component.
+    overall_entropy − entropy is the information that the token gives about the component.
 
     Args:
         log_prior: log π [n, K].
@@ -59,8 +59,8 @@ def prior_use(head: Head, features: Tensor) -> ComponentUse:
     prior = None if head.weights_by_class else head.log_weights(flat, target, head.tensors())
     if prior is None:
         raise ValueError(
-            f"{type(head).__name__} has no prior over components; MoS and MoC have, and Mixtape's "
-            "gates are for gate_sharpness"
+            f"{type(head).__name__} has no prior over components, as MoS and MoC have; for "
+            "Mixtape's gates use gate_sharpness"
         )
     return component_use(prior)
 
@@ -87,7 +87,7 @@ def gate_sharpness(
         head: one whose weights depend on the class, such as a Mixtape with K > 1.
         features: [..., F].
         ends: where groups of the S frequent classes end: (100,) makes [0, 100) and [100, S).
-        tokens: that are computed at once; K · S numbers each.
+        tokens: number computed at once; K · S numbers each.
     Returns:
         one entry per group of frequent classes, then the rare ones [S, M), which share a gate;
         a side without classes (S = 0, S = M) has no entry.

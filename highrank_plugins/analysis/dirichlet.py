@@ -1,6 +1,6 @@
 """Fit layers to random targets: the synthetic experiment of Ganea et al. 2019.
 
-N distributions P*_i ~ Dirichlet(α) over M words. Word vectors are shared, every target has a free
+N distributions P*_i ~ Dirichlet(α) over M words. Word vectors are shared, every target has a
 free context vector, and the cross-entropy −1/N Σ_i Σ_x P*_i(x) log Q_i(x) is minimised: what
 remains is the layer's lack of expressiveness, since there is nothing to generalise to.
 """
@@ -45,7 +45,7 @@ class DirichletSettings(FitSettings):
 
 @dataclass(frozen=True)
 class DirichletFit:
-    """Say how near a layer came: share of equal most probable words, mean KL(P* ‖ Q)."""
+    """Hold how near a layer came: share of equal most probable words, mean KL(P* ‖ Q)."""
 
     mode_match: float
     mean_kl: float
@@ -71,7 +71,7 @@ def dirichlet_experiment(
         heads: label → options of `build_head` with its `name`, e.g.
             {"plif": {"name": "softmax", "pointwise": "plif"}, "mos": {"name": "mos"}}; sizes are
             those of the settings.
-        progress: sees the steps of each, by label.
+        progress: receives the steps of each head, by label.
     Returns:
         label → fit.
     """
@@ -125,7 +125,7 @@ def fit_contexts(
         targets: P* [N, M].
         settings: steps and lr are read.
         batch: targets per step.
-        progress: sees the steps, under the name `label`.
+        progress: receives the steps, under the name `label`.
     Returns:
         the contexts [N, F]; the head is in evaluation mode.
     Raises:

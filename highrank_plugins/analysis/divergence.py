@@ -24,7 +24,7 @@ class Estimate(NamedTuple):
 
     @classmethod
     def of(cls, values: Tensor) -> Estimate:
-        """Estimate the mean from the number of each pair [pairs]."""
+        """Estimate the mean from the value of each pair [pairs]."""
         error = float(values.std() / math.sqrt(len(values)))
         return cls(float(values.mean()), error, len(values))
 
@@ -62,14 +62,14 @@ def sampled_kld(
 ) -> Estimate:
     """Estimate the mean of KL(P_i ‖ Q_j) over pairs whose i and j are drawn independently.
 
-    The expected divergence between the predictions of two contexts (Yang et al. 2018). Drawn with
-    replacement, so that i = j happens, as in the paper's definition.
+    This is the expected divergence between the predictions of two contexts (Yang et al. 2018).
+    Pairs are drawn with replacement, so i = j occurs, as in the paper's definition.
 
     Args:
         log_probs_p: [n, M].
         log_probs_q: [m, M]; default log_probs_p.
-        pairs: how many, at least 2.
-        seed: of the draws.
+        pairs: number of pairs, at least 2.
+        seed: random seed of the pairs.
     Raises:
         ValueError: fewer than two pairs, and what `pairwise_kld` refuses.
     """
@@ -98,7 +98,7 @@ def drawn_pairs(n: int, m: int, pairs: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def mean_pairwise_kld(blocks: Iterable[Tensor]) -> float:
-    """Return the mean of KL(P_i ‖ P_j) over all N² pairs of rows; it holds one block at a time.
+    """Return the mean of KL(P_i ‖ P_j) over all N² pairs of rows, holding one block at a time.
 
     Σ_ij KL(P_i ‖ P_j) / N² = mean_i Σ_x P_i log P_i − Σ_x (mean_i P_i(x)) (mean_j log P_j(x)):
     no pair is ever formed. Times N / (N − 1) it is the mean over pairs of different rows.
@@ -114,7 +114,7 @@ def mean_pairwise_kld(blocks: Iterable[Tensor]) -> float:
 
 @dataclass(frozen=True)
 class PredictionSums:
-    """Sum what n predictions contribute to the mean over all pairs; the sums of two runs add up.
+    """Hold the sums over n predictions that give the mean over all pairs; sums of parts add up.
 
     sums: of P and of log P [2, M]; negative_entropy: Σ_i Σ_x P_i log P_i.
     """
@@ -160,7 +160,7 @@ class PredictionSums:
 
 
 def mean_kld_of_sums(p: PredictionSums, q: PredictionSums) -> float:
-    """Return the mean of KL(P_i ‖ Q_j) over all pairs, from what the rows of P and Q contribute.
+    """Return the mean of KL(P_i ‖ Q_j) over all pairs, from the sums over P and over Q.
 
     Raises:
         ValueError: another number of classes.

@@ -19,7 +19,7 @@ def hedges_g(a: Runs, b: Runs) -> float:
     freedom = a.n + b.n - 2
     pooled = math.sqrt(((a.n - 1) * a.sd**2 + (b.n - 1) * b.sd**2) / freedom)
     if pooled == 0:
-        raise ValueError("both systems have a deviation of 0: are their runs one run, repeated?")
+        raise ValueError("both systems have a deviation of 0: check that no run is repeated")
     return (a.mean - b.mean) / pooled * (1 - 3 / (4 * freedom - 1))
 
 
@@ -61,7 +61,7 @@ def runs_needed(a: Runs, b: Runs, alpha: float = 0.05, power: float = 0.8) -> in
     s² the mean of the two variances.
 
     Args:
-        alpha: the two-sided level, divided by the number of systems if Holm's test is to follow.
+        alpha: two-sided significance level; divide it by the number of systems for Holm's test.
         power: probability of finding the difference.
     Returns:
         The number, at least 2; None if `MOST_RUNS` are too few.

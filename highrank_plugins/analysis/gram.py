@@ -16,7 +16,7 @@ RELIABLE = 1e-7
 def gram_matrix(blocks: Iterable[Tensor]) -> Tensor:
     """Return XᵀX [M, M] in float64, for X the rows of all blocks [n_i, M].
 
-    Of parts of a matrix, it is the sum of theirs.
+    For the parts of a matrix, XᵀX of the whole is the sum over the parts.
 
     Raises:
         ValueError: as `checked_blocks`.
@@ -45,7 +45,7 @@ class Gram:
         """Return XᵀX [M, M].
 
         Raises:
-            ValueError: there was no row.
+            ValueError: there are no rows.
         """
         if self._total is None:
             raise ValueError("no rows: all blocks are empty")

@@ -1,10 +1,10 @@
-"""Test whether a layer can put several unlike words on top, where several are right.
+"""Test whether a layer can rank several unlike words first, where several are right.
 
 A softmax gives similar probabilities to words with similar vectors, and words that lie between two
 right ones come with them (Yang et al. 2018; Chang and McCallum 2022). Here the right words of each
-context are drawn at random, so that they are not neighbours. All layers share one random vocabulary
-matrix, which is not learnt: in few dimensions a layer would otherwise move the words of these few
-contexts together, which a language cannot have for all its contexts.
+context are drawn at random, so they are not neighbours. All layers share one random vocabulary
+matrix, which is not learnt. Otherwise a layer with few dimensions would move the words of these few
+contexts together, which is impossible for all contexts of a language.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ SCALE = 3.0  # of word vectors; contexts of mixtures lie in [−1, 1]
 class MultimodeSettings(FitSettings):
     """Hold the sizes: `contexts` with `modes` equally probable right words each, of `classes`.
 
-    learn_words: the vocabulary matrix is learnt, too, from what it is otherwise.
+    learn_words: whether the vocabulary matrix is learnt, too, starting from the same values.
     """
 
     contexts: int = 500
@@ -35,8 +35,11 @@ class MultimodeSettings(FitSettings):
 
 @dataclass(frozen=True)
 class MultimodeFit:
-    """Hold recall: share of the right words among the `modes` most probable. complete: share of the
-    contexts where all are. mean_kl: of KL(right ‖ predicted), nats."""
+    """Hold how well a layer predicts the right words.
+
+    recall: share of the right words among the `modes` most probable. complete: share of the
+    contexts where all are. mean_kl: mean of KL(right ‖ predicted), nats.
+    """
 
     recall: float
     complete: float
@@ -66,7 +69,7 @@ def multimode_experiment(
 
     Args:
         heads: label → options of `build_head` with its `name`; see `heads_named`.
-        progress: sees the steps of each, by label.
+        progress: receives the steps of each head, by label.
     """
     targets = multimode_targets(settings)
 

@@ -49,7 +49,7 @@ def target_ranks(log_probs: Tensor, target: Tensor) -> Tensor:
 
 
 def top_k_share(log_probs: Tensor, target: Tensor, k: int) -> float:
-    """Share of the tokens whose target is among the k most probable classes, in [0, 1].
+    """Return the share of tokens whose target is among the k most probable classes, in [0, 1].
 
     Raises:
         ValueError: k outside [1, M], and what `target_ranks` refuses.

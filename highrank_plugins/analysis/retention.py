@@ -21,7 +21,7 @@ CLASSES = 4096  # rows of W that are widened at a time
 class ColumnSpace(NamedTuple):
     """Hold the singular values of W [M, d] and an orthonormal basis of its columns.
 
-    values: [d], descending, float64; right above 1e-7 of the largest.
+    values: [d], descending, float64; accurate above 1e-7 of the largest.
     to_basis: B [d, r] with orthonormal columns of W B, r the number of values above that.
     """
 
@@ -105,7 +105,7 @@ def retained_by_head(
         features, target: [n, F] and [n].
         numbers: logits that exist at a time.
     Returns:
-        K rows a token, those of a token next to each other.
+        K rows per token; rows of the same token are adjacent.
     """
     found = [
         row_norms(head.weight, to_basis, rows.flatten(0, 1))
@@ -124,9 +124,9 @@ def _gradients(head: Head, features: Tensor, target: Tensor, numbers: int) -> It
 def logit_gradient(head: Head, features: Tensor, target: Tensor) -> Tensor:
     """Return ∂ Σ_n −log P(target_n) / ∂z, where z_k are the K logit vectors of a token.
 
-    A head says by `logit_vectors` and `nll_of_logits` what its z are. With W h_k + b, z reaches
-    h_k through Wᵀ alone, so that `gradient_retention` of these rows says how much of the gradient
-    W lets through. Dropout and noise are off, and the gradients of parameters are left alone.
+    `Head.logit_vectors` and `Head.nll_of_logits` define z. If z is W h_k + b, its gradient reaches
+    h_k through Wᵀ alone, and `gradient_retention` of these rows is the share that W lets through.
+    Dropout and noise are off, and the gradients of parameters are left alone.
 
     Args:
         features: [..., F]. target: int64 [...].

@@ -1,4 +1,4 @@
-"""Test whether systems differ by more than chance, and how two measures go together."""
+"""Test whether systems differ by more than chance, and correlate measures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Summary(NamedTuple):
-    """Hold what a paper prints of n runs: mean and sample standard deviation (n − 1 below)."""
+    """Summarise n runs as papers do: mean and sample standard deviation (divided by n − 1)."""
 
     mean: float
     sd: float
@@ -38,10 +38,10 @@ def summarise(runs: Runs) -> Summary:
             raise ValueError(f"a t-test needs at least two runs of each system, got {len(runs)}")
         numbers = [float(run) for run in runs]
         if not all(map(math.isfinite, numbers)):
-            raise ValueError(f"a run has no number: {numbers}; leave it out or repeat it")
+            raise ValueError(f"a run is NaN: {numbers}; leave it out or repeat it")
         return Summary(mean(numbers), stdev(numbers), len(numbers))
     if runs.n < 2 or not runs.sd >= 0 or not math.isfinite(runs.mean + runs.sd):
-        raise ValueError(f"no summary of two or more runs: {runs}")
+        raise ValueError(f"expected a summary of two or more runs, got {runs}")
     return runs
 
 
@@ -69,7 +69,7 @@ def _t_test(a: Runs, b: Runs, equal_variances: bool) -> TTest:
 
     a, b = summarise(a), summarise(b)
     if a.sd == b.sd == 0:
-        raise ValueError("both systems have a deviation of 0: are their runs one run, repeated?")
+        raise ValueError("both systems have a deviation of 0: check that no run is repeated")
     statistic, p_value = ttest_ind_from_stats(*a, *b, equal_var=equal_variances)
     return TTest(float(statistic), float(p_value))
 
@@ -85,8 +85,8 @@ class Correlation(NamedTuple):
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for testing m hypotheses, in the order given   (Holm 1979).
 
-    The i-th smallest becomes max_{j≤i} min(1, (m − j + 1) p_(j)); rejecting those below α errs
-    anywhere with probability α at most.
+    The i-th smallest becomes max_{j≤i} min(1, (m − j + 1) p_(j)). Rejecting the hypotheses below α
+    makes an error with probability α at most.
 
     Raises:
         ValueError: a p-value outside [0, 1].
@@ -115,7 +115,7 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> Correlation:
     if len(x) != len(y) or len(x) < 3:
         raise ValueError(f"pearson: expected three pairs or more, got {len(x)} and {len(y)} values")
     if len(set(x)) == 1 or len(set(y)) == 1:
-        raise ValueError("pearson: a measure that is the same everywhere correlates with nothing")
+        raise ValueError("pearson: a measure is the same everywhere, so it has no correlation")
     result = pearsonr(list(map(float, x)), list(map(float, y)))
     if result.statistic != result.statistic:
         raise ValueError("pearson: a value is NaN or infinite")
@@ -151,8 +151,8 @@ def paired_bleu(
 ) -> PairedScores:
     """Test each system against the first one, in pairs, by `sacrebleu.significance`.
 
-    The null hypothesis is that a system and the baseline are one; lines that are the same as the
-    baseline's have p = 1, where sacreBLEU's count of greater differences would give 1 / samples.
+    The null hypothesis is that a system equals the baseline. Lines identical to the baseline's have
+    p = 1; sacreBLEU's count of greater differences would give 1 / samples.
     "bootstrap" is Koehn's 2004 (1,000 samples), "randomisation" Riezler and Maxwell's 2005
     approximate randomisation (10,000 trials). The environment's SACREBLEU_SEED is the seed.
 

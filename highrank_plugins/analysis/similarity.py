@@ -1,4 +1,4 @@
-"""Measure whether the rows of the vocabulary matrix are alike for words that are alike."""
+"""Measure whether similar words have similar rows of the vocabulary matrix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.functional import cosine_similarity
 
 
 class WordPair(NamedTuple):
-    """Hold two words and how alike people find them."""
+    """Hold two words and how similar people find them."""
 
     first: str
     second: str
@@ -31,10 +31,10 @@ class Similarity(NamedTuple):
 
 
 def read_word_pairs(path: str | os.PathLike[str]) -> list[WordPair]:
-    """Read the pairs of a benchmark: two words and a number a line, between spaces or tabs.
+    """Read the pairs of a benchmark: two words and a number per line, separated by blanks or tabs.
 
     Raises:
-        ValueError: another line (names file and line), no pair at all.
+        ValueError: a malformed line (names file and line), or no pair.
     """
     pairs = []
     with open(path, encoding="utf-8") as lines:

@@ -59,9 +59,9 @@ def spectrum(
 ) -> Spectrum:
     """Return the singular values of X [N, M], which arrives in blocks [n_i, M] and is never held.
 
-    - "tsqr": of the triangle of X, in `dtype`; each is right to a few eps(dtype) σ_max.
-    - "gram": square roots of the eigenvalues of XᵀX in float64; right above 1e-7 σ_max, which is
-      finer than what float32 resolves.
+    - "tsqr": singular values of the triangle of X, in `dtype`; errors are a few eps(dtype) σ_max.
+    - "gram": square roots of the eigenvalues of XᵀX in float64; accurate above 1e-7 σ_max, which is
+      finer than the resolution of float32.
     - "auto": "tsqr" for float64; "gram" for float32, where its error is within tsqr's.
 
     Args:
@@ -78,9 +78,9 @@ def spectrum(
 
 @dataclass(frozen=True)
 class SpectrumPart:
-    """Hold what a run of the rows of X contributes: its triangle, or XᵀX ("gram").
+    """Hold the contribution of n rows of X to a spectrum: their triangle, or XᵀX ("gram").
 
-    matrix: [min(n, M), M] or [M, M]. rows: n. The others as in `Spectrum`.
+    matrix: [min(n, M), M] or [M, M]. rows: n. The other attributes are as in `Spectrum`.
     """
 
     matrix: Tensor
@@ -119,10 +119,10 @@ class SpectrumRows:
         self._narrowest = max(self._narrowest, block.dtype, key=_resolution)
 
     def part(self) -> SpectrumPart:
-        """Return what these rows contribute to the spectrum of the whole.
+        """Return the contribution of these rows to the spectrum of the whole matrix.
 
         Raises:
-            ValueError: there was no row.
+            ValueError: there are no rows.
         """
         matrix = self._sum.matrix()
         return SpectrumPart(matrix, self._rows, self._dtype, self._method, self._narrowest)

@@ -1,4 +1,4 @@
-"""Compute the triangle of a tall matrix that is never held (TSQR)."""
+"""Compute the triangle of a tall matrix that need not fit in memory (TSQR)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def triangle(
     """Return R with RᵀR = XᵀX, for X the rows of all blocks: R has the singular values of X.
 
     R of [R; block] replaces R (Demmel et al. 2012, sequential TSQR). The triangles of parts of a
-    matrix are blocks themselves: `singular_values([triangle(a), triangle(b)])` belong to a and
-    b together, which is how processes merge their parts.
+    matrix are blocks themselves: `singular_values([triangle(a), triangle(b)])` are those of a and
+    b together. Processes merge their parts in this way.
 
     Args:
         blocks: [n_i, M].
@@ -52,7 +52,7 @@ class Triangle:
         """Return the triangle [min(N, M), M].
 
         Raises:
-            ValueError: there was no row.
+            ValueError: there are no rows.
         """
         if self._stack is None:
             raise ValueError("no rows: all blocks are empty")

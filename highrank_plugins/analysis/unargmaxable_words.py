@@ -12,9 +12,9 @@ from highrank_plugins.common.progress import Progress, silent
 from highrank_plugins.heads import Head
 
 NOISE = 1e-7  # the solver's tolerance, and what float32 weights resolve
-ROUNDING = 1e-12  # of the largest logit: a smaller lead may be none
-STEPS = 100  # of the walk; those that can win mostly do so within 25
-OVERSHOOT, PUSH = 1.5, 0.01  # of the gap to the best rival, and of the way to it
+ROUNDING = 1e-12  # of the largest logit: a smaller lead may be rounding
+STEPS = 100  # of the search; classes that can win mostly do so within 25
+OVERSHOOT, PUSH = 1.5, 0.01  # of the gap to the best rival, and of the distance to it
 
 
 def unargmaxable(
@@ -26,17 +26,17 @@ def unargmaxable(
 ) -> Tensor:
     """Return classes c for which no h has w_c·h + b_c > w_j·h + b_j for all j ≠ c (Grivas 2022).
 
-    Most classes are cleared quickly: c wins in one of `contexts`, or h, from w_c on, finds a place
-    where it does by going away from the rival that wins (Agmon 1954, Motzkin and Schoenberg 1954).
-    A linear program decides each of the others exactly (`argmax_margin`). Of equal rows with equal
-    biases none is ever strictly above the others: all are listed.
+    Most classes are cleared quickly: c wins in one of `contexts`, or in a search that starts at
+    h = w_c and steps away from the winning rival (Agmon 1954, Motzkin and Schoenberg 1954). A
+    linear program decides each of the others exactly (`argmax_margin`). Equal rows with equal
+    biases are never strictly above each other, so all of them are listed.
 
     Args:
         weight: [M, d].
         bias: [M].
         contexts: features [n, d] to try first, e.g. some of the corpus.
         bound: only |h_i| ≤ bound counts (1 for the output of an LSTM); default all of R^d.
-        progress: sees the classes that linear programs decide.
+        progress: receives the classes that linear programs decide.
     Returns:
         class ids, ascending, int64.
     Raises:
@@ -101,7 +101,7 @@ def _batch(weight: Tensor) -> int:
 
 
 def _walk(weight: Tensor, offsets: Tensor, classes: Tensor, bound: float | None) -> Tensor:
-    """Return those of `classes` for which a walk of `STEPS` steps finds no h where they win."""
+    """Return the `classes` for which a search of `STEPS` steps finds no h where they win."""
     h = weight[classes]
     for _ in range(STEPS):
         h = h if bound is None else h.clamp(-bound, bound)

@@ -31,8 +31,8 @@ class LossCase:
     """Describe one call of `head.nll` with its backward pass.
 
     Sizes are the papers': N tokens, K components, d1 = d = dim, M classes, S frequent, d2 gate_dim.
-    `memory` is that of a chunk in MiB, `--head-loss-memory`; 0: the device's default. `user_dir`
-    is the package of a layer of one's own.
+    `memory` is the size of a chunk in MiB, `--head-loss-memory`; 0: the device's default.
+    `user_dir` is the package of a layer of your own.
     """
 
     head: str
@@ -58,7 +58,7 @@ class LossCase:
         return self.tokens
 
     def build_head(self) -> Head:
-        """Build the layer on torch's default device; of K, S and d2 it gets what it has as options.
+        """Build the layer on torch's default device, with those of K, S and d2 that it knows.
 
         Raises:
             CaseError: unknown structure or pointwise function, or sizes that do not fit.
@@ -78,7 +78,7 @@ class LossCase:
             raise CaseError(str(error)) from error
 
     def layer(self) -> Head:
-        """Build the layer without memory, to ask what it is.
+        """Build the layer on device meta, to inspect it.
 
         Raises:
             CaseError: see `build_head`.
@@ -147,7 +147,7 @@ def changed(case: Case, changes: dict[str, Any]) -> Case:
     """Return `case` with some of its values replaced.
 
     Raises:
-        CaseError: a dtype or size that cannot be.
+        CaseError: an invalid dtype or size.
     """
     new = type(case)(**(asdict(case) | changes))
     if new.dtype not in DTYPES:

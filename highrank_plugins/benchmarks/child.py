@@ -22,7 +22,7 @@ from highrank_plugins.common.provenance import hardware
 
 
 def main() -> None:
-    """Read, measure, write."""
+    """Read a request, measure, and write the result."""
     request = json.load(sys.stdin)
     if request["threads"]:
         torch.set_num_threads(request["threads"])
@@ -30,10 +30,10 @@ def main() -> None:
 
 
 def measured(request: dict[str, Any]) -> dict[str, Any]:
-    """Return seconds of both (baseline None: alone), and the first one's peak memory in bytes."""
+    """Return seconds of implementation and baseline (if any), and the former's peak in bytes."""
     case = case_from(request["kind"], request["case"])
     use(case.device)
-    # what libraries keep from a first step, 7 to 20 MiB for products alone, is no part of a step
+    # memory that libraries keep from a first step, 7 to 20 MiB for products alone, does not count
     _step(request["kind"], request["implementation"], case)()
     return_free_memory()
     subject = _step(request["kind"], request["implementation"], case)

@@ -1,4 +1,4 @@
-"""Estimate whole trainings, from a step of each model that is measured here."""
+"""Estimate whole trainings, from one measured step of each model."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from highrank_plugins.training.command_line import words_of
 from highrank_plugins.training.configuration import Configuration
 from highrank_plugins.training.launch.flags import fit_batch
 
-SENTENCE = 26  # pieces in one of WMT's
+SENTENCE = 26  # pieces in a sentence of WMT
 
 
 @dataclass(frozen=True)
 class Training:
     """Describe the training of a translator; `tokens` counts an update on all devices.
 
-    `max_tokens`, those of a batch on one device, are as `highrank launch` makes them.
+    `max_tokens` is the batch of one device, as `highrank launch` sets it.
     """
 
     name: str
@@ -40,11 +40,11 @@ class Training:
         """Read a training from a configuration.
 
         Raises:
-            CaseError: it does not say how long it trains, or is no translator's.
+            CaseError: its length is missing, or it does not train a translator.
             ValueError: more devices than tokens of an update.
         """
         if configuration.data is None:
-            raise CaseError(f"{name}: no block data; estimates are made for translators alone")
+            raise CaseError(f"{name}: no block data; only translators can be estimated")
         options = {"update_freq": 1, **configuration.train}
         arch, user_dir = options.pop("arch", None), options.pop("user_dir", None)
         if arch is None:
@@ -105,10 +105,10 @@ def run_estimates(
     *,
     echo: Callable[[str], None],
 ) -> list[CostEstimate]:
-    """Measure a step of each training on random words; those that fail are said and left out.
+    """Measure a step of each training on random words; print and skip failures.
 
     Args:
-        batch: tokens of that step instead of `max_tokens`; what it needs of memory is not told.
+        batch: tokens of that step instead of `max_tokens`; its memory is then not reported.
         changes: `device` and `dtype`.
     Raises:
         CaseError: nothing could be measured.
@@ -127,7 +127,7 @@ def run_estimates(
             continue
         echo(f"{training.name}: {estimates[-1].tokens_per_second:,.0f} tokens/s")
     if not estimates:
-        raise CaseError("nothing could be measured; the reasons stand above")
+        raise CaseError("nothing could be measured; see the reasons above")
     return estimates
 
 

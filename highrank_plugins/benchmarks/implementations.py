@@ -49,10 +49,10 @@ def loss_step(implementation: str, case: LossCase) -> Step:
 
 
 def check_implementations(names: list[str]) -> None:
-    """Refuse a mistyped one.
+    """Check names of implementations.
 
     Raises:
-        CaseError: names the nearest.
+        CaseError: an unknown name; the message has the nearest match.
     """
     known = ["gemm_floor", *EAGER, *COMPILED, "plain_softmax", "auto", *IMPLEMENTATIONS, *LIBRARIES]
     for name in names:

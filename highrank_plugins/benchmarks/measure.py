@@ -1,4 +1,4 @@
-"""Time and peak memory of a step."""
+"""Measure the time and peak memory of a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Step = Callable[[], None]
 
 
 def use(device: str) -> None:
-    """Let all that names no GPU, such as counts of memory, mean this one."""
+    """Make a GPU the default for calls that name none, such as counts of memory."""
     if device.startswith("cuda:"):
         torch.cuda.set_device(device)
 
@@ -39,7 +39,7 @@ def _timed(step: Step, device: str) -> float:
 
 
 def return_free_memory() -> None:
-    """Give back what Python and the C library keep for later, as far as they can."""
+    """Return memory that Python and the C library keep for later to the system."""
     gc.collect()
     if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # GNU's
         libc.malloc_trim(0)

@@ -34,7 +34,7 @@ def measure(
     Args:
         threads: of torch; 0 leaves its choice.
     Raises:
-        MeasurementFailed: no memory, say.
+        MeasurementFailed: the process died, e.g. out of memory.
     """
     result = _ask(kind, case, implementation, baseline, repeats, threads)
     return row(
@@ -49,17 +49,17 @@ def alone(
     """Return median seconds without baseline, peak memory in bytes, and the machine.
 
     Raises:
-        MeasurementFailed: no memory, say.
+        MeasurementFailed: the process died, e.g. out of memory.
     """
     result = _ask(kind, case, implementation, None, repeats, threads)
     return statistics.median(result["seconds"]), result["memory"], result["machine"]
 
 
 def peak(kind: str, case: Case, implementation: str, threads: int) -> int | None:
-    """Return the peak memory alone, in bytes.
+    """Return only the peak memory, in bytes.
 
     Raises:
-        MeasurementFailed: no memory, say.
+        MeasurementFailed: the process died, e.g. out of memory.
     """
     return _ask(kind, case, implementation, None, 0, threads)["memory"]
 
@@ -82,7 +82,7 @@ def _ask(
     try:
         return json.loads(child.stdout.splitlines()[-1])
     except (IndexError, json.JSONDecodeError):
-        raise MeasurementFailed(f"it printed no result but {child.stdout[:80]!r}") from None
+        raise MeasurementFailed(f"expected a result in JSON, got {child.stdout[:80]!r}") from None
 
 
 def largest_batch(case: LossCase, implementation: str, limit: int, threads: int) -> LossCase:

@@ -14,8 +14,8 @@ from highrank_plugins.reports.plots import check_plot
 def table(rows: list[Row]) -> str:
     """Return Markdown, one line per row.
 
-    "× naive" compares times by what each took over the baseline of its own process, since a
-    machine may be slower while one process runs than while another does.
+    "× naive" compares times relative to the baseline of each process, since the machine may be
+    slower during one process than during another.
     """
     naive = {row.case: row for row in rows if row.implementation == "naive"}
     baseline = rows[0].baseline if rows else "baseline"
@@ -53,14 +53,14 @@ def check_outputs(csv: Path | None, plot: Path | None) -> None:
     """
     for option, path in (("--csv", csv), ("--plot", plot)):
         if path is not None and not path.resolve().parent.is_dir():
-            raise CaseError(f"{option} {path}: there is no folder {path.parent}")
+            raise CaseError(f"{option} {path}: the folder {path.parent} is missing")
         if path is not None and path.is_dir():
-            raise CaseError(f"{option} {path}: that is a folder, name a file")
+            raise CaseError(f"{option} {path}: this is a folder, name a file")
     check_plot(plot)
 
 
 def plot(rows: list[Row], size: Callable[[Row], int], label: str, path: Path) -> None:
-    """Time and memory of each implementation against a size, both axes logarithmic.
+    """Plot time and memory of each implementation against a size, with logarithmic axes.
 
     Args:
         size: what is on the x axis, called `label`.

@@ -1,9 +1,9 @@
-"""Model the time and memory of a loss on a GPU that need not be here: a roofline.
+"""Model the time and memory of a loss on a GPU that this machine may lack: a roofline.
 
 The loss runs on device `meta`, where tensors have sizes and no content. Each operation takes the
 longer of two times: its bytes over the memory's bandwidth, and its arithmetic over the speed of
 matrix products. A Triton kernel has its instructions instead. Launches, caches and overlap do not
-count, so that the result is a model and no measurement.
+count: the result is a model, not a measurement.
 """
 
 from __future__ import annotations

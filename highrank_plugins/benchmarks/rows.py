@@ -1,4 +1,4 @@
-"""Record what one implementation took for one case; kept in CSV files."""
+"""Record the measurement of one implementation in one case, and keep it in CSV files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Row:
     threads: int
     repeats: int
     machine: str  # processor or GPU, threads, dtype, versions
-    revision: str = ""  # see `provenance.revision`; files of before these two columns lack them
+    revision: str = ""  # see `provenance.revision`; older files lack these two columns
     command: str = ""
 
 
@@ -100,7 +100,7 @@ def read_csv(path: Path) -> list[Row]:
         reader.fieldnames = names
         missing = needed - set(names)
         if missing:
-            raise ValueError(f"{path}: no file of --csv, it lacks {', '.join(sorted(missing))}")
+            raise ValueError(f"{path}: not a file of --csv, it lacks {', '.join(sorted(missing))}")
         lines = list(reader)
     if not lines:
         raise ValueError(f"{path}: holds no measurement")

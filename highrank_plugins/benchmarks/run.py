@@ -48,7 +48,7 @@ def run_losses(
     check_outputs(csv, plot)
     check_implementations(implementations)
     if plot is not None and sum(len(values) > 1 for values in grid.values()) > 1:
-        raise CaseError("--plot: several values of several sizes; it draws against one of them")
+        raise CaseError("--plot: only one size may have several values, since it is the x axis")
     cases = _grid_cases(_cases("loss", names, changes), grid)
     rows: list[Row] = []
     failed = 0
@@ -139,7 +139,7 @@ def profile_losses(
 
 
 def check_device(device: str) -> None:
-    """Refuse a GPU that is not there.
+    """Refuse a missing GPU.
 
     Raises:
         CaseError: names the option.
@@ -150,7 +150,7 @@ def check_device(device: str) -> None:
 
 def _show(rows: list[Row], echo: Echo) -> None:
     if not rows:
-        raise CaseError("nothing could be measured; the reasons stand above")
+        raise CaseError("nothing could be measured; see the reasons above")
     echo(f"\n{rows[0].machine}\n\n{table(rows)}")
 
 
@@ -174,7 +174,7 @@ def _grid_cases(cases: dict[str, Case], grid: dict[str, list[int]]) -> dict[str,
 
 
 def _axis(grid: dict[str, list[int]], cases: dict[str, Case]) -> tuple[Callable[[Row], int], str]:
-    """Return what a plot has on its x axis: the size that varies, or the number of tokens."""
+    """Return the x axis of a plot: the size that varies, or the number of tokens."""
     label = next((name for name, values in grid.items() if len(values) > 1), "tokens")
     if label == "tokens":
         return lambda row: row.tokens, label
@@ -182,7 +182,7 @@ def _axis(grid: dict[str, list[int]], cases: dict[str, Case]) -> tuple[Callable[
 
 
 def _keep(rows: list[Row], csv: Path | None, echo: Echo) -> None:
-    """Say what the last one took, and write the file at once: the next may take an hour."""
+    """Print the last row, and write the file at once: the next row may take an hour."""
     last = rows[-1]
     time = f"{last.milliseconds:,.1f} ms, {last.over_baseline:.2f} × {last.baseline}"
     echo(f"{last.case}: {last.implementation} {time}")

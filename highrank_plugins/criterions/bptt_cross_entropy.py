@@ -33,9 +33,9 @@ class BPTTCrossEntropyConfig(FairseqDataclass):
 class BPTTCrossEntropyCriterion(FairseqCriterion):
     """Add up nll per token + α mean(dropped²) + β mean((raw_{t+1} − raw_t)²), of the last LSTM.
 
-    All three are means over the tokens of a batch, of all processes together: a learning rate
-    of 20 or 30 with ``--clip-norm 0.25`` does what it does in the papers. The penalties are part of
-    the training loss only; ``nll_loss`` and ``ppl`` are without them, in bits and in powers of 2.
+    All three are means over the tokens of a batch, of all processes together. A learning rate of
+    20 or 30 with ``--clip-norm 0.25`` thus acts as in the papers. The penalties are part of the
+    training loss only; ``nll_loss`` and ``ppl`` are without them, in bits and in powers of 2.
 
     The model returns loss, ``features`` (after dropout) and ``raw`` (before), [T, B, d], and
     ``state``, which the task hands to the next batch.

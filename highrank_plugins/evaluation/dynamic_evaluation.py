@@ -13,10 +13,10 @@ has MS = sqrt(Σ_b g_b²) and norm their sum. With P tensors and n training segm
 the first with λ/P, η/sqrt(n) and ε/sqrt(n).
 
 Parameters are a list of tensors that require gradients, each once (a tied matrix is one); all other
-lists here have the same order and shapes. Dropout must be off, DropConnect and noise too, while
-gradients are kept. In evaluation mode a `torch.nn.LSTM` on cuDNN cannot do that: switch it to
-training mode with all rates 0, or run under `torch.backends.cudnn.flags(enabled=False)`; the LSTMs
-of `highrank_plugins.trunks` ask cuDNN for gradients by themselves.
+lists here have the same order and shapes. Dropout, DropConnect and noise must be off, gradients on.
+A `torch.nn.LSTM` on cuDNN has no gradients in evaluation mode. Switch it to training mode with all
+rates 0, or run under `torch.backends.cudnn.flags(enabled=False)`; the LSTMs of
+`highrank_plugins.trunks` need neither.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STATISTICS = ("rms", "sum")
 NORMALISATIONS = ("mean", "sum")
 
 # (segment, state before it) → (its summed nll, a scalar with gradients; number of tokens; state
-# after it, detached). What segments and states are is the model's affair; the first state is given.
+# after it, detached). The model defines segments and states; the first state is given.
 ScoreSegment = Callable[[Any, Any], tuple[Tensor, int, Any]]
 
 
@@ -80,7 +80,7 @@ class GradientStatistics:
         parameters: give the shapes, dtypes and devices.
     Attributes:
         sums: the Σ_b g_b², as `parameters`.
-        segments: how many b there were, n.
+        segments: their number, n.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -193,7 +193,7 @@ def dynamic_evaluation(
         mean_squares: MS.
         state: before the first segment.
     Raises:
-        FloatingPointError: a loss is not finite; the parameters are of no use then.
+        FloatingPointError: a loss is not finite; the parameters are then useless.
     """
     lr, eps, lamb = adaptation.lr, adaptation.eps, adaptation.lamb
     rates = decay_rates(mean_squares, lamb, adaptation.normalise)
@@ -213,8 +213,8 @@ def _gradients(
     scored = Scored(float(nll.detach()), tokens, state)
     if not math.isfinite(scored.nll):
         raise FloatingPointError(
-            f"the loss of a segment is {scored.nll}: the weights have run away, lower --lr or "
-            "raise --eps; without updates yet, the model itself is broken"
+            f"the loss of a segment is {scored.nll}: the weights have diverged, lower --lr or "
+            "raise --eps; if there was no update yet, the model itself is broken"
         )
     return scored, torch.autograd.grad(
         nll / tokens, parameters, allow_unused=True, materialize_grads=True

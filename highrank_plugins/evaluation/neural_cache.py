@@ -13,8 +13,8 @@ BLOCK = 256  # tokens whose scores exist at a time, BLOCK × (window + BLOCK) nu
 class NeuralCache:
     """Compute P(x) = (1 − λ) P_model(x) + λ Σ_i a_i [w_i = x],  a = softmax_i(θ h_i·h_t).
 
-    i runs over the `window` positions before t; w_i is the word that came after h_i. A text goes
-    through in any number of pieces, which make no difference: the cache remembers.
+    i runs over the `window` positions before t; w_i is the word that came after h_i. A text may
+    be passed in pieces of any size, with the same result.
 
     The first `window` tokens of a text fill the cache and are scored by the model alone. From then
     on the cache is full, and every token is compared with exactly `window` pairs.
@@ -25,7 +25,7 @@ class NeuralCache:
         window: number of pairs, at least 1.
     Attributes:
         hidden, words: the pairs, [n, F] and int64 [n] with n ≤ window; None before the first piece.
-            May be set, to continue where another cache was.
+            Set them to continue from another cache.
     Raises:
         ValueError: out of range; begins with the name.
     """
@@ -43,7 +43,7 @@ class NeuralCache:
 
     @torch.no_grad()
     def log_probs(self, hidden: Tensor, target: Tensor, model_log_probs: Tensor) -> Tensor:
-        """log P(target) [T] of the next T tokens of the text; afterwards the cache has them.
+        """Return log P(target) [T] of the next T tokens of the text, and add them to the cache.
 
         Args:
             hidden: h_t, the last layer's outputs before dropout, [T, F], float32 or float64.
@@ -70,7 +70,7 @@ class NeuralCache:
         pointer = scores.masked_fill_(words != target.unsqueeze(1), -math.inf).logsumexp(-1) - total
         weight = math.log(self.lamb) if self.lamb else -math.inf
         mixed = torch.logaddexp(model_log_probs + math.log1p(-self.lamb), pointer + weight)
-        # before the cache is full a row may have nothing to attend to: its NaN is not taken
+        # before the cache is full a row may have nothing to attend to: its NaN is discarded
         return torch.where(order[known:] < self.window, model_log_probs, mixed)
 
     def _remember(self, hidden: Tensor, target: Tensor) -> tuple[int, Tensor, Tensor]:
@@ -79,6 +79,6 @@ class NeuralCache:
         if self.hidden is not None and self.words is not None:
             known = len(self.words)
             keys, words = torch.cat([self.hidden, hidden]), torch.cat([self.words, target])
-        # copies, which do not hold on to what is in front of them
+        # copies: views would keep the older pairs in memory
         self.hidden, self.words = keys[-self.window :].clone(), words[-self.window :].clone()
         return known, keys, words

@@ -1,4 +1,4 @@
-"""Define the contract of a measure, and the registry from which all else follows.
+"""Define the contract of a measure.
 
 A measure is a class in a module of this package, registered under the module's name. From that
 follow `highrank analyse NAME` with a flag for each argument of the constructor, a block of that
@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
 
 class CardTile(NamedTuple):
-    """Describe the number that a card shows first: what it is, its value, and of what."""
+    """Describe a number at the top of a card: its label, its value, and a note below."""
 
     label: str
     number: str
@@ -73,12 +73,12 @@ class Measure:
 
     @classmethod
     def scores(cls, found: Found, split: str) -> dict[str, Score]:
-        """Return what a record keeps of a result.
+        """Return the scores that a record keeps of a result.
 
         Args:
-            split: on which it was measured; names of metrics begin with it.
+            split: the measured split; names of metrics begin with it.
         Raises:
-            KeyError, TypeError: it is no such result.
+            KeyError, TypeError: `found` is not a result of this measure.
         """
         return {}
 
@@ -87,7 +87,7 @@ class Measure:
         return []
 
     def rows(self, result: Any) -> Rows:
-        """Return the lines of a card's table: what, and its value."""
+        """Return the lines of a card's table: a label and its value each."""
         return []
 
     def tile(self, result: Any) -> CardTile | None:
@@ -96,19 +96,19 @@ class Measure:
 
     @classmethod
     def monitor(cls, batch: MonitoredBatch) -> Snapshot:
-        """Return what `--head-monitor` shows of a head in training; nothing by default."""
+        """Return the numbers of `--head-monitor` for a head in training; none by default."""
         return Snapshot()
 
 
 class TextMeasure(Measure):
     """Measure what a model predicts along a text, in one pass of blocks of tokens.
 
-    Several processes observe a run of the blocks each. `part` is what they send to the first one,
-    which merges all.
+    Each of several processes observes a run of the blocks and sends its `part` to the first one,
+    which merges all parts.
     """
 
     of_a_split = True
-    # tokens that a card gives to it at most
+    # the largest number of tokens that a card measures
     card_tokens: ClassVar[int | None] = None
     # whether a second checkpoint may be observed, too, and `compare` merges both
     compares: ClassVar[bool] = False
@@ -117,7 +117,7 @@ class TextMeasure(Measure):
         """Prepare for a text.
 
         Args:
-            dtype: in which the model computes.
+            dtype: precision in which the model computes.
         Raises:
             ValueError: it does not apply to this layer, or its options do not fit it.
         """
@@ -187,7 +187,7 @@ class Words:
     """Hold an output layer and the words of its classes.
 
     Attributes:
-        dictionary: fairseq's; None where a checkpoint is looked at without its data.
+        dictionary: fairseq's; None for a checkpoint without its data.
     """
 
     head: Head
@@ -201,8 +201,8 @@ class Words:
 class Block:
     """Hold n tokens of a text; each quantity is computed once, when it is first asked for.
 
-    `features` [n, F] are what the layer reads, `target` [n] the words that are predicted. `first`
-    is the number of the first of them in the text.
+    `features` [n, F] are the inputs of the layer, `target` [n] the words to predict. `first` is the
+    position of the first word in the text.
     """
 
     def __init__(self, head: Head, features: Tensor, target: Tensor, first: int) -> None:
@@ -210,7 +210,7 @@ class Block:
 
     @cached_property
     def log_probs(self) -> Tensor:
-        """log P of every class [n, M].
+        """Return log P of every class [n, M].
 
         Raises:
             FloatingPointError: NaN; names the token.
@@ -236,7 +236,7 @@ class Block:
         return logits
 
     def refuse_nan(self, values: Tensor, name: str) -> None:
-        """Look at numbers [n, …] of this block.
+        """Refuse NaN in values [n, …] of this block.
 
         Raises:
             FloatingPointError: NaN; names the token.
@@ -252,7 +252,7 @@ class Block:
 
 @dataclass
 class Snapshot:
-    """Hold what was measured of a head in training, by name.
+    """Hold the measured numbers of a head in training, by name.
 
     docs/howto/monitoring.md lists the names.
 
@@ -267,7 +267,7 @@ class Snapshot:
     component_use: Tensor | None = None
 
     def add(self, other: Snapshot) -> None:
-        """Take in what another measure has found."""
+        """Add the numbers of another measure."""
         self.scalars |= other.scalars
         self.histograms |= other.histograms
         if other.component_use is not None:

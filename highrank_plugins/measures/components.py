@@ -67,15 +67,15 @@ class _Part(NamedTuple):
 class ComponentMeasure(base.TextMeasure):
     """Measure the prior (MoS, MoC), the gates by word class (Mixtape), slopes and curve (PLIF, …).
 
-    A Mixtape is slow: take --tokens 2000.
+    Mixtape is slow: pass --tokens 2000.
     """
 
     title = "Components, gates and pointwise function"
     about = (
         "The entropy of the weights π of components is 0 where a token has one component, and "
-        "log K where it has all alike. That of their mean is 0 if all tokens have the same one: a "
-        "collapse. Mixtape's frequent words have their own gates; the others share one. The "
-        "curve of the pointwise function is shifted to f(0) = 0."
+        "log K where all have the same weight. The entropy of their mean is 0 if all tokens have "
+        "the same component: a collapse. Mixtape's frequent words have their own gates; the others "
+        "share one. The curve of the pointwise function is shifted to f(0) = 0."
     )
     hidden = ("curve",)
     card_tokens = 512
@@ -84,7 +84,7 @@ class ComponentMeasure(base.TextMeasure):
         self,
         ends: Annotated[
             tuple[int, ...],
-            "Ends of classes of frequent words, as in 100,1000, for the gates of a Mixtape.",
+            "Ranks at which groups of frequent words end, e.g. 100,1000, for Mixtape's gates.",
         ] = (),
     ) -> None:
         self.ends = ends
@@ -179,12 +179,12 @@ class ComponentMeasure(base.TextMeasure):
 
 
 def _gates_of_nothing(head: Head) -> Tensor | None:
-    """Return gates [0, K, S + 1], which say whether a head has some, and for how many classes."""
+    """Return gates [0, K, S + 1] without tokens, or None; the shape tells for how many classes."""
     return head.class_gates(head.weight.new_zeros(0, head.feature_dim), head.tensors())
 
 
 def _mean_gates(parts: list[_Gates]) -> list[GateSharpness]:
-    """Return means over all tokens from those over blocks."""
+    """Return means over all tokens from means over blocks."""
     total = sum(count for count, _ in parts)
     return [
         GateSharpness(

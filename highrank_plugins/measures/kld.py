@@ -57,8 +57,8 @@ class DivergenceMeasure(base.TextMeasure):
 
     title = "Divergence of predictions"
     about = (
-        "The mean KL(P_i ‖ P_j) between the predictions of two contexts that are drawn "
-        "independently (Yang et al. 2018): how much a prediction says about its context."
+        "The mean KL(P_i ‖ P_j) between the predictions of two independently drawn contexts tells "
+        "how much a prediction depends on its context (Yang et al. 2018)."
     )
     columns = (base.Column("test_kld", "KLD", ".3f"),)
     compares = True
@@ -68,7 +68,7 @@ class DivergenceMeasure(base.TextMeasure):
         pairs: Annotated[
             int | Literal["all"], "Pairs of contexts to draw, with replacement; all: exact mean."
         ] = 10_000,
-        seed: Annotated[int, "Seed of the draws."] = 0,
+        seed: Annotated[int, "Random seed of the drawn pairs."] = 0,
     ) -> None:
         if pairs != "all" and pairs < 2:
             raise ValueError(f"--pairs {pairs}: a standard error needs at least 2")
@@ -123,8 +123,8 @@ class DivergenceMeasure(base.TextMeasure):
             )
         if not torch.equal(words.cpu(), other_words.cpu()):
             raise ValueError(
-                "the two checkpoints read other contexts of the split (their --tokens-per-sample "
-                "or --sample-break-mode differ, or their kind): they cannot be matched"
+                "the two checkpoints read different contexts of the split and cannot be matched: "
+                "their --tokens-per-sample, --sample-break-mode or kind of model differ"
             )
 
     def _sampled(self, p: Head, x: Tensor, q: Head, y: Tensor) -> Estimate:

@@ -39,9 +39,9 @@ class PredictionMeasure(base.TextMeasure):
 
     title = "Predictions"
     about = (
-        "How often the word that came was among the k most probable ones; the mean entropy, which "
-        "is the −log P that the model expects; and the perplexity of words by their count in the "
-        "training text, as the dictionary has it."
+        "The table has the share of tokens whose word was among the k most probable, and the mean "
+        "entropy, which is the −log P that the model expects. Below is the perplexity of words by "
+        "their count in the training text, as the dictionary has it."
     )
     columns = (base.Column("test_top_5", "top 5, %", ".2f"),)
 
@@ -64,7 +64,7 @@ class PredictionMeasure(base.TextMeasure):
         classes = words.head.num_classes
         for k in self.top:
             if not 1 <= k <= classes:
-                raise ValueError(f"--top {k}: there are {classes} classes")
+                raise ValueError(f"--top {k}: must lie in [1, {classes}], the number of classes")
         self._observed: list[list[Tensor]] = []
 
     def observe(self, block: base.Block) -> None:

@@ -54,14 +54,14 @@ class LogProbSpectrum:
 class SpectrumMeasure(base.TextMeasure):
     """Compute the rank of the matrix of log-probabilities, contexts × words.
 
-    With --dtype float64 the model itself computes in float64: rounding of float32 would fill the
-    rank. The papers' numbers are of float32.
+    With --dtype float64 the model itself computes in float64, since rounding in float32 would raise
+    the rank. The papers use float32.
     """
 
     title = "Spectrum of the log-probabilities"
     about = (
-        "Of the matrix of log P(word | context), which has rank d + 2 at most for a softmax of d "
-        "features with a bias (Yang et al. 2018). The Press rank counts singular values above the "
+        "The matrix of log P(word | context) has rank d + 2 at most for a softmax of d features "
+        "with a bias (Yang et al. 2018). The Press rank counts singular values above the "
         "tolerance of the precision; the ε-rank is the least k whose k largest hold 1 − ε of the "
         "sum of squares. More contexts can only raise a rank that is not full."
     )
@@ -83,8 +83,8 @@ class SpectrumMeasure(base.TextMeasure):
     def start(self, words: base.Words, dtype: torch.dtype = torch.float32) -> None:
         if self.method == "gram" and dtype == torch.float64:
             raise ValueError(
-                "--method gram: it squares the singular values, so that no rank in float64 can be "
-                "told; take --method tsqr, or --dtype float32"
+                "--method gram squares the singular values, which is too coarse for a rank in "
+                "float64; use --method tsqr, or --dtype float32"
             )
         super().start(words, dtype)
         self._dtype = dtype
@@ -165,7 +165,7 @@ def _decay(found: Spectrum, rank: int) -> float | None:
 
 
 def decay_rows(entropy: float, decay: float | None, values: Sequence[float]) -> base.Rows:
-    """Return the lines of a card's table that say how singular values fall."""
+    """Return the lines of a card's table about the decay of singular values."""
     power = "–" if decay is None else f"σᵢ² ∝ i^(−{short(decay)})"
     return [
         ("σ₁ … last", f"{short(values[0])} … {short(values[-1])}"),
@@ -190,7 +190,7 @@ def spectrum_figure(
 
 
 def _thinned(count: int) -> list[int]:
-    """Return places from 1 to `count`: all, or as many as an eye can tell on a log axis."""
+    """Return numbers from 1 to `count`: all, or as many as are distinct on a log axis."""
     if count <= POINTS:
         return list(range(1, count + 1))
     return sorted({round(count ** (i / (POINTS - 1))) for i in range(POINTS)})

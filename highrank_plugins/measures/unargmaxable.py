@@ -30,7 +30,7 @@ class Unargmaxable:
 class UnargmaxableMeasure(WeightMeasure):
     """Find the words that no context makes the most probable one, by linear programs.
 
-    For a softmax with any increasing function; of mixtures it says that it does not apply.
+    It applies to a softmax with any increasing pointwise function, not to mixtures.
     """
 
     title = "Words that can never be on top"
@@ -42,7 +42,7 @@ class UnargmaxableMeasure(WeightMeasure):
     def __init__(
         self,
         bound: Annotated[
-            float | None, "Count features within ± this only: 1 for the output of an LSTM."
+            float | None, "Largest |feature|: 1 for the output of an LSTM. Default: no bound."
         ] = None,
     ) -> None:
         self.bound = bound
@@ -53,7 +53,7 @@ class UnargmaxableMeasure(WeightMeasure):
         if head.linear_logits and head.num_classes**2 * head.embed_dim > LARGEST:
             raise ValueError(
                 f"{head.num_classes:,} words of {head.embed_dim} dimensions would take hours; "
-                "`highrank analyse unargmaxable` takes them"
+                "run `highrank analyse unargmaxable`"
             )
         return cls()
 

@@ -1,4 +1,4 @@
-"""Measure how well the vocabulary matrix agrees with people on the likeness of words."""
+"""Measure how well the vocabulary matrix agrees with people on the similarity of words."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class WordSimilarityMeasure(base.WeightMeasure):
         }
         known = ", ".join(map(repr, list(rows)[:5]))
         unknown = {
-            name: f"no correlation; of {some.used + some.missing} pairs, {some.missing} with words "
-            f"that have no vector. The dictionary has words such as {known}"
+            name: f"no correlation; {some.missing} of {some.used + some.missing} pairs have a word "
+            f"without a vector. The dictionary has words such as {known}"
             for name, some in found.items()
             if some.spearman is None
         }

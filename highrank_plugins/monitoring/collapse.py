@@ -14,7 +14,7 @@ WINDOW = 10  # batches
 class CollapseWatch:
     """Report components whose mean weight over a window of batches is below 1 % of 1/K.
 
-    Nothing is said before the window is full, and of a component once, until it has recovered.
+    Reports begin when the window is full. A component is reported once, until it has recovered.
 
     Args:
         window: number of batches.

@@ -17,10 +17,10 @@ def take_snapshot(
     target: Tensor | None = None,
     ignore_index: int | None = None,
 ) -> Snapshot:
-    """Return what every registered measure shows of a head in training; of a batch if there is one.
+    """Return the numbers of all registered measures for a head in training, and a batch if given.
 
-    Draws no random number and changes nothing: neither parameters nor their gradients, nor the
-    graph of the features. Dropout and noise of the head are off.
+    It draws no random number and changes neither parameters nor their gradients, nor the graph of
+    the features. Dropout and noise of the head are off.
 
     Args:
         features: [..., F], of any floating dtype. target: int64 [...].
@@ -31,7 +31,7 @@ def take_snapshot(
     for name, parameter in head.named_parameters():
         if not parameter.isfinite().all():
             raise ValueError(f"{name} of the head is not finite")
-    # half precision of autocast is for speed; here it would only blur
+    # autocast's half precision would only lose digits here
     with torch.autocast(head.weight.device.type, enabled=False):
         batch = _batch(head, features, target, ignore_index)
         snapshot = Snapshot()

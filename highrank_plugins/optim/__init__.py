@@ -1,4 +1,4 @@
-"""Define optimizers for fairseq, and when averaging begins."""
+"""Define an optimizer and a learning rate schedule for fairseq."""
 
 from highrank_plugins.optim.averaged_sgd import non_monotone_trigger
 

@@ -12,7 +12,7 @@ from highrank_plugins.common.training_listener import TrainingListener
 
 
 def non_monotone_trigger(losses: Sequence[float], n: int = 5) -> int | None:
-    """Return the epoch at whose end averaging is switched on, or None if that has not come.
+    """Return the epoch at whose end averaging is switched on, or None before that.
 
     It is the first e with e − 1 > n and loss_e > min(loss_1, …, loss_{e−1−n}): the loss is worse
     than the best of all epochs but the last n. It is never before epoch n + 2.
@@ -105,7 +105,7 @@ class AveragedSGD(TrainingListener, ASGD):
         self._exchange(averages=False)
         super().zero_grad(set_to_none)
 
-    # -- what a trainer tells ----------------------------------------------------------------
+    # -- events of the trainer ---------------------------------------------------------------
 
     def before_epoch(self, epoch: int) -> None:
         """Switch averaging on if it is time.
@@ -118,9 +118,9 @@ class AveragedSGD(TrainingListener, ASGD):
         needs_losses = self.at_epoch is None or self.stop
         if needs_losses and len(self.losses) < epoch - self.first_epoch:
             raise ValueError(
-                f"nt_asgd has seen {len(self.losses)} validation losses before epoch {epoch}, and "
-                "needs one at the end of each: no --disable-validation, --validate-interval 1, no "
-                "--validate-after-updates; or say when to average with --asgd-at-epoch alone"
+                f"nt_asgd has seen {len(self.losses)} validation losses before epoch {epoch}, but "
+                "needs one per epoch: remove --disable-validation and --validate-after-updates, "
+                "set --validate-interval 1; or use --asgd-at-epoch without --nonmono-stop"
             )
         if not self.averaging and self._is_time(epoch):
             self.averaging = True
@@ -160,9 +160,9 @@ class AveragedSGD(TrainingListener, ASGD):
         return super().state_dict() | {"nt_asgd": {name: getattr(self, name) for name in names}}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Continue; the model holds the parameters of the same checkpoint.
+        """Resume from a checkpoint whose parameters the model holds already.
 
-        Afterwards it holds the raw weights.
+        Afterwards the model holds the raw weights.
         """
         super().load_state_dict(state_dict)
         vars(self).update(state_dict["nt_asgd"])

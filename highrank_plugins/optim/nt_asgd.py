@@ -27,8 +27,8 @@ class NTASGDConfig(FairseqDataclass):
         "average from the end of this epoch on, whatever the losses (0: from the first update)"
     )
     nonmono_stop: bool = described(
-        "end the training where --nonmono would begin to average; to finetune with "
-        "--asgd-at-epoch 0, whose losses come from averages",
+        "stop training when --nonmono would begin to average; for finetuning with "
+        "--asgd-at-epoch 0, where validation uses the averages",
         False,
     )
     fp16: bool = II("common.fp16")
@@ -52,7 +52,10 @@ class NTASGD(FairseqOptimizer):
                 "--optimizer nt_asgd averages float32 weights: use --amp instead of --fp16 or bf16"
             )
         if cfg.nonmono_stop and cfg.asgd_at_epoch is None:
-            raise UserError("--nonmono-stop needs --asgd-at-epoch: or --nonmono decides both")
+            raise UserError(
+                "--nonmono-stop needs --asgd-at-epoch: otherwise --nonmono would end the training "
+                "where averaging begins"
+            )
         for name in ("nonmono", "asgd_at_epoch"):
             value = getattr(cfg, name)
             if value is not None and value < 0:
@@ -68,5 +71,5 @@ class NTASGD(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> dict:
-        """Return what a resumed training takes from the command line, not from the checkpoint."""
+        """Return the options that a resumed training takes from the command line."""
         return {"lr": self.cfg.lr[0], "weight_decay": self.cfg.weight_decay}

@@ -29,7 +29,7 @@ def noam_factor(update: int, dim: int, warmup: int) -> float:
 
 @register_lr_scheduler("t2t_noam", dataclass=T2TNoamConfig)
 class T2TNoamSchedule(FairseqLRScheduler):
-    """Update t = 1, 2, … has the learning rate ``--lr`` · `noam_factor`\\ (t, D, w).
+    """Set the learning rate of update t = 1, 2, … to ``--lr`` · `noam_factor`\\ (t, D, w).
 
     With ``--lr`` c it is fairseq's ``inverse_sqrt`` with ``--lr`` c (D w)^−½ and the same
     ``--warmup-updates``, one update earlier: there the first update has learning rate 0.

@@ -20,7 +20,7 @@ _COSTS = {
     "seconds_per_epoch": ("s/epoch", ",.0f"),
     "peak_memory_gib": ("memory, GiB", ".2f"),
 }
-# what another run of the same seed changes
+# numbers that change when the same seed is run again
 TIMED = ("words_per_second", "seconds_per_epoch", "peak_memory_gib")
 
 
@@ -84,10 +84,10 @@ def _legend(compared: Compared, tested: bool) -> list[str]:
         count = sum(system.comparison is not None for system in compared.systems)
         better = {1: "better", -1: "better", 0: "different"}[direction(compared.metric)]
         lines.append(
-            f"p is that of {_TESTS[compared.test]} against {compared.baseline}, then adjusted for "
-            f"{count} systems (Holm); bold is significantly {better} at {compared.alpha:g} after "
-            "that. More seeds: how many more of each system a power of 0.8 takes if the difference "
-            "is as seen."
+            f"p: {_TESTS[compared.test]} against {compared.baseline}, adjusted for {count} systems "
+            f"(Holm). Bold: significantly {better} at {compared.alpha:g} after the adjustment. "
+            "More seeds: additional runs of each system for a power of 0.8, if the difference is "
+            "as seen."
         )
     return lines
 
@@ -163,10 +163,10 @@ def _others(compared: Compared) -> Table:
 
 
 def verdict_table(compared: Compared, paper: str, task: str | None) -> Table:
-    """Return our systems beside those of a paper, see `judge`.
+    """Return our systems next to those of a paper, see `judge`.
 
     Raises:
-        ValueError: nothing is known of the paper or the task.
+        ValueError: there are no numbers of the paper or the task.
     """
     verdicts = judge(compared, paper, task)
     rows = [

@@ -39,10 +39,10 @@ The model's words are in the dictionaries next to this file ({dictionaries}).
 
 ## Limits
 
-What it was trained on, and what it must not be used for, is for its authors to say here.
+The authors should state here what it was trained on, and what it must not be used for.
 """
 
-_UNCUT = "The text must be cut into words or pieces as the training text was."
+_UNCUT = "The text must be split into words or pieces like the training text."
 _CUTS = "The command takes text as people write it, a sentence per line."
 
 
@@ -58,10 +58,10 @@ def model_card(
     """Return the card of an exported model, in Markdown.
 
     Args:
-        config: what `config.json` holds.
+        config: the content of `config.json`.
         parameters: their number, tied ones once.
-        piece_options: of fairseq-interactive, which make it take text that nobody has cut.
-        record: of a run, whose scores are given.
+        piece_options: options of fairseq-interactive, with which it takes raw text.
+        record: record of a run, for its scores.
     """
     cfg = config["fairseq"]
     rows = [*_rows(config, parameters), *_scores(record)]
@@ -90,7 +90,7 @@ def _scalar(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Return text for between backticks, which it cannot close."""
+    """Return text that can stand between backticks."""
     return re.sub(r"[`\s]+", " ", text)
 
 
@@ -148,7 +148,7 @@ def _scores_only(task: str) -> bool:
 
 
 def _scoring(task: dict[str, Any]) -> str:
-    """Return what fairseq-eval-lm does not take from the checkpoint."""
+    """Return the options that fairseq-eval-lm does not take from the checkpoint."""
     blocks = task["_name"] == "language_modeling"
     length = ["--tokens-per-sample", str(task["tokens_per_sample"])] if blocks else []
     return shlex.join(["--task", task["_name"], *length])

@@ -1,8 +1,8 @@
-"""Write a model as a folder to publish, without pickle and with all that its use takes.
+"""Write a model as a folder to publish, without pickle and with everything needed to use it.
 
-`model.safetensors` holds each tensor once; its metadata name those that are tied. `config.json`
-holds the rest of the checkpoint as far as a model needs it, and the sha256 of weights and
-dictionaries, which an import compares. `README.md` is the model's card.
+`model.safetensors` holds each tensor once; its metadata name the tied ones. `config.json` holds
+the other parts of the checkpoint that a model needs, and the sha256 of weights and dictionaries,
+which an import compares. `README.md` is the model's card.
 """
 
 import json
@@ -43,13 +43,13 @@ def export_model(
 ) -> None:
     """Write a checkpoint's model into a new folder, all or nothing.
 
-    Absolute paths in the configuration are cut to their last name, and where processes met is left
-    out: they say where somebody works.
+    Absolute paths in the configuration are cut to their last name, and the rendezvous address is
+    left out, since both tell about the machine.
 
     Args:
         data: where the dictionaries are, `dict.*.txt`; None: where the training had them.
         licence: for the card.
-        pieces: what cut the text, see `piece_options`.
+        pieces: model or codes that split the text, see `piece_options`.
         results: a recipe's record, whose scores go into the card.
     Raises:
         ValueError: the checkpoint or a file is refused, or there are no dictionaries; a weight is
@@ -152,7 +152,7 @@ def _save_weights(model: "dict[str, Tensor]", path: Path) -> int:
     tensors = {name: model[name].contiguous().clone() for name in model if name not in tied}
     metadata = {"format": "pt", "tied": json.dumps(tied)}
     _safetensors().torch.save_file(tensors, path, metadata)
-    path.chmod(path.parent.stat().st_mode & 0o666)  # the library lets its owner alone read it
+    path.chmod(path.parent.stat().st_mode & 0o666)  # the library lets only the owner read
     return sum(value.numel() for value in tensors.values() if value.is_floating_point())
 
 
@@ -162,7 +162,7 @@ def _load_weights(path: Path) -> "dict[str, Tensor]":
         with library.safe_open(path, framework="pt") as file:
             tied = json.loads((file.metadata() or {}).get("tied", "{}"))
             _require_mapping(path, "tied", tied)
-            names = file.keys()  # of a file, which is no dict that one could iterate over
+            names = file.keys()  # unlike a dict, a file cannot be iterated over
             model = {name: file.get_tensor(name) for name in names}
         return model | {name: model[other] for name, other in tied.items()}
     except (
@@ -224,12 +224,13 @@ def _read_config(path: Path) -> dict[str, Any]:
     except (
         json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, RecursionError,
     ) as error:  # fmt: skip
-        raise ValueError(f"{path} is not of `highrank model export` ({error})") from None
+        raise ValueError(f"{path} was not written by `highrank model export` ({error})") from None
     if found != FORMAT:
         raise ValueError(f"{path} has format {found}, this version reads {FORMAT}: update it")
     if missing:
         raise ValueError(
-            f"{path} is not of `highrank model export`: it lacks {', '.join(sorted(missing))}"
+            f"{path} was not written by `highrank model export`: it lacks "
+            f"{', '.join(sorted(missing))}"
         )
     config.setdefault("sha256", {})  # older versions wrote none
     for key in ("training", "task_state", "fairseq", "sha256"):
@@ -241,7 +242,7 @@ def _read_config(path: Path) -> dict[str, Any]:
             _require_mapping(path, f"fairseq.{name}", value)
     for name, value in config["sha256"].items():
         if Path(name).name != name or not isinstance(value, str):
-            raise ValueError(f"{path}: sha256 must map names of files here to sums, not {name!r}")
+            raise ValueError(f"{path}: sha256 must map files here to checksums, not {name!r}")
     if not isinstance(config["valid_loss"], int | float | None):
         raise ValueError(f"{path}: valid_loss must be a number or null")
     return config

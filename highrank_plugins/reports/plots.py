@@ -21,7 +21,7 @@ from highrank_plugins.reports.style import (
     place_labels,
 )
 
-# colours that nothing else has, which become those of a page
+# placeholder colours, which `svg` replaces by the page's
 _PAGE_COLOURS = {
     "#010203": "--ink", "#010204": "--dim", "#010205": "--line",
     "#010206": "--c0", "#010207": "--c1", "#010208": "--c2",
@@ -88,7 +88,7 @@ def svg(figure: Figure) -> str:
 
 
 def _for_a_page(text: str) -> str:
-    """Return an SVG file as an element of a page: without ids that another figure has, too."""
+    """Return an SVG file as an element of a page, without ids that nothing refers to."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
@@ -186,7 +186,7 @@ def _middle(runs: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _finite(values: Sequence[float]) -> list[float]:
-    """Return the values with gaps for those that no axis holds."""
+    """Return the values, with NaN for infinite ones, which leaves gaps."""
     return [value if math.isfinite(value) else math.nan for value in values]
 
 
@@ -242,7 +242,7 @@ def maps(
 
 
 def _figure(title: str) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure  # has no window, whatever the machine
+    from matplotlib.figure import Figure  # needs no display
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     plot = figure.subplots()

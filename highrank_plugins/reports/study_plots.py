@@ -23,7 +23,7 @@ _AXES = {
 }
 # a number of a training → whether more of it is better
 _COSTS = {"parameters": -1, "words_per_second": 1, "peak_memory_gib": -1, "wall_seconds": -1}
-_WIDE = ("rank", "parameters")  # what spans orders of magnitude
+_WIDE = ("rank", "parameters")  # names of numbers that span orders of magnitude
 
 
 def study_figures(compared: Compared, x: str) -> list[Scatter]:
@@ -122,7 +122,9 @@ def _frontier(groups: dict[str, list[tuple[float, float]]], cheaper: int, better
 def _over_option(compared: Compared, x: str, y: str) -> Scatter:
     groups = _groups(compared.systems, _option(x), _metric(y))
     if not groups:
-        raise ValueError(f"--x {x}: no number of a training, no metric and no option of train")
+        raise ValueError(
+            f"--x {x}: expected a number of a training, a metric or an option of train"
+        )
     layers: dict[str, list[str]] = {}
     for name in sorted(groups, key=lambda name: groups[name][0][0]):
         layers.setdefault(layer_of(name), []).append(name)

@@ -35,7 +35,7 @@ STYLE = {
     "savefig.dpi": 150,
     "svg.hashsalt": "highrank_plugins",
 }
-# around a point, the nearest first: in points, and how the text stands to its place
+# directions of a label around its point, the preferred first
 _DIRECTIONS = [(1, 0.4), (-1, 0.4), (1, -0.8), (-1, -0.8), (0, 1), (0, -1.4), (1, 1.2), (-1, 1.2)]
 _RADII = (6, 14, 24, 36, 50, 66)
 

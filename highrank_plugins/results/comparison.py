@@ -1,4 +1,4 @@
-"""Compare systems by the records of their runs: means, tests, effects, costs, and what differs."""
+"""Compare systems by the records of their runs: means, tests, effects, costs, differences."""
 
 import math
 import re
@@ -20,7 +20,7 @@ from highrank_plugins.results.scoring import read_lines
 from highrank_plugins.results.systems import Comparison, System, compare
 
 BASELINE = "softmax"
-_PREFERRED = ("sacrebleu", "test_perplexity")  # what a table tests if nothing else is asked for
+_PREFERRED = ("sacrebleu", "test_perplexity")  # metrics that a table tests by default
 
 
 @dataclass(frozen=True)
@@ -68,17 +68,17 @@ class ComparedSystem:
         return summarise(values)
 
     def cost(self, name: str) -> float | None:
-        """Return the mean over the runs that say it."""
+        """Return the mean over the runs that have it."""
         found = [value for run in self.runs if (value := run.cost(name)) is not None]
         return mean(found) if found else None
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Hold systems, the metrics to show, and what a reader must know of the records.
+    """Hold systems, the metrics to show, and notes on the records.
 
     Attributes:
-        metrics: all that are shown; the first is the one that is tested.
+        metrics: all shown ones; the first is tested.
         baseline: None if no system has that name.
         test: "student" or "welch".
         notes: a sentence each, such as on records of another revision.
@@ -105,7 +105,7 @@ def compare_records(
     alpha: float = 0.05,
     columns: Sequence[str] | None = None,
 ) -> Compared:
-    """Compare the systems that records are named after with one of them.
+    """Compare systems, which records are named after, with one of them.
 
     Args:
         paths: named `SYSTEM-SEED.json`, `SYSTEM-SEED/results.json` or `SYSTEM/results.json`.
@@ -139,7 +139,7 @@ def system_of(path: Path, paths: Sequence[Path]) -> str:
     """Return the system that a record's file or folder is named after.
 
     Raises:
-        ValueError: the file has another form of name; another file has the same.
+        ValueError: the file's name has another form, or another file has the same system and seed.
     """
     folder = path.absolute().parent.name
     name = folder if path.name == RESULTS else path.stem
@@ -168,7 +168,7 @@ def _check_metric(name: str, records: list[Record]) -> None:
 
 
 def _check_signatures(metric: str, systems: Mapping[str, Sequence[RecordedRun]]) -> None:
-    """Refuse scores that were computed differently, and runs whose score is no number."""
+    """Refuse scores that were computed differently, and runs without a finite score."""
     first: tuple[Path, str] | None = None
     for run in (run for runs in systems.values() for run in runs):
         if not math.isfinite(run.record["metrics"].get(metric, 0)):
@@ -181,7 +181,7 @@ def _check_signatures(metric: str, systems: Mapping[str, Sequence[RecordedRun]])
         first = first or (run.path, signature)
         if signature != first[1]:
             raise ValueError(
-                f"{run.path}: {metric} has the signature {signature}, that in {first[0]} has "
+                f"{run.path}: {metric} has the signature {signature}, but {first[0]} has "
                 f"{first[1]}: they cannot be compared; leave one out"
             )
 
@@ -206,7 +206,7 @@ def _compare(
     plain = {name: ComparedSystem(name, runs, None, {}) for name, runs in systems.items()}
     if control is None:
         notes.append(
-            f"Nothing is tested, since no system is named {BASELINE}. Choose the baseline by "
+            f"Nothing is tested, since no system is named {BASELINE}. Choose the baseline with "
             f"--baseline: {', '.join(systems)}."
         )
         return list(plain.values()), notes

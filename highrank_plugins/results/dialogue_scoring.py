@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ORDERS = (1, 2, 3, 4)
-# of one context, each as its words
+# sentences of one context, each a list of words
 Sentences = Sequence[Sequence[str]]
 
 

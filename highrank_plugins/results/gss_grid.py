@@ -1,4 +1,4 @@
-"""Rank and perplexity over c and k of GSS (Parthiban et al. 2021)."""
+"""Measure rank and perplexity over c and k of GSS (Parthiban et al. 2021)."""
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -48,8 +48,8 @@ def _c_and_k(path: Path) -> tuple[float, float]:
         return float(train["head_gss_c"]), float(train["head_gss_k"])
     except (KeyError, TypeError, ValueError):
         raise ValueError(
-            f"{path}: its configuration has no train.head_gss_c and train.head_gss_k; a grid is "
-            "of models that were trained with --head-gss-c and --head-gss-k"
+            f"{path}: its configuration has no train.head_gss_c and train.head_gss_k; a grid needs "
+            "models that were trained with --head-gss-c and --head-gss-k"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Account for the sentences and tokens of a run: what each stage took, left out and handed on.
+"""Account for the sentences and tokens that each stage of a run took, left out and passed on.
 
 Nothing is counted while the stages run: their outputs, reports and logs are read at the end.
 """
@@ -22,19 +22,19 @@ _SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped"
 _SCORED = re.compile(r"tokens:(\d+)")
 _MAGIC = b"MMIDIDX\x00\x00"
 _LENGTH_AT, _SIZES_AT = len(_MAGIC) + 9, len(_MAGIC) + 17
-FIRST_SHARD = "shard01"  # of which the training perplexity of a corpus in shards is
-_BLOCK = 1 << 24  # bytes that are read at once
+FIRST_SHARD = "shard01"  # the training perplexity of a corpus in shards is measured on this one
+_BLOCK = 1 << 24  # bytes read at once
 
 
 def read_ledger(data: Path, training: Path, target: str | None = None) -> Ledger:
-    """Count what went through the stages of a run before its scores.
+    """Count sentences and tokens in all stages of a run before its scores.
 
     Args:
-        data: binarised data, or its shards in folders; `text` and `pieces` are beside it.
+        data: binarised data, or its shards in folders; `text` and `pieces` are next to it.
         training: the --save-dir, with train.log or logs/rank0.log.
         target: target language of a translator.
     Raises:
-        ScoreError: a stage handed on another number of sentences than it took and left out.
+        ScoreError: a stage lost sentences, or has more than it took.
     """
     text = _count_lines(data.parent / "text")
     pieces = _count_lines(data.parent / "pieces")
@@ -61,7 +61,7 @@ def add_scored(
     target: str | None = None,
     translations: Path | None = None,
 ) -> None:
-    """Add the stage `evaluate`: tokens that a perplexity is of, and translations, of the text's.
+    """Add the stage `evaluate`: numbers of scored tokens and of translations.
 
     Args:
         translations: of the test set, a line each; a missing file is not counted.
@@ -75,7 +75,7 @@ def add_scored(
         if count != total:
             raise ScoreError(
                 f"{translations}: {count:,} translations of {total:,} sentences; a score needs "
-                "them all: translate the test set again"
+                "all of them: translate the test set again"
             )
         found[f"test.{target}"] = _entry({"sentences": total}, {"sentences": count})
     for metric, score in scores.items():
@@ -90,7 +90,7 @@ def add_scored(
         if scored != total:
             raise ScoreError(
                 f"{metric}: {scored:,} of {total:,} tokens of {split} were scored; a result needs "
-                "them all: remove the folder of the evaluation and run it again"
+                "all of them: remove the folder of the evaluation and run it again"
             )
         found[part] = _entry({"tokens": total}, {"tokens": scored})
     if found:
@@ -98,7 +98,7 @@ def add_scored(
 
 
 def describe(ledger: Ledger) -> list[str]:
-    """Return a line for each text that a stage left part of out, and for all that was scored."""
+    """Return a line for each text of which a stage left out a part, and for each scored text."""
     lines = []
     for stage, parts in ledger.items():
         for part, counts in parts.items():
@@ -145,7 +145,7 @@ def _text(text: dict[str, Tally], folder: Path) -> dict[str, dict[str, Tally]]:
 
 
 def _trained(text: Tally, training: Path) -> dict[str, Tally]:
-    """Return what an epoch is of: all but the sentences that fairseq skips, of the same text."""
+    """Return the sentences of an epoch: all but those that fairseq skips."""
     skipped = 0
     for log in (training / "train.log", training / "logs" / "rank0.log"):
         if log.is_file():
@@ -157,7 +157,7 @@ def _trained(text: Tally, training: Path) -> dict[str, Tally]:
 
 
 def _matching(parts: dict[str, Tally], part: str) -> Tally | None:
-    """Return the text of a binarised part: of `train` that is `train.txt`."""
+    """Return the text of a binarised part: `train.txt` for `train`."""
     return parts.get(part if "." in part else f"{part}.txt")
 
 

@@ -1,4 +1,4 @@
-"""Read measures of models that `highrank analyse` wrote: for a record, or side by side."""
+"""Read the measures that `highrank analyse` wrote, for a record or a comparison."""
 
 import json
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ def read_measures(directory: Path, split: str) -> dict[str, Score]:
     """Return the scores in all files of `directory` that are named like a measure.
 
     Args:
-        split: on which they were measured; names begin with it.
+        split: the measured split; names begin with it.
     Raises:
-        ScoreError: a file of such a name is no such result.
+        ScoreError: a file is not a result of the measure in its name.
     """
     scores: dict[str, Score] = {}
     for name in measure_names():
@@ -29,7 +29,7 @@ def read_measures(directory: Path, split: str) -> dict[str, Score]:
             found = json.loads(path.read_text(encoding="utf-8"))
             scores |= find_measure(name).scores(found, split)
         except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ScoreError(f"{path}: no result of {name} ({error!r})") from None
+            raise ScoreError(f"{path}: not a result of {name} ({error!r})") from None
     return scores
 
 
@@ -40,7 +40,7 @@ _NUMBERS = (
 
 @dataclass(frozen=True)
 class ModelSpectrum:
-    """Hold what the file of a model says; names tell them apart, see `distinct_names`."""
+    """Hold the spectrum in a model's file, under a distinct name, see `distinct_names`."""
 
     name: str
     contexts: int
@@ -62,7 +62,7 @@ def read_spectra(paths: Sequence[Path]) -> list[ModelSpectrum]:
     """Return one spectrum per file.
 
     Raises:
-        ValueError: a file is no such result, or given twice. OSError.
+        ValueError: a file is not a spectrum, or is given twice. OSError.
     """
     return [_read(name, path) for name, path in zip(distinct_names(paths), paths, strict=True)]
 
@@ -75,5 +75,5 @@ def _read(name: str, path: Path) -> ModelSpectrum:
             raise ValueError("no singular value is above 0")
         numbers = {key: written[key] for key in _NUMBERS}
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: no result of analyse spectrum ({error!r})") from None
+        raise ValueError(f"{path}: not a result of analyse spectrum ({error!r})") from None
     return ModelSpectrum(name, **numbers, singular_values=values)

@@ -1,4 +1,4 @@
-"""Read perplexities from what evaluations of fairseq printed."""
+"""Read perplexities from the output of fairseq's evaluations."""
 
 import math
 import re
@@ -14,13 +14,13 @@ _LOSS = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity")
 def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
     """Return `<split>_perplexity` and `<split>_bits` per token from fairseq-eval-lm's log.
 
-    Every token of the text is predicted; the end of a line is one.
+    Every token of the text is predicted, including the end of each line.
 
     Raises:
         ScoreError: no such log, or it has no result.
     """
     if not log.is_file():
-        raise ScoreError(f"{log} is missing; score {split} with fairseq-eval-lm into it")
+        raise ScoreError(f"{log} is missing; score {split} by fairseq-eval-lm > {log.name}")
     text = log.read_text(encoding="utf-8")
     counts, losses = _COUNT.findall(text), _LOSS.findall(text)
     if not counts or not losses:
@@ -51,11 +51,10 @@ _SCORES = re.compile(r"P-(\d+)\t(.*)")
 
 
 def response_perplexity(scored: Path, responses: Path) -> Score:
-    """Return 2 to the mean −log₂ P of all words and ends of `responses`, a line each.
+    """Return 2 to the mean −log₂ P of all words and line ends of `responses`.
 
     Raises:
-        ScoreError: other responses than these have scores, or a response has another number of
-            words and an end, or a score is not finite.
+        ScoreError: the scores belong to other responses, or a score is not finite.
     """
     lines = read_lines(responses)
     found: dict[int, list[float]] = {}

@@ -1,4 +1,4 @@
-"""Say in sentences what differs between records in one table, besides the systems themselves."""
+"""Describe differences between the records of one table, other than the systems."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ def _difference(
     value: Callable[[Record], str],
     short: bool = False,
 ) -> str:
-    """Return which systems have which value; empty if all records have one."""
+    """Return which systems have which value; empty if all records have the same."""
     having: dict[str, list[str]] = {}
     for name, records in systems.items():
         for record in records:

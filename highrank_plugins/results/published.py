@@ -27,7 +27,7 @@ KINDS: dict[str, tuple[str | None, str]] = {
     "BLEU-4 precision": ("bleu4_precision", ".3f"),
     "BLEU-4 recall": ("bleu4_recall", ".3f"),
 }
-# the same for scores that have a column only if one of our runs has them, or all are wanted
+# the same for scores that have a column only if one of our runs has them, or with `everything`
 DETAILS: dict[str, tuple[str | None, str]] = {
     "train ppl": ("train_perplexity", ".2f"),
     "valid ppl (cache)": (None, ".2f"),
@@ -47,20 +47,20 @@ DETAILS: dict[str, tuple[str | None, str]] = {
     },
 }
 ALL_KINDS = KINDS | DETAILS
-DEVIATIONS = 2.0  # of runs with other seeds that a repetition may lie away
+DEVIATIONS = 2.0  # tolerance of a repetition, in standard deviations over seeds
 
 
 class Published(BaseModel):
     """Hold one system of one source: its scores by kind, and where each is printed.
 
     Attributes:
-        table: the table or figure that prints the scores and cells.
+        table: the table or figure with the scores and cells.
         deviations: standard deviations of scores over seeds.
         conf: the recipe's configuration that repeats the training.
         parameters: of the model, where the source states them or they follow from its sizes.
-        seeds: number of runs that the deviations are of.
+        seeds: number of runs behind the deviations.
         elsewhere: kind or cell → another table that prints it.
-        cells: numbers that no record of ours holds: times, slowdowns, p-values, slopes.
+        cells: numbers that our records do not have: times, slowdowns, p-values, slopes.
         similarity: benchmark of word similarity → Spearman's ρ.
         contexts: who chose the contexts → numbers of those whose next word is in the top 5.
         errata: kind or cell → what is wrong or uncertain in it.
@@ -91,7 +91,7 @@ def read_published(task: str) -> list[Published]:
     """Return what papers report for a task, the name of its recipe.
 
     Raises:
-        ValueError: nothing is known of it; names the nearest.
+        ValueError: there are no scores of it; the message has the nearest match.
     """
     tasks = read_tree(FILE).values
     if task not in tasks:

@@ -1,4 +1,4 @@
-"""Write the JSON record of one run: what was run, where, and what came out."""
+"""Write the JSON record of one run: its configuration, machine and results."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from highrank_plugins.training.configuration import Configuration
     from highrank_plugins.training.training_log import LoggedTraining
 
-RESULTS = "results.json"  # what recipes call a record
+RESULTS = "results.json"  # file name of a recipe's record
 
 
 def make_record(
@@ -26,11 +26,11 @@ def make_record(
     data: str | None = None,
     ledger: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return all that is needed to judge and to repeat a result, as plain values.
+    """Return everything needed to judge and to repeat a result, as plain values.
 
     Args:
-        scores: the signature of the first, which is the one to report, becomes `signature`.
-        finetuning: a second training, which went on from the first.
+        scores: the signature of the first, the score to report, becomes `signature`.
+        finetuning: a second training, which continued the first.
         paired: the test against another system, see `scoring.compare`.
         data: digest of the text, equal for equal text and preparation.
         ledger: sentences and tokens of each stage, see `ledger.read_ledger`.
@@ -61,7 +61,7 @@ def load_record(path: Path) -> dict[str, Any]:
     """Load a JSON object with `metrics`, as `results record` and the evaluations write it.
 
     Raises:
-        ValueError: another file. OSError: none.
+        ValueError: not a record. OSError.
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -69,14 +69,14 @@ def load_record(path: Path) -> dict[str, Any]:
             return dict(record)
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
         pass
-    raise ValueError(f"{path}: no record of a run, which has metrics")
+    raise ValueError(f"{path}: not a record of a run, it has no metrics")
 
 
 def metric_of(path: Path, metric: str) -> float:
     """Return a number of a record.
 
     Raises:
-        ValueError: it has no such number; names those it has. OSError.
+        ValueError: the number is missing; the message lists the others. OSError.
     """
     metrics = load_record(path)["metrics"]
     if not isinstance(metrics.get(metric), (int, float)):

@@ -15,7 +15,7 @@ Record = dict[str, Any]
 TableColumn = tuple[str, Callable[[Record], str]]
 
 
-# of every system, whatever was measured
+# columns of every table
 SCORES = (
     Column("sacrebleu", "sacreBLEU", ".2f"),
     Column("chrf", "chrF", ".2f"),
@@ -32,7 +32,7 @@ OTHER: list[TableColumn] = [
     ("torch", lambda record: record["versions"]["torch"]),
     ("revision", lambda record: (record["git"] or {}).get("revision", "-")[:9]),
 ]
-# only where a record has them
+# columns that are shown if a record has them
 COSTS = {"parameters": "parameters", "s/epoch": "seconds_per_epoch"}
 
 
@@ -50,14 +50,14 @@ def read_record(path: Path) -> Record:
             cell(record)
         return record
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{path}: no record of a run ({error!r})") from None
+        raise ValueError(f"{path}: not a record of a run ({error!r})") from None
 
 
 def read_records(paths: list[Path], run: Sequence[str] = ("config", "seeds")) -> list[Record]:
     """Return the records of different runs.
 
     Args:
-        run: what two records must not have in common, all of it.
+        run: keys that identify a run; no two records may agree in all of them.
     Raises:
         ValueError: a file is not a record; two belong to one run. OSError.
     """

@@ -1,4 +1,4 @@
-"""Score what fairseq-generate wrote: BLEU and chrF, with signatures to repeat them by."""
+"""Score the output of fairseq-generate: BLEU and chrF, with signatures to repeat them."""
 
 import re
 from dataclasses import asdict
@@ -11,8 +11,8 @@ from highrank_plugins.data.subword_nmt_pieces import tokenise
 
 _HYPOTHESIS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")
 _GENERATED = re.compile(r"[STHDP]-\d+\t|\d{4}-\d\d-\d\d .* \| INFO \| ")  # any line of its output
-# without look-around, as get_ende_bleu.sh has it: what is around one hyphen is not around another,
-# and the U of Ex-U-Boot stays with Boot
+# without look-around, as in get_ende_bleu.sh: a letter between two hyphens counts for the first
+# only, and the U of Ex-U-Boot stays with Boot
 _HYPHEN = re.compile(r"(\S)-(\S)")
 
 
@@ -27,15 +27,15 @@ def read_hypotheses(generated: Path, count: int) -> list[str]:
         generated: the output of fairseq-generate, with `D-` lines; or a hypothesis per line.
         count: number of input sentences.
     Raises:
-        ScoreError: see `read_nbest`; an input has several; a plain file has other than `count`
-            lines.
+        ScoreError: see `read_nbest`; an input has several hypotheses; a plain file does not have
+            `count` lines.
     """
     lines = read_lines(generated)
     if not any(map(_GENERATED.match, lines)):
         if len(lines) != count:
             raise ScoreError(
-                f"{generated}: {len(lines)} lines, none of fairseq-generate (D-0 …), for {count} "
-                "inputs; give its output, or a translation per line"
+                f"{generated}: {len(lines)} lines for {count} inputs, and none of fairseq-generate "
+                "(D-0 …); give its output, or a translation per line"
             )
         return lines
     nbest = read_nbest(generated, count)
@@ -51,7 +51,7 @@ def read_nbest(generated: Path, count: int) -> list[list[str]]:
     Args:
         count: number of input sentences.
     Raises:
-        ScoreError: an input has no hypothesis, or there is one without input.
+        ScoreError: an input has no hypothesis, or a hypothesis has no input.
     """
     found: dict[int, list[str]] = {}
     for match in filter(None, map(_HYPOTHESIS.fullmatch, read_lines(generated))):
@@ -60,19 +60,19 @@ def read_nbest(generated: Path, count: int) -> list[list[str]]:
     if missing or len(found) != count:
         first = f"; the first input without one is line {missing[0] + 1}" if missing else ""
         raise ScoreError(
-            f"{generated}: {len(found)} hypotheses for {count} inputs{first}; generate the set "
-            "that is scored (--gen-subset), whole"
+            f"{generated}: {len(found)} hypotheses for {count} inputs{first}; generate the whole "
+            "set that is scored (--gen-subset)"
         )
     return [found[number] for number in range(count)]
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return lines, which end with a line feed or as on Windows, and with nothing else.
+    """Return lines, which end with a line feed or as on Windows.
 
-    A carriage return alone, and what else Unicode calls a line break, is within a line.
+    A lone carriage return and Unicode's other line breaks are part of a line.
 
     Raises:
-        ScoreError: no UTF-8.
+        ScoreError: invalid UTF-8.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -92,8 +92,7 @@ def score(hypotheses: list[str], references: list[str]) -> dict[str, Score]:
     if len(hypotheses) != len(references) or not references:
         raise ScoreError(
             f"{len(hypotheses)} hypotheses for {len(references)} references: "
-            "the numbers must match, "
-            "and at least one"
+            "the numbers must match and be at least 1"
         )
     scores = {}
     for name, metric in {"sacrebleu": BLEU(), "chrf": CHRF()}.items():
@@ -118,8 +117,8 @@ def compare(
     other = read_lines(baseline)
     if len(other) != len(references):
         raise ScoreError(
-            f"{baseline}: {len(other)} lines for {len(references)} references; both systems must "
-            "have translated the same set, a line for each sentence"
+            f"{baseline}: {len(other)} lines for {len(references)} references; it must have the "
+            "same set translated, one line per sentence"
         )
     systems = {str(baseline): other, str(system): hypotheses}
     return asdict(paired_bleu(systems, [references]))
@@ -134,7 +133,7 @@ def check_compounds(language: str | None) -> None:
     if language != "de":
         raise ScoreError(
             f"--compound-split with --tokenise {language or 'missing'}: compounds are split for "
-            "German only (--tokenise de); the published scores of other pairs do without"
+            "German only (--tokenise de); leave it out for other languages, as papers do"
         )
 
 

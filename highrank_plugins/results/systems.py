@@ -1,4 +1,4 @@
-"""Collect systems to compare: the numbers of their runs, given or from records."""
+"""Collect systems to compare: the numbers of their runs, from arguments or records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Comparison:
         holm: p adjusted for all systems that are compared.
         difference: mean minus the baseline's, and the ends of its 95 % interval.
         effect: the difference in pooled deviations (Hedges' g).
-        needed: number of runs of each of both at which a test at level alpha / systems finds the
+        needed: number of runs of each system with which a test at level alpha / systems finds the
             difference with a probability of 0.8; None beyond 1,000.
     """
 
@@ -54,11 +54,11 @@ class Comparison:
 
 
 def read_system(text: str, metric: str | None) -> System:
-    """Read a system as the command line has it.
+    """Parse a system from the command line.
 
     Args:
         text: NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS or NAME=RECORD.json,….
-        metric: which of the records' numbers.
+        metric: the number to read from records.
     Raises:
         ValueError: another form; a record without the metric. OSError: no such record.
     """
@@ -88,7 +88,7 @@ def compare(systems: Sequence[System], test: str, alpha: float = 0.05) -> list[C
 
     Args:
         test: "student" or "welch".
-        alpha: the level that `needed` runs are for.
+        alpha: significance level for `needed`.
     Raises:
         ValueError: fewer than two systems; fewer than two runs of one.
     """

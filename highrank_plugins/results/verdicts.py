@@ -1,4 +1,4 @@
-"""Judge our numbers beside those of a paper: they agree, differ, or cannot be compared, and why."""
+"""Judge whether our numbers agree with a paper's, differ, or cannot be compared, and why."""
 
 import math
 import re
@@ -19,7 +19,7 @@ from highrank_plugins.training import configuration
 
 _SOURCE = re.compile(r"(\w+) (?:et al\. |and \w+ )?(\d{4})")
 _TOKENS = {"ptb": PTB.tokens, "wikitext2": WIKITEXT2.tokens}
-# options that no number depends on, or that others stand for
+# options that change no number, or that other options determine
 _ASIDE = re.compile(
     r"train\.(seed|log_interval|log_format|keep_.*|save_interval.*|no_epoch_checkpoints|user_dir"
     r"|distributed_world_size|eval_streams|criterion|data_buffer_size|required_batch_size.*)"
@@ -36,12 +36,12 @@ _MOST_PARAMETERS = 0.01  # a relative difference that is still the same size
 
 @dataclass(frozen=True)
 class Verdict:
-    """Hold what one of our systems and one of a paper's say together.
+    """Hold the comparison of one of our systems with one of a paper's.
 
     Attributes:
         ours, theirs: as they are printed.
         verdict: "agrees", "differs" or "not comparable".
-        why: the test, or what is not the same.
+        why: the test, or the difference that forbids one.
         details: a sentence for each kind of difference.
     """
 
@@ -66,7 +66,7 @@ def judge(compared: Compared, paper: str, task: str | None = None) -> list[Verdi
         paper: such as yang2019.
         task: name of a recipe; default: that of the records' commands.
     Raises:
-        ValueError: nothing is known of the paper, the task, or the metric.
+        ValueError: there are no numbers of the paper, the task, or the metric.
     """
     task = task or _task(compared)
     entries = [entry for entry in read_published(task) if paper in paper_keys(entry.source)]
@@ -78,7 +78,7 @@ def judge(compared: Compared, paper: str, task: str | None = None) -> list[Verdi
         )
     kinds = [kind for kind, (metric, _) in KINDS.items() if metric == compared.metric]
     if not kinds:
-        raise ValueError(f"--paper: papers report no {compared.metric}; give another --metric")
+        raise ValueError(f"--paper: papers do not report {compared.metric}; give another --metric")
     return [_judge(system, entries, kinds[0], task, compared) for system in compared.systems]
 
 
@@ -157,7 +157,7 @@ def _layer(settings: Mapping[str, object]) -> tuple[str, ...]:
 def _differences(
     entry: Published, system: ComparedSystem, settings: Mapping[str, object], task: str
 ) -> dict[str, list[str]]:
-    """Return what is not the same, by kind: see `_DIFFERENCES`."""
+    """Return the differences by kind, see `_DIFFERENCES`."""
     theirs = _conf(entry, task)
     groups: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
     parameters = system.cost("parameters") or 0
@@ -200,8 +200,8 @@ def _signature(system: ComparedSystem, task: str) -> Iterator[str]:
 def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) -> tuple[str, str]:
     """Return whether two numbers agree, and by which test.
 
-    Two samples: a t-test. A sample and a single run: whether the run lies where the sample expects
-    a further one. That nothing is found with few runs is weak evidence; the interval says how weak.
+    Two samples take a t-test. A single run agrees if it lies in the prediction interval of the
+    sample. With few runs, finding no difference is weak evidence; the interval says how weak.
     """
     if isinstance(ours, Summary) and isinstance(theirs, Summary):
         if ours.sd == theirs.sd == 0:
@@ -214,7 +214,7 @@ def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) ->
         return _further_run(summarise(ours), theirs, compared.alpha)
     if isinstance(theirs, Summary) and not isinstance(ours, Summary):
         return _further_run(summarise(theirs), ours, compared.alpha)
-    return "not comparable", "one run each: nothing tells what chance does"
+    return "not comparable", "one run each: the variation over seeds is unknown"
 
 
 def _further_run(sample: Summary, single: float, alpha: float) -> tuple[str, str]:

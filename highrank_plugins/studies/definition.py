@@ -23,7 +23,7 @@ class _Settings(BaseModel):
 
 
 class MatchSettings(_Settings):
-    """Hold what a member's sizes are solved for."""
+    """Hold the target that a member's sizes are solved for."""
 
     to: str
     by: Literal["parameters", "compute", "width"] = "parameters"
@@ -52,8 +52,8 @@ class StudySettings(_Settings):
     """Hold a file STUDY.yaml.
 
     Attributes:
-        recipe: name of a recipe, or the path of a folder with run.sh, seen from the file.
-        options: further options of run.sh; paths are seen from the file.
+        recipe: name of a recipe, or the path of a folder with run.sh, relative to the file.
+        options: further options of run.sh; paths are relative to the file.
         set: options over the configuration of every member.
         threads: cores that each member uses.
         slurm: options of sbatch.
@@ -94,7 +94,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Study:
-    """Hold a study: its name is that of its file.
+    """Hold a study, named after its file.
 
     Attributes:
         recipe: the folder with run.sh.
@@ -110,13 +110,13 @@ class Study:
 
 
 def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
-    """Return a study.
+    """Read a study from its file.
 
     Args:
-        options: of run.sh, over those of the file; paths are seen from here.
+        options: of run.sh, which replace those of the file; paths are relative to this directory.
     Raises:
-        ConfigurationError: each unknown key or wrong value with its file and line; two members of
-            one name; no such recipe.
+        ConfigurationError: unknown keys and wrong values, with file and line; two members with
+            the same name; an unknown recipe.
     """
     tree = read_tree(file)
     try:
@@ -181,8 +181,8 @@ def _members(settings: StudySettings, tree: Tree) -> list[Member]:
         for system, changes in _systems(key, member, place):
             if system in places:
                 raise ConfigurationError(
-                    f"{place}: members.{key}: a second member of the name {system}, which "
-                    f"{places[system]} has, too; name it after what differs, such as "
+                    f"{place}: members.{key}: a second member named {system}, like "
+                    f"{places[system]}; name it after what differs, such as "
                     f"{key}_{{option}}"
                 )
             places[system] = place

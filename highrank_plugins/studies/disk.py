@@ -8,16 +8,16 @@ from highrank_plugins.studies.prepared import PreparedMember
 
 
 def bytes_in(folder: Path) -> int:
-    """Return the bytes of all files in a folder; links count as nothing."""
+    """Return the bytes of all files in a folder; links do not count."""
     files = (path for path in folder.rglob("*") if not path.is_symlink() and path.is_file())
     return sum(path.stat().st_size for path in files)
 
 
 def bytes_needed(members: Sequence[PreparedMember], known: Mapping[str, int]) -> int:
-    """Return what the members that are not done will still write.
+    """Return the bytes that unfinished members will still write.
 
-    A system takes what its probe or a finished member of it took; where there is neither, what the
-    largest of the others took.
+    A member takes as much as the probe or a finished member of its system. Without either, it
+    takes as much as the largest of the others.
 
     Args:
         known: system → bytes of a member.
@@ -39,7 +39,7 @@ def _written(member: PreparedMember) -> int:
 
 
 def check_disk(members: Sequence[PreparedMember], known: Mapping[str, int] | None = None) -> None:
-    """Refuse to start what will not fit.
+    """Refuse to start members that will not fit on the disk.
 
     Raises:
         ValueError: says how much is needed and free.
@@ -52,5 +52,5 @@ def check_disk(members: Sequence[PreparedMember], known: Mapping[str, int] | Non
     if needed > free:
         raise ValueError(
             f"the study needs {needed / 1e9:.2f} GB more on the disk of {folder}, which has "
-            f"{free / 1e9:.2f} GB free: make room, or write elsewhere with --exp-dir"
+            f"{free / 1e9:.2f} GB free: delete files, or write elsewhere with --exp-dir"
         )

@@ -1,4 +1,4 @@
-"""Address a member by its content: what its numbers depend on, and nothing else."""
+"""Address a member by everything that its numbers depend on, and nothing else."""
 
 import ast
 import hashlib
@@ -12,7 +12,7 @@ import highrank_plugins
 from highrank_plugins.studies.definition import Study
 from highrank_plugins.training.configuration import Configuration
 
-# rooms that no number of a run depends on
+# packages that no number of a run depends on
 _APART = {"benchmarks", "cli", "reports", "studies"}
 _PACKAGES = ("torch", "ve-fairseq", "numpy", "sacrebleu", "sentencepiece")
 
@@ -78,7 +78,7 @@ def _is_docstring(node: ast.AST) -> bool:
 
 @cache
 def script_digest(recipe: Path) -> str:
-    """Return a digest of a recipe's script and of the library beside it, without comments."""
+    """Return a digest of a recipe's script and of its library, without comments."""
     digest = hashlib.sha256()
     for path in [recipe / "run.sh", *sorted((recipe.parent / "lib").glob("*.sh"))]:
         for line in path.read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""Match a configuration of a recipe to another one, and write what was solved for."""
+"""Match the sizes of a recipe's configuration to another one, and write them."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ def find_configuration(recipe: Path, name: str) -> Path:
     """Return a file, or conf/NAME.yaml or conf/small/NAME.yaml of a recipe.
 
     Raises:
-        ConfigurationError: there is none; names the nearest.
+        ConfigurationError: the file is missing; the message has the nearest match.
     """
     given = Path(name)
     if given.suffix == ".yaml" and given.is_file():
@@ -37,7 +37,7 @@ def dictionary_size(recipe: str, settings: Configuration) -> int:
     """Return how many entries the dictionary of a configuration will have.
 
     Raises:
-        ConfigurationError: only its text would tell.
+        ConfigurationError: the configuration does not say.
     """
     corpus = settings.corpus or {}
     if "vocab_size" in corpus:
@@ -81,7 +81,7 @@ def matched_yaml(base: Path, match: Match, by: By, title: str, folder: Path) -> 
     size, target = match.size, match.target
     lines = [
         f"# {title}: {size.parameters:,} parameters and {size.compute:,} operations a token;",
-        f"# what it is matched to by {by} has {target.parameters:,} and {target.compute:,}.",
+        f"# matched by {by} to a model with {target.parameters:,} and {target.compute:,}.",
     ]
     tree = {"base": os.path.relpath(base, folder), "train": match.options}
     return "\n".join(lines) + "\n" + yaml.safe_dump(tree, sort_keys=False)

@@ -30,9 +30,9 @@ class PreparedMember:
     """Hold a member that can be run.
 
     Attributes:
-        key: digest of all that its numbers depend on.
+        key: digest of everything that its numbers depend on.
         command: of its recipe.
-        run_dir: what the recipe writes.
+        run_dir: folder that the recipe writes.
         finished: exists if the recipe has ended well.
     """
 
@@ -71,8 +71,8 @@ def prepare(study: Study, exp_dir: Path) -> list[PreparedMember]:
     """Return all members. Sizes of matched controls are solved for once, and kept.
 
     Raises:
-        ConfigurationError: a configuration is missing or wrong; an option that nothing has; two
-            members are one run.
+        ConfigurationError: a configuration is missing or wrong; an unknown option; two members
+            are the same run.
     """
     check_options(study)
     members = []
@@ -124,7 +124,7 @@ def check_options(study: Study) -> None:
 
     for name, member in unknown.items():
         if not name.startswith("train."):
-            continue  # the recipe checks it in a moment
+            continue  # the recipe will check it
         value = next(v for key, v in member.changes.items() if _whole(key) == name)
         conf = find_configuration(study.recipe, member.conf)
         tree = configuration.load_tree(conf, [f"{name}={as_word(value)}"])
@@ -139,7 +139,7 @@ def _whole(name: str) -> str:
 
 
 def _options_of(recipe: Path) -> Iterator[str]:
-    """Yield block.option for all that stands in configurations of a recipe."""
+    """Yield block.option for all options in the configurations of a recipe."""
     for path in (recipe / "conf").rglob("*.yaml"):
         for block, options in read_tree(path).values.items():
             if isinstance(options, dict):

@@ -1,4 +1,4 @@
-"""MemberCost hours and disk of a study from twenty updates of each system."""
+"""Estimate hours and disk space of a study from twenty updates of each system."""
 
 import json
 import re
@@ -18,18 +18,18 @@ from highrank_plugins.training.training_log import parse
 
 UPDATES = 20
 _PROBES = "probes"
-# the log must tell of single updates; the end of the training is that of the probe
+# options of a probe: log every update, and stop early
 _SETTINGS = {"max_update": UPDATES, "log_interval": 1}
 _SAVED = re.compile(r"checkpoint.*\.pt")
 
 
 @dataclass(frozen=True)
 class MemberCost:
-    """Hold what a member will take.
+    """Hold the cost of a member.
 
     Attributes:
         hours: of training alone; None if the recipe has no log of fairseq's.
-        bytes: on the disk.
+        bytes: disk space.
     """
 
     hours: float | None
@@ -37,10 +37,10 @@ class MemberCost:
 
 
 def estimate(study: Study, member: PreparedMember, exp_dir: Path, env: Environment) -> MemberCost:
-    """Return what a member of a system takes: measured if one is done, or else probed, once.
+    """Return the cost of a member: measured if its system has a finished one, else probed once.
 
     Raises:
-        ValueError: the probe fails; says where its output is.
+        ValueError: the probe fails; the message names its log.
     """
     if member.is_done():
         record = json.loads(member.record.read_text(encoding="utf-8"))
@@ -112,7 +112,7 @@ def training_hours(lines: Iterable[str], options: dict[str, Any]) -> float | Non
 
 
 def _bytes(run_dir: Path, train: Path, options: dict[str, Any]) -> int:
-    """Return all that a run leaves, with as many checkpoints as its options keep."""
+    """Return the bytes that a run leaves, with as many checkpoints as its options keep."""
     saved = [path for path in train.glob("*.pt") if _SAVED.fullmatch(path.name)]
     largest = max((path.stat().st_size for path in saved), default=0)
     kept = 3  # the best, the last and the next one

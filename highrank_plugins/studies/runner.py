@@ -15,19 +15,19 @@ from highrank_plugins.studies.disk import check_disk
 from highrank_plugins.studies.prepared import PreparedMember
 
 _WAIT = 0.05  # seconds between looks at the running members
-# what fairseq and our layers say of a training whose loss is no number any more
+# messages of fairseq and our layers about a training whose loss is NaN
 _DIVERGED = re.compile(
     r"FloatingPointError|Minimum loss scale reached|\b(loss|gradient)s?\b.*\bnan\b", re.IGNORECASE
 )
-_TAIL = 20_000  # bytes of a log in which the reason of a failure is looked for
-REQUEUED = 75  # exit code of a recipe whose training goes on elsewhere, or was asked to stop
+_TAIL = 20_000  # bytes at the end of a log that are searched for the reason of a failure
+REQUEUED = 75  # exit code of a recipe whose training continues elsewhere, or was asked to stop
 
 Environment = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Hold a member that did not end well: what happened, and where it is said."""
+    """Hold a failed member: what happened, and its log."""
 
     member: PreparedMember
     what: str
@@ -81,15 +81,15 @@ def run_members(
     environments: Sequence[Environment],
     say: Callable[[str], None],
 ) -> list[Failure]:
-    """Run what is not done, in order; a failing member does not stop the others.
+    """Run unfinished members, in order; a failing member does not stop the others.
 
-    A member whose folder another process works in, such as a recipe that outlived a killed study,
-    is waited for. SIGTERM and SIGINT end the recipes, which save a checkpoint, then this process.
+    If another process works in a member's folder, such as a recipe that outlived a killed study,
+    we wait for it. SIGTERM and SIGINT end the recipes, which save a checkpoint, then this process.
 
     Args:
-        logs: folder for what recipes print, a file for each member.
+        logs: folder for the recipes' output, a file for each member.
         environments: one for each member that may run at the same time, see `slots`.
-        say: told of every start and end.
+        say: receives a line for every start and end.
     Returns:
         The members that failed.
     Raises:
@@ -113,7 +113,7 @@ def run_members(
                 try:
                     check_disk(members)
                 except ValueError as error:
-                    problem, waiting = error, []  # what runs may end
+                    problem, waiting = error, []  # running members may finish
                     continue
                 waiting.remove(startable[0])
                 slot = free.pop(0)
@@ -189,7 +189,7 @@ def _ended(one: _Running) -> Failure | None:
         write_text(one.member.finished, one.member.name + "\n")
         return None
     if code == REQUEUED:
-        return Failure(one.member, "stopped, and resumed by the same command", one.log)
+        return Failure(one.member, "stopped; run the same command to resume it", one.log)
     with one.log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
         tail = file.read().decode(errors="replace")

@@ -29,7 +29,7 @@ def array_script(
     """Write the batch script and the list of members that are not done; return the script.
 
     Args:
-        command: what runs the study, without --only.
+        command: command line of the study, without --only.
         jobs: largest number of tasks at a time.
     Raises:
         ValueError: all members are done.
@@ -62,15 +62,15 @@ def array_script(
 
 
 def submit(script: Path) -> str:
-    """Return what sbatch says of the script.
+    """Submit the script, and return the message of sbatch.
 
     Raises:
-        ValueError: there is no sbatch, or it refuses; says why.
+        ValueError: sbatch is missing, or refuses the script.
     """
     try:
         done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True)
     except FileNotFoundError:
-        raise ValueError(f"--slurm: there is no sbatch here; the script is {script}") from None
+        raise ValueError(f"--slurm: sbatch is missing; the script is {script}") from None
     if done.returncode:
         raise ValueError(f"sbatch refuses {script}: {done.stderr.strip()}")
     return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""Refuse options of ``bptt_language_modeling`` that would lose tokens, their order or the state."""
+"""Refuse options of ``bptt_language_modeling`` that lose tokens, their order or the state."""
 
 from dataclasses import fields
 from enum import Enum
@@ -11,7 +11,7 @@ from highrank_plugins.common.names import flag
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.tasks.streams import SplitTokens
 
-# options of language_modeling that have no place here, with what to do instead
+# options of language_modeling that do not fit, and the reason or what to do instead
 FOREIGN = {
     "sample_break_mode": "text is one stream across lines",
     "tokens_per_sample": "give --bptt; a --context-window is not needed, since state is carried",
@@ -54,7 +54,7 @@ def check_iterator_options(
     grouped_shuffling: bool = False,
     **harmless: object,
 ) -> None:
-    """Refuse options that make batches other than streams.
+    """Refuse options that would not make batches of streams.
 
     ``--required-batch-size-multiple`` and others have no effect: a batch has one row per stream.
 
@@ -81,13 +81,13 @@ def check_tokens(tokens: Tensor, dictionary: Dictionary, path: str) -> None:
         raise UserError(f"{path}.bin is empty: its text has no tokens")
     if int(tokens.max()) >= len(dictionary):
         raise UserError(
-            f"{path}.bin has the word number {int(tokens.max())}, and dict.txt {len(dictionary)} "
+            f"{path}.bin has the word number {int(tokens.max())}, but dict.txt {len(dictionary)} "
             "words: they belong to different corpora; run fairseq-preprocess again"
         )
 
 
 def check_unknown(texts: dict[str, SplitTokens], train_subset: str, unk: int) -> None:
-    """Refuse unknown words to be predicted by a model that never sees one in training.
+    """Refuse to evaluate on unknown words if the training text has none.
 
     Raises:
         UserError: names the split and what to do.
@@ -99,6 +99,6 @@ def check_unknown(texts: dict[str, SplitTokens], train_subset: str, unk: int) ->
         if unknown:
             raise UserError(
                 f"{split}: {unknown} of {len(text)} tokens are not in dict.txt, and {train_subset} "
-                "has no <unk>, so that their probability would be noise: replace rare words of the "
+                "has no <unk>, so their probability would be noise: replace rare words of the "
                 "training text by <unk>, or binarise with a dictionary that has all words"
             )

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class BPTTLanguageModelingConfig(LanguageModelingConfig):
-    """Define the options of the task; it refuses ``language_modeling``'s that cut or shuffle."""
+    """Define the options of the task, which refuses those of ``language_modeling`` that cut."""
 
     bptt: int = described("length L of a chunk, in tokens", 70)
     bptt_max_delta: Optional[int] = described(
@@ -53,10 +53,10 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
     """Model the language of one long text, as in Merity et al. 2018.
 
     The training text is cut into streams, ``--batch-size`` of them in each process. Training goes
-    through all of them side by side, in chunks of random length (drawn again each epoch from
-    ``--seed``); the recurrent state at the end of a chunk is where the next one starts, without
-    gradient. The learning rate of a chunk is in proportion to its length. Nothing is shuffled and
-    every token is predicted once an epoch, in evaluation too, which has ``--eval-streams``.
+    through all of them in parallel, in chunks of random length (drawn again each epoch from
+    ``--seed``). Each chunk starts from the recurrent state at the end of the one before, without
+    gradient. The learning rate of a chunk is in proportion to its length. Nothing is shuffled, and
+    every token is predicted once per epoch. So it is in evaluation, with ``--eval-streams``.
     """
 
     def __init__(self, args, dictionary, output_dictionary=None, targets=None):
@@ -108,8 +108,8 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         """Return the chunks of a split, in order; ``num_shards`` processes divide its streams.
 
         Args:
-            update_epoch_batch_itr: None for evaluation, which may be of the training text: the
-                trainer gives it when it asks for batches to train on, and nobody else does.
+            update_epoch_batch_itr: None for evaluation, even on the training text. Only the
+                trainer sets it, when it asks for batches to train on.
         """
         check_iterator_options(max_tokens, **kwargs)
         trains = update_epoch_batch_itr is not None
@@ -183,9 +183,9 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         """
         if "position" in sample:
             raise UserError(
-                "fairseq-generate would forget the recurrent state between the chunks of a text, "
-                "--score-reference too: score it with fairseq-eval-lm --task "
-                "bptt_language_modeling; fairseq-interactive continues sentences"
+                "fairseq-generate would lose the recurrent state between the chunks of a text, "
+                "also with --score-reference: score it with fairseq-eval-lm --task "
+                "bptt_language_modeling, or continue sentences with fairseq-interactive"
             )
         return super().inference_step(generator, models, sample, prefix_tokens, constraints)
 
@@ -195,7 +195,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         """Build the model.
 
         Raises:
-            UserError: it has no recurrent state to carry.
+            UserError: the model has no recurrent state.
         """
         model = super().build_model(args, from_checkpoint)
         if not hasattr(model, "bptt_features"):
@@ -210,7 +210,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         """Build the criterion.
 
         Raises:
-            UserError: it does not hand on the state.
+            UserError: the criterion does not pass on the state.
         """
         criterion = super().build_criterion(args)
         if not getattr(criterion, "carries_state", False):
@@ -221,11 +221,11 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         return criterion
 
     def before_update(self, updates):
-        """Forget the chunks of the update before, or of a failed attempt at this one."""
+        """Discard the chunks of the last update, or of a failed attempt at this one."""
         self.lr_scales = []
 
     def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
-        """Forward and backward of a chunk, from where the one before it ended."""
+        """Run forward and backward for a chunk, continuing from the one before."""
         self.training_state.give(sample)
         self.lr_scales.append(sample["lr_scale"])
         result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
@@ -233,7 +233,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         return result
 
     def valid_step(self, sample, model, criterion):
-        """Return the loss of a chunk, from where the one before it ended."""
+        """Return the loss of a chunk, continuing from the one before."""
         self.evaluation_state.give(sample)
         result = super().valid_step(sample, model, criterion)
         self.evaluation_state.take(sample)
@@ -260,20 +260,20 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
             self.saved["state"] = gather_streams(carried.states[carried.position])
 
     def get_checkpoint_dict(self):
-        """Return what a checkpoint holds of this task, besides the model."""
+        """Return the state of this task for a checkpoint."""
         return {type(self).__name__: self.saved}
 
     def set_checkpoint_dict(self, saved):
-        """Continue from ``get_checkpoint_dict`` of a training.
+        """Resume from the ``get_checkpoint_dict`` of a training.
 
         Raises:
-            UserError: that had another number of streams.
+            UserError: the training had another number of streams.
         """
         streams = self.training_streams
         if saved["streams"] != streams.count:
             raise UserError(
-                f"the checkpoint was trained on {saved['streams']} streams, and --batch-size times "
-                f"the number of processes is {streams.count}: make it {saved['streams']}, or begin "
+                f"the checkpoint was trained on {saved['streams']} streams, but --batch-size times "
+                f"the number of processes is {streams.count}: make it {saved['streams']}, or start "
                 "again from epoch 1 with --reset-dataloader"
             )
         if "state" in saved:

@@ -16,8 +16,8 @@ STREAMS = -2  # the dimension
 class CarriedState:
     """Hold the states after the chunks of an update, and the one before these, by position.
 
-    They are kept, since fairseq computes all chunks of an update again after an overflow; with
-    --amp after the optimizer's step. So they are removed when the streams continue.
+    They are kept, since fairseq computes all chunks of an update again after an overflow, with
+    --amp even after the optimizer's step. They are removed when the streams continue.
     """
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class CarriedState:
         elif self.settled and position == self.position:
             self.states = {position: self.states[position]}
         elif position not in self.states:
-            known = f"; known is that at {sorted(self.states)}" if self.states else ""
+            known = f"; kept are those at {sorted(self.states)}" if self.states else ""
             raise RuntimeError(
                 f"the recurrent state at position {position} of the streams is lost{known}. A "
                 "batch was skipped (out of memory?), or this training resumes with other data, "
-                "--bptt… or --seed than it began with, or from a checkpoint without a state: "
-                "begin the epoch again with --reset-dataloader"
+                "--bptt… or --seed, or from a checkpoint without a state: restart the epoch with "
+                "--reset-dataloader"
             )
         self.settled = False
         device = batch["target"].device
@@ -56,7 +56,7 @@ class CarriedState:
         self.states[position + batch["target"].size(1)] = after
 
     def settle(self) -> None:
-        """Finish the update, unless its first chunk is the next to come."""
+        """Finish the update, unless its first chunk comes next."""
         self.settled = True
 
     @property

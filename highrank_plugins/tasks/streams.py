@@ -1,8 +1,8 @@
 """Arrange a text as parallel streams, and choose the lengths of their chunks.
 
 N tokens t_1 … t_N are predicted, each exactly once: t_1 from an end of sentence, every other one
-from the token before it. S streams are runs of the text, one below the other, equal in length but
-for one token: shorter ones end with padding, which is not predicted.
+from the token before it. The S streams are consecutive runs of the text whose lengths differ by at
+most one token. Shorter ones end with padding, which is not predicted.
 """
 
 from collections.abc import Collection, Iterator
@@ -34,11 +34,11 @@ def chunk_plan(
 
     Args:
         bptt: the length, L.
-        rng: draw lengths as Merity et al. 2018: int(N(L, 5)) with probability 0.95, int(N(L/2, 5))
-            otherwise, at least 5. None: L each.
-        longest: bound on lengths that are drawn.
+        rng: draws lengths as in Merity et al. 2018: int(N(L, 5)) with probability 0.95, otherwise
+            int(N(L/2, 5)), at least 5. None: every chunk has length L.
+        longest: bound on drawn lengths.
     Returns:
-        Chunks that cover every position once; the last one is what remains.
+        Chunks that cover every position once; the last one is the remainder.
     """
     chunks, start = [], 0
     while start < total:
@@ -75,7 +75,7 @@ class Streams(FairseqDataset):
         dictionary: gives end of sentence and padding.
         count: number of streams S in all processes together.
         shard, num_shards: this process has part `shard` of `num_shards` equal parts of the streams.
-        bptt: what the learning rate of a length is relative to.
+        bptt: length of a chunk with the full learning rate.
     Raises:
         UserError: fewer tokens than streams.
     """
@@ -105,8 +105,10 @@ class Streams(FairseqDataset):
         self.source, self.target = self._cut(source), self._cut(text.tokens)
 
     def _cut(self, tokens: Tensor) -> Tensor:
-        """Return the rows of this process, [rows, length]; one of padding if it has none, since all
-        processes must compute equally many batches."""
+        """Return the rows of this process, [rows, length], at least one of padding.
+
+        All processes must compute the same number of batches.
+        """
         cut = tokens.new_full((max(1, len(self.rows)), self.length), self.pad)
         for row, stream in zip(cut, self.rows, strict=False):
             start = stream * self.length - max(0, stream - self.full)
@@ -134,8 +136,8 @@ class Streams(FairseqDataset):
             "target": target,
             "position": start,
             "lr_scale": drawn / self.bptt,
-            # mean over processes; penalties per process are weighted by it, so that their sum is
-            # the mean over all streams, however these are spread
+            # mean over processes; penalties per process are weighted by it, so their sum is the
+            # mean over all streams, however these are distributed
             "tokens_per_process": (self.count * length - padded) / self.num_shards,
         }
 
@@ -148,7 +150,7 @@ class Streams(FairseqDataset):
 class StateByModel:
     """Hold the state of each model at the end of the last batch.
 
-    It is no dictionary, since fairseq copies these on their way to a GPU.
+    It is not a dictionary, since fairseq copies dictionaries when it moves a batch to a GPU.
     """
 
     def __init__(self) -> None:
@@ -158,7 +160,7 @@ class StateByModel:
 class ScoredStreams:
     """Give all `batches` one `StateByModel`, at `net_input["carried"]`.
 
-    fairseq's scorer knows of no state: `TargetScores` reads and renews it.
+    fairseq's scorer has no state: `TargetScores` reads and updates it.
     """
 
     def __init__(self, batches: Collection[dict]) -> None:

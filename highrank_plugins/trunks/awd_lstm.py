@@ -55,8 +55,8 @@ class WeightDropLSTM(nn.LSTM):
         if self.training and p:
             recurrent = recurrent * dropout_mask(recurrent.shape, p, recurrent)
         weights = [self.weight_ih_l0, recurrent, self.bias_ih_l0, self.bias_hh_l0]
-        # cuDNN keeps what gradients need only in its training mode, which for one layer without
-        # torch's own dropout changes nothing else: so evaluation may ask for gradients, too
+        # cuDNN supports gradients only in its training mode. For one layer without torch's own
+        # dropout this mode changes nothing else, and evaluation may need gradients, too.
         keeps_gradients = self.training or torch.is_grad_enabled()
         out, h, c = torch.lstm(x, state, weights, True, 1, 0.0, keeps_gradients, False, False)
         return out, (h, c)
@@ -97,7 +97,7 @@ State = list[tuple[Tensor, Tensor]]
 
 
 class TrunkOutput(NamedTuple):
-    """Hold what a batch of words becomes.
+    """Hold the outputs of a trunk for a batch of words.
 
     `features` [T, B, F] go to the output layer; they are `raw` [T, B, F], the outputs of the last
     LSTM, after dropout. `state` holds h and c, each [1, B, H], of every layer after the last word.
@@ -125,7 +125,7 @@ class AWDLSTM(nn.Module):
         embed_dim: D.
         hidden_size: H, of all layers but the last.
         layers: number of LSTMs; a single one has F units.
-        last_hidden_size: F, default D (an output layer that shares `embed.weight` wants F = D).
+        last_hidden_size: F, default D (an output layer that shares `embed.weight` needs F = D).
         rates: by name, e.g. `dropouth=0.25, wdrop=0.5`.
     Raises:
         ValueError: a size below 1, a rate out of range.
@@ -172,7 +172,7 @@ class AWDLSTM(nn.Module):
     def forward(
         self, tokens: Tensor, state: Sequence[tuple[Tensor, Tensor]] | None = None
     ) -> TrunkOutput:
-        """Return the features of a batch of words, from where the words before it ended.
+        """Return the features of a batch of words, continuing from `state`.
 
         Args:
             tokens: int64 [T, B], T ≥ 1.

@@ -126,7 +126,7 @@ def to_keys(x: Tensor, keys: int) -> Tensor:
 
 
 def to_distances(x: Tensor) -> Tensor:
-    """Turn [..., T, S] back into [..., T, S + T], 0 at distances to which there is no key."""
+    """Turn [..., T, S] back into [..., T, S + T], 0 at distances without a key."""
     queries, keys = x.shape[-2:]
     rows = pad(x, (0, queries - 1)).flatten(-2)
     return pad(rows, (queries - 1, 1)).unflatten(-1, (queries, keys + queries))

@@ -66,7 +66,7 @@ def test_correlation(tmp_path):
     assert (found["r"], found["p_value"]) == pytest.approx((want.r, want.p_value))
     (tmp_path / "list.json").write_text("[]")
     done = invoke("correlation", tmp_path / "list.json")
-    assert done.exit_code == 2 and "list.json: no record of a run" in done.output
+    assert done.exit_code == 2 and "list.json: not a record of a run" in done.output
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "randomisation"])
@@ -196,7 +196,7 @@ def test_spectra_of_several_models(tmp_path):
 def test_spectra_refuse_another_file(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     done = invoke("spectra", tmp_path / "a.json")
-    assert done.exit_code == 2 and "a.json: no result of analyse spectrum" in done.output
+    assert done.exit_code == 2 and "a.json: not a result of analyse spectrum" in done.output
 
 
 def test_spectra_of_one_name_are_told_apart(tmp_path):

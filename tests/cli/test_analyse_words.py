@@ -50,7 +50,7 @@ def test_no_pairs_and_words_without_vectors(softmax, tmp_path):
     done = invoke("word-similarity", *softmax, "--pairs", file)
     found = json.loads(done.stdout)
     assert found["benchmarks"][str(file)] == {"spearman": None, "used": 0, "missing": 1}
-    assert "pairs.txt: no correlation; of 1 pairs, 1 with words that have no vector" in done.stderr
+    assert "pairs.txt: no correlation; 1 of 1 pairs have a word without a vector" in done.stderr
 
 
 def test_unargmaxable_names_planted_words(mt_data, tmp_path):

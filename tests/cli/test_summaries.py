@@ -68,4 +68,4 @@ def test_no_record_beside_published_scores(tmp_path):
     path = tmp_path / "results.json"
     path.write_text("{}")
     done = invoke("results", "published", "ptb", "--results", path)
-    assert done.exit_code == 2 and "results.json: no record of a run" in done.output
+    assert done.exit_code == 2 and "results.json: not a record of a run" in done.output

@@ -48,7 +48,7 @@ def test_nonsense_is_refused(words, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--disable-validation"], "needs one at the end of each: no --disable-validation"),
+        (["--disable-validation"], "needs one per epoch: remove --disable-validation"),
         (["--lr", "1e30", "--clip-norm", 0], "FloatingPointError"),
     ],
     ids=["no validation", "not a number"],

@@ -177,9 +177,9 @@ def copy_with(folder: Path, to: Path, name: str, content: bytes) -> Path:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("config.json", b"{}", "not of `highrank model export`"),
+        ("config.json", b"{}", "not written by `highrank model export`"),
         ("config.json", b'{"format": 99}', "format 99"),
-        ("config.json", b"[" * 100_000, "config.json is not of `highrank model export`"),
+        ("config.json", b"[" * 100_000, "config.json was not written by `highrank model export`"),
         ("config.json", b'{"format": 1}', "config.json .*: it lacks fairseq, task_state"),
         ("model.safetensors", b"short", "model.safetensors: its sha256 is"),
     ],
@@ -260,7 +260,7 @@ def test_an_existing_checkpoint_is_left_alone(folder, tmp_path):
         ("task_state", "x", "task_state must be a mapping, not str"),
         ("fairseq", [], "fairseq must be a mapping, not list"),
         ("fairseq", {"model": 1}, "fairseq.model must be a mapping, not int"),
-        ("sha256", {"../x": "0"}, "sha256 must map names of files here to sums"),
+        ("sha256", {"../x": "0"}, "sha256 must map files here to checksums"),
         ("valid_loss", "x", "valid_loss must be a number or null"),
     ],
 )

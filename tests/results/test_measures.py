@@ -84,5 +84,5 @@ WITH_SCORES = [name for name, measure in all_measures().items() if "scores" in v
 @pytest.mark.parametrize("text", ["", "{}", "[1]"])
 def test_another_file_of_that_name_is_refused(tmp_path, name, text):
     (tmp_path / f"{name}.json").write_text(text)
-    with pytest.raises(ScoreError, match=rf"{name}\.json: no result of {name}"):
+    with pytest.raises(ScoreError, match=rf"{name}\.json: not a result of {name}"):
         read_measures(tmp_path, "test")

@@ -70,7 +70,7 @@ def test_a_run_counts_once(tmp_path):
 def test_no_record(tmp_path, text):
     path = tmp_path / "other.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"other\.json: no record of a run"):
+    with pytest.raises(ValueError, match=r"other\.json: not a record of a run"):
         results_table([path])
 
 

@@ -57,7 +57,7 @@ MOS = {"conf": "mos"}
     [
         (
             {"members": {"a_lr_1": MOS, "a": MOS | {"grid": {"lr": [1]}}}},
-            r"layers.yaml:\d+: members.a: a second member of the name a_lr_1",
+            r"layers.yaml:\d+: members.a: a second member named a_lr_1",
         ),
         ({"members": {"a": MOS | {"gird": {}}}}, r"yaml:\d+: members.a.gird: unknown key; did you"),
         (

@@ -168,7 +168,7 @@ def test_slurm_gets_an_array_of_what_is_not_done(tmp_path, monkeypatch):
     fake.write_text('#!/usr/bin/env bash\ncp "$1" "$(dirname "$0")/script"\necho job 7\n')
     fake.chmod(0o755)
     done = study(file, "--slurm")
-    assert done.exit_code == 2 and "there is no sbatch here" in done.output
+    assert done.exit_code == 2 and "--slurm: sbatch is missing" in done.output
     monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
     done = study(file, "--slurm", "--jobs", 2)
     assert done.exit_code == 0 and "job 7" in done.output

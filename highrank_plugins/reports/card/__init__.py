@@ -1,1 +1,1 @@
-"""Write the head card: one page with all that the measures tell about a checkpoint."""
+"""Write the head card: one page with the results of all measures for a checkpoint."""

@@ -62,9 +62,9 @@ class CardOptions:
 
 @dataclass(frozen=True)
 class Section:
-    """Show what a measure has found to people.
+    """Show the result of a measure.
 
-    tokens: of the text that it was shown, if any. absent: why it has found nothing.
+    tokens: number of measured tokens of the text, if any. absent: why there is no result.
     """
 
     title: str

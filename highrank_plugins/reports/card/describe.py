@@ -15,7 +15,7 @@ from highrank_plugins.reports.card.contents import Absent, CardOptions, Maybe, P
 if TYPE_CHECKING:
     from highrank_plugins.inference.loading import LoadedModel
 
-# of the hundreds of options that fairseq stores, those that say what the trunk and training are
+# options of the trunk that a card shows; fairseq stores hundreds
 _TRUNK = """encoder_layers encoder_embed_dim encoder_ffn_embed_dim encoder_attention_heads
     encoder_hidden_size encoder_normalize_before decoder_layers decoder_embed_dim
     decoder_input_dim decoder_output_dim decoder_ffn_embed_dim decoder_attention_heads
@@ -41,7 +41,7 @@ def describe(loaded: LoadedModel, head: Maybe[Head]) -> CardOptions:
         loaded.config, resolve=True, enum_to_str=True, throw_on_missing=False
     )
     blocks = cast("dict[str, Any]", plain)  # OmegaConf's own type allows lists and text, too
-    stored = blocks["model"]  # of stock models that have no dataclass a Namespace
+    stored = blocks["model"]  # a Namespace for stock models without a dataclass
     stored = vars(stored) if isinstance(stored, Namespace) else stored
     model = {name: value for name, value in sorted(stored.items()) if _is_said(value)}
     said = head if isinstance(head, Absent) else describe_head(head)

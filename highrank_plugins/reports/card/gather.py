@@ -24,7 +24,7 @@ T = TypeVar("T")
 SAMPLES = "samples"
 _NUMBERED = (
     "numbers (#4 is class 4): fairseq keeps the dictionary with the data, not in the checkpoint; "
-    "name the data by --data"
+    "pass the data with --data"
 )
 
 
@@ -38,14 +38,14 @@ class Measured(NamedTuple):
 
 @torch.no_grad()
 def make_card(path: Path, data: str | None, split: str, tokens: int, command: str) -> Card:
-    """Read a checkpoint and measure all that applies to it; the rest says why it does not.
+    """Read a checkpoint and apply all measures; those that do not apply say why.
 
     Args:
         path: the checkpoint.
-        data: directory of fairseq-preprocess; None: only the weights are looked at.
+        data: directory of fairseq-preprocess; None: only the weights are measured.
         split: the text to predict.
         tokens: number of tokens to take from its start, at least 2.
-        command: what was called.
+        command: the command line, for the card's provenance.
     Raises:
         ValueError: the checkpoint is damaged or does not fit the data; the split is empty.
         OSError: a file is missing.
