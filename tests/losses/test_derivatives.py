@@ -43,8 +43,8 @@ class NLL(torch.nn.Module):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradcheck(case, impl, reduction):
     function, inputs = loss_of(case.build(), impl, reduction)
-    # along one random direction where each loss takes long, in the kernels' interpreter
-    assert gradcheck(function, inputs, fast_mode=impl == "triton")
+    # along one random direction; tests that compare with `reference` see each number
+    assert gradcheck(function, inputs, fast_mode=impl != "reference")
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -41,10 +41,18 @@ EACH = [
     for impl in ONCE
 ]
 
+# The kernels see no difference between parameters in bfloat16 and autocast to it.
+IN_TORCH = [
+    pytest.param(*each.values, id=each.id, marks=[pytest.mark.long])
+    if "triton" in each.id
+    else each
+    for each in EACH
+]
+
 
 def sizes(impl, device="cpu"):
     """Return tokens and heads: Triton's interpreter takes 20 ms for each token of a MoS."""
-    return (16, 2) if impl == "triton" and device == "cpu" else (TOKENS, SEEDS)
+    return (12, 2) if impl == "triton" and device == "cpu" else (TOKENS, SEEDS)
 
 
 def relative_errors(got, truth):
@@ -100,12 +108,12 @@ def test_half(case, dtype, reduction, impl):
 
 
 @pytest.mark.parametrize("reduction", ["none", "sum"])
-@pytest.mark.parametrize(("case", "impl"), EACH)
+@pytest.mark.parametrize(("case", "impl"), IN_TORCH)
 def test_autocast(case, reduction, impl):
     check(average_errors(case, torch.float32, reduction, impl, autocast=True), torch.bfloat16)
 
 
-@pytest.mark.parametrize(("case", "impl"), EACH)
+@pytest.mark.parametrize(("case", "impl"), IN_TORCH)
 def test_autocast_does_not_reach_the_backward_pass(case, impl):
     """Sum computes gradients inside the caller's autocast, none after it: the same numbers."""
     head = build(case, torch.float32, seed=0)

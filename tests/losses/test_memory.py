@@ -9,14 +9,14 @@ from tests.largest_tensor import Largest
 from tests.losses.implementations import ONCE, memory_for, run
 
 CLASSES, TOKENS = 500, 400
-TARGET = torch.arange(TOKENS)
+IN_TRITON = 60  # its interpreter takes 20 ms for each token of a MoS
 
 
-def largest(case, **options):
+def largest(case, tokens, **options):
     head = case.build(classes=CLASSES, dtype=torch.float32)
-    features = make_features(TOKENS).float().requires_grad_()
+    features = make_features(tokens).float().requires_grad_()
     with Largest() as seen:
-        run(head, features, TARGET, upstream=torch.tensor(0.7), label_smoothing=0.1,
+        run(head, features, torch.arange(tokens), upstream=torch.tensor(0.7), label_smoothing=0.1,
             memory=memory_for(head, 5, options["impl"]), **options)  # fmt: skip
     return seen.numel
 
@@ -32,11 +32,12 @@ def wide_tiles(monkeypatch):
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_largest_tensor(case, reduction, impl):
-    whole = CLASSES * TOKENS
-    assert largest(case, impl="reference", reduction=reduction) >= whole
+    tokens = IN_TRITON if impl == "triton" else TOKENS
+    assert largest(case, tokens, impl="reference", reduction=reduction) >= CLASSES * tokens
     # ten float32 tokens fit, with K components each
     components = case.options.get("components", 1)
-    assert largest(case, impl=impl, reduction=reduction) <= 10 * components * CLASSES
+    bound = 10 * components * CLASSES
+    assert largest(case, tokens, impl=impl, reduction=reduction) <= bound < CLASSES * tokens
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)

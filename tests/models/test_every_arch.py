@@ -29,7 +29,8 @@ ELSEWHERE = {
     *(f"{trunk}_{t}" for trunk in ("transformer_lm", "awd_lstm_lm") for t in RECENT),
     *(f"transformer_{t}_tiny" for t in RECENT),
     *("lstm_softcap", "lstm_sigmoid_cap"),
-    *("lstm_mos", "awd_lstm_lm_softmax", "awd_lstm_lm_plif"),
+    *("lstm_mos", "awd_lstm_lm_softmax", "awd_lstm_lm_plif", "awd_lstm_lm_mixtape"),
+    *("transformer_mos_tiny", "transformer_lm_softmax", "transformer_lm_mixtape"),
 }
 
 # One layer of each trunk is stopped and resumed, each layer once; tests/faults and

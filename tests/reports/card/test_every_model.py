@@ -13,17 +13,22 @@ from highrank_plugins.reports.card.render import render
 from tests.reports.card.made import Page, card_of, checkpoint
 
 ARCHS = [
-    *("transformer", "transformer_lm", "lstm"),
-    *(f"transformer_{head}" for head in ("softmax", "mos", "moc", "mixtape", "gss", "plif")),
-    *(f"transformer_lm_{head}" for head in ("mos", "mixtape", "plif")),
-    *("lstm_mos", "awd_lstm_lm_moc"),
-    *(f"streams:awd_lstm_lm_{head}" for head in ("softmax", "mos", "mixtape", "mos_plif")),
+    *("transformer", "transformer_moc", "transformer_mixtape", "transformer_gss"),
+    *("transformer_lm_mos", "lstm_mos", "streams:awd_lstm_lm_mos_plif"),
 ]
+# the same layers on other trunks
+MORE = [
+    *("transformer_lm", "lstm", "awd_lstm_lm_moc"),
+    *(f"transformer_{head}" for head in ("softmax", "mos", "plif")),
+    *(f"transformer_lm_{head}" for head in ("mixtape", "plif")),
+    *(f"streams:awd_lstm_lm_{head}" for head in ("softmax", "mos", "mixtape")),
+]
+EACH = [*ARCHS, *(pytest.param(arch, marks=pytest.mark.long) for arch in MORE)]
 MEASURED = {name for name, measure in all_measures().items() if measure.on_card}
 SECTIONS = {"configuration", "parameters", "samples", *MEASURED}
 
 
-@pytest.fixture(scope="module", params=ARCHS)
+@pytest.fixture(scope="module", params=EACH)
 def made(request, mt_data, lm_data, stream_data, tmp_path_factory):
     """Architecture, card with data, card without."""
     arch = request.param
