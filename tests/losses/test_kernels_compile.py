@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,12 @@ def compiled(tmp_path, capability, cases, *words):
     return found
 
 
+LENGTHS = [31, 32, 33, 47, 64]  # of batches
 COVERING = [
-    ("softmax", 5000, "float16", 0.1, [32], {"pointwise": "gss"}),
-    ("mos", 5001, "float16", 0.1, [32], {"components": 4, "pointwise": "gss"}),
-    ("mos", 5000, "bfloat16", 0.0, [32], {"components": 2, "pointwise": "softcap"}),
-    ("mixtape", 5000, "bfloat16", 0.1, [32], {"components": 4, "frequent": 2504}),
+    ("softmax", 5000, "float16", 0.1, LENGTHS, {"pointwise": "gss"}),
+    ("mos", 5001, "float16", 0.1, LENGTHS, {"components": 4, "pointwise": "gss"}),
+    ("mos", 5000, "bfloat16", 0.0, LENGTHS, {"components": 2, "pointwise": "softcap"}),
+    ("mixtape", 5000, "bfloat16", 0.1, LENGTHS, {"components": 4, "frequent": 2504}),
 ]
 
 
@@ -51,6 +53,9 @@ def test_every_kernel_compiles_without_spills(capability, tmp_path):
         "softmax_kernel", "gradient_kernel", "mixture_kernel", "tree_forward_kernel",
         "tree_backward_kernel",
     }  # fmt: skip
+    # whatever the length of a batch: training does not wait for the compiler again and again
+    kinds = Counter(tuple(kernel[name] for name in KEY) for kernel in found)
+    assert max(kinds.values()) <= 2
 
 
 def recorded():
@@ -93,13 +98,6 @@ def test_the_record_is_that_of_the_kernels(tmp_path):
     found = list(csv.DictReader(io.StringIO(done.stdout)))
     assert {tuple(row[name] for name in KEY) for row in found} == recorded().keys()
     assert_as_recorded(found)
-
-
-@pytest.mark.triton
-@pytest.mark.slow
-def test_batches_of_any_length_share_a_kernel(tmp_path):
-    found = compiled(tmp_path, 90, [("softmax", 5000, "bfloat16", 0.1, [31, 32, 33, 47, 64], {})])
-    assert len(found) == 1
 
 
 @pytest.mark.triton
