@@ -151,7 +151,7 @@ class LazyCommands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return name, subcommand and remaining arguments; an unknown name is an error."""
         if args[0] in GONE:
-            ctx.fail(f"{args[0]!r} is gone: {GONE[args[0]]}")
+            ctx.fail(f"{args[0]!r} was removed: {GONE[args[0]]}")
         if args[0] not in COMMANDS and args[0] not in OLD_NAMES:
             ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)

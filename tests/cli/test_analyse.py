@@ -30,7 +30,7 @@ SIZE = ["--tokens", 60, "--segment", 25]
 
 @pytest.fixture(scope="module")
 def stock(mt_data, tmp_path_factory):
-    """fairseq's own Transformer, and its data."""
+    """Return fairseq's own Transformer, and its data."""
     built = small.build(mt_data, "transformer", "--criterion", "cross_entropy")
     return write_checkpoint(tmp_path_factory.mktemp("stock") / "a.pt", built), mt_data
 
@@ -57,7 +57,7 @@ def analyse(folder, command, *words):
 
 
 def whole(checkpoint, data, **options):
-    """log P, features and words of all tokens at once, and the head."""
+    """Return log P, features and words of all tokens at once, and the head."""
     collector = Collector.open(checkpoint, str(data), "test", **({"tokens": 60} | options))
     parts = [(b.log_probs, b.features, b.target) for b in collector.blocks()]
     return *(torch.cat(of) for of in zip(*parts, strict=True)), collector.head
@@ -168,7 +168,7 @@ def test_components_of_slopes(lm_data, tmp_path):
     assert z[0] == -20 and f == sorted(f)
 
 
-def test_nothing_to_draw_is_said(stock, tmp_path):
+def test_nothing_to_draw_is_reported(stock, tmp_path):
     done = invoke("components", *stock, *SIZE, "--plot", tmp_path / "a.png")
     assert done.exit_code == 2
     assert "nothing to draw: only MoS and MoC have a prior; this is softmax" in done.output
@@ -196,7 +196,7 @@ def test_nonsense_is_refused(words, message, mos):
     assert message in done.output
 
 
-def test_a_dictionary_that_is_missing(mos, tmp_path):
+def test_a_missing_dictionary_is_named(mos, tmp_path):
     done = invoke("spectrum", mos[0], tmp_path)
     assert done.exit_code == 2
     assert "dict.txt: no such file. A checkpoint holds no words" in done.output

@@ -160,7 +160,7 @@ def test_with_a_dimension_for_every_word_all_modes_are_on_top(tmp_path):
         (["dirichlet", "--alpha", 0], "--alpha 0.0: must be above 0"),
     ],
 )
-def test_the_synthetic_ones_refuse(words, message):
+def test_synthetic_experiments_refuse(words, message):
     done = invoke(*words)
     assert done.exit_code == 2 and message in done.output
 

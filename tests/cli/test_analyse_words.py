@@ -73,7 +73,7 @@ def test_unargmaxable_does_not_apply_to_mixtures(mos):
     assert found["words"] is None
 
 
-def test_contexts_of_ones_own(softmax, mos, tmp_path):
+def test_contexts_of_your_own(softmax, mos, tmp_path):
     file = tmp_path / "contexts.txt"
     file.write_text("the cat dog tree\nred in the\n")
     for checkpoint, data in (softmax, mos):
@@ -155,7 +155,7 @@ def test_models_of_other_texts_are_not_compared(softmax, mt_data, tmp_path):
 
 
 def test_saturation_follows_the_updates(stream_data, tmp_path):
-    """A flat spectrum, a known one and an untrained matrix, given out of order."""
+    """Give a flat spectrum, a known one and an untrained matrix, out of order."""
     built = build(stream_data)
     path = write_checkpoint(tmp_path / "first.pt", built)
     state = torch.load(path, weights_only=True)

@@ -21,7 +21,7 @@ def report():
     return report
 
 
-def test_this_environment_is_whole(report):
+def test_this_environment_is_complete(report):
     assert report["problems"] == []
     versions = {package["name"]: package["version"] for package in report["packages"]}
     assert versions["torch"] == metadata.version("torch")

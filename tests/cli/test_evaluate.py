@@ -52,7 +52,7 @@ def record(folder, name="out.json"):
 
 
 def eval_lm(data, path, split):
-    """Bits per token, and the number of tokens, of fairseq-eval-lm."""
+    """Return bits per token, and the number of tokens, by fairseq-eval-lm."""
     words = [data, "--path", path, "--gen-subset", split, "--task", "bptt_language_modeling"]
     output = run("eval-lm", *words).output
     loss = float(re.search(r"Loss \(base 2\): ([\d.]+)", output)[1])
@@ -125,14 +125,14 @@ def test_the_best_on_valid_is_used_on_test(command, words, call, tmp_path):
 
 
 class Killed(BaseException):
-    """Stands for a signal right after the file was written."""
+    """Stand for a signal right after the file was written."""
 
 
 @pytest.mark.parametrize(
     ("command", "words", "kills"),
     [("dynamic", GRID, [3, 11, 20, 17, 9]), ("cache", CACHE_GRID, [2, 5, 4, 8])],
 )
-def test_killed_and_started_again_it_finds_the_same(
+def test_a_killed_evaluation_resumes_to_the_same_result(
     command, words, kills, call, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(cache_evaluation, "CHUNK", 7)
@@ -214,7 +214,7 @@ def test_the_state_of_another_evaluation_is_refused(call, tmp_path, monkeypatch)
     assert "text of valid: None there" in done.output
 
 
-def test_a_point_that_runs_away_does_not_end_the_search(call, tmp_path):
+def test_a_diverging_point_does_not_end_the_search(call, tmp_path):
     words = ["--lr", "1e30,0.01", "--grid", "--grid-tokens", 30]
     done = call("dynamic", *STEP, *words)
     assert done.exit_code == 0, done.output

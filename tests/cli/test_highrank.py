@@ -23,7 +23,7 @@ def highrank(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
 
 
 def all_commands():
-    """Every subcommand as its words, plumbing too."""
+    """Yield every subcommand as its words, plumbing too."""
     root = typer.main.get_command(app)
     for name in COMMANDS:
         command = root.get_command(None, name)
@@ -82,9 +82,9 @@ def test_an_old_name_works_and_names_the_new_one(old):
 
 
 @pytest.mark.parametrize("name", GONE)
-def test_a_name_that_is_gone_says_what_to_do(name):
+def test_a_removed_name_says_what_to_do(name):
     result = invoke(name, "a", "b")
-    assert result.exit_code == 2 and f"'{name}' is gone: `highrank " in result.output
+    assert result.exit_code == 2 and f"'{name}' was removed: `highrank " in result.output
 
 
 def test_help_is_fast():

@@ -64,7 +64,7 @@ def test_a_table_without_baseline_says_so(tmp_path):
     assert done.exit_code == 2 and "--baseline moss: the systems are mos" in done.stderr
 
 
-def test_no_record_beside_published_scores(tmp_path):
+def test_published_scores_need_a_record(tmp_path):
     path = tmp_path / "results.json"
     path.write_text("{}")
     done = invoke("results", "published", "ptb", "--results", path)

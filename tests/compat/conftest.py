@@ -27,7 +27,7 @@ def config(parser_name: str, *argv):
 
 
 def run_training(data: Path, save_dir: Path, *argv) -> dict:
-    """Train on one CPU; the state that `checkpoint_last.pt` holds."""
+    """Train on one CPU; return the state in `checkpoint_last.pt`."""
     # fairseq keeps the best score on the function, from one training to the next
     vars(checkpoint_utils.save_checkpoint).pop("best", None)
     common = split("--cpu --optimizer adam --lr 1e-2 --num-workers 0 --no-epoch-checkpoints")
@@ -45,7 +45,7 @@ def translation_options(**changed) -> list[str]:
 
 @pytest.fixture
 def stock(monkeypatch):
-    """`stock(owner, name)` puts fairseq's own function back for the rest of the test."""
+    """Return `stock(owner, name)`, which restores a function of fairseq for the rest of a test."""
 
     def restore(owner, name: str) -> None:
         own = getattr(owner, name)

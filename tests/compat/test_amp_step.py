@@ -20,7 +20,7 @@ def _scales_on_a_cpu(monkeypatch):
 
 
 def updated(scale: float, gradient: torch.Tensor = GRADIENT) -> torch.Tensor:
-    """Zeros after an update with learning rate 1."""
+    """Return zeros after an update with learning rate 1."""
     parameter = torch.nn.Parameter(torch.zeros(3))
     cfg = OmegaConf.create(
         {
@@ -44,7 +44,7 @@ def test_an_update_whatever_the_scale(scale):
     torch.testing.assert_close(updated(scale), -GRADIENT)
 
 
-def test_none_after_an_overflow():
+def test_no_update_after_an_overflow():
     assert torch.equal(updated(128, torch.tensor([1.0, torch.inf, 3.0])), torch.zeros(3))
 
 

@@ -9,7 +9,7 @@ from tests.compat.conftest import config, run_training, translation_options
 
 
 @pytest.mark.parametrize("flag", ["--bf16", "--memory-efficient-bf16"])
-def test_bf16_is_no_tpu(data, flag):
+def test_bf16_does_not_turn_tpu_on(data, flag):
     common = config("training", data, *translation_options(), flag).common
     assert common.bf16 and not common.tpu
 

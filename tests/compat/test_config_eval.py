@@ -53,7 +53,7 @@ def test_literals(text):
 
 
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:20])
-def test_all_else_is_refused_by_name(text):
+def test_everything_else_is_refused_by_name(text):
     with pytest.raises(ValueError, match=r"literal|characters") as error:
         literal(text)
     assert repr(text)[1:20] in str(error.value)

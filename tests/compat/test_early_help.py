@@ -22,7 +22,7 @@ def test_lists_the_options_of_the_architecture(capsys, flag):
     assert "--max-tokens" in text
 
 
-def test_missing_arguments_are_still_missed(capsys):
+def test_missing_arguments_are_still_reported(capsys):
     with pytest.raises(SystemExit) as end:
         config("training", "--arch", "transformer")
     assert end.value.code == 2

@@ -20,7 +20,7 @@ def train(data, folder, options, updates: int) -> dict:
 
 
 def difference(whole: dict, data, folder, options, stop: int) -> float:
-    """Largest difference between an unbroken run and one stopped after `stop` updates."""
+    """Return the largest difference of an unbroken run and one stopped after `stop` updates."""
     train(data, folder, options, stop)
     resumed = train(data, folder, options, UPDATES)
     return max(float((whole[name] - resumed[name]).abs().max()) for name in whole)

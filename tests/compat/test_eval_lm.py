@@ -71,7 +71,7 @@ def test_stock_reports_nan(data, language_model, tmp_path, stock):
 
 
 class ForgetsAWord(torch.nn.Module):
-    """log P of class 5 is -inf, of all others -1."""
+    """Give class 5 log P = -inf, and all others -1."""
 
     def forward(self, src_tokens):
         return torch.zeros(*src_tokens.shape, 8), None

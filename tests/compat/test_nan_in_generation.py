@@ -61,7 +61,7 @@ def test_sound_models_translate(data, translator):
 
 
 class Fused(torch.nn.Module):
-    """A language model with one bad output."""
+    """Return one bad output, as a language model."""
 
     def forward(self, tokens):
         return torch.full((*tokens.shape, 20), float("nan")), None

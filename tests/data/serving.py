@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `content` under every path.
+    """Serve `content` under every path.
 
     Attributes:
         ranges: whether it sends the rest of a file that is asked for.

@@ -1,4 +1,4 @@
-"""Downloads from a server that dies, forgets ranges, refuses or is not there; and their sums."""
+"""Downloads from a server that dies, forgets ranges, refuses or is missing; and checksums."""
 
 import errno
 import fcntl
@@ -37,7 +37,7 @@ def output(tmp_path):
 
 @pytest.fixture
 def part(output):
-    """Return a place for what an earlier try left."""
+    """Return the path for the beginning that an earlier attempt left."""
     output.parent.mkdir()
     return output.with_name("file.bin.part")
 
@@ -49,7 +49,7 @@ def test_the_whole_file(server, output):
     assert server.asked == [None]
 
 
-def test_what_is_there_is_checked_and_not_fetched(server, output):
+def test_an_existing_file_is_checked_and_not_fetched(server, output):
     fetch(server.url, output)
     server.asked.clear()
     assert "was there" in fetch(server.url, output, sha256=SUM)
@@ -58,7 +58,7 @@ def test_what_is_there_is_checked_and_not_fetched(server, output):
         fetch(server.url, output, sha256=OTHER)
 
 
-def test_what_is_there_may_lie_where_nothing_can_be_written(tmp_path, output, monkeypatch):
+def test_an_existing_file_may_be_on_a_read_only_disk(tmp_path, output, monkeypatch):
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_bytes(b"text")
 
@@ -92,7 +92,7 @@ def test_a_server_that_always_dies_leaves_the_beginning(server, output):
 
 
 def test_a_beginning_of_an_older_version_is_dropped(server, output, tmp_path):
-    """Without a published sum nobody would notice that two versions were put together."""
+    """Without a published checksum nobody would notice that two versions were joined."""
     server.content, server.version = b"A" * 5000, '"a"'
     server.die_after = [2000, 0, 0, 0, 0]
     with pytest.raises(FetchError):
@@ -103,7 +103,7 @@ def test_a_beginning_of_an_older_version_is_dropped(server, output, tmp_path):
     assert list(output.parent.glob("*.part*")) == []
 
 
-def test_a_beginning_of_unknown_version_needs_a_sum(server, output, part):
+def test_a_beginning_of_unknown_version_needs_a_checksum(server, output, part):
     part.write_bytes(b"another file")
     fetch(server.url, output)
     assert server.asked == [None] and output.read_bytes() == CONTENT
@@ -116,7 +116,7 @@ def test_a_beginning_of_unknown_version_needs_a_sum(server, output, part):
         ("a.tgz", b"plain text", "it is no .tgz"),
     ],
 )
-def test_what_is_not_the_file_is_not_recorded(server, output, tmp_path, name, content, problem):
+def test_another_file_is_not_recorded(server, output, tmp_path, name, content, problem):
     server.content = content
     with pytest.raises(ChecksumError, match=problem):
         fetch(server.url, output.with_name(name), ledger=tmp_path / "sums")
@@ -160,7 +160,7 @@ def test_a_part_longer_than_the_file_is_dropped(server, output, part):
     assert server.asked == [f"bytes={len(CONTENT) + 4}-", None]
 
 
-def test_a_part_of_another_file_is_found_by_its_sum(server, output, part):
+def test_a_part_of_another_file_is_found_by_its_checksum(server, output, part):
     part.write_bytes(b"x" * 1000)
     with pytest.raises(ChecksumError, match=f"should be {SUM}"):
         fetch(server.url, output, sha256=SUM)
@@ -169,13 +169,13 @@ def test_a_part_of_another_file_is_found_by_its_sum(server, output, part):
 
 
 @pytest.mark.parametrize(("statuses", "requests"), [([503, 429], 3), ([], 1)])
-def test_a_busy_server_is_asked_again(server, output, statuses, requests):
+def test_a_busy_server_is_retried(server, output, statuses, requests):
     server.statuses = statuses
     fetch(server.url, output, sha256=SUM)
     assert len(server.asked) == requests
 
 
-def test_a_file_that_is_gone_is_not_asked_for_again(server, output):
+def test_a_deleted_file_is_not_requested_again(server, output):
     server.statuses = [404]
     with pytest.raises(FetchError, match="the server answers 404 Not Found") as refused:
         fetch(server.url, output)
@@ -214,7 +214,7 @@ def test_what_cannot_be_fetched(output, url, message):
         fetch(url, output)
 
 
-def test_another_process_has_it(server, output, part):
+def test_a_file_that_another_process_downloads_is_refused(server, output, part):
     with part.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(ValueError, match="another process is downloading it"):
@@ -222,7 +222,7 @@ def test_another_process_has_it(server, output, part):
     assert part.exists()
 
 
-def test_the_ledger_records_the_first_sum_and_compares_later(server, output):
+def test_the_ledger_records_the_first_checksum_and_compares_later(server, output):
     ledger = output.parent / "checksums.txt"
     said = fetch(server.url, output, ledger=ledger)
     assert "no sha256 is published: it was recorded" in said

@@ -70,7 +70,7 @@ for _ in ordered_map(time.sleep, itertools.repeat(0.05), 2):
 """
 
 
-def test_nobody_outlives_a_killed_main_process():
+def test_no_process_outlives_a_killed_main_process():
     """Whoever reads what it prints, such as a recipe's `tee`, sees the end."""
     main = subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE)
     assert main.stdout is not None and main.stdout.readline()

@@ -39,7 +39,7 @@ def test_text_of_python_2_is_utf_8(path):
 
 
 class Hostile:
-    """Makes a file when it is unpickled."""
+    """Create a file when it is unpickled."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -85,7 +85,7 @@ def test_nothing_is_run(protocol, path, tmp_path):
     ],
     ids=range(20),
 )
-def test_all_else_is_refused(content, path):
+def test_everything_else_is_refused(content, path):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"{path} is refused"):
         load_plain(path)

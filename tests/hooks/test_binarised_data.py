@@ -17,7 +17,7 @@ SPLIT = "train.xx-yy.xx"
 
 @pytest.fixture
 def folder(data, tmp_path):
-    """Binarised data to be damaged, without checksums."""
+    """Return binarised data to damage, without checksums."""
     shutil.copytree(data, tmp_path / "bin", ignore=shutil.ignore_patterns("lm"))
     return tmp_path / "bin"
 
@@ -98,7 +98,7 @@ def test_another_word_is_noticed_by_its_checksum(folder):
 
 
 @pytest.mark.parametrize("count", ["-3", "9" * 27, "x", ""])
-def test_dictionaries_are_looked_at(folder, count):
+def test_dictionaries_are_checked(folder, count):
     with (folder / "dict.xx.txt").open("a") as file:
         file.write(f"word {count}\n")
     with pytest.raises(ValueError, match=r"dict\.xx\.txt: .*word"):

@@ -59,7 +59,7 @@ LEGITIMATE = {
 
 
 @pytest.mark.parametrize("words", LEGITIMATE.values(), ids=LEGITIMATE)
-def test_a_training_goes_on(data, used_dir, words, caplog):
+def test_a_training_resumes(data, used_dir, words, caplog):
     state = run_training(data, used_dir, *translation_options(), *words)
     expected = 3 if "--max-update" in words else 2
     assert state["optimizer_history"][-1]["num_updates"] == expected

@@ -32,7 +32,7 @@ def rate(state: dict) -> float:
 
 
 @pytest.mark.parametrize("patience", [0, 1])
-def test_a_resumed_training_is_the_unbroken_one(data, tmp_path, patience):
+def test_a_resumed_training_equals_an_uninterrupted_one(data, tmp_path, patience):
     more = {"--lr-shrink": 0.5, "--lr-patience": patience}
     unbroken = train(data, tmp_path / "a", 6, **more)
     for epochs in (2, 3, 6):

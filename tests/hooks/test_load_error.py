@@ -13,7 +13,7 @@ GENERIC = "Cannot load model parameters"
 
 @pytest.fixture
 def refusing(monkeypatch):
-    """Models that refuse every checkpoint."""
+    """Make models refuse every checkpoint."""
 
     def refuse(self, state_dict, name):
         raise ValueError(REASON)

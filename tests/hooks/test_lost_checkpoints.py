@@ -29,7 +29,7 @@ def updates(state) -> int:
     return state["optimizer_history"][-1]["num_updates"]
 
 
-def test_goes_on_from_the_newest(data, used_dir, caplog):
+def test_resumes_from_the_newest(data, used_dir, caplog):
     state = run_training(data, used_dir, *translation_options(**{"--max-update": 4}))
     assert updates(state) == 4
     assert "checkpoint_best.pt, the newest whole checkpoint: " in caplog.text
@@ -37,7 +37,7 @@ def test_goes_on_from_the_newest(data, used_dir, caplog):
 
 
 @pytest.mark.parametrize("spoil", [damage, lambda path: path.write_bytes(b"")])
-def test_goes_on_from_the_newest_that_is_whole(data, used_dir, caplog, spoil):
+def test_resumes_from_the_newest_whole_checkpoint(data, used_dir, caplog, spoil):
     for name in ("1_100", "best"):
         spoil(used_dir / f"checkpoint_{name}.pt")
     (used_dir / "checkpoint_last.pt").write_bytes((used_dir / "checkpoint_best.pt").read_bytes())
@@ -59,7 +59,7 @@ def test_without_a_whole_checkpoint_it_does_not_start_over(data, tmp_path, trans
 @pytest.mark.parametrize(
     "written", [["1_50"], ["1_50", "best"], ["best"], ["1_50", "best", ".best_loss_3.1"]]
 )
-def test_goes_on_where_a_first_save_was_cut_off(data, used_dir, written):
+def test_resumes_where_a_first_save_was_interrupted(data, used_dir, written):
     whole = (used_dir / "checkpoint_best.pt").read_bytes()
     for path in used_dir.glob("checkpoint*"):
         path.unlink()

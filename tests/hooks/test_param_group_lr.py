@@ -28,7 +28,7 @@ def optimizer(params, *words):
 
 
 def step(built, *params):
-    """How far one step moves each parameter, with gradients of 1."""
+    """Return how far one step moves each parameter, with gradients of 1."""
     before = [p.detach().clone() for p in params]
     for p in params:
         p.grad = torch.ones_like(p)

@@ -39,7 +39,7 @@ def request(monkeypatch, listening=True, asked=True):
     monkeypatch.delenv(stop_request.DIRECTORY, raising=False)
 
 
-def test_who_is_asked_saves_and_ends_to_be_started_again(monkeypatch, saved, trainer):
+def test_a_process_that_is_asked_saves_and_ends_with_code_75(monkeypatch, saved, trainer):
     request(monkeypatch)
     with pytest.raises(SystemExit) as ended:
         leave_if_asked(CFG, trainer, "epoch", is_saved=False)
@@ -55,7 +55,7 @@ def test_a_checkpoint_of_this_update_is_not_written_twice(monkeypatch, saved, tr
 
 
 @pytest.mark.parametrize(("listening", "asked"), [(True, False), (False, True)])
-def test_nobody_else_ends(monkeypatch, saved, trainer, listening, asked):
+def test_other_processes_do_not_end(monkeypatch, saved, trainer, listening, asked):
     request(monkeypatch, listening, asked)
     leave_if_asked(CFG, trainer, "epoch", is_saved=False)
     assert saved == []
@@ -63,7 +63,7 @@ def test_nobody_else_ends(monkeypatch, saved, trainer, listening, asked):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_the_stock_command_saves_and_goes_on(mt_data, tmp_path, number):
+def test_the_stock_command_saves_and_resumes(mt_data, tmp_path, number):
     def start(save_dir):
         program, *words = command(mt_data, save_dir)
         words = [Path(sys.executable).parent / program, *words, "--user-dir", PACKAGE, "--cpu"]
@@ -108,7 +108,7 @@ def test_signals_are_handled_while_training_only():
     assert handlers() == before and not stop_request.listening() and not stop_request.asked()
 
 
-def test_who_handles_signals_keeps_them():
+def test_handlers_of_others_stay():
     mine = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         stop_request.listen_unprepared()

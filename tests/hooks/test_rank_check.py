@@ -68,7 +68,7 @@ def compare(rank: int, address: str, world: int, flipped: int | None, log: str) 
         (3, 1, "--check-ranks: after update 8 rank 1 of 3 differs from the others in 1.weight."),
     ],
 )
-def test_one_changed_bit_is_told_by_all(tmp_path, world, flipped, message):
+def test_one_changed_bit_is_reported_by_all(tmp_path, world, flipped, message):
     address, logs = free_address(), [tmp_path / str(rank) for rank in range(world)]
     children = [
         FORKS.Process(target=compare, args=(rank, address, world, flipped, str(log)))
@@ -131,7 +131,7 @@ def test_a_training_ends_at_the_next_check(mt_data, tmp_path, flipped):
         ),
     ],
 )
-def test_what_cannot_be_compared(mt_data, tmp_path, words, message):
+def test_incomparable_trainings_are_refused(mt_data, tmp_path, words, message):
     where = ["--save-dir", tmp_path, "--arch", "transformer_softmax_tiny"]
     done = attempt("train", mt_data, *where, *TRANSLATION, *NARROW, *OUR_LOSS, *words)
     assert done.code != 0 and message in done.output

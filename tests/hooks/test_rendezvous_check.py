@@ -70,7 +70,7 @@ def test_fewer_processes_than_announced_end_with_the_missing_rank(mt_data, tmp_p
     assert time.monotonic() - began < TIMEOUT + 60
 
 
-def test_another_world_size_is_told_to_all_before_the_time_is_up(mt_data, tmp_path):
+def test_another_world_size_is_reported_to_all_before_the_time_limit(mt_data, tmp_path):
     address, longer = free_address(), {"HIGHRANK_RENDEZVOUS_TIMEOUT": "300"}
     children = [
         attempt(mt_data, tmp_path, *group(address, rank, 2 + rank), **longer) for rank in (0, 1)
@@ -85,10 +85,10 @@ def test_one_that_would_train_alone_refuses_to(mt_data, tmp_path):
 
 
 class Slow(logging.Handler):
-    """Holds the process up when it says that all are there: rank 0, which says so, comes last."""
+    """Delay rank 0, which logs that all have met, so that it comes last."""
 
     def emit(self, record):
-        time.sleep(2 if "processes are there" in record.getMessage() else 0)
+        time.sleep(2 if "processes have met" in record.getMessage() else 0)
 
 
 def join(address: str, rank: int, log: str) -> None:

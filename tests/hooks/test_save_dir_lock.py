@@ -20,7 +20,7 @@ with locked(sys.argv[1]):
 
 @pytest.fixture
 def other(tmp_path):
-    """Another training that holds the directory."""
+    """Start another training that holds the directory."""
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:

@@ -28,7 +28,7 @@ def normalised(monkeypatch) -> list[torch.Tensor]:
 
 
 def translate(built, models=None, **options) -> list[dict]:
-    """All hypotheses of a batch."""
+    """Return all hypotheses of a batch."""
     search = Namespace(beam=3, max_len_a=0, max_len_b=8, **options)
     models = models or [built.model.eval()]
     generator = built.task.build_generator(models, search)

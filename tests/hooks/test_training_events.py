@@ -28,7 +28,7 @@ NAMES = {name for name in vars(TrainingListener) if not name.startswith("_")}
 
 @pytest.fixture
 def told(monkeypatch):
-    """Record what the optimizer was told, in order; "task" where the task was."""
+    """Record the optimizer's events, in order; "task" stands for the task's."""
     seen = []
 
     def remember(event):
@@ -84,7 +84,7 @@ def test_an_optimizer_may_end_the_training(data, tmp_path, monkeypatch):
 
 
 class Monitor(TrainingListener):
-    """Remembers what it was told."""
+    """Record the events."""
 
     def __init__(self):
         self.told = []
@@ -98,7 +98,7 @@ class Monitor(TrainingListener):
 
 @pytest.fixture
 def monitor(monkeypatch):
-    """Record what the model was told."""
+    """Record the model's events."""
     listening = Monitor()
     listen(monkeypatch, TransformerModel, monitor=listening)
     return listening
@@ -123,14 +123,14 @@ def test_stock_tells_nothing(data, tmp_path, told, monitor, stock):
 
 
 def classes(package: str) -> list[type]:
-    """Every class of the package that is imported."""
+    """Return every class of the package that is imported."""
     modules = [module for name, module in sys.modules.items() if name.startswith(package)]
     values = [value for module in modules for value in vars(module).values()]
     return [cls for cls in values if isinstance(cls, type) and cls.__module__.startswith(package)]
 
 
 def events_of(cls: type) -> set[str]:
-    """Names in the body of a class that are events, or look like one."""
+    """Return names in the body of a class that are events, or look like one."""
     own = {name for name in vars(cls) if not name.startswith("_")}
     return {
         name
@@ -164,7 +164,7 @@ def test_no_event_shadows_a_method_of_those_that_listen(cls):
     assert not NAMES & set(dir(cls))
 
 
-def test_listeners_take_what_they_are_told():
+def test_listeners_accept_all_events():
     highrank_plugins.register()
     for cls in classes("highrank_plugins."):
         for name in NAMES & set(vars(cls)) if issubclass(cls, TrainingListener) else ():

@@ -27,7 +27,7 @@ def send_from_elsewhere(name: str, pid: int) -> None:
     subprocess.run(["bash", "-c", f"kill -s {name} {pid}"], check=True)
 
 
-def test_signals_of_other_processes_pass_by_a_worker():
+def test_a_worker_ignores_signals_of_other_processes():
     batches = iter(DataLoader(Slow(), batch_size=1, num_workers=1))
     seen = [int(next(batches))]
     worker = batches._workers[0]

@@ -15,7 +15,7 @@ STOCK = ["--criterion", "cross_entropy"]
 
 @pytest.fixture(scope="module", params=ARCHS)
 def any_kind(request, mt_data, lm_data, tmp_path_factory):
-    """Checkpoint, data, and the model that it is of."""
+    """Return checkpoint, data, and the checkpoint's model."""
     arch = request.param
     data = lm_data if "_lm" in arch else mt_data
     words = STOCK if arch in ("transformer", "transformer_lm", "lstm") else []
@@ -30,7 +30,7 @@ def joined(collector, name):
 
 @torch.no_grad()
 def by_fairseq(built, split):
-    """log P of each sentence [T, M] and its words [T], one sentence at a time."""
+    """Yield log P of each sentence [T, M] and its words [T], one sentence at a time."""
     built.model.eval()
     built.task.load_dataset(split)
     data = built.task.dataset(split)

@@ -1,4 +1,4 @@
-"""Memory maps of a collection: equal to the blocks, gone on with after a kill, or refused."""
+"""Memory maps of a collection: equal to the blocks, resumed after a kill, or refused."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ ALL = ["log_probs", "logits", "features", "targets"]
 
 
 class Killed(BaseException):
-    """As sudden as SIGKILL: nothing of ours catches it."""
+    """Stand for SIGKILL: nothing of ours catches it."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_the_arrays_are_the_blocks(either, tmp_path):
 
 
 @pytest.mark.parametrize("after", [1, 2, 5])
-def test_killed_and_started_again_is_the_same(either, after, tmp_path, monkeypatch):
+def test_a_killed_collection_resumes_to_the_same(either, after, tmp_path, monkeypatch):
     options = {"rows": 9 if "stream" in either[1] else 40, "tokens": 200}
     write_collection(collector(either, **options), tmp_path / "whole", ALL)
     computed = []
@@ -120,7 +120,7 @@ def test_another_text_or_another_cut_of_it_is_refused(either, stream_data, tmp_p
         write_collection(other, tmp_path / "c", ["targets"])
 
 
-def test_what_was_begun_with_other_segments_is_not_gone_on_with(stream, tmp_path, monkeypatch):
+def test_a_collection_with_other_segments_is_not_resumed(stream, tmp_path, monkeypatch):
     def stop(collector, start, last, name):
         for step in steps(collector, start, last, name):
             yield step
@@ -144,7 +144,7 @@ def test_features_that_are_nan_are_not_written(stream, tmp_path):
         write_collection(broken, tmp_path / "c", ["features", "targets"])
 
 
-def test_what_was_begun_otherwise_is_refused(stream, tmp_path, monkeypatch):
+def test_a_collection_begun_with_other_options_is_refused(stream, tmp_path, monkeypatch):
     monkeypatch.setattr(Block, "log_probs", property(lambda block: 1 / 0))
     options = {"save_seconds": 0}
     with pytest.raises(ZeroDivisionError):
@@ -161,7 +161,7 @@ def test_what_was_begun_otherwise_is_refused(stream, tmp_path, monkeypatch):
         ("awd_lstm_lm_softmax", ["logit"], "--what logit: expected some of log_probs,logits"),
     ],
 )
-def test_what_a_layer_does_not_have_is_refused(arch, what, message, stream_data, tmp_path):
+def test_quantities_that_a_layer_lacks_are_refused(arch, what, message, stream_data, tmp_path):
     path = write_checkpoint(tmp_path / "a.pt", build(stream_data, arch=arch))
     with pytest.raises(ValueError, match=message):
         write_collection(collector((path, str(stream_data))), tmp_path / "c", what)

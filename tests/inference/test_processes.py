@@ -1,4 +1,4 @@
-"""Two processes, each with a part of the text, find and write what one does."""
+"""Two processes, each with a part of the text, have the results and files of one."""
 
 import json
 import os
@@ -31,7 +31,7 @@ VOLATILE = ("command", "versions", "git", "hardware", "processes")
 
 @pytest.fixture(scope="module")
 def files(stream_data, tmp_path_factory):
-    """Checkpoint and data, as words of a command line."""
+    """Return checkpoint and data, as words of a command line."""
     built = build(stream_data, "--head-components", 2, arch="awd_lstm_lm_mos")
     path = write_checkpoint(tmp_path_factory.mktemp("mos") / "a.pt", built)
     return [str(path), str(stream_data)]
@@ -68,7 +68,7 @@ def test_the_measures_of_two_are_those_of_one(command, files, tmp_path):
 
 
 def same(one, two, place):
-    """Equal, numbers but for rounding."""
+    """Require equal results, numbers up to rounding."""
     if isinstance(one, dict):
         assert one.keys() == two.keys(), place
         for name in one.keys() - set(VOLATILE):

@@ -14,7 +14,7 @@ def saved(path, seconds=0.0, identity=IDENTITY):
     return SavedProgress(path, dict(identity), seconds)
 
 
-def test_what_was_reached_comes_back(tmp_path):
+def test_saved_progress_comes_back(tmp_path):
     first = saved(tmp_path / "state")
     plain = {"position": 3, "nll": [0.1], "state": None}
     first.progress["test"] = {**plain, "extra_state": [torch.arange(3.0)]}

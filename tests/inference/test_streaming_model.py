@@ -19,7 +19,7 @@ from tests.tasks.built import build
 
 @pytest.fixture(scope="module")
 def mos(stream_data, tmp_path_factory):
-    """MoS with every dropout of its training."""
+    """Return MoS with every dropout of its training."""
     path = tmp_path_factory.mktemp("mos") / "mos.pt"
     words = [*RATES, "--head-components", 3, "--head-dropout", 0.3]
     write_checkpoint(path, build(stream_data, *words, arch="awd_lstm_lm_mos"))
@@ -27,7 +27,7 @@ def mos(stream_data, tmp_path_factory):
 
 
 def in_one_go(model, split):
-    """−log P of every token of a split, in a single forward pass."""
+    """Return −log P of every token of a split, from a single forward pass."""
     target = model.text(split)
     source = torch.cat([torch.tensor([model.task.dictionary.eos()]), target[:-1]])
     with torch.no_grad():

@@ -68,7 +68,7 @@ def test_without_a_search_nothing_else_is_scored():
     assert tried == []
 
 
-def test_points_that_break_down_are_passed_over():
+def test_failing_points_are_skipped():
     said = []
     evaluate = evaluate_with(POINTS[2], [], broken=[POINTS[2]])
     outcome, tried = tune_and_evaluate(evaluate, POINTS, "test", Search("valid"), said.append)
@@ -84,7 +84,7 @@ def test_points_that_break_down_are_passed_over():
 
 
 @pytest.mark.parametrize("search", [None, Search("valid")])
-def test_nothing_that_works_is_an_error(search):
+def test_failure_at_every_point_is_an_error(search):
     evaluate = evaluate_with(POINTS[0], [], broken=POINTS)
     with pytest.raises(FloatingPointError, match=r"lr 0.1, lambda 0.0: NaN"):
         tune_and_evaluate(evaluate, POINTS[:1], "test", search, str)

@@ -31,5 +31,5 @@ def _parsed(line: tuple[str, ...]):
 
 
 def build(data, arch: str, *words: object) -> WithBatches:
-    """Everything of `fairseq-train data --arch arch …` short of the trainer, seeded."""
+    """Build everything of `fairseq-train data --arch arch …` but the trainer, seeded."""
     return WithBatches.of(configure(data, arch, *words))

@@ -19,7 +19,7 @@ NO_RATES = """--dropout 0 --dropouti 0 --dropouth 0 --dropoute 0 --wdrop 0
 
 @pytest.fixture(params=sorted(tokens()))
 def built(request, lm_data):
-    """Every token, with the dropouts of its architecture."""
+    """Build every token, with the dropouts of its architecture."""
     return build(lm_data, f"awd_lstm_lm_{request.param}", *FEW_KNOTS.get(request.param, []))
 
 

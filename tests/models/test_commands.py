@@ -27,7 +27,7 @@ def trained(mt_data, lm_data, tmp_path_factory):
 
 
 def translate(folder, path, *options):
-    """Hypotheses of the test set in order, and all that was printed."""
+    """Return hypotheses of the test set in order, and the whole output."""
     words = [*ALL, "--path", path, "--gen-subset", "test", "--beam", 2, *options]
     done = run("generate", folder / "data", *words)
     rows = [line.split("\t") for line in done.lines("H-")]

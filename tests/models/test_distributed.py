@@ -18,7 +18,7 @@ WORDS = ["--dropout", "0", "--label-smoothing", "0.1"]
 
 
 def train_rank(data, save_dir, rank, address):
-    """One rank as a launcher starts it; on a CPU every one of these flags is needed."""
+    """Train one rank as a launcher starts it; on a CPU every one of these flags is needed."""
     group = [
         *("--distributed-world-size", 2, "--distributed-rank", rank, "--device-id", 0),
         *("--distributed-init-method", address, "--distributed-no-spawn"),
@@ -40,7 +40,7 @@ def test_two_processes_are_two_batches_of_one(mt_data, tmp_path):
 
 
 def gradients_of_rank(data, arch, rank, address, unused, path):
-    """Gradients that torch's own DistributedDataParallel leaves on one of two ranks."""
+    """Save the gradients that torch's DistributedDataParallel leaves on one of two ranks."""
     init_process_group("gloo", init_method=address, rank=rank, world_size=2)
     built = build(data, arch, *WORDS)
     built.model.eval()

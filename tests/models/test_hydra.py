@@ -35,7 +35,7 @@ def as_words(options):
 
 
 def as_options(words):
-    """`["--layers", "2"]` as `{"layers": 2}`."""
+    """Return `["--layers", "2"]` as `{"layers": 2}`."""
     names = [w.removeprefix("--").replace("-", "_") for w in words[::2]]
     return dict(zip(names, map(int, words[1::2]), strict=True))
 

@@ -22,14 +22,14 @@ STOCK = ["--criterion", "label_smoothed_cross_entropy", *SMOOTH]
 
 @pytest.fixture(params=sorted(tokens()))
 def built(request, mt_data):
-    """Every token."""
+    """Build every token."""
     knots = FEW_KNOTS if "plif" in request.param else []
     return build(mt_data, f"lstm_{request.param}", *SMOOTH, *knots)
 
 
 @pytest.fixture(params=SHAPES)
 def pair(request):
-    """Stock's `lstm` and the softmax head on it, with the same seed."""
+    """Return stock's `lstm` and the softmax head on it, with the same seed."""
     data, words = SHAPES[request.param]
     data = request.getfixturevalue(data)
     stock = build(data, "lstm", *STOCK, *[w for w in words if w.startswith("--share")])
@@ -62,7 +62,7 @@ def test_the_loss_is_the_probability_of_the_target(built):
     assert_close(model.get_normalized_probs((log_probs, None), log_probs=True), log_probs)
 
 
-def test_words_one_by_one_are_words_at_once(built):
+def test_incremental_decoding_equals_one_pass(built):
     inputs = built.batch()["net_input"]
     model, words = built.model.eval(), inputs["prev_output_tokens"]
     encoded = model.encoder(inputs["src_tokens"], inputs["src_lengths"])

@@ -59,7 +59,7 @@ def test_another_training_is_refused_where_the_checkpoint_has_tables(mt_data, tm
 
 
 def model_of(clip, *sides, layers=1):
-    """Modules named as those of a Transformer."""
+    """Return modules named as those of a Transformer."""
     named = {}
     for side in sides:
         attentions = torch.nn.ModuleList(torch.nn.Module() for _ in range(layers))

@@ -26,7 +26,7 @@ def tables(*sides):
 
 
 def added(model, stock):
-    """Names of new parameters, once all others are known to have stock's values."""
+    """Return the names of new parameters; all others must have stock's values."""
     new, old = model.state_dict(), stock.state_dict()
     assert same({name: new[name] for name in old}, old)
     return new.keys() - old.keys()

@@ -42,7 +42,7 @@ def test_ten_updates_are_stocks(stock, ours, data, words, request, tmp_path):
 
 
 def half_precision_gradients(built, scale):
-    """Gradients of a half-precision model as fairseq computes them, unscaled."""
+    """Return gradients of a half-precision model as fairseq computes them, unscaled."""
     model = built.model.half().eval()
     loss, _, _ = built.criterion(model, built.batch(sentences=20))
     (loss * scale).backward()

@@ -16,7 +16,7 @@ stock_generate = inspect.unwrap(SequenceScorer.generate)
 
 
 class Largest(TorchDispatchMode):
-    """Bytes of the largest memory behind a result [..., V] of any operation."""
+    """Record the bytes of the largest memory behind a result [..., V] of any operation."""
 
     def __init__(self, num_classes):
         super().__init__()

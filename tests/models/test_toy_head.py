@@ -1,4 +1,4 @@
-"""A head in one module of one's own gets architectures and options, and trains."""
+"""A head in one module of your own gets architectures and options, and trains."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ cli_main()
 """
 
 
-def test_a_head_of_ones_own(mt_data, tmp_path):
+def test_a_head_of_your_own(mt_data, tmp_path):
     (tmp_path / "toy.py").write_text(TOY)
     line = [
         *(sys.executable, "-c", MAIN, mt_data, "--save-dir", tmp_path / "checkpoints"),

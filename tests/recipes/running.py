@@ -30,7 +30,7 @@ SMALL = {
 
 
 def overrides(**changes: object) -> list[str]:
-    """SMALL with changes (`generate__beam` for `generate.beam`) as words for `--set`."""
+    """Return SMALL with changes (`generate__beam` for `generate.beam`) as words for `--set`."""
     options = SMALL | {name.replace("__", "."): value for name, value in changes.items()}
     return [f"{name}={value}" for name, value in options.items()]
 
@@ -46,7 +46,7 @@ def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[s
 
 
 def stages_done(result: subprocess.CompletedProcess[str]) -> list[int]:
-    """Numbers of the stages that did something."""
+    """Return the numbers of the stages that did something."""
     rows = (row.split() for row in result.stderr.splitlines())
     return [int(row[3]) for row in rows if row[2:3] == ["stage"] and row[5:7] == ["done", "in"]]
 

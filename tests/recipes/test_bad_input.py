@@ -158,7 +158,7 @@ def test_a_refused_configuration_leaves_an_earlier_run_as_it_was(multi30k):
 
 @pytest.fixture
 def ui_strings(tmp_path):
-    """Run stages 0 and 1 without network; the words for a wheel made here."""
+    """Run stages 0 and 1 without network; return the words for a wheel made here."""
     settings = overrides(data__vocab_size=30)
     accept(UI_STRINGS, "mixtape", tmp_path / "exp" / UI_STRINGS / "mixtape", settings)
     wheel = write_wheel(tmp_path / "home.whl", {"a": many(400)})

@@ -1,4 +1,4 @@
-"""A language-model recipe from words to perplexities: killed in training, gone on with, finetuned,
+"""A language-model recipe from words to perplexities: killed in training, resumed, finetuned,
 evaluated in every way, and repeated."""
 
 import json
@@ -70,7 +70,7 @@ def run_dir(folder):
 
 @pytest.fixture(scope="module")
 def killed(start, run_dir):
-    """SIGKILL to the recipe and all its children when the first checkpoint is there."""
+    """Send SIGKILL to the recipe and all its children when the first checkpoint exists."""
     with (run_dir.parents[3] / "killed.log").open("w+") as log:
         process = subprocess.Popen(
             start, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -85,7 +85,7 @@ def killed(start, run_dir):
 
 @pytest.fixture(scope="module")
 def starts(folder):
-    """Return what each start of Python was for, a line each."""
+    """Return the purpose of each start of Python, one line each."""
     (folder / "sitecustomize.py").write_text(
         "import os, sys\n"
         "with open(os.environ['STARTS'], 'a') as file:\n"
@@ -106,7 +106,7 @@ def record(finished, run_dir):
     return json.loads((run_dir / "results.json").read_text())
 
 
-def test_after_the_kill_training_goes_on(finished, run_dir, record):
+def test_after_the_kill_training_resumes(finished, run_dir, record):
     assert stages_done(finished) == [3, 4, 5, 6]
     assert "Loaded checkpoint" in (run_dir / "train" / "train.log").read_text()
     assert record["train"]["epochs"] == 3
@@ -189,8 +189,8 @@ def test_nothing_is_done_twice(finished, start):
     assert stages_done(run(start)) == []
 
 
-def test_other_perplexities_are_collected_anew(finished, start, run_dir):
-    """They stand in logs, which the digests of stages leave out."""
+def test_other_perplexities_are_collected_again(finished, start, run_dir):
+    """Perplexities are in logs, which the digests of stages leave out."""
     with (run_dir / "evaluate" / "test.log").open("a") as log:
         log.write("another line\n")
     assert stages_done(run(start)) == [6]

@@ -86,7 +86,7 @@ def test_a_recipe_on_two_nodes_says_what_the_other_is_to_run(tmp_path):
     assert json.loads((run_dir / "results.json").read_text())["train"]["updates"] > 0
 
 
-def test_a_recipe_gives_its_training_to_slurm_and_goes_on_after_its_end(tmp_path):
+def test_a_recipe_submits_its_training_to_slurm_and_continues_after_its_end(tmp_path):
     env = miniature(tmp_path)
     path = {"PATH": env["PATH"]}
     script = tmp_path / "job.sh"

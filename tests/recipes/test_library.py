@@ -90,7 +90,7 @@ def test_stages_run_once(toy):
     assert again.stdout == first.stdout == "set: \n"
 
 
-def test_a_changed_option_redoes_what_depends_on_it(toy):
+def test_a_changed_option_repeats_the_stages_that_depend_on_it(toy):
     toy()
     result = toy("--value", "2")
     assert done_stages(result) == [0, 1, 2]
@@ -100,14 +100,14 @@ def test_a_changed_option_redoes_what_depends_on_it(toy):
     assert str(kept.name) in result.stderr
 
 
-def test_a_changed_input_redoes_what_depends_on_it_and_no_more(toy):
+def test_a_changed_input_repeats_only_the_stages_that_depend_on_it(toy):
     toy()
     (toy.run / "second" / "file").write_text("other\n")
     assert done_stages(toy()) == [2]
     assert (toy.run / "third" / "file").read_text() == "other\n"
 
 
-def test_a_removed_output_is_made_again_without_what_stays_the_same(toy):
+def test_a_removed_output_is_rebuilt_without_unchanged_stages(toy):
     toy()
     (toy.run / "first" / "file").unlink()
     (toy.run / "first" / ".done").unlink()
@@ -125,7 +125,7 @@ def test_a_missing_input_names_the_file_and_the_remedy(toy):
     assert f"needs {toy.run}/first: start with an earlier --stage" in result.stderr
 
 
-def test_work_that_is_not_at_its_end_is_not_taken_for_whole(toy):
+def test_incomplete_work_is_not_taken_as_complete(toy):
     kill(hold(toy))
     result = toy("--stage", "2")
     assert result.returncode == 2
@@ -133,7 +133,7 @@ def test_work_that_is_not_at_its_end_is_not_taken_for_whole(toy):
     assert not (toy.run / "third").exists()
 
 
-def test_work_of_other_inputs_is_not_gone_on_with(toy):
+def test_work_of_other_inputs_is_not_resumed(toy):
     toy()
     (toy.run / "first" / "file").write_text("other\n")
     result = toy("--stage", "2")
@@ -141,7 +141,7 @@ def test_work_of_other_inputs_is_not_gone_on_with(toy):
     assert "stage 1 (second) was run with other options or inputs than this" in result.stderr
 
 
-def test_a_size_that_could_not_be_told_ends_the_stage(toy, tmp_path):
+def test_an_unknown_size_ends_the_stage(toy, tmp_path):
     script = tmp_path / "run.sh"
     script.write_text(TOY.replace('{ echo "first', '{ need_space "$(false)"; echo "first'))
     result = toy()
@@ -199,7 +199,7 @@ def test_wrong_stages_exit_2(toy, arguments, message):
 NEEDS = "recipes need Linux with bash 4.4 or later, flock (of util-linux) and GNU coreutils"
 
 
-def test_an_old_bash_is_told_what_is_needed(tmp_path):
+def test_an_old_bash_is_refused_with_the_requirements(tmp_path):
     old = LIBRARY.read_text().replace("BASH_VERSINFO", "old_version")
     (tmp_path / "recipe.sh").write_text(f"old_version=(4 3)\n{old}")
     result = subprocess.run(["bash", tmp_path / "recipe.sh"], capture_output=True, text=True)
@@ -207,7 +207,7 @@ def test_an_old_bash_is_told_what_is_needed(tmp_path):
     assert NEEDS in result.stderr
 
 
-def test_missing_programs_are_told_what_is_needed(toy, tmp_path):
+def test_missing_programs_are_refused_with_the_requirements(toy, tmp_path):
     (tmp_path / "bin").mkdir()
     for name in ("bash", "dirname", "date", "sort"):
         (tmp_path / "bin" / name).symlink_to(shutil.which(name))
@@ -280,7 +280,7 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(toy):
     assert toy().returncode == 0
 
 
-def test_after_a_kill_a_resumable_stage_goes_on_with_what_it_has(toy):
+def test_after_a_kill_a_resumable_stage_continues_its_work(toy):
     kill(hold(toy))
     assert done_stages(toy()) == [1, 2]
     assert (toy.run / "third" / "file").read_text() == "first 1\n" * 2

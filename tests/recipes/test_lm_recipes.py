@@ -28,7 +28,7 @@ def settings(**changes: object) -> list[str]:
 
 
 def start(folder, name: str, conf: str, data, *words: object, **changes: object):
-    """Run a recipe whose configuration is taken for checked; its result and directory."""
+    """Run a recipe with an accepted configuration; return its result and directory."""
     run_dir = folder / "exp" / name / "run"
     accept(name, conf, run_dir, settings(**changes))
     words = ("--exp-dir", folder / "exp", "--name", "run", "--conf", conf, *words)

@@ -38,7 +38,7 @@ def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 60) ->
 
 
 def left_of(leader: int, seconds: float = 10) -> list[str]:
-    """Names of the processes of a group that still run after some seconds."""
+    """Return the names of the processes of a group that still run after some seconds."""
     end = time.monotonic() + seconds
     while (names := group(leader)) and time.monotonic() < end:
         time.sleep(0.1)  # workers that load data look for their parent every 5 seconds
@@ -74,7 +74,7 @@ def begin(tmp_path):
 
 
 def ended(process: subprocess.Popen[str], number: int) -> str:
-    """Return what a recipe has said that was stopped by a signal; nothing of it may be left."""
+    """Return the messages of a recipe that a signal stopped; no process of it may be left."""
     out, err = process.communicate(timeout=20)
     assert process.returncode == (-signal.SIGINT if number == signal.SIGINT else 75), err
     assert f"stage 0 (first) was stopped by {signal.Signals(number).name}" in err
@@ -98,7 +98,7 @@ def test_a_program_saves_before_it_ends(begin, number, to_group, tmp_path):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_second_signal_kills_what_is_deaf(begin, number):
+def test_the_second_signal_kills_programs_that_ignore_the_first(begin, number):
     process = begin(DEAF)
     process.send_signal(number)
     time.sleep(0.3)
@@ -119,7 +119,7 @@ def test_between_stages_it_ends_at_once(tmp_path):
     assert process.returncode == 75
 
 
-def test_what_was_stopped_is_resumed(begin, tmp_path):
+def test_a_stopped_recipe_is_resumed(begin, tmp_path):
     process = begin(SAVES)
     process.terminate()
     ended(process, signal.SIGTERM)

@@ -87,7 +87,7 @@ class TestWholeRun:
         assert stages_done(again) == []
         assert again.stdout == whole.first.stdout
 
-    def test_other_hypotheses_are_scored_anew(self, whole):
+    def test_other_hypotheses_are_scored_again(self, whole):
         changed = whole("generate.nbest=2")
         assert changed.returncode == 0, changed.stderr[-3000:]
         assert stages_done(changed) == [5, 6]
@@ -119,7 +119,7 @@ def test_a_corpus_is_required(start):
 
 
 class Hostile:
-    """Makes a folder when it is unpickled."""
+    """Create a folder when it is unpickled."""
 
     def __init__(self, folder):
         self.folder = str(folder)

@@ -1,4 +1,4 @@
-"""A recipe from raw text to its score: killed in training, gone on with, repeated, changed."""
+"""A recipe from raw text to its score: killed in training, resumed, repeated, changed."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def run_dir(folder):
 
 @pytest.fixture(scope="module")
 def killed(start, run_dir):
-    """SIGKILL to the recipe and all its children when the first checkpoint of training is there."""
+    """Send SIGKILL to the recipe and all its children when the first checkpoint exists."""
     log = run_dir.parents[2] / "killed.log"
     with log.open("w") as file:
         process = subprocess.Popen(
@@ -67,7 +67,7 @@ def finished(killed, start):
     return result
 
 
-def test_after_the_kill_training_goes_on(finished, run_dir):
+def test_after_the_kill_training_resumes(finished, run_dir):
     assert stages_done(finished) == [3, 4, 5, 6]
     log = (run_dir / "train" / "train.log").read_text()
     assert "Loaded checkpoint" in log
@@ -116,7 +116,7 @@ def test_a_second_run_does_nothing_and_says_the_same(finished, start):
     assert again.stdout == finished.stdout
 
 
-def test_changed_options_redo_what_depends_on_them(finished, start, run_dir):
+def test_changed_options_repeat_the_stages_that_depend_on_them(finished, start, run_dir):
     """The beam changes the translations; measures that are asked for are in the record."""
     asked = {"spectrum__tokens": 200, "kld__pairs": "all", "predictions__top": "1,5"}
     changed = run(start(generate__beam=2, retention__tokens=200, **asked))

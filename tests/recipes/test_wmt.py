@@ -30,7 +30,7 @@ def corpus(tmp_path_factory):
 
 
 def start(folder, corpus, *words: object, settings=SETTINGS) -> list[str]:
-    """Return the command of a run in `folder`, whose configuration is taken for checked."""
+    """Return the command of a run in `folder`, with an accepted configuration."""
     run_dir = folder / "exp" / NAME / "run"
     if not run_dir.exists():
         accept(NAME, CONF, run_dir, settings)
@@ -44,7 +44,7 @@ def prepared(folder):
 
 
 def content(folder):
-    """Return what a stage leaves, without its log."""
+    """Return a stage's output, without its log."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".log")
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
@@ -69,13 +69,13 @@ class TestWholeRun:
         names = {"sacrebleu", "chrf", "bleu_tokenised", "bleu_compound_split"}
         assert record["metrics"].keys() == names
 
-    def test_what_went_is_said_and_kept(self, finished):
+    def test_dropped_pairs_are_reported_and_recorded(self, finished):
         folder, result = finished
         assert "all: 250 of 254 pairs kept" in result.stderr
         report = json.loads((prepared(folder) / "text" / "cleaning.json").read_text())
         assert report["all"]["not UTF-8"] == 1
 
-    def test_papers_stand_beside_it(self, finished):
+    def test_papers_scores_are_next_to_ours(self, finished):
         assert "| Transformer big, softmax |" in finished[1].stdout
 
     def test_again_there_is_nothing_to_do(self, finished, corpus):
@@ -91,7 +91,7 @@ class TestWholeRun:
         accept(NAME, CONF, folder / "exp" / NAME / "other", SETTINGS)
         assert stages_done(run(words)) == []
 
-    def test_the_own_translations_have_no_difference(self, finished, corpus):
+    def test_a_system_does_not_differ_from_itself(self, finished, corpus):
         folder, _ = finished
         run_dir = folder / "exp" / NAME / "run"
         other = folder / "other.de"
@@ -143,7 +143,7 @@ def test_two_processes_train_as_one_with_twice_the_batches(finished, corpus, tmp
 
 
 def kill_in(command: list[str], part, seconds: float = 0.3) -> None:
-    """SIGKILL to the recipe and all its children `seconds` after a stage has begun to write."""
+    """Send SIGKILL to the recipe and its children `seconds` after a stage has begun to write."""
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     while process.poll() is None and not part().exists():
         time.sleep(0.01)
@@ -154,7 +154,7 @@ def kill_in(command: list[str], part, seconds: float = 0.3) -> None:
 
 
 def kill_at_the_end(command: list[str], name: str, folder) -> None:
-    """SIGKILL to the recipe and all its children when a stage has written all, yet in NAME.part."""
+    """Send SIGKILL to the recipe and its children when a stage's NAME.part is complete."""
     folder.mkdir(exist_ok=True)
     shim = folder / "mv"
     kill = f'case "$*" in */{name}.part\\ *) kill -KILL 0;; esac'
@@ -229,7 +229,7 @@ def refused(folder, corpus, *words: object, **environment: str) -> str:
     return result.stderr
 
 
-def test_an_archive_that_has_changed_is_named_with_its_sums(tmp_path):
+def test_an_archive_that_has_changed_is_named_with_its_checksums(tmp_path):
     archives = tmp_path / "archives"
     corpus = publish(archives)
     assert run(start(tmp_path, corpus, "--stop-stage", 0)).returncode == 0
@@ -281,7 +281,7 @@ def test_an_archive_in_data_that_has_changed_is_named(tmp_path):
     assert f"{archive}: its sha256 is " in said
 
 
-def test_text_in_data_may_have_other_archives_beside_it(tmp_path, corpus):
+def test_data_may_hold_text_and_other_archives(tmp_path, corpus):
     texts = raw_text(tmp_path / "texts")
     (texts / "other.tgz").write_bytes(b"of something else")
     ours = tmp_path / "corpus.yaml"
@@ -296,7 +296,7 @@ def test_text_in_data_may_have_other_archives_beside_it(tmp_path, corpus):
     assert stages_done(run(command)) == []
 
 
-def test_the_corpus_cannot_be_turned_around(tmp_path, corpus):
+def test_the_corpus_cannot_be_reversed(tmp_path, corpus):
     turned = ["source_lang=de", "target_lang=en"]
     settings = [*SETTINGS, *turned, *(f"generate.{setting}" for setting in turned)]
     result = run(start(tmp_path, corpus, "--stop-stage", 1, settings=settings))
@@ -321,7 +321,7 @@ def test_a_line_without_partner_is_named(tmp_path, corpus):
     assert not (prepared(tmp_path) / "text").exists()
 
 
-def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, corpus):
+def test_a_full_disk_is_refused_before_anything_is_written(tmp_path, corpus):
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "df").write_text("#!/bin/sh\necho Avail\necho 999999999\n")

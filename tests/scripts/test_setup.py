@@ -28,7 +28,7 @@ esac
 
 
 class Clone:
-    """A copy of what setup.sh reads, with a fake interpreter."""
+    """Hold a copy of the files that setup.sh reads, with a fake interpreter."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -50,7 +50,7 @@ class Clone:
         )
 
     def installs(self) -> int:
-        """How often the project was installed."""
+        """Return the number of installations of the project."""
         return (self.root / "calls").read_text().count("--editable .")
 
 
@@ -69,7 +69,7 @@ def test_refuses_another_python(clone, version):
     assert not (clone.root / ".venv").exists()
 
 
-def test_refuses_what_is_no_python(clone):
+def test_refuses_a_program_that_is_not_python(clone):
     result = clone.setup(PYTHON="/no/such/python")
     assert result.returncode == 1
     assert "/no/such/python" in result.stderr

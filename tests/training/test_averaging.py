@@ -55,7 +55,7 @@ def averaged(paths: list[Path], tmp_path: Path) -> dict:
 
 
 def directory_of(tmp_path: Path, updates: dict[str, int]) -> Path:
-    """Checkpoints by name (without `checkpoint` and `.pt`) with their numbers of updates."""
+    """Write checkpoints by name (without `checkpoint` and `.pt`) with their numbers of updates."""
     for name, steps in updates.items():
         save(tmp_path / f"checkpoint{name}.pt", torch.ones(2), steps=steps)
     return tmp_path
@@ -107,7 +107,7 @@ def not_a_training(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [lambda p: p.write_bytes(b""), lambda p: p.write_bytes(b"PK no"), not_a_training]
 )
-def test_a_checkpoint_that_does_not_tell_its_updates_is_named(tmp_path, damage):
+def test_a_checkpoint_without_its_updates_is_named(tmp_path, damage):
     damage(tmp_path / "checkpoint_last.pt")
     with pytest.raises(
         ValueError,
@@ -182,7 +182,7 @@ def best(directory: Path, count: int, **range_of_updates: int) -> list[str]:
 
 
 def scored(tmp_path: Path, scores: list[float | None]) -> Path:
-    """checkpoint1.pt after 10 updates, checkpoint2.pt after 20, … with these validation scores."""
+    """Write checkpoint1.pt after 10 updates, checkpoint2.pt after 20, … with validation scores."""
     for number, score in enumerate(scores, 1):
         save(tmp_path / f"checkpoint{number}.pt", torch.ones(2), 10 * number, score)
     return tmp_path
@@ -197,7 +197,7 @@ def test_the_best_are_taken_by_loss_in_the_order_of_training(tmp_path):
     assert best(directory, 1, last=24) == ["2"]
 
 
-def test_a_score_that_is_to_be_high_is_taken_so(tmp_path):
+def test_a_score_to_maximise_is_maximised(tmp_path):
     assert best(scored(tmp_path, [-5.0, -3.0, -4.0]), 2) == ["2", "3"]
 
 

@@ -34,7 +34,7 @@ def test_a_file_cut_in_half_is_named(tmp_path):
         look_up(file, "extra_state", "best")
 
 
-def test_a_missing_file_is_no_damaged_one(tmp_path):
+def test_a_missing_file_is_not_called_damaged(tmp_path):
     with pytest.raises(FileNotFoundError):
         best_checkpoint([tmp_path])
 

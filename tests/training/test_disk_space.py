@@ -12,7 +12,7 @@ KEEP = {"save_interval_updates": 2, "keep_interval_updates": 2, "keep_last_epoch
 
 
 def as_options(words: list[object]) -> dict[str, object]:
-    """`--flag value --bare` as a configuration has it."""
+    """Return `--flag value --bare` as a configuration has it."""
     options: dict[str, object] = {}
     for word, following in zip(words, [*words[1:], "--"], strict=True):
         if str(word).startswith("--"):

@@ -18,7 +18,7 @@ BASE = {"data": {"vocab_size": 7}, "train": TRAIN | {"save_interval_updates": 0}
 
 @pytest.fixture
 def configure(tmp_path):
-    """Write the files of a configuration that is taken for checked; bash that has read them."""
+    """Return a function that writes a configuration's files, and one that runs bash on them."""
     file, folder = tmp_path / "conf.yaml", tmp_path / "it's here"
 
     def configure(*words: object, **blocks: object):

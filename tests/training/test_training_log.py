@@ -103,7 +103,7 @@ def test_a_perplexity_is_shown_where_there_is_one():
     assert shown.startswith("epoch 1, update 50: loss 5.5, perplexity 45.25, 1,234 words/s")
 
 
-def test_news_stay_in_the_log_and_validation_is_shown():
+def test_other_messages_stay_in_the_log_and_validation_is_shown():
     assert list(digest([*LOG[:2], valid(1, 100, 7.0)], 100, math.inf)) == [
         "epoch 1: validation loss 7.0"
     ]

@@ -12,7 +12,7 @@ SHARDS = (1, 2, 99)
 
 
 def sentences(count: int, seed: int) -> list[str]:
-    """Lines of a few words, <unk> among them, with an order that can be learnt."""
+    """Return lines of a few words, <unk> among them, with an order that can be learnt."""
     draw = random.Random(seed)
     rows = []
     for _ in range(count):
@@ -29,14 +29,14 @@ def write_lines(path: Path, lines: list[str]) -> Path:
 
 
 def ptb(folder: Path, name: str = "ptb.{}.txt") -> Path:
-    """Lines with a space at each end."""
+    """Write lines with a space at each end."""
     for seed, (split, count) in enumerate(LINES.items()):
         write_lines(folder / name.format(split), [f" {row} " for row in sentences(count, seed)])
     return folder
 
 
 def wikitext2(folder: Path) -> Path:
-    """Articles: an empty line (one space), a title, an empty line, a paragraph."""
+    """Write articles: an empty line (one space), a title, an empty line, a paragraph."""
     for seed, (split, count) in enumerate(LINES.items()):
         rows = []
         for row in sentences(count // 2, seed):
@@ -62,7 +62,7 @@ def capitals(count: int, seed: int) -> list[str]:
 
 
 def text8(folder: Path, length: int = 4_000) -> Path:
-    """`length` characters, a to z and spaces, without a line feed."""
+    """Write `length` characters, a to z and spaces, without a line feed."""
     words = " ".join(sentences(length // 10, 5)).replace("<unk>", "quiz")
     text = " " + "".join(c for c in words if c == " " or c.isalpha())
     folder.mkdir(parents=True, exist_ok=True)

@@ -84,7 +84,7 @@ def test_several_processes_write_the_same(data, output, tmp_path):
     assert files(tmp_path / "two") == files(output)
 
 
-def test_it_says_what_was_counted(data, tmp_path):
+def test_counts_are_reported(data, tmp_path):
     said = prepare(data, tmp_path / "out")
     words = lower_text(data, HELDOUT, 0, 10).split()
     kept = {row.split()[0] for row in (tmp_path / "out" / "dict.txt").read_text().splitlines()}

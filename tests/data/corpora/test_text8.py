@@ -19,7 +19,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def load(tmp_path):
-    """Characters of a split, as fairseq reads them."""
+    """Return a function that gives the characters of a split, as fairseq reads them."""
     from fairseq.data import Dictionary, data_utils
 
     def load(split):

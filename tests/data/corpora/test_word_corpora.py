@@ -19,7 +19,7 @@ def prepare(name, data, output, options=OTHER):
 
 
 def tokens_as_awd_lstm_counts(path):
-    """Words and one <eos> a line, as the corpus class of its code has it."""
+    """Count words and one <eos> per line, as the corpus class of its code does."""
     with path.open(encoding="utf-8") as file:
         return [word for line in file for word in [*line.split(), "<eos>"]]
 
@@ -34,7 +34,7 @@ def test_the_text_is_the_words(tmp_path):
         assert len(lines) == count
 
 
-def test_it_says_what_was_counted(tmp_path):
+def test_counts_are_reported(tmp_path):
     data = made.ptb(tmp_path / "data")
     tokens = tokens_as_awd_lstm_counts(data / "ptb.train.txt")
     share = tokens.count("<unk>") / len(tokens)

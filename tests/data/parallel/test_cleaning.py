@@ -25,23 +25,23 @@ def clean(*pairs: tuple[str | bytes, str | bytes], **rules: object):
         (("a a a", "b"), "one 2 times longer than the other"),
     ],
 )
-def test_a_pair_goes_for_a_reason(pair, reason):
+def test_a_pair_is_dropped_for_a_reason(pair, reason):
     kept, counts = clean(pair, ("yes", "ja"), max_words=3, max_ratio=2.0)
     assert kept == [("yes", "ja")]
     assert counts == {reason: 1, KEPT: 1}
 
 
 @pytest.mark.parametrize("pair", [("a a a", "b b b"), ("a a", "b"), ("a", "b b")])
-def test_what_is_just_allowed_is_kept(pair):
+def test_pairs_at_the_limits_are_kept(pair):
     assert clean(pair, max_words=3, max_ratio=2.0)[0] == [pair]
 
 
-def test_white_space_is_folded_and_control_characters_go():
+def test_white_space_is_folded_and_control_characters_are_dropped():
     kept, _ = clean((" a\u00a0b\u2028c\rd ", "e\0f\ue000 g\u200dh\u00adi"))
     assert kept == [("a b c d", "ef g\u200dh\u00adi")]  # a joiner and a soft hyphen are text
 
 
-def test_duplicates_go_only_where_that_is_asked():
+def test_duplicates_are_dropped_only_on_request():
     pairs = [("a", "b"), ("a", "c"), (" a", "b "), ("a", "b")]
     assert len(clean(*pairs)[0]) == 4
     kept, counts = clean(*pairs, drop_duplicates=True)

@@ -48,7 +48,7 @@ def test_archives_become_text_with_a_report(tmp_path):
     assert said[1] == "giga.en.gz: 100 of 100 pairs kept"
 
 
-def test_byte_order_marks_are_no_text(folder):
+def test_byte_order_marks_are_not_text(folder):
     for name in TEXTS.names():
         (folder / name).write_bytes(b"\xef\xbb\xbfone line\nand a second\n")
     _, files = prepare(folder)
@@ -104,7 +104,7 @@ def test_the_limit_counts_what_is_kept(folder):
     assert prepare(folder, limit=2)[1]["train.en"] == b"1\n2\n"
 
 
-def test_segments_are_what_sacrebleu_takes_for_them(tmp_path):
+def test_segments_are_those_of_sacrebleu(tmp_path):
     from sacrebleu.dataset.fake_sgml import FakeSGMLDataset
 
     sentences = [b"A &amp; B", b"  two  spaces ", "Größe\u00a0x".encode(), b"a <seg> b", b"<seg"]

@@ -45,7 +45,7 @@ echo "4242;west"
 
 
 def miniature(folder: Path) -> dict[str, str]:
-    """Put the commands into `folder`/bin; the environment of a job there."""
+    """Put the commands into `folder`/bin; return the environment of a job there."""
     (folder / "bin").mkdir()
     commands = {"srun": SRUN, "scontrol": SCONTROL, "squeue": SQUEUE, "sbatch": SBATCH}
     for name, text in commands.items():

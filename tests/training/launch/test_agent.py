@@ -1,4 +1,4 @@
-"""A stranger who writes to torchrun's store runs nothing on the machines of a training."""
+"""Whoever writes to torchrun's store runs nothing on the machines of a training."""
 
 import os
 import pickle

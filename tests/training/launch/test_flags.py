@@ -1,4 +1,4 @@
-"""What each process of a launch is told, and how large its batches become."""
+"""Options of each process of a launch, and the sizes of its batches."""
 
 import pytest
 

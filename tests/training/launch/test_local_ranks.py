@@ -89,7 +89,7 @@ def test_a_stop_request_passes_by_a_process_that_does_not_listen_yet(start):
 
 
 def sockets_of(processes: list[int]) -> list[str]:
-    """Local addresses, in the kernel's hexadecimal form, where one of the processes listens."""
+    """Return local addresses where a process listens, in the kernel's hexadecimal form."""
     inodes = set()
     for process in processes:
         for descriptor in Path(f"/proc/{process}/fd").glob("*"):

@@ -15,5 +15,5 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
         check_disk(tmp_path / "logs")
 
 
-def test_a_disk_with_room_will_do(tmp_path):
+def test_enough_disk_space_passes(tmp_path):
     check_disk(tmp_path / "logs", gigabytes=0)

@@ -37,7 +37,7 @@ def occupied(monkeypatch):
         yield other.getsockname()[1]
 
 
-def test_a_free_port_will_do():
+def test_a_free_port_is_accepted():
     check_rendezvous(address(free_port()), 1, "ours")
 
 
@@ -48,14 +48,14 @@ def test_an_occupied_port_is_named(occupied):
     assert time.monotonic() - began < 20
 
 
-def test_the_store_of_another_node_is_no_stranger():
+def test_the_store_of_another_node_is_accepted():
     port = free_port()
     stores = [store_at(port)]
     check_rendezvous(address(port), 5, "ours")
     assert stores  # it serves as long as somebody holds it
 
 
-def test_the_store_of_another_training_is_one():
+def test_the_store_of_another_training_is_refused():
     port = free_port()
     stores = [store_at(port)]
     for _ in range(2):  # nodes of the training that came first
@@ -100,7 +100,7 @@ def test_an_unknown_host_is_named():
 
 
 @pytest.mark.parametrize("text", ["node1", "node1:", ":29500", "node1:99999", "node1:port"])
-def test_what_is_no_address(text):
+def test_invalid_addresses_are_refused(text):
     with pytest.raises(ValueError, match="expected HOST:PORT"):
         split_address(text)
 

@@ -13,7 +13,7 @@ from tests.trainings import last, parameters, same
 
 
 def train_and_keep(argv: list[str], log: str, path: str) -> None:
-    """Train as one of the processes, and save what this one has in the end."""
+    """Train as one of the processes, and save its final parameters."""
     trainers, stock = [], Trainer.__init__
 
     def init(trainer, *args, **kwargs):

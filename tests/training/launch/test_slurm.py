@@ -79,7 +79,7 @@ def test_a_job_is_queued_again_unless_it_failed_or_was_cancelled(slurm, state, c
     assert (folder / "scontrol.log").exists() == requeued
 
 
-def test_a_job_is_given_to_sbatch_once(slurm, monkeypatch):
+def test_a_job_is_submitted_once(slurm, monkeypatch):
     folder, env = slurm
     monkeypatch.setenv("PATH", env["PATH"])
     check_queue(folder)
@@ -98,7 +98,7 @@ def test_a_job_is_given_to_sbatch_once(slurm, monkeypatch):
         submit(folder / "job.sh", folder)
 
 
-def test_where_there_is_no_slurm_that_is_said(tmp_path, monkeypatch):
+def test_missing_slurm_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match="there is no sbatch on this machine"):
         submit(tmp_path / "job.sh", tmp_path)

@@ -62,7 +62,7 @@ def process_of(rank: int, save_dir: Path) -> int:
     raise AssertionError(f"rank {rank} does not run")
 
 
-def test_told_to_stop_it_saves_and_goes_on_to_the_same_end(mt_data, unbroken, tmp_path):
+def test_a_stopped_training_saves_and_resumes_to_the_same_end(mt_data, unbroken, tmp_path):
     first = start(mt_data, tmp_path / "two", "--processes", 2)
     wait_for_update(tmp_path / "two" / "logs" / "rank0.log", 5, first)
     began = time.monotonic()
@@ -79,7 +79,7 @@ def test_told_to_stop_it_saves_and_goes_on_to_the_same_end(mt_data, unbroken, tm
     assert (tmp_path / "two" / "logs" / "rank1.log").read_text().count("+ fairseq-train") == 2
 
 
-def test_two_nodes_go_on_from_the_last_checkpoint_after_a_process_was_killed(
+def test_two_nodes_resume_from_the_last_checkpoint_after_a_process_was_killed(
     mt_data, unbroken, tmp_path
 ):
     meeting = ["--nodes", 2, "--processes", 1, "--rendezvous", f"127.0.0.1:{free_port()}"]

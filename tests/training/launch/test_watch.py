@@ -14,7 +14,7 @@ from highrank_plugins.training.launch.watch import StallWatch
 
 @pytest.fixture
 def look(tmp_path, monkeypatch):
-    """Look at beats for some seconds, at processes of given states; the first stall found."""
+    """Return a function that watches beats of processes in given states: the first stall."""
     now, states = [0.0], {}
     monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(watch, "_state", lambda process: states.get(process, "S"))
@@ -59,7 +59,7 @@ def test_while_one_shows_life_none_hangs(look):
 
 
 @pytest.mark.parametrize("phase", heartbeat.SLOW_PHASES)
-def test_who_waits_for_a_slow_phase_does_not_hang(look, phase):
+def test_waiting_for_a_slow_phase_is_no_hang(look, phase):
     saving, waiting = Beat(0, 10, 40, 7, phase), Beat(1, 11, 41, 7, "training")
     assert look(saving, waiting, seconds=590) is None
     assert look(seconds=20).beat.rank == 0

@@ -10,7 +10,7 @@ OPTIONS = ["--dropout", "0", "--label-smoothing", "0.1", "--log-interval", "1"]
 
 
 def command(data: Path, save_dir: Path, updates: int = UPDATES) -> list[str]:
-    """`fairseq-train …` for two processes."""
+    """Return `fairseq-train …` for two processes."""
     where = ["--save-dir", save_dir, "--arch", ARCH, "--max-update", updates]
     words = ["fairseq-train", data, *where, *TRANSLATION, *NARROW, *OUR_LOSS, *OPTIONS]
     return [str(word) for word in words]
