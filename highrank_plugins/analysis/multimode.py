@@ -86,9 +86,9 @@ def multimode_experiment(
 @torch.no_grad()
 def _measure(head: Any, contexts: Tensor, targets: Tensor, modes: int) -> MultimodeFit:
     best = head(contexts).topk(modes).indices
-    hits = targets.gather(1, best).gt(0).double().mean(1)
+    correct = targets.gather(1, best).gt(0).double().mean(1)
     fit = measure_fit(head, contexts, targets)
-    return MultimodeFit(float(hits.mean()), float(hits.eq(1).double().mean()), fit.mean_kl)
+    return MultimodeFit(float(correct.mean()), float(correct.eq(1).double().mean()), fit.mean_kl)
 
 
 def heads_named(names: Sequence[str], components: int | None) -> dict[str, dict[str, Any]]:

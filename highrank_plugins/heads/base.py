@@ -287,7 +287,7 @@ class Head(nn.Module):
             memory: bytes that a chunk may take; None chooses.
             accuracy: also return `correct`, where the most probable class is the target.
             filter_gradients: skip, in the backward products of a chunk, the classes whose gradient
-                is below the resolution of the dtype; `losses.fused.products` states the bound.
+                is below the resolution of the dtype; `losses.fused.filtering` states the bound.
                 Not exact; synchronises with a GPU.
             entropy: also return `entropy`, −Σ_x P_x log P_x in nats.
             z_loss: ζ ≥ 0, the factor of the squared log-sum-exp of f(z), which keeps logits small

@@ -150,7 +150,7 @@ def _of_checkpoint(
     from highrank_plugins.inference.contexts import continuations, read_contexts
 
     found = continuations(checkpoint, data, read_contexts(contexts_file), top, split)
-    hits = [float(one.rank < top) for one in found]
-    share = sum(hits) / len(hits)
+    correct = [float(one.rank < top) for one in found]
+    share = sum(correct) / len(correct)
     report({"top": top, "share": share, "contexts": found}, output)
-    return {str(number): hit for number, hit in enumerate(hits, 1)}
+    return {str(number): hit for number, hit in enumerate(correct, 1)}

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.losses.chunked_head import ChunkedHead, Named
+from highrank_plugins.losses.fused.filtering import filtered_products
 from highrank_plugins.losses.fused.products import (
     aligned,
-    filtered_products,
     gradient_products,
     rows_times,
     rows_times_,

@@ -69,7 +69,7 @@ def describe_head(head: Head) -> dict[str, Any]:
 
 def _training(loaded: LoadedModel, blocks: dict[str, Any]) -> dict[str, Any]:
     extra = loaded.extra.get("extra_state") or {}
-    reached = {
+    found = {
         "updates": loaded.updates,
         "epoch": (extra.get("train_iterator") or {}).get("epoch"),
         "best validation loss": extra.get("best"),
@@ -77,8 +77,8 @@ def _training(loaded: LoadedModel, blocks: dict[str, Any]) -> dict[str, Any]:
     for block, names in _TRAINING.items():
         options = blocks.get(block) or {}
         for name in names:
-            reached[block if name == "_name" else name] = options.get(name)
-    return {name: value for name, value in reached.items() if _is_said(value)}
+            found[block if name == "_name" else name] = options.get(name)
+    return {name: value for name, value in found.items() if _is_said(value)}
 
 
 def _is_said(value: Any) -> bool:
