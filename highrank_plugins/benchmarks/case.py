@@ -91,7 +91,7 @@ class LossCase:
 class ModelCase:
     """Describe training steps or translation of a Transformer of some size, on random words.
 
-    `user_dir` is the package of a layer of one's own.
+    `user_dir` is the package of a layer of your own.
     """
 
     classes: int

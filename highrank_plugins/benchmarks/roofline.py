@@ -222,10 +222,10 @@ def estimates_table(estimates: list[RooflineEstimate]) -> str:
 class LiveMemory(TorchDispatchMode):
     """Count the bytes of all tensors that operations make, as long as they live.
 
-    Tensors on device `meta` have sizes and no content: the losses take such a device for a GPU.
+    Tensors on device `meta` have sizes and no content: the losses treat this device as a GPU.
 
     Args:
-        before: what does not count, since it exists before.
+        before: existing tensors, which do not count.
     """
 
     def __init__(self, before: Iterable[torch.Tensor]) -> None:

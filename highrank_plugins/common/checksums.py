@@ -1,6 +1,6 @@
 """Compute and compare checksums; files without a published one get a ledger of SHA-256.
 
-A folder of binarised data may hold such a ledger of its files, `sha256sums`.
+A folder of binarised data may hold a ledger of its files, `sha256sums`.
 """
 
 import hashlib

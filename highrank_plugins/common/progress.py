@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-# (items, name) → the same items, shown as they are taken; `bar` is such a function
+# (items, name) → the same items, shown as they are taken; for example `bar`
 Progress: TypeAlias = Callable[[Sequence[Any], str], Iterable[Any]]
 
 

@@ -21,7 +21,7 @@ def typed_command() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, of this package, and of what computes the numbers."""
+    """Return the versions of Python, of this package, and of the libraries that compute."""
     return {
         "python": platform.python_version(),
         "highrank_plugins": highrank_plugins.__version__,

@@ -1,8 +1,8 @@
 """Under --amp every gradient is divided by the loss scale twice.
 
-What breaks: on a GPU, SGD and NT-ASGD learn at `--lr` over the loss scale (128 and more), weight
-decay is too strong by that factor, and Adam drifts towards its epsilon; the norm in the log
-looks right.
+What breaks: on a GPU, SGD and NT-ASGD learn at `--lr` over the loss scale (128 and more). Weight
+decay is too strong by that factor, and Adam drifts towards its epsilon. The norm in the log looks
+right.
 Why: `AMPOptimizer.clip_grad_norm` unscales the gradients of torch's optimizer, `step` hands
 fairseq's wrapper to the scaler, which knows optimizers by their identity and unscales them again.
 What we do: hand it torch's both times.

@@ -1,8 +1,8 @@
 """`--help` hides the options of the chosen architecture, task and criterion.
 
 What breaks: `fairseq-train --arch transformer_mixtape --help` lists no `--head…` option.
-Why: fairseq parses twice, the second time with the options of what the first found; argparse
-prints the help and ends in the first.
+Why: fairseq parses twice, the second time with the options of the architecture, task and criterion
+that the first found. argparse prints the help and exits in the first.
 What we do: in the first parse of one of fairseq's parsers, ignore `--help` and the missing
 arguments that it excuses. The second parse prints the help.
 Delete when: fairseq does so.

@@ -5,7 +5,7 @@ training resumes or a model is loaded; the same for `numpy._core.multiarray.scal
 `--eval-bleu`, and for `omegaconf.dictconfig.DictConfig` and
 `fairseq.distributed.utils._TensorPlaceholder` when several processes resume.
 Why: torch.load reads with weights_only=True, which admits tensors and plain containers only.
-fairseq stores legacy models' options as a Namespace and validation results as numpy numbers, and
+Fairseq stores legacy models' options as a Namespace and validation results as numpy numbers. It
 sends the loaded state to the other ranks as omegaconf containers with placeholders for tensors.
 What we do: admit exactly these classes. They hold data; building one runs nothing. weights_only
 is never switched off.

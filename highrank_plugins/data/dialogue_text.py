@@ -57,8 +57,8 @@ def write_parallel(corpus: Path, output: Path, context: int) -> dict[str, Counts
 
     Each utterance but the first of its dialogue is a response to at most `context` utterances
     before it. `test1` has the contexts of `test_multi_ref.json`, with the first reference as the
-    response; without such a file it is `test`, with the response as the only reference.
-    References of a context are in one line with tabs between them.
+    response. Without that file it is `test`, with the response as the only reference. References
+    of a context are in one line, separated by tabs.
 
     Args:
         corpus: see `corpus_files`.

@@ -33,7 +33,7 @@ _MAGIC = indexed_dataset.MMapIndexedDataset.Index._HDR_MAGIC
 # of fairseq's other formats, whose contents are compared with sha256sums only
 _OTHERS = (b"TNTIDX\x00\x00", b"HUFFIDX")
 _HEADER = len(_MAGIC) + 8 + 1 + 8
-_BLOCK = 1 << 20  # numbers that are looked at together
+_BLOCK = 1 << 20  # numbers that are checked together
 _AGAIN = "copy it again, or binarise the text again"
 
 

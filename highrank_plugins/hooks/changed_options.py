@@ -1,8 +1,8 @@
 """A training with other options continues in the --save-dir of another one.
 
-What breaks: `fairseq-train` into the directory of an earlier training, with another architecture of
-the same sizes, other data, another seed or learning rate, resumes that training with these options,
-or ends at once if it was finished, with exit code 0. Checkpoints are then of neither training.
+What breaks: `fairseq-train` into the directory of an earlier training resumes that training with
+the new options: another architecture of the same sizes, other data, another seed or learning rate.
+If it was finished, it ends at once with exit code 0. Checkpoints are then of neither training.
 Why: fairseq loads parameters that fit, and compares no option.
 What we do: compare the options of the checkpoint in --save-dir with those of the command, and a
 hash of the sizes of the training data, which each checkpoint holds. Refuse what makes another model

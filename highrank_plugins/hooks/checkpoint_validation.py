@@ -1,14 +1,14 @@
 """Damaged checkpoints load with other weights; hostile ones get far into fairseq.
 
-What breaks: torch checks no checksum, so 988 of 1000 single flipped bits load silently; truncated
-files die with "PytorchStreamReader failed reading zip archive: failed finding central directory";
-a disallowed class is answered with the advice to switch weights_only off; `${…}` in the stored
-configuration is resolved by omegaconf (`${oc.env:…}` reads the environment).
+What breaks: torch checks no checksum, so 988 of 1000 single flipped bits load silently. Truncated
+files die with "PytorchStreamReader failed reading zip archive: failed finding central directory".
+For a disallowed class, torch advises to switch weights_only off. Omegaconf resolves `${…}` in the
+stored configuration (`${oc.env:…}` reads the environment).
 Why: `load_checkpoint_to_cpu` hands any file to torch.load, and its `cfg` to omegaconf.
-What we do: before fairseq sees the file, refuse what is not an uncompressed zip with right
-checksums, what names a class outside the allow-list (`safe_globals`), and configurations with
-anything but plain values, or with more layers than weights. Old formats (before torch 1.6) are
-refused too. The check maps the file into memory and reads it once, about 0.4 s per gigabyte.
+What we do: before fairseq sees the file, refuse files that are not an uncompressed zip with right
+checksums, or name a class outside the allow-list (`safe_globals`). Refuse configurations with
+anything but plain values, or with more layers than weights, and old formats (before torch 1.6).
+The check maps the file into memory and reads it once, about 0.4 s per gigabyte.
 Delete when: never; `--restore-file`, `--finetune-from-model`, generation, evaluation and the hub
 interface all load through here.
 """

@@ -5,8 +5,8 @@ list, and `set_lr` writes one number into every group at every update. `--optimi
 groups, but never tells its schedulers the validation loss.
 Why: that is how `FairseqOptimizer` is written.
 What we do: a parameter may carry its own rate (`set_own_rate`). Such parameters become a group of
-any optimizer, whose rate stays in the same ratio to that of the others, whatever the scheduler
-does: at `--lr 20` a rate of 0.02 is 1/1000 of what the others have, always.
+any optimizer. The ratio of their rate to the others' stays the same, whatever the scheduler does:
+at `--lr 20`, a rate of 0.02 is always 1/1000 of the others' rate.
 Delete when: fairseq's optimizers take groups.
 """
 
@@ -82,7 +82,7 @@ def require_found(trainer) -> None:
     """Refuse an optimizer that would train a parameter with another rate than its own.
 
     Raises:
-        UserError: it has lost such a parameter.
+        UserError: the optimizer has lost the group of this parameter.
     """
     built = trainer.optimizer
     for wrapped in ("fp32_optimizer", "wrapped_optimizer"):

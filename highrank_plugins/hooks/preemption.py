@@ -3,11 +3,11 @@
 What breaks: SIGTERM and SIGUSR1, by which clusters announce the end of a job's time, and SIGHUP,
 which a closing terminal sends, end fairseq-train at once.
 Why: it handles no signals.
-What we do: look after each update, and after its validation and checkpoint where these are due,
-whether any process was asked to stop (`stop_request.py`), by `highrank launch` or by a signal;
-then all write the checkpoint and end together, with exit code 75. Nothing is left out, so the
+What we do: after each update, and after its validation and checkpoint where these are due, check
+whether `highrank launch` or a signal asked any process to stop (`stop_request.py`). Then all
+processes write the checkpoint and end together, with exit code 75. Nothing is skipped, so the
 resumed training equals an uninterrupted one. Until then a signal has no effect: an update, a
-validation and a checkpoint must fit into the time that is left.
+validation and a checkpoint must fit into the remaining time.
 Delete when: fairseq does so. `training_events.py` calls this.
 """
 

@@ -8,7 +8,7 @@ What we do: count samples (sentences, or blocks of a language model; tokens of s
 fairseq-generate, fairseq-validate and fairseq-eval-lm. Say at the end how many of how many were
 scored. Raise if they differ, also with that option, and name the first ones left out. Raise for a
 validation loss that is infinite or NaN. Processes of one evaluation compare what they scored
-together; a part of its own (`--num-shards`) says that it is one, and of what. Tasks with steps of
+together; a separate part (`--num-shards`) says which part of the text it is. Tasks with steps of
 their own are not counted. In fairseq-interactive a line that the option leaves out gets an empty
 hypothesis of score -inf and a warning, so that outputs stay line for line.
 Delete when: fairseq compares both.

@@ -1,9 +1,9 @@
 """Optimizers that average weights, and tasks with state, are told too little, too late.
 
-What breaks: the validation loss of an epoch reaches the learning-rate scheduler after the
-checkpoint is written, rounded, so that a run resumed at the end of an epoch has lost it and
-switches averaging on in another epoch, or never. Nothing lets validation and checkpoints use
-averaged weights. A task can add to a checkpoint what its own process holds, but not what others do.
+What breaks: the validation loss of an epoch reaches the learning-rate scheduler, rounded, only
+after the checkpoint is written. A run resumed at the end of an epoch has lost it, and switches
+averaging on in another epoch, or never. Nothing lets validation and checkpoints use averaged
+weights. A task can add the state of its own process to a checkpoint, but not of the others.
 A model does not learn which of its forward passes belong to which update.
 Why: `Trainer` and `save_checkpoint` call task and optimizer in one process only, or not at all.
 What we do: notify each `TrainingListener` among optimizer (torch's, inside fairseq's), task and

@@ -34,7 +34,7 @@ class ModelComparison(NamedTuple):
 
     Attributes:
         tokens: of the text.
-        found: tokens with such a margin, of which `disagreements` are the widest.
+        found: number of tokens with this margin; `disagreements` are the widest.
         share: of tokens to which the first model gives a higher probability.
         mean_margin: mean of −log P of the second model minus that of the first, in nats.
     """

@@ -78,8 +78,8 @@ class StreamingModel:
         """Return the word numbers of a split, or the first `tokens` of them; [N].
 
         Raises:
-            ValueError: it is empty, or has words that the dictionary lacks.
-            OSError: there is no such split.
+            ValueError: the split is empty, or has words that the dictionary lacks.
+            OSError: the split is missing.
         """
         self.task.load_dataset(split)
         return self.task.dataset(split).tokens[:tokens]

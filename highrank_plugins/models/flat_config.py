@@ -62,8 +62,8 @@ def flat_config(name: str, stock: type, stock_model: str) -> type:
     Args:
         name: of the new class.
         stock: fairseq's dataclass.
-        stock_model: registered name whose architectures say what is arch-controlled. Such a field
-            defaults to ``None`` and keeps fairseq's default as ``metadata["stock"]``.
+        stock_model: registered name whose architectures control some fields. These fields default
+            to ``None`` and keep fairseq's default as ``metadata["stock"]``.
     """
     controlled = arch_keys(stock_model)
     flat = [_field(option, option.name in controlled) for option in options_of(stock)]

@@ -47,7 +47,7 @@ def load_without_weights(path: Path) -> CheckpointState:
     It is read as fairseq reads it, which refuses files that are damaged or could run code.
 
     Raises:
-        ValueError: it is such a file.
+        ValueError: the file is damaged, or could run code.
     """
     import highrank_plugins
 

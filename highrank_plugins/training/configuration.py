@@ -1,4 +1,4 @@
-"""Define the configuration of a training and of what follows it: blocks of options."""
+"""Define the configuration of a training and of the stages after it: blocks of options."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -1,7 +1,8 @@
-"""README and docs are written in short sentences, without private terms."""
+"""README, docs and docstrings are written in short sentences, without private terms."""
 
 import re
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,15 @@ PRIVATE = (
     "bent line|tournament|contenders?|goes? on with|go on with|gone on with|anew|thereby|so many|"
     "such a|that of those|come to lie|comes to lie|looked at|at hand|room on the disk|"
     "time and again|given up for lost"
+)
+PRIVATE_IN_CODE = f"{PRIVATE}|of what|that which|to be had|one's own|on target"
+# in code: an option, a column and a label of an earlier release
+CODE_EXCEPTIONS = (
+    "OLD_COLUMN = ",
+    "contender: Annotated",
+    "contender is not",
+    "_say_renamed(",
+    "named = [",
 )
 SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z`*(\[“\"]|\d)|\n\s*\n")
 
@@ -93,3 +103,45 @@ def test_a_long_sentence_is_found(tmp_path):
     page.write_text("# Title\n\nShort one. Long " + "word " * 39 + "end.\n\n- item\n- other item\n")
     assert max(map(words, sentences(page))) == 41
     assert "item" in sentences(page) and "Title" in sentences(page)
+
+
+def sources() -> list[Path]:
+    """Return the modules of the package."""
+    return sorted((ROOT / "highrank_plugins").rglob("*.py"))
+
+
+def docstring_sentences(source: str) -> Iterator[str]:
+    """Yield the sentences of a module's docstrings, and each item of a list as one."""
+    for docstring in re.findall(r'^ *r?"""(?=\S)(.*?)"""', source, re.DOTALL | re.MULTILINE):
+        text = re.sub(r"^.*(?:[│▼]|>>>).*$", "\n", docstring, flags=re.MULTILINE)
+        text = re.sub(r"^ *(?:[\w, *]+: |[-|] |\d+\. )", "\n\n", text, flags=re.MULTILINE)
+        for sentence in SENTENCE_END.split(text.replace("``", "`")):
+            if re.search(r"[a-z]{2}", sentence):
+                yield " ".join(sentence.split())
+
+
+def test_no_sentence_of_a_docstring_is_long():
+    found = [
+        (path.name, sentence)
+        for path in sources()
+        for sentence in docstring_sentences(path.read_text(encoding="utf-8"))
+        if words(sentence) > LONGEST
+    ]
+    assert found == []
+
+
+def test_no_private_terms_in_code():
+    """Check names, docstrings, comments and messages."""
+    term = re.compile(rf"\b(?:{PRIVATE_IN_CODE})\b")
+    found = [
+        f"{path.name}:{number}: {line.strip()}"
+        for path in sources()
+        for number, line in enumerate(path.read_text(encoding="utf-8").lower().splitlines(), 1)
+        if term.search(line) and not any(each.lower() in line for each in CODE_EXCEPTIONS)
+    ]
+    assert found == []
+
+
+def test_a_long_sentence_of_a_docstring_is_found():
+    source = 'def f():\n    """Do it.\n\n    Args:\n        a: ' + "word " * 36 + '.\n    """\n'
+    assert max(map(words, docstring_sentences(source))) == 36

@@ -71,7 +71,7 @@ def _shards(root: Path, options: CorpusOptions) -> dict[int, Path]:
 def _binarise_shards(
     output: Path, shards: dict[int, Path], numbers: dict[str, int], options: CorpusOptions
 ) -> Counter[str]:
-    """Binarise each shard into its folder; return the sum of what `binarise` counts."""
+    """Binarise each shard into its folder; return the sum of the counts of `binarise`."""
     jobs = [(output / f"shard{n:02}" / "train", [path]) for n, path in shards.items()]
     for prefix, _ in jobs:
         prefix.parent.mkdir()

@@ -27,9 +27,9 @@ def check_parallel(paths: list[Path]) -> int:
     What a file NAME.gz holds is read; lines are counted within it.
 
     Raises:
-        TextError: a file is missing or empty, lines are empty, hold NUL or carriage returns or are
-            not UTF-8 or have more than `MAX_WORDS` words, a file begins with a byte order mark, or
-            the numbers of lines differ. The first problems of all files are listed.
+        TextError: a file is missing or empty, begins with a byte order mark, or has another number
+            of lines. Or a line is empty, is not UTF-8, holds NUL or a carriage return, or has more
+            than `MAX_WORDS` words. The message lists the first problems of all files.
     """
     problems: list[str] = []
     counts = [_check_file(path, problems) for path in paths]

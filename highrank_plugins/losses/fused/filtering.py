@@ -25,8 +25,8 @@ def filtered_products(total: Tensor | None, grad: Tensor, rows: Tensor, weight: 
 def kept_columns(grad: Tensor) -> Tensor:
     """Return the classes whose gradient in `grad` [n, M] matters in its dtype: int64 indices.
 
-    A class is left out if its entries are at most ε times the largest entry g of the chunk. ε is
-    the resolution of the dtype (2^-23 for float32, 2^-7 for bfloat16): added to g, such an entry
+    A class is left out if its entries are at most ε times the largest entry g of the chunk. Here ε
+    is the resolution of the dtype (2^-23 for float32, 2^-7 for bfloat16): added to g, these entries
     would be rounded away. So the gradient of a row of the vocabulary matrix is off by at most
     ε g Σ_n |h_n|, the gradient of a context by at most ε g Σ_x |w_x|. If an entry is infinite or
     NaN, all classes are kept, so that the error stays visible.

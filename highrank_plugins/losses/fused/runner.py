@@ -30,8 +30,8 @@ from highrank_plugins.losses.kernels.base import Kernels
 from highrank_plugins.losses.plan import LossOutput, LossPlan
 from highrank_plugins.losses.precision import Autocast, half_scale
 
-# Bytes of what is kept per token apart from chunks (contexts, gates, their gradients): the small
-# products run over as many chunks at once as fit. On a CPU one by one is as fast.
+# Bytes of inputs of chunks (contexts, gates, their gradients): the small products run over as many
+# chunks at once as fit. On a CPU one chunk at a time is as fast.
 INPUT_MEMORY = {"cpu": 0, "cuda": 2**25}
 
 

@@ -171,7 +171,7 @@ def _function(given: KernelInput, tables: Tables) -> tuple[Any, ...]:
 
 
 def _threads(columns: Tensor | None, tables: Tables = NO_TABLES) -> int:
-    """Return the number of threads: torch's, at most the number of rows of what they sum."""
+    """Return the number of threads: torch's, at most the rows of `columns` or of the sums."""
     rows = [len(sums) for sums in (columns, tables.sums) if sums is not None]
     return min([torch.get_num_threads(), *rows])
 
