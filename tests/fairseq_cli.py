@@ -75,6 +75,8 @@ def _run(command: str, argv: list[str], log: str, typed: str) -> None:
     os.dup2(os.open(typed, os.O_RDONLY), 0)
     sys.stdin = os.fdopen(0)
     sys.argv = argv
+    # as in a command of its own; else data workers would start a server that imports all again
+    multiprocessing.set_start_method("fork", force=True)
     gc.freeze()  # else each collection visits all that was imported, and copies its pages
     try:
         if command == "highrank":

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fairseq.distributed import ModuleProxyWrapper
 from fairseq.logging import metrics
-from torch.distributed import destroy_process_group, init_process_group
+from torch.distributed import barrier, destroy_process_group, init_process_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
@@ -112,6 +112,7 @@ def gradients_of_rank(data, rank, address, unused, path):
     loss.backward()
     gradients = {n: p.grad for n, p in built.model.named_parameters()}
     torch.save({"gradients": gradients, "tokens": tokens}, path)
+    barrier()  # one that leaves first may take what it has not sent with it
     destroy_process_group()
 
 
