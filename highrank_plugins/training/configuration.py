@@ -92,7 +92,9 @@ class Configuration(_Block):
     @model_validator(mode="after")
     def _has_text(self) -> "Configuration":
         if (self.data is None) == (self.corpus is None):
-            raise ValueError("one of the blocks data (translation) and corpus (language model)")
+            raise ValueError(
+                "needs one of the blocks data (translation) and corpus (language model)"
+            )
         return self
 
     @model_validator(mode="after")

@@ -90,7 +90,10 @@ def test_text_is_the_same_configuration_and_does_not_depend_on_order(write):
         ("base: base.yaml\ntrain:\n  lr: [1, 2]\n", "bad.yaml:3: train.lr: must be text"),
         ("base: base.yaml\ntrain:\n  lr: 1\n  lr: 2\n", "bad.yaml:4: lr is given twice"),
         ("base: base.yaml\naverage:\n  last: 4\n", "average.last is 4, but train.keep_last_epochs"),
-        ("train:\n  lr: 1\n", "one of the blocks data (translation) and corpus (language model)"),
+        (
+            "train:\n  lr: 1\n",
+            "bad.yaml: needs one of the blocks data (translation) and corpus (language model)",
+        ),
         ("base: bsae.yaml\n", "bsae.yaml: no such configuration; did you mean 'base'?"),
         ("base: bad.yaml\n", "bad.yaml: inherits from itself"),
         ("base: 3\n", "bad.yaml:1: base must be the name of a file"),
