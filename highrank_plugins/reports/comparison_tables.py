@@ -183,4 +183,4 @@ def verdict_table(compared: Compared, paper: str, task: str | None) -> Table:
     details = [line for verdict in verdicts for line in verdict.details]
     ours = f"ours, {_heading(compared.metric)}"
     headings = ["system", ours, paper, "published", "verdict", "why"]
-    return Table(f"Beside {paper}", headings, rows, details)
+    return Table(f"Compared with {paper}", headings, rows, details)

@@ -123,7 +123,7 @@ def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def number_log_axis(axis: Any) -> None:
-    """Write numbers such as 200 and 3,000 beside a logarithmic axis."""
+    """Write numbers such as 200 and 3,000 at a logarithmic axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()

@@ -1,4 +1,4 @@
-"""The synthetic experiment: what a fit reports, and that richer layers come nearer."""
+"""Test the synthetic experiment: the numbers of a fit, and that richer layers fit better."""
 
 import math
 from dataclasses import replace

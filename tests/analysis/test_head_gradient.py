@@ -1,4 +1,4 @@
-"""The logits' gradient, held to what autograd finds for the vocabulary matrix and the bias."""
+"""Compare the logits' gradient with autograd's for the vocabulary matrix and the bias."""
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def test_gradients_of_parameters_and_the_graph_are_left_alone():
 
 
 class OneSoftmax(Head):
-    """A structure that says nothing of its logits."""
+    """A structure that does not define its logits."""
 
     def chunk_log_probs(self, features, tensors, random_state):
         return torch.nn.functional.linear(features, tensors["weight"]).log_softmax(-1)

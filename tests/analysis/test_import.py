@@ -1,4 +1,4 @@
-"""The package is light to import, and exports what it says."""
+"""The package is light to import, and exports the documented names."""
 
 import inspect
 import subprocess

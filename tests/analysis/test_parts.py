@@ -1,4 +1,4 @@
-"""What several processes find of their rows is together what one finds of all."""
+"""Results merged from several processes equal the result of one process on all rows."""
 
 import pytest
 import torch

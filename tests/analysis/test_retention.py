@@ -1,4 +1,4 @@
-"""What a layer lets through of a gradient: by hand, and by projectors written out."""
+"""Test gradient retention by hand, and by projectors written out."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Every table of measurements is what its file says, and every file is shown."""
+"""Every table of measurements equals its file, and every file has a table."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""What a training takes: from its configuration and a measured step."""
+"""Test the estimated cost of a training, from its configuration and a measured step."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What losses are compared with computes the same loss, eager and compiled."""
+"""The code that losses are compared with computes the same loss, eager and compiled."""
 
 import pytest
 import torch

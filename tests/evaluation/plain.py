@@ -1,5 +1,7 @@
-"""A small language model with a carried state and a tied matrix: in torch, and its gradients and
-dynamic evaluation once more in NumPy, from the equations."""
+"""Define a small language model with a carried state and a tied matrix, in torch.
+
+Its gradients and dynamic evaluation follow in NumPy, from the equations.
+"""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Every output layer and its loss once more, in slow NumPy, straight from the papers' formulas.
+"""Compute every output layer and its loss in slow NumPy, straight from the papers' formulas.
 
 Nothing here is shared with the package. Written for one context at a time, with loops where the
 formulas have indices, and for complex numbers as well: the imaginary part of `f(x + i*1e-40)` is

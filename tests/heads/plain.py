@@ -1,5 +1,7 @@
-"""The usual torch code for every structure: everything in the dtype of the parameters, the softmax
-in float32 as fairseq does. Its error in half precision is the yardstick for ours."""
+"""Compute every structure by plain torch code, in the dtype of the parameters.
+
+The softmax is in float32, as in fairseq. Our error in half precision is compared with this code's.
+"""
 
 import torch
 from torch import Tensor

@@ -1,5 +1,8 @@
-"""autograd's gradient of the loss against complex steps through the oracle: every parameter and
-the features, with smoothing, weights, an ignored token and a random upstream gradient."""
+"""Compare autograd's gradients of the loss with complex steps through the oracle.
+
+They are gradients of every parameter and of the features, with smoothing, weights, an ignored token
+and a random upstream gradient.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The naive code computes the same loss, so that the comparison is one of like with like."""
+"""The naive code computes the same loss, so the comparison is fair."""
 
 import pytest
 import torch

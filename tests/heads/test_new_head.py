@@ -1,5 +1,7 @@
-"""A new pointwise function or structure is one module; its name, options, losses and training
-follow from registering it."""
+"""A new pointwise function or structure is one module.
+
+Its name, options, losses and training follow from its registration.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Inference reuses what it prepared from the parameters, and never after they changed."""
+"""Inference reuses tensors prepared from the parameters, but never after a change of these."""
 
 import copy
 import pickle

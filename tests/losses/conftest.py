@@ -1,4 +1,4 @@
-"""Unwritten memory shows; kernels meet rows of several tiles, in a mended interpreter."""
+"""Fill unwritten memory with NaN, and run kernels on several tiles in a fixed interpreter."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""One call of `head.nll` and all that comes of it, to compare implementations of the loss."""
+"""Run `head.nll` and collect its results, to compare implementations of the loss."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,9 +37,9 @@ class Outcome:
 def run(head: nn.Module, features: Tensor, target: Tensor, *, seed: int = 0,
         upstream: Tensor | None = None, autocast: bool = False,
         **options: Any) -> Outcome:  # fmt: skip
-    """nll, then backward with an upstream gradient that is no constant.
+    """Run nll, then backward with an upstream gradient that is not constant.
 
-    Under autocast only the forward pass is, as in trainers.
+    Only the forward pass runs under autocast, as in trainers.
     """
     head.zero_grad()
     if features.requires_grad:

@@ -15,7 +15,7 @@ CUDA = torch.device("cuda", 0)
 
 
 class OnCuda:
-    """Features of which only the device is asked."""
+    """Stand in for features, with a device only."""
 
     device = CUDA
     dtype = torch.bfloat16
@@ -82,6 +82,6 @@ def test_more_components_than_registers(launches):
 
 
 def test_the_first_launch_runs_in_the_interpreter(monkeypatch):
-    """It is a valid call of the kernel; here on a CPU, so that nothing is waited for."""
+    """The first launch is a valid call of the kernel; it runs on a CPU here."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     kernels.first_launch(torch.device("cpu"))

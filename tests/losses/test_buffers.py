@@ -1,4 +1,4 @@
-"""A caller may fill its buffers anew between the loss and its gradient."""
+"""A caller may refill its buffers between the loss and its gradient."""
 
 import pytest
 import torch

@@ -33,7 +33,7 @@ def test_non_reentrant(case, reduction, impl):
 
 
 def test_saved_tensors_of_the_loss_stay_where_they_are():
-    """Hooks of `save_on_cpu`, say, see what outlives the call, and not the contexts of blocks."""
+    """Hooks such as `save_on_cpu` see tensors that outlive the call, not the contexts of blocks."""
     case = next(case for case in STRUCTURES if case.head == "mos")
     head, saved = case.build(classes=CLASSES), []
 

@@ -1,4 +1,4 @@
-"""losses/chunking.py: how many tokens a chunk has."""
+"""Test losses/chunking.py: the number of tokens in a chunk."""
 
 import pytest
 import torch

@@ -94,7 +94,7 @@ def test_nan_shows(case, dtype, smoothing):
 
 @needs_compiler
 def test_there_is_one_pool_of_threads():
-    """Two OpenMP libraries would each have one, and wait busily beside each other."""
+    """Two OpenMP libraries would each have a pool of threads, and compete for the cores."""
     code = (
         "from highrank_plugins.losses.kernels.cpp.build import library; library()\n"
         "files = {line.split()[-1] for line in open('/proc/self/maps')}\n"

@@ -33,7 +33,7 @@ if [[ -e {made} ]]; then exec cp {made} "${{@: -1}}"; fi
 
 
 @pytest.fixture(autouse=True)
-def anew(tmp_path, monkeypatch):
+def new_process(tmp_path, monkeypatch):
     """As in a new process, with an empty cache."""
     monkeypatch.setenv("HIGHRANK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cpp, "_logged", set())

@@ -1,6 +1,6 @@
-"""What a GPU would be given: operands, sums, chunks and noise, on tensors without memory.
+"""Test operands, sums, chunks and noise of a GPU, on tensors without memory.
 
-A device `meta` is a GPU to the losses; kernels of Triton are not started there.
+The losses treat device `meta` as a GPU; kernels of Triton are not started there.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""How often the host reads a number of a tensor, for which it would wait for a GPU."""
+"""Count how often the host reads a number of a tensor, which synchronises with a GPU."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ class CountReads(TorchDispatchMode):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_never_for_each_chunk(case, dtype, reduction, impl):
-    """On a CPU the range of targets and a factor of 1 are looked at, on any device overflow is."""
+    """On a CPU the range of targets and a factor of 1 are checked, on any device overflow."""
     head = case.build(classes=CLASSES).to(dtype)
     features = make_features(10 * TOKENS).to(dtype).requires_grad_()
     options = {**FULL, "weight": None, "label_smoothing": 0.0}

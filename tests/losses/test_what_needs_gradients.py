@@ -1,4 +1,4 @@
-"""Frozen parts, shared parts, and no gradients at all."""
+"""Test losses with frozen parts, shared parts, and without gradients."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""When a component is reported."""
+"""A component is reported once it has collapsed."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A snapshot against the functions of highrank_plugins.analysis, and what it leaves alone."""
+"""A snapshot equals the functions of highrank_plugins.analysis, and changes nothing."""
 
 import math
 
@@ -113,7 +113,7 @@ def test_one_component_has_no_use_to_be_measured(case):
 
 
 class OneSoftmax(Head):
-    """A layer of a user's own, which says nothing of its logits."""
+    """A layer of a user's own, which does not define its logits."""
 
     def chunk_log_probs(self, features, tensors, random_state):
         return torch.nn.functional.linear(features, tensors["weight"]).log_softmax(-1)

@@ -1,4 +1,4 @@
-"""results/measures.py: what `highrank analyse` wrote becomes scores of a record."""
+"""Test results/measures.py: files of `highrank analyse` become scores of a record."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Cells of the papers that follow from other cells are what those give."""
+"""Cells of the papers that follow from other cells agree with them."""
 
 import pytest
 

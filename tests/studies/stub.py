@@ -88,7 +88,7 @@ def write_study(folder: Path, tree: dict[str, object], name: str = "layers") -> 
 
 
 def study_command(file: Path, *words: object) -> list[str]:
-    """Return the command line of a study, with runs beside its file."""
+    """Return the command line of a study, with runs in its file's folder."""
     return [*HIGHRANK, "study", str(file), "--exp-dir", str(file.parent / "exp"), *map(str, words)]
 
 

@@ -1,4 +1,4 @@
-"""The state is carried, the rate goes by the length, and what would lose tokens is refused."""
+"""The task carries the state, scales the rate by length, and refuses options that lose tokens."""
 
 import pytest
 import torch

@@ -68,7 +68,7 @@ def test_averages_are_what_is_validated_and_saved(stream_data, tmp_path):
     assert optimizer["nt_asgd"]["averages_in_model"]
     want, _ = in_one_go(stream_data, last(tmp_path))
     assert validation_loss(tmp_path) == pytest.approx(want, abs=1e-5)
-    # the raw weights, from which the training goes on, are others
+    # training continues from the raw weights, which differ
     embedding = state["model"]["decoder.output_projection.weight"]
     raw = [s["ax"] for s in optimizer["state"].values() if s["ax"].shape == embedding.shape]
     assert len(raw) == 1 and not torch.allclose(raw[0], embedding, atol=1e-3)

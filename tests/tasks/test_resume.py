@@ -1,4 +1,4 @@
-"""A training that is interrupted anywhere goes on as if it had not been."""
+"""An interrupted training continues as if it had not been interrupted."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ STOPS = {"in an epoch": ["--max-update", 39], "between epochs": ["--max-epoch", 
 
 
 def end_of(save_dir):
-    """Return what the last checkpoint holds that a resumed training could have wrong."""
+    """Return the parts of the last checkpoint that a resumed training could get wrong."""
     state = torch.load(last(save_dir), weights_only=True)
     return dict(leaves({"model": state["model"], "optimizer": state["last_optimizer_state"]}))
 

@@ -1,4 +1,4 @@
-"""A model of streams scores and continues sentences; a text is not cut into what they are."""
+"""A model of streams scores and continues sentences; a text is not cut into sentences."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The AWD-LSTM: values, state, what each rate does in training, and nothing of it in evaluation."""
+"""Test values and state of the AWD-LSTM, and each rate: it acts in training only."""
 
 import copy
 

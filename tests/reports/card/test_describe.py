@@ -1,4 +1,4 @@
-"""The head on a card: every option that it was built with, and what was learnt of them."""
+"""The head on a card has all its options, and their learnt values."""
 
 import pytest
 
