@@ -3,9 +3,9 @@
 What breaks: `--head mos --head-components 0` ends with a traceback of 20 functions. Its last line
 says what to change, and few people read that far.
 Why: fairseq prints every error so, and leaves with exit code 1.
-What we do: in fairseq's commands, print the message of a `UserError` alone, as `argparse` does for
-an unknown option. Other errors keep their traceback: they may be defects. A program that calls
-fairseq's functions gets the exception.
+What we do: in fairseq's commands, print the message of a `UserError`, or the name of a missing
+checkpoint, alone, as `argparse` does for an unknown option. Other errors keep their traceback:
+they may be defects. A program that calls fairseq's functions gets the exception.
 Delete when: fairseq ends so for a `ValueError` of a plug-in.
 """
 
@@ -42,9 +42,18 @@ def _in_one_line(function, *args, **kwargs):
     try:
         return function(*args, **kwargs)
     except UserError as error:
-        program = Path(sys.argv[0])
-        if not program.name.startswith("fairseq-") and program.parent.name != "fairseq_cli":
+        _leave(error, str(error))
+    except OSError as error:
+        if not str(error).startswith("Model file not found: "):
             raise
-        sys.stdout.flush()
-        print(f"{program.name}: error: {error}", file=sys.stderr)
-        sys.exit(2)
+        _leave(error, f"--path: no such file: {str(error).partition(': ')[2]}")
+
+
+def _leave(error: Exception, message: str) -> None:
+    """Print one line and exit, or raise the error where fairseq is no command."""
+    program = Path(sys.argv[0])
+    if not program.name.startswith("fairseq-") and program.parent.name != "fairseq_cli":
+        raise error
+    sys.stdout.flush()
+    print(f"{program.name}: error: {message}", file=sys.stderr)
+    sys.exit(2)

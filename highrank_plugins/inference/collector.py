@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from tqdm import tqdm
 
+from highrank_plugins.common.progress import bar_options
 from highrank_plugins.inference.loading import DTYPES, LoadedModel, load_model, pick_device
 from highrank_plugins.inference.processes import Processes
 from highrank_plugins.inference.streaming_model import TASK, StreamingModel
@@ -132,8 +133,8 @@ class Collector:
         if state is None:
             state = self._state_before(start)
         bar = tqdm(
-            range(start, self.share.stop), name, mininterval=1, unit="batch",
-            disable=self.processes.rank > 0,
+            range(start, self.share.stop), name, unit="batch", disable=self.processes.rank > 0,
+            **bar_options(),
         )  # fmt: skip
         for index in bar:
             features, target, state = self.text.step(index, state)

@@ -91,11 +91,12 @@ def read_published(task: str) -> list[Published]:
     """Return what papers report for a task, the name of its recipe.
 
     Raises:
-        ValueError: there are no scores of it; the message has the nearest match.
+        ValueError: there are no scores of it; the message has the nearest match, or all tasks.
     """
     tasks = read_tree(FILE).values
     if task not in tasks:
-        raise ValueError(f"no published scores of {task!r}{did_you_mean(task, list(tasks))}")
+        near = did_you_mean(task, list(tasks)) or f"; there are those of {', '.join(tasks)}"
+        raise ValueError(f"no published scores of {task!r}{near}")
     return [Published.model_validate(entry) for entry in tasks[task]]
 
 

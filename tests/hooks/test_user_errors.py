@@ -37,6 +37,15 @@ def test_a_program_that_calls_fairseq_gets_the_exception():
         utils.call_main(CFG, raises(UserError("--head mos: too few")))
 
 
+def test_a_missing_checkpoint(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-generate"])
+    with pytest.raises(SystemExit):
+        utils.call_main(CFG, raises(OSError("Model file not found: a.pt")))
+    assert capsys.readouterr().err.endswith("error: --path: no such file: a.pt\n")
+    with pytest.raises(OSError, match="disk"):
+        utils.call_main(CFG, raises(OSError("disk")))
+
+
 def test_a_defect_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train"])
     with pytest.raises(ValueError, match="a defect"):

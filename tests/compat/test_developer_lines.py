@@ -1,0 +1,88 @@
+"""A log holds what a person reads; LOGLEVEL=DEBUG keeps the rest."""
+
+import inspect
+import logging
+import re
+
+import pytest
+from fairseq import checkpoint_utils, trainer
+from fairseq.data import data_utils, iterators
+from fairseq.tasks import fairseq_task
+from fairseq_cli import train
+from omegaconf import OmegaConf
+from torch import nn
+
+from highrank_plugins.compat import developer_lines
+from highrank_plugins.compat.developer_lines import NOTE
+
+SOURCES = {
+    "fairseq_cli.train": train, "fairseq.trainer": trainer,
+    "fairseq.checkpoint_utils": checkpoint_utils, "fairseq.data.data_utils": data_utils,
+    "fairseq.data.iterators": iterators, "fairseq.tasks.fairseq_task": fairseq_task,
+}  # fmt: skip
+
+
+@pytest.fixture
+def level(monkeypatch):
+    root = logging.getLogger()
+    before = root.level
+    yield root.setLevel
+    root.setLevel(before)
+
+
+def shown(name: str, message: object) -> str | None:
+    """Return what a logger shows of a message, or None."""
+    logger = logging.getLogger(name)
+    record = logger.makeRecord(name, logging.INFO, "file", 1, message, (), None)
+    return record.getMessage() if logger.filter(record) else None
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("fairseq_cli.train", nn.Linear(2, 2)),
+        ("fairseq_cli.train", "task: TranslationTask"),
+        ("fairseq.trainer", "detected shared parameter: a <- b"),
+        ("fairseq.trainer", "Saving checkpoint to /home/somebody/checkpoint_best.pt"),
+        ("fairseq.tasks.fairseq_task", "can_reuse_epoch_itr = True"),
+        ("fairseq.data.iterators", "grouped total_num_itrs = 9"),
+    ],
+)
+def test_left_out(level, name, message):
+    level(logging.INFO)
+    assert shown(name, message) is None
+    level(logging.DEBUG)
+    assert shown(name, message) == str(message)
+
+
+def test_options_become_a_note(level):
+    level(logging.INFO)
+    assert shown("fairseq_cli.train", OmegaConf.create({"common": {"seed": 1}})) == NOTE
+    level(logging.DEBUG)
+    assert "seed" in shown("fairseq_cli.train", OmegaConf.create({"common": {"seed": 1}}))
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["training on 2 devices (GPUs/TPUs)", "num. shared model params: 12 (num. trained: 12)"],
+)
+def test_the_rest_stays(level, message):
+    level(logging.INFO)
+    assert shown("fairseq_cli.train", message) == message
+
+
+def test_a_warning_stays(level):
+    level(logging.INFO)
+    logger = logging.getLogger("fairseq.trainer")
+    record = logger.makeRecord("", logging.WARNING, "file", 1, "begin training epoch 1", (), None)
+    assert logger.filter(record)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_fairseq_still_logs_them(name):
+    """Each start of a line stands in the source of its module."""
+    source = inspect.getsource(SOURCES[name])
+    plain = developer_lines._LINES[name].replace("\\", "")
+    for part in re.split(r"\||\(\?:|\)", plain):
+        word = re.match(r"[\w. -]*", part)[0].strip()
+        assert word.removesuffix(" 0") in source

@@ -1,0 +1,79 @@
+"""Test hooks/missing_data.py."""
+
+from argparse import Namespace
+from types import SimpleNamespace
+
+import pytest
+
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks.missing_data import MissingSplit, check_data, load_text, splits_of
+
+
+def not_found(task, split):
+    raise FileNotFoundError(f"Dataset not found: {split} (data-bin)")
+
+
+def not_there(task, split):
+    raise FileNotFoundError("elsewhere")
+
+
+def replacement(patched):
+    """Return what `replaces` calls with the stock function."""
+    contents = [cell.cell_contents for cell in patched.__closure__]
+    (new,) = [c for c in contents if getattr(c, "__module__", "").endswith("missing_data")]
+    return new
+
+
+def options(task, source=None, target=None):
+    return Namespace(task=task, source_lang=source, target_lang=target)
+
+
+@pytest.fixture
+def data(tmp_path):
+    for name in ("dict.en.txt", "dict.de.txt", "train.en-de.en.idx", "train.en-de.de.idx"):
+        (tmp_path / name).touch()
+    return str(tmp_path)
+
+
+def test_complete_data_is_accepted(data):
+    check_data(options("translation"), data)
+    check_data(options("translation", "en", "de"), data)
+    check_data(options("masked_lm"), data)
+
+
+def test_the_directory_is_missing(data):
+    with pytest.raises(UserError, match=r"DATA .*other: no such directory\. Give the directory"):
+        check_data(options("translation"), f"{data}:{data}/other")
+
+
+def test_nothing_is_binarised(tmp_path):
+    with pytest.raises(UserError, match="no sentence pairs, such as train"):
+        check_data(options("translation"), str(tmp_path))
+
+
+def test_a_dictionary_is_missing(data):
+    with pytest.raises(UserError, match=r"--target-lang fr: .* dict.fr.txt.* of de, en\."):
+        check_data(options("translation", "en", "fr"), data)
+
+
+@pytest.mark.parametrize("task", ["language_modeling", "bptt_language_modeling"])
+def test_a_language_model_needs_its_dictionary(data, task):
+    with pytest.raises(UserError, match=r"no dict\.txt"):
+        check_data(options(task), data)
+
+
+def test_splits(data, tmp_path):
+    for name in ("test.idx", "valid1.en-de.de.idx", "dict.txt", "preprocess.log"):
+        (tmp_path / name).touch()
+    assert splits_of(data) == {"train", "test", "valid1"}
+
+
+def test_a_missing_split_names_the_others(data):
+    task = SimpleNamespace(args=SimpleNamespace(data=data))
+    with pytest.raises(MissingSplit, match=r"split dev: not in .*\. It has train\."):
+        replacement(load_text)(not_found, task, "dev")
+
+
+def test_another_missing_file_keeps_its_error(data):
+    with pytest.raises(FileNotFoundError, match="elsewhere"):
+        replacement(load_text)(not_there, SimpleNamespace(), "dev")

@@ -1,0 +1,64 @@
+"""Test hooks/time_left.py."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from highrank_plugins.hooks import time_left
+
+
+class Trainer:
+    updates = 0
+
+    def get_num_updates(self):
+        return self.updates
+
+
+@pytest.mark.parametrize(
+    ("bounds", "left"),
+    [
+        ((None, None), None),
+        ((30, None), 60.0),
+        ((30, 20), 40.0),
+        ((None, 0), 0.0),
+        ((-3, None), 0.0),
+    ],
+)
+def test_seconds_left(bounds, left):
+    assert time_left.seconds_left(20.0, 10, *bounds) == left
+
+
+def test_nothing_is_said_before_an_update():
+    assert time_left.seconds_left(20.0, 0, 30) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_epoch": 4}, ["epoch 1 is done; about 0:02:30 left"]),
+        ({"max_epoch": 4, "max_update": 16}, ["epoch 1 is done; about 0:00:30 left"]),
+        ({"max_epoch": 1}, []),
+        ({}, []),
+    ],
+)
+def test_an_epoch(monkeypatch, caplog, options, said):
+    trainer, clock = Trainer(), [0.0]
+    monkeypatch.setattr(time_left.time, "monotonic", lambda: clock[0])
+
+    def stock(*args):
+        trainer.updates += 10
+        clock[0] += 50
+        return [1.0], False
+
+    bounds = {"max_epoch": 0, "max_update": 0} | options
+    cfg = SimpleNamespace(optimization=SimpleNamespace(**bounds))
+    # what `replaces` calls with the stock function
+    (train,) = [
+        cell.cell_contents
+        for cell in time_left.train.__closure__
+        if getattr(cell.cell_contents, "__module__", "") == time_left.__name__
+    ]
+    with caplog.at_level(logging.INFO, time_left.__name__):
+        assert train(stock, cfg, trainer, None, SimpleNamespace(epoch=1)) == ([1.0], False)
+    assert caplog.messages == said
