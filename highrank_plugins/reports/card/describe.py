@@ -69,10 +69,13 @@ def describe_head(head: Head) -> dict[str, Any]:
 
 def _training(loaded: LoadedModel, blocks: dict[str, Any]) -> dict[str, Any]:
     extra = loaded.extra.get("extra_state") or {}
+    metric = (blocks.get("checkpoint") or {}).get("best_checkpoint_metric") or "loss"
+    smoothed = (blocks.get("criterion") or {}).get("label_smoothing")
+    unit = ", smoothed, bits per token" if smoothed else ", bits per token"
     found = {
         "updates": loaded.updates,
         "epoch": (extra.get("train_iterator") or {}).get("epoch"),
-        "best validation loss": extra.get("best"),
+        f"best validation {metric}{unit if metric == 'loss' else ''}": extra.get("best"),
     }
     for block, names in _TRAINING.items():
         options = blocks.get(block) or {}
