@@ -29,6 +29,8 @@ nb_execution_timeout = 120
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 
+smartquotes = False  # --option must stay --option
+
 html_theme = "furo"
 html_title = "highrank_plugins"
 html_static_path = ["_static"]
