@@ -8,7 +8,7 @@ import os
 import re
 from pathlib import Path
 
-from highrank_plugins.common.files import write_text
+from highrank_plugins.common.files import require_regular, write_text
 from highrank_plugins.common.user_error import UserError
 
 SUMS = "sha256sums"
@@ -23,6 +23,7 @@ class ChecksumError(UserError):
 
 def checksum(path: Path, algorithm: str = "sha256") -> str:
     """Return the checksum in hexadecimal digits; read the file in blocks."""
+    require_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
@@ -84,6 +85,7 @@ def read_ledger(ledger: Path) -> dict[str, str]:
     Raises:
         ChecksumError: a line is not of that form; names it.
     """
+    require_regular(ledger)
     sums = {}
     for number, line in enumerate(ledger.read_text(encoding="utf-8").splitlines(), 1):
         match = _LINE.fullmatch(line)

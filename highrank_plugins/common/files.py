@@ -13,6 +13,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol
 
+from highrank_plugins.common.user_error import UserError
+
 _BLOCK = 8 << 20
 _NO_SPACE = {
     errno.ENOSPC: "the disk is full",
@@ -42,6 +44,17 @@ def try_lock(file: IO[Any]) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def require_regular(path: str | Path) -> None:
+    """Refuse pipes and devices, which would be waited for or read without end.
+
+    Raises:
+        UserError: The path is neither missing nor a regular file.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        kind = "a folder" if os.path.isdir(path) else "a pipe or a device"
+        raise UserError(f"{path} is {kind}; a file is needed here")
 
 
 def write_json(path: Path, value: object) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
+from highrank_plugins.common.files import require_regular
+
 CONVERT = (
     "import argparse, torch; torch.serialization.add_safe_globals([argparse.Namespace]); "
     "torch.save(torch.load(old, weights_only=True), new)"
@@ -37,6 +39,7 @@ def check_archive(path: str | Path, whole: bool = True) -> None:
         DamagedArchiveError: Names the file, the damage and the remedy.
         OSError: The file is missing or cannot be read.
     """
+    require_regular(path)
     state = os.stat(path)
     _check(str(path), whole, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns))
 

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 from typing import IO, Self
 
+from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.progress import bar_options
 
 _BLOCK = 1 << 20
@@ -48,6 +49,7 @@ def extract(archive: Path, folder: Path, wanted: Wanted = None) -> None:
     """
     if folder.exists():
         raise FileExistsError(errno.EEXIST, "exists already; delete it first", str(folder))
+    require_regular(archive)
     unpack = _unpacker(archive)
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)

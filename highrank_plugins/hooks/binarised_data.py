@@ -24,6 +24,7 @@ import torch
 from fairseq.data import Dictionary, indexed_dataset
 
 from highrank_plugins.common.checksums import SUMS, ChecksumError, checksum, read_ledger
+from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
 
@@ -70,6 +71,7 @@ def add_from_file(stock, dictionary, f) -> None:
     """
     if not isinstance(f, str) or not os.path.exists(f):
         return stock(dictionary, f)
+    require_regular(f)
     _compare_with_sums(Path(f))
     known = len(dictionary)
     try:
@@ -83,6 +85,8 @@ def add_from_file(stock, dictionary, f) -> None:
 
 def _has_both(path: str) -> bool:
     index, data = Path(f"{path}.idx"), Path(f"{path}.bin")
+    for file in (index, data):
+        require_regular(file)
     if index.exists() != data.exists():
         missing, other = (data, index) if index.exists() else (index, data)
         raise FileNotFoundError(f"{missing} is missing, and {other.name} is there; {_AGAIN}")

@@ -7,13 +7,15 @@ stored configuration (`${oc.env:…}` reads the environment).
 Why: `load_checkpoint_to_cpu` hands any file to torch.load, and its `cfg` to omegaconf.
 What we do: before fairseq sees the file, refuse files that are not an uncompressed zip with right
 checksums, or name a class outside the allow-list (`safe_globals`). Refuse configurations with
-anything but plain values, or with more layers than weights, and old formats (before torch 1.6).
-The check maps the file into memory and reads it once, about 0.4 s per gigabyte.
+anything but plain values, with more layers than weights, or with embeddings to read from a pipe or
+a device, and old formats (before torch 1.6). The check maps the file into memory and reads it once,
+about 0.4 s per gigabyte.
 Delete when: never; `--restore-file`, `--finetune-from-model`, generation, evaluation and the hub
 interface all load through here.
 """
 
 import argparse
+import os
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +25,7 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
+from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.torch_archive import check_archive
 from highrank_plugins.common.user_error import UserError
@@ -48,7 +51,7 @@ def check_checkpoint(path: str) -> None:
     check_archive(path)
     state = _load_safely(path)
     _check_config(path, state)
-    _check_depth(path, state)
+    _check_sizes_and_paths(path, state)
 
 
 def _load_safely(path: str) -> dict[str, Any]:
@@ -85,8 +88,11 @@ def _check_config(path: str, state: dict[str, Any]) -> None:
             )
 
 
-def _check_depth(path: str, state: dict[str, Any]) -> None:
-    """Refuse more layers than there are weights: fairseq would build them all first."""
+def _check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
+    """Refuse what fairseq would build or read without end, before it looks at the weights.
+
+    That is more layers than there are weights, and embeddings from a pipe or a device.
+    """
     model = (state.get("cfg") or {}).get("model") or {}
     options = vars(model) if isinstance(model, argparse.Namespace) else model
     tensors = len(state.get("model") or ())
@@ -96,6 +102,8 @@ def _check_depth(path: str, state: dict[str, Any]) -> None:
                 f"{path} is refused: its configuration has {name} {value}, and its weights are "
                 f"{tensors} tensors. Use a checkpoint from a source you trust"
             )
+        if str(name).endswith("_path") and isinstance(value, str) and not os.path.isdir(value):
+            require_regular(value)
 
 
 def _leaves(root: Any) -> Iterator[Any]:

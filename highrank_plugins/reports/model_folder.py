@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from highrank_plugins.common.checksums import check_sum, checksum
-from highrank_plugins.common.files import write_json, write_text
+from highrank_plugins.common.files import require_regular, write_json, write_text
 from highrank_plugins.common.provenance import versions
 from highrank_plugins.data.pieces import piece_options
 from highrank_plugins.heads.base import HEADS
@@ -97,11 +97,15 @@ def import_model(folder: Path, output: Path) -> None:
     highrank_plugins.register()
     from fairseq.checkpoint_utils import torch_persistent_save
 
+    for name in (CONFIG, WEIGHTS):
+        require_regular(folder / name)
     config = _read_config(folder / CONFIG)
     _require_known_layers(folder / CONFIG, config["fairseq"]["model"])
     if not config["sha256"]:
         logger.warning("%s holds no checksums: damaged weights go unnoticed", folder / CONFIG)
     for name, expected in config["sha256"].items():
+        if name != Path(name).name:
+            raise ValueError(f"{folder / CONFIG}: {name!r} is no file of this folder")
         check_sum(folder / name, expected)
     model = _load_weights(folder / WEIGHTS)
     _check_weights(folder / WEIGHTS, model)

@@ -285,9 +285,15 @@ look_at_stage() {
 
 # find_stage_key …: with the arguments of run_stage: sets stage_key, a hash of options and inputs.
 find_stage_key() {
-    local path
+    local path folder
     for path in "${@:6}"; do
-        [[ -e $path ]] || refuse "stage $1 ($2) needs $path: start with an earlier --stage"
+        [[ ! -e $path ]] || continue
+        folder=${path#"$run_dir"/}
+        folder=$run_dir/${folder%%/*}
+        [[ ! -e $folder/.done ]] ||
+            refuse "stage $1 ($2) needs $path, which was removed: remove $folder/.done, too, and" \
+                "start with the stage that writes $folder"
+        refuse "stage $1 ($2) needs $path: start with an earlier --stage"
     done
     stage_key=$(digest "${@:5}")
 }

@@ -162,6 +162,13 @@ def test_more_layers_than_weights(state, tmp_path):
         load(tmp_path / "hostile.pt")
 
 
+def test_embeddings_of_a_device(state, tmp_path):
+    state["cfg"]["model"]["decoder_embed_path"] = "/dev/zero"
+    torch.save(state, tmp_path / "hostile.pt")
+    with pytest.raises(ValueError, match="/dev/zero is a pipe or a device; a file is needed"):
+        load(tmp_path / "hostile.pt")
+
+
 def test_stock_resolves_interpolations(state, tmp_path, monkeypatch, stock):
     stock(checkpoint_utils, "load_checkpoint_to_cpu")
     monkeypatch.setenv("SECRET", "leaked")

@@ -34,7 +34,7 @@ touch -a "$notes"
 open_run "$first_dir"
 run_stage 0 first "write" first "$value"
 run_resumable_stage 1 second "append" second "fixed" "$run_dir/first"
-run_stage 2 third "copy" third "" "$run_dir/second" "$notes"
+run_stage 2 third "copy" third "" "$run_dir/second/file" "$notes"
 echo "set: ${{set[*]-}}"
 echo "turns: ${{GOMP_SPINCOUNT-}}" >&2
 """
@@ -123,6 +123,19 @@ def test_a_missing_input_names_the_file_and_the_remedy(toy):
     result = toy("--stage", "1")
     assert result.returncode == 2
     assert f"needs {toy.run}/first: start with an earlier --stage" in result.stderr
+
+
+def test_an_output_that_was_removed_is_named_with_the_remedy(toy):
+    toy()
+    file = toy.run / "second" / "file"
+    file.unlink()
+    result = toy()
+    assert result.returncode == 2
+    folder = file.parent
+    assert f"needs {file}, which was removed: remove {folder}/.done, too, and" in result.stderr
+    (folder / ".done").unlink()
+    assert toy().returncode == 0
+    assert file.exists()
 
 
 def test_incomplete_work_is_not_taken_as_complete(toy):

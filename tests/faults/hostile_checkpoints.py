@@ -1,0 +1,269 @@
+"""Checkpoints that try to run code, read secrets, or take all memory."""
+
+import argparse
+import copy
+import io
+import os
+import pickle
+import shutil
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from tests.faults.observing import CANARY
+
+Writer = Callable[[Path], None]
+# module and function by which a pickle runs or writes something; {} is the canary's path
+CALLS: list[tuple[str, tuple]] = [
+    ("os.system", ("touch {}",)),
+    ("posix.system", ("touch {}",)),
+    ("os.popen", ("touch {}",)),
+    ("os.mkdir", ("{}",)),
+    ("os.putenv", ("HOME", "{}")),
+    ("os.symlink", ("/etc/passwd", "{}")),
+    ("subprocess.Popen", (["touch", "{}"],)),
+    ("subprocess.call", (["touch", "{}"],)),
+    ("subprocess.check_output", (["touch", "{}"],)),
+    ("subprocess.getoutput", ("touch {}",)),
+    ("builtins.eval", ("open('{}', 'w')",)),
+    ("builtins.exec", ("open('{}', 'w')",)),
+    ("builtins.open", ("{}", "w")),
+    ("builtins.compile", ("open('{}', 'w')", "x", "exec")),
+    ("builtins.__import__", ("antigravity",)),
+    ("builtins.getattr", (os.system, "__self__")),
+    ("builtins.map", (os.system, ["touch {}"])),
+    ("importlib.import_module", ("antigravity",)),
+    ("runpy.run_path", ("{}.py",)),
+    ("runpy._run_code", ("open('{}', 'w')", {})),
+    ("pty.spawn", (["touch", "{}"],)),
+    ("ctypes.CDLL", ("{}.so",)),
+    ("timeit.timeit", ("open('{}', 'w')",)),
+    ("cProfile.run", ("open('{}', 'w')",)),
+    ("code.interact", ()),
+    ("pdb.run", ("open('{}', 'w')",)),
+    ("bdb.Bdb", ()),
+    ("pickle.loads", (b"cos\nsystem\n(S'touch {}'\ntR.",)),
+    ("operator.attrgetter", ("system",)),
+    ("operator.methodcaller", ("write_text", "x")),
+    ("functools.partial", (os.system, "touch {}")),
+    ("pathlib.PosixPath", ("{}",)),
+    ("shutil.copyfile", ("/etc/hostname", "{}")),
+    ("urllib.request.urlretrieve", ("file:///etc/hostname", "{}")),
+    ("logging.FileHandler", ("{}",)),
+    ("zipfile.ZipFile", ("{}", "w")),
+    ("tarfile.open", ("{}", "w")),
+    ("sqlite3.connect", ("{}",)),
+    ("numpy.save", ("{}", [1])),
+    ("numpy.load", ("{}",)),
+    ("numpy.testing._private.utils.runstring", ("open('{}', 'w')", {})),
+    ("torch.load", ("{}",)),
+    ("torch.save", (1, "{}")),
+    ("torch.hub.load", ("x", "y")),
+    ("torch.jit.load", ("{}",)),
+    ("torch.utils.data.datapipes.utils.decoder.basichandlers", ("pickle", b"")),
+    ("fairseq.utils.import_user_module", (argparse.Namespace(user_dir="{}"),)),
+    ("fairseq.file_io.PathManager.mkdirs", ("{}",)),
+    ("omegaconf.OmegaConf.create", ("x: {}",)),
+    ("multiprocessing.util.spawnv_passfds", (b"/bin/touch", [b"touch", b"{}"], [])),
+    ("asyncio.create_subprocess_shell", ("touch {}",)),
+    ("webbrowser.open", ("file://{}",)),
+]
+PLACES = ("model", "cfg", "args", "extra_state", "optimizer_history", "task_state")
+# configurations that stock fairseq evaluates, resolves, reads files of, or builds in full
+FIELDS: dict[str, dict[str, object]] = {
+    "eval in adaptive_softmax_cutoff": {"adaptive_softmax_cutoff": "{code}"},
+    "eval in decoder_layers": {"_name": "fconv", "encoder_layers": "{code}"},
+    "eval in decoder_attention": {"_name": "fconv", "decoder_attention": "{code}"},
+    "eval in character_filters": {
+        "_name": "transformer_lm", "character_embeddings": True, "character_filters": "{code}",
+    },
+    "eval in encoder_conv_channels": {"_name": "s2t_transformer", "conv_channels": "{code}"},
+    "eval in lightconv": {"_name": "lightconv", "encoder_kernel_size_list": "{code}"},
+    "environment": {"encoder_embed_path": "${oc.env:HOME}"},
+    "decoded": {"encoder_embed_path": "${oc.decode:${oc.env:HOME}}"},
+    "another key": {"dropout": "${..task.data}"},
+    "endless embeddings": {"encoder_embed_path": "/dev/zero"},
+    "embeddings of a secret": {"decoder_embed_path": "/etc/passwd"},
+    "an unknown model": {"_name": "os.system"},
+    "10⁹ layers": {"decoder_layers": 10**9},
+    "10⁷ dimensions": {"decoder_embed_dim": 10**7},
+    "10⁸ inner dimensions": {"encoder_ffn_embed_dim": 10**8},
+    "10⁹ positions": {"max_source_positions": 10**9, "encoder_learned_pos": True},
+    "10⁹ positions of sines": {"max_target_positions": 10**9},
+    "10⁶ components": {"head_components": 10**6},
+    "10⁸ gate dimensions": {"head": "mixtape", "head_gate_dim": 10**8},
+    "10⁹ knots": {"head_pointwise": "plif", "head_plif_knots": 10**9},
+    "10⁶ heads": {"decoder_attention_heads": 10**6},
+    "negative dimensions": {"decoder_embed_dim": -32},
+    "dimensions of text": {"decoder_embed_dim": "32; touch {path}"},
+    "infinite dropout": {"dropout": float("inf")},
+}  # fmt: skip
+
+
+class _Call:
+    def __init__(self, function: object, args: tuple) -> None:
+        self.call = function, args
+
+    def __reduce__(self):
+        return self.call
+
+
+class _Named:
+    """Pickle as the global `module.name` whether it exists here or not."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+
+class _Pickler(pickle._Pickler):
+    """A pickler in Python that writes `_Named` as a global."""
+
+    def save(self, obj, save_persistent_id=True):
+        if isinstance(obj, _Named):
+            self.write(f"c{obj.module}\n{obj.name}\n".encode())
+        elif isinstance(obj, _Call):
+            function, args = obj.call
+            self.save(function)
+            self.save(args)
+            self.write(b"R")
+        else:
+            super().save(obj, save_persistent_id)
+
+
+def _filled(value: object, path: str) -> object:
+    if isinstance(value, str):
+        return value.replace("{}", path)
+    if isinstance(value, bytes):
+        return value.replace(b"{}", path.encode())
+    if isinstance(value, list | tuple):
+        return type(value)(_filled(part, path) for part in value)
+    return value
+
+
+class _Module:
+    """What torch.save takes for the module pickle."""
+
+    Pickler = _Pickler
+    dump, dumps, load, loads = pickle.dump, pickle.dumps, pickle.load, pickle.loads
+
+
+def hostile_checkpoints(sound: Path, canary: Path) -> Iterator[tuple[str, Writer]]:
+    """Yield name and writer of each hostile checkpoint."""
+    state = torch.load(sound, weights_only=True)
+    for number, (name, args) in enumerate(CALLS):
+        module, _, function = name.rpartition(".")
+        call = _Call(_Named(module, function), _filled(args, str(canary)))  # type: ignore[arg-type]
+        yield f"calls {name}", _saved(state, PLACES[number % len(PLACES)], call)
+    for name, fields in FIELDS.items():
+        changed = copy.deepcopy(state)
+        changed["cfg"]["model"].update({key: _text(value, canary) for key, value in fields.items()})
+        yield f"configuration: {name}", lambda path, changed=changed: torch.save(changed, path)
+    changed = copy.deepcopy(state)
+    changed["cfg"]["common"]["user_dir"] = str(_module(canary))
+    yield "names a user_dir", lambda path: torch.save(changed, path)
+    yield from _files(sound, state, canary)
+
+
+def _text(value: object, canary: Path) -> object:
+    if not isinstance(value, str):
+        return value
+    code = f"[open({str(canary)!r}, 'w').close()]"
+    return value.replace("{code}", code).replace("{path}", str(canary))
+
+
+def _module(canary: Path) -> Path:
+    folder = canary.parent / "hostile_module"
+    folder.mkdir(exist_ok=True)
+    (folder / "__init__.py").write_text(f"open({str(canary)!r}, 'w')")
+    return folder
+
+
+def _saved(state: dict, place: str, value: object) -> Writer:
+    def write(path: Path) -> None:
+        changed = dict(state) | {place: {"x": value}}
+        torch.save(changed, path, pickle_module=_Module)
+
+    return write
+
+
+def _pickled(value: object) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, 2).dump(value)
+    return buffer.getvalue()
+
+
+def _files(sound: Path, state: dict, canary: Path) -> Iterator[tuple[str, Writer]]:
+    """Yield files that are damaged or are of another format."""
+    call = _Call(_Named("os", "system"), (f"touch {canary}",))
+    bomb: object = "x" * 1000
+    for _ in range(30):
+        bomb = [bomb] * 10
+    yield "plain pickle", lambda path: path.write_bytes(_pickled(call))
+    yield (
+        "legacy format",
+        lambda path: torch.save(
+            state | {"x": call}, path, pickle_module=_Module, _use_new_zipfile_serialization=False
+        ),
+    )
+    yield "tar", lambda path: _tar(path, _pickled(call))
+    yield "folder", Path.mkdir
+    yield "pipe", lambda path: os.mkfifo(path)
+    yield "link to /dev/zero", lambda path: path.symlink_to("/dev/zero")
+    yield "empty", lambda path: path.write_bytes(b"")
+    yield "half", lambda path: path.write_bytes(sound.read_bytes()[: sound.stat().st_size // 2])
+    yield "compressed zeros", lambda path: _rezip(sound, path, "data.pkl", bytes(1 << 28))
+    yield "pickle of nested lists", lambda path: _rezip(
+        sound, path, "data.pkl", b"\x80\x02" + b"](" * 1_000_000 + b"e." , zipfile.ZIP_STORED
+    )  # fmt: skip
+    yield "string of 4 GB", lambda path: _rezip(
+        sound, path, "data.pkl", b"\x80\x02X" + struct.pack("<I", 0xFFFFFFF0) + b".",
+        zipfile.ZIP_STORED,
+    )  # fmt: skip
+    yield "10³⁰ values", lambda path: torch.save(state | {"cfg": bomb}, path)
+    yield "names above the folder", lambda path: _rename_entry(sound, path, f"../../{CANARY}")
+    yield "a tensor of 10¹² numbers", lambda path: _wide(state, path)
+    yield "NaN", lambda path: _weights(state, path, lambda t: t.fill_(float("nan")))
+    yield "integers", lambda path: _weights(state, path, lambda t: t.to(torch.int32))
+    yield "sparse", lambda path: _weights(state, path, lambda t: t.to_sparse())
+    yield "an element for all", lambda path: _weights(state, path, lambda t: t[:1, :1])
+
+
+def _tar(path: Path, content: bytes) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name in ("pickle", "storages", "tensors"):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+
+
+def _rezip(
+    sound: Path, path: Path, name: str, content: bytes, method: int = zipfile.ZIP_DEFLATED
+) -> None:
+    with zipfile.ZipFile(sound) as old, zipfile.ZipFile(path, "w", method) as new:
+        for entry in old.infolist():
+            whole = content if entry.filename.endswith(name) else old.read(entry)
+            new.writestr(entry.filename, whole)
+
+
+def _rename_entry(sound: Path, path: Path, name: str) -> None:
+    shutil.copyfile(sound, path)
+    with zipfile.ZipFile(path, "a") as new:
+        new.writestr(name, "x")
+
+
+def _weights(state: dict, path: Path, change: Callable) -> None:
+    model = {
+        key: change(value.clone()) if value.dim() == 2 else value
+        for key, value in state["model"].items()
+    }
+    torch.save(state | {"model": model}, path)
+
+
+def _wide(state: dict, path: Path) -> None:
+    name = next(key for key, value in state["model"].items() if value.dim() == 2)
+    wide = torch.zeros(1).expand(10**6, 10**6)
+    torch.save(state | {"model": state["model"] | {name: wide}}, path)

@@ -1,0 +1,298 @@
+"""Hostile binarised data, dictionaries, corpora, archives, YAML and exported folders."""
+
+import gzip
+import io
+import json
+import os
+import shutil
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+Change = Callable[[Path], None]  # of a sound folder or file
+SHELL = "$(touch {c}) `touch {c}`; touch {c} | touch {c}\n"
+
+
+def binarised(canary: Path) -> Iterator[tuple[str, Change]]:
+    """Yield changes of a folder of binarised data en-de."""
+    name = "test.en-de.en"
+    header = b"MMIDIDX\x00\x00" + struct.pack("<QB", 1, 4)
+
+    def index(content: bytes) -> Change:
+        return lambda folder: _write(folder / f"{name}.idx", content)
+
+    yield "10¹⁸ sentences", index(header + struct.pack("<Q", 10**18))
+    yield "a sentence of 2³¹ words", index(header + struct.pack("<QiQ", 1, 2**31 - 1, 0))
+    yield "a pointer of 2⁶²", index(header + struct.pack("<QiQ", 1, 3, 2**62))
+    yield "a negative pointer", index(header + struct.pack("<Qiq", 1, 3, -4096))
+    yield "a negative length", index(header + struct.pack("<QiQ", 1, -3, 0))
+    yield "an unknown type", index(header[:-1] + b"\xff" + struct.pack("<Q", 0))
+    yield "version 2⁶³", index(header[:9] + struct.pack("<QBQ", 2**63, 4, 0))
+    yield "the old format", index(b"TNTIDX\x00\x00" + struct.pack("<QQQQ", 1, 4, 2**40, 2**40))
+    yield "Huffman's format", index(b"HUFFIDX\x00\x00" + struct.pack("<QQ", 1, 2**60))
+    yield "a pickle", index(b"cos\nsystem\n(S'touch " + str(canary).encode() + b"'\ntR.")
+    yield "index is a pipe", _pipe(f"{name}.idx")
+    yield "data is a pipe", _pipe(f"{name}.bin")
+    yield "data is /dev/zero", _link(f"{name}.bin", "/dev/zero")
+    yield "data is a secret", _link(f"{name}.bin", "/etc/passwd")
+    yield (
+        "numbers beyond",
+        lambda folder: _write(
+            folder / f"{name}.bin", b"\xff\x7f" * ((folder / f"{name}.bin").stat().st_size // 2)
+        ),
+    )
+    yield (
+        "sums of other files",
+        lambda folder: _write(
+            folder / "sha256sums", f"{'0' * 64}  ../../etc/passwd\n{'0' * 64}  /dev/zero\n".encode()
+        ),
+    )
+    yield "sums are a pipe", _pipe("sha256sums")
+
+
+def dictionaries(canary: Path) -> Iterator[tuple[str, Change]]:
+    """Yield changes of the dictionary of such a folder."""
+    commands = SHELL.format(c=canary).strip().replace(" ", "_")
+    contents = {
+        "a negative count": b"a -5\nb 3\n",
+        "27 digits": b"a 999999999999999999999999999\n",
+        "5,000 digits": b"a " + b"9" * 5000 + b"\n",
+        "no count": b"a\nb\n",
+        "an expression": b"a __import__('os').getpid()\n",
+        "latin-1": b"sch\xf6n 3\n",
+        "NUL": b"a\0b 3\n",
+        "a word twice": b"a 3\na 2\n",
+        "overwritten special words": b"</s> 3 #fairseq:overwrite\n<pad> 3 #fairseq:overwrite\n",
+        "shell words": f"{commands} 3\n".encode(),
+        "script": f"<script>open('{canary}')</script> 3\n".encode(),
+        "signs for terminals": b"\x1b]0;x\x07\x1b[2J 3\n\xe2\x80\xae 2\n",
+        "a word of 8 MB": b"a" * (8 << 20) + b" 3\n",
+        "empty": b"",
+    }
+    for name, content in contents.items():
+        yield name, lambda folder, content=content: _write(folder / "dict.en.txt", content)
+    yield "pipe", _pipe("dict.en.txt")
+    yield "/dev/zero", _link("dict.en.txt", "/dev/zero")
+    yield "folder", lambda folder: _folder(folder / "dict.en.txt")
+
+
+def corpora(canary: Path) -> Iterator[tuple[str, Change]]:
+    """Yield changes of a folder of text; lines stay as many where that is possible."""
+    contents = {
+        "shell words": (SHELL.format(c=canary) * 9).encode(),
+        "expressions": f"open('{canary}', 'w') ${{oc.env:HOME}} {{{{7*7}}}} %s%n\n".encode() * 9,
+        "script": f"<script>open('{canary}')</script> | --output={canary}\n".encode() * 9,
+        "signs for terminals": b"\x1b[2J\x1b]0;x\x07 a\n" * 9,
+        "UTF-16": "one cat\n".encode("utf-16") * 9,
+        "NUL": b"a\0b\n" * 9,
+        "one line of 16 MB": b"a" * (16 << 20),
+        "one line of 4,000,000 words": b"a " * 4_000_000,
+        "empty": b"",
+    }
+    for name, content in contents.items():
+        yield name, lambda folder, content=content: _write(folder / "train.en", content)
+    yield "/dev/zero", _link("train.en", "/dev/zero")
+    yield "gzip of 1 GB", lambda folder: (
+        os.remove(folder / "train.en"), _gzip_zeros(folder / "train.en.gz", 1 << 30)
+    )  # fmt: skip
+
+
+def archives(canary: Path) -> Iterator[tuple[str, Change]]:
+    """Yield writers of archives; the name has the ending."""
+    above = f"../../{canary.name}"
+    for kind, name in {"absolute": str(canary), "above": above, "mixed": f"a/../{above}"}.items():
+        yield f"{kind}.tar.gz", lambda path, name=name: _tar(path, _member(name, b"x"))
+        yield f"{kind}.zip", lambda path, name=name: _zip(path, name)
+    links = {"symbolic": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}
+    for kind, code in links.items():
+        yield (
+            f"{kind} link.tar",
+            lambda path, code=code: _tar(
+                path, _link_member("a", str(canary.parent), code), _member(f"a/{canary.name}", b"x")
+            ),
+        )
+    for kind, code in {"device": tarfile.CHRTYPE, "pipe": tarfile.FIFOTYPE}.items():
+        yield f"{kind}.tgz", lambda path, code=code: _tar(path, _link_member("a", "", code))
+    yield "a name twice.tar", lambda path: _tar(path, _member("a", b"x"), _member("a", b"y"))
+    yield "shell words.tar", lambda path: _tar(path, _member(SHELL.format(c=canary.name), b"x"))
+    yield "header of 300 MB.tgz", _long_header
+    yield "sparse.tar", _sparse
+    yield "bomb.gz", lambda path: _gzip_zeros(path, 1 << 30)
+    yield "bomb.zip", lambda path: _zip(path, "a", bytes(1 << 29))
+    yield "wrong size.zip", _overlapping
+    yield "half.tar.gz", lambda path: (
+        _tar(path, _member("a", os.urandom(9999))), os.truncate(path, 5000)
+    )  # fmt: skip
+    yield "pickle.tar.gz", lambda path: _write(path, b"cos\nsystem\n(S'touch x'\ntR.")
+    yield "pipe.tar", lambda path: os.mkfifo(path)
+    yield "zero.tar", lambda path: path.symlink_to("/dev/zero")
+
+
+def yamls(canary: Path) -> Iterator[tuple[str, str]]:
+    """Yield texts of configurations."""
+    nested = "".join(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}\n" for i in range(1, 25))
+    yield "python object", f"train: !!python/object/apply:os.system ['touch {canary}']\n"
+    yield "python name", "train: {lr: !!python/name:os.system }\n"
+    yield "python module", "train: !!python/module:antigravity\n"
+    yield "python new", f"train: !!python/object/new:subprocess.Popen [[touch, '{canary}']]\n"
+    yield "aliases", "a0: &a0 {x: 1}\n" + nested
+    yield "recursive", "train: &a {lr: *a}\n"
+    yield "deep mappings", "{a: " * 3000 + "}" * 3000
+    yield "deep lists", "[" * 5000 + "]" * 5000
+    yield "merge", "a: &a {lr: 1}\ntrain: {<<: *a}\n"
+    yield "environment", "train: {lr: '${oc.env:HOME}'}\n"
+    yield "base above", "base: ../../../../../etc/passwd\n"
+    yield "base is /dev/zero", "base: /dev/zero\n"
+    yield "user_dir", f"train: {{user_dir: {canary.parent / 'hostile_module'}}}\n"
+    yield (
+        "shell words",
+        f"train: {{arch: 'a; touch {canary}', lr: '$(touch {canary})'}}\n",
+    )
+    yield "option", f"train: {{arch: '--save-dir={canary}'}}\n"
+    yield "expression", f"train: {{adam_betas: \"open('{canary}','w')\"}}\n"
+    yield "an integer of 5,000 digits", f"train: {{seed: {'9' * 5000}}}\n"
+    yield "two documents", "train: {lr: 1}\n---\ntrain: {lr: 2}\n"
+    yield "keys that are lists", "? [a, b]\n: 1\n"
+    yield "control signs", "train: {lr: '\x01'}\n"
+
+
+def exported(canary: Path) -> Iterator[tuple[str, Change]]:
+    """Yield changes of an exported folder, whose checksums are made right again."""
+
+    def config(**changed: object) -> Change:
+        def change(folder: Path) -> None:
+            path = folder / "config.json"
+            whole = json.loads(path.read_text())
+            for key, value in changed.items():
+                block, _, name = key.partition("__")
+                (whole["fairseq"][block] if name else whole)[name or key] = value
+            path.write_text(json.dumps(whole))
+
+        return change
+
+    def text(content: bytes) -> Change:
+        return lambda folder: _write(folder / "config.json", content)
+
+    def weights(content: bytes) -> Change:
+        def change(folder: Path) -> None:
+            _write(folder / "model.safetensors", content)
+            config(sha256={})(folder)
+
+        return change
+
+    code = f"[open('{canary}', 'w').close()]"
+    pickled = b"cos\nsystem\n(S'touch " + str(canary).encode() + b"'\ntR."
+    yield "eval", config(model__adaptive_softmax_cutoff=code)
+    yield "environment", config(task__data="${oc.env:HOME}")
+    yield "10⁹ layers", config(model__decoder_layers=10**9)
+    yield "10⁶ components", config(model__head_components=10**6)
+    yield "user_dir", config(common={"user_dir": str(canary.parent / "hostile_module")})
+    yield "language above", config(task__source_lang="../../x")
+    yield "sums above", config(sha256={"../../../etc/passwd": "0" * 64})
+    yield "sums of /dev/zero", config(sha256={"/dev/zero": "0" * 64})
+    yield "training is a list", config(training=[1])
+    yield "deep lists", text(b"[" * 100_000)
+    yield "no object", text(b"3")
+    yield "NaN", text(b"NaN")
+    yield "config is a pipe", _pipe("config.json")
+    yield "header of 2⁶² bytes", weights(struct.pack("<Q", 2**62) + b"{}")
+    yield "header is no JSON", weights(struct.pack("<Q", 4) + b"{{{{")
+    yield "tensor of 10¹² numbers", weights(_tensor([10**6, 10**6], [0, 4 * 10**12]))
+    yield "tensor beyond the end", weights(_tensor([2], [2**60, 2**60 + 8]))
+    yield "a pickle as weights", weights(pickled)
+    yield "weights are /dev/zero", _link("model.safetensors", "/dev/zero")
+
+
+def _tensor(shape: list[int], offsets: list[int]) -> bytes:
+    header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(8)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _pipe(name: str) -> Change:
+    def change(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return change
+
+
+def _link(name: str, target: str) -> Change:
+    def change(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(target)
+
+    return change
+
+
+def _gzip_zeros(path: Path, size: int) -> None:
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(size >> 20):
+            file.write(bytes(1 << 20))
+
+
+def _member(name: str, content: bytes) -> tuple[tarfile.TarInfo, bytes]:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    return member, content
+
+
+def _link_member(name: str, target: str, kind: bytes) -> tuple[tarfile.TarInfo, bytes]:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, target
+    return member, b""
+
+
+def _tar(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> None:
+    with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as tar:
+        for member, content in members:
+            tar.addfile(member, io.BytesIO(content))
+
+
+def _zip(path: Path, name: str, content: bytes = b"x") -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+
+
+def _long_header(path: Path) -> None:
+    member = tarfile.TarInfo("a")
+    member.type, member.size = tarfile.GNUTYPE_LONGNAME, 300 << 20
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(member.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(300):
+            file.write(b"a" * (1 << 20))
+
+
+def _sparse(path: Path) -> None:
+    member = tarfile.TarInfo("a")
+    member.type = tarfile.GNUTYPE_SPARSE
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[386:410] = b"00000000000\x0000000000000\x00"[:24]
+    header[483:495] = b"77777777777\x00"
+    header[148:156] = b" " * 8
+    header[148:156] = f"{sum(header[:512]):06o}\0 ".encode()
+    path.write_bytes(bytes(header) + bytes(1024))
+
+
+def _overlapping(path: Path) -> None:
+    _zip(path, "a", b"x" * 1000)
+    content = path.read_bytes().replace(struct.pack("<I", 1000), struct.pack("<I", 2**32 - 2))
+    path.write_bytes(content)
+
+
+def fresh_copy(source: Path, target: Path) -> Path:
+    """Replace a folder by a copy of another one."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+    return target

@@ -1,0 +1,103 @@
+"""Run a command, and observe what it starts, where it writes and how much memory it takes."""
+
+import os
+import resource
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.fairseq_cli import FORKS, REPOSITORY, _run
+
+CANARY = "canary"  # every payload tries to make a file with this name
+_CACHE = Path.home() / ".cache"  # of compiled kernels
+_MOST = 3 << 30  # bytes of memory that a command may ask for
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_STARTS = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "pty.spawn")
+_CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Describe a command that has ended.
+
+    Attributes:
+        code: Exit status; None after a timeout.
+        deeds: Programs that it started and paths outside its folder that it changed.
+        peak: Bytes by which its memory grew at most.
+    """
+
+    code: int | None
+    output: str
+    deeds: list[str]
+    peak: int
+
+
+def observe(command: str, *words: object, folder: Path, stdin: str = "") -> Observed:
+    """Run `fairseq-<command>` with our plug-in, or `highrank`, in a folder that it may write to."""
+    argv = [f"fairseq-{command}", *map(str, words)]
+    if command not in ("preprocess", "highrank"):
+        argv += ["--user-dir", str(REPOSITORY / "highrank_plugins")]
+    with tempfile.TemporaryDirectory() as notes:
+        log, typed, deeds, peak = (Path(notes, name) for name in ("log", "stdin", "deeds", "peak"))
+        typed.write_text(stdin)
+        names = tuple(map(str, (log, typed, deeds, peak)))
+        child = FORKS.Process(target=_child, args=(command, argv, str(folder), names))
+        child.start()
+        child.join(60)
+        ended = not child.is_alive()
+        if not ended:
+            child.kill()
+            child.join()
+        return Observed(
+            child.exitcode if ended else None,
+            log.read_text(errors="replace") if log.exists() else "",
+            deeds.read_text().splitlines() if deeds.exists() else [],
+            int(peak.read_text()) if peak.exists() else 0,
+        )
+
+
+def _child(command: str, argv: list[str], folder: str, names: tuple[str, ...]) -> None:
+    log, typed, deeds, peak = names
+    os.chdir(folder)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the server
+    before, most = _status("VmRSS"), _status("VmSize") + _MOST
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))  # spare the machine
+    notes = os.open(deeds, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    allowed = (folder, str(_CACHE), log, peak, "/dev/null", "/dev/shm", "/proc/self")
+    sys.addaudithook(lambda event, args: _note(event, args, notes, allowed))
+    try:
+        _run(command, argv, log, typed)
+    finally:
+        Path(peak).write_text(str(_status("VmHWM") - before))
+
+
+def _note(event: str, args: tuple, notes: int, allowed: tuple[str, ...]) -> None:
+    if event == "open" and isinstance(args[0], str | bytes) and args[2] and args[2] & _WRITES:
+        path = os.path.realpath(os.fsdecode(args[0]))
+        if not path.startswith(allowed) and "__pycache__" not in path:
+            os.write(notes, f"wrote {path!r}\n".encode())
+    elif event in _CHANGES and isinstance(args[0], str | bytes):
+        for path in (os.path.realpath(os.fsdecode(p)) for p in args[:2] if isinstance(p, str)):
+            if not path.startswith(allowed) and "__pycache__" not in path:
+                os.write(notes, f"{event} {path!r}\n".encode())
+    elif event in _STARTS and not _is_ours(args):
+        os.write(notes, f"{event} {args[:2]!r}\n".encode())
+
+
+def _is_ours(args: tuple) -> bool:
+    """Whether a program is one that commands ask about the machine, or Python's own helper."""
+    words = args[1] if len(args) > 1 and isinstance(args[1], list | tuple) else [args[0]]
+    program = os.path.basename(os.fsdecode(args[0] or words[0]))
+    known = ("git", "uname", "lscpu", "nvidia-smi", "ldconfig", "c++", "g++", "gcc", "cc", "ld")
+    return CANARY not in repr(args) and (
+        program in known or program == os.path.basename(sys.executable)
+    )
+
+
+def _status(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(name)

@@ -1,0 +1,247 @@
+"""No file that a command reads runs code, writes elsewhere, or takes more memory than it has.
+
+    pytest --run-long -s tests/faults/test_hostile_files.py
+
+tries every file in every command that reads its kind, and prints the counts.
+"""
+
+import itertools
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.faults import hostile_files
+from tests.faults.hostile_checkpoints import hostile_checkpoints
+from tests.faults.observing import CANARY, Observed, observe
+from tests.trainings import COMMON, NARROW, OUR_LOSS, last, train
+
+SLACK = 32 << 20  # bytes by which two runs of one command differ
+# objects of Python are larger than what describes them; docs/reliability.md says how much
+FACTORS = {"pickle of nested lists": 60, "one line of 4,000,000 words": 100}  # 2 for others
+TEXT = Path(__file__).parents[1] / "text" / "tiny"
+PAIR = ["--source-lang", "en", "--target-lang", "de"]
+LONG = [pytest.mark.long, pytest.mark.timeout(5400)]
+# some files of each kind; all, each in one command in turns; all, each in every command
+EXTENT = [
+    pytest.param(3, id="some"),
+    pytest.param("turns", id="turns", marks=LONG),
+    pytest.param("all", id="all", marks=LONG),
+]
+EVALUATE = ["--cpu", "--num-workers", 0, *PAIR]
+TRAIN = [*COMMON, *NARROW, *OUR_LOSS, *PAIR, "--arch", "transformer_mos_tiny", "--cpu", "--no-save"]
+
+# command lines; {file} is what is hostile, {data} sound data, {model} a sound checkpoint
+CHECKPOINT = {
+    "generate": ["generate", "{data}", "--path", "{file}", *EVALUATE],
+    "interactive": ["interactive", "{data}", "--path", "{file}", "--cpu", *PAIR],
+    "validate": ["validate", "{data}", "--path", "{file}", "--task", "translation", *EVALUATE[:3]],
+    "resume": ["train", "{data}", "--restore-file", "{file}", "--max-update", 3, *TRAIN],
+    "finetune": ["train", "{data}", "--finetune-from-model", "{file}", "--max-update", 1, *TRAIN],
+    "language model": [
+        "generate", "{data}", "--path", "{model}", "--lm-path", "{file}", "--lm-weight", 1,
+        *EVALUATE,
+    ],
+    "export": ["highrank", "model", "export", "{file}", "--data", "{data}", "--output", "out"],
+    "card": ["highrank", "analyse", "card", "{file}", "--output", "card.html"],
+    "spectrum": ["highrank", "analyse", "spectrum", "{file}", "{data}", "--tokens", 20],
+}  # fmt: skip
+DATA = {
+    "generate": ["generate", "{file}", "--path", "{model}", *EVALUATE],
+    "validate": [
+        "validate", "{file}", "--path", "{model}", "--valid-subset", "test", "--task",
+        "translation", *EVALUATE[:3],
+    ],
+    "train": ["train", "{file}", "--valid-subset", "test", "--max-update", 1, *TRAIN],
+    "spectrum": ["highrank", "analyse", "spectrum", "{model}", "{file}", "--tokens", 20],
+}  # fmt: skip
+DICTIONARY = DATA | {
+    "interactive": ["interactive", "{file}", "--path", "{model}", "--cpu", *PAIR],
+    "export": ["highrank", "model", "export", "{model}", "--data", "{file}", "--output", "out"],
+    "preprocess": [
+        "preprocess", "--only-source", "--srcdict", "{file}/dict.en.txt", "--trainpref",
+        str(TEXT / "train.en"), "--destdir", "bin",
+    ],
+}  # fmt: skip
+CORPUS = {
+    "check-text": ["highrank", "data", "check-text", "{file}/train.en"],
+    "pieces": [
+        "highrank", "data", "pieces", "{file}", "out", "--languages", "en,de", "--vocab-size", 60,
+        "--processes", 1,
+    ],
+    "binarise": [
+        "highrank", "data", "binarise", "{file}", "out", "--languages", "en,de", "--processes", 1,
+    ],
+}  # fmt: skip
+ARCHIVE = {"extract": ["highrank", "data", "extract", "{file}", "out/new"]}
+YAML = {
+    "configure": ["highrank", "train", "configure", "{file}", "--output", "out.yaml"],
+    "fetch-corpus": ["highrank", "data", "fetch-corpus", "{file}", "out", "--offline"],
+    "clean-texts": [
+        "highrank",
+        "data",
+        "clean-texts",
+        "{file}",
+        ".",
+        "out",
+        "--languages",
+        "en,de",
+    ],
+    "study": ["highrank", "study", "{file}", "--dry-run", "--no-probe"],
+    "match": ["highrank", "match", "{file}", "--to", "{file}"],
+}
+EXPORTED = {"import": ["highrank", "model", "import", "{file}", "--output", "back.pt"]}
+
+
+class Table:
+    """Try files in commands, and collect what went wrong."""
+
+    def __init__(self, folder: Path, data: Path, model: Path) -> None:
+        self.folder, self.words = folder / "work", {"data": data, "model": model}
+        self.canary = folder / CANARY
+        self.wrong: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.sound: dict[str, int] = {}
+
+    def attempt(self, line: list, file: Path) -> Observed:
+        """Run a command on a file in a new folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
+        words = [str(word).format(file=file, **self.words) for word in line]
+        return observe(*words, folder=self.folder, stdin="a cat\n")
+
+    def measure(self, kind: str, chosen: list[dict], lines: dict[str, list], file: Path) -> None:
+        """Take the memory of each command on a sound file."""
+        for command in {name: None for commands in chosen for name in commands}:
+            self.sound[f"{kind} {command}"] = self.attempt(lines[command], file).peak
+
+    def judge(self, kind: str, name: str, commands: dict[str, list], file: Path) -> None:
+        """Try a hostile file in each command."""
+        size = sum(path.stat().st_size for path in [file, *file.rglob("*")] if path.is_file())
+        for command, line in commands.items():
+            seen = self.attempt(line, file)
+            limit = self.sound[f"{kind} {command}"] + FACTORS.get(name, 2) * size + SLACK
+            wrong = [*seen.deeds]
+            if self.canary.exists():
+                wrong.append("ran code")
+                self.canary.unlink()
+            if seen.code is None:
+                wrong.append("did not end")
+            elif seen.code < 0:
+                wrong.append(f"was killed by signal {-seen.code}")
+            if seen.peak > limit:
+                wrong.append(f"took {seen.peak >> 20} MiB, more than {limit >> 20}")
+            self.wrong += [f"{kind} {name!r}, {command}: {text}" for text in wrong]
+            for text in wrong:  # at once: the whole takes minutes
+                print(f"{kind} {name!r}, {command}: {text}", flush=True)
+            self.counts["attempts"] += 1
+            self.counts["refused" if seen.code else "accepted"] += 1
+            self.counts["tracebacks"] += "Traceback" in seen.output
+        self.counts["files"] += 1
+
+    def finish(self, kind: str) -> None:
+        """Print the counts; fail if anything went wrong."""
+        print(f"\n{kind}: {dict(self.counts)}, wrong: {len(self.wrong)}")
+        assert not self.wrong, "\n".join(self.wrong)
+
+
+@pytest.fixture(scope="module")
+def model(mt_data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sound")
+    train(mt_data, folder, "transformer_mos_tiny", 2)
+    return last(folder)
+
+
+@pytest.fixture
+def table(tmp_path, mt_data, model):
+    return Table(tmp_path, mt_data, model)
+
+
+def chosen(items, extent: int | str, commands: dict) -> tuple[list, list[dict]]:
+    """Return the files, and the commands for each of them."""
+    items, names = list(items), list(commands)
+    if extent == "all":
+        return items, [commands] * len(items)
+    if isinstance(extent, int):  # spread over all kinds
+        items, names = items[:: -(-len(items) // extent)], names[:1]
+    turns = [names[number % len(names)] for number in range(len(items))]
+    return items, [{name: commands[name]} for name in turns]
+
+
+def test_the_payloads_are_real(model, tmp_path):
+    _, write = next(hostile_checkpoints(model, tmp_path / CANARY))
+    write(tmp_path / "hostile.pt")
+    assert not (tmp_path / CANARY).exists()
+    torch.load(tmp_path / "hostile.pt", weights_only=False)
+    assert (tmp_path / CANARY).exists()
+
+
+@pytest.mark.parametrize("extent", EXTENT)
+def test_checkpoints(table, model, tmp_path, extent):
+    files, commands = chosen(hostile_checkpoints(model, table.canary), extent, CHECKPOINT)
+    table.measure("checkpoint", commands, CHECKPOINT, model)
+    for number, (name, write) in enumerate(files):
+        write(tmp_path / f"{number}.pt")
+        table.judge("checkpoint", name, commands[number], tmp_path / f"{number}.pt")
+    table.finish("checkpoints")
+
+
+CHANGED: dict[str, tuple[Callable, dict]] = {
+    "binarised data": (hostile_files.binarised, DATA),
+    "dictionary": (hostile_files.dictionaries, DICTIONARY),
+    "corpus": (hostile_files.corpora, CORPUS),
+    "exported folder": (hostile_files.exported, EXPORTED),
+}
+
+
+@pytest.fixture
+def sources(mt_data, model, tmp_path):
+    """Return a sound folder of each kind."""
+    text = tmp_path / "text"
+    text.mkdir()
+    for path in TEXT.iterdir():
+        shutil.copyfile(path, text / path.name)
+    words = ["model", "export", model, "--data", mt_data, "--output", tmp_path / "exported"]
+    assert observe("highrank", *words, folder=tmp_path).code == 0
+    exported = tmp_path / "exported"
+    return dict(zip(CHANGED, (mt_data, mt_data, text, exported), strict=True))
+
+
+@pytest.mark.parametrize("extent", EXTENT)
+@pytest.mark.parametrize("kind", CHANGED)
+def test_folders(table, sources, tmp_path, kind, extent):
+    make, commands = CHANGED[kind]
+    files, chosen_commands = chosen(make(table.canary), extent, commands)
+    table.measure(kind, chosen_commands, commands, sources[kind])
+    for number, (name, change) in enumerate(files):
+        folder = hostile_files.fresh_copy(sources[kind], tmp_path / f"changed{number}")
+        change(folder)
+        table.judge(kind, name, chosen_commands[number], folder)
+    table.finish(kind)
+
+
+@pytest.mark.parametrize("extent", EXTENT)
+def test_archives(table, tmp_path, extent):
+    files, commands = chosen(hostile_files.archives(table.canary), extent, ARCHIVE)
+    whole = itertools.islice((path for path in TEXT.iterdir() if path.is_file()), 1)
+    sound = shutil.make_archive(str(tmp_path / "sound"), "gztar", TEXT, next(whole).name)
+    table.measure("archive", commands, ARCHIVE, Path(sound))
+    for number, (name, write) in enumerate(files):
+        write(tmp_path / name)
+        table.judge("archive", name, commands[number], tmp_path / name)
+    table.finish("archives")
+
+
+@pytest.mark.parametrize("extent", EXTENT)
+def test_yaml(table, tmp_path, extent):
+    files, commands = chosen(hostile_files.yamls(table.canary), extent, YAML)
+    sound = Path(__file__).parents[2] / "recipes" / "ptb" / "conf" / "base.yaml"
+    table.measure("YAML", commands, YAML, sound)
+    for number, (name, text) in enumerate(files):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(text)
+        table.judge("YAML", name, commands[number], path)
+    table.finish("YAML")
