@@ -21,7 +21,7 @@ from highrank_plugins.losses.kernels.triton.tiles import COMPONENTS
 logger = logging.getLogger(__name__)
 
 # functions that the kernels compute, see `KernelFunction`
-FAMILIES = ("identity", "gss", "logistic")
+FAMILIES = ("identity", "gss", "logistic", "multimax")
 INSTEAD = "or choose impl='fused' (--head-loss fused)"
 LEAST_CAPABILITY = (7, 0)
 
@@ -108,7 +108,7 @@ def first_launch(device: torch.device) -> None:
     target = torch.zeros(1, dtype=torch.int64, device=device)
     with torch.cuda.device_of(logits):
         softmax_kernel[(1,)](
-            logits, 2, None, target, None, nll, None, None, None, None, None, 1, 2, 1,
+            logits, 2, None, target, None, nll, None, None, None, None, None, None, None, 1, 2, 1,
             ("identity",), 1.0, 1.0, 0.0, 0.0, ROWS=1, COLUMNS=2, num_warps=1,
         )  # fmt: skip
         torch.cuda.synchronize()

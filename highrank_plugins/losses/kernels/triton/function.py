@@ -14,8 +14,18 @@ HARDWARE: tl.constexpr = tl.constexpr(not triton.knobs.runtime.interpret)
 
 
 @triton.jit
-def function_of(z, f: tl.constexpr):
-    """Return f(z)."""
+def load_tables(tables, f: tl.constexpr):
+    """Load the learned numbers of f, in pairs; an empty tuple if it has none."""
+    numbers = ()
+    if f[0] == "multimax":
+        for i in tl.static_range(8):
+            numbers = numbers + (tl.load(tables + i),)
+    return numbers
+
+
+@triton.jit
+def function_of(z, f: tl.constexpr, t):
+    """Return f(z), given what `load_tables` returned."""
     value = z
     if f[0] == "gss":
         x = z - f[1]
@@ -23,11 +33,14 @@ def function_of(z, f: tl.constexpr):
         value = z + (f[2] - 1) * (tl.minimum(x, 0.0) - softplus)  # log σ(x), without overflow
     elif f[0] == "logistic":
         value = f[1] * tl.sigmoid((z + f[2]) * (1 / f[3])) + f[4]
+    elif f[0] == "multimax":
+        low1, high1, low2, high2 = beyond(z, t)
+        value = z + t[1] * low1 + t[3] * high1 + t[5] * low2 * low2 + t[7] * high2 * high2
     return value
 
 
 @triton.jit
-def times_slope(grad, z, f: tl.constexpr):
+def times_slope(grad, z, f: tl.constexpr, t):
     """Return grad f'(z)."""
     value = grad
     if f[0] == "gss":
@@ -35,7 +48,67 @@ def times_slope(grad, z, f: tl.constexpr):
     elif f[0] == "logistic":
         gate = tl.sigmoid((z + f[2]) * (1 / f[3]))
         value = grad * (f[1] / f[3]) * (gate * (1 - gate))
+    elif f[0] == "multimax":
+        low1, high1, low2, high2 = beyond(z, t)
+        bent = tl.where(high1 > 0, t[3], 0.0) - tl.where(low1 > 0, t[1], 0.0)
+        value = grad * (1 + bent + 2 * (t[7] * high2 - t[5] * low2))
     return value
+
+
+@triton.jit
+def beyond(z, t):
+    """Return how far z lies beyond each of MultiMax's thresholds, at least 0."""
+    low1, high1 = tl.maximum(t[0] - z, 0.0), tl.maximum(z - t[2], 0.0)
+    low2, high2 = tl.maximum(t[4] - z, 0.0), tl.maximum(z - t[6], 0.0)
+    return low1, high1, low2, high2
+
+
+@triton.jit
+def no_table_sums(wanted, COLUMNS: tl.constexpr, wide: tl.constexpr):
+    """Return zeros for the sums of MultiMax's numbers; an empty tuple if none is wanted."""
+    sums = ()
+    if wanted is not None:
+        for _ in tl.static_range(8):
+            sums = sums + (tl.zeros((COLUMNS,), wide),)
+    return sums
+
+
+@triton.jit
+def add_table_sums(sums, wanted, grad, z, inside, t):
+    """Add to `sums` what `store_table_sums` needs, given the gradient of f(z); None: not wanted."""
+    if wanted is not None:
+        grad = tl.where(inside, grad, 0.0)
+        low1, high1, low2, high2 = beyond(z, t)
+        by_low2, by_high2 = grad * low2, grad * high2
+        sums = (
+            sums[0] + over_rows(tl.where(low1 > 0, grad, 0.0)),
+            sums[1] + over_rows(grad * low1),
+            sums[2] + over_rows(tl.where(high1 > 0, grad, 0.0)),
+            sums[3] + over_rows(grad * high1),
+            sums[4] + over_rows(by_low2),
+            sums[5] + over_rows(by_low2 * low2),
+            sums[6] + over_rows(by_high2),
+            sums[7] + over_rows(by_high2 * high2),
+        )
+    return sums
+
+
+@triton.jit
+def over_rows(x):
+    """Return the sum over rows of a tile [ROWS, COLUMNS]; a single row [COLUMNS] as it is."""
+    return tl.sum(x, 0) if len(x.shape) == 2 else x
+
+
+@triton.jit
+def store_table_sums(place, sums, t):
+    """Store the gradients of MultiMax's numbers, unless `place` is None."""
+    if place is not None:
+        place += tl.program_id(0) * 8
+        for i in tl.static_range(4):
+            # of thresholds: low ones and high ones differ in sign, the power 2 brings a factor
+            slope = (1 - 2 * (i % 2)) * (1 + i // 2)
+            tl.store(place + 2 * i, slope * t[2 * i + 1] * tl.sum(sums[2 * i], 0))
+            tl.store(place + 2 * i + 1, tl.sum(sums[2 * i + 1], 0))
 
 
 @triton.jit

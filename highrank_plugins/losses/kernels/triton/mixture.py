@@ -9,19 +9,28 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from highrank_plugins.losses.kernels.triton.function import fast_log, function_of, times_slope
+from highrank_plugins.losses.kernels.triton.function import (
+    add_table_sums,
+    fast_log,
+    function_of,
+    load_tables,
+    no_table_sums,
+    store_table_sums,
+    times_slope,
+)
 from highrank_plugins.losses.kernels.triton.tree import load_tiles
 
 
 @triton.jit(
     do_not_specialize_on_alignment=[
         "log_norm", "log_prior", "target", "factor", "smooth_sum", "share", "correct", "entropy",
+        "tables", "table_sums",
     ]
 )  # fmt: skip
 def mixture_kernel(
     logits, token_stride, component_stride,
     log_norm, log_prior, target, factor,
-    smooth_sum, share, correct, entropy,
+    smooth_sum, share, correct, entropy, tables, table_sums,
     classes,
     components: tl.constexpr,
     f: tl.constexpr,
@@ -41,6 +50,7 @@ def mixture_kernel(
     narrow: tl.constexpr = logits.dtype.element_ty
     token = tl.program_id(0).to(tl.int64)
     label = tl.load(target + token)
+    t = load_tables(tables, f)
     start_of_token = logits + token * token_stride
     # log P_kx is f minus lse, log π_k P_kx is f minus shift
     lse, shift = load_shifts(log_norm, log_prior, token * components, components)
@@ -58,7 +68,7 @@ def mixture_kernel(
         inside = column < classes
         place = start_of_token + column
         values = load_tiles(place, inside, component_stride, components, wide)
-        joint, top = log_joint(values, shift, components, f)
+        joint, top = log_joint(values, shift, components, f, t)
         parts, total = exponentials(joint, top, components)
         log_mixture = tl.where(inside, top + fast_log(total), float("-inf"))
         if correct is not None:
@@ -88,20 +98,23 @@ def mixture_kernel(
         for j in tl.static_range(components):
             own = own + (tl.sum(shares[j], 0) + 2 * z_weight * lse[j],)
             tl.store(share + token * components + j, own[j] - 2 * z_weight * lse[j])
+        table = no_table_sums(table_sums, COLUMNS, wide)
         for start in range(0, classes, COLUMNS):
             column = start + tl.arange(0, COLUMNS)
             inside = column < classes
             place = start_of_token + column
             values = load_tiles(place, inside, component_stride, components, wide)
-            joint, top = log_joint(values, shift, components, f)
+            joint, top = log_joint(values, shift, components, f, t)
             parts, total = exponentials(joint, top, components)
             weight = class_weight(column, label, target_weight, smoothing_weight, wide) / total
             for j in tl.static_range(components):
                 log_prob = joint[j] + (shift[j] - lse[j])
                 grad = scale * (tl.exp(log_prob) * own[j] - parts[j] * weight)
-                grad = times_slope(grad, values[j], f)
+                table = add_table_sums(table, table_sums, grad, values[j], inside, t)
+                grad = times_slope(grad, values[j], f, t)
                 tl.store(place, grad.to(narrow), mask=inside)
                 place = place + component_stride
+        store_table_sums(table_sums, table, t)
 
 
 @triton.jit
@@ -117,12 +130,12 @@ def load_shifts(log_norm, log_prior, row, components: tl.constexpr):
 
 
 @triton.jit
-def log_joint(values, shift, components: tl.constexpr, f: tl.constexpr):
+def log_joint(values, shift, components: tl.constexpr, f: tl.constexpr, t):
     """Return log π_k P_kx of each component, and the largest, or 0 where that is −∞."""
     joint = ()
     top = tl.full(values[0].shape, float("-inf"), values[0].dtype)
     for j in tl.static_range(components):
-        joint = joint + (function_of(values[j], f) - shift[j],)
+        joint = joint + (function_of(values[j], f, t) - shift[j],)
         top = tl.maximum(top, joint[j])
     return joint, tl.where(top == float("-inf"), 0.0, top)
 

@@ -5,12 +5,13 @@ Chunks and their values have contiguous rows; results are written into the tenso
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
+from highrank_plugins.losses.chunked_head import Named
 from highrank_plugins.losses.kernels.base import (
     MixtureBlock,
     RecomputeLogits,
@@ -28,7 +29,7 @@ from highrank_plugins.losses.kernels.triton.tiles import (
     tree_tile,
 )
 from highrank_plugins.losses.kernels.triton.tree import tree_backward_kernel, tree_forward_kernel
-from highrank_plugins.losses.plan import ClassWeights, Scores
+from highrank_plugins.losses.plan import ClassWeights, LossPlan, Scores
 
 WIDE = {torch.float32: tl.float32, torch.float64: tl.float64}
 PLAIN = ClassWeights()
@@ -40,13 +41,30 @@ class TritonKernels(CompiledKernels):
     pads_rows = True
     families = FAMILIES
 
-    def __init__(self, *batch: Any) -> None:
-        super().__init__(*batch)
-        check_components(self.plan.head)
+    def __init__(self, plan: LossPlan, tensors: Named, *others: Any) -> None:
+        super().__init__(plan, tensors, *others)
+        check_components(plan.head)
         self.chunk_dtype = self.compute
+        tables = () if self.function is None else self.function.tables
+        self.table_names = [f"pointwise.{name}" for name in tables]
+        self.tables = NO_NUMBERS
+        if tables:
+            pairs = torch.stack([tensors[name].to(self.wide) for name in self.table_names], -1)
+            wanted = any(name in self.sums for name in self.table_names)
+            totals = torch.zeros_like(pairs, dtype=torch.float64) if wanted else None
+            self.tables = LearnedNumbers(pairs, totals)
+
+    def finish(self) -> None:
+        if self.tables.totals is not None:
+            for i, name in enumerate(self.table_names):
+                if name in self.sums:
+                    self.sums[name].add_(self.tables.totals[:, i])
 
     def run_softmax(self, given: KernelInput, block: SoftmaxBlock, scores: Scores) -> None:
-        _softmax(given, given.values, block.target_N, block.factor_N, block.weights, scores, None)
+        _softmax(
+            given, given.values, block.target_N, block.factor_N, block.weights, scores, None,
+            self.tables,
+        )  # fmt: skip
 
     def mixture_pass(
         self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
@@ -62,7 +80,8 @@ class TritonKernels(CompiledKernels):
         given = KernelInput.of(self, block.logits_NKM, bias_M)
         rows = given.values.flatten(0, 1)
         nll_NK, log_norm_NK = torch.empty_like(log_prior_NK), torch.empty_like(log_prior_NK)
-        _softmax(given, rows, target_N, None, PLAIN, Scores(nll_NK), log_norm_NK)
+        only_nll = Scores(nll_NK)
+        _softmax(given, rows, target_N, None, PLAIN, only_nll, log_norm_NK, self.tables)
         joint_NK = log_prior_NK - nll_NK
         log_likelihood_N = joint_NK.logsumexp(-1)
         scores = empty_scores(self, log_prior_NK)._replace(
@@ -73,7 +92,7 @@ class TritonKernels(CompiledKernels):
         if plan.smooth or plan.accuracy or plan.entropy:
             _mixture(
                 given, target_N, log_norm_NK, log_prior_NK, scale_N if smoothed else None,
-                plan.class_weights, scores, block.grad_prior_NK if smoothed else None,
+                plan.class_weights, scores, block.grad_prior_NK if smoothed else None, self.tables,
             )  # fmt: skip
         if scale_N is not None:
             scale_N1 = scale_N.unsqueeze(-1)
@@ -82,7 +101,8 @@ class TritonKernels(CompiledKernels):
             else:
                 write_posterior(joint_NK, log_likelihood_N, scale_N1, block)
                 norm_weight = 2 * plan.z_loss * scale_N1 * log_norm_NK if plan.z_loss else None
-                _gradient(given, rows, target_N, log_norm_NK, block.factor_NK, norm_weight)
+                factor_NK = block.factor_NK
+                _gradient(given, rows, target_N, log_norm_NK, factor_NK, norm_weight, self.tables)
             given.write_gradient(block.logits_NKM)
         return scores
 
@@ -106,6 +126,28 @@ class TritonKernels(CompiledKernels):
         )  # fmt: skip
 
 
+class LearnedNumbers(NamedTuple):
+    """Hold the learned numbers of f in pairs, and their gradients summed over chunks."""
+
+    pairs: Tensor | None = None  # [length, 2]
+    totals: Tensor | None = None  # the same, float64; None: not wanted
+
+    def of_programs(self, programs: int, wanted: bool) -> Tensor | None:
+        """Return memory for the sums of each program; None unless they are wanted."""
+        if self.totals is None or self.pairs is None or not wanted:
+            return None
+        return torch.empty(programs, *self.pairs.shape, dtype=self.pairs.dtype,
+                           device=self.pairs.device)  # fmt: skip
+
+    def add(self, found: Tensor | None) -> None:
+        """Add the sums of all programs: in one order, whatever the order in which they ran."""
+        if self.totals is not None and found is not None:
+            self.totals.add_(found.sum(0, dtype=torch.float64))
+
+
+NO_NUMBERS = LearnedNumbers()
+
+
 def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **tile: int) -> None:
     """Start a kernel on values; those on device meta, by which a peak is counted, stay as they are.
 
@@ -124,6 +166,7 @@ def _softmax(
     weights: ClassWeights,
     scores: Scores,
     log_norm: Tensor | None,
+    tables: LearnedNumbers,
 ) -> None:
     """Fill the scores of values [rows, M]; with `factor` [rows], values become their gradient.
 
@@ -134,13 +177,15 @@ def _softmax(
         return
     tile = softmax_tile(classes)
     nll, *others = scores
+    found = tables.of_programs(_grid(rows, tile)[0], factor is not None)
     launch(
         softmax_kernel, _grid(rows, tile),
         values, values.stride(0), given.bias_M, target_N, factor,
-        nll, log_norm, *others,
+        nll, log_norm, *others, tables.pairs, found,
         rows, classes, rows // len(target_N), _constant(given), *weights,
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
+    tables.add(found)
 
 
 def _gradient(
@@ -150,6 +195,7 @@ def _gradient(
     log_norm: Tensor,
     factor: Tensor,
     norm_weight: Tensor | None,
+    tables: LearnedNumbers,
 ) -> None:
     """Turn values [rows, M] into their gradient, given their log-sum-exp [rows].
 
@@ -159,12 +205,14 @@ def _gradient(
     if rows == 0:
         return
     tile = softmax_tile(classes)
+    found = tables.of_programs(_grid(rows, tile)[0], True)
     launch(
         gradient_kernel, _grid(rows, tile),
-        values, values.stride(0), target_N, factor, norm_weight, log_norm, rows, classes,
-        rows // len(target_N), _constant(given),
+        values, values.stride(0), target_N, factor, norm_weight, log_norm, tables.pairs, found,
+        rows, classes, rows // len(target_N), _constant(given),
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
+    tables.add(found)
 
 
 def _mixture(
@@ -176,20 +224,24 @@ def _mixture(
     weights: ClassWeights,
     scores: Scores,
     share_NK: Tensor | None,
+    tables: LearnedNumbers,
 ) -> None:
     """Fill in what the mixture of values [N, K, M] gives; with `share` also the gradient."""
     tokens, components, classes = given.values.shape
     if tokens == 0:
         return
-    tile = mixture_tile(components, classes)
+    found = tables.of_programs(tokens, share_NK is not None)
+    sums = 0 if found is None else 2 * found[0].numel()  # and what they are made of
+    tile = mixture_tile(components, classes, sums)
     launch(
         mixture_kernel, (tokens,),
         given.values, given.values.stride(0), given.values.stride(1),
         log_norm_NK, log_prior_NK, target_N, factor_N,
-        scores.smooth_sum_N, share_NK, scores.correct_N, scores.entropy_N,
+        scores.smooth_sum_N, share_NK, scores.correct_N, scores.entropy_N, tables.pairs, found,
         classes, components, _constant(given), weights.target, weights.smoothing, weights.z,
         COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
+    tables.add(found)
 
 
 def _constant(given: KernelInput) -> tuple[str | float, ...]:

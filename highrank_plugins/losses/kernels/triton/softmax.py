@@ -5,18 +5,26 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from highrank_plugins.losses.kernels.triton.function import function_of, times_slope
+from highrank_plugins.losses.kernels.triton.function import (
+    add_table_sums,
+    function_of,
+    load_tables,
+    no_table_sums,
+    store_table_sums,
+    times_slope,
+)
 
 
 @triton.jit(
     do_not_specialize=["rows"],
     do_not_specialize_on_alignment=[
         "target", "factor", "nll", "log_norm", "smooth_sum", "correct", "entropy", "square_norm",
+        "tables", "table_sums",
     ],
 )  # fmt: skip
 def softmax_kernel(
     logits, row_stride, bias, target, factor,
-    nll, log_norm, smooth_sum, correct, entropy, square_norm,
+    nll, log_norm, smooth_sum, correct, entropy, square_norm, tables, table_sums,
     rows, classes,
     rows_per_target: tl.constexpr,
     f: tl.constexpr,
@@ -34,6 +42,7 @@ def softmax_kernel(
     real = row < rows
     start_of_row = logits + row * row_stride
     label = tl.load(target + row // rows_per_target, mask=real, other=0)
+    t = load_tables(tables, f)
     # read before anything is written: the second loop overwrites it
     at_target = tl.load(start_of_row + label, mask=real, other=0.0).to(wide)
     if bias is not None:
@@ -49,7 +58,7 @@ def softmax_kernel(
         column = start + tl.arange(0, COLUMNS)
         inside = real[:, None] & (column < classes)[None, :]
         z = load_logits(start_of_row, column, inside, bias, classes, wide)
-        value = tl.where((column < classes)[None, :], function_of(z, f), float("-inf"))
+        value = tl.where((column < classes)[None, :], function_of(z, f, t), float("-inf"))
         here = tl.max(value, 1)
         if correct is not None:
             earlier = column[None, :] < label[:, None]
@@ -68,7 +77,7 @@ def softmax_kernel(
         top = higher
 
     lse = top + tl.log(norm)
-    target_value = function_of(at_target, f)
+    target_value = function_of(at_target, f, t)
     tl.store(nll + row, lse - target_value, mask=real)
     if log_norm is not None:
         tl.store(log_norm + row, lse, mask=real)
@@ -86,17 +95,19 @@ def softmax_kernel(
         scale = tl.load(factor + row, mask=real, other=0.0)
         more = scale * (2 * z_weight) * lse if z_weight > 0 else None
         write_gradient(
-            start_of_row, real, label, lse, scale, more, bias, classes,
+            start_of_row, real, label, lse, scale, more, bias, classes, t, table_sums,
             f, total, target_weight, smoothing_weight, COLUMNS,
         )  # fmt: skip
 
 
 @triton.jit(
     do_not_specialize=["rows"],
-    do_not_specialize_on_alignment=["target", "factor", "norm_weight", "log_norm"],
-)
+    do_not_specialize_on_alignment=[
+        "target", "factor", "norm_weight", "log_norm", "tables", "table_sums",
+    ],
+)  # fmt: skip
 def gradient_kernel(
-    logits, row_stride, target, factor, norm_weight, log_norm, rows, classes,
+    logits, row_stride, target, factor, norm_weight, log_norm, tables, table_sums, rows, classes,
     rows_per_target: tl.constexpr, f: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -114,35 +125,39 @@ def gradient_kernel(
         more = tl.load(norm_weight + row, mask=real, other=0.0)
     write_gradient(
         logits + row * row_stride, real, label, lse, scale, more, None, classes,
+        load_tables(tables, f), table_sums,
         f, 1.0, 1.0, 0.0, COLUMNS,
     )  # fmt: skip
 
 
 @triton.jit
 def write_gradient(
-    start_of_row, real, label, lse, scale, more, bias, classes,
+    start_of_row, real, label, lse, scale, more, bias, classes, t, table_sums,
     f: tl.constexpr,
     total: tl.constexpr, target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Turn logits into [scale (total P − target_weight 1[x = y] − smoothing_weight) + more P] f'.
 
-    `more` may be None.
+    `more` may be None; of f's learned numbers `t`, the gradients are added up in `table_sums`.
     """
     wide: tl.constexpr = lse.dtype
     narrow: tl.constexpr = start_of_row.dtype.element_ty
+    sums = no_table_sums(table_sums, COLUMNS, wide)
     for start in range(0, classes, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         inside = real[:, None] & (column < classes)[None, :]
         z = load_logits(start_of_row, column, inside, bias, classes, wide)
-        prob = tl.exp(function_of(z, f) - lse[:, None])
+        prob = tl.exp(function_of(z, f, t) - lse[:, None])
         grad = total * prob - smoothing_weight
         grad = tl.where(column[None, :] == label[:, None], grad - target_weight, grad)
         grad = grad * scale[:, None]
         if more is not None:
             grad += more[:, None] * prob
-        grad = times_slope(grad, z, f)
+        sums = add_table_sums(sums, table_sums, grad, z, inside, t)
+        grad = times_slope(grad, z, f, t)
         tl.store(start_of_row[:, None] + column[None, :], grad.to(narrow), mask=inside)
+    store_table_sums(table_sums, sums, t)
 
 
 @triton.jit

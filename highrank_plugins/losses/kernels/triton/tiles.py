@@ -42,9 +42,13 @@ def tree_tile(components: int, classes: int) -> Tile:
     return Tile(rows, columns, min(_warps(rows * columns, 128), 4))
 
 
-def mixture_tile(components: int, classes: int) -> Tile:
-    """Return the tile for all components of a token, of which a thread has whole columns."""
-    each = max(1, min(8, MIXTURE_NUMBERS // _power_of_two(components)))
+def mixture_tile(components: int, classes: int, sums: int = 0) -> Tile:
+    """Return the tile for all components of a token, of which a thread has whole columns.
+
+    Args:
+        sums: further numbers of each column, for the gradients of a learned function.
+    """
+    each = max(1, min(8, MIXTURE_NUMBERS // _power_of_two(components + sums)))
     columns = min(_power_of_two(classes), COLUMNS, each * MIXTURE_THREADS)
     return Tile(1, columns, _warps(columns, 32 * each))
 
