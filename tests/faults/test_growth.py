@@ -1,0 +1,72 @@
+"""A training of 2,000 updates takes no more memory than at their beginning, and leaves nothing."""
+
+import getpass
+import os
+import signal
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+
+from highrank_plugins.reliability.trainings import (
+    ObservedTraining,
+    binarise,
+    disturb,
+    members,
+    write_text,
+)
+
+UPDATES = 2000
+INDUCTOR = f"torchinductor_{getpass.getuser()}"
+LIMIT = 8 << 20  # bytes of growth from the second fifth to the last
+
+
+def state(process: int) -> tuple[int, int]:
+    """Return a process's memory in bytes and its number of open files."""
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(f"/proc/{process}/fd"))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("launched", [False, True], ids=["one process", "two processes"])
+def test_nothing_grows_and_nothing_is_left(launched, tmp_path, monkeypatch):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    shared = set(os.listdir("/dev/shm"))
+    data = binarise(write_text(tmp_path), tmp_path)
+    training = ObservedTraining(data, tmp_path / "save", launched, tmp_path / "log", stall=300)
+    try:
+        training.wait_for_updates(50)
+        observed = training.rank(1) if launched else training.process.pid
+        samples: list[tuple[int, int, int]] = []
+        while (update := max(training.updates())) < UPDATES:
+            samples.append((update, *state(observed)))
+            time.sleep(0.2)
+        group = training.process.pid
+        ending = disturb(training, signal.SIGTERM)
+    finally:
+        training.end()
+    early, late = (
+        [sample for sample in samples if first <= sample[0] / UPDATES < first + 0.2]
+        for first in (0.2, 0.8)
+    )
+    memory = [statistics.median(sample[1] for sample in part) for part in (early, late)]
+    files = [max(sample[2] for sample in part) for part in (early, late)]
+    print(
+        f"\n{UPDATES} updates, {len(os.listdir(tmp_path / 'save'))} files saved: "
+        f"{memory[0] / 2**20:.1f} to {memory[1] / 2**20:.1f} MiB, open files {files[0]} to "
+        f"{files[1]}, exit code {ending.code}, left {ending.left_over} processes, "
+        f"{len(os.listdir(temporary))} temporary files"
+    )
+    assert memory[1] - memory[0] < LIMIT
+    assert files[1] <= files[0]
+    assert ending.code == 75
+    assert ending.left_over == 0 and not members(group)
+    # stock fairseq's data workers leave the folders of their sockets, too
+    assert {name.partition("-")[0] for name in os.listdir(temporary)} <= {"pymp", INDUCTOR}
+    left = {name for name in set(os.listdir("/dev/shm")) - shared if f"_{group}_" in name}
+    assert not left
+    assert {path.suffix for path in (tmp_path / "save").iterdir()} <= {".pt", ".lock"}
