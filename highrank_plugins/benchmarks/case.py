@@ -19,6 +19,7 @@ REDUCTIONS = ("sum", "none")
 PRESETS = Path(__file__).with_name("presets.yaml")
 # options of structures that a case gives a size for
 STRUCTURE_SIZES = ("components", "frequent", "gate_dim")
+LANGUAGE_MODEL = "bptt_language_modeling"  # a task
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
@@ -30,15 +31,16 @@ class CaseError(ValueError):
 class LossCase:
     """Describe one call of `head.nll` with its backward pass.
 
-    Sizes are the papers': N tokens, K components, d1 = d = dim, M classes, S frequent, d2 gate_dim.
-    `memory` is the size of a chunk in MiB, `--head-loss-memory`; 0: the device's default.
-    `user_dir` is the package of a layer of your own.
+    Sizes are the papers': N tokens, K components, d1 = dim, d = embed_dim (0: d = d1), M classes,
+    S frequent, d2 gate_dim. `memory` is the size of a chunk in MiB, `--head-loss-memory`; 0: the
+    device's default. `user_dir` is the package of a layer of your own.
     """
 
     head: str
     tokens: int
     dim: int
     classes: int
+    embed_dim: int = 0
     components: int = 1
     frequent: int = 0
     gate_dim: int = 64
@@ -70,6 +72,7 @@ class LossCase:
                 self.head,
                 num_classes=self.classes,
                 feature_dim=self.dim,
+                embed_dim=self.embed_dim or self.dim,
                 bias=self.bias,
                 pointwise=self.pointwise,
                 **own,
@@ -89,8 +92,9 @@ class LossCase:
 
 @dataclass(frozen=True)
 class ModelCase:
-    """Describe training steps or translation of a Transformer of some size, on random words.
+    """Describe training steps or translation of a model of some size, on random words.
 
+    A language model trains on `sentences` streams, in chunks of `length` tokens, as the recipes'.
     `user_dir` is the package of a layer of your own.
     """
 
@@ -100,6 +104,7 @@ class ModelCase:
     shape: str = ""
     models: tuple[str, ...] = ()
     baseline: str = "transformer"
+    task: str = "translation"
     dtype: str = "float32"
     device: str = "cpu"
     user_dir: str | None = None
@@ -107,6 +112,11 @@ class ModelCase:
     def work(self) -> int:
         """Return the number of tokens of the target side."""
         return self.sentences * self.length
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether it is trained on streams of text."""
+        return self.task == LANGUAGE_MODEL
 
 
 Case = LossCase | ModelCase
@@ -160,7 +170,7 @@ def changed(case: Case, changes: dict[str, Any]) -> Case:
     for field in fields(new):
         value = getattr(new, field.name)
         if isinstance(value, int) and not isinstance(value, bool):
-            least = 0 if field.name in ("frequent", "memory") else 1
+            least = 0 if field.name in ("frequent", "memory", "embed_dim") else 1
             if value < least:
                 raise CaseError(f"--{field.name} must be at least {least}, got {value}")
     return new

@@ -46,10 +46,12 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
     if request["repeats"]:
         steps = [subject]
         if request["baseline"] is not None:
-            steps.append(_step(request["kind"], request["baseline"], case))
+            own = case_from(request["kind"], request["baseline_case"])
+            steps.append(_step(request["kind"], request["baseline"], own))
         result["seconds"], *others = alternate(steps, case.device, request["repeats"])
-        if others:
-            (result["baseline_seconds"],) = others
+        if others:  # of as much work as the subject's
+            scale = case.work() / own.work()
+            (result["baseline_seconds"],) = [[scale * s for s in seconds] for seconds in others]
     return result
 
 

@@ -1,4 +1,4 @@
-"""Time training steps and beam search of fairseq's Transformer with a head, on random words."""
+"""Time training steps and beam search of models with a head, on random words."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from highrank_plugins.benchmarks.measure import Step
 
 OURS = "highrank_cross_entropy"
 STOCK = "label_smoothed_cross_entropy"
-COMMON = (
-    "nowhere --task translation --source-lang a --target-lang b --share-all-embeddings "
-    "--label-smoothing 0.1 --dropout 0.1 --seed 1"
+TRANSLATION = (
+    "--source-lang a --target-lang b --share-all-embeddings --label-smoothing 0.1 --dropout 0.1"
 )
+STREAMS = "--ar-alpha 2 --tar-beta 1"  # the penalties of Merity et al. 2018, as in the recipes
+CLIP_NORM = 0.25
 
 
 def model_step(kind: str, spec: str, case: ModelCase) -> Step:
-    """Return one training step (forward, backward, Adam) or one batch of beam search.
+    """Return one training step (forward, backward, update) or one batch of beam search.
+
+    A language model is updated by SGD with clipped gradients, a translator by Adam.
 
     Args:
         kind: "train" or "generate".
@@ -37,6 +40,8 @@ def model_step(kind: str, spec: str, case: ModelCase) -> Step:
     model = model.to(case.device, getattr(torch, case.dtype))
     if kind == "generate":
         return _generate_step(model, dictionary, case)
+    if case.is_language_model:
+        return _stream_step(model, criterion, case, dictionary)
     return _train_step(model, criterion, case, dictionary)
 
 
@@ -53,13 +58,17 @@ def _build(spec: str, case: ModelCase, dictionary: Dictionary) -> tuple[Any, Any
     if case.user_dir is not None:
         import_user_dir(case.user_dir)
     arch, *more = shlex.split(spec)
-    criterion = STOCK if arch == case.baseline else OURS
-    own = [*shlex.split(case.shape), *more]
-    words = [*COMMON.split(), "--arch", arch, "--criterion", criterion, *own]
+    common, criterion = TRANSLATION, STOCK if arch == case.baseline else OURS
+    if case.is_language_model:
+        common, criterion = STREAMS, "bptt_cross_entropy"
+    own = [*common.split(), *shlex.split(case.shape), *more]
+    words = ["nowhere", "--seed", "1", "--task", case.task, "--arch", arch]
+    words += ["--criterion", criterion, *own]
     cfg = convert_namespace_to_omegaconf(
         options.parse_args_and_arch(options.get_training_parser(), words)
     )
-    task = tasks.TASK_REGISTRY["translation"](cfg.task, dictionary, dictionary)
+    dictionaries = [dictionary] if case.is_language_model else [dictionary, dictionary]
+    task = tasks.TASK_REGISTRY[case.task](cfg.task, *dictionaries)
     return task.build_model(cfg.model), task.build_criterion(cfg.criterion)
 
 
@@ -105,6 +114,30 @@ def _train_step(model: Any, criterion: Any, case: ModelCase, dictionary: Diction
         optimizer.step()
         if monitor is not None:
             monitor.after_update(1, None)
+
+    return step
+
+
+def _stream_step(model: Any, criterion: Any, case: ModelCase, dictionary: Dictionary) -> Step:
+    """Train on one chunk again and again; its last state is where it starts next time."""
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+    text = _words(case, dictionary)
+    sample = {
+        "net_input": {"src_tokens": text, "state": None},
+        "target": text.roll(-1, 1),
+        "ntokens": text.numel(),
+        "tokens_per_process": text.numel(),
+        "nsentences": len(text),
+    }
+
+    def step() -> None:
+        optimizer.zero_grad()
+        criterion(model, sample)[0].div(text.numel()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        optimizer.step()
+        state = sample.pop("next_state")
+        sample["net_input"]["state"] = [[part.detach() for part in layer] for layer in state]
 
     return step
 

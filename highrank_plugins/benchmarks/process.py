@@ -14,7 +14,7 @@ from highrank_plugins.benchmarks.case import Case, LossCase
 from highrank_plugins.benchmarks.rows import Row, row
 from highrank_plugins.common.provenance import revision, typed_command
 
-STEP = 64  # tokens; finer differences are noise
+STEP = 64  # tokens of a loss; finer differences are noise
 MOST = 2**17
 
 
@@ -27,16 +27,19 @@ class OutOfMemory(MeasurementFailed):
 
 
 def measure(
-    kind: str, name: str, case: Case, implementation: str, baseline: str, repeats: int, threads: int
-) -> Row:
+    kind: str, name: str, case: Case, implementation: str, baseline: str, repeats: int,
+    threads: int, baseline_case: Case | None = None,
+) -> Row:  # fmt: skip
     """Measure one implementation, in a new process.
 
     Args:
         threads: of torch; 0 leaves its choice.
+        baseline_case: the baseline's, if it has another batch; its time is scaled to as many
+            tokens.
     Raises:
         MeasurementFailed: the process died, e.g. out of memory.
     """
-    result = _ask(kind, case, implementation, baseline, repeats, threads)
+    result = _ask(kind, case, implementation, baseline, repeats, threads, baseline_case)
     return row(
         name, implementation, case.work(), baseline, result["seconds"], result["baseline_seconds"],
         result["memory"], result["threads"], result["machine"], revision(), typed_command(),
@@ -65,11 +68,12 @@ def peak(kind: str, case: Case, implementation: str, threads: int) -> int | None
 
 
 def _ask(
-    kind: str, case: Case, implementation: str, baseline: str | None, repeats: int, threads: int
-) -> dict[str, Any]:
+    kind: str, case: Case, implementation: str, baseline: str | None, repeats: int, threads: int,
+    baseline_case: Case | None = None,
+) -> dict[str, Any]:  # fmt: skip
     request = {
         "kind": kind, "case": asdict(case), "implementation": implementation, "baseline": baseline,
-        "repeats": repeats, "threads": threads,
+        "baseline_case": asdict(baseline_case or case), "repeats": repeats, "threads": threads,
     }  # fmt: skip
     child = subprocess.run(
         [sys.executable, "-m", f"{__package__}.child"],
@@ -85,33 +89,40 @@ def _ask(
         raise MeasurementFailed(f"expected a result in JSON, got {child.stdout[:80]!r}") from None
 
 
-def largest_batch(case: LossCase, implementation: str, limit: int, threads: int) -> LossCase:
-    """Return `case` with as many tokens, a multiple of 64, as fit into `limit` bytes.
+def largest_batch(
+    case: Case, implementation: str, limit: int, threads: int, kind: str = "loss"
+) -> Any:
+    """Return `case` with the largest batch that fits into `limit` bytes.
+
+    A loss has a multiple of 64 tokens, a model any number of sentences or streams.
 
     Raises:
-        MeasurementFailed: not even 64 tokens fit, or something else went wrong.
+        MeasurementFailed: not even the smallest fits, or something else went wrong.
     """
+    field, step = ("tokens", STEP) if isinstance(case, LossCase) else ("sentences", 1)
+    most = MOST // (case.work() // getattr(case, field))
 
     def fits(steps: int) -> bool:
         try:
-            memory = peak("loss", replace(case, tokens=steps * STEP), implementation, threads)
+            sized = replace(case, **{field: steps * step})
+            memory = peak(kind, sized, implementation, threads)
         except OutOfMemory:
             return False
         return memory is not None and memory <= limit
 
     if not fits(1):
+        smallest = "64 tokens" if field == "tokens" else "one sentence or stream"
         raise MeasurementFailed(
-            f"--within: {limit // 2**20} MiB do not hold {STEP} tokens of {implementation}; "
-            "raise it"
+            f"--within: {limit // 2**20} MiB do not hold {smallest} of {implementation}; raise it"
         )
     good, bad = 1, 2
-    while bad * STEP <= MOST and fits(bad):
+    while bad * step <= most and fits(bad):
         good, bad = bad, 2 * bad
-    bad = min(bad, MOST // STEP + 1)
+    bad = min(bad, most // step + 1)
     while bad - good > max(1, good // 16):
         middle = (good + bad) // 2
         if fits(middle):
             good = middle
         else:
             bad = middle
-    return replace(case, tokens=good * STEP)
+    return replace(case, **{field: good * step})

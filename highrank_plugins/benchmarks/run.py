@@ -18,6 +18,7 @@ from highrank_plugins.benchmarks.report import plot as write_plot
 from highrank_plugins.benchmarks.rows import Row, write_csv
 
 Echo = Callable[[str], None]
+MIB = 2**20
 
 
 def run_losses(
@@ -62,7 +63,7 @@ def run_losses(
             try:
                 sized = case
                 if within is not None:
-                    sized = largest_batch(case, implementation, within * 2**20, threads)
+                    sized = largest_batch(case, implementation, within * MIB, threads)
                 rows.append(
                     measure("loss", name, sized, implementation, "gemm_floor", repeats, threads)
                 )
@@ -81,6 +82,7 @@ def run_models(
     names: list[str],
     models: list[str] | None,
     changes: dict[str, Any],
+    within: int | None,
     repeats: int,
     threads: int,
     csv: Path | None,
@@ -91,6 +93,9 @@ def run_models(
 
     Returns how many models failed.
 
+    Args:
+        within: MiB; each model, the baseline too, gets the largest batch that stays below, and
+            times are compared by token.
     Raises:
         CaseError: a preset that does not exist.
     """
@@ -102,9 +107,23 @@ def run_models(
     failed = 0
     for name, case in _cases(kind, names, changes).items():
         assert isinstance(case, ModelCase)
+        baseline_case = case
+        if within is not None:
+            try:
+                baseline_case = largest_batch(case, case.baseline, within * MIB, threads, kind)
+            except MeasurementFailed as error:
+                failed += _say_failed(name, case.baseline, error, echo)
+                continue
         for model in models or case.models:
             try:
-                rows.append(measure(kind, name, case, model, case.baseline, repeats, threads))
+                sized = case
+                if within is not None:
+                    sized = largest_batch(case, model, within * MIB, threads, kind)
+                rows.append(
+                    measure(
+                        kind, name, sized, model, case.baseline, repeats, threads, baseline_case
+                    )
+                )
             except MeasurementFailed as error:
                 failed += _say_failed(name, model, error, echo)
                 continue

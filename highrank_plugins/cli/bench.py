@@ -147,6 +147,14 @@ def _models(
         list[str] | None, "Arch and options in quotes, instead of the preset's; may be repeated."
     ] = None,
     contender: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
+    within: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Time each model with the largest batch that fits into N MiB besides weights and "
+            "the optimizer's state, and compare by token.",
+        ),
+    ] = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",
     repeats: Turns = 7,
@@ -164,7 +172,9 @@ def _models(
         _say_renamed("--contender", "--model")
     named = [*(model or ()), *(contender or ())] or None
     with user_errors():
-        failed = run_models(kind, preset, named, changes, repeats, threads, csv, echo=typer.echo)
+        failed = run_models(
+            kind, preset, named, changes, within, repeats, threads, csv, echo=typer.echo
+        )
     if failed:
         raise typer.Exit(1)
 
@@ -174,7 +184,7 @@ def _of_models(kind: str, what: str) -> Callable[..., None]:
         _models(kind, **options)
 
     measure.__doc__ = (
-        f"Time {what} against the stock Transformer.\n\n"
+        f"Time {what} against the preset's baseline.\n\n"
         f"Example: highrank bench {kind} --preset ui_strings_en_de"
     )
     shared = inspect.signature(_models)

@@ -1,0 +1,73 @@
+"""`highrank bench train` of language models: a chunk of streams, and batches by memory."""
+
+import pytest
+import torch
+
+from highrank_plugins.benchmarks import child, process
+from highrank_plugins.benchmarks.case import ModelCase, presets
+from highrank_plugins.benchmarks.models import model_step, parameters
+
+SIZES = "--decoder-embed-dim 8 --decoder-hidden-size 12 --decoder-last-hidden-size 10"
+SOFTMAX = "awd_lstm_lm_softmax_ptb --decoder-embed-dim 8 --decoder-hidden-size 12"
+CASE = ModelCase(60, sentences=2, length=5, task="bptt_language_modeling", baseline=SOFTMAX)
+
+
+def test_a_step_trains_and_carries_the_state(monkeypatch):
+    models, states = [], []
+
+    def remember(self, *args, **kwargs):
+        states.append(kwargs["state"])
+        models.append(self)
+        return forward(self, *args, **kwargs)
+
+    from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
+
+    forward = AWDLSTMLanguageModel.forward
+    monkeypatch.setattr(AWDLSTMLanguageModel, "forward", remember)
+    step = model_step("train", f"awd_lstm_lm_mos_ptb --head-components 2 {SIZES}", CASE)
+    step()
+    weights = [parameter.detach().clone() for parameter in models[0].parameters()]
+    step()
+    assert states[0] is None and not states[1][0][0].requires_grad
+    after = models[0].parameters()
+    assert any(not torch.equal(a, b) for a, b in zip(weights, after, strict=True))
+
+
+def test_the_baseline_is_compared_by_token():
+    case = {"classes": 60, "sentences": 6, "length": 5, "task": CASE.task, "baseline": SOFTMAX}
+    request = {
+        "kind": "train", "case": case, "baseline_case": case | {"sentences": 2},
+        "implementation": SOFTMAX, "baseline": SOFTMAX, "repeats": 1, "threads": 0,
+    }  # fmt: skip
+    taken = iter([[[9.0], [2.0]], [[9.0], [2.0]]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(child, "alternate", lambda *_: next(taken))
+        assert child.measured(request)["baseline_seconds"] == [6.0]
+        request["baseline_case"] = case
+        assert child.measured(request)["baseline_seconds"] == [2.0]
+
+
+def test_the_largest_batch_has_any_number_of_streams(monkeypatch):
+    monkeypatch.setattr(process, "peak", lambda kind, case, *_: 100 * case.sentences)
+    found = process.largest_batch(CASE, SOFTMAX, limit=1_350, threads=1, kind="train")
+    assert found.sentences == 13 and found.length == 5
+    with pytest.raises(process.MeasurementFailed, match="do not hold one sentence"):
+        process.largest_batch(CASE, SOFTMAX, limit=99, threads=1, kind="train")
+
+
+# of the resolved configurations, as the papers print them
+MILLIONS = {"awd_lstm_lm_softmax_ptb": 24.2, "awd_lstm_lm_mos_ptb --head-components 15": 21.5}
+
+
+def test_presets_have_the_papers_sizes():
+    case = presets("train")["ptb"]
+    assert case.work() == 48 * 70
+    for spec, millions in MILLIONS.items():
+        assert spec in (*case.models, case.baseline)
+        assert parameters(spec, case) / 1e6 == pytest.approx(millions, abs=0.05)
+    losses, tokens = presets("loss"), {"ptb": 3360, "one_billion": 700}
+    for name, (wide, narrow) in {"ptb": (620, 280), "one_billion": (1024, 900)}.items():
+        for layer in ("mos", "mixtape"):
+            head = losses[f"{name}/{layer}"].layer()
+            assert (head.feature_dim, head.weight.size(1)) == (wide, narrow)
+            assert losses[f"{name}/{layer}"].tokens == tokens[name]
