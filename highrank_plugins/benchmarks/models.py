@@ -123,7 +123,7 @@ def _stream_step(model: Any, criterion: Any, case: ModelCase, dictionary: Dictio
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
     text = _words(case, dictionary)
-    sample = {
+    sample: dict[str, Any] = {
         "net_input": {"src_tokens": text, "state": None},
         "target": text.roll(-1, 1),
         "ntokens": text.numel(),

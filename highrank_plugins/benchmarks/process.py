@@ -7,10 +7,10 @@ import signal
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
-from highrank_plugins.benchmarks.case import Case, LossCase
+from highrank_plugins.benchmarks.case import Case, LossCase, changed
 from highrank_plugins.benchmarks.rows import Row, row
 from highrank_plugins.common.provenance import revision, typed_command
 
@@ -104,8 +104,7 @@ def largest_batch(
 
     def fits(steps: int) -> bool:
         try:
-            sized = replace(case, **{field: steps * step})
-            memory = peak(kind, sized, implementation, threads)
+            memory = peak(kind, changed(case, {field: steps * step}), implementation, threads)
         except OutOfMemory:
             return False
         return memory is not None and memory <= limit
@@ -125,4 +124,4 @@ def largest_batch(
             good = middle
         else:
             bad = middle
-    return replace(case, **{field: good * step})
+    return changed(case, {field: good * step})
