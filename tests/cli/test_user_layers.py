@@ -63,7 +63,11 @@ def shell(line: str, folder: Path) -> str:
         words += map(str, [*TRANSLATION, *NARROW, *OUR_LOSS, "--max-update", 12])
     words[0] = str(Path(sys.executable).with_name(words[0]))
     done = subprocess.run(
-        words, cwd=folder, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True
+        words,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": "", "LOGLEVEL": "DEBUG"},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout + done.stderr

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks.missing_data import MissingSplit, check_data, load_text, splits_of
+from highrank_plugins.hooks.missing_data import check_data, load_text, splits_of
 
 
 def not_found(task, split):
@@ -70,7 +70,7 @@ def test_splits(data, tmp_path):
 
 def test_a_missing_split_names_the_others(data):
     task = SimpleNamespace(args=SimpleNamespace(data=data))
-    with pytest.raises(MissingSplit, match=r"split dev: not in .*\. It has train\."):
+    with pytest.raises(UserError, match=r"split dev: not in .*\. It has train\."):
         replacement(load_text)(not_found, task, "dev")
 
 

@@ -47,7 +47,7 @@ def test_a_head_of_your_own(mt_data, tmp_path):
     paths = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
     done = subprocess.run(
         [str(word) for word in line],
-        env=os.environ | {"PYTHONPATH": paths},
+        env=os.environ | {"PYTHONPATH": paths, "LOGLEVEL": "DEBUG"},
         capture_output=True,
         text=True,
     )

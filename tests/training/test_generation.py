@@ -36,7 +36,7 @@ def test_three_processes_for_two_batches_print_what_one_prints_sorted(command, t
 
 def test_a_process_that_fails_is_an_error_with_its_last_words(command):
     broken = [word if not word.endswith(".pt") else "missing.pt" for word in command]
-    with pytest.raises(ValueError, match=r"fairseq-generate \d of 2 failed: exit 1"):
+    with pytest.raises(ValueError, match=r"fairseq-generate \d of 2 failed: exit 2"):
         generate(broken, 2)
 
 

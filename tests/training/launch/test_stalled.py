@@ -38,4 +38,4 @@ def test_one_of_two_is_lost(mt_data, tmp_path, number):
     assert "a signal has stopped it" in last_line
     for rank in (0, 1):
         log = (folder / "logs" / f"rank{rank}.log").read_text(errors="replace")
-        assert re.search(r"File .*trainer.py., line \d+ in train_step", log), rank
+        assert re.search(r"File .*/fairseq(_cli)?/.*\.py., line \d+ in \w+", log), rank
