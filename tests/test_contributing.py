@@ -48,14 +48,14 @@ def assert_losses_are_the_references(case):
 
 @pytest.mark.parametrize("example", [("arcsinh", POINTWISE)], indirect=True)
 def test_a_pointwise_function(example):
-    assert "arcsinh" in pointwise_names() and pointwise_options("arcsinh") == {"scale": 30.0}
+    assert "arcsinh" in pointwise_names() and pointwise_options("arcsinh") == {"c": 30.0}
     for case in STRUCTURES:
-        assert_losses_are_the_references(case.with_pointwise("arcsinh", scale=2.0))
+        assert_losses_are_the_references(case.with_pointwise("arcsinh", c=2.0))
     logits = torch.tensor([-1e3, 0.0, 1e3], dtype=torch.float64)
     far = 5 * math.asinh(200)
-    assert example["Arcsinh"](scale=5.0).apply_to(logits, {}).tolist() == [-far, 0, far]
-    with pytest.raises(ValueError, match="scale must be above 0, got 0"):
-        example["Arcsinh"](scale=0)
+    assert example["Arcsinh"](c=5.0).apply_to(logits, {}).tolist() == [-far, 0, far]
+    with pytest.raises(ValueError, match="c must be above 0, got 0"):
+        example["Arcsinh"](c=0)
 
 
 @pytest.mark.parametrize("example", [("tempered", HEADS)], indirect=True)
