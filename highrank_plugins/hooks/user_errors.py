@@ -23,7 +23,17 @@ from highrank_plugins.common.user_error import UserError
 @replaces(options, "parse_args_and_arch")
 def parse_args_and_arch(stock, *args, **kwargs):
     """Return the parsed options, with what the architecture sets."""
-    return _in_one_line(stock, *args, **kwargs)
+    return _in_one_line(_with_arch, stock, *args, **kwargs)
+
+
+def _with_arch(stock, *args, **kwargs):
+    """Raise UserError without --arch, where fairseq raises a RuntimeError that says nothing."""
+    try:
+        return stock(*args, **kwargs)
+    except RuntimeError as error:
+        if error.args:
+            raise
+        raise UserError("--arch is missing: name one, as --arch transformer_mixtape") from error
 
 
 @replaces(utils, "call_main")

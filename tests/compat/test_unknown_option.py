@@ -25,6 +25,20 @@ def test_architecture(capsys):
     assert message.endswith("'transformer_iwslt_de_enn'; did you mean 'transformer_iwslt_de_en'?")
 
 
+@pytest.mark.parametrize(
+    ("option", "typed", "meant"),
+    [("--optimizer", "adamm", "adam"), ("--criterion", "cross_entrpy", "cross_entropy")],
+)
+def test_another_choice(option, typed, meant, capsys):
+    assert message_of(capsys, option, typed).endswith(f"did you mean '{meant}'?")
+
+
+def test_the_usage_is_left_out(capsys):
+    with pytest.raises(SystemExit):
+        config("training", "data", *translation_options(), "--encoder-layrs", "2")
+    assert "usage:" not in capsys.readouterr().err
+
+
 def test_nothing_near_and_short_lists(capsys):
     assert "did you mean" not in message_of(capsys, "--qqqq")
     assert "choose from" in message_of(capsys, "--ddp-backend", "mine")

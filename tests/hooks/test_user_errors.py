@@ -59,3 +59,9 @@ def test_while_options_are_read(capsys, monkeypatch):
             argparse.ArgumentParser(), input_args=[], modify_parser=raises(UserError("no"))
         )
     assert ended.value.code == 2 and capsys.readouterr().err.endswith("error: no\n")
+
+
+def test_a_training_without_an_architecture():
+    parser = options.get_training_parser()
+    with pytest.raises(UserError, match="--arch is missing"):
+        options.parse_args_and_arch(parser, input_args=["data"])
