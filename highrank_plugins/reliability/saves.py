@@ -153,13 +153,13 @@ def _in_child(function: Callable[..., str], *arguments: object) -> str:
     process = _FORKS.Process(target=_answer, args=(theirs, function, *arguments))
     process.start()
     theirs.close()
-    with suppress(EOFError):
-        if ours.poll(_STUCK_SECONDS):
-            return str(ours.recv())
-    if process.is_alive():
+    if not ours.poll(_STUCK_SECONDS):
         process.kill()
         process.join()
         return f"the save did not end within {_STUCK_SECONDS} s"
+    with suppress(EOFError):
+        return str(ours.recv())
+    process.join()  # the pipe closes a moment before the process ends
     return f"the save ended with exit code {process.exitcode}"
 
 
