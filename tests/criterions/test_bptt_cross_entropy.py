@@ -6,13 +6,13 @@ import pytest
 import torch
 from fairseq.distributed import ModuleProxyWrapper
 from fairseq.logging import metrics
-from torch.distributed import barrier, destroy_process_group, init_process_group
+from torch.distributed import init_process_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
 from highrank_plugins.criterions.activation_penalties import activation_penalty, temporal_penalty
 from tests.fairseq_cli import FORKS
-from tests.free_port import free_address
+from tests.free_port import free_address, leave_together
 from tests.stream_corpus import CERTAIN
 from tests.tasks.built import build
 
@@ -112,8 +112,7 @@ def gradients_of_rank(data, rank, address, unused, path):
     loss.backward()
     gradients = {n: p.grad for n, p in built.model.named_parameters()}
     torch.save({"gradients": gradients, "tokens": tokens}, path)
-    barrier()  # one that leaves first may take what it has not sent with it
-    destroy_process_group()
+    leave_together([path.with_name(str(each)) for each in (0, 1)])
 
 
 @pytest.mark.parametrize("unused", [False, True])

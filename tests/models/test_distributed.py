@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from fairseq.distributed import ModuleProxyWrapper
-from torch.distributed import destroy_process_group, init_process_group
+from torch.distributed import init_process_group
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.fairseq_cli import FORKS, run
-from tests.free_port import free_address
+from tests.free_port import free_address, leave_together
 from tests.models.small import build
 from tests.trainings import NARROW, OUR_LOSS, TRANSLATION, last, parameters, same, train
 
@@ -48,7 +48,7 @@ def gradients_of_rank(data, arch, rank, address, unused, path):
     batch = built.batch(sentences=3 + 2 * rank)
     built.criterion(ModuleProxyWrapper(wrapped), batch)[0].backward()
     torch.save({n: p.grad for n, p in built.model.named_parameters()}, path)
-    destroy_process_group()
+    leave_together([path.with_name(str(each)) for each in (0, 1)])
 
 
 @pytest.mark.parametrize("unused", [False, True])
