@@ -1,0 +1,129 @@
+"""The numbers of a training are in its log alone, in whatever form the log has.
+
+What breaks: with `--log-format simple` or `tqdm` the losses of a training can be read from text
+only, with `none` they are lost; TensorBoard's files need TensorBoard.
+Why: fairseq gives its statistics to a progress bar, which prints them.
+What we do: also append them to `metrics.jsonl` in `--save-dir`, a JSON object a line: `tag`
+(train_inner, train, or a validation set), `epoch`, `num_updates`, and each statistic as a number.
+A number that is not finite is null. A resumed training drops the lines after its checkpoint first.
+Delete when: fairseq writes such a file.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from numbers import Number
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq.distributed import utils
+from fairseq.logging import progress_bar as bars
+from fairseq.logging.meters import AverageMeter, StopwatchMeter, TimeMeter
+from fairseq_cli import train as training
+
+from highrank_plugins.common.files import write_text
+from highrank_plugins.common.patching import replaces
+
+logger = logging.getLogger(__name__)
+
+METRICS = "metrics.jsonl"
+_written: list[Path] = []  # of the training that runs in this process
+
+
+@replaces(training, "train")
+def train(stock, cfg, trainer, task, epoch_itr):
+    """Train for an epoch, and record its statistics in one process."""
+    if not utils.is_master(cfg.distributed_training):
+        return stock(cfg, trainer, task, epoch_itr)
+    path = Path(cfg.checkpoint.save_dir) / METRICS
+    with _recording(path):
+        if not getattr(trainer, "highrank_metrics", False):
+            drop_later_lines(path, trainer.get_num_updates())
+            trainer.highrank_metrics = True
+        return stock(cfg, trainer, task, epoch_itr)
+
+
+@contextmanager
+def _recording(path: Path) -> Iterator[None]:
+    _written.append(path)
+    try:
+        yield
+    finally:
+        _written.pop()
+
+
+@replaces(bars, "progress_bar")
+def progress_bar(stock, *args, epoch=None, **kwargs):
+    """Return a progress bar that also records what a training prints."""
+    bar = stock(*args, epoch=epoch, **kwargs)
+    return RecordingBar(bar, _written[-1], epoch) if _written else bar
+
+
+class RecordingBar(bars.BaseProgressBar):
+    """Append statistics to a file, and hand them on to another bar."""
+
+    def __init__(self, bar: bars.BaseProgressBar, path: Path, epoch: int | None) -> None:
+        self.wrapped_bar, self.path, self.of_epoch = bar, path, epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.wrapped_bar)
+
+    def log(self, stats, tag=None, step=None):
+        """Log intermediate statistics."""
+        self._append(stats, tag, step)
+        self.wrapped_bar.log(stats, tag=tag, step=step)
+
+    def print(self, stats, tag=None, step=None):
+        """Print statistics at the end of an epoch."""
+        self._append(stats, tag, step)
+        self.wrapped_bar.print(stats, tag=tag, step=step)
+
+    def update_config(self, config):
+        """Log the options."""
+        self.wrapped_bar.update_config(config)
+
+    def _append(self, stats: dict[str, Any], tag: str | None, step: int | None) -> None:
+        updates = stats.get("num_updates") if step is None else step
+        line = {"tag": tag, "epoch": self.of_epoch} | {
+            name: number for name, stat in stats.items() if (number := plain(stat)) is not ...
+        }
+        line["num_updates"] = updates
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line, allow_nan=False) + "\n")
+        except OSError as error:  # a training is worth more than its record
+            logger.warning("%s: %s; this line is lost", self.path, error)
+
+
+def plain(stat: Any) -> Any:
+    """Return a statistic as a number, None if it is not finite, or ... if it is no number."""
+    if isinstance(stat, AverageMeter | TimeMeter):
+        stat = stat.avg
+    elif isinstance(stat, StopwatchMeter):
+        stat = stat.sum
+    if torch.is_tensor(stat) and stat.numel() == 1:
+        stat = stat.item()
+    if not isinstance(stat, Number) or isinstance(stat, complex):
+        return ...
+    number = stat if isinstance(stat, int) else float(stat)
+    return number if math.isfinite(number) else None
+
+
+def drop_later_lines(path: Path, updates: int) -> None:
+    """Drop the lines after an update, and those that an interruption has cut."""
+    if not path.is_file():
+        return
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    kept = [line for line in lines if updates and _updates_of(line) <= updates]
+    if kept != lines:
+        write_text(path, "".join(f"{line}\n" for line in kept))
+
+
+def _updates_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["num_updates"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf

@@ -1,0 +1,75 @@
+"""Test hooks/metrics_file.py."""
+
+import json
+import math
+
+import pytest
+import torch
+from fairseq.logging import progress_bar as bars
+from fairseq.logging.meters import AverageMeter, StopwatchMeter
+
+from highrank_plugins.hooks import metrics_file
+from highrank_plugins.hooks.metrics_file import METRICS
+from tests.compat.conftest import run_training, translation_options
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+
+
+def kinds(folder):
+    return [(line["tag"], line["num_updates"]) for line in lines(folder)]
+
+
+def short(**changed):
+    options = {"--log-interval": 1, "--log-format": "none", "--max-update": 2}
+    return translation_options(**options | {"--max-tokens": 400} | changed)
+
+
+@pytest.mark.parametrize("log_format", ["none", "simple", "json", "tqdm"])
+def test_numbers_are_recorded_whatever_the_log_format(data, tmp_path, log_format):
+    run_training(data, tmp_path, *short(**{"--log-format": log_format}))
+    assert ("train_inner", 1) in kinds(tmp_path) and ("valid", 2) in kinds(tmp_path)
+    first = lines(tmp_path)[0]
+    assert first["epoch"] == 1 and isinstance(first["loss"], float) and first["lr"] == 0.01
+
+
+def test_a_resumed_training_has_each_line_once(data, tmp_path):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    run_training(data, whole, *short(**{"--max-update": 4}))
+    run_training(data, resumed, *short(**{"--max-update": 2}))
+    path = resumed / METRICS
+    path.write_text(path.read_text() + '{"tag": "train_inner", "num_updates": 3}\n{"tag": "tr')
+    run_training(data, resumed, *short(**{"--max-update": 4}))
+    inner = [kind for kind in kinds(resumed) if kind[0] == "train_inner"]
+    assert inner == [kind for kind in kinds(whole) if kind[0] == "train_inner"]
+    assert inner == [("train_inner", update) for update in (1, 2, 3, 4)]
+    losses = [[line["loss"] for line in lines(run) if line["tag"] == "train_inner"]
+              for run in (whole, resumed)]  # fmt: skip
+    assert losses[0] == losses[1]
+
+
+def test_a_training_from_the_start_begins_a_new_file(data, tmp_path):
+    (tmp_path / METRICS).write_text('{"tag": "train_inner", "num_updates": 1, "old": 1}\n')
+    run_training(data, tmp_path, *short())
+    assert not any("old" in line for line in lines(tmp_path))
+
+
+def test_statistics_become_numbers():
+    meter, watch = AverageMeter(), StopwatchMeter()
+    meter.update(3.0)
+    watch.sum = 2.5
+    assert metrics_file.plain(meter) == 3.0 and metrics_file.plain(watch) == 2.5
+    assert metrics_file.plain(torch.tensor(1.5)) == 1.5
+    assert metrics_file.plain(7) == 7 and metrics_file.plain("0.25") is ...
+    assert metrics_file.plain(math.nan) is None and metrics_file.plain(math.inf) is None
+
+
+def test_a_full_disk_costs_a_line_and_no_training(tmp_path, caplog):
+    bar = metrics_file.RecordingBar(bars.NoopProgressBar([]), tmp_path / "missing" / METRICS, 1)
+    bar.log({"loss": 1.0}, tag="train_inner", step=1)
+    assert "this line is lost" in caplog.text
+
+
+def test_bars_outside_of_a_training_record_nothing(tmp_path):
+    assert type(bars.progress_bar([], log_format="none")) is bars.NoopProgressBar
