@@ -6,7 +6,7 @@ Why: fairseq gives its statistics to a progress bar, which prints them.
 What we do: also append them to `metrics.jsonl` in `--save-dir`, a JSON object a line: `tag`
 (train_inner, train, or a validation set), `epoch`, `num_updates`, and each statistic as a number.
 A number that is not finite is null. A resumed training drops the lines after its checkpoint first.
-Delete when: fairseq writes such a file.
+Delete when: fairseq writes one.
 """
 
 import json

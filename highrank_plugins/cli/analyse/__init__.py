@@ -5,7 +5,7 @@ from highrank_plugins.cli.analyse.checkpoint import card, collect
 from highrank_plugins.cli.analyse.measures import commands
 from highrank_plugins.cli.analyse.several_models import compare, gss_grid, spectra
 from highrank_plugins.cli.analyse.significance import bleu, correlation, ttest
-from highrank_plugins.cli.analyse.synthetic import dirichlet, multimode
+from highrank_plugins.cli.analyse.synthetic import dirichlet, multimode, spamlang
 
 analyse = make_group(
     {
@@ -20,5 +20,6 @@ analyse = make_group(
         "gss-grid": gss_grid,
         "dirichlet": dirichlet,
         "multimode": multimode,
+        "spamlang": spamlang,
     },
 )

@@ -1,4 +1,4 @@
-"""Provide `highrank analyse dirichlet` and `multimode`: what layers express, without a corpus."""
+"""Provide `highrank analyse dirichlet`, `multimode` and `spamlang`, which need no corpus."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from highrank_plugins.cli.analyse.running import DataOfCheckpoint, Output, Plot, measuring, report
-from highrank_plugins.cli.options import UserDir
+from highrank_plugins.cli.options import UserDir, numbers
 
 Heads = Annotated[str, "Layers, separated by commas: mos, plif (on a softmax), mos+plif, …"]
 Components = Annotated[
@@ -63,6 +63,62 @@ def dirichlet(
             divergences = {name: fit.mean_kl for name, fit in fits.items()}
             axes = "layer", "mean KL, nats"
             draw(plot, Bars.of(divergences, f"Dirichlet({alpha}) targets", axes))
+
+
+def spamlang(
+    heads: Heads = "softmax,moc,mos,mixtape",
+    components: Components = None,
+    classes: Annotated[str, "Numbers of symbols M, separated by commas."] = "1000,4000",
+    dim: Annotated[str, "Widths d of layer and trunk, separated by commas."] = "16,64",
+    backward_rank: Annotated[
+        str | None,
+        "Ranks r, separated by commas: also train softmaxes that pass r dimensions of the gradient "
+        "on, where r < d.",
+    ] = None,
+    context_scale: Annotated[
+        float, "Length of the contexts of mixtures, see --head-context-scale."
+    ] = 1.0,
+    steps: Annotated[int, typer.Option(min=1, help="Largest number of Adam's steps.")] = 4000,
+    lr: Annotated[float, "Adam's learning rate, which is constant."] = 1e-2,
+    seeds: Annotated[str, "Seeds, separated by commas."] = "1,2,3",
+    output: Annotated[
+        Path | None, "JSON file of all runs. Runs that it holds are not repeated."
+    ] = None,
+) -> None:
+    """Count the steps to learn texts of one repeated symbol (Godey and Artzi 2026).
+
+    Example: highrank analyse spamlang --heads softmax,mos --classes 1000 --dim 16 --seeds 1
+
+    Prints a table: steps until 99 % of the predictions are right, and the share of the logits'
+    gradient that reaches contexts and features, at first and when half is learnt.
+    """
+    with measuring(None):
+        import json
+
+        from highrank_plugins.analysis.spamlang_grid import Grid, grid_table, run_grid
+        from highrank_plugins.common.files import write_json
+        from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
+
+        if not lr > 0:
+            raise ValueError(f"--lr {lr}: must be above 0")
+        grid = Grid(
+            heads=list(filter(None, heads.split(","))), components=components, steps=steps, lr=lr,
+            classes=numbers("--classes", classes, int), dims=numbers("--dim", dim, int),
+            seeds=numbers("--seeds", seeds, int), context_scale=context_scale,
+            backward_ranks=numbers("--backward-rank", backward_rank, int) if backward_rank else (),
+        )  # fmt: skip
+        made = {"command": typed_command(), "versions": versions(), "git": git_state()}
+        made["hardware"] = hardware()
+        done = []
+        if output is not None and output.exists():
+            done = json.loads(output.read_text(encoding="utf-8"))["runs"]
+
+        def save(runs: list) -> None:
+            if output is not None:
+                write_json(output, made | {"runs": runs})
+
+        runs = run_grid(grid, done, save, lambda text: typer.echo(text, err=True))
+        typer.echo(grid_table(runs))
 
 
 def multimode(
