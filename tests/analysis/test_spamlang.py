@@ -1,0 +1,139 @@
+"""Test analysis/spamlang.py, its grid, and `highrank analyse spamlang`."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from highrank_plugins.analysis.retention import column_space, logit_gradient, retained_by_head
+from highrank_plugins.analysis.spamlang import (
+    SpamLangSettings,
+    retention_at_features,
+    spamlang,
+    with_low_rank_gradient,
+)
+from highrank_plugins.analysis.spamlang_grid import grid_table
+from highrank_plugins.cli import app
+from highrank_plugins.heads import build_head
+
+TINY = SpamLangSettings(classes=20, dim=8, steps=200, lr=1e-2)
+
+
+@pytest.fixture
+def case():
+    """Return features and targets in float64."""
+    draw = torch.Generator().manual_seed(1)
+    features = torch.randn(5, 6, generator=draw, dtype=torch.float64)
+    return features, torch.randint(30, (5,), generator=draw)
+
+
+def layer(name):
+    torch.manual_seed(2)
+    return build_head(name, num_classes=30, feature_dim=6).double()
+
+
+def at_contexts(head, features, target):
+    kept, whole = retained_by_head(
+        head, column_space(head.weight).to_basis, features, target, 10**6
+    )
+    return float((kept.sum() / whole.sum()).sqrt())
+
+
+@pytest.mark.parametrize("name", ["moc", "mos", "mixtape"])
+def test_retention_at_features_is_a_projection_onto_the_slopes(case, name):
+    features, target = case
+    head = layer(name)
+    tensors = {key: tensor.detach() for key, tensor in head.tensors().items()}
+    kept = whole = 0.0
+    for one, word in zip(features, target, strict=True):
+        slopes = torch.autograd.functional.jacobian(
+            lambda x: head.logit_vectors(x[None], tensors).reshape(-1), one
+        )
+        rows = logit_gradient(head, one[None], word[None]).reshape(-1)
+        basis, _ = torch.linalg.qr(slopes)
+        kept += float((rows @ basis).square().sum())
+        whole += float(rows.square().sum())
+    found = retention_at_features(head, features, target)
+    assert found == pytest.approx((kept / whole) ** 0.5, rel=1e-9)
+    assert found <= at_contexts(head, features, target) + 1e-9
+
+
+def test_contexts_of_a_softmax_are_its_features(case):
+    head = layer("softmax")
+    found = retention_at_features(head, *case)
+    assert found == pytest.approx(at_contexts(head, *case), rel=1e-9) and 0 < found < 1
+
+
+@pytest.mark.parametrize("rank", [1, 3, 6])
+def test_the_gradient_passes_the_largest_directions(case, rank):
+    features = case[0].requires_grad_()
+    weight, gradient = torch.randn(30, 6).double(), torch.randn(5, 30).double()
+    passed = with_low_rank_gradient(features, weight, rank)
+    assert torch.equal(passed, features)
+    (passed @ weight.T).backward(gradient)
+    left, _, _ = torch.linalg.svd(weight, full_matrices=False)
+    kept = left[:, :rank]
+    torch.testing.assert_close(features.grad, gradient @ kept @ kept.T @ weight)
+
+
+def test_a_layer_learns_and_repeats_itself():
+    found = spamlang({"name": "softmax"}, TINY)
+    assert found.steps is not None and found.steps % TINY.every == 0 and found.accuracy >= 0.99
+    assert found == spamlang({"name": "softmax"}, TINY)
+    short = SpamLangSettings(classes=20, dim=8, steps=3)
+    assert spamlang({"name": "mos"}, short).steps is None
+
+
+def test_a_control_of_full_rank_is_the_softmax():
+    plain = spamlang({"name": "softmax"}, TINY)
+    full = spamlang({"name": "softmax"}, SpamLangSettings(**vars(TINY) | {"backward_rank": 8}))
+    assert full.steps == plain.steps and full.contexts == pytest.approx(plain.contexts)
+    low = spamlang({"name": "softmax"}, SpamLangSettings(**vars(TINY) | {"backward_rank": 2}))
+    assert low.contexts < plain.contexts and (low.steps or 10**6) > plain.steps
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "message"),
+    [("softmax", 9, "must lie in"), ("softmax", 0, "must lie in"), ("mos", 2, "has contexts")],
+)
+def test_controls_that_cannot_be(name, rank, message):
+    settings = SpamLangSettings(classes=20, dim=8, backward_rank=rank)
+    with pytest.raises(ValueError, match=message):
+        spamlang({"name": name}, settings)
+
+
+def command(*words):
+    words = ["analyse", "spamlang", "--classes", "20", "--dim", "4,8", "--steps", "20", *words]
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_the_command_repeats_no_run(tmp_path):
+    file = tmp_path / "runs.json"
+    done = command("--heads", "softmax,moc", "--seeds", "1,2", "--output", file)
+    assert done.exit_code == 0, done.output
+    assert "| 20 | 4 | softmax | > 20 (0 of 2 runs are faster) |" in done.stdout
+    done = command(
+        "--heads", "moc,softmax", "--seeds", "1", "--backward-rank", "4", "--output", file
+    )
+    runs = json.loads(file.read_text())["runs"]
+    assert len(runs) == 9 and runs[-1]["layer"] == "softmax, gradient of rank 4"
+    assert runs[-1]["dim"] == 8  # at d = 4 it would be the softmax
+    assert grid_table(runs) in done.stdout
+
+
+def test_longer_contexts_are_other_runs(tmp_path):
+    file = tmp_path / "runs.json"
+    for scale in (1, 4):
+        done = command(
+            "--heads", "softmax,moc", "--seeds", "1", "--context-scale", scale, "--output", file
+        )
+    assert len(json.loads(file.read_text())["runs"]) == 6
+    assert "moc, contexts × 4" in done.stdout
+
+
+def test_a_mistyped_option():
+    done = command("--heads", "moz")
+    assert done.exit_code == 2 and "moz" in done.output
+    done = command("--lr", "0")
+    assert done.exit_code == 2 and "--lr 0.0: must be above 0" in done.output
