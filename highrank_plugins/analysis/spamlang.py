@@ -78,7 +78,7 @@ class SpamLangRun:
     features_half: float
 
 
-class Trunk(nn.Module):
+class SymbolTrunk(nn.Module):
     """Map symbols to features: embeddings, positions and one layer of a causal Transformer."""
 
     def __init__(self, classes: int, dim: int, length: int) -> None:
@@ -168,7 +168,7 @@ def spamlang(
         ValueError: a rank that the control cannot have, or a layer that is no softmax with one.
     """
     torch.manual_seed(settings.seed)
-    trunk = Trunk(settings.classes, settings.dim, settings.length)
+    trunk = SymbolTrunk(settings.classes, settings.dim, settings.length)
     head = build_head(**options, num_classes=settings.classes, feature_dim=settings.dim)
     _check_control(head, settings)
     parameters = [*trunk.parameters(), *head.parameters()]
@@ -218,7 +218,7 @@ def _texts(settings: SpamLangSettings, count: int, draw: torch.Generator) -> Ten
 
 
 @torch.no_grad()
-def _evaluate(trunk: Trunk, head: Head, text: Tensor) -> tuple[float, float]:
+def _evaluate(trunk: SymbolTrunk, head: Head, text: Tensor) -> tuple[float, float]:
     features = trunk(text)
     best = head.top_k(features, 1)[1].squeeze(-1)
     loss = head.nll(features, text, reduction="mean").loss
@@ -226,7 +226,7 @@ def _evaluate(trunk: Trunk, head: Head, text: Tensor) -> tuple[float, float]:
 
 
 def retentions(
-    trunk: Trunk, head: Head, text: Tensor, rank: int | None = None
+    trunk: SymbolTrunk, head: Head, text: Tensor, rank: int | None = None
 ) -> tuple[float, float]:
     """Return the retention at the contexts and at the features, of some tokens.
 

@@ -22,7 +22,7 @@ _HEADINGS = [
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class SpamLangGrid:
     """Hold what is varied, and what all runs have in common.
 
     Attributes:
@@ -76,7 +76,10 @@ class Grid:
 
 
 def run_grid(
-    grid: Grid, done: Sequence[Run], save: Callable[[list[Run]], None], say: Callable[[str], None]
+    grid: SpamLangGrid,
+    done: Sequence[Run],
+    save: Callable[[list[Run]], None],
+    say: Callable[[str], None],
 ) -> list[Run]:
     """Return all runs of a grid; those in `done` are not repeated.
 

@@ -79,7 +79,9 @@ def study(
         with _alone(folder):
             failures = []
             if not table:
-                failures = run_members(members, folder / "logs", environments, _say)
+                failures = run_members(
+                    members, folder / "logs", environments, _say, read.settings.metric
+                )
             _show(read, members, failures, folder)
     raise typer.Exit(1 if failures else 0)
 

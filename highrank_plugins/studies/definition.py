@@ -116,8 +116,11 @@ def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
         options: of run.sh, which replace those of the file; paths are relative to this directory.
     Raises:
         ConfigurationError: unknown keys and wrong values, with file and line; two members with
-            the same name; an unknown recipe.
+            the same name; an unknown recipe or baseline; no such file.
     """
+    if not file.is_file():
+        near = did_you_mean(file.stem, [path.stem for path in file.parent.glob("*.yaml")])
+        raise ConfigurationError(f"{file}: no such study{near}")
     tree = read_tree(file)
     try:
         settings = StudySettings.model_validate(tree.values)
@@ -128,9 +131,14 @@ def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
     recipe = recipe_folder(settings.recipe, file.parent)
     own = {name: _word(value, file.parent) for name, value in settings.options.items()}
     given = {name: _word(value, Path()) for name, value in (options or {}).items()}
-    return Study(
-        file.stem, file, recipe, own | given, settings, _members(settings, tree)
-    )  # fmt: skip
+    members = _members(settings, tree)
+    systems = [member.system for member in members]
+    if settings.baseline is not None and settings.baseline not in systems:
+        raise ConfigurationError(
+            f"{tree.place(('baseline',))}: baseline: no member is named {settings.baseline}"
+            f"{did_you_mean(settings.baseline, systems)}"
+        )
+    return Study(file.stem, file, recipe, own | given, settings, members)
 
 
 def recipe_folder(name: str, below: Path) -> Path:

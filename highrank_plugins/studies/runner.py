@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from highrank_plugins.common.files import try_lock, write_text
+from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import usable_cores
+from highrank_plugins.results.record import load_record
 from highrank_plugins.studies.disk import check_disk
 from highrank_plugins.studies.prepared import PreparedMember
 
@@ -80,6 +82,7 @@ def run_members(
     logs: Path,
     environments: Sequence[Environment],
     say: Callable[[str], None],
+    metric: str | None = None,
 ) -> list[Failure]:
     """Run unfinished members, in order; a failing member does not stop the others.
 
@@ -90,10 +93,11 @@ def run_members(
         logs: folder for the recipes' output, a file for each member.
         environments: one for each member that may run at the same time, see `slots`.
         say: receives a line for every start and end.
+        metric: what the study tests; None for the default one.
     Returns:
         The members that failed.
     Raises:
-        ValueError: the disk is too small for those that remain.
+        ValueError: the disk is too small for those that remain, or no record has the metric.
     """
     waiting = [member for member in members if not member.is_done()]
     for member in members:
@@ -112,6 +116,7 @@ def run_members(
             if startable and len(running) + len(elsewhere) < len(environments):
                 try:
                     check_disk(members)
+                    _check_metric(members, metric)
                 except ValueError as error:
                     problem, waiting = error, []  # running members may finish
                     continue
@@ -135,6 +140,18 @@ def run_members(
     if problem is not None:
         raise problem
     return [failures[member.name] for member in members if member.name in failures]
+
+
+def _check_metric(members: Sequence[PreparedMember], metric: str | None) -> None:
+    """Refuse to go on if the finished members show that the metric is misspelt."""
+    records = [load_record(member.record)["metrics"] for member in members if member.is_done()]
+    if metric is None or not records or any(metric in record for record in records):
+        return
+    there = dict.fromkeys(name for record in records for name in record)
+    raise ValueError(
+        f"metric: no finished member has {metric!r}{did_you_mean(metric, there)}; there are: "
+        f"{', '.join(there)}"
+    )
 
 
 def _stop(number: int, _frame: object) -> None:

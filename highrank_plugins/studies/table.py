@@ -52,13 +52,19 @@ def study_tables(
         return [Table(study.name, ["member", "result"], rows, notes)]
     settings = study.settings
     baseline = settings.baseline
-    if baseline is not None and baseline not in {member.member.system for member in members}:
-        raise ValueError(f"{study.file}: baseline: no member is named {baseline}")
-    if baseline not in {path.parent.name.rpartition("-")[0] for path in usable}:
+    if baseline is not None and baseline not in {_system(path) for path in usable}:
+        notes.insert(0, f"The baseline {baseline} has no result.")
         baseline = None
     compared = compare_records(usable, settings.metric, baseline, settings.test)
+    if compared.baseline is None:  # its note is about an option of `highrank compare`
+        own = [note for note in compared.notes if not note.startswith("Nothing is tested")]
+        compared = replace(compared, notes=["Nothing is tested, for lack of a baseline.", *own])
     first, *others = comparison_tables(compared, timed=False)
     return [replace(first, notes=[*first.notes, *notes]), *others]
+
+
+def _system(record: Path) -> str:
+    return record.parent.name.rpartition("-")[0]
 
 
 def _diverged(record: Path) -> bool:

@@ -93,3 +93,13 @@ def test_members_that_cannot_be_run(folder, members, message):
     study = read(folder, members=members, seeds=[1])
     with pytest.raises(ConfigurationError, match=message):
         prepare(study, folder / "exp")
+
+
+def test_a_baseline_that_is_no_member(folder):
+    with pytest.raises(ConfigurationError, match=r"layers.yaml:\d+: baseline: .* 'mos'\?"):
+        read(folder, members={"mos": {"conf": "mos"}}, baseline="moss")
+
+
+def test_a_file_that_is_missing(folder):
+    with pytest.raises(ConfigurationError, match=r"layer.yaml: no such study.* 'layers'\?"):
+        read_study(folder / "layer.yaml")

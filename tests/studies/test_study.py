@@ -7,6 +7,7 @@ import time
 from argparse import Namespace
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
@@ -114,10 +115,43 @@ def test_how_a_member_fails(tmp_path, how, what):
 
 def test_a_metric_that_no_record_has(tmp_path):
     file = write_stub(tmp_path, seeds=[1], metric="test_perplexty")
-    done = study(file)
-    assert done.exit_code == 2 and "did you mean 'test_perplexity'?" in done.output
+    for _ in range(2):
+        done = study(file, "--jobs", 1)
+        assert done.exit_code == 2 and "did you mean 'test_perplexity'?" in done.output
+        assert len(starts(file)) == 1  # the first record shows it
     write_study(tmp_path, {"members": {"mos": {"conf": "mos"}}, "seeds": [1]}, "layers")
     assert study(file).exit_code == 0 and set(starts(file).values()) == {1}
+
+
+def test_a_baseline_that_fails_is_named(tmp_path):
+    file = write_stub(tmp_path, seeds=[1], options={"failing": "softmax-1-code"})
+    write_study(tmp_path, {**yaml.safe_load(file.read_text()), "baseline": "softmax"})
+    assert study(file).exit_code == 1
+    text = table_of(file).decode()
+    assert "Nothing is tested, for lack of a baseline." in text and "--baseline" not in text
+    assert "The baseline softmax has no result." in text
+
+
+def test_a_member_starts_no_later_than_three_seconds_after_its_turn(tmp_path):
+    late = []
+    for attempt in range(3):  # other programs may hold one up
+        file = write_stub(tmp_path / str(attempt), seeds=[1])
+        script = file.parent / "stub" / "run.sh"
+        ended = 'mv "$out/results.json.part" "$out/results.json"'
+        text = script.read_text().replace("set -euo pipefail", "set -euo pipefail\ndate +%s.%N")
+        script.write_text(text.replace(ended, f"{ended}; date +%s.%N"))
+        now = time.time()
+        assert run_study(file, "--jobs", 1).returncode == 0
+        logs = sorted((file.parent / "exp/studies/layers/logs").iterdir(), key=_first_line)
+        times = [now, *(float(line) for log in logs for line in log.read_text().split())]
+        late.append(max(times[n + 1] - times[n] for n in range(0, len(times) - 1, 2)))
+        if late[-1] <= 3:
+            break
+    assert len(times) == 7 and min(late) <= 3, late
+
+
+def _first_line(log):
+    return log.read_text().split()[0]
 
 
 def test_a_disk_that_is_too_small(tmp_path, monkeypatch):

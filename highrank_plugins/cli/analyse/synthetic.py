@@ -95,13 +95,13 @@ def spamlang(
     with measuring(None):
         import json
 
-        from highrank_plugins.analysis.spamlang_grid import Grid, grid_table, run_grid
+        from highrank_plugins.analysis.spamlang_grid import SpamLangGrid, grid_table, run_grid
         from highrank_plugins.common.files import write_json
         from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
 
         if not lr > 0:
             raise ValueError(f"--lr {lr}: must be above 0")
-        grid = Grid(
+        grid = SpamLangGrid(
             heads=list(filter(None, heads.split(","))), components=components, steps=steps, lr=lr,
             classes=numbers("--classes", classes, int), dims=numbers("--dim", dim, int),
             seeds=numbers("--seeds", seeds, int), context_scale=context_scale,
