@@ -14,7 +14,7 @@ from highrank_plugins.analysis.spamlang import GOAL, SpamLangSettings, spamlang
 from highrank_plugins.common.formatting import table
 from highrank_plugins.heads import head_options
 
-Run = dict[str, Any]
+SpamLangRecord = dict[str, Any]
 _HEADINGS = [
     "M", "d", "layer", f"steps to {GOAL:.0%}", "correct at the end",
     "retention at contexts", "at features", "at contexts, half learnt", "at features, half learnt",
@@ -40,7 +40,7 @@ class SpamLangGrid:
     steps: int = 4000
     lr: float = 1e-2
 
-    def cases(self) -> Iterator[tuple[Run, dict[str, Any], SpamLangSettings]]:
+    def cases(self) -> Iterator[tuple[SpamLangRecord, dict[str, Any], SpamLangSettings]]:
         """Yield the key of each run, with the layer's options and the settings.
 
         Raises:
@@ -77,10 +77,10 @@ class SpamLangGrid:
 
 def run_grid(
     grid: SpamLangGrid,
-    done: Sequence[Run],
-    save: Callable[[list[Run]], None],
+    done: Sequence[SpamLangRecord],
+    save: Callable[[list[SpamLangRecord]], None],
     say: Callable[[str], None],
-) -> list[Run]:
+) -> list[SpamLangRecord]:
     """Return all runs of a grid; those in `done` are not repeated.
 
     Args:
@@ -101,9 +101,9 @@ def run_grid(
     return runs
 
 
-def grid_table(runs: Sequence[Run]) -> str:
+def grid_table(runs: Sequence[SpamLangRecord]) -> str:
     """Return a row for each vocabulary, width and layer, over its seeds, in Markdown."""
-    groups: dict[tuple[int, int, str], list[Run]] = {}
+    groups: dict[tuple[int, int, str], list[SpamLangRecord]] = {}
     for run in runs:
         groups.setdefault((run["classes"], run["dim"], run["layer"]), []).append(run)
     rows = []
@@ -115,11 +115,11 @@ def grid_table(runs: Sequence[Run]) -> str:
     return table(_HEADINGS, rows)
 
 
-def _mean(runs: Sequence[Run], name: str) -> float:
+def _mean(runs: Sequence[SpamLangRecord], name: str) -> float:
     return mean(run[name] for run in runs)
 
 
-def _steps(runs: Sequence[Run]) -> str:
+def _steps(runs: Sequence[SpamLangRecord]) -> str:
     """Return mean ± deviation; or how many runs got there, where not all did."""
     reached = [run["steps"] for run in runs if run["steps"] is not None]
     if len(reached) < len(runs):
