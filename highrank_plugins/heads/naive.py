@@ -7,7 +7,7 @@ your own, has its own log-probabilities.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -38,25 +38,24 @@ def is_plain_softmax(head: Head) -> bool:
     return head.linear_logits and head.pointwise.is_identity
 
 
-@functools.singledispatch
 def naive_log_probs(head: Head, features: Tensor) -> Tensor:
     """Return log P [N, M] of features [N, F]."""
+    for structure, log_probs in NAIVE.items():
+        if isinstance(head, structure):
+            return log_probs(head, features)
     return head.log_probs(features)
 
 
-@naive_log_probs.register
 def _softmax(head: Softmax, features: Tensor) -> Tensor:
     return head.pointwise(F.linear(features, head.weight, head.bias)).log_softmax(-1)
 
 
-@naive_log_probs.register
 def _moc(head: MixtureOfContexts, features: Tensor) -> Tensor:
     prior_NK = head.prior(features).softmax(-1)
     context_ND = (prior_NK.unsqueeze(-1) * _contexts(head, features)).sum(1)
     return head.pointwise(F.linear(context_ND, head.weight, head.bias)).log_softmax(-1)
 
 
-@naive_log_probs.register
 def _mos(head: MixtureOfSoftmaxes, features: Tensor) -> Tensor:
     prior_NK = head.prior(features).softmax(-1)
     logits_NKM = F.linear(_contexts(head, features), head.weight, head.bias)
@@ -64,7 +63,6 @@ def _mos(head: MixtureOfSoftmaxes, features: Tensor) -> Tensor:
     return (prior_NK.unsqueeze(-1) * probs_NKM).sum(1).add(1e-8).log()
 
 
-@naive_log_probs.register
 def _mixtape(head: Mixtape, features: Tensor) -> Tensor:
     contexts_NKD = _contexts(head, features)
     if head.components == 1:  # no gates
@@ -97,3 +95,13 @@ def _tree(gate_logits: Tensor) -> Tensor:
         left = torch.sigmoid(gate_logits[..., nodes - 1 : 2 * nodes - 1])
         probs = torch.stack((probs * left, probs * (1 - left)), -1).flatten(-2)
     return probs
+
+
+# A constant table, since torch.compile compiles again whenever the cache of
+# functools.singledispatch changes.
+NAIVE: dict[type[Head], Callable[..., Tensor]] = {
+    Softmax: _softmax,
+    MixtureOfContexts: _moc,
+    MixtureOfSoftmaxes: _mos,
+    Mixtape: _mixtape,
+}
