@@ -9,7 +9,9 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from highrank_plugins.inference.collector import Collector
+from highrank_plugins.inference.contexts import read_contexts
 from tests.cli.test_analyse import analyse, invoke
+from tests.fairseq_cli import REPOSITORY
 from tests.inference.checkpoints import write_checkpoint
 from tests.models import small
 from tests.tasks.built import build
@@ -188,3 +190,11 @@ def test_a_matrix_that_is_not_finite_is_named(stream_data, tmp_path):
     torch.save(state, path)
     done = invoke("saturation", path, stream_data)
     assert done.exit_code == 2 and "diverged.pt: the vocabulary matrix is not fin" in done.output
+
+
+def test_the_published_contexts_of_penn_treebank():
+    """Each is the end of a line and the beginning of the next; Yang et al. 2018 print the words."""
+    found = read_contexts(REPOSITORY / "recipes" / "ptb" / "contexts_yang2018.txt")
+    words = ["tons", "a", "african", "ual", "conspiracy", "subsidies"]
+    assert [context[-1] for context in found] == words
+    assert [context.count("<eos>") for context in found] == [1] * 6
