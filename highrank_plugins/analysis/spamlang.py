@@ -26,7 +26,7 @@ from highrank_plugins.analysis.retention import (
     logit_gradient,
     retained_by_head,
 )
-from highrank_plugins.heads import Head, Softmax, build_head
+from highrank_plugins.heads import Head, build_head
 
 GOAL = 0.99  # share of right predictions
 MEASURED = 16  # tokens of a retention
@@ -204,7 +204,7 @@ def _check_control(head: Head, settings: SpamLangSettings) -> None:
         return
     if not 1 <= rank <= settings.dim:
         raise ValueError(f"--backward-rank {rank}: must lie in [1, {settings.dim}], the width")
-    if not isinstance(head, Softmax):
+    if not head.linear_logits:
         raise ValueError(
             f"--backward-rank {rank}: the control is a softmax, whose features W reads; "
             f"{type(head).__name__} has contexts: choose --heads softmax"

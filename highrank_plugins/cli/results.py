@@ -149,7 +149,7 @@ def _scores(path: Path, finetuned: bool) -> "dict[str, Score]":
             scores |= perplexity.read_eval_lm(path / f"{split}.log", split)
     if finetuned:
         scores |= perplexity.before_finetuning(path)
-    return scores | read_measures(path, "test")
+    return scores | read_measures(path, "test") | read_measures(path / "valid", "valid")
 
 
 def lm_summary(

@@ -16,12 +16,10 @@ class Program(NamedTuple):
     Attributes:
         words: its name.
         set_by_recipes: options that a recipe adds and a configuration may not have.
-        fixed: options that are the same in every recipe.
     """
 
     words: str
     set_by_recipes: tuple[str, ...] = ()
-    fixed: Mapping[str, object] = {}
 
 
 _TRAINING = ("save_dir", "tensorboard_logdir", "log_format")
@@ -46,9 +44,7 @@ def program_of(block: str) -> Program:
     """Return the command of a key of `PROGRAMS` or of a measure; the latter imports torch."""
     if block in PROGRAMS:
         return PROGRAMS[block]
-    measure = find_measure(block)
-    fixed = {"split": "test"} if measure.of_a_split else {}
-    return Program(measure.command(block), _MEASURING, fixed)
+    return Program(find_measure(block).command(block), _MEASURING)
 
 
 def set_by_recipes(block: str) -> tuple[str, ...]:
@@ -94,7 +90,7 @@ def shell_line(program: Program, options: Mapping[str, object], extra: Sequence[
         options: the configuration's block.
         extra: further words of the user.
     """
-    own = arguments({**program.fixed, **options})
+    own = arguments(options)
     if program.words.startswith("fairseq"):  # last: an option before it may take several values
         own = sorted([*own, user_dir(options)], key=lambda row: "--user-dir" in row)
     rows = [program.words.split(), *own, *by_option(extra)]

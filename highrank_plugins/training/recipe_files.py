@@ -10,6 +10,7 @@ import yaml
 from highrank_plugins.common.files import write_text
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.yaml_tree import ConfigurationError
+from highrank_plugins.measures import find_measure
 from highrank_plugins.training.command_line import PROGRAMS, program_of, shell_line
 from highrank_plugins.training.configuration import Configuration
 
@@ -59,6 +60,9 @@ def write_recipe_files(
         write_text(folder / "launch.sh", line)
     variables = {
         "measures": configuration.measures,
+        "text_measures": [
+            name for name in configuration.measures if find_measure(name).of_a_split
+        ],
         "training_key": _training_key(configuration, launch),
         "other_nodes": "by hand" if launch and launch.by_hand else "",
         **more,

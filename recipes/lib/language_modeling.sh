@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # The stages of a language-model recipe from a published corpus to perplexities. The recipe has a
-# file corpus.yaml, and these options: stage, stop_stage, data, conf, name, exp_dir, launch, splits, set.
+# file corpus.yaml, and these options: stage, stop_stage, data, conf, name, exp_dir, launch, splits,
+# measured, set.
 # It can have word_pairs.
 # shellcheck source=../lib/training.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/training.sh"
@@ -18,6 +19,8 @@ open_language_model() {
     fi
     [[ ,$splits, == *,valid,* && ,$splits, == *,test,* && ,$splits, =~ ^,((train|valid|test),)+$ ]] ||
         refuse "--splits '$splits': expected valid,test or train,valid,test"
+    [[ $measured == test || $measured == valid,test ]] ||
+        refuse "--measured '$measured': expected test or valid,test"
     open_configured_run
 }
 
@@ -111,6 +114,7 @@ need_first_checkpoint() {
 # further_evaluations: print the options of stage 5 besides its blocks.
 further_evaluations() {
     if [[ $splits == *train* ]]; then echo "$splits"; fi
+    if [[ $measured != test ]]; then echo "measured: $measured"; fi
     if asks_for finetune; then echo "before finetuning"; fi
 }
 
@@ -125,6 +129,7 @@ evaluate() {
         fi
     done
     measure "$best" "$data_bin"
+    if [[ $measured == valid,* ]]; then measure_valid "$best" "$data_bin"; fi
     if [[ -n ${word_pairs-} ]]; then
         local benchmarks=("$word_pairs"/*.txt)
         run highrank analyse word-similarity "$best" "$data_bin" "${benchmarks[@]/#/--pairs=}" \

@@ -6,11 +6,11 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/recipe.sh"
 
 configure_flags=()                      # further flags of highrank train configure
 
-# Set by settings.sh, which configure writes: blocks and values of the configuration, its measures,
-# the options that a training depends on, and the contents of corpus.yaml.
+# Set by settings.sh, which configure writes: blocks and values of the configuration, its measures
+# (those of a text again by themselves), the options that a training depends on, and the contents of corpus.yaml.
 declare -A settings=()
 # shellcheck disable=SC2034
-measures=() training_key='' other_nodes='' dry_run='' archives=() gigabytes=0
+measures=() text_measures=() training_key='' other_nodes='' dry_run='' archives=() gigabytes=0
 
 # open_configured_run: open the run's directory, and check the configuration before anything runs.
 # $commands gets settings.sh and the command of each block. With --dry-run in --launch, print the
@@ -94,12 +94,22 @@ train_block() {
 }
 
 # measure CHECKPOINT DATA: compute the configured measures of the test set that $out lacks.
-# shellcheck disable=SC2154
-measure() {
-    local block
-    for block in ${measures[@]+"${measures[@]}"}; do
-        if [[ ! -e $out/$block.json ]]; then
-            run_block "$out/$block.sh" "$block" --output "$out/$block.json" "$1" "$2"
+measure() { measure_blocks "$out" test "$@" ${measures[@]+"${measures[@]}"}; }
+
+# measure_valid CHECKPOINT DATA: the same of the validation text, in $out/valid.
+measure_valid() {
+    mkdir -p -- "$out/valid"
+    measure_blocks "$out/valid" valid "$@" ${text_measures[@]+"${text_measures[@]}"}
+}
+
+# measure_blocks FOLDER SPLIT CHECKPOINT DATA [BLOCK…]: the test set is the default of each command.
+measure_blocks() {
+    local block folder=$1 split=()
+    if [[ $2 != test ]]; then split=(--split "$2"); fi
+    for block in "${@:5}"; do
+        if [[ ! -e $folder/$block.json ]]; then
+            run_block "$folder/$block.sh" "$block" ${split[@]+"${split[@]}"} \
+                --output "$folder/$block.json" "$3" "$4"
         fi
     done
 }

@@ -16,6 +16,7 @@ conf=yang2018/mos   # what to train: conf/NAME.yaml
 name=               # results go to EXP_DIR/one_billion_word/NAME; empty: the configuration's name
 exp_dir=            # empty: exp in the repository
 splits=valid,test   # texts to score; train,valid,test adds the training perplexity (of its first shard)
+measured='test'     # texts of the measures (rank, divergence, …); valid,test adds the validation text
 launch=             # train through highrank launch with these options: --launch="--gpus-per-node 4"
 set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"

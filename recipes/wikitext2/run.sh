@@ -17,6 +17,7 @@ name=               # results go to EXP_DIR/wikitext2/NAME; empty: the name of t
 word_pairs=         # folder with benchmarks of word similarity (*.txt: two words, a number a line)
 exp_dir=            # empty: exp in the repository
 splits=valid,test   # texts to score; train,valid,test adds the training perplexity
+measured='test'     # texts of the measures (rank, divergence, …); valid,test adds the validation text
 launch=             # train through highrank launch with these options: --launch="--gpus-per-node 4"
 set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"

@@ -23,9 +23,9 @@ OWN_COMMANDS = {"confidence"}
 OWN_OPTIONS = {"--head-wave-a", "--head-arcsinh-c", "--head-temperature", "--head-cool-bias"} | {
     "--head-arcsinh-scale",
 }
-# of SLURM and of torchrun
+# of SLURM, torchrun and trackio
 OTHER_OPTIONS = {"--signal", "--kill-on-bad-exit", "--gpus-per-task", "--gpu-bind"} | {
-    "--nproc-per-node", "--module",
+    "--nproc-per-node", "--module", "--project",
 }  # fmt: skip
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|[…$<{*]|\.\.\.|\b[A-Z]\b")
 

@@ -208,6 +208,12 @@ def test_other_splits_are_refused(tmp_path, splits):
     assert f"--splits '{splits}': expected valid,test or train,valid,test" in result.stderr
 
 
+def test_another_measured_text_is_refused(tmp_path):
+    result = run(recipe("ptb", "--exp-dir", tmp_path / "exp", "--measured=train"))
+    assert result.returncode == 2
+    assert "--measured 'train': expected test or valid,test" in result.stderr
+
+
 def test_a_folder_without_word_pairs_is_refused(tmp_path):
     words = ["--exp-dir", tmp_path / "exp", "--data", tmp_path, "--word-pairs", tmp_path]
     result = run(recipe("ptb", *words))
