@@ -336,19 +336,3 @@ def test_a_users_folder_with_files_is_no_place_for_a_run(toy):
     assert result.returncode == 2
     assert "has files that no recipe has written (config.yaml )" in result.stderr
     assert [path.name for path in toy.run.iterdir()] == ["config.yaml"]
-
-
-def test_measures_of_a_text_are_those_of_the_validation_text(tmp_path):
-    """The output layer alone is measured once, and what exists is not measured again."""
-    (tmp_path / "run.sh").write_text(
-        f"source {LIBRARY.with_name('training.sh')}\n"
-        'run_block() { echo "$*" >>"$out/asked"; touch -- "${*: -3:1}"; }\n'
-        f"out={tmp_path}; measures=(kld saturation); text_measures=(kld)\n"
-        "measure model data; measure_valid model data; measure model data\n"
-    )
-    subprocess.run(["bash", tmp_path / "run.sh"], check=True)
-    assert (tmp_path / "asked").read_text().splitlines() == [
-        f"{tmp_path}/kld.sh kld --output {tmp_path}/kld.json model data",
-        f"{tmp_path}/saturation.sh saturation --output {tmp_path}/saturation.json model data",
-        f"{tmp_path}/valid/kld.sh kld --split valid --output {tmp_path}/valid/kld.json model data",
-    ]

@@ -3,12 +3,13 @@
 import json
 import math
 import re
+import subprocess
 
 import pytest
 
 from tests.data.corpora import made
 from tests.data.test_archives import write_tar
-from tests.recipes.running import accept, recipe, run, stages_done
+from tests.recipes.running import RECIPES, accept, recipe, run, stages_done
 
 SMALL = {
     "corpus.other_text": "true",
@@ -137,3 +138,19 @@ def test_an_archive_that_was_put_there_by_hand_is_recorded_and_unpacked(tmp_path
     assert "simple-examples.tgz" in (download / "checksums.txt").read_text()
     assert stages_done(result) == [0, 1]
     assert len((run_dir / "text" / "train.txt").read_text().splitlines()) == made.LINES["train"]
+
+
+def test_measures_of_a_text_are_those_of_the_validation_text(tmp_path):
+    """The output layer alone is measured once, and what exists is not measured again."""
+    (tmp_path / "run.sh").write_text(
+        f"source {RECIPES}/lib/training.sh\n"
+        'run_block() { echo "$*" >>"$out/asked"; touch -- "${*: -3:1}"; }\n'
+        f"out={tmp_path}; measures=(kld saturation); text_measures=(kld)\n"
+        "measure model data; measure_valid model data; measure model data\n"
+    )
+    subprocess.run(["bash", tmp_path / "run.sh"], check=True)
+    assert (tmp_path / "asked").read_text().splitlines() == [
+        f"{tmp_path}/kld.sh kld --output {tmp_path}/kld.json model data",
+        f"{tmp_path}/saturation.sh saturation --output {tmp_path}/saturation.json model data",
+        f"{tmp_path}/valid/kld.sh kld --split valid --output {tmp_path}/valid/kld.json model data",
+    ]
