@@ -1,9 +1,9 @@
 """Provide high-rank output layers for torch and fairseq.
 
-Light when imported alone (no torch, no fairseq), so that `highrank_plugins.heads` can be used in
-any model. fairseq imports this package as its `--user-dir`; it is loaded by then, and everything
-registers itself. Whoever imports this package first and runs fairseq later in the same process
-calls `register()`.
+An import alone loads neither torch nor fairseq, so any model can use `highrank_plugins.heads`.
+fairseq imports this package as its `--user-dir`. fairseq is loaded by then, and everything registers
+itself. If you import this package first and run fairseq later in the same process, call
+`register()`.
 """
 
 import importlib

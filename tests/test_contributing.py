@@ -1,4 +1,4 @@
-"""The examples of docs/contributing.md do what the page says of them."""
+"""The examples of docs/contributing.md, and those that it borrows, do what the page says of them."""
 
 import math
 import re
@@ -20,10 +20,11 @@ from tests.measures.test_every_measure import blocks_of, check_shown, words_of
 from tests.recipes.running import RECIPES, TEXT, stages_done
 from tests.recipes.running import run as run_recipe
 
-PAGE = Path(__file__).parents[1] / "docs" / "contributing.md"
-EXAMPLES = dict(
-    re.findall(r"<!-- example: (\w+) -->\n```\w+\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = "".join(
+    (DOCS / name).read_text(encoding="utf-8") for name in ("contributing.md", "howto/own_layer.md")
 )
+EXAMPLES = dict(re.findall(r"<!-- example: (\w+) -->\n```\w+\n(.*?)```", PAGES, re.DOTALL))
 
 
 @pytest.fixture

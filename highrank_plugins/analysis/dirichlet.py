@@ -1,8 +1,8 @@
 """Fit layers to random targets: the synthetic experiment of Ganea et al. 2019.
 
-N distributions P*_i ~ Dirichlet(α) over M words. Word vectors are shared, every target has a
-free context vector, and the cross-entropy −1/N Σ_i Σ_x P*_i(x) log Q_i(x) is minimised: what
-remains is the layer's lack of expressiveness, since there is nothing to generalise to.
+The targets are N distributions P*_i ~ Dirichlet(α) over M words. They share word vectors, and each
+has a free context vector. The cross-entropy −1/N Σ_i Σ_x P*_i(x) log Q_i(x) is minimised. There is
+nothing to generalise to, so the error that remains is what the layer cannot express.
 """
 
 from __future__ import annotations

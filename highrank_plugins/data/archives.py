@@ -37,9 +37,9 @@ class ArchiveError(ValueError):
 def extract(archive: Path, folder: Path, wanted: Wanted = None) -> None:
     """Write the files of a .tar, .tar.gz, .tgz or .zip, or the one in a .gz, into a new folder.
 
-    Files are streamed. Only regular files and folders are written: links and devices are refused,
-    and so are absolute names and names with `..`, and an archive that unpacks to more than
-    `LARGEST_RATIO` times its size. The folder appears when it is complete.
+    Files are streamed. Only regular files and folders are written. Links, devices, absolute names
+    and names with `..` are refused. So is an archive that unpacks to more than `LARGEST_RATIO`
+    times its size. The folder appears when it is complete.
 
     Args:
         wanted: names of the files to write; all other names are checked, too.

@@ -1,8 +1,8 @@
 """Read dialogues in the layout of Zhao et al. 2017 (their Switchboard corpus), and check them.
 
 *Learning Discourse-level Diversity for Neural Dialog Models using Conditional Variational
-Autoencoders*: the corpus is a pickle, or the same as a line of JSON per dialogue, of dictionaries
-whose "utts" are (speaker "A" or "B", text, features); other keys and features are not read.
+Autoencoders*: the corpus is a pickle of dictionaries, or a line of JSON per dialogue. The "utts" of
+a dictionary are (speaker "A" or "B", text, features). Other keys and features are not read.
 """
 
 import json

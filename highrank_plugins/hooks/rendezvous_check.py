@@ -3,11 +3,11 @@
 What breaks: started by torchrun or srun where each process sees one GPU or none, every process
 trains alone, with exit code 0, and they overwrite each other's checkpoints. Processes that share a
 GPU, or that wait for one which never comes, hang or end with an error of NCCL.
-Why: `--distributed-world-size` is by default the number of visible GPUs, and 1 of them means "not
-distributed"; the process group is made with a time limit of many minutes, and gives no reason.
-What we do: before the group is made, processes meet at its address and compare notes: each must be
-there within `HIGHRANK_RENDEZVOUS_TIMEOUT` seconds (300), expect as many others as all, and have a
-GPU of its own. All of them raise the same error otherwise. One that trains alone although it was
+Why: `--distributed-world-size` is by default the number of visible GPUs, and one GPU means "not
+distributed". The process group is made with a time limit of many minutes, and gives no reason.
+What we do: before the group is made, processes meet at its address and compare notes. Each must be
+there within `HIGHRANK_RENDEZVOUS_TIMEOUT` seconds (300). It must expect as many others as the rest
+do, and have a GPU of its own. All of them raise the same error otherwise. One that trains alone although it was
 started with others refuses to. `highrank launch` passes every option.
 Delete when: never.
 """

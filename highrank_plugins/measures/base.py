@@ -1,8 +1,8 @@
 """Define the contract of a measure.
 
 A measure is a class in a module of this package, registered under the module's name. From that
-follow `highrank analyse NAME` with a flag for each argument of the constructor, a block of that
-name in configurations, the scores in a record, the columns of tables and a section of the card.
+follows `highrank analyse NAME` with a flag for each argument of the constructor. So do a block of
+that name in configurations, scores in records, columns of tables and a section of the card.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ INTRODUCTION = """# Architectures
 
 Printed by `highrank archs`. `transformer_mos_iwslt_de_en` is fairseq's `transformer_iwslt_de_en`
 with the head `mos` in place of the output layer; all other options keep fairseq's values. The first
-table has the tokens that may stand for `<token>` in the others. Any other pair of structure and
+table has the names that may stand for `<layer>` in the others. Any other pair of structure and
 pointwise function is made with `--head-pointwise`."""
 AWD_LSTM = f"""## On `awd_lstm_lm`
 
-The AWD-LSTM with the papers' sizes and dropouts for Penn Treebank, WikiText-2, One Billion Word and
-text8, which depend on the structure of the head; structures that are not listed use the values of
-`softmax`. `{awd_lstm_name("<token>")}` is the same as `{awd_lstm_name("<token>", DEFAULT)}`."""
+The AWD-LSTM has the papers' sizes and dropouts for Penn Treebank, WikiText-2, One Billion Word and
+text8. They depend on the structure of the head; structures that are not listed use the values of
+`softmax`. `{awd_lstm_name("<layer>")}` is the same as `{awd_lstm_name("<layer>", DEFAULT)}`."""
 AWD_LSTM_COLUMNS = {
     "embeddings": "decoder_embed_dim",
     "LSTMs": "decoder_layers",
@@ -35,8 +35,8 @@ AWD_LSTM_COLUMNS = {
 
 def arch_table() -> str:
     """Return the Markdown document, with the heads and presets that are registered now."""
-    tokens_part = ["## Tokens", "", *_table(("token", "structure", "pointwise function"), _heads())]
-    parts = [INTRODUCTION, "\n".join(tokens_part), _awd_lstm(), *map(_presets, sorted(TRUNKS))]
+    layers_part = ["## Layers", "", *_table(("layer", "structure", "pointwise function"), _heads())]
+    parts = [INTRODUCTION, "\n".join(layers_part), _awd_lstm(), *map(_presets, sorted(TRUNKS))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -53,7 +53,7 @@ def _presets(stock_model: str) -> str:
         preset = Namespace()
         ARCH_CONFIG_REGISTRY[stock](preset)
         off = ", ".join(f"`{flag(name)}`" for name in adaptive_options(preset))
-        rows.append((f"`{stock}`", f"`{arch_name(stock_model, '<token>', stock)}`", off))
+        rows.append((f"`{stock}`", f"`{arch_name(stock_model, '<layer>', stock)}`", off))
     head = ("fairseq's", "with a head", "switched off with a head")
     return "\n".join([f"## On `{stock_model}`", "", *_table(head, rows)])
 
@@ -73,7 +73,7 @@ def _awd_lstm_row(preset: str, structure: str) -> tuple[str, ...]:
     fill(settings, preset, head={})
     values = [getattr(settings, name) for name in AWD_LSTM_COLUMNS.values()]
     cells = ["" if value is None else str(value) for value in values]
-    return f"`{awd_lstm_name('<token>', preset)}`", f"`{structure}`", *cells
+    return f"`{awd_lstm_name('<layer>', preset)}`", f"`{structure}`", *cells
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:

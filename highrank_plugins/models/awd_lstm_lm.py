@@ -1,4 +1,4 @@
-"""Define AWD-LSTM language models with a head; archs ``awd_lstm_lm_<token>[_<corpus>]``."""
+"""Define AWD-LSTM language models with a head; archs ``awd_lstm_lm_<layer>[_<corpus>]``."""
 
 from argparse import Namespace
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Define the LSTM encoder-decoder with attention and a head; archs ``lstm_<token>[_<preset>]``."""
+"""Define the LSTM encoder-decoder with attention and a head; archs ``lstm_<layer>[_<preset>]``."""
 
 from argparse import Action, ArgumentParser, Namespace
 from dataclasses import make_dataclass

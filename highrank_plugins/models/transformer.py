@@ -1,4 +1,4 @@
-"""Define Transformers with a head; archs ``transformer_[lm_]<token>[_<preset>]``."""
+"""Define Transformers with a head; archs ``transformer_[lm_]<layer>[_<preset>]``."""
 
 from functools import partial
 

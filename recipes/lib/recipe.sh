@@ -312,7 +312,10 @@ need_space() {
 }
 
 # without_chatter: drop fairseq's messages of level INFO, except progress; the logs keep all.
-without_chatter() { sed -u 's/^INFO:fairseq.logging.progress_bar:*//; /^INFO:/d'; }
+without_chatter() {
+    local info='(INFO:|[-0-9]{10} [:0-9]{8} \| INFO \| )'  # Python's format and that of fairseq's tools
+    sed -uE "s/^${info}fairseq\.logging\.progress_bar(:*| \| )//; /^$info/d"
+}
 
 # log_stage NUMBER NAME FUNCTION: run it, show and keep its output. Exits if it fails, is stopped, or
 # ends with exit code 75, which means that it continues elsewhere.

@@ -29,7 +29,7 @@ from tests.trainings import (
 
 pytestmark = pytest.mark.xdist_group("user_layers")  # they share trainings
 PAGE = (REPOSITORY / "docs" / "howto" / "own_layer.md").read_text()
-(CODE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+CODE = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
 (LINES,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
 DOCUMENTED = LINES.replace("\\\n", "").splitlines()
 TINY = ["--batch-size", 8, "--num-workers", 0]
@@ -232,7 +232,10 @@ def changed(tmp_path, *pairs) -> Path:
     return write_package(tmp_path / "my_layers", code)
 
 
-NO_OPTION = [("self, c: float = 30.0", "self"), ("self.c = c", "self.c = 5.0")]
+CHECK = '''        if c <= 0:
+            raise ValueError(f"arcsinh: c must be above 0, got {c}")
+'''
+NO_OPTION = [("self, c: float = 30.0", "self"), (CHECK, ""), ("self.c = c", "self.c = 5.0")]
 FIXED = [*NO_OPTION, ('z / c)."""\n', 'z / c)."""\n\n    constants = ("c",)\n')]
 
 

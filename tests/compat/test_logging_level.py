@@ -40,3 +40,19 @@ def test_other_levels_stay(root):
     root.setLevel(logging.ERROR)
     importlib.reload(logging_level)
     assert root.level == logging.ERROR
+
+
+def test_lines_have_the_format_of_the_tools(root):
+    handler, own = logging.StreamHandler(), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
+    own.setFormatter(logging.Formatter("%(message)s"))
+    root.addHandler(handler)
+    root.addHandler(own)
+    try:
+        importlib.reload(logging_level)
+        record = root.makeRecord("tool", logging.INFO, "file", 1, "done", (), None)
+        assert handler.format(record).endswith(" | INFO | tool | done")
+        assert own.format(record) == "done"
+    finally:
+        root.removeHandler(handler)
+        root.removeHandler(own)

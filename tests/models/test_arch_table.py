@@ -26,8 +26,8 @@ def test_the_document_is_up_to_date(printed):
 
 def test_it_names_every_architecture_and_no_other(printed):
     highrank_plugins.register()
-    patterns = re.findall(r"`([\w<>]*<token>\w*)`", printed.partition("## On")[2])
-    named = {pattern.replace("<token>", token) for pattern in patterns for token in tokens()}
+    patterns = re.findall(r"`([\w<>]*<layer>\w*)`", printed.partition("## On")[2])
+    named = {pattern.replace("<layer>", token) for pattern in patterns for token in tokens()}
     ours = {"transformer_highrank", "transformer_lm_highrank", "awd_lstm_lm", "lstm_highrank"}
     assert named == {arch for model in ours for arch in ARCH_MODEL_INV_REGISTRY[model]} - ours
 
@@ -37,9 +37,9 @@ def test_it_names_every_architecture_and_no_other(printed):
     [
         "| `mos_plif` | `mos` | `plif` |",
         "| `mixtape` | `mixtape` | `identity` |",
-        "| `awd_lstm_lm_<token>_ptb` | `mos` | 280 | 3 | 960 | 620 | 0.1 | 0.4 | 0.225 | 0.4 | 0.5 "
+        "| `awd_lstm_lm_<layer>_ptb` | `mos` | 280 | 3 | 960 | 620 | 0.1 | 0.4 | 0.225 | 0.4 | 0.5 "
         "| 15 | 0.29 |",
-        "| `transformer_wmt_en_de` | `transformer_<token>_wmt_en_de` |  |",
+        "| `transformer_wmt_en_de` | `transformer_<layer>_wmt_en_de` |  |",
     ],
 )
 def test_rows(printed, row):

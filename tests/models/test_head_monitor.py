@@ -57,7 +57,7 @@ def test_every_model_shows_what_its_head_has(arch, mt_data, lm_data, tmp_path):
         assert [event.step for event in found.Scalars(tag)] == [3, 6]
     histograms = {"head_singular_values"} | ({"head_slopes"} if "plif" in arch else set())
     assert set(found.Tags()["histograms"]) == histograms
-    lines = done.lines("INFO:train_inner:")
+    lines = [line for line in done.output.splitlines() if " | INFO | train_inner | " in line]
     assert len(lines) == 7 and [line.count("head_") for line in lines[:2]] == [0, 0]
     newest = found.Scalars("head_effective_rank")[-1].value
     shown = re.search(r"head_effective_rank=([\d.]+)", lines[-1])

@@ -93,14 +93,23 @@ def test_no_table_without_records():
     assert len(re.findall(r"^\| (run \||system \| seeds).*$", text, re.MULTILINE)) == len(STUDIES)
 
 
-def test_the_score_in_the_readme_is_a_record():
-    """Each `sacreBLEU <score> <signature>` in the README is the last line of a recorded run."""
-    readme = (DOCS.parent / "README.md").read_text()
+def test_the_score_in_the_quickstart_is_a_record():
+    """Each `sacreBLEU <score> <signature>` of the page is the last line of a recorded run."""
+    page = (DOCS / "start" / "quickstart.md").read_text()
     records = [json.loads(path.read_text()) for path in DOCS.glob("records/*/*.json")]
     lines = {
         f"sacreBLEU {r['metrics']['sacrebleu']} {r['signature']}"
         for r in records
         if "sacrebleu" in r["metrics"]
     }
-    found = re.findall(r"sacreBLEU [\d.]+ nrefs[^\s`]+", readme)
+    found = re.findall(r"sacreBLEU [\d.]+ nrefs[^\s`]+", page)
     assert found and set(found) <= lines
+
+
+def test_the_numbers_in_the_readme_are_those_of_the_results():
+    """Each perplexity and BLEU that the README repeats is a mean in the tables of the results."""
+    text = (DOCS.parent / "README.md").read_text().partition("## Results")[2]
+    found = set(re.findall(r"\b\d\d\.\d\d\b", text))
+    assert len(found) >= 9
+    means = set(re.findall(r"\b(\d\d\.\d\d) ±", (DOCS / "results.md").read_text()))
+    assert found <= means

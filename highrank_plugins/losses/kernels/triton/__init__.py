@@ -30,9 +30,8 @@ def check_available(device: torch.device) -> None:
     """Check that the kernels can run on a device.
 
     Raises:
-        ValueError: triton cannot be imported, a first launch on the GPU fails, or tensors lie on a
-            CPU and the kernels are compiled ones, not those of triton's interpreter; the message
-            names a remedy.
+        ValueError: triton cannot be imported, or a first launch on the GPU fails. Or tensors lie
+            on a CPU without triton's interpreter. The message names a remedy.
     """
     try:
         import triton
