@@ -1,8 +1,8 @@
 """Provide high-rank output layers for torch and fairseq.
 
 An import alone loads neither torch nor fairseq, so any model can use `highrank_plugins.heads`.
-fairseq imports this package as its `--user-dir`. fairseq is loaded by then, and everything registers
-itself. If you import this package first and run fairseq later in the same process, call
+fairseq imports this package as its `--user-dir`. fairseq is loaded by then, and everything
+registers itself. If you import this package first and run fairseq later in the same process, call
 `register()`.
 """
 

@@ -1,4 +1,4 @@
-"""The examples of docs/contributing.md, and those that it borrows, do what the page says of them."""
+"""The examples of docs/contributing.md, and one that it borrows, do what the page says."""
 
 import math
 import re

@@ -2,8 +2,9 @@
 
 What breaks: before its first update a training prints every option of fairseq as a dictionary of
 10,000 characters. It also prints every layer of the network, each pair of tied tensors, and how
-batches are kept between epochs. What a person looks for, such as sizes of dictionaries or the number of parameters,
-is lost in between. Each checkpoint is announced three times, with the machine's absolute paths.
+batches are kept between epochs. What a person looks for, such as sizes of dictionaries or the
+number of parameters, is lost in between. Each checkpoint is announced three times, with the
+machine's absolute paths.
 Why: fairseq logs all of it at the level INFO.
 What we do: leave these lines out, unless `LOGLEVEL=DEBUG`. One line says so.
 Delete when: fairseq logs them at the level DEBUG.

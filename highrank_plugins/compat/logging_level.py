@@ -1,6 +1,7 @@
 """Every tool but fairseq-train prints the debugging messages of all libraries, without their time.
 
-What breaks: `import fairseq` sets the root logger to DEBUG, and lines look like `INFO:name:message`.
+What breaks: `import fairseq` sets the root logger to DEBUG, and lines look like
+`INFO:name:message`.
 Why: `fairseq/models/wav2vec/wav2vec2_classification.py` calls `logging.basicConfig(level=DEBUG)`
 when it is imported, before the tools set their own level and format, which then have no effect.
 What we do: take DEBUG back to what the tools meant: `$LOGLEVEL`, INFO if unset. Any other level

@@ -3,7 +3,8 @@
 What breaks: with --num-workers ≥ 1 each epoch and each validation leaves a process behind, until
 Python happens to collect garbage: dozens after as many epochs. No message.
 Why: the workers end when their loader does, and the loader is part of a reference cycle. The
-iterator of an epoch holds the loader, which holds the sampler, which holds a method of the iterator.
+iterator of an epoch holds the loader, which holds the sampler, which holds a method of the
+iterator.
 What we do: the sampler holds it weakly.
 Delete when: `FrozenBatchSampler` no longer keeps `ordered_batches`, or the training loop closes the
 loader of an epoch.

@@ -1,8 +1,8 @@
 """A training whose last checkpoint is missing or damaged starts from scratch, or not at all.
 
-What breaks: `checkpoint_last.pt` was deleted, or lost by a full disk, while `--save-dir` holds other
-checkpoints; or `--restore-file` does not exist. In both cases fairseq logs "No existing checkpoint
-found" and trains from random weights. A `checkpoint_last.pt` that is damaged ends every
+What breaks: `checkpoint_last.pt` was deleted, or lost by a full disk, while `--save-dir` holds
+other checkpoints; or `--restore-file` does not exist. In both cases fairseq logs "No existing
+checkpoint found" and trains from random weights. A `checkpoint_last.pt` that is damaged ends every
 start, however many whole checkpoints the directory holds.
 Why: a missing file is how fairseq recognises the first start, and it looks at no other file.
 What we do: resume from the newest checkpoint in `--save-dir` whose checksums are right, and name

@@ -7,8 +7,8 @@ Why: `--distributed-world-size` is by default the number of visible GPUs, and on
 distributed". The process group is made with a time limit of many minutes, and gives no reason.
 What we do: before the group is made, processes meet at its address and compare notes. Each must be
 there within `HIGHRANK_RENDEZVOUS_TIMEOUT` seconds (300). It must expect as many others as the rest
-do, and have a GPU of its own. All of them raise the same error otherwise. One that trains alone although it was
-started with others refuses to. `highrank launch` passes every option.
+do, and have a GPU of its own. All of them raise the same error otherwise. One that trains alone
+although it was started with others refuses to. `highrank launch` passes every option.
 Delete when: never.
 """
 

@@ -232,9 +232,9 @@ def changed(tmp_path, *pairs) -> Path:
     return write_package(tmp_path / "my_layers", code)
 
 
-CHECK = '''        if c <= 0:
+CHECK = """        if c <= 0:
             raise ValueError(f"arcsinh: c must be above 0, got {c}")
-'''
+"""
 NO_OPTION = [("self, c: float = 30.0", "self"), (CHECK, ""), ("self.c = c", "self.c = 5.0")]
 FIXED = [*NO_OPTION, ('z / c)."""\n', 'z / c)."""\n\n    constants = ("c",)\n')]
 

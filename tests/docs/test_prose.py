@@ -107,9 +107,8 @@ def test_a_long_sentence_is_found(tmp_path):
 
 def sources() -> list[Path]:
     """Return the modules of the package, of the recipes and of the scripts."""
-    return sorted(
-        path for room in ("highrank_plugins", "recipes", "scripts") for path in (ROOT / room).rglob("*.py")
-    )
+    rooms = ("highrank_plugins", "recipes", "scripts")
+    return sorted(path for room in rooms for path in (ROOT / room).rglob("*.py"))
 
 
 def docstring_sentences(source: str) -> Iterator[str]:

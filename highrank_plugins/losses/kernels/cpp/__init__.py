@@ -1,8 +1,8 @@
 """Provide compiled kernels for CPUs, and check whether they can run here.
 
 A thread takes a row of a chunk from its logits to their gradient while it is in cache, with
-everything applied. For a Mixture of Softmaxes, a row is all components of a token. `build` compiles the sources
-at the first use, with the installed C++ compiler; `passes` calls them.
+everything applied. For a Mixture of Softmaxes, a row is all components of a token. `build` compiles
+the sources at the first use, with the installed C++ compiler; `passes` calls them.
 """
 
 from __future__ import annotations
