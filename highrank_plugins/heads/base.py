@@ -54,7 +54,7 @@ class Head(nn.Module):
     """
 
     # the loss with its gradient written out, if the structure has one; it needs `token_inputs`
-    fused: ClassVar[type[FusedLoss] | None] = None
+    fused: type[FusedLoss] | None = None
     # options that change the function but no parameter; see `Registry.constants`
     constants: ClassVar[tuple[str, ...] | None] = None
     # whether log P = log_softmax(f(z)) of one logit vector z, which `logits` returns

@@ -2,14 +2,15 @@
 
 The gates come from a binary tree of sigmoids in heap order: inner nodes 1..K−1, the children of i
 are 2i and 2i + 1, gate k is node k + 1, leaf j is node K + j. Going left (to 2i) multiplies by
-σ(l_i), going right by σ(−l_i). K = 4 is eq. 3 of the paper.
+σ(l_i), going right by σ(−l_i). K = 4 is eq. 3 of the paper. A softmax in place of the tree is its
+control: gates with as many parameters, whose K terms are divided by their sum.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from highrank_plugins.heads.base import register_head
 from highrank_plugins.heads.checks import integer, not_negative, probability
@@ -30,15 +31,16 @@ from highrank_plugins.losses.fused import FusedMixtape
 class Mixtape(Latents, LogitHead):
     """Compute log_softmax(f(z)), z_x = Σ_k π_{x,k} h_k·w_x + b_x   (Yang et al. 2019, eq. 2–6).
 
-    The gates π_x come from a sigmoid tree over K − 1 gate logits. Frequent classes x < S have
-    their own, l_{x,k} = v_x·tanh(U_k g) + u_k·g + b_{x,k}; all others share l_k = u_k·g, so that
-    their contexts are mixed once and cost one product with W.
+    The gates π_x come from a sigmoid tree over K − 1 gate logits, or from their softmax with 0.
+    Frequent classes x < S have their own, l_{x,k} = v_x·tanh(U_k g) + u_k·g + b_{x,k}; all others
+    share l_k = u_k·g, so that their contexts are mixed once and cost one product with W.
 
     Parameters: `gate_hidden.weight` [(K−1)·G, F] (U, gate-major), `gate_shared.weight` [K−1, F]
     (u), `gate_embed` [S, G] (V), `gate_bias` [S, K−1] (b_{x,k}); G = gate_dim.
 
     Args:
-        components: K, a power of two.
+        components: K, a power of two for a tree.
+        gates: "tree", or "softmax", which has no fused loss.
         context_scale: s, see `Latents`.
         frequent: S in [0, M]; class ids must be sorted by frequency. Default M // 2.
         gate_dim: G, the paper's d2.
@@ -50,20 +52,20 @@ class Mixtape(Latents, LogitHead):
         gate_class_bias: b_{x,k}, which the paper has.
         num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
     Raises:
-        ValueError: K not a power of two, S outside [0, M], context_scale not above 0, a rate
-            outside [0, 1).
+        ValueError: an unknown kind of gates, K not a power of two, S outside [0, M],
+            context_scale not above 0, a rate outside [0, 1).
     """
 
     fused = FusedMixtape
     weights_by_class = True
-    constants = ("context_scale", "gate_weight_norm")
+    constants = ("context_scale", "gates", "gate_weight_norm")
 
     def __init__(
         self, num_classes: int, feature_dim: int, embed_dim: int | None = None,
         weight: nn.Parameter | None = None, bias: bool = True,
         pointwise: str | Pointwise = "identity",
         components: int = 4, context_scale: float = 1.0,
-        frequent: int | None = None, gate_dim: int = 64,
+        frequent: int | None = None, gates: str = "tree", gate_dim: int = 64,
         dropout: float = 0.0, locked_dropout: bool = False,
         gate_dropout: float = 0.0, gate_noise: float = 0.0, gate_weight_norm: float = 0.0,
         gate_hidden_bias: bool = False, gate_shared_bias: bool = False,
@@ -71,7 +73,12 @@ class Mixtape(Latents, LogitHead):
     ) -> None:  # fmt: skip
         super().__init__(num_classes, feature_dim, embed_dim, weight, bias, pointwise)
         self.make_latents(components, context_scale, dropout, locked_dropout)
-        if not is_power_of_two(self.components):
+        if gates not in MEANS:
+            raise ValueError(f"mixtape: gates must be {' or '.join(MEANS)}, got {gates!r}")
+        self.gates = gates
+        if gates != "tree":
+            self.fused = None
+        elif not is_power_of_two(self.components):
             raise ValueError(f"mixtape: components must be a power of two, got {components}")
         half = num_classes // 2
         self.frequent = integer("frequent", half if frequent is None else frequent, least=0)
@@ -128,7 +135,7 @@ class Mixtape(Latents, LogitHead):
             return {"contexts": contexts_NKD, "mixed": contexts_NKD.squeeze(1)}
         bias = tensors.get("gate_shared.bias")
         shared_NJ = widen(linear(features, tensors["gate_shared.weight"], bias))  # u_k·g
-        mixed_ND = sigmoid_tree(widen(contexts_NKD), shared_NJ.unsqueeze(-1))
+        mixed_ND = self._mean(widen(contexts_NKD), shared_NJ.unsqueeze(-1))
         return {
             "contexts": contexts_NKD,
             "mixed": mixed_ND.to(contexts_NKD.dtype),
@@ -166,7 +173,7 @@ class Mixtape(Latents, LogitHead):
         leaves_NKS = widen(linear(inputs["contexts"], weight_SD))
         if "hidden" not in inputs:
             return leaves_NKS.squeeze(1)
-        return sigmoid_tree(leaves_NKS, self.class_gate_logits(inputs, tensors, random_state))
+        return self._mean(leaves_NKS, self.class_gate_logits(inputs, tensors, random_state))
 
     def class_gate_logits(
         self, inputs: dict[str, Tensor], tensors: dict[str, Tensor], random_state: ChunkRandomState
@@ -193,7 +200,7 @@ class Mixtape(Latents, LogitHead):
             own_NJS = self.class_gate_logits(inputs, tensors, ChunkRandomState())
             shared_NJ1 = inputs["shared"].unsqueeze(-1)
             rare_NJR = shared_NJ1.expand(-1, -1, self.num_classes - self.frequent)
-            z = sigmoid_tree(z, torch.cat((own_NJS, rare_NJR), -1)).unsqueeze(1)
+            z = self._mean(z, torch.cat((own_NJS, rare_NJR), -1)).unsqueeze(1)
         bias = tensors.get("bias")
         return super().nll_of_logits(z if bias is None else z + bias, target, features, tensors)
 
@@ -211,14 +218,30 @@ class Mixtape(Latents, LogitHead):
             if "gate_bias" in tensors:
                 own_NJ = own_NJ + tensors["gate_bias"][row_N]
             logits_NJ = torch.where(target.unsqueeze(-1) < self.frequent, own_NJ, logits_NJ)
-        return probabilities(logits_NJ.unsqueeze(-1).double()).squeeze(-1).log()
+        return self._probabilities(logits_NJ.unsqueeze(-1).double()).squeeze(-1).log()
 
     def class_gates(self, features: Tensor, tensors: dict[str, Tensor]) -> Tensor | None:
         if self.components == 1:
             return None
         inputs = self.token_inputs(features, tensors, ChunkRandomState())
         own_NJS = self.class_gate_logits(inputs, tensors, ChunkRandomState())
-        return probabilities(torch.cat((own_NJS, inputs["shared"].unsqueeze(-1)), -1).double())
+        return self._probabilities(
+            torch.cat((own_NJS, inputs["shared"].unsqueeze(-1)), -1).double()
+        )
+
+    def _mean(self, leaves_NKS: Tensor, gates_NJS: Tensor) -> Tensor:
+        """Return Σ_k π_k leaf_k [n, S], see `sigmoid_tree`."""
+        return MEANS[self.gates](leaves_NKS, gates_NJS)
+
+    def _probabilities(self, gates_NJS: Tensor) -> Tensor:
+        """Return π [N, K, S] of gate logits."""
+        count = gates_NJS.size(1) + 1
+        # π_k is the mean of leaves that are 1 at k and 0 elsewhere
+        leaves = torch.eye(count, dtype=gates_NJS.dtype, device=gates_NJS.device)
+        shape = (len(gates_NJS), count, gates_NJS.size(-1))
+        return torch.stack(
+            [self._mean(leaf.view(1, -1, 1).expand(shape), gates_NJS) for leaf in leaves], 1
+        )
 
     def products(self, tokens: int) -> list[tuple[int, int, int]]:
         n, k, f, d = tokens, self.components, self.feature_dim, self.embed_dim
@@ -258,11 +281,10 @@ def sigmoid_tree(leaves_NKS: Tensor, gates_NJS: Tensor) -> Tensor:
     return values.squeeze(1)
 
 
-def probabilities(gates_NJS: Tensor) -> Tensor:
-    """Return π [N, K, S] of gate logits."""
-    count = gates_NJS.size(1) + 1
-    # π_k is the tree's value for leaves that are 1 at k and 0 elsewhere
-    leaves = torch.eye(count, dtype=gates_NJS.dtype, device=gates_NJS.device)
-    shape = (len(gates_NJS), count, gates_NJS.size(-1))
-    parts = [sigmoid_tree(leaf.view(1, -1, 1).expand(shape), gates_NJS) for leaf in leaves]
-    return torch.stack(parts, 1)
+def softmax_mean(leaves_NKS: Tensor, gates_NJS: Tensor) -> Tensor:
+    """Return Σ_j π_j leaf_j [n, S] with π = softmax(l_1, …, l_{K−1}, 0), see `sigmoid_tree`."""
+    probs_NKS = pad(gates_NJS, (0, 0, 0, 1)).softmax(1)
+    return (probs_NKS * leaves_NKS).sum(1)
+
+
+MEANS = {"tree": sigmoid_tree, "softmax": softmax_mean}

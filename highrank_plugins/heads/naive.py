@@ -71,10 +71,11 @@ def _mixtape(head: Mixtape, features: Tensor) -> Tensor:
     shared_NJ = head.gate_shared(features)
     hidden_NJG = torch.tanh(head.gate_hidden(features)).view(len(features), -1, head.gate_dim)
     own_NSJ = torch.einsum("nkg,sg->nsk", hidden_NJG, head.gate_embed) + shared_NJ.unsqueeze(1)
-    gates_NSK = _tree(own_NSJ + head.gate_bias)
+    gates = _tree if head.gates == "tree" else _softmax_gates
+    gates_NSK = gates(own_NSJ + head.gate_bias)
     logits_NSK = torch.einsum("nkd,sd->nsk", contexts_NKD, head.weight[: head.frequent])
     frequent_NS = (gates_NSK * logits_NSK).sum(-1)
-    mixed_ND = (_tree(shared_NJ).unsqueeze(-1) * contexts_NKD).sum(1)
+    mixed_ND = (gates(shared_NJ).unsqueeze(-1) * contexts_NKD).sum(1)
     rare_NR = F.linear(mixed_ND, head.weight[head.frequent :])
     logits_NM = torch.cat((frequent_NS, rare_NR), -1)
     if head.bias is not None:
@@ -95,6 +96,11 @@ def _tree(gate_logits: Tensor) -> Tensor:
         left = torch.sigmoid(gate_logits[..., nodes - 1 : 2 * nodes - 1])
         probs = torch.stack((probs * left, probs * (1 - left)), -1).flatten(-2)
     return probs
+
+
+def _softmax_gates(gate_logits: Tensor) -> Tensor:
+    """Return softmax(l_1, …, l_{K−1}, 0), [..., K]."""
+    return torch.cat((gate_logits, torch.zeros_like(gate_logits[..., :1])), -1).softmax(-1)
 
 
 # A constant table, since torch.compile compiles again whenever the cache of

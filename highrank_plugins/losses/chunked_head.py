@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -53,7 +53,7 @@ class ChunkedHead(Protocol):
 
     # where there is a fused loss:
 
-    fused: ClassVar[Any]  # type[highrank_plugins.losses.fused.FusedLoss], or None without one
+    fused: Any  # type[highrank_plugins.losses.fused.FusedLoss], or None without one
     pointwise: Any
 
     def token_floats(self) -> int: ...

@@ -46,6 +46,7 @@ HELP = {
     "papers' 1 learns slowly",
     "dropout": "dropout on the context vectors h_k",
     "frequent_ratio": "r: the r*V most frequent classes have gates of their own (0 to 1)",
+    "gates": "tree of sigmoids, or softmax, its control (any K; losses: reference, chunked)",
     "gate_biases": "biases of the gates: paper (of frequent classes), full (all) or none",
     "gate_dim": "width d2 of the gates' hidden layer",
     "gate_dropout": "dropout on the gates' hidden layer tanh(U g)",

@@ -60,9 +60,7 @@ def write_recipe_files(
         write_text(folder / "launch.sh", line)
     variables = {
         "measures": configuration.measures,
-        "text_measures": [
-            name for name in configuration.measures if find_measure(name).of_a_split
-        ],
+        "text_measures": [name for name in configuration.measures if find_measure(name).of_a_split],
         "training_key": _training_key(configuration, launch),
         "other_nodes": "by hand" if launch and launch.by_hand else "",
         **more,

@@ -147,6 +147,10 @@ def tree(gate_logits: np.ndarray) -> list[Any]:
     return weights
 
 
+def softmax_gates(gate_logits: np.ndarray) -> list[Any]:
+    return list(np.exp(log_softmax(np.append(gate_logits, 0))))
+
+
 def gates_hidden(p: Arrays, g: np.ndarray, k: int, options: Options) -> np.ndarray:
     """t_k = tanh(U_k g + Ub_k); with weight normalisation each row of U has a constant length."""
     d2 = p["gate_embed"].shape[1]
@@ -165,13 +169,14 @@ def mixtape(p: Arrays, g: np.ndarray, f: Callable, options: Options) -> np.ndarr
     classes = len(p["weight"])
     frequent = options.get("frequent", classes // 2)
     hidden = [gates_hidden(p, g, k, options) for k in range(inner)] if frequent else []
+    gates = softmax_gates if options.get("gates") == "softmax" else tree
     z = np.empty(classes, dtype=np.result_type(g, *p.values()))
     for x in range(classes):
         gate = shared.copy()
         if x < frequent:
             gate = shared + np.array([p["gate_embed"][x] @ t for t in hidden])
             gate = gate + (p["gate_bias"][x] if "gate_bias" in p else 0)
-        z[x] = sum(pi * (p["weight"][x] @ h) for pi, h in zip(tree(gate), hs, strict=True))
+        z[x] = sum(pi * (p["weight"][x] @ h) for pi, h in zip(gates(gate), hs, strict=True))
     return log_softmax(f(z + p.get("bias", 0)))
 
 
