@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 from highrank_plugins.common.user_error import UserError
 
@@ -22,10 +23,9 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
     Returns:
         Whether the folder is locked; False on a file system without locks, which is logged.
     Raises:
-        UserError: Another process holds it; names the process.
+        UserError: Another process holds it; names the process. Or the folder cannot be written.
     """
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "training.lock"), "a+", encoding="utf-8") as file:
+    with _lock_file(folder) as file:
         is_locked = True
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -45,3 +45,14 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
         yield is_locked
+
+
+def _lock_file(folder: str | os.PathLike[str]) -> TextIO:
+    try:
+        os.makedirs(folder, exist_ok=True)
+        return open(os.path.join(folder, "training.lock"), "a+", encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"--save-dir {folder} cannot be written ({error.strerror}): choose another --save-dir, "
+            "or add --no-save"
+        ) from error

@@ -4,9 +4,9 @@ What breaks: before its first update a training prints every option of fairseq a
 10,000 characters. It also prints every layer of the network, each pair of tied tensors, and how
 batches are kept between epochs. What a person looks for, such as sizes of dictionaries or the
 number of parameters, is lost in between. Each checkpoint is announced three times, with the
-machine's absolute paths.
+machine's absolute paths, and its last line has 17 digits of seconds.
 Why: fairseq logs all of it at the level INFO.
-What we do: leave these lines out, unless `LOGLEVEL=DEBUG`. One line says so.
+What we do: leave these lines out and round the seconds, unless `LOGLEVEL=DEBUG`. One line says so.
 Delete when: fairseq logs them at the level DEBUG.
 """
 
@@ -19,7 +19,7 @@ from torch import nn
 _LINES = {
     "fairseq_cli.train": r"task: |model: |criterion: |num\. expert model params: 0 |"
     r"Start iterating over samples|begin dry-run validation|begin validation on "
-    r"|end of epoch ",
+    r"|end of epoch |training on 1 |max tokens per device = ",
     "fairseq.trainer": r"detected shared parameter: |Preparing to load checkpoint |"
     r"loading train data for epoch |begin training epoch |(?:Saving|Finished saving) checkpoint ",
     "fairseq.checkpoint_utils": r"Preparing to save checkpoint ",
@@ -32,6 +32,7 @@ _LINES = {
     "fairseq_cli.eval_lm": "",
     "fairseq_cli.validate": "",
 }
+_SECONDS = re.compile(r"\(writing took (\d+\.\d)\d* seconds\)")
 NOTE = "LOGLEVEL=DEBUG prints all options, all layers and fairseq's bookkeeping."
 
 
@@ -43,13 +44,15 @@ class DeveloperLines(logging.Filter):
         self.lines = re.compile(lines) if lines else None
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is shown; the dictionary of options becomes a note."""
+        """Whether the line is shown; the options become a note, and seconds are rounded."""
         if logging.getLogger().isEnabledFor(logging.DEBUG) or record.levelno != logging.INFO:
             return True
         if isinstance(record.msg, Mapping):
             record.msg = NOTE
         if isinstance(record.msg, nn.Module):
             return False
+        if isinstance(record.msg, str):
+            record.msg = _SECONDS.sub(r"(written in \1 s)", record.msg)
         return not (self.lines and self.lines.match(str(record.msg)))
 
 

@@ -215,7 +215,7 @@ def _sums(folder: Path) -> dict[str, str]:
 @functools.cache
 def _say_once(folder: Path) -> None:
     logger.info(
-        "%s has no %s: words that damage turns into other words would go unnoticed. Write it with: "
+        "%s has no %s, so damage that turns words into other words goes unnoticed. To add it: "
         "cd %s && sha256sum *.bin *.idx dict*.txt >%s",
         folder, SUMS, folder, SUMS,
     )  # fmt: skip

@@ -32,7 +32,9 @@ def implementation_for(impl: str, head: ChunkedHead, features: Tensor, filtered:
     _check_fused(impl, head)
     chosen = _auto(head, features) if impl == "auto" else impl
     if impl == "auto":
-        _log_once(logging.INFO, kind, chosen, "loss of %s: implementation %r (impl='auto')")
+        _log_once(
+            logging.INFO, kind, chosen, "The loss of %s is computed by %r (--head-loss auto)."
+        )
     if filtered and chosen not in FUSED:
         raise ValueError(
             f"filter_gradients: implementation {chosen!r} computes every gradient; "

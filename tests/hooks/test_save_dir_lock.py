@@ -42,3 +42,10 @@ def test_a_killed_training_leaves_no_lock(data, tmp_path, other):
     other.wait()
     run_training(data, tmp_path, *translation_options(**{"--max-update": 1}))
     assert (tmp_path / "checkpoint_last.pt").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(data, tmp_path):
+    (tmp_path / "file").touch()
+    message = r"--save-dir .*file/exp cannot be written \(Not a directory\): choose another"
+    with pytest.raises(UserError, match=message):
+        run_training(data, tmp_path / "file" / "exp", *translation_options(**{"--max-update": 1}))
