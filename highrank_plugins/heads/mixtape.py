@@ -24,7 +24,7 @@ from highrank_plugins.heads.random_state import (
     sample_mask,
     sample_noise_seed,
 )
-from highrank_plugins.losses.fused import FusedMixtape
+from highrank_plugins.losses.fused import FusedLoss, FusedMixtape
 
 
 @register_head("mixtape")
@@ -56,7 +56,7 @@ class Mixtape(Latents, LogitHead):
             context_scale not above 0, a rate outside [0, 1).
     """
 
-    fused = FusedMixtape
+    fused: type[FusedLoss] | None = FusedMixtape
     weights_by_class = True
     constants = ("context_scale", "gates", "gate_weight_norm")
 

@@ -132,6 +132,14 @@ def test_dirichlet(tmp_path):
     assert fits["mos"]["mean_kl"] < fits["softmax"]["mean_kl"]
 
 
+def test_dirichlet_targets_over_several_dimensions(tmp_path):
+    words = ["--classes", 12, "--steps", 200, "--targets", 50, "--heads", "softmax,mos"]
+    found = analyse(tmp_path, "dirichlet", *words, "--dim", "4,2")
+    assert found["settings"]["dim"] == [2, 4] and [*found["fits_by_dim"]] == ["2", "4"]
+    narrow, wide = (found["fits_by_dim"][d]["softmax"]["mean_kl"] for d in ("2", "4"))
+    assert wide < narrow
+
+
 def test_multimode(tmp_path):
     words = [*TINY, "--contexts", 40, "--modes", 2]
     found = analyse(tmp_path, "multimode", *words, "--heads", "softmax,mos,moc")
@@ -158,6 +166,8 @@ def test_with_a_dimension_for_every_word_all_modes_are_on_top(tmp_path):
         (["multimode", "--heads", "mus"], "--heads mus: expected one of"),
         (["dirichlet", "--heads", "mos+x"], "--heads mos+x: expected one of"),
         (["dirichlet", "--alpha", 0], "--alpha 0.0: must be above 0"),
+        (["dirichlet", "--dim", "2,x"], "--dim 2,x: expected whole numbers separated by commas"),
+        (["dirichlet", "--dim", "0,2"], "--dim 0,2: must be at least 1"),
     ],
 )
 def test_synthetic_experiments_refuse(words, message):

@@ -55,9 +55,9 @@ HEAD_OPTIONS = {
     "softmax": {},
     "moc": {"components": 15, **CONTEXTS},
     "mos": {"components": 15, **CONTEXTS},
-    "mixtape": {"components": 4, "frequent": None, "gate_dim": 64, **CONTEXTS, "gate_dropout": 0.0,
-                "gate_noise": 0.0, "gate_weight_norm": 0.0, "gate_hidden_bias": False,
-                "gate_shared_bias": False, "gate_class_bias": True},
+    "mixtape": {"components": 4, "frequent": None, "gates": "tree", "gate_dim": 64, **CONTEXTS,
+                "gate_dropout": 0.0, "gate_noise": 0.0, "gate_weight_norm": 0.0,
+                "gate_hidden_bias": False, "gate_shared_bias": False, "gate_class_bias": True},
 }  # fmt: skip
 POINTWISE_OPTIONS = {
     "identity": {},

@@ -27,7 +27,7 @@ def dirichlet(
         int, typer.Option(min=1, help="Number of distributions N to approximate.")
     ] = 1000,
     classes: Classes = 100,
-    dim: Dim = 10,
+    dim: Annotated[str, "Sizes d of contexts and word vectors, separated by commas."] = "10",
     alpha: Annotated[float, "Parameter α of the Dirichlet distribution."] = 0.1,
     steps: Steps = 2000,
     batch: Annotated[int, typer.Option(min=1, help="Number of targets in a step.")] = 1000,
@@ -41,28 +41,42 @@ def dirichlet(
 
     Example: highrank analyse dirichlet --heads softmax,mos --dim 5
 
-    Reports the share of matched modes and the mean KL divergence in nats.
+    Reports the share of matched modes and the mean KL divergence in nats. With several sizes d,
+    --plot draws the share of matched modes over d, a curve per layer.
     """
     with measuring(plot):
+        from dataclasses import asdict, replace
+
         from highrank_plugins.analysis import DirichletSettings, dirichlet_experiment
         from highrank_plugins.analysis.multimode import heads_named
-        from highrank_plugins.common.figures import Bars
+        from highrank_plugins.common.figures import Bars, Lines
         from highrank_plugins.common.progress import bar
         from highrank_plugins.reports.plots import draw
 
         chosen = heads_named(heads.split(","), components)
+        sizes = sorted({*numbers("--dim", dim, int)})
+        if sizes[0] < 1:
+            raise ValueError(f"--dim {dim}: must be at least 1")
         if not alpha > 0:
             raise ValueError(f"--alpha {alpha}: must be above 0")
         settings = DirichletSettings(
             targets=targets, alpha=alpha, batch=batch,
-            classes=classes, dim=dim, steps=steps, lr=lr, seed=seed,
+            classes=classes, dim=sizes[0], steps=steps, lr=lr, seed=seed,
         )  # fmt: skip
-        fits = dirichlet_experiment(chosen, settings, bar)
-        report({"settings": settings, "fits": fits}, output)
-        if plot is not None:
+        found = {d: dirichlet_experiment(chosen, replace(settings, dim=d), bar) for d in sizes}
+        fits = found[sizes[0]]
+        title = f"Dirichlet({alpha}) targets"
+        if len(sizes) == 1:
+            report({"settings": settings, "fits": fits}, output)
             divergences = {name: fit.mean_kl for name, fit in fits.items()}
-            axes = "layer", "mean KL, nats"
-            draw(plot, Bars.of(divergences, f"Dirichlet({alpha}) targets", axes))
+            figure = Bars.of(divergences, title, ("layer", "mean KL, nats"))
+        else:
+            report({"settings": asdict(settings) | {"dim": sizes}, "fits_by_dim": found}, output)
+            matched = {name: [found[d][name].mode_match for d in sizes] for name in fits}
+            curves = {name: (sizes, shares) for name, shares in matched.items()}
+            figure = Lines(curves, title, ("d", "share of matched modes"))
+        if plot is not None:
+            draw(plot, figure)
 
 
 def spamlang(
