@@ -49,7 +49,7 @@ def dirichlet(
 
         from highrank_plugins.analysis import DirichletSettings, dirichlet_experiment
         from highrank_plugins.analysis.multimode import heads_named
-        from highrank_plugins.common.figures import Bars, Lines
+        from highrank_plugins.common.figures import Bars, Figure, Lines
         from highrank_plugins.common.progress import bar
         from highrank_plugins.reports.plots import draw
 
@@ -69,7 +69,7 @@ def dirichlet(
         if len(sizes) == 1:
             report({"settings": settings, "fits": fits}, output)
             divergences = {name: fit.mean_kl for name, fit in fits.items()}
-            figure = Bars.of(divergences, title, ("layer", "mean KL, nats"))
+            figure: Figure = Bars.of(divergences, title, ("layer", "mean KL, nats"))
         else:
             report({"settings": asdict(settings) | {"dim": sizes}, "fits_by_dim": found}, output)
             matched = {name: [found[d][name].mode_match for d in sizes] for name in fits}
