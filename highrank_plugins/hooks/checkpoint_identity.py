@@ -21,13 +21,13 @@ from typing import Any
 
 from fairseq import checkpoint_utils, models
 from fairseq.trainer import Trainer
-from omegaconf import OmegaConf
 
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.training_listener import listening
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.changed_options import check_options
 from highrank_plugins.hooks.checkpoint_dictionary import check_dictionaries
+from highrank_plugins.hooks.kept_options import by_name, follow
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def build_model(stock, cfg, task, from_checkpoint=False):
     Raises:
         UserError: the model's own; an architecture that is not registered.
     """
-    options = _by_name(cfg)  # fairseq drops what the model does not know
+    options = by_name(cfg)  # fairseq drops what the model does not know
     arch = options.get("_name") or options.get("arch")
     known = {*models.ARCH_MODEL_REGISTRY, *models.MODEL_REGISTRY}
     if from_checkpoint and arch and arch not in known:
@@ -84,6 +84,8 @@ def build_model(stock, cfg, task, from_checkpoint=False):
             f"the checkpoint's architecture {arch} is not known here; pass the --user-dir of its "
             "training, which registers it"
         )
+    if from_checkpoint:
+        follow(cfg, options)
     model = stock(cfg, task, from_checkpoint)
     for listener in listening(model) if from_checkpoint else ():
         listener.check_saved_options(options)
@@ -92,10 +94,4 @@ def build_model(stock, cfg, task, from_checkpoint=False):
 
 def _model_options(state: dict[str, Any]) -> dict[str, Any]:
     """Return a checkpoint's head options; the oldest checkpoints have no `cfg`, thus none."""
-    return _by_name((state.get("cfg") or {}).get("model"))
-
-
-def _by_name(options: Any) -> dict[str, Any]:
-    if isinstance(options, Namespace):
-        return vars(options)
-    return OmegaConf.to_container(options) if OmegaConf.is_config(options) else {}
+    return by_name((state.get("cfg") or {}).get("model"))

@@ -113,7 +113,9 @@ def _own_options(cfg: Namespace, num_classes: int) -> dict:
     own = {name: f"head_{name}" for name in names if name not in RENAMED}
     options = _values(cfg, own, names)
     if "frequent" in names:
-        options["frequent"] = _number_of_frequent(cfg.head_frequent_ratio, num_classes)
+        options["frequent"] = number_of_frequent(
+            cfg.head_frequent_ratio, cfg.head_frequent_multiple, num_classes
+        )
     if "gate_hidden_bias" in names:
         options |= _gate_biases(cfg.head_gate_biases)
     return options
@@ -130,10 +132,24 @@ def _values(cfg: Namespace, own: dict[str, str], defaults: dict) -> dict:
     }
 
 
-def _number_of_frequent(ratio: float, num_classes: int) -> int:
+def number_of_frequent(ratio: float, multiple: int, num_classes: int) -> int:
+    """Return S: int(ratio · M), rounded to the nearest multiple where that keeps its meaning.
+
+    A GPU loads 16 bytes at once only where rows start at multiples of 16 bytes. A number below
+    `multiple` stays, since rounding would change the share of classes too much; so does one that
+    would exceed M, and M itself.
+
+    Raises:
+        UserError: a ratio outside [0, 1], or a multiple below 1.
+    """
     if not 0 <= ratio <= 1:
         raise UserError(f"--head-frequent-ratio must lie in [0, 1], got {ratio}")
-    return int(ratio * num_classes)
+    if multiple < 1:
+        raise UserError(f"--head-frequent-multiple must be at least 1, got {multiple}")
+    exact = int(ratio * num_classes)
+    rounded = (exact + multiple // 2) // multiple * multiple
+    keeps = exact < multiple or exact == num_classes or rounded > num_classes
+    return exact if keeps else rounded
 
 
 def _gate_biases(choice: str) -> dict:

@@ -40,12 +40,16 @@ RENAMED = {
     "locked_dropout": None,
 }
 ADAPTED_DEFAULTS = {"frequent_ratio": 0.5, "gate_biases": "paper"}
+# options beside one of a head, which belong to no argument of its constructor
+COMPANIONS = {"frequent_ratio": {"frequent_multiple": 64}}
 HELP = {
     "components": "number of mixture components K; mixtape: a power of two",
     "context_scale": "s of the contexts h_k = s*tanh(A_k g + a_k); with shared embeddings the "
     "papers' 1 learns slowly",
     "dropout": "dropout on the context vectors h_k",
     "frequent_ratio": "r: the r*V most frequent classes have gates of their own (0 to 1)",
+    "frequent_multiple": "round the number of these classes to the nearest multiple of N, as GPUs "
+    "like it, unless it is below N; 1: do not round. A checkpoint keeps its number",
     "gates": "tree of sigmoids, or softmax, its control (any K; losses: reference, chunked)",
     "gate_biases": "biases of the gates: paper (of frequent classes), full (all) or none",
     "gate_dim": "width d2 of the gates' hidden layer",
@@ -135,6 +139,8 @@ def option_defaults(head: str, pointwise: str) -> dict:
     """
     own = {RENAMED.get(name, name): default for name, default in head_options(head).items()}
     own |= {name: default for name, default in ADAPTED_DEFAULTS.items() if name in own}
+    for name in COMPANIONS.keys() & own.keys():
+        own |= COMPANIONS[name]
     own |= {f"{pointwise}_{name}": value for name, value in pointwise_options(pointwise).items()}
     return {
         f"head_{name}": "true" if default is True else default

@@ -19,6 +19,9 @@ SOFTMAX_KEYS = ({"weight"}, {"weight", "bias"})
 SOFTMAX = {"head": "softmax", "head_pointwise": "identity"}
 # of relative positions
 TABLES = (".relative.key_table", ".relative.value_table")
+# parameters with a row for each frequent class
+_GATES = ("gate_embed", "gate_bias")
+_ROUNDING = " (--head-frequent-multiple 1 if it did not round the number of frequent classes)"
 _SAME = "use --rel-pos-clip and --rel-pos-in as in its training"
 
 
@@ -80,7 +83,7 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
             raise UserError(
                 f"{prefix}{name}: {tuple(saved[name].shape)} in the checkpoint, "
                 f"{tuple(own[name].shape)} in the model; use the dictionary and the --head… "
-                "options of that training"
+                f"options of that training{_ROUNDING if name in _GATES else ''}"
             )
     for name in missing:
         state_dict[prefix + name] = own[name]

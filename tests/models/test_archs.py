@@ -27,9 +27,9 @@ PRESETS = [(model, preset) for model in CONFIGS for preset in ARCH_MODEL_INV_REG
 TOKENS = """gss mixtape moc monotone_mlp mos mos_plif mos_sigsoftmax multimax plif sigmoid_cap
     sigsoftmax softcap softmax""".split()
 OPTIONS = """head head_bias head_components head_context_scale head_dropout head_embed_dim
-    head_frequent_ratio head_gate_biases head_gate_dim head_gate_dropout head_gate_noise
-    head_gate_weight_norm head_gates head_gss_c head_gss_k head_gss_learn head_loss head_loss_filter
-    head_loss_memory head_monitor head_monotone_mlp_bound head_monotone_mlp_units
+    head_frequent_multiple head_frequent_ratio head_gate_biases head_gate_dim head_gate_dropout
+    head_gate_noise head_gate_weight_norm head_gates head_gss_c head_gss_k head_gss_learn head_loss
+    head_loss_filter head_loss_memory head_monitor head_monotone_mlp_bound head_monotone_mlp_units
     head_multimax_init_sd head_plif_bound head_plif_freeze head_plif_init_sd head_plif_knots
     head_plif_lr head_pointwise head_sigmoid_cap_height head_sigmoid_cap_scale
     head_sigmoid_cap_shift head_softcap_cap head_z_loss""".split()
