@@ -63,7 +63,7 @@ class _Split:
                 logger.warning(f"{name}: all was scored; this command ignores --num-shards {parts}")
             return
         if parts > 1:
-            logger.warning(
+            logger.info(
                 f"{name}: this is part {part} of {parts} (counted from 0), and no result of the "
                 f"whole data. The numbers scored by all parts must add up to {total:,}"
             )
