@@ -22,6 +22,10 @@ def test_lists_the_options_of_the_architecture(capsys, flag):
     assert "--max-tokens" in text
 
 
+def test_help_without_an_architecture(capsys):
+    assert "--max-tokens" in help_text(capsys, "--help")
+
+
 def test_missing_arguments_are_still_reported(capsys):
     with pytest.raises(SystemExit) as end:
         config("training", "--arch", "transformer")
