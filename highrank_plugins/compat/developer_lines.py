@@ -33,7 +33,7 @@ _LINES = {
     "fairseq_cli.validate": "",
 }
 _SECONDS = re.compile(r"\(writing took (\d+\.\d)\d* seconds\)")
-NOTE = "LOGLEVEL=DEBUG prints all options, all layers and fairseq's bookkeeping."
+NOTE = "Set LOGLEVEL=DEBUG to print all options, all layers and fairseq's bookkeeping."
 
 
 class DeveloperLines(logging.Filter):

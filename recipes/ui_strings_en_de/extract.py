@@ -1,4 +1,4 @@
-"""Takes parallel user-interface strings from the wheel of Home Assistant, read as a zip in place.
+"""Take parallel user-interface strings from the wheel of Home Assistant, read as a zip in place.
 
 The wheel holds homeassistant/components/*/translations/<language>.json: nested objects whose
 leaves are strings. Two strings of one component and one path of keys are a pair. Runs of white
@@ -48,7 +48,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def unique_pairs(wheel: zipfile.ZipFile, source: str, target: str) -> list[tuple[str, str]]:
-    """All pairs worth learning from, each once, in the order of components and keys."""
+    """Return all pairs worth learning from, each once, in the order of components and keys."""
     pairs = all_pairs(wheel, source, target)
     return list(dict.fromkeys(pair for pair in pairs if is_translation(*pair)))
 
