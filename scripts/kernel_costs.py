@@ -5,7 +5,7 @@
 prints a line of CSV for every kernel × pointwise function × dtype × label smoothing × K, as the
 losses launch it: registers of a thread, bytes that it spills to memory, and instructions per logit.
 The instructions are those of the loops, of all passes over a row; a kernel without a loop counts
-whole. Takes five minutes of one core. `--cases` compiles others: JSON, a list of [head, classes,
+whole. Takes fifteen minutes of one core. `--cases` compiles others: JSON, a list of [head, classes,
 dtype, smoothing, [tokens …], options]. A kernel that several cases share is printed once.
 """
 
@@ -32,7 +32,8 @@ from highrank_plugins.losses.kernels.triton import passes
 
 DTYPES = ("float32", "bfloat16", "float16")
 SMOOTHING = (0.0, 0.1)
-POINTWISE = ("identity", "sigsoftmax", "gss")  # those with kernels; torch computes any other
+# those with kernels; torch computes any other
+POINTWISE = ("identity", "sigsoftmax", "gss", "softcap", "sigmoid_cap", "multimax", "plif")
 CLASSES = 32768
 COLUMNS = ["kernel", "head", "components", "pointwise", "dtype", "smoothing", "gradient", "classes"]
 COLUMNS += ["registers", "spilled", "instructions_per_logit", "triton"]

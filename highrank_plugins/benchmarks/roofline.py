@@ -60,12 +60,21 @@ GPUS = {
 # Instructions per logit of a kernel, for bfloat16 with gradient and label smoothing (K = 9 in a
 # mixture, 4 in a tree): docs/benchmarks/kernels_sm90.csv. Torch computes any other function.
 INSTRUCTIONS = {
-    "softmax_kernel": {"identity": 33.6, "sigsoftmax": 66.3, "gss": 69.3},
-    "gradient_kernel": {"identity": 15.0, "sigsoftmax": 37.4, "gss": 39.2},
-    "mixture_kernel": {"identity": 40.2, "sigsoftmax": 72.4, "gss": 75.4},
+    "softmax_kernel": {
+        "identity": 33.6, "sigsoftmax": 66.3, "gss": 69.3, "softcap": 66.0, "sigmoid_cap": 67.1,
+        "multimax": 87.1, "plif": 149.8,
+    },
+    "gradient_kernel": {
+        "identity": 15.0, "sigsoftmax": 37.4, "gss": 39.2, "softcap": 32.2, "sigmoid_cap": 33.2,
+        "multimax": 56.7, "plif": 103.0,
+    },
+    "mixture_kernel": {
+        "identity": 40.2, "sigsoftmax": 72.4, "gss": 75.4, "softcap": 71.6, "sigmoid_cap": 72.3,
+        "multimax": 95.7, "plif": 121.3,
+    },
     "tree_forward_kernel": {"identity": 19.1},
     "tree_backward_kernel": {"identity": 22.8},
-}
+}  # fmt: skip
 # Operations that read or write the elements of an index only.
 INDEXED = ("gather", "scatter", "scatter_add", "scatter_add_", "scatter_", "index", "index_select")
 IMPLEMENTATIONS = ("naive", "gathered", "chunked", "fused", "triton")

@@ -36,8 +36,8 @@ class ChunkedLoss(Protocol):
     ) -> tuple[LossOutput, list[Tensor | None]]:
         """Return the values, and gradients of Σ_n upstream_n loss_n times `scale`.
 
-        Half-precision gradients are sums over chunks in float32. Inputs that need no gradient get
-        None.
+        Half-precision gradients of tensors are sums over chunks in float32. Inputs that need no
+        gradient get None.
         """
 
 
@@ -62,12 +62,15 @@ def inner_graph(recorded: bool = True) -> Iterator[None]:
 
 
 def zero_sums(needed: list[bool], inputs: tuple[Tensor, ...]) -> list[Tensor | None]:
-    """Return zeros for the gradient of each input, at least float32; None where none is needed."""
+    """Return zeros for the gradient of each input, at least float32; None where none is needed.
+
+    Those of features, the first input, have their dtype: a token's gradient is no sum over chunks.
+    """
+    dtypes = [torch.promote_types(t.dtype, torch.float32) for t in inputs]
+    dtypes[0] = inputs[0].dtype
     return [
-        torch.zeros(t.shape, dtype=torch.promote_types(t.dtype, torch.float32), device=t.device)
-        if need
-        else None
-        for t, need in zip(inputs, needed, strict=True)
+        torch.zeros(t.shape, dtype=dtype, device=t.device) if need else None
+        for t, need, dtype in zip(inputs, needed, dtypes, strict=True)
     ]
 
 

@@ -11,6 +11,7 @@ from highrank_plugins.benchmarks.roofline import (
     INSTRUCTIONS,
     Gpu,
     estimate,
+    peak_of,
     run_roofline,
 )
 from highrank_plugins.cli import app
@@ -89,6 +90,20 @@ def test_the_table_of_the_documents():
 def test_the_whole_table_of_the_documents():
     for kept, today in documented(["wmt_en_de"], ["naive", "fused", "triton"]):
         assert kept == pytest.approx(today, rel=0.03, abs=0.02)
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize(
+    ("memory", "bytes_of_sums"), [(0, 4), pytest.param(32, 2, marks=pytest.mark.long)]
+)
+def test_peak_of_a_large_mixture(memory, bytes_of_sums):
+    """A MoS in bfloat16: its gradients and 160 MiB, by default with its gradients in float32."""
+    case = LossCase(
+        "mos", tokens=4096, dim=1024, classes=32768, components=15, dtype="bfloat16", bias=False,
+        memory=memory,
+    )  # fmt: skip
+    peak, gradients = peak_of(case, "triton")
+    assert peak <= gradients * bytes_of_sums / 2 + 160 * 2**20
 
 
 def test_a_table():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from highrank_plugins.losses.kernels.triton import tiles
-from tests.heads.cases import MIXTAPE, PRODUCT, SOFTMAX, STRUCTURES, make_features
+from tests.heads.cases import MIXTAPE, MOS, PRODUCT, SOFTMAX, STRUCTURES, make_features
 from tests.heads.test_extreme import extreme
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, run
 
@@ -74,6 +74,38 @@ def test_strided_target_and_weight(case, reduction):
     target, weight = torch.zeros(2 * TOKENS, dtype=torch.long), torch.ones(2 * TOKENS).double()
     target[::2], weight[::2] = TARGET, torch.linspace(-1, 2, TOKENS)
     compare(head, features, target[::2], weight=weight[::2], reduction=reduction)
+
+
+@needs_triton
+@pytest.mark.parametrize("function", ["plif", "multimax"])
+def test_a_learned_function_whose_sums_do_not_fit_registers(function, monkeypatch):
+    """Torch then computes it."""
+    monkeypatch.setattr(tiles, "LEARNED_COMPONENTS", 2)
+    case = MOS.with_pointwise(function, **({"knots": 8} if function == "plif" else {}))
+    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    by_torch, prepare = [], head.pointwise.prepare_vjp
+
+    def counted(*given):
+        evaluate = prepare(*given)
+        return lambda z: by_torch.append(len(z)) or evaluate(z)
+
+    monkeypatch.setattr(head.pointwise, "prepare_vjp", counted)
+    compare(head, features, TARGET, reduction="sum", label_smoothing=0.1)
+    assert by_torch
+
+
+@needs_triton
+def test_sums_over_cells_do_not_depend_on_the_order():
+    """In float32, where sums of numbers would."""
+    head = SOFTMAX.with_pointwise("plif", knots=3).build(classes=CLASSES, dtype=torch.float32)
+    features = 8 * make_features(60).float()
+    target = torch.arange(60) % CLASSES
+    found = []
+    for order in (torch.arange(60), torch.arange(60).flip(0)):
+        head.zero_grad()
+        head.nll(features[order], target[order], reduction="sum", impl="triton").loss.backward()
+        found.append(head.pointwise.slope_logits.grad)
+    assert torch.equal(*found)
 
 
 @needs_triton

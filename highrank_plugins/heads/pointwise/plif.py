@@ -152,7 +152,7 @@ def _offset_in_cell(z: Tensor, cell: Tensor, bound: float, width: float) -> Tens
 def _histogram(cell: Tensor, weights: Tensor, like: Tensor) -> Tensor:
     """Sum the weights in each cell, deterministically on every device."""
     flat, values = cell.flatten(), weights.flatten()
-    if flat.is_cuda or torch.is_grad_enabled():
+    if flat.device.type != "cpu" or torch.is_grad_enabled():
         # On CUDA bincount adds in any order and index_put sorts first; under create_graph the
         # sum must be differentiable itself.
         sums = torch.zeros_like(like)

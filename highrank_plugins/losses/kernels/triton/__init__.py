@@ -21,7 +21,7 @@ from highrank_plugins.losses.kernels.triton.tiles import COMPONENTS
 logger = logging.getLogger(__name__)
 
 # functions that the kernels compute, see `KernelFunction`
-FAMILIES = ("identity", "gss", "logistic", "multimax")
+FAMILIES = ("identity", "gss", "logistic", "multimax", "plif")
 INSTEAD = "or choose impl='fused' (--head-loss fused)"
 LEAST_CAPABILITY = (7, 0)
 

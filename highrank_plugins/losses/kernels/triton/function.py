@@ -9,17 +9,26 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from highrank_plugins.losses.kernels.triton import tiles
+
 # Triton's interpreter has none of the hardware's functions.
 HARDWARE: tl.constexpr = tl.constexpr(not triton.knobs.runtime.interpret)
+FAR: tl.constexpr = tl.constexpr(tiles.FAR)
+REST: tl.constexpr = tl.constexpr(tiles.REST)
 
 
 @triton.jit
 def load_tables(tables, f: tl.constexpr):
-    """Load the learned numbers of f, in pairs; an empty tuple if it has none."""
+    """Load the learned numbers of f, in pairs; an empty tuple if it has none.
+
+    PLIF's are too many: each logit looks up its own where `tables` points to.
+    """
     numbers = ()
     if f[0] == "multimax":
         for i in tl.static_range(8):
             numbers = numbers + (tl.load(tables + i),)
+    elif f[0] == "plif":
+        numbers = (tables,)
     return numbers
 
 
@@ -36,6 +45,9 @@ def function_of(z, f: tl.constexpr, t):
     elif f[0] == "multimax":
         low1, high1, low2, high2 = beyond(z, t)
         value = z + t[1] * low1 + t[3] * high1 + t[5] * low2 * low2 + t[7] * high2 * high2
+    elif f[0] == "plif":
+        cell, offset = cell_of(z, f)
+        value = tl.load(t[0] + 2 * cell) * offset + tl.load(t[0] + 2 * cell + 1)
     return value
 
 
@@ -52,6 +64,9 @@ def times_slope(grad, z, f: tl.constexpr, t):
         low1, high1, low2, high2 = beyond(z, t)
         bent = tl.where(high1 > 0, t[3], 0.0) - tl.where(low1 > 0, t[1], 0.0)
         value = grad * (1 + bent + 2 * (t[7] * high2 - t[5] * low2))
+    elif f[0] == "plif":
+        cell, _ = cell_of(z, f)
+        value = grad * tl.load(t[0] + 2 * cell)
     return value
 
 
@@ -64,19 +79,36 @@ def beyond(z, t):
 
 
 @triton.jit
-def no_table_sums(wanted, COLUMNS: tl.constexpr, wide: tl.constexpr):
+def cell_of(z, f: tl.constexpr):
+    """Return the cell of PLIF, f = ("plif", T, D, Q), in which z lies, and z minus its knot."""
+    shifted = z + f[1]
+    position = shifted * (1 / f[2])
+    position = tl.where(position > 0, position, 0.0)  # NaN, too, has no cell
+    # clamped before the cast, and after it, where float32 rounds Q − 1 up
+    cell = tl.minimum(tl.minimum(position, f[3] - 1.0).to(tl.int32), f[3] - 1)
+    return cell, shifted - cell.to(z.dtype) * f[2]
+
+
+@triton.jit
+def no_table_sums(wanted, f: tl.constexpr, COLUMNS: tl.constexpr, wide: tl.constexpr):
     """Return zeros for the sums of MultiMax's numbers; an empty tuple if none is wanted."""
     sums = ()
-    if wanted is not None:
+    if wanted is not None and f[0] == "multimax":
         for _ in tl.static_range(8):
             sums = sums + (tl.zeros((COLUMNS,), wide),)
     return sums
 
 
 @triton.jit
-def add_table_sums(sums, wanted, grad, z, inside, t):
-    """Add to `sums` what `store_table_sums` needs, given the gradient of f(z); None: not wanted."""
-    if wanted is not None:
+def add_table_sums(sums, wanted, grad, z, inside, f: tl.constexpr, t):
+    """Add the gradients of f's numbers, given that of f(z): to `sums`, or where `wanted` points to.
+
+    Args:
+        wanted: None: nothing is.
+    """
+    if wanted is not None and f[0] == "plif":
+        add_to_cells(wanted, grad, z, inside, f, t)
+    elif wanted is not None:
         grad = tl.where(inside, grad, 0.0)
         low1, high1, low2, high2 = beyond(z, t)
         by_low2, by_high2 = grad * low2, grad * high2
@@ -94,15 +126,37 @@ def add_table_sums(sums, wanted, grad, z, inside, t):
 
 
 @triton.jit
+def add_to_cells(place, grad, z, inside, f: tl.constexpr, t):
+    """Add gradients of the slope and the left value of each logit's cell to `place`.
+
+    The sums are integers, see `learned.CellSums`: their order makes no difference.
+    """
+    cell, offset = cell_of(z, f)
+    scales = t[0] + 2 * f[3]
+    scale, far_scale = tl.load(scales), tl.load(scales + 1)
+    limit = FAR * f[1]
+    far = tl.minimum(tl.maximum(offset, -limit), limit)
+    is_near = tl.abs(offset) < 2 * f[2]
+    by_offset = grad * tl.where(is_near, offset * (scale / f[2]), far * far_scale)
+    row = tl.where(is_near, cell, f[3] + (z > 0).to(tl.int32))
+    of_slope, of_left = by_offset.to(tl.int64), (grad * scale).to(tl.int64)
+    tl.atomic_add(place + 2 * row, of_slope, mask=inside & (of_slope != 0), sem="relaxed")
+    tl.atomic_add(place + 2 * cell + 1, of_left, mask=inside & (of_left != 0), sem="relaxed")
+    rest = ((by_offset - of_slope.to(z.dtype)) * REST).to(tl.int64)
+    has_rest = inside & (rest != 0) & (is_near == 0)
+    tl.atomic_add(place + 2 * row + 1, rest, mask=has_rest, sem="relaxed")
+
+
+@triton.jit
 def over_rows(x):
     """Return the sum over rows of a tile [ROWS, COLUMNS]; a single row [COLUMNS] as it is."""
     return tl.sum(x, 0) if len(x.shape) == 2 else x
 
 
 @triton.jit
-def store_table_sums(place, sums, t):
+def store_table_sums(place, sums, f: tl.constexpr, t):
     """Store the gradients of MultiMax's numbers, unless `place` is None."""
-    if place is not None:
+    if place is not None and f[0] == "multimax":
         place += tl.program_id(0) * 8
         for i in tl.static_range(4):
             # of thresholds: low ones and high ones differ in sign, the power 2 brings a factor

@@ -98,7 +98,7 @@ def mixture_kernel(
         for j in tl.static_range(components):
             own = own + (tl.sum(shares[j], 0) + 2 * z_weight * lse[j],)
             tl.store(share + token * components + j, own[j] - 2 * z_weight * lse[j])
-        table = no_table_sums(table_sums, COLUMNS, wide)
+        table = no_table_sums(table_sums, f, COLUMNS, wide)
         for start in range(0, classes, COLUMNS):
             column = start + tl.arange(0, COLUMNS)
             inside = column < classes
@@ -110,11 +110,11 @@ def mixture_kernel(
             for j in tl.static_range(components):
                 log_prob = joint[j] + (shift[j] - lse[j])
                 grad = scale * (tl.exp(log_prob) * own[j] - parts[j] * weight)
-                table = add_table_sums(table, table_sums, grad, values[j], inside, t)
+                table = add_table_sums(table, table_sums, grad, values[j], inside, f, t)
                 grad = times_slope(grad, values[j], f, t)
                 tl.store(place, grad.to(narrow), mask=inside)
                 place = place + component_stride
-        store_table_sums(table_sums, table, t)
+        store_table_sums(table_sums, table, f, t)
 
 
 @triton.jit

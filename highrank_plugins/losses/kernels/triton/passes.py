@@ -5,7 +5,7 @@ Chunks and their values have contiguous rows; results are written into the tenso
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton.language as tl
@@ -19,7 +19,8 @@ from highrank_plugins.losses.kernels.base import (
 )
 from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, empty_scores
 from highrank_plugins.losses.kernels.torch_mixture import write_posterior
-from highrank_plugins.losses.kernels.triton import FAMILIES, check_components
+from highrank_plugins.losses.kernels.triton import FAMILIES, check_components, tiles
+from highrank_plugins.losses.kernels.triton.learned import CellSums, LearnedNumbers
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
 from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
 from highrank_plugins.losses.kernels.triton.tiles import (
@@ -45,14 +46,23 @@ class TritonKernels(CompiledKernels):
         super().__init__(plan, tensors, *others)
         check_components(plan.head)
         self.chunk_dtype = self.compute
+        if self._crowds_registers():
+            self.function = None  # torch computes f
         tables = () if self.function is None else self.function.tables
         self.table_names = [f"pointwise.{name}" for name in tables]
         self.tables = NO_NUMBERS
-        if tables:
+        if self.function is not None and tables:
             pairs = torch.stack([tensors[name].to(self.wide) for name in self.table_names], -1)
             wanted = any(name in self.sums for name in self.table_names)
-            totals = torch.zeros_like(pairs, dtype=torch.float64) if wanted else None
-            self.tables = LearnedNumbers(pairs, totals)
+            if self.function.family == "plif":
+                self.tables = CellSums(pairs, wanted, *self.function.numbers)
+            else:
+                self.tables = LearnedNumbers(pairs, wanted)
+
+    def _crowds_registers(self) -> bool:
+        """Whether a thread cannot hold all components and the gradients of f's numbers."""
+        learned = self.function is not None and bool(self.function.tables)
+        return learned and getattr(self.plan.head, "components", 1) > tiles.LEARNED_COMPONENTS
 
     def finish(self) -> None:
         if self.tables.totals is not None:
@@ -126,25 +136,6 @@ class TritonKernels(CompiledKernels):
         )  # fmt: skip
 
 
-class LearnedNumbers(NamedTuple):
-    """Hold the learned numbers of f in pairs, and their gradients summed over chunks."""
-
-    pairs: Tensor | None = None  # [length, 2]
-    totals: Tensor | None = None  # the same, float64; None: not wanted
-
-    def of_programs(self, programs: int, wanted: bool) -> Tensor | None:
-        """Return memory for the sums of each program; None unless they are wanted."""
-        if self.totals is None or self.pairs is None or not wanted:
-            return None
-        return torch.empty(programs, *self.pairs.shape, dtype=self.pairs.dtype,
-                           device=self.pairs.device)  # fmt: skip
-
-    def add(self, found: Tensor | None) -> None:
-        """Add the sums of all programs: in one order, whatever the order in which they ran."""
-        if self.totals is not None and found is not None:
-            self.totals.add_(found.sum(0, dtype=torch.float64))
-
-
 NO_NUMBERS = LearnedNumbers()
 
 
@@ -175,14 +166,14 @@ def _softmax(
     rows, classes = values.shape
     if rows == 0:
         return
-    tile = softmax_tile(classes)
+    tile = softmax_tile(classes, tables.crowded and factor is not None)
     nll, *others = scores
-    found = tables.of_programs(_grid(rows, tile)[0], factor is not None)
+    found = tables.sums(_grid(rows, tile)[0], factor, weights.z)
     launch(
         softmax_kernel, _grid(rows, tile),
         values, values.stride(0), given.bias_M, target_N, factor,
         nll, log_norm, *others, tables.pairs, found,
-        rows, classes, rows // len(target_N), _constant(given), *weights,
+        rows, classes, rows // len(target_N), _constant(given, tables), *weights,
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
     tables.add(found)
@@ -204,12 +195,12 @@ def _gradient(
     rows, classes = values.shape
     if rows == 0:
         return
-    tile = softmax_tile(classes)
-    found = tables.of_programs(_grid(rows, tile)[0], True)
+    tile = softmax_tile(classes, tables.crowded)
+    found = tables.sums(_grid(rows, tile)[0], factor, norm_weight)
     launch(
         gradient_kernel, _grid(rows, tile),
         values, values.stride(0), target_N, factor, norm_weight, log_norm, tables.pairs, found,
-        rows, classes, rows // len(target_N), _constant(given),
+        rows, classes, rows // len(target_N), _constant(given, tables),
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
     tables.add(found)
@@ -230,23 +221,24 @@ def _mixture(
     tokens, components, classes = given.values.shape
     if tokens == 0:
         return
-    found = tables.of_programs(tokens, share_NK is not None)
-    sums = 0 if found is None else 2 * found[0].numel()  # and what they are made of
-    tile = mixture_tile(components, classes, sums)
+    found = tables.sums(tokens, factor_N, components * weights.z)
+    tile = mixture_tile(components, classes, 0 if found is None else tables.numbers_per_column)
     launch(
         mixture_kernel, (tokens,),
         given.values, given.values.stride(0), given.values.stride(1),
         log_norm_NK, log_prior_NK, target_N, factor_N,
         scores.smooth_sum_N, share_NK, scores.correct_N, scores.entropy_N, tables.pairs, found,
-        classes, components, _constant(given), weights.target, weights.smoothing, weights.z,
+        classes, components, _constant(given, tables), weights.target, weights.smoothing, weights.z,
         COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
     tables.add(found)
 
 
-def _constant(given: KernelInput) -> tuple[str | float, ...]:
-    """Return f as a kernel takes it."""
-    return (given.function.family, *given.function.numbers)
+def _constant(given: KernelInput, tables: LearnedNumbers) -> tuple[str | float, ...]:
+    """Return f as a kernel takes it: family, numbers and, for PLIF, the number of cells."""
+    family, numbers, _ = given.function
+    cells = (len(tables.pairs) - 1,) if family == "plif" and tables.pairs is not None else ()
+    return (family, *numbers, *cells)
 
 
 def _grid(rows: int, tile: Tile) -> tuple[int]:

@@ -143,7 +143,7 @@ def write_gradient(
     """
     wide: tl.constexpr = lse.dtype
     narrow: tl.constexpr = start_of_row.dtype.element_ty
-    sums = no_table_sums(table_sums, COLUMNS, wide)
+    sums = no_table_sums(table_sums, f, COLUMNS, wide)
     for start in range(0, classes, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         inside = real[:, None] & (column < classes)[None, :]
@@ -154,10 +154,10 @@ def write_gradient(
         grad = grad * scale[:, None]
         if more is not None:
             grad += more[:, None] * prob
-        sums = add_table_sums(sums, table_sums, grad, z, inside, t)
+        sums = add_table_sums(sums, table_sums, grad, z, inside, f, t)
         grad = times_slope(grad, z, f, t)
         tl.store(start_of_row[:, None] + column[None, :], grad.to(narrow), mask=inside)
-    store_table_sums(table_sums, sums, t)
+    store_table_sums(table_sums, sums, f, t)
 
 
 @triton.jit

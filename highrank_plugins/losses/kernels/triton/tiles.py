@@ -15,6 +15,12 @@ TREE_SIZE = 2048
 # Numbers of one tile of a mixture that a thread holds, and the threads: three registers for each.
 MIXTURE_NUMBERS = 32
 MIXTURE_THREADS = 128
+# The gradients of PLIF's slopes take z at most at this multiple of T.
+FAR = 2**20
+# What an integer sum leaves of a gradient beyond PLIF's cells is summed in this part of its unit.
+REST = 2**30
+# Most components of a learned function whose gradients are sums in the registers of a thread.
+LEARNED_COMPONENTS = 16
 # Most components whose numbers fit the registers of a thread.
 COMPONENTS = 64
 
@@ -27,11 +33,16 @@ class Tile(NamedTuple):
     warps: int
 
 
-def softmax_tile(classes: int) -> Tile:
-    """Return the tile for one softmax per row."""
-    columns = min(_power_of_two(classes), COLUMNS, SIZE)
-    rows = min(max(1, SIZE // columns), ROWS)
-    return Tile(rows, columns, _warps(rows * columns, 512))
+def softmax_tile(classes: int, crowded: bool = False) -> Tile:
+    """Return the tile for one softmax per row.
+
+    Args:
+        crowded: a thread adds gradients to cells, for which it needs many registers.
+    """
+    size = SIZE // 4 if crowded else SIZE
+    columns = min(_power_of_two(classes), COLUMNS, size)
+    rows = min(max(1, size // columns), ROWS)
+    return Tile(rows, columns, _warps(rows * columns, 128 if crowded else 512))
 
 
 def tree_tile(components: int, classes: int) -> Tile:
