@@ -104,7 +104,10 @@ def gate_sharpness(
     frequent = first.size(-1) - 1
     edges = [0, *ends, frequent] if frequent else [0]
     if any(low >= high for low, high in pairwise(edges)):
-        raise ValueError(f"ends must increase within (0, {frequent}), got {list(ends)}")
+        raise ValueError(
+            f"ends must increase within (0, {frequent}), got {list(ends)}; there are {frequent} "
+            "frequent classes"
+        )
     sums = torch.zeros(2, frequent + 1, dtype=torch.float64, device=flat.device)
     for part in flat.split(tokens):
         gates = head.class_gates(part, tensors)

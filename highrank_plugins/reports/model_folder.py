@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT = 1
+_MARKS = ("version", "_float_tensor")  # numbers in a state of fairseq that are no parameters
 _HISTORY = ("criterion_name", "optimizer_name", "num_updates")
 
 
@@ -157,7 +158,11 @@ def _save_weights(model: "dict[str, Tensor]", path: Path) -> int:
     metadata = {"format": "pt", "tied": json.dumps(tied)}
     _safetensors().torch.save_file(tensors, path, metadata)
     path.chmod(path.parent.stat().st_mode & 0o666)  # the library lets only the owner read
-    return sum(value.numel() for value in tensors.values() if value.is_floating_point())
+    return sum(
+        value.numel()
+        for name, value in tensors.items()
+        if value.is_floating_point() and name.rpartition(".")[2] not in _MARKS
+    )
 
 
 def _load_weights(path: Path) -> "dict[str, Tensor]":

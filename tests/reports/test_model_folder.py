@@ -1,6 +1,7 @@
 """A model goes into a folder without pickle and comes back the same."""
 
 import json
+import math
 import re
 import shlex
 from pathlib import Path
@@ -66,6 +67,11 @@ def test_the_folder_is_whole_and_tells_no_paths(folder):
     card = (folder / "README.md").read_text()
     assert "license: MIT" in card
     assert "| `--head-components` | 4 |" in card
+    tensors = {key: value["shape"] for key, value in names.items() if key != "__metadata__"}
+    sizes = {key: math.prod(shape) for key, shape in tensors.items()}
+    marks = {key for key in sizes if sizes[key] == 1}
+    assert {key.rpartition(".")[2] for key in marks} <= {"version", "_float_tensor"}
+    assert f"| parameters | {sum(sizes.values()) - len(marks):,} |" in card
     assert "--source-lang en --target-lang de" in card
 
 
