@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from highrank_plugins.analysis.spamlang_grid import grid_table
 from highrank_plugins.reports.comparison_tables import comparison_tables
 from highrank_plugins.reports.tables import to_markdown
 from highrank_plugins.results.comparison import compare_records
@@ -86,6 +87,11 @@ def test_documents_print_the_records(study):
     """docs/results.md holds the table of each study, exactly as the command prints it."""
     records = sorted(study.glob("*.json"))
     assert records and table_of(records) in (DOCS / "results.md").read_text()
+
+
+def test_documents_print_spamlang():
+    runs = json.loads((DOCS / "records" / "spamlang.json").read_text())["runs"]
+    assert grid_table(runs) in (DOCS / "results.md").read_text()
 
 
 def test_no_table_without_records():
