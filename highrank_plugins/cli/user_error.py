@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 import typer
 
+from highrank_plugins.common.user_error import explained
+
 
 @contextmanager
 def user_errors() -> Iterator[None]:
@@ -12,12 +14,5 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError, FloatingPointError) as error:
-        typer.echo(f"highrank: {_message(error)}", err=True)
+        typer.echo(f"highrank: {explained(error)}", err=True)
         raise typer.Exit(2) from None
-
-
-def _message(error: ValueError | OSError | FloatingPointError) -> str:
-    """Return `file: no such file or directory`, not Python's `[Errno 2] No such … : 'file'`."""
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
-    return str(error)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from highrank_plugins.common.files import require_regular
+from highrank_plugins.common.user_error import UserError
 
 CONVERT = (
     "import argparse, torch; torch.serialization.add_safe_globals([argparse.Namespace]); "
@@ -24,7 +25,7 @@ _DAMAGE = (
 )  # fmt: skip
 
 
-class DamagedArchiveError(ValueError):
+class DamagedArchiveError(UserError):
     """Report a file that is truncated or damaged, or torch.save did not write it."""
 
 

@@ -6,3 +6,10 @@ class UserError(ValueError):
 
     Commands print the message alone, without a traceback, and end with exit code 2.
     """
+
+
+def explained(error: Exception) -> str:
+    """Return `file: no such file or directory`, not Python's `[Errno 2] No such … : 'file'`."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
+    return str(error)

@@ -17,6 +17,7 @@ import functools
 import hashlib
 import logging
 import os
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,10 @@ _MAGIC = indexed_dataset.MMapIndexedDataset.Index._HDR_MAGIC
 _OTHERS = (b"TNTIDX\x00\x00", b"HUFFIDX")
 _HEADER = len(_MAGIC) + 8 + 1 + 8
 _BLOCK = 1 << 20  # numbers that are checked together
+_UNREADABLE = (
+    AssertionError, EOFError, LookupError, MemoryError, OSError, OverflowError, RuntimeError,
+    TypeError, ValueError, struct.error,
+)  # fmt: skip
 _AGAIN = "copy it again, or binarise the text again"
 
 
@@ -55,11 +60,22 @@ def make_dataset(stock, path, impl, fix_lua_indexing=False, dictionary=None):
 
     Raises:
         FileNotFoundError: A file of it is missing; names it.
-        ValueError: A file is damaged; names it.
+        UserError: A file is damaged; names it.
     """
-    if _has_both(path) and _is_first_here():
+    there = _has_both(path)
+    if there and _is_first_here():
         _check_split(path, None if dictionary is None else len(dictionary), *_versions(path))
-    return stock(path, impl, fix_lua_indexing, dictionary)
+    if not there or impl == "mmap":
+        return stock(path, impl, fix_lua_indexing, dictionary)
+    # formats that `_check_split` does not know
+    try:
+        found = stock(path, impl, fix_lua_indexing, dictionary)
+    except _UNREADABLE as error:
+        reason = f"fairseq cannot read it ({type(error).__name__} {error})"
+        raise _damaged(Path(f"{path}.idx"), reason) from error
+    if found is None and impl == "huffman":
+        raise _damaged(Path(f"{path}.idx"), f"{path}.vocab of its format is missing")
+    return found
 
 
 @replaces(Dictionary, "add_from_file")
@@ -221,5 +237,5 @@ def _say_once(folder: Path) -> None:
     )  # fmt: skip
 
 
-def _damaged(path: Path, reason: str) -> ValueError:
-    return ValueError(f"{path} is damaged: {reason}; {_AGAIN}")
+def _damaged(path: Path, reason: str) -> UserError:
+    return UserError(f"{path} is damaged: {reason}; {_AGAIN}")

@@ -1,34 +1,23 @@
-"""fairseq hides why a checkpoint fails to load; raise the reason.
+"""fairseq hides why a checkpoint fails to load; say it in one line that names the file.
 
 What breaks: a checkpoint of another head, of other sizes or with another dictionary ends, whether
 resumed or given by `--finetune-from-model`, with `Exception: Cannot load model parameters from
 checkpoint …; please ensure that the architectures match.` A model that knows the reason and the
-remedy is not heard.
-Why: `Trainer.load_checkpoint` replaces every error of loading the parameters by that sentence.
-What we do: where the reason is a ValueError, raise that, with the name of the file. Others, such as
-the RuntimeError of torch with its list of names, end as before.
-Delete when: `Trainer.load_checkpoint` names the reason in its own message.
+remedy is not heard. Generation and evaluation end with whatever error the configuration in the file
+leads to, such as `AttributeError: 'NoneType' object has no attribute 'size'`, which names no file.
+Why: `Trainer.load_checkpoint` replaces every error of loading the parameters by that sentence, and
+`load_model_ensemble_and_task` builds what the file describes without a look at it.
+What we do: raise the reason as a `UserError` with the name of the file. LOGLEVEL=DEBUG shows where
+it came from. Lost connections and errors of the disk stay as they are.
+Delete when: fairseq names file and reason in its own messages.
 """
 
-from contextlib import AbstractContextManager
-
+from fairseq import checkpoint_utils
 from fairseq.trainer import Trainer
 
+from highrank_plugins.common.load_failure import ReasonsOf
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.checkpoint_identity import shown_to
-
-
-class _ReasonLast(AbstractContextManager):
-    """Replace an error raised while handling a ValueError by that ValueError."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __exit__(self, kind, error, traceback) -> None:
-        # fairseq's class is Exception itself; no narrower handler would see it
-        if kind is Exception and isinstance(error.__context__, ValueError):
-            raise UserError(f"{self.path}: {error.__context__}") from None
 
 
 @replaces(Trainer, "load_checkpoint")
@@ -36,8 +25,18 @@ def load_checkpoint(stock, trainer, filename, *args, **kwargs):
     """Load as fairseq does.
 
     Raises:
-        UserError: the model's own, about parameters that do not fit, or the task's; names the
-            file.
+        UserError: Names the file, and why it cannot be loaded.
     """
-    with _ReasonLast(filename), shown_to(trainer, filename):
+    with ReasonsOf(filename), shown_to(trainer, filename):
         return stock(trainer, filename, *args, **kwargs)
+
+
+@replaces(checkpoint_utils, "load_model_ensemble_and_task")
+def load_model_ensemble_and_task(stock, filenames, *args, **kwargs):
+    """Build the models that checkpoints describe, and load their parameters.
+
+    Raises:
+        UserError: Names the files, and why one of them cannot be loaded.
+    """
+    with ReasonsOf(":".join(map(str, filenames))):
+        return stock(filenames, *args, **kwargs)

@@ -27,7 +27,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
 from torch.distributed import DistError, PrefixStore, Store, rendezvous
 
-from highrank_plugins.common import stop_request
+from highrank_plugins.common import peers, stop_request
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
 
@@ -93,6 +93,7 @@ def meet(cfg) -> Store:
             with suppress(RuntimeError):  # some may be missing
                 store.wait([f"read/{other}" for other in range(world)], READING)
         raise UserError(problem)
+    peers.note([n["host"] for n in notes])
     if rank == 0:
         places = ", ".join(f"{r}: {n['host']} {n['device'] or 'cpu'}" for r, n in enumerate(notes))
         logger.info("all %d processes have met (%s)", world, places)

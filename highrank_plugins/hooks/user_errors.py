@@ -3,13 +3,15 @@
 What breaks: `--head mos --head-components 0` ends with a traceback of 20 functions. Its last line
 says what to change, and few people read that far.
 Why: fairseq prints every error so, and leaves with exit code 1.
-What we do: in fairseq's commands, print the message of a `UserError`, or the name of a missing
-checkpoint, alone, as `argparse` does for an unknown option. Other errors keep their traceback:
-they may be defects. A program that calls fairseq's functions gets the exception.
+What we do: in fairseq's commands, print the message alone, as `argparse` does for an unknown
+option, of a `UserError`, of an error of files and disks (`OSError`) or of numbers
+(`FloatingPointError`), and of an assertion of fairseq about options. Other errors keep their
+traceback: they may be defects. A program that calls fairseq's functions gets the exception.
 Delete when: fairseq ends so for a `ValueError` of a plug-in.
 """
 
 import sys
+import traceback
 from pathlib import Path
 
 from fairseq import options
@@ -17,7 +19,7 @@ from fairseq.distributed import utils
 from fairseq_cli import generate
 
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.user_error import UserError
+from highrank_plugins.common.user_error import UserError, explained
 
 
 @replaces(options, "parse_args_and_arch")
@@ -51,12 +53,18 @@ def run_generation(stock, *args, **kwargs):
 def _in_one_line(function, *args, **kwargs):
     try:
         return function(*args, **kwargs)
-    except UserError as error:
-        _leave(error, str(error))
-    except OSError as error:
-        if not str(error).startswith("Model file not found: "):
+    except (UserError, OSError, FloatingPointError) as error:
+        _leave(error, explained(error).replace("Model file not found", "--path: no such file"))
+    except AssertionError as error:
+        if not error.args or not _is_fairseqs(error):
             raise
-        _leave(error, f"--path: no such file: {str(error).partition(': ')[2]}")
+        _leave(error, str(error))
+
+
+def _is_fairseqs(error: Exception) -> bool:
+    """Whether fairseq's own code raised an error."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals["__name__"].partition(".")[0] in ("fairseq", "fairseq_cli")
 
 
 def _leave(error: Exception, message: str) -> None:

@@ -14,6 +14,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
 from torch import Tensor, nn
 
+from highrank_plugins.common.load_failure import ReasonsOf
 from highrank_plugins.heads import Head, build_head
 from highrank_plugins.measures.base import Words
 
@@ -126,28 +127,15 @@ def _with_words(path: Path, state: dict[str, Any]) -> tuple[Any, Any]:
             f"{name}: no such file. A checkpoint holds no words: DATA must be the directory of "
             "fairseq-preprocess that it was trained on, or one with the same dictionaries"
         ) from None
-    except ValueError as error:  # of another dictionary, or of other options
-        raise ValueError(f"{path}: {error}") from None
-    except RuntimeError as error:  # torch's, of parameters that do not fit
-        raise ValueError(
-            f"{path} does not fit its configuration with the dictionaries in DATA; use the ones of "
-            f"its training ({_short(error)})"
-        ) from None
     return model, task
 
 
 def _without_words(path: Path, config: Any, parameters: dict[str, Tensor]) -> Any:
     """Return the model, built on dictionaries with a word for each row of the parameters."""
-    try:
+    with ReasonsOf(str(path)):
         model = build_model(config.model, _NoTask(path, parameters), from_checkpoint=True)
         model.load_state_dict(parameters, strict=True, model_cfg=config.model)
-    except RuntimeError as error:  # torch's, of parameters that do not fit
-        raise ValueError(f"{path} does not fit its own configuration ({_short(error)})") from None
     return model
-
-
-def _short(error: RuntimeError) -> str:
-    return " ".join(str(error).split())[:400]
 
 
 class _NoTask:

@@ -9,6 +9,7 @@ from fairseq.data import Dictionary, data_utils
 
 import highrank_plugins.hooks.binarised_data  # noqa: F401  (applies it)
 from highrank_plugins.common.checksums import write_sums
+from highrank_plugins.common.user_error import UserError
 from tests.compat.conftest import run_training, translation_options
 from tests.fairseq_cli import attempt
 
@@ -47,6 +48,20 @@ def test_with_checksums_it_loads(folder, caplog):
     write_sums(folder)
     load(folder)
     assert "sha256sums" not in caplog.text
+
+
+OLD = {
+    "cut": (b"TNTIDX\0\0" + bytes(8), r"fairseq cannot read it \(AssertionError"),
+    "huffman": (b"HUFFIDX\0\0", r"\.vocab .*missing"),
+}
+
+
+@pytest.mark.parametrize("kind", OLD)
+def test_formats_of_fairseqs_that_it_cannot_read(folder, kind):
+    content, reason = OLD[kind]
+    (folder / f"{SPLIT}.idx").write_bytes(content)
+    with pytest.raises(UserError, match=rf"{SPLIT}\.idx is damaged: .*{reason}.*; copy it again"):
+        load(folder)
 
 
 DAMAGE = {

@@ -3,10 +3,13 @@
 import gc
 import multiprocessing
 import time
+import weakref
 
 import pytest
 import torch
 from fairseq.data.iterators import EpochBatchIterator
+from fairseq.tasks.translation import TranslationConfig
+from omegaconf import OmegaConf
 
 import highrank_plugins
 
@@ -46,3 +49,14 @@ def test_a_loader_that_is_used_again_gets_the_batches_of_its_epoch():
     )
     first, second = (list(batches.next_epoch_itr()) for _ in range(2))
     assert first != second and sorted(first) == sorted(second)
+
+
+def test_a_missing_option_keeps_no_variable_alive(no_garbage_collection):
+    options = OmegaConf.structured(TranslationConfig())
+
+    def ask():
+        batches = Numbers()
+        assert getattr(options, "reuse_dataloader", True) is True
+        return weakref.ref(batches)
+
+    assert ask()() is None

@@ -1,10 +1,13 @@
 """Test hooks/load_error.py."""
 
 import pytest
+import torch
+from fairseq import checkpoint_utils
 from fairseq.models.transformer import TransformerModel
 from fairseq.trainer import Trainer
 
 import highrank_plugins.hooks.load_error  # noqa: F401  (applies it)
+from highrank_plugins.common.user_error import UserError
 from tests.compat.conftest import run_training, translation_options
 
 REASON = "other sizes; use the options of that training"
@@ -38,11 +41,21 @@ def test_stock_comes_last(data, start, tmp_path, refusing, stock):
         run_training(data, tmp_path, *translation_options(), *start)
 
 
-def test_other_reasons_stay_fairseqs(data, start, tmp_path):
+def test_parameters_that_do_not_fit(data, translator, start, tmp_path):
     wide = translation_options(**{"--encoder-ffn-embed-dim": 16})
-    with pytest.raises(Exception, match=GENERIC) as raised:
+    with pytest.raises(
+        UserError, match=f"^{translator} does not fit .*size mismatch for"
+    ) as raised:
         run_training(data, tmp_path, *wide, *start)
-    assert isinstance(raised.value.__context__, RuntimeError)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_describes_no_model(translator, tmp_path):
+    state = torch.load(translator, weights_only=True)
+    state["cfg"]["model"].encoder_layers = "many"
+    torch.save(state, tmp_path / "odd.pt")
+    with pytest.raises(UserError, match=r"odd\.pt describes no model .*TypeError"):
+        checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "odd.pt")])
 
 
 def test_a_checkpoint_that_fits_is_loaded(data, translator, tmp_path):

@@ -42,14 +42,32 @@ def test_a_missing_checkpoint(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         utils.call_main(CFG, raises(OSError("Model file not found: a.pt")))
     assert capsys.readouterr().err.endswith("error: --path: no such file: a.pt\n")
-    with pytest.raises(OSError, match="disk"):
-        utils.call_main(CFG, raises(OSError("disk")))
+
+
+def test_a_file_that_cannot_be_read(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-generate"])
+    with pytest.raises(SystemExit) as ended:
+        utils.call_main(CFG, raises(PermissionError(13, "Permission denied", "data/dict.txt")))
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith("error: data/dict.txt: permission denied\n")
 
 
 def test_a_defect_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train"])
     with pytest.raises(ValueError, match="a defect"):
         utils.call_main(CFG, raises(ValueError("a defect")))
+
+
+def test_an_assertion_about_options(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train"])
+    theirs = {"__name__": "fairseq_cli.train"}
+    exec("def main(cfg):\n    assert cfg is None, 'Must specify batch size'", theirs)
+    with pytest.raises(SystemExit) as ended:
+        utils.call_main(CFG, theirs["main"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "fairseq-train: error: Must specify batch size\n"
+    with pytest.raises(AssertionError, match="ours"):
+        utils.call_main(CFG, raises(AssertionError("ours")))
 
 
 def test_while_options_are_read(capsys, monkeypatch):

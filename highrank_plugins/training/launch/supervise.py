@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
-from highrank_plugins.common import stop_request
+from highrank_plugins.common import peers, stop_request
 from highrank_plugins.training.launch import cause
 from highrank_plugins.training.launch.local_ranks import LocalRanks, prepare_child
 from highrank_plugins.training.launch.plan import (
@@ -47,7 +47,7 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
         elif code == stop_request.REQUEUE:
             say(f"stopped; start it again to resume (exit code {code})")
         else:
-            say(f"failed with exit code {code}: {_advice(plan, answers)}")
+            say(f"failed with exit code {code}: {_advice(plan, answers)}{_silent(answers)}")
     return code
 
 
@@ -70,7 +70,9 @@ def _patience(plan: Plan) -> float | None:
 
 def _start_watched(plan: Plan, folder: Path, say: Callable[[str], object]) -> Agent:
     agent = _start(plan, folder, say)
-    return WatchedAgent(agent, folder, plan.stall_timeout, say) if plan.stall_timeout else agent
+    if not plan.stall_timeout:
+        return agent
+    return WatchedAgent(agent, folder, plan.stall_timeout, say, plan.max_restarts)
 
 
 def _start(plan: Plan, folder: Path, say: Callable[[str], object]) -> Agent:
@@ -95,6 +97,11 @@ def _advice(plan: Plan, answers: Path) -> str:
             f"within {plan.timeout} s (--rendezvous-timeout), each by the same command"
         )
     return f"why is at the end of a file of {plan.log_dir}/rank*.log"
+
+
+def _silent(answers: Path) -> str:
+    lost = peers.lost(answers)
+    return f". No answer from {lost}: see to that machine and the network" if lost else ""
 
 
 class _Supervisor:

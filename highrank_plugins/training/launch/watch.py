@@ -15,6 +15,7 @@ from highrank_plugins.training.launch import cause
 
 LOOK_SECONDS = 1.0
 DUMP_SECONDS = 2.0  # for stacks to be written
+AGENT_SECONDS = 10.0  # for an agent whose processes have ended to end as well
 STOPPED = "T"  # state of a process in /proc that SIGSTOP has stopped
 
 
@@ -104,19 +105,27 @@ class StallWatch:
 class WatchedAgent:
     """Watch an agent whose processes are ended when one of them hangs.
 
-    It kills the process that hangs; the agent ends the others and restarts all.
+    It kills the process that hangs; the agent ends the others and restarts all. Where no restart is
+    left it kills the agent as well, if need be: torchrun waits for a store that is on a lost node.
 
     Args:
         folder: where processes write beats, and the cause is kept (`cause.py`).
         timeout: see `StallWatch`.
         say: receives messages.
+        restarts: how often the agent restarts all.
     """
 
     def __init__(
-        self, agent: Agent, folder: Path, timeout: float, say: Callable[[str], object]
+        self,
+        agent: Agent,
+        folder: Path,
+        timeout: float,
+        say: Callable[[str], object],
+        restarts: int = 0,
     ) -> None:
         self._agent, self._folder, self._say = agent, folder, say
         self._watch = StallWatch(folder, timeout)
+        self._restarts, self._last = restarts, float("inf")
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the agent."""
@@ -139,6 +148,11 @@ class WatchedAgent:
             stall = self._watch.look()
             if stall is not None:
                 self._end(stall)
+                self._restarts -= 1
+                if self._restarts < 0:
+                    self._last = time.monotonic() + AGENT_SECONDS
+            elif time.monotonic() > self._last:
+                self._agent.send_signal(signal.SIGKILL)
 
     def _end(self, stall: Stall) -> None:
         self._say(f"{stall.describe()}; writing the stacks of all to their logs")

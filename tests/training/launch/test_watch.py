@@ -1,5 +1,6 @@
 """Which process hangs, and what is said of it."""
 
+import signal
 import subprocess
 import sys
 
@@ -119,3 +120,30 @@ def test_how_the_launcher_ended_a_process_does_not_hide_why(tmp_path):
     assert cause.read(tmp_path).advise("logs") == text
     cause.forget(tmp_path)
     assert cause.read(tmp_path) is None
+
+
+class StuckAgent:
+    """Run on after its processes have ended, as torchrun does whose store is on a lost node."""
+
+    def __init__(self):
+        self.signals = []
+
+    def send_signal(self, number):
+        self.signals.append(number)
+
+    def wait(self, timeout):
+        if self.signals:
+            return -self.signals[0]
+        raise subprocess.TimeoutExpired("agent", timeout)
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_an_agent_that_cannot_end_is_killed_when_no_restart_is_left(
+    tmp_path, monkeypatch, restarts
+):
+    monkeypatch.setattr(watch, "AGENT_SECONDS", 0)
+    ended, stalls = [], [watch.Stall(Beat(0, 10), 1, "S", True)] * (restarts + 1)
+    agent = watch.WatchedAgent(StuckAgent(), tmp_path, 60, print, restarts)
+    monkeypatch.setattr(agent, "_end", ended.append)
+    monkeypatch.setattr(agent._watch, "look", lambda: stalls.pop() if stalls else None)
+    assert agent.wait() == -signal.SIGKILL and len(ended) == restarts + 1

@@ -1,0 +1,55 @@
+"""Say in one line, which names the file, why a checkpoint cannot be loaded."""
+
+import logging
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from torch.distributed import DistError
+
+from highrank_plugins.common.user_error import UserError
+
+logger = logging.getLogger(__name__)
+
+_MOST_CHARACTERS = 400  # torch lists every parameter that does not fit
+
+
+class ReasonsOf(AbstractContextManager):
+    """Replace the errors of building a model from a checkpoint. LOGLEVEL=DEBUG shows their places.
+
+    A configuration can lead to an error of any kind, and fairseq raises `Exception` itself. Lost
+    connections and errors of files stay as they are.
+
+    Raises:
+        UserError: Names the file and the reason.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not isinstance(error, Exception) or isinstance(error, OSError | DistError):
+            return
+        logger.debug("%s cannot be loaded", self.path, exc_info=error)
+        # fairseq's sentence says nothing; it is raised while the reason is handled
+        hidden = error.__context__ if type(error) is Exception else None
+        raise UserError(_message(self.path, hidden or error)) from None
+
+
+def _message(path: str, reason: BaseException) -> str:
+    if isinstance(reason, ValueError):
+        return str(reason) if path in str(reason) else f"{path}: {reason}"
+    text = " ".join(str(reason).split())[:_MOST_CHARACTERS]
+    if isinstance(reason, RuntimeError):
+        return (
+            f"{path} does not fit its configuration, these options, or the dictionaries in DATA; "
+            f"use the ones of its training ({text})"
+        )
+    return (
+        f"{path} describes no model that can be built here ({type(reason).__name__}: {text}); "
+        "check --user-dir, or use another checkpoint"
+    )

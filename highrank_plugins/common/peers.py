@@ -1,0 +1,50 @@
+"""Note on which machines a training runs, and find out which of them no longer answer.
+
+The processes note it when they meet, for the launcher of their machine. Light: no torch.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from highrank_plugins.common import stop_request
+
+_FILE = "peers"
+_DISCARD_PORT = 9  # where nobody listens; a machine that is there refuses at once
+_ANSWER_SECONDS = 3.0
+
+
+def note(hosts: Sequence[str]) -> None:
+    """Note the machine of each rank, if a launcher watches this process."""
+    folder = os.environ.get(stop_request.DIRECTORY)
+    if folder is not None and stop_request.LAUNCHED in os.environ:
+        Path(folder, _FILE).write_text(json.dumps(list(hosts)), encoding="utf-8")
+
+
+def lost(folder: Path) -> str:
+    """Return the ranks on other machines that do not answer, in words; empty if all do."""
+    path = folder / _FILE
+    hosts = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    ranks: dict[str, list[str]] = {}
+    for rank, host in enumerate(hosts):
+        if host != socket.gethostname():
+            ranks.setdefault(host, []).append(str(rank))
+    with ThreadPoolExecutor(max(1, min(len(ranks), 64))) as pool:
+        answers = list(pool.map(_answers, ranks))
+    silent = [host for host, answer in zip(ranks, answers, strict=True) if not answer]
+    return ", ".join(
+        f"rank{'s' * (len(ranks[host]) > 1)} {' '.join(ranks[host])} on {host}" for host in silent
+    )
+
+
+def _answers(host: str) -> bool:
+    try:
+        socket.create_connection((host, _DISCARD_PORT), _ANSWER_SECONDS).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return True
