@@ -87,9 +87,10 @@ def ours(folder: Path, pairs: int, processes: str) -> float:
     for name in ("text", "pieces.ours", "bin.ours"):
         (folder / name).mkdir()
     both = ["--languages", "en,de"]
-    clean = ["highrank", "clean-texts", str(folder / "corpus.yaml"), str(folder)]
+    clean = ["highrank", "data", "clean-texts", str(folder / "corpus.yaml"), str(folder)]
     encode = [sys.executable, "-c", OUR_ENCODER, str(folder), processes]
-    binarise = ["highrank", "binarise", str(folder / "pieces.ours"), str(folder / "bin.ours")]
+    binarise = ["highrank", "data", "binarise"]
+    binarise += [str(folder / "pieces.ours"), str(folder / "bin.ours")]
     seconds = timed("ours: clean", pairs, [*clean, str(folder / "text"), *both])
     timed("ours: learn", pairs, [sys.executable, "-c", OUR_LEARNER, str(folder)])
     return (

@@ -40,7 +40,8 @@ def seconds(run: Path, folder: Path, processes: int, beam: int) -> float:
     output.unlink(missing_ok=True)
     generate = ["fairseq-generate", folder / "data-bin", "--user-dir", user_dir]
     generate += ["--path", run / "average" / "checkpoint.pt", "--beam", beam, "--batch-size", 32]
-    command = ["highrank", "generate", "--processes", processes, "--output", output, "--"]
+    command = ["highrank", "evaluate", "generate", "--processes", processes]
+    command += ["--output", output, "--"]
     words = [str(word) for word in [*command, *generate]]
     start = time.perf_counter()
     subprocess.run(words, check=True, stderr=subprocess.DEVNULL)

@@ -10,7 +10,7 @@ from tests.recipes.running import TEXT
 BAD = [
     (b"caf\xe9\n", b"Kaffee\n", "not UTF-8"),
     (b" \t\n", b"leer\n", "empty"),
-    (b"one\n", b"zwei " * 10 + b"\n", "one 9 times longer than the other"),
+    (b"one\n", b"zwei " * 10 + b"\n", "with one side 9 times longer than the other"),
     (b"many " * 251 + b"\n", b"viele " * 251 + b"\n", "longer than 250 words"),
 ]
 

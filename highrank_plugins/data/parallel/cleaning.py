@@ -58,7 +58,7 @@ class Cleaner:
         if long > self.rules.max_words:
             return f"longer than {self.rules.max_words} words"
         if long > short * self.rules.max_ratio:
-            return f"one {self.rules.max_ratio:g} times longer than the other"
+            return f"with one side {self.rules.max_ratio:g} times longer than the other"
         if self.rules.drop_duplicates and self._is_known(source, target):
             return "duplicate"
         return KEPT

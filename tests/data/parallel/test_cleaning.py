@@ -21,8 +21,8 @@ def clean(*pairs: tuple[str | bytes, str | bytes], **rules: object):
         (("empty", "\u2003\r"), "empty"),
         (("a\0", "\x07"), "empty"),
         (("a " * 4, "b " * 4), "longer than 3 words"),
-        (("a", "b b b"), "one 2 times longer than the other"),
-        (("a a a", "b"), "one 2 times longer than the other"),
+        (("a", "b b b"), "with one side 2 times longer than the other"),
+        (("a a a", "b"), "with one side 2 times longer than the other"),
     ],
 )
 def test_a_pair_is_dropped_for_a_reason(pair, reason):
