@@ -4,10 +4,11 @@ What breaks: with --num-workers ≥ 1 each epoch and each validation leaves a pr
 Python happens to collect garbage: dozens after as many epochs. The collection then takes 5 seconds
 for each of them, kills it, and its folder `pymp-…` stays in the temporary folder. No message.
 Why: the workers end when their loader does, and two cycles of references hold it. The iterator of
-an epoch holds the loader, which holds the sampler, which holds a method of the iterator. And where
-fairseq asks for an option that a task does not have (`reuse_dataloader`), omegaconf raises an error
-that refers to itself, and to the function that asked, which has made the iterator. When garbage is
-collected, the queue to a worker closes before the loader can ask the worker to end.
+an epoch holds the loader, which holds the sampler, which holds a method of the iterator. The other
+cycle is an error of omegaconf, raised where fairseq asks for an option that a task does not have
+(`reuse_dataloader`). The error refers to itself, and to the function that asked, which has made the
+iterator. When garbage is collected, the queue to a worker closes before the loader can ask the
+worker to end.
 What we do: the sampler holds the iterator weakly, and omegaconf's errors forget their variables.
 Delete when: `FrozenBatchSampler` no longer keeps `ordered_batches`, and `format_and_raise` of
 omegaconf deletes its variable `ex`; or the training loop closes the loader of an epoch.

@@ -4,8 +4,8 @@ What breaks: `--head mos --head-components 0` ends with a traceback of 20 functi
 says what to change, and few people read that far.
 Why: fairseq prints every error so, and leaves with exit code 1.
 What we do: in fairseq's commands, print the message alone, as `argparse` does for an unknown
-option, of a `UserError`, of an error of files and disks (`OSError`) or of numbers
-(`FloatingPointError`), and of an assertion of fairseq about options. Other errors keep their
+option. This concerns a `UserError`, an error of files and disks (`OSError`) or of numbers
+(`FloatingPointError`), and an assertion of fairseq about options. Other errors keep their
 traceback: they may be defects. A program that calls fairseq's functions gets the exception.
 Delete when: fairseq ends so for a `ValueError` of a plug-in.
 """
