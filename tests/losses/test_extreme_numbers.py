@@ -1,4 +1,7 @@
-"""Features, weights and logits up to 1e12: finite, normalised, the same by all losses."""
+"""Features, weights and logits up to 1e12: finite, normalised, the same by all losses.
+
+Losses stay finite up to 1e36. A gradient is a product of up to three of these numbers.
+"""
 
 from dataclasses import dataclass
 
@@ -7,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.heads.cases import FEATURE_DIM, PRODUCT, Case
+from tests.heads.cases import FEATURE_DIM, MIXTAPE, PRODUCT, Case
 from tests.losses.implementations import CLASSES, RUNNABLE, Outcome, run
 
 HEADS = sorted({case.head for case in PRODUCT})
@@ -132,6 +135,38 @@ def try_numbers(head: str, examples: int) -> None:
         check(case, made, target, smoothing)
 
     hold()
+
+
+@pytest.mark.parametrize("case", [c for c in PRODUCT if c.pointwise != "multimax"], ids=str)
+def test_losses_are_finite_where_gradients_need_not_be(case):
+    for seed in range(5):
+        kinds = tuple(sorted(FILLS)[(seed + n) % len(FILLS)] for n in range(4))
+        head, features, _ = Numbers(torch.float32, seed, kinds, (1.0, -0.4, 0.5), 1e36).fill(case)
+        with torch.no_grad():
+            log_probs = head(features)
+            nll = head.nll(features, torch.arange(TOKENS), reduction="none").nll
+        assert torch.isfinite(log_probs).all() and torch.isfinite(nll).all()
+
+
+@pytest.mark.parametrize("size, is_finite", [(1e12, True), (1e14, False)])
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_gradients_end_where_their_dtype_does(impl, size, is_finite):
+    # by a gate that is open: difference of contexts · W, times V, times U
+    head = MIXTAPE.build(classes=CLASSES)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.fill_(size)
+        head.latent.bias.view(2, -1)[1].neg_()
+        for per_class in (head.gate_bias, head.bias):
+            per_class.zero_()
+        head.gate_embed[1::2].neg_()
+    features, target = torch.zeros(TOKENS, FEATURE_DIM, requires_grad=True), torch.arange(TOKENS)
+    exact = run(head, features.double(), target, impl="reference", reduction="sum")
+    most = exact.gradients["features"].abs().max()
+    assert (most < torch.finfo(torch.float32).max) == is_finite
+    got = run(head.float(), features, target, impl=impl, reduction="sum")
+    assert torch.isfinite(got.values["loss"])
+    assert all(torch.isfinite(g).all() for g in got.gradients.values()) == is_finite
 
 
 @pytest.mark.parametrize("head", HEADS)
