@@ -7,9 +7,9 @@ stored configuration (`${oc.env:…}` reads the environment).
 Why: `load_checkpoint_to_cpu` hands any file to torch.load, and its `cfg` to omegaconf.
 What we do: before fairseq sees the file, refuse files that are not an uncompressed zip with right
 checksums, or name a class outside the allow-list (`safe_globals`). Refuse configurations with
-anything but plain values, with more layers than weights, or with embeddings to read from a pipe or
-a device, and old formats (before torch 1.6). The check maps the file into memory and reads it once,
-about 0.4 s per gigabyte.
+anything but plain values, with more layers or larger sizes than the weights have, or with
+embeddings to read from a pipe or a device, and old formats (before torch 1.6). The check maps the
+file into memory and reads it once, about 0.4 s per gigabyte.
 Delete when: never; `--restore-file`, `--finetune-from-model`, generation, evaluation and the hub
 interface all load through here.
 """
@@ -31,6 +31,8 @@ from highrank_plugins.common.torch_archive import check_archive
 from highrank_plugins.common.user_error import UserError
 
 _PLAIN = (str, int, float, bool, type(None))
+_SIZES = ("dim", "components", "heads", "knots")  # last words of options that make tensors
+_SMALL = 4096  # a size that no option is refused for; the smallest models have defaults like it
 _MAX_CONFIG_VALUES = 100_000  # real ones have about 1,000; more is a bomb or a cycle
 
 
@@ -91,16 +93,22 @@ def _check_config(path: str, state: dict[str, Any]) -> None:
 def _check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
     """Refuse what fairseq would build or read without end, before it looks at the weights.
 
-    That is more layers than there are weights, and embeddings from a pipe or a device.
+    That is more layers than there are weights, larger sizes than all of them have numbers, and
+    embeddings from a pipe or a device.
     """
     model = (state.get("cfg") or {}).get("model") or {}
     options = vars(model) if isinstance(model, argparse.Namespace) else model
-    tensors = len(state.get("model") or ())
+    weights = state.get("model")
+    tensors = list(weights.values()) if isinstance(weights, dict) else []
+    stored = sum(t.untyped_storage().nbytes() for t in tensors if isinstance(t, torch.Tensor))
+    limits = {"layers": (len(tensors), f"{len(tensors)} tensors")}
+    limits |= dict.fromkeys(_SIZES, (max(stored, _SMALL), f"{stored} bytes"))
     for name, value in options.items() if isinstance(options, dict) else ():
-        if str(name).endswith("layers") and type(value) is int and value > tensors:
+        most, weights_are = limits.get(str(name).rpartition("_")[2], (value, ""))
+        if type(value) is int and value > most:
             raise UserError(
                 f"{path} is refused: its configuration has {name} {value}, and its weights are "
-                f"{tensors} tensors. Use a checkpoint from a source you trust"
+                f"{weights_are}. Use a checkpoint from a source you trust"
             )
         if str(name).endswith("_path") and isinstance(value, str) and not os.path.isdir(value):
             require_regular(value)

@@ -155,6 +155,13 @@ def test_configurations_hold_plain_values(field, message, place, state, tmp_path
         load(tmp_path / "hostile.pt")
 
 
+def test_larger_sizes_than_all_weights(state, tmp_path):
+    state["cfg"]["model"]["decoder_embed_dim"] = 10**7
+    torch.save(state, tmp_path / "hostile.pt")
+    with pytest.raises(ValueError, match=r"decoder_embed_dim 10000000, and its weights are \d+ by"):
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "hostile.pt"))
+
+
 def test_more_layers_than_weights(state, tmp_path):
     state["cfg"]["model"]["decoder_layers"] = 10**9
     torch.save(state, tmp_path / "hostile.pt")
