@@ -62,11 +62,11 @@ GPUS = {
 INSTRUCTIONS = {
     "softmax_kernel": {
         "identity": 33.6, "sigsoftmax": 66.3, "gss": 69.3, "softcap": 66.0, "sigmoid_cap": 67.1,
-        "multimax": 87.1, "plif": 149.8,
+        "multimax": 100.8, "plif": 149.8,
     },
     "gradient_kernel": {
         "identity": 15.0, "sigsoftmax": 37.4, "gss": 39.2, "softcap": 32.2, "sigmoid_cap": 33.2,
-        "multimax": 56.7, "plif": 103.0,
+        "multimax": 53.8, "plif": 103.0,
     },
     "mixture_kernel": {
         "identity": 40.2, "sigsoftmax": 72.4, "gss": 75.4, "softcap": 71.6, "sigmoid_cap": 72.3,

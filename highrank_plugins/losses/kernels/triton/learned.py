@@ -53,8 +53,8 @@ class LearnedNumbers:
 
     @property
     def crowded(self) -> bool:
-        """Whether tiles of a softmax must be small, see `softmax_tile`."""
-        return False
+        """Whether a thread sums gradients, see `softmax_tile`."""
+        return self.totals is not None
 
     def add(self, found: Tensor | None) -> None:
         """Add what a launch has left in the memory that `sums` returned."""
@@ -93,10 +93,6 @@ class CellSums(LearnedNumbers):
     @property
     def numbers_per_column(self) -> int:
         return 0 if self.totals is None else 12
-
-    @property
-    def crowded(self) -> bool:
-        return self.totals is not None
 
     def add(self, found: Tensor | None) -> None:
         if self.totals is None or self.pairs is None or found is None:

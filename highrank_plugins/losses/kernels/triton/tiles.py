@@ -37,7 +37,7 @@ def softmax_tile(classes: int, crowded: bool = False) -> Tile:
     """Return the tile for one softmax per row.
 
     Args:
-        crowded: a thread adds gradients to cells, for which it needs many registers.
+        crowded: a thread also sums gradients of a learned function, in many registers.
     """
     size = SIZE // 4 if crowded else SIZE
     columns = min(_power_of_two(classes), COLUMNS, size)
