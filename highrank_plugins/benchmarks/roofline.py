@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -169,8 +169,7 @@ def estimate(name: str, case: LossCase, implementation: str, gpu: Gpu) -> Roofli
         ValueError: an implementation that does not serve the layer.
     """
     seconds = _Seconds(gpu, case.pointwise)
-    with _counted(seconds):
-        peak, gradients = peak_of(case, implementation)
+    peak, gradients = peak_of(case, implementation, _counted(seconds))
     floor = sum(6 * a * b * c for a, b, c in case.layer().products(case.tokens))
     return RooflineEstimate(
         name, implementation, seconds.products, seconds.others, gpu.seconds(0, floor), peak,
@@ -263,11 +262,15 @@ class LiveMemory(TorchDispatchMode):
         self.now -= size
 
 
-def peak_of(case: LossCase, impl: str) -> tuple[int, int]:
+def peak_of(
+    case: LossCase, impl: str, observer: AbstractContextManager[None] | None = None
+) -> tuple[int, int]:
     """Return the peak of a step above parameters and features, and the bytes of its gradients.
 
     What the library of matrix products keeps for itself does not count.
 
+    Args:
+        observer: entered for the step, but not while the layer is built.
     Raises:
         CaseError: sizes that do not fit.
         ValueError: an implementation that does not serve the layer.
@@ -278,6 +281,6 @@ def peak_of(case: LossCase, impl: str) -> tuple[int, int]:
         features = torch.empty(case.tokens, case.dim, dtype=dtype, requires_grad=True)
         target = torch.zeros(case.tokens, dtype=torch.int64)
     parameters = list(head.parameters())
-    with LiveMemory([features, target, *parameters]) as live:
+    with LiveMemory([features, target, *parameters]) as live, observer or nullcontext():
         loss_function(impl, case)(head, features, target).sum().backward()
     return live.peak, sum(t.nbytes for t in (features, *parameters))

@@ -33,6 +33,9 @@ from highrank_plugins.losses.precision import Autocast, half_scale
 # Bytes of inputs of chunks (contexts, gates, their gradients): the small products run over as many
 # chunks at once as fit. On a CPU one chunk at a time is as fast.
 INPUT_MEMORY = {"cpu": 0, "cuda": 2**25}
+# Each block adds gradients to the float32 sums of the matrices of its small products, which for a
+# MoS with K = 15 are half as large as the vocabulary's. With this many chunks a block has two.
+MANY_CHUNKS = 16
 
 
 def fused_nll(plan: LossPlan, kernels: type[Kernels]) -> LossOutput:
@@ -117,7 +120,8 @@ class _Runner:
         if self.plan.memory is None:
             budget = INPUT_MEMORY.get(x.device.type, INPUT_MEMORY["cuda"])
             inputs = self.plan.head.token_floats() * max(x.element_size(), 4)
-            size *= max(1, budget // (size * max(1, inputs)))
+            least = 2 if budget and x.size(0) > MANY_CHUNKS * size else 1
+            size *= max(least, budget // (size * max(1, inputs)))
         return list(chunk_ranges(0, x.size(0), size))
 
     def _block(
