@@ -6,10 +6,10 @@ For a disallowed class, torch advises to switch weights_only off. Omegaconf reso
 stored configuration (`${oc.env:…}` reads the environment).
 Why: `load_checkpoint_to_cpu` hands any file to torch.load, and its `cfg` to omegaconf.
 What we do: before fairseq sees the file, refuse files that are not an uncompressed zip with right
-checksums, or name a class outside the allow-list (`safe_globals`). Refuse configurations with
-anything but plain values, with more layers or larger sizes than the weights have, or with
-embeddings to read from a pipe or a device, and old formats (before torch 1.6). The check maps the
-file into memory and reads it once, about 0.4 s per gigabyte.
+checksums, or name a class outside the allow-list (`safe_globals`). Refuse old formats (before torch
+1.6), and configurations with anything but plain values, or with embeddings to read from a pipe or a
+device. Refuse configurations with more layers or larger sizes than the weights have. The check maps
+the file into memory and reads it once, about 0.4 s per gigabyte.
 Delete when: never; `--restore-file`, `--finetune-from-model`, generation, evaluation and the hub
 interface all load through here.
 """
