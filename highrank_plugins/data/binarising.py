@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from highrank_plugins.common.checksums import write_sums
+from highrank_plugins.common.files import require_regular
 from highrank_plugins.data.corpora.binarised import END_NUMBER, SPECIAL, UNKNOWN_NUMBER
 from highrank_plugins.data.ordered_map import ordered_map
 from highrank_plugins.data.parallel.reading import TextError
@@ -72,6 +73,7 @@ def _write_dictionary(path: Path, counts: Counter[str]) -> None:
 
 def _blocks(path: Path) -> Iterator[LineRange]:
     """Split a file into parts of about `_BLOCK` bytes, whole lines: path, first byte, last + 1."""
+    require_regular(path)
     with path.open("rb") as file:
         start = 0
         while True:

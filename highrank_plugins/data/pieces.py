@@ -7,6 +7,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
+from highrank_plugins.common.files import require_regular
 from highrank_plugins.data.ordered_map import batches, ordered_map
 from highrank_plugins.data.parallel.reading import decode_line
 
@@ -86,7 +87,9 @@ def folded_lines(text: Path) -> Iterator[str]:
 
     Raises:
         TextError: see `decode_line`.
+        UserError: it is a pipe or a device, which may have no end.
     """
+    require_regular(text)
     with text.open("rb") as file:
         for number, line in enumerate(file, 1):
             yield " ".join(decode_line(text, number, line).split())
@@ -97,6 +100,7 @@ def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
     lines = folded_lines(text)
     if sample is None:
         return lines
+    require_regular(text)
     with text.open("rb") as file:
         count = sum(1 for _ in file)
     if count <= sample:

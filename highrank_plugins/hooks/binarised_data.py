@@ -91,7 +91,10 @@ def add_from_file(stock, dictionary, f) -> None:
     _compare_with_sums(Path(f))
     known = len(dictionary)
     try:
+        Path(f).read_text("utf-8")  # fairseq raises Exception itself
         stock(dictionary, f)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{f}: byte {error.start} is not UTF-8; {_AGAIN}") from None
     except (ValueError, RuntimeError) as error:
         raise UserError(f"{f}: {error}") from None
     for word, count in zip(dictionary.symbols[known:], dictionary.count[known:], strict=True):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fairseq import options
 from fairseq.distributed import utils
-from fairseq_cli import generate
+from fairseq_cli import generate, preprocess
 
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError, explained
@@ -46,7 +46,13 @@ def call_main(stock, *args, **kwargs):
 
 @replaces(generate, "main")
 def run_generation(stock, *args, **kwargs):
-    """Run fairseq-generate, the one command that does without `call_main`."""
+    """Run fairseq-generate, which does without `call_main`."""
+    return _in_one_line(stock, *args, **kwargs)
+
+
+@replaces(preprocess, "main")
+def run_preprocessing(stock, *args, **kwargs):
+    """Run fairseq-preprocess, which does without it, too."""
     return _in_one_line(stock, *args, **kwargs)
 
 

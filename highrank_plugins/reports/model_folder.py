@@ -186,6 +186,8 @@ def _dictionaries(folder: Path) -> list[Path]:
         raise ValueError(
             f"{folder} has no dict.*.txt: --data DIR is the binarised data of the training"
         )
+    for path in found:
+        require_regular(path)
     return found
 
 

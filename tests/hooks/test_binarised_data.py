@@ -112,6 +112,13 @@ def test_another_word_is_noticed_by_its_checksum(folder):
     assert load(folder) != text
 
 
+def test_a_dictionary_that_is_not_utf8(folder):
+    with (folder / "dict.xx.txt").open("ab") as file:
+        file.write(b"sch\xf6n 3\n")
+    with pytest.raises(UserError, match=r"dict\.xx\.txt: byte \d+ is not UTF-8; copy it again"):
+        load(folder)
+
+
 @pytest.mark.parametrize("count", ["-3", "9" * 27, "x", ""])
 def test_dictionaries_are_checked(folder, count):
     with (folder / "dict.xx.txt").open("a") as file:
