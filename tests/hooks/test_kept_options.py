@@ -9,6 +9,7 @@ from fairseq import checkpoint_utils
 from omegaconf import OmegaConf, open_dict
 
 from highrank_plugins.inference.loading import load_model
+from highrank_plugins.reports.model_folder import export_model, import_model
 from tests.compat.conftest import DECODER, TRANSFORMER, run_training
 
 MIXTAPE = ["--arch", "transformer_mixtape", *TRANSFORMER, *DECODER]
@@ -70,6 +71,12 @@ def test_an_old_checkpoint_generates(data, old):
     (model,), _ = checkpoint_utils.load_model_ensemble([str(old)], {"data": str(data)})
     assert model.head.frequent == EXACT
     assert load_model(old, None).head.frequent == EXACT
+
+
+def test_an_exported_folder_keeps_it(data, old, tmp_path):
+    export_model(old, tmp_path / "folder", data, licence="mit")
+    import_model(tmp_path / "folder", tmp_path / "again.pt")
+    assert load_model(tmp_path / "again.pt", str(data)).head.frequent == EXACT
 
 
 def test_a_damaged_checkpoint_is_refused_where_it_is_loaded(data, old, tmp_path):
