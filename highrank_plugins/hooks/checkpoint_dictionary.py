@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairseq.data import Dictionary
+from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 
@@ -95,9 +96,11 @@ def init(stock, generator, *args, **kwargs) -> None:
     """Construct a generator, and compare the dictionaries.
 
     Raises:
-        UserError: the language model's dictionary differs from the target's.
+        UserError: the language model is none, or its dictionary differs from the target's.
     """
     stock(generator, *args, **kwargs)
+    if isinstance(generator.lm_model, FairseqEncoderDecoderModel):
+        raise UserError("--lm-path: this checkpoint has an encoder, and is no language model")
     decoder = getattr(generator.lm_model, "decoder", None)
     words = getattr(decoder, "dictionary", None)
     if words is not None and words != generator.tgt_dict:

@@ -10,7 +10,8 @@ from pathlib import Path
 from tests.fairseq_cli import FORKS, REPOSITORY, _run
 
 CANARY = "canary"  # every payload tries to make a file with this name
-_CACHE = Path.home() / ".cache"  # of compiled kernels
+# compiled kernels, and what matplotlib makes when it is imported
+_CACHES = str(Path.home() / ".cache"), str(Path.home() / ".config" / "matplotlib")
 _MOST = 3 << 30  # bytes of memory that a command may ask for
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _STARTS = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "pty.spawn")
@@ -65,7 +66,7 @@ def _child(command: str, argv: list[str], folder: str, names: tuple[str, ...]) -
     before, most = _status("VmRSS"), _status("VmSize") + _MOST
     resource.setrlimit(resource.RLIMIT_AS, (most, most))  # spare the machine
     notes = os.open(deeds, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    allowed = (folder, str(_CACHE), log, peak, "/dev/null", "/dev/shm", "/proc/self")
+    allowed = (folder, *_CACHES, log, peak, "/dev/null", "/dev/shm", "/proc/self")
     sys.addaudithook(lambda event, args: _note(event, args, notes, allowed))
     try:
         _run(command, argv, log, typed)
