@@ -106,7 +106,8 @@ def check(case: Case, made: Numbers, target: torch.Tensor, smoothing: float) -> 
         allowed = error * (1 + smoothing * CLASSES) + 1e-5 * float(want.values["loss"].abs())
         assert difference <= allowed, f"{impl}: loss differs by {difference}, {allowed} is allowed"
         if made.dtype == torch.float64 and made.largest in MODERATE:
-            compare_gradients(got, want, impl, cancelled=1e-13 * made.largest**2)
+            cancelled = 1e-14 * made.largest**2 * steepest(head, most)
+            compare_gradients(got, want, impl, cancelled)
 
 
 def steepest(head, most: float) -> float:
