@@ -56,11 +56,18 @@ def run_preprocessing(stock, *args, **kwargs):
     return _in_one_line(stock, *args, **kwargs)
 
 
+DIVERGED = (
+    ": the training has diverged; lower --lr, use --clip-norm or a longer --warmup-updates, and "
+    "start again from an earlier checkpoint"
+)
+
+
 def _in_one_line(function, *args, **kwargs):
     try:
         return function(*args, **kwargs)
     except (UserError, OSError, FloatingPointError) as error:
-        _leave(error, explained(error).replace("Model file not found", "--path: no such file"))
+        text = explained(error).replace("Model file not found", "--path: no such file")
+        _leave(error, text + DIVERGED if text == "gradients are Nan/Inf" else text)
     except AssertionError as error:
         if not error.args or not _is_fairseqs(error):
             raise
