@@ -83,7 +83,7 @@ def _run(command: str, argv: list[str], log: str, typed: str) -> None:
             importlib.import_module("highrank_plugins.cli").main()
         else:
             importlib.import_module(COMMANDS[command]).cli_main()
-    except Exception:
+    except Exception:  # what the interpreter does with any error of a command
         traceback.print_exc()
         sys.exit(1)
     finally:

@@ -2,7 +2,7 @@
 
 What breaks: the training runs, and each epoch says `wandb not found, pip install wandb`. Nothing is
 tracked, which people notice when the training has ended.
-Why: fairseq knows one tracker, and goes on without it.
+Why: fairseq can use only this tracker, and continues without it.
 What we do: track with trackio instead (extra `track`), which keeps its data on this machine. A
 message says so; where trackio is missing too, one warning names both. A resumed training
 continues the run of its name.

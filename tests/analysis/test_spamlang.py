@@ -4,12 +4,14 @@ import json
 
 import pytest
 import torch
+from torch.nn.functional import one_hot
 from typer.testing import CliRunner
 
 from highrank_plugins.analysis.retention import column_space, logit_gradient, retained_by_head
 from highrank_plugins.analysis.spamlang import (
     SpamLangSettings,
     retention_at_features,
+    retentions,
     spamlang,
     with_low_rank_gradient,
 )
@@ -75,6 +77,17 @@ def test_the_gradient_passes_the_largest_directions(case, rank):
     left, _, _ = torch.linalg.svd(weight, full_matrices=False)
     kept = left[:, :rank]
     torch.testing.assert_close(features.grad, gradient @ kept @ kept.T @ weight)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_the_retention_of_a_control_is_that_of_the_largest_directions(case, rank):
+    features, text = case
+    head = layer("softmax")
+    found = retentions(lambda _: features[:, None], head, text[:, None], rank)
+    gradient = head.log_probs(features).exp().detach() - one_hot(text, 30)
+    left, _, _ = torch.linalg.svd(head.weight.detach(), full_matrices=False)
+    want = float((gradient @ left[:, :rank]).norm() / gradient.norm())
+    assert found == pytest.approx((want, want), rel=1e-6)
 
 
 def test_a_layer_learns_and_repeats_itself():

@@ -69,3 +69,19 @@ def test_published_scores_need_a_record(tmp_path):
     path.write_text("{}")
     done = invoke("results", "published", "ptb", "--results", path)
     assert done.exit_code == 2 and "results.json: not a record of a run" in done.output
+
+
+def test_measures_of_both_texts_are_scores_of_a_record(tmp_path):
+    """They lie in the folder of the evaluation, and in `valid` below it."""
+    from highrank_plugins.cli.results import _scores
+
+    for split in ("test", "valid"):
+        text = "INFO:fairseq_cli.eval_lm:Evaluated 40 tokens in 9.5s (8687.99 tokens/s)\n"
+        text += "INFO:fairseq_cli.eval_lm:Loss (base 2): 5.8000, Perplexity: 55.72\n"
+        (tmp_path / f"{split}.log").write_text(text)
+    (tmp_path / "valid").mkdir()
+    for folder, mean in ((tmp_path, 4.5), (tmp_path / "valid", 3.5)):
+        found = {"contexts": 40, "all_pairs": mean, "sampled": None}
+        (folder / "kld.json").write_text(json.dumps(found))
+    scores = _scores(tmp_path, finetuned=False)
+    assert (scores["test_kld"].value, scores["valid_kld"].value) == (4.5, 3.5)

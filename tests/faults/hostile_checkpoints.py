@@ -156,7 +156,7 @@ def hostile_checkpoints(sound: Path, canary: Path) -> Iterator[tuple[str, Writer
     state = torch.load(sound, weights_only=True)
     for number, (name, args) in enumerate(CALLS):
         module, _, function = name.rpartition(".")
-        call = _Call(_Named(module, function), _filled(args, str(canary)))  # type: ignore[arg-type]
+        call = _Call(_Named(module, function), _filled(args, str(canary)))  # type: ignore[arg-type]  # an object that only looks like a function
         yield f"calls {name}", _saved(state, PLACES[number % len(PLACES)], call)
     for name, fields in FIELDS.items():
         changed = copy.deepcopy(state)

@@ -55,7 +55,7 @@ def test_fused_losses_are_refused(impl):
 
 
 def test_two_components_are_a_tree():
-    """With one gate logit, a softmax of it and 0 is a sigmoid."""
+    """The softmax of one gate logit and 0 is the sigmoid of that logit."""
     options = {**OPTIONS, "components": 2}
     softmax = Case("mixtape", options=options).build()
     tree = Case("mixtape", options={**options, "gates": "tree"}).build()

@@ -96,7 +96,7 @@ def test_a_learned_function_whose_sums_do_not_fit_registers(function, monkeypatc
 
 @needs_triton
 def test_sums_over_cells_do_not_depend_on_the_order():
-    """In float32, where sums of numbers would."""
+    """Sums of float32 numbers would depend on it; the kernel adds integers."""
     head = SOFTMAX.with_pointwise("plif", knots=3).build(classes=CLASSES, dtype=torch.float32)
     features = 8 * make_features(60).float()
     target = torch.arange(60) % CLASSES

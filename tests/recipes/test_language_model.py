@@ -60,6 +60,7 @@ def start(folder):
     (pairs / "animals.txt").write_text("cat dog 9\ntree house 2\nDog house 4\ncat horse 7\n")
     words = ["--data", data, "--scale", "small", "--conf", "mos", "--exp-dir", folder / "exp"]
     words += ["--word-pairs", pairs, "--splits", "train,valid,test"]
+    words += ["--measured", "valid,test"]
     return recipe("ptb", *words, settings=[f"{name}={value}" for name, value in SMALL.items()])
 
 
@@ -143,7 +144,12 @@ def test_every_perplexity_and_measure_is_in_the_record(record):
         "test_top_5",
         "test_retention",
         "word_similarity",
+        "valid_dynamic_perplexity",
+        "valid_cache_perplexity",
+        "valid_rank",
+        "valid_kld",
     } <= metrics.keys()
+    assert metrics["valid_kld"] != metrics["test_kld"]
     # the text's words are drawn in a pattern: any model that has learned is below their number
     assert 1 < metrics["test_perplexity"] < 13
     assert 2 <= metrics["test_rank"] <= 17  # classes, with <s> and <pad>

@@ -154,3 +154,15 @@ def test_measures_of_a_text_are_those_of_the_validation_text(tmp_path):
         f"{tmp_path}/saturation.sh saturation --output {tmp_path}/saturation.json model data",
         f"{tmp_path}/valid/kld.sh kld --split valid --output {tmp_path}/valid/kld.json model data",
     ]
+
+
+@pytest.mark.parametrize(("measured", "asked"), [("test", "test"), ("valid,test", "test valid")])
+def test_the_stage_of_evaluation_measures_the_texts_that_are_asked_for(tmp_path, measured, asked):
+    (tmp_path / "run.sh").write_text(
+        f"source {RECIPES}/lib/language_modeling.sh\n"
+        "highrank() { echo best.pt; }; evaluate_split() { :; }; trainings=(train)\n"
+        "measure() { echo test; }; measure_valid() { echo valid; }\n"
+        f"splits=valid,test; measured={measured}; data_bin=data; evaluate\n"
+    )
+    done = subprocess.run(["bash", tmp_path / "run.sh"], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == asked.split()
