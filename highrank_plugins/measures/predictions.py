@@ -21,7 +21,8 @@ class Predictions:
     """Hold, over all tokens: perplexity, mean entropy in nats, words among the k most probable.
 
     bands: perplexity by how often the word was in the training text, as the dictionary counts it.
-    uncounted: perplexity of tokens that the dictionary does not count (</s>, <unk>, …).
+    uncounted: perplexity of tokens that the dictionary does not count: </s>, <unk>, …; all tokens if
+        its words have one count, as in a dictionary that was written by hand.
     """
 
     tokens: int
@@ -105,10 +106,11 @@ class PredictionMeasure(base.TextMeasure):
             _name(band): band.perplexity for band in result.bands if band.perplexity is not None
         }
         shares = {f"top {k}": share for k, share in result.top_k_share.items()}
-        return [
-            Bars.of(by_band, "Perplexity by training count", ("training count", "perplexity")),
-            Bars.of(shares, "Words among the k most probable", ("", "share of tokens")),
-        ]
+        figures = [Bars.of(shares, "Words among the k most probable", ("", "share of tokens"))]
+        if by_band:
+            axes = ("training count", "perplexity")
+            figures.insert(0, Bars.of(by_band, "Perplexity by training count", axes))
+        return figures
 
     def tile(self, result: Predictions) -> base.CardTile:
         return base.CardTile("perplexity", short(result.perplexity), f"of {result.tokens:,} tokens")
@@ -137,4 +139,7 @@ def _name(band: Band) -> str:
 def _counts(dictionary: Any, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return how often the word of each token was seen, and whether the dictionary knows that."""
     counts = torch.tensor(dictionary.count)
+    words = counts[dictionary.nspecial :]
+    if len(words[words > 0].unique()) < 2:  # nobody counted them
+        return counts[target], torch.zeros_like(target, dtype=torch.bool)
     return counts[target], target >= dictionary.nspecial

@@ -66,6 +66,20 @@ def test_a_text_measure(name, case):
     assert_near(plain(parts), plain(whole))
 
 
+def test_a_dictionary_with_one_count_for_all_words_has_counted_none():
+    words = words_of(SOFTMAX)
+    words.dictionary.count[words.dictionary.nspecial :] = [1] * (
+        len(words.dictionary) - words.dictionary.nspecial
+    )
+    measure, found = observed("predictions", words, [TOKENS])
+    check_shown(measure, found)
+    assert found.uncounted.tokens == TOKENS and not any(band.tokens for band in found.bands)
+    assert not any("times in training" in name for name, _ in measure.rows(found))
+    assert [figure.title for figure in measure.figures(found)] == [
+        "Words among the k most probable"
+    ]
+
+
 def check_shown(measure, result):
     """Check that what people see of a result is whole."""
     found = json.loads(json.dumps(plain(result), allow_nan=False))

@@ -150,6 +150,12 @@ def test_files_that_are_no_further_seed_are_refused(records, tmp_path, name, mes
         compare_records([*records, other])
 
 
+def test_a_file_without_metrics_is_named(records, tmp_path):
+    (tmp_path / "mos-9.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"mos-9\.json: not a record of a run"):
+        compare_records([*records, tmp_path / "mos-9.json"])
+
+
 def test_a_score_that_is_no_number_is_named(records):
     change(records[2], metrics={"test_perplexity": float("nan"), "valid_perplexity": 1.0})
     with pytest.raises(ValueError, match=r"mos-3\.json: test_perplexity is not a number"):

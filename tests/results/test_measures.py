@@ -81,7 +81,7 @@ WITH_SCORES = [name for name, measure in all_measures().items() if "scores" in v
 
 
 @pytest.mark.parametrize("name", [*WITH_SCORES, "dynamic_eval", "cache_eval"])
-@pytest.mark.parametrize("text", ["", "{}", "[1]"])
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"metrics": {}}'])
 def test_another_file_of_that_name_is_refused(tmp_path, name, text):
     (tmp_path / f"{name}.json").write_text(text)
     with pytest.raises(ScoreError, match=rf"{name}\.json: not a result of {name}"):

@@ -69,3 +69,10 @@ def test_other_trainings_meet_elsewhere():
     same = replace(plan, log_dir=Path("elsewhere"))
     other = replace(plan, command=("fairseq-train", "data", "--save-dir", "b"))
     assert run_id(plan) == run_id(same) != run_id(other)
+
+
+def test_one_machine_uses_no_port_and_says_so(tmp_path):
+    plan = Plan(("fairseq-train", "data"), tmp_path, gpus=False, rendezvous=NOWHERE)
+    said = []
+    supervise._check(plan, said.append)
+    assert said == [f"--rendezvous {NOWHERE} is not used: one machine needs no port"]
