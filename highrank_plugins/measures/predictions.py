@@ -21,8 +21,8 @@ class Predictions:
     """Hold, over all tokens: perplexity, mean entropy in nats, words among the k most probable.
 
     bands: perplexity by how often the word was in the training text, as the dictionary counts it.
-    uncounted: perplexity of tokens that the dictionary does not count: </s>, <unk>, …; all tokens if
-        its words have one count, as in a dictionary that was written by hand.
+    uncounted: perplexity of tokens that the dictionary does not count: </s>, <unk>, …; all tokens
+        if its words have one count, as in a dictionary that was written by hand.
     """
 
     tokens: int
@@ -106,11 +106,11 @@ class PredictionMeasure(base.TextMeasure):
             _name(band): band.perplexity for band in result.bands if band.perplexity is not None
         }
         shares = {f"top {k}": share for k, share in result.top_k_share.items()}
-        figures = [Bars.of(shares, "Words among the k most probable", ("", "share of tokens"))]
-        if by_band:
-            axes = ("training count", "perplexity")
-            figures.insert(0, Bars.of(by_band, "Perplexity by training count", axes))
-        return figures
+        figures = {
+            "Perplexity by training count": (by_band, ("training count", "perplexity")),
+            "Words among the k most probable": (shares, ("", "share of tokens")),
+        }
+        return [Bars.of(bars, title, axes) for title, (bars, axes) in figures.items() if bars]
 
     def tile(self, result: Predictions) -> base.CardTile:
         return base.CardTile("perplexity", short(result.perplexity), f"of {result.tokens:,} tokens")
