@@ -6,6 +6,7 @@ import torch, fairseq and pydantic inside the functions.
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +17,9 @@ from typer.core import TyperGroup
 from typer.models import OptionInfo
 
 import highrank_plugins
+from highrank_plugins.common.closed_output import has_no_reader, leave
 from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.common.user_error import explained
 
 # group or subcommand → its line in the help, and the typer group or function, as module:name
 COMMANDS = {
@@ -231,5 +234,18 @@ def _options(
 
 
 def main() -> None:
-    """Run the console script. The exit code is 2 for an unknown subcommand or option."""
-    app(prog_name="highrank")
+    """Run the console script. The exit code is 2 for an unknown subcommand or option.
+
+    It is 1, without a message, if whoever reads the output has gone (`highrank heads | head -1`).
+    """
+    try:
+        try:
+            app(prog_name="highrank")
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:  # of the output itself, or of a command that does not expect it
+        if has_no_reader():
+            leave(1)
+        typer.echo(f"highrank: {explained(error)}", err=True)
+        leave(2)

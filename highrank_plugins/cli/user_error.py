@@ -5,14 +5,21 @@ from contextlib import contextmanager
 
 import typer
 
+from highrank_plugins.common.closed_output import has_no_reader
 from highrank_plugins.common.user_error import explained
 
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Report ValueError, FloatingPointError (messages say where) and OSError without traceback."""
+    """Report ValueError, FloatingPointError (messages say where) and OSError without traceback.
+
+    Raises:
+        BrokenPipeError: Nobody reads the output any more, so there is nobody to tell.
+    """
     try:
         yield
     except (ValueError, OSError, FloatingPointError) as error:
+        if isinstance(error, BrokenPipeError) and has_no_reader():
+            raise
         typer.echo(f"highrank: {explained(error)}", err=True)
         raise typer.Exit(2) from None

@@ -18,6 +18,7 @@ from fairseq import options
 from fairseq.distributed import utils
 from fairseq_cli import generate, preprocess
 
+from highrank_plugins.common.closed_output import has_no_reader, leave
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError, explained
 
@@ -64,8 +65,13 @@ DIVERGED = (
 
 def _in_one_line(function, *args, **kwargs):
     try:
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if _is_command():
+            sys.stdout.flush()
+        return result
     except (UserError, OSError, FloatingPointError) as error:
+        if isinstance(error, BrokenPipeError) and _is_command() and has_no_reader():
+            leave(1)
         text = explained(error).replace("Model file not found", "--path: no such file")
         _leave(error, text + DIVERGED if text == "gradients are Nan/Inf" else text)
     except AssertionError as error:
@@ -80,11 +86,15 @@ def _is_fairseqs(error: Exception) -> bool:
     return frame.f_globals["__name__"].partition(".")[0] in ("fairseq", "fairseq_cli")
 
 
+def _is_command() -> bool:
+    program = Path(sys.argv[0])
+    return program.name.startswith("fairseq-") or program.parent.name == "fairseq_cli"
+
+
 def _leave(error: Exception, message: str) -> None:
     """Print one line and exit, or raise the error where fairseq is no command."""
-    program = Path(sys.argv[0])
-    if not program.name.startswith("fairseq-") and program.parent.name != "fairseq_cli":
+    if not _is_command():
         raise error
     sys.stdout.flush()
-    print(f"{program.name}: error: {message}", file=sys.stderr)
+    print(f"{Path(sys.argv[0]).name}: error: {message}", file=sys.stderr)
     sys.exit(2)

@@ -59,9 +59,10 @@ def training_space(options: Mapping[str, object], data: Path | str) -> int:
     import torch
     from fairseq import tasks
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-    from fairseq.options import get_training_parser, parse_args_and_arch
 
     highrank_plugins.register()
+    from fairseq.options import get_training_parser, parse_args_and_arch  # as replaced
+
     words = [str(data), *words_of(options)]
     cfg = convert_namespace_to_omegaconf(parse_args_and_arch(get_training_parser(), words))
     task = tasks.setup_task(cfg.task)

@@ -86,10 +86,11 @@ def measure(options: Mapping[str, Any], data: Path | str) -> ModelSize:
     """
     import torch
     from fairseq import tasks
-    from fairseq.options import get_training_parser, parse_args_and_arch
     from omegaconf import OmegaConf
 
     highrank_plugins.register()
+    from fairseq.options import get_training_parser, parse_args_and_arch  # as replaced
+
     args = parse_args_and_arch(get_training_parser(), [str(data), *words_of(options)])
     task = tasks.setup_task(args)
     plain = (str, int, float, type(None))

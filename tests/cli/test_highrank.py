@@ -15,6 +15,7 @@ import highrank_plugins
 from highrank_plugins.cli import COMMANDS, GONE, OLD_NAMES, app
 
 HIGHRANK = Path(sys.executable).parent / "highrank"
+ROOT = Path(__file__).parents[2]
 PACKAGE = str(Path(highrank_plugins.__file__).parent.resolve())
 
 
@@ -168,3 +169,28 @@ def test_a_missing_file_is_named_as_in_every_other_command(tmp_path):
         result = highrank("evaluate", "score", *words, cwd=tmp_path)
         assert result.returncode == 2
         assert result.stderr == "highrank: missing: no such file or directory\n"
+
+
+LISTINGS = [
+    "--help",
+    "recipes",
+    "results published ptb --all",
+    "compare docs/records/multi30k_small/mos-1.json docs/records/multi30k_small/gss-1.json",
+]
+
+
+@pytest.mark.parametrize("line", LISTINGS)
+def test_output_that_nobody_reads_ends_a_command_without_a_word(line):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [HIGHRANK, *line.split()]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, cwd=ROOT, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_output_to_a_full_disk_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([HIGHRANK, "recipes"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "highrank: [Errno 28] No space left on device\n"

@@ -101,6 +101,7 @@ def check(case: Case, made: Numbers, target: torch.Tensor, smoothing: float) -> 
     want = runs["reference"]
     # a logit is known to so much
     error = 10 * torch.finfo(made.dtype).eps * most * TOKENS * steepest(head, most)
+    error += 4 * most * gate_error(head, features)
     for impl, got in runs.items():
         difference = float((got.values["loss"] - want.values["loss"]).abs())
         allowed = error * (1 + smoothing * CLASSES) + 1e-5 * float(want.values["loss"].abs())
@@ -115,6 +116,23 @@ def steepest(head, most: float) -> float:
     if head.pointwise.__class__.__name__ == "MultiMax":  # has squares of the logits
         return 10 + 4 * float(head.pointwise.strengths.detach().double().abs().sum()) * most
     return 10.0
+
+
+def gate_error(head, features: torch.Tensor) -> float:
+    """Return by how much rounding may change a gate of Mixtape; 1 where it opens or shuts it.
+
+    A gate's logit v·tanh(U g) + u·g + b may be 0.2 as the sum of terms of 1e12.
+    """
+    if not hasattr(head, "gate_hidden"):
+        return 0.0
+    size = {name: t.detach().double().abs() for name, t in head.named_parameters()}
+    features = features.detach().double().abs()
+    hidden = 1 + features @ size["gate_hidden.weight"].t() + size.get("gate_hidden.bias", 0)
+    hidden = hidden.unflatten(-1, (-1, head.gate_dim)).amax((0, 1))
+    shared = features @ size["gate_shared.weight"].t() + size.get("gate_shared.bias", 0)
+    own = size["gate_embed"] @ hidden + size.get("gate_bias", torch.zeros(1)).amax()
+    terms = float(shared.max()) + (float(own.max()) if own.numel() else 0.0)
+    return min(1.0, 10 * torch.finfo(head.weight.dtype).eps * terms)
 
 
 def compare_gradients(got: Outcome, want: Outcome, impl: str, cancelled: float) -> None:

@@ -1,0 +1,31 @@
+"""End a command without a word once nobody reads its output, as `… | head -1` leaves it."""
+
+import os
+import select
+import sys
+from collections.abc import Iterator
+from typing import NoReturn
+
+
+def has_no_reader() -> bool:
+    """Whether standard output or standard error is a pipe whose reader has gone."""
+    poll = select.poll()
+    for descriptor in _descriptors():
+        poll.register(descriptor, 0)  # POLLERR is always reported
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def leave(code: int) -> NoReturn:
+    """Exit; what is left in the buffers of standard output and error is discarded."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in _descriptors():
+        os.dup2(nothing, descriptor)  # Python flushes at its end, and would complain
+    sys.exit(code)
+
+
+def _descriptors() -> Iterator[int]:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            yield stream.fileno()
+        except (AttributeError, OSError, ValueError):  # closed, or no file
+            continue

@@ -1,0 +1,30 @@
+"""A command whose output nobody reads any more prints a traceback for every line of its log.
+
+What breaks: `fairseq-eval-lm … | head -1` continues to its end, and prints `--- Logging error ---`
+with 20 lines of `BrokenPipeError` for each line that it cannot write.
+Why: Python's logging reports errors of writing, and takes none of them for the end.
+What we do: end the command, as a shell does (`user_errors.py` makes it exit code 1). A training
+continues in silence: its numbers are in `metrics.jsonl`.
+Delete when: never; this is how logging works.
+"""
+
+import logging
+import sys
+from pathlib import Path
+
+from highrank_plugins.common.closed_output import has_no_reader
+from highrank_plugins.common.patching import replaces
+
+
+@replaces(logging.Handler, "handleError")
+def handle_error(stock, handler, record) -> None:
+    """Handle an error of writing to the log; called where it is handled.
+
+    Raises:
+        BrokenPipeError: Nobody reads the output, and this is no training.
+    """
+    error = sys.exc_info()[1]
+    if not isinstance(error, BrokenPipeError) or not has_no_reader():
+        stock(handler, record)
+    elif Path(sys.argv[0]).stem not in ("fairseq-train", "train"):
+        raise error

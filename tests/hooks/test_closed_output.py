@@ -1,0 +1,97 @@
+"""Test hooks/closed_output.py, common/closed_output.py and what commands do with them."""
+
+import io
+import logging
+import os
+import sys
+from contextlib import contextmanager
+
+import pytest
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.distributed import utils
+from omegaconf import OmegaConf
+
+import highrank_plugins.hooks.closed_output
+import highrank_plugins.hooks.user_errors  # noqa: F401  (applies it)
+from highrank_plugins.common.closed_output import has_no_reader
+
+CFG = OmegaConf.structured(FairseqConfig())
+
+
+@contextmanager
+def piped(monkeypatch, program="/usr/bin/fairseq-train"):
+    """Make standard output a pipe, and keep standard error; yields the two ends of the pipe."""
+    reader, writer = os.pipe()
+    with (
+        os.fdopen(reader, "rb") as read,
+        os.fdopen(writer, "w") as write,
+        monkeypatch.context() as m,
+    ):
+        m.setattr("sys.stdout", write)
+        m.setattr("sys.stderr", io.StringIO())
+        m.setattr("sys.argv", [program])
+        yield read, write
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # closes without an error
+
+
+def log_to(stream):
+    logger = logging.Logger("test")
+    logger.addHandler(logging.StreamHandler(stream))
+    return logger
+
+
+def test_a_pipe_has_a_reader_until_that_ends(monkeypatch):
+    with piped(monkeypatch) as (reader, _):
+        assert not has_no_reader()
+        reader.close()
+        assert has_no_reader()
+
+
+def test_files_and_closed_streams_need_no_reader(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.stderr", None)
+    with (tmp_path / "out").open("w") as file:
+        monkeypatch.setattr("sys.stdout", file)
+        assert not has_no_reader()
+    assert not has_no_reader()
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_a_command_that_nobody_reads_ends_without_a_word(flush, monkeypatch):
+    with piped(monkeypatch, "/usr/bin/fairseq-generate") as (reader, writer):
+        reader.close()
+        with pytest.raises(SystemExit) as ended:
+            utils.call_main(CFG, lambda cfg: print("a line", flush=flush))
+        assert (ended.value.code, sys.stderr.getvalue()) == (1, "")
+        writer.flush()  # as Python does at its end
+
+
+def test_another_broken_pipe_is_reported(monkeypatch):
+    def main(cfg):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    with piped(monkeypatch, "/usr/bin/fairseq-generate"):
+        with pytest.raises(SystemExit) as ended:
+            utils.call_main(CFG, main)
+        assert ended.value.code == 2
+        assert sys.stderr.getvalue() == "fairseq-generate: error: [Errno 32] Broken pipe\n"
+
+
+def test_a_log_that_nobody_reads_ends_an_evaluation(monkeypatch):
+    with piped(monkeypatch, "/usr/bin/fairseq-eval-lm") as (reader, writer):
+        reader.close()
+        with pytest.raises(BrokenPipeError):
+            log_to(writer).info("a line")
+
+
+@pytest.mark.parametrize("program", ["/usr/bin/fairseq-train", "/env/fairseq_cli/train.py"])
+def test_a_log_that_nobody_reads_ends_no_training(program, monkeypatch):
+    with piped(monkeypatch, program) as (reader, writer):
+        reader.close()
+        log_to(writer).info("a line")
+        assert sys.stderr.getvalue() == ""
+
+
+def test_other_errors_of_logging_are_reported(monkeypatch):
+    with piped(monkeypatch) as (_, writer):
+        log_to(writer).info("%d", "no number")
+        assert "Logging error" in sys.stderr.getvalue()
