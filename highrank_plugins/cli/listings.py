@@ -37,9 +37,9 @@ def heads(user_dir: UserDir = None) -> None:
 
     Example: highrank heads
 
-    The output is two Markdown tables.
+    A file gets two Markdown tables, a terminal a list.
     """
-    from highrank_plugins.common.formatting import table
+    from highrank_plugins.common.formatting import printed_table
     from highrank_plugins.heads.base import HEADS
     from highrank_plugins.heads.pointwise import POINTWISE
     from highrank_plugins.losses import IMPLEMENTATIONS
@@ -50,9 +50,9 @@ def heads(user_dir: UserDir = None) -> None:
         (*row, ", ".join(IMPLEMENTATIONS if HEADS.find(name).fused else plain))
         for name, row in _rows(HEADS)
     ]
-    typer.echo(table(("structure", "what it is", "options", "losses"), structures))
+    typer.echo(printed_table(("structure", "what it is", "options", "losses"), structures))
     functions = [row for _, row in _rows(POINTWISE)]
-    typer.echo(table(("pointwise function", "what it is", "options"), functions))
+    typer.echo(printed_table(("pointwise function", "what it is", "options"), functions))
     typer.echo(
         "Flags of fairseq: --head STRUCTURE, --head-OPTION; --head-pointwise FUNCTION, "
         "--head-FUNCTION-OPTION."
@@ -64,7 +64,7 @@ def _rows(registry: "Registry[Any]") -> Iterator[tuple[str, tuple[str, str, str]
     for name in registry.names():
         what = (inspect.getdoc(registry.find(name)) or "").partition("\n")[0]
         options = ", ".join(f"{key} {_shown(v)}" for key, v in registry.options(name).items())
-        yield name, (f"`{name}`", what.replace("|", "\\|"), options)
+        yield name, (f"`{name}`", what, options)
 
 
 def _shown(default: Any) -> str:
@@ -76,9 +76,9 @@ def recipes() -> None:
 
     Example: highrank recipes
 
-    The output is a Markdown table, which also says what each recipe trains.
+    It says what each recipe trains. A file gets a Markdown table, a terminal a list.
     """
-    from highrank_plugins.common.formatting import table
+    from highrank_plugins.common.formatting import printed_table
 
     folder = Path(highrank_plugins.__file__).parents[1] / "recipes"
     with user_errors():
@@ -90,7 +90,7 @@ def recipes() -> None:
         rows = [
             [f"`{_name(script)}`", _subject(script), _confs(script.parent)] for script in scripts
         ]
-        typer.echo(table(["recipe", "trains", "configurations (--conf)"], rows), nl=False)
+        typer.echo(printed_table(["recipe", "trains", "configurations (--conf)"], rows), nl=False)
 
 
 def _name(script: Path) -> str:

@@ -226,7 +226,8 @@ def _compare(path: Path, found: str | None, sums: dict[str, str]) -> None:
 def _sums(folder: Path) -> dict[str, str]:
     ledger = folder / SUMS
     if not ledger.exists():
-        _say_once(folder)
+        if any(folder.glob("*.idx")):  # and not an exported model, which has dictionaries alone
+            _say_once(folder)
         return {}
     return read_ledger(ledger)
 

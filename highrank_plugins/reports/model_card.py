@@ -113,7 +113,7 @@ def _rows(config: dict[str, Any], parameters: int) -> list[tuple[str, object]]:
         for name, value in sorted(model.items())
         if name == "head" or (name.startswith("head_") and value is not None)
     ]
-    return [*rows, *(("with " + name, value) for name, value in config["versions"].items())]
+    return [*rows, *((f"{name} version", value) for name, value in config["versions"].items())]
 
 
 def _scores(record: Mapping[str, Any] | None) -> Iterator[tuple[str, object]]:
@@ -130,7 +130,8 @@ def _command(name: str, cfg: dict[str, Any], pieces: Sequence[tuple[str, str]]) 
     if _scores_only(task["_name"]):
         words = f"fairseq-eval-lm DATA_BIN {_scoring(task)}"
     else:
-        languages = [str(task.get(f"{side}_lang")) for side in ("source", "target")]
+        sides = ("source", "target")
+        languages = [str(task.get(f"{side}_lang") or f"{side.upper()}_LANGUAGE") for side in sides]
         pair = ["--source-lang", languages[0], "--target-lang", languages[1]]
         cut = [word for option in pieces for word in option]
         words = shlex.join(["fairseq-interactive", name, *pair, *cut])

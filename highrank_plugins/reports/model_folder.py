@@ -62,8 +62,10 @@ def export_model(
     state = load_without_weights(checkpoint)
     model = mapped_model(checkpoint)
     _check_weights(checkpoint, model)
-    dictionaries = _dictionaries(data or Path(str(state["cfg"]["task"]["data"]).split(":")[0]))
+    data = data or Path(str(state["cfg"]["task"]["data"]).split(":")[0])
+    dictionaries = _dictionaries(data)
     config = _config(state, checkpoint)
+    _add_languages(config["fairseq"]["task"], data)
     _require_known_layers(checkpoint, config["fairseq"]["model"])
     # read before anything is written
     cut = [] if pieces is None else piece_options(pieces, f"{folder.name}/{pieces.name}")
@@ -189,6 +191,15 @@ def _dictionaries(folder: Path) -> list[Path]:
     for path in found:
         require_regular(path)
     return found
+
+
+def _add_languages(task: dict[str, Any], data: Path) -> None:
+    """Add the languages that fairseq inferred from the names of the data, and did not save."""
+    names = [path.name.split(".") for path in sorted(data.glob("*-*.idx"))]
+    pairs = {parts[1] for parts in names if len(parts) == 4 and parts[1].count("-") == 1}
+    if {"source_lang", "target_lang"} <= task.keys() and len(pairs) == 1:
+        for side, language in zip(("source", "target"), pairs.pop().split("-"), strict=True):
+            task[f"{side}_lang"] = task[f"{side}_lang"] or language
 
 
 def _config(state: dict[str, Any], checkpoint: Path) -> dict[str, Any]:

@@ -43,6 +43,13 @@ def test_without_checksums_it_loads_and_says_so_once(folder, caplog):
     assert caplog.text.count("has no sha256sums") == 1
 
 
+def test_dictionaries_alone_need_no_checksums(folder, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    shutil.copy(folder / "dict.xx.txt", tmp_path / "dict.xx.txt")
+    Dictionary.load(str(tmp_path / "dict.xx.txt"))
+    assert "sha256sums" not in caplog.text
+
+
 def test_with_checksums_it_loads(folder, caplog):
     caplog.set_level(logging.INFO)
     write_sums(folder)

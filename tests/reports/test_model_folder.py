@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,25 @@ def run_card(folder, data):
     command, *words = (places.get(word, word) for word in line.split())
     done = run(command.removeprefix("fairseq-"), *words, "--num-workers", 0)
     assert "Perplexity" in done.output
+
+
+def test_languages_that_fairseq_inferred_are_in_the_card(checkpoint, joined_data, tmp_path):
+    """A training without --source-lang and --target-lang saves none."""
+    state = torch.load(checkpoint)
+    state["cfg"]["task"]["source_lang"] = state["cfg"]["task"]["target_lang"] = None
+    torch.save(state, tmp_path / "inferred.pt")
+    export_model(tmp_path / "inferred.pt", tmp_path / "out", joined_data, "MIT")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "from en to de" in card and "--source-lang en --target-lang de" in card
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["fairseq"]["task"]["target_lang"] == "de"
+
+    (tmp_path / "words").mkdir()
+    for side in ("en", "de"):
+        shutil.copy(joined_data / f"dict.{side}.txt", tmp_path / "words")
+    export_model(tmp_path / "inferred.pt", tmp_path / "other", tmp_path / "words", "MIT")
+    card = (tmp_path / "other" / "README.md").read_text()
+    assert "--source-lang SOURCE_LANGUAGE --target-lang TARGET_LANGUAGE" in card
 
 
 def test_who_may_read_one_file_may_read_all(folder):
