@@ -19,6 +19,17 @@ SHOWN_REFERENCES = 3
 _BLEU = [f"bleu{order}_{name}" for order in range(1, 5) for name in ("precision", "recall")]
 
 Record = Annotated[Path, "Record of `highrank results record`."]
+_TRAINING = {  # of a record → as people read them
+    "updates": "{:,.0f} updates",
+    "wall_seconds": "{:,.0f} s",
+    "epochs": "up to epoch {:,.0f}",
+    "words_per_second": "{:,.0f} words/s",
+    "seconds_per_epoch": "{:,.0f} s per epoch",
+    "valid_loss": "validation loss {:.3f}",
+    "best_valid_loss": "best validation loss {:.3f}",
+    "parameters": "{:,.0f} parameters",
+    "peak_memory_gib": "{:.2f} GiB of memory at the peak",
+}
 
 
 def results_table(
@@ -215,8 +226,9 @@ def _ledger(result: dict[str, Any]) -> list[str]:
 
 
 def _speed(result: dict[str, Any]) -> str:
-    training = ", ".join(f"{name} {value:,.10g}" for name, value in result["train"].items())
-    return f"training: {training}"
+    numbers = result["train"].items()
+    training = (_TRAINING.get(name, f"{name} {{:,.10g}}").format(value) for name, value in numbers)
+    return f"training: {', '.join(training)}"
 
 
 def dialogue_summary(

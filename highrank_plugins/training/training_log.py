@@ -130,19 +130,20 @@ def digest(lines: Iterable[str], max_update: float, max_epoch: float) -> Iterato
         elif entry.kind == "train_inner":
             yield _progress(entry, max_update, max_epoch)
         elif entry.kind == "valid":
-            yield f"epoch {entry.stats['epoch']}: validation {_quality(entry, 'valid_')}"
+            yield f"{_place(entry, 'valid_')}: validation {_quality(entry, 'valid_')}"
 
 
 def _progress(entry: Entry, max_update: float, max_epoch: float) -> str:
     done = max(entry.number("num_updates") / max_update, entry.number("update") / max_epoch)
-    text = (
-        f"epoch {entry.stats['epoch']}, update {entry.stats['num_updates']}: "
-        f"{_quality(entry)}, {entry.number('wps'):,.0f} words/s"
-    )
+    text = f"{_place(entry)}: {_quality(entry)}, {entry.number('wps'):,.0f} words/s"
     if done == 0:
         return text
     left = entry.number("wall") * (1 - done) / done
     return f"{text}, {done:.0%} done, {_clock(max(left, 0))} left"
+
+
+def _place(entry: Entry, prefix: str = "") -> str:
+    return f"epoch {entry.stats['epoch']}, update {entry.stats[f'{prefix}num_updates']}"
 
 
 def _quality(entry: Entry, prefix: str = "") -> str:

@@ -29,8 +29,18 @@ refuse() { log "error: $*"; exit 2; }
 # shellcheck source=stopping.sh
 source "$repository/recipes/lib/stopping.sh"
 
+# as_typed WORD…: print words as a person types them, in quotes only where bash needs some.
+as_typed() {
+    local _word _words=()
+    for _word in "$@"; do
+        [[ $_word =~ ^[A-Za-z0-9_@%+=:,./-]+$ ]] || _word=${_word@Q}
+        _words+=("$_word")
+    done
+    printf '%s' "${_words[*]}"
+}
+
 # run COMMAND…: print it, then run it.
-run() { log "+$(printf ' %q' "$@")"; "$@"; }
+run() { log "+ $(as_typed "$@")"; "$@"; }
 
 # write_checksums FOLDER: for binarised data; trainings and evaluations compare them.
 write_checksums() (cd -- "$1" && sha256sum -- *.bin *.idx dict*.txt >sha256sums)
@@ -41,97 +51,8 @@ absolute() { [[ $1 == /* ]] && echo "$1" || echo "$PWD/$1"; }
 [[ ${1-} == -h || ${1-} == --help || -x $repository/.venv/bin/highrank ]] ||
     refuse "$repository/.venv is missing or incomplete; run: bash $repository/scripts/setup.sh"
 
-# --- options: lines NAME=DEFAULT  # HELP of the recipe, above its call of parse_options ----------
-# stop_stage=7 can be set by --stop-stage 3, --stop-stage=3, or HIGHRANK_STOP_STAGE=3 in the
-# environment. An array (set=()) takes one value per flag; in the environment spaces separate them.
-# Locals begin with _ here, so that none hides an option.
-
-option_lines() { sed -n '/^parse_options/q; /^[a-z][a-z0-9_]*=/p' "$recipe_dir/run.sh"; }
-
-show_help() {
-    local _name _default _help
-    sed -n '/^$/q; 2,$s/^# \{0,1\}//p' "$recipe_dir/run.sh"
-    echo
-    option_lines | while IFS='=#' read -r _name _default _help; do
-        printf '  --%-14s%s [%s]\n' "${_name//_/-}" "$_help" "${_default%%[ ]*}"
-    done
-}
-
-is_array() { [[ $(declare -p "$1") == 'declare -a'* ]]; }
-
-assign() {                              # assign NAME VALUE
-    if is_array "$1"; then
-        local -n _array=$1
-        _array+=("$2")
-    else
-        printf -v "$1" '%s' "$2"
-    fi
-}
-
-options_from_environment() {            # options_from_environment NAME…
-    local _name _variable _words _word
-    for _name in "$@"; do
-        _variable=HIGHRANK_${_name^^}
-        [[ -n ${!_variable+set} ]] || continue
-        _words=("${!_variable}")
-        if is_array "$_name"; then read -ra _words <<<"${!_variable}"; fi
-        for _word in ${_words[@]+"${_words[@]}"}; do assign "$_name" "$_word"; done
-    done
-}
-
-did_you_mean() {                        # did_you_mean WORD KNOWN…
-    python -I -c 'import difflib, sys
-near = difflib.get_close_matches(sys.argv[1], sys.argv[2:], n=1)
-print(f"; did you mean {near[0]}?" if near else "")' "$@"
-}
-
-# check_flag FLAG NAME…: refuse a flag that is not --NAME of one of these.
-check_flag() {
-    local _name=${1#--}
-    [[ $1 == --* ]] ||
-        refuse "unexpected word '$1'; options are written --name value (see --help)"
-    [[ " ${*:2} " == *" ${_name//-/_} "* ]] && return
-    local _flags=("${@:2}")
-    _flags=("${_flags[@]//_/-}")
-    refuse "unknown option $1$(did_you_mean "$1" "${_flags[@]/#/--}"); see --help"
-}
-
-# check_stages LAST: refuse --stage and --stop-stage outside 0 to LAST, or in the wrong order.
-# shellcheck disable=SC2154
-check_stages() {
-    local _name
-    for _name in stage stop_stage; do
-        if [[ ! ${!_name} =~ ^[0-9]$ ]] || ((${!_name} > $1)); then
-            refuse "--${_name//_/-} '${!_name}': a stage is a number from 0 to $1"
-        fi
-    done
-    ((stage <= stop_stage)) ||
-        refuse "--stage $stage is after --stop-stage $stop_stage: there is nothing to do"
-}
-
-# The default of stop_stage is the last stage there is.
-parse_options() {
-    local _names _flag _name _last_stage=$stop_stage
-    mapfile -t _names < <(option_lines | cut -d= -f1)
-    options_from_environment "${_names[@]}"
-    while (($#)); do
-        if [[ $1 == -h || $1 == --help ]]; then show_help && exit 0; fi
-        _flag=${1%%=*}
-        check_flag "$_flag" "${_names[@]}"
-        _name=${_flag#--}
-        if [[ $1 == *=* ]]; then
-            assign "${_name//-/_}" "${1#*=}"
-            shift
-        elif (($# > 1)) && [[ $2 != --* ]]; then
-            assign "${_name//-/_}" "$2"
-            shift 2
-        else
-            refuse "option $_flag needs a value: $_flag VALUE, or $_flag='--VALUE' if it has dashes"
-        fi
-    done
-    check_stages "$_last_stage"
-    log "options: $(declare -p "${_names[@]}" | cut -d ' ' -f 3- | tr '\n' ' ')"
-}
+# shellcheck source=options.sh
+source "$repository/recipes/lib/options.sh"
 
 # check_run_name OPTION NAME: the name of a run leads to a folder below EXP_DIR/RECIPE, nowhere else.
 check_run_name() {
@@ -314,7 +235,8 @@ need_space() {
 # without_chatter: drop fairseq's messages of level INFO, except progress; the logs keep all.
 without_chatter() {
     local info='(INFO:|[-0-9]{10} [:0-9]{8} \| INFO \| )'  # Python's format and that of fairseq's tools
-    sed -uE "s/^${info}fairseq\.logging\.progress_bar(:*| \| )//; /^$info/d"
+    sed -uE "s/^${info}fairseq\.logging\.progress_bar(:*| \| )//; /^$info/d
+        s|^ *([0-9]+) / ([0-9]+) wps=([0-9]+)(\.[0-9]+)?\$|\1 of \2 batches, \3 tokens/s|"
 }
 
 # log_stage NUMBER NAME FUNCTION: run it, show and keep its output. Exits if it fails, is stopped, or

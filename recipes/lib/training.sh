@@ -51,10 +51,8 @@ asks_for() { [[ -e $commands/$1.sh ]]; }
 # write_command FILE BLOCK [WORD…]: write the command of a block with further words, for a shell,
 # after the words of $through.
 write_command() {
-    local words
     [[ -e $commands/$2.sh ]] || refuse "$config: there is no $2"
-    printf -v words ' %q' "${@:3}"
-    printf '%s%s \\\n   %s\n' "${through-}" "$(<"$commands/$2.sh")" "$words" >"$1"
+    printf '%s%s \\\n    %s\n' "${through-}" "$(<"$commands/$2.sh")" "$(as_typed "${@:3}")" >"$1"
 }
 
 # run_block FILE BLOCK [WORD…]: print and run the command of a block, which stays in FILE.

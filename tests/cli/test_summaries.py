@@ -47,6 +47,7 @@ def test_a_paired_test_is_part_of_record_and_summary(tmp_path):
     assert done.exit_code == 0, done.output
     assert json.loads(results.read_text())["paired"] == json.loads(paired.read_text())
     done = invoke("results", "summary", results, *[tmp_path / "text"] * 3)
+    assert "training: 3 updates, 9 s, up to epoch 1, 100 words/s\n" in done.output
     assert re.search(rf"against {tmp_path}/other, \d+\.\d\d: p = 0\.\d{{4}} nrefs", done.output)
 
 

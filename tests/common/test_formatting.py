@@ -31,7 +31,10 @@ def test_a_cell_stays_within_its_table(text, shown):
 
 
 def test_a_terminal_gets_paragraphs_that_fit(monkeypatch):
-    headings, row = ("recipe", "trains", "--conf"), ("`ptb`", "Models of a < b.", "{mos,plif} x/{y}")
+    headings, row = (
+        ("recipe", "trains", "--conf"),
+        ("`ptb`", "Models of a < b.", "{mos,plif} x/{y}"),
+    )
     assert printed_table(headings, [row]) == table(headings, [row])
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")

@@ -252,7 +252,8 @@ def test_help_lists_every_option_with_its_default(toy):
 def test_help_needs_no_environment(tmp_path):
     (tmp_path / "recipes" / "lib").mkdir(parents=True)
     library = shutil.copy(LIBRARY, tmp_path / "recipes" / "lib")
-    shutil.copy(LIBRARY.with_name("stopping.sh"), tmp_path / "recipes" / "lib")
+    for name in ("stopping.sh", "options.sh"):
+        shutil.copy(LIBRARY.with_name(name), tmp_path / "recipes" / "lib")
     script = tmp_path / "run.sh"
     script.write_text(TOY.replace(str(LIBRARY), str(library)))
     result = subprocess.run(["bash", script, "--help"], capture_output=True, text=True)

@@ -105,7 +105,7 @@ def test_a_perplexity_is_shown_where_there_is_one():
 
 def test_other_messages_stay_in_the_log_and_validation_is_shown():
     assert list(digest([*LOG[:2], valid(1, 100, 7.0)], 100, math.inf)) == [
-        "epoch 1: validation loss 7.0"
+        "epoch 1, update 100: validation loss 7.0"
     ]
 
 

@@ -1,0 +1,45 @@
+"""What a person sees of a recipe: its options, its commands, and fairseq's progress."""
+
+import re
+import subprocess
+
+from tests.recipes.test_library import LIBRARY, toy  # noqa: F401  (a fixture)
+
+# functions of the library that need nothing else
+FUNCTIONS = "\n".join(
+    re.findall(
+        r"^(?:as_typed|without_chatter)\(\) \{\n.*?^\}|^run\(\) .*?$",
+        LIBRARY.read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+)
+
+
+def test_options_are_shown_as_they_are_typed(toy):  # noqa: F811
+    said = toy("--value", "it's 7", "--stop-stage=0", "--set", "a=1", "--set", "b=(1, 2)").stderr
+    line = next(line for line in said.splitlines() if "options: " in line)
+    shown = line.partition("options: ")[2]
+    assert shown == "--stop-stage 0 --value 'it'\\''s 7' --set a=1 --set 'b=(1, 2)'"
+    assert "options: " not in toy().stderr
+
+
+def test_commands_are_shown_without_needless_quotes(tmp_path):
+    code = f'log() {{ printf "%s\\n" "$*"; }}; {FUNCTIONS}; run echo en,de "a b" \'\' é'
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True)
+    assert done.stdout == "+ echo en,de 'a b' '' 'é'\nen,de a b  é\n"
+
+
+def test_progress_is_shown_in_words_and_the_other_messages_are_left_out():
+    lines = [
+        "2026-11-24 09:56:12 | INFO | fairseq.logging.progress_bar |      6 / 23 wps=808.5",
+        "INFO:fairseq.logging.progress_bar:     11 / 23 wps=1224",
+        "2026-11-24 09:56:12 | INFO | fairseq_cli.generate | loading model(s) from a.pt",
+        "2026-11-24 09:56:12 | WARNING | fairseq | 6 / 23 wps=1 is slow",
+    ]
+    done = subprocess.run(
+        ["bash", "-c", f"{FUNCTIONS}; without_chatter"],
+        input="\n".join(lines) + "\n", capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "6 of 23 batches, 808 tokens/s", "11 of 23 batches, 1224 tokens/s", lines[-1],
+    ]  # fmt: skip
