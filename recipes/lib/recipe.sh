@@ -236,7 +236,7 @@ need_space() {
 without_chatter() {
     local info='(INFO:|[-0-9]{10} [:0-9]{8} \| INFO \| )'  # Python's format and that of fairseq's tools
     sed -uE "s/^${info}fairseq\.logging\.progress_bar(:*| \| )//; /^$info/d
-        s|^ *([0-9]+) / ([0-9]+) wps=([0-9]+)(\.[0-9]+)?\$|\1 of \2 batches, \3 tokens/s|"
+        s|^:? *([0-9]+) / ([0-9]+) wps=([0-9]+)(\.[0-9]+)?\$|\1 of \2 batches, \3 tokens/s|"
 }
 
 # log_stage NUMBER NAME FUNCTION: run it, show and keep its output. Exits if it fails, is stopped, or

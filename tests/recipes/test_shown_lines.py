@@ -31,8 +31,8 @@ def test_commands_are_shown_without_needless_quotes(tmp_path):
 
 def test_progress_is_shown_in_words_and_the_other_messages_are_left_out():
     lines = [
-        "2026-11-24 09:56:12 | INFO | fairseq.logging.progress_bar |      6 / 23 wps=808.5",
-        "INFO:fairseq.logging.progress_bar:     11 / 23 wps=1224",
+        "2026-11-24 09:56:12 | INFO | fairseq.logging.progress_bar | :      6 / 23 wps=808.5",
+        "INFO:fairseq.logging.progress_bar::     11 / 23 wps=1224",
         "2026-11-24 09:56:12 | INFO | fairseq_cli.generate | loading model(s) from a.pt",
         "2026-11-24 09:56:12 | WARNING | fairseq | 6 / 23 wps=1 is slow",
     ]
