@@ -12,6 +12,7 @@ Delete when: fairseq logs them at the level DEBUG.
 
 import logging
 import re
+from argparse import Namespace
 from collections.abc import Mapping
 
 from torch import nn
@@ -22,11 +23,12 @@ _LINES = {
     r"|end of epoch |training on 1 |max tokens per device = ",
     "fairseq.trainer": r"detected shared parameter: |Preparing to load checkpoint |"
     r"loading train data for epoch |begin training epoch |(?:Saving|Finished saving) checkpoint ",
-    "fairseq.checkpoint_utils": r"Preparing to save checkpoint ",
+    "fairseq.checkpoint_utils": r"Preparing to save checkpoint |State of ",
     "fairseq.data.data_utils": r"loaded [\d,]+ examples from: ",
     "fairseq.data.iterators": r"grouped total_num_itrs = ",
     "fairseq.tasks.fairseq_task": r"(?:can_reuse_epoch_itr|reuse_dataloader|rebuild_batches) = |"
     r"creating new batches for epoch ",
+    "fairseq_cli.preprocess": "",
     "fairseq_cli.generate": "",
     "fairseq_cli.interactive": "",
     "fairseq_cli.eval_lm": "",
@@ -44,15 +46,18 @@ class DeveloperLines(logging.Filter):
         self.lines = re.compile(lines) if lines else None
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is shown; the options become a note, and seconds are rounded."""
+        """Whether the line is shown; the options become a note, and seconds are rounded.
+
+        fairseq-preprocess begins its lines with the language, which is None for a language model.
+        """
         if logging.getLogger().isEnabledFor(logging.DEBUG) or record.levelno != logging.INFO:
             return True
-        if isinstance(record.msg, Mapping):
+        if isinstance(record.msg, Mapping | Namespace):
             record.msg = NOTE
         if isinstance(record.msg, nn.Module):
             return False
         if isinstance(record.msg, str):
-            record.msg = _SECONDS.sub(r"(written in \1 s)", record.msg)
+            record.msg = _SECONDS.sub(r"(written in \1 s)", record.msg).removeprefix("[None] ")
         return not (self.lines and self.lines.match(str(record.msg)))
 
 

@@ -65,6 +65,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         self.state.merge_state_dict({"carries_state": True})
         self.training_state, self.evaluation_state = CarriedState(), CarriedState()
         self.training_streams: Optional[Streams] = None
+        self._said: set[str] = set()
         self.lr_scales = []
         self.saved = {}
 
@@ -119,10 +120,10 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         streams = Streams(dataset, self.dictionary, count, shard_id, num_shards, self.args.bptt)
         if trains:
             self.training_streams = streams
-        asked = "" if trains else " (--eval-streams; no --batch-size… changes it)"
-        logger.info(
-            "%s: %d tokens in %d streams%s of %d",
-            *(dataset.split, len(dataset), count, asked, len(streams)),
+        option = "--batch-size" if trains else "--eval-streams"
+        self._say_once(
+            f"{dataset.split}: {len(dataset):,} tokens in {count} stream{'s' * (count != 1)} of "
+            f"{len(streams):,} ({option})"
         )
         return self._iterate(
             streams,
@@ -131,6 +132,11 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
             buffer_size=data_buffer_size,
             epoch=epoch,
         )
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            logger.info(text)
+            self._said.add(text)
 
     def _iterate(self, streams: Streams, sampler, **options) -> EpochBatchIterator:
         return EpochBatchIterator(

@@ -3,12 +3,13 @@
 import inspect
 import logging
 import re
+from argparse import Namespace
 
 import pytest
 from fairseq import checkpoint_utils, trainer
 from fairseq.data import data_utils, iterators
 from fairseq.tasks import fairseq_task
-from fairseq_cli import train
+from fairseq_cli import preprocess, train
 from omegaconf import OmegaConf
 from torch import nn
 
@@ -62,6 +63,15 @@ def test_options_become_a_note(level):
     assert shown("fairseq_cli.train", OmegaConf.create({"common": {"seed": 1}})) == NOTE
     level(logging.DEBUG)
     assert "seed" in shown("fairseq_cli.train", OmegaConf.create({"common": {"seed": 1}}))
+
+
+def test_preprocessing_has_neither_options_nor_a_language_that_is_none(level):
+    level(logging.INFO)
+    assert shown("fairseq_cli.preprocess", Namespace(seed=1)) == NOTE
+    assert shown("fairseq_cli.preprocess", "[None] Dictionary: 9 types") == "Dictionary: 9 types"
+    assert shown("fairseq_cli.preprocess", "[en] Dictionary: 9 types") == "[en] Dictionary: 9 types"
+    source = inspect.getsource(preprocess)
+    assert "logger.info(args)" in source and '"[{}] Dictionary: {} types"' in source
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_training_that_validates_on_its_own_text_can_be_resumed(unbroken, stre
     words = [*AVERAGING["et"], "--valid-subset", "valid,train", "--batch-size-valid", 1]
     train_streams(stream_data, tmp_path, *words, *STOPS["in an epoch"])
     done = train_streams(stream_data, tmp_path, *words, *EPOCHS)
-    assert "train: 543 tokens in 1 streams (--eval-streams" in done.output
+    assert "train: 543 tokens in 1 stream of 543 (--eval-streams)" in done.output
     check_same(end_of(tmp_path), unbroken("et")[0])
 
 
