@@ -60,7 +60,8 @@ def machine(case: Case) -> str:
     python = f"torch {torch.__version__}, Python {platform.python_version()}"
     if case.device != "cpu":
         return f"{torch.cuda.get_device_name(case.device)}, {case.dtype}, {python}"
-    threads = f"{torch.get_num_threads()} threads"
+    count = torch.get_num_threads()
+    threads = f"{count} thread{'s' * (count != 1)}"
     return f"{hardware()['processor']}, {threads}, {case.dtype}, {python}"
 
 

@@ -154,7 +154,7 @@ def estimates_table(
     Args:
         price: of an hour of one device; None leaves the costs out.
     """
-    heading = ["configuration", "parameters", "tokens/s", "GiB", "updates", "tokens an update"]
+    heading = ["configuration", "parameters", "tokens/s", "GiB", "updates", "tokens per update"]
     heading += ["device hours", f"hours on {devices}", *(["cost"] if price is not None else [])]
     rows = []
     for each in estimates:

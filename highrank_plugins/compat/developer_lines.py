@@ -24,6 +24,8 @@ _LINES = {
     "fairseq.trainer": r"detected shared parameter: |Preparing to load checkpoint |"
     r"loading train data for epoch |begin training epoch |(?:Saving|Finished saving) checkpoint ",
     "fairseq.checkpoint_utils": r"Preparing to save checkpoint |State of ",
+    "fairseq.distributed.utils": r"distributed init |initialized host ",
+    "fairseq.utils": r"--user-dir=",
     "fairseq.data.data_utils": r"loaded [\d,]+ examples from: ",
     "fairseq.data.iterators": r"grouped total_num_itrs = ",
     "fairseq.tasks.fairseq_task": r"(?:can_reuse_epoch_itr|reuse_dataloader|rebuild_batches) = |"

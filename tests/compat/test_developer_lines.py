@@ -6,8 +6,9 @@ import re
 from argparse import Namespace
 
 import pytest
-from fairseq import checkpoint_utils, trainer
+from fairseq import checkpoint_utils, trainer, utils
 from fairseq.data import data_utils, iterators
+from fairseq.distributed import utils as distributed_utils
 from fairseq.tasks import fairseq_task
 from fairseq_cli import preprocess, train
 from omegaconf import OmegaConf
@@ -20,6 +21,7 @@ SOURCES = {
     "fairseq_cli.train": train, "fairseq.trainer": trainer,
     "fairseq.checkpoint_utils": checkpoint_utils, "fairseq.data.data_utils": data_utils,
     "fairseq.data.iterators": iterators, "fairseq.tasks.fairseq_task": fairseq_task,
+    "fairseq.distributed.utils": distributed_utils, "fairseq.utils": utils,
 }  # fmt: skip
 
 
@@ -48,6 +50,8 @@ def shown(name: str, message: object) -> str | None:
         ("fairseq.trainer", "detected shared parameter: a <- b"),
         ("fairseq.trainer", "Saving checkpoint to /home/somebody/checkpoint_best.pt"),
         ("fairseq.tasks.fairseq_task", "can_reuse_epoch_itr = True"),
+        ("fairseq.distributed.utils", "distributed init (rank 0): file:///tmp/store-0"),
+        ("fairseq.utils", "--user-dir=/home/somebody/a has already been imported."),
         ("fairseq.data.iterators", "grouped total_num_itrs = 9"),
     ],
 )

@@ -112,6 +112,6 @@ def _process(plan: Plan, rank: int) -> str:
     flags = distributed_flags(place, plan.per_node if plan.gpus else None, plan.command)
     line = shlex.join([*plan.command, *(word for flag in flags for word in flag)])
     device = (
-        f"GPU {local_rank}" if plan.gpus else f"{environment(plan)['OMP_NUM_THREADS']} CPU threads"
+        f"GPU {local_rank}" if plan.gpus else f"CPU threads: {environment(plan)['OMP_NUM_THREADS']}"
     )
     return f"# rank {rank}: node {node}, {device}\n{line}"
