@@ -205,7 +205,9 @@ def _check_numbers(
             if not 0 <= least <= most < num_words:
                 wrong = most if most >= num_words else least
                 raise _damaged(
-                    data, f"it holds the number {wrong}, and the dictionary has {num_words} words"
+                    data,
+                    f"it holds the number {wrong}, and the dictionary, which may be the damaged "
+                    f"file, has {num_words} words",
                 )
     return digest.hexdigest() if hashed else None
 

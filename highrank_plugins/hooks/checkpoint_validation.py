@@ -91,16 +91,27 @@ def _check_config(path: str, state: dict[str, Any]) -> None:
 
 
 def _check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
-    """Refuse what fairseq would build or read without end, before it looks at the weights.
+    """Refuse sparse weights, and what would be built or read without end.
 
-    That is more layers than there are weights, larger sizes than all of them have numbers, and
-    embeddings from a pipe or a device.
+    That is a weight that is larger than all that the file has, or more layers than there are
+    weights. It is also larger sizes than all weights have numbers, and embeddings from a pipe or a
+    device.
     """
     model = (state.get("cfg") or {}).get("model") or {}
     options = vars(model) if isinstance(model, argparse.Namespace) else model
     weights = state.get("model")
-    tensors = list(weights.values()) if isinstance(weights, dict) else []
-    stored = sum(t.untyped_storage().nbytes() for t in tensors if isinstance(t, torch.Tensor))
+    named = weights if isinstance(weights, dict) else {}
+    tensors = {name: t for name, t in named.items() if isinstance(t, torch.Tensor)}
+    for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided:
+            raise UserError(f"{path} is refused: {name} is a sparse tensor; save it as a dense one")
+    stored = sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
+    for name, tensor in tensors.items():
+        if tensor.nbytes > stored:  # repeats few numbers, and would become that large if copied
+            raise UserError(
+                f"{path} is refused: {name} claims {tensor.nbytes} bytes, and all weights have "
+                f"{stored}. Use a checkpoint from a source you trust"
+            )
     limits = {"layers": (len(tensors), f"{len(tensors)} tensors")}
     limits |= dict.fromkeys(_SIZES, (max(stored, _SMALL), f"{stored} bytes"))
     for name, value in options.items() if isinstance(options, dict) else ():

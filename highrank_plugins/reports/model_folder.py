@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from highrank_plugins.common.checksums import check_sum, checksum
-from highrank_plugins.common.files import require_regular, write_json, write_text
+from highrank_plugins.common.files import plain, require_regular, write_json, write_text
 from highrank_plugins.common.provenance import versions
 from highrank_plugins.data.pieces import piece_options
 from highrank_plugins.heads.base import HEADS
@@ -208,7 +208,7 @@ def _config(state: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
         "format": FORMAT,
         "versions": versions(),
         "training": {name: history.get(name) for name in _HISTORY},
-        "valid_loss": state["extra_state"].get("val_loss"),
+        "valid_loss": plain(state["extra_state"].get("val_loss")),  # None for NaN
         "task_state": state.get("task_state", {}),
         "fairseq": _without_places(state["cfg"]),
     }
@@ -239,13 +239,19 @@ def _require_mapping(path: Path, key: str, value: object) -> None:
 _KEYS = {"fairseq", "training", "task_state", "valid_loss"}
 
 
+def _finite(constant: str) -> float:
+    """Return an infinity; NaN is no value of an option."""
+    if constant == "NaN":
+        raise ValueError("it holds NaN, which is no value of an option")
+    return float(constant)
+
+
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        config: dict[str, Any] = json.loads(text, parse_constant=_finite)
         found, missing = config["format"], _KEYS - config.keys()
-    except (
-        json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, RecursionError,
-    ) as error:  # fmt: skip
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} was not written by `highrank model export` ({error})") from None
     if found != FORMAT:
         raise ValueError(f"{path} has format {found}, this version reads {FORMAT}: update it")

@@ -169,6 +169,23 @@ def test_more_layers_than_weights(state, tmp_path):
         load(tmp_path / "hostile.pt")
 
 
+def test_sparse_weights(state, tmp_path):
+    state["model"] = {
+        name: t.to_sparse() if t.dim() == 2 else t for name, t in state["model"].items()
+    }
+    torch.save(state, tmp_path / "sparse.pt")
+    with pytest.raises(ValueError, match=r"sparse\.pt is refused: .*weight is a sparse tensor"):
+        load(tmp_path / "sparse.pt")
+
+
+def test_a_number_that_is_repeated_without_end(state, tmp_path):
+    name = next(name for name, t in state["model"].items() if t.dim() == 2)
+    state["model"][name] = torch.zeros(1).expand(10**6, 10**6)
+    torch.save(state, tmp_path / "wide.pt")
+    with pytest.raises(ValueError, match=rf"wide\.pt is refused: {name} claims 4000000000000 byt"):
+        load(tmp_path / "wide.pt")
+
+
 def test_embeddings_of_a_device(state, tmp_path):
     state["cfg"]["model"]["decoder_embed_path"] = "/dev/zero"
     torch.save(state, tmp_path / "hostile.pt")

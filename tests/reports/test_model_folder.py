@@ -207,6 +207,7 @@ def copy_with(folder: Path, to: Path, name: str, content: bytes) -> Path:
         ("config.json", b'{"format": 99}', "format 99"),
         ("config.json", b"[" * 100_000, "config.json was not written by `highrank model export`"),
         ("config.json", b'{"format": 1}', "config.json .*: it lacks fairseq, task_state"),
+        ("config.json", b'{"format": 1, "dropout": NaN}', "config.json .* holds NaN"),
         ("model.safetensors", b"short", "model.safetensors: its sha256 is"),
     ],
 )
