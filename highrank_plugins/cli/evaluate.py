@@ -39,6 +39,9 @@ def generate(
 
     with user_errors():
         lines = generation.generate(command, processes)
+        if processes > 1:
+            count = len({line.partition(b"\t")[0] for line in lines if line.startswith(b"H-")})
+            typer.echo(f"all {processes} parts together: {count:,} sentences", err=True)
         if output is None:
             sys.stdout.buffer.writelines(lines)
         else:

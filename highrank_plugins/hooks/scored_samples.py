@@ -64,8 +64,8 @@ class _Split:
             return
         if parts > 1:
             logger.info(
-                f"{name}: this is part {part} of {parts} (counted from 0), and no result of the "
-                f"whole data. The numbers scored by all parts must add up to {total:,}"
+                f"{name}: this is part {part + 1} of {parts}. All parts together must score "
+                f"{total:,}"
             )
             return
         first = list(islice((i for i in range(total) if i not in self.ids), 10))

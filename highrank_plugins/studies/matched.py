@@ -80,7 +80,7 @@ def matched_yaml(base: Path, match: Match, by: By, title: str, folder: Path) -> 
     """Return a configuration in `folder` with the sizes of a match over those of `base`."""
     size, target = match.size, match.target
     lines = [
-        f"# {title}: {size.parameters:,} parameters and {size.compute:,} operations a token;",
+        f"# {title}: {size.parameters:,} parameters and {size.compute:,} operations per token;",
         f"# matched by {by} to a model with {target.parameters:,} and {target.compute:,}.",
     ]
     tree = {"base": os.path.relpath(base, folder), "train": match.options}

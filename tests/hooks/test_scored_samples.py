@@ -109,7 +109,7 @@ def test_a_part_says_of_what(data, translator, logged):
     assert sum(counts) == SIZES["valid"]
     assert 0 < counts[0] < SIZES["valid"]
     for part in (0, 1):
-        assert any(f"this is part {part} of 2" in text for text in logged)
+        assert any(f"this is part {part + 1} of 2" in text for text in logged)
 
 
 def test_parts_that_a_command_ignores_are_said(data, translator, logged):
