@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 # Bytes of a chunk, at least and at most. On a CPU its working set should stay near the cache while
@@ -14,6 +15,9 @@ DEFAULT_MEMORY = {"cpu": (31 * 2**20, 64 * 2**20), "cuda": (128 * 2**20, 128 * 2
 # Between the two, a chunk grows with the vocabulary matrix: the products of every chunk pack the
 # matrix again, and read and write its gradient.
 CHUNK_PER_MATRIX = 4.5
+# Bytes of the rows that one elementwise pass works on. On a CPU it is what the second-level caches
+# of a few cores hold; matrix products want more rows. On a GPU it bounds the temporary memory.
+BLOCK_MEMORY = {"cpu": 2**22, "cuda": 2**25}
 
 
 def chunk_ranges(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
@@ -61,3 +65,11 @@ def tokens_within(
             "raise memory= (--head-loss-memory)"
         )
     return memory // per_token
+
+
+def cache_sized_blocks(
+    rows: int, floats_per_row: int, device: torch.device
+) -> Iterator[tuple[int, int]]:
+    """Yield ranges of rows for passes of torch's operations, of `BLOCK_MEMORY` each."""
+    memory = BLOCK_MEMORY.get(device.type, BLOCK_MEMORY["cuda"])
+    return chunk_ranges(0, rows, max(1, memory // (4 * max(1, floats_per_row))))

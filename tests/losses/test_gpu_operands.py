@@ -11,8 +11,8 @@ from highrank_plugins.benchmarks.case import LossCase
 from highrank_plugins.benchmarks.roofline import peak_of
 from highrank_plugins.heads import build_head
 from highrank_plugins.heads.random_state import NOISE_BLOCK, ChunkRandomState
+from highrank_plugins.losses import chunking
 from highrank_plugins.losses.fused import products
-from highrank_plugins.losses.kernels import torch_mixture
 
 ATEN = torch.ops.aten
 PRODUCTS = {ATEN.mm.default, ATEN.mm.out, ATEN.addmm.out, ATEN.addmm_.default,
@@ -126,7 +126,7 @@ def test_a_function_that_no_kernel_knows_is_computed_by_blocks(monkeypatch):
     case = LossCase(head="softmax", tokens=4096, dim=256, classes=32768, bias=False,
                     dtype="bfloat16", pointwise="monotone_mlp")  # fmt: skip
     by_blocks, _ = peak_of(case, "triton")
-    monkeypatch.setitem(torch_mixture.BLOCK_MEMORY, "cuda", 2**40)
+    monkeypatch.setitem(chunking.BLOCK_MEMORY, "cuda", 2**40)
     at_once, _ = peak_of(case, "triton")
     assert at_once > 2 * by_blocks
 

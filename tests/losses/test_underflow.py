@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from highrank_plugins.losses.kernels import torch_mixture
+from highrank_plugins.losses.kernels import log_domain
+from highrank_plugins.losses.kernels.torch import TorchKernels
 from tests.heads.cases import MOS, POINTWISE, make_features
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, run
 
@@ -15,13 +16,13 @@ BOUNDED = ("monotone_mlp", "softcap", "sigmoid_cap")  # no probability underflow
 def taken(monkeypatch):
     """How often the pass through logarithms was taken."""
     calls: list[int] = []
-    original = torch_mixture.log_domain_pass
+    original = log_domain.log_domain_pass
 
     def counted(*args):
         calls.append(1)
         return original(*args)
 
-    monkeypatch.setattr(torch_mixture, "log_domain_pass", counted)
+    monkeypatch.setattr(log_domain, "log_domain_pass", counted)
     return calls
 
 
@@ -30,9 +31,9 @@ def taken(monkeypatch):
 def test_same_numbers_by_logarithms(case, reduction, taken, monkeypatch):
     """As a GPU takes it, for every block."""
     monkeypatch.setattr(
-        torch_mixture.TorchMixture,
+        TorchKernels,
         "mixture_pass",
-        lambda kernels, block, bias, recompute: torch_mixture.log_domain_pass(kernels, block),
+        lambda kernels, block, bias, recompute: log_domain.log_domain_pass(kernels, block),
     )
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     options = {**FULL, "reduction": reduction}

@@ -136,6 +136,14 @@ class Kernels:
         else:
             total.addmv_(grad_NM.t(), factor_N)
 
+    def write_gradient(
+        self, grad: Tensor, pullback: Callable[[Tensor], Tensor], factor: Tensor, logits: Tensor
+    ) -> None:
+        """Write the gradient of the logits into them, given the gradient [..., M] of f."""
+        if self.applies_factor:
+            grad.mul_(factor.unsqueeze(-1))
+        copy_unless_same(pullback(grad), logits)
+
     def finish(self) -> None:
         """Finish the sums after the last chunk."""
 
@@ -144,3 +152,8 @@ def copy_unless_same(source: Tensor, target: Tensor) -> None:
     """Copy `source` into `target`, unless they share their memory."""
     if source.data_ptr() != target.data_ptr():
         target.copy_(source)
+
+
+def entropy_of(probs: Tensor) -> Tensor:
+    """Return −Σ_x P_x log P_x [...] of probabilities [..., M]."""
+    return torch.special.entr(probs).sum(-1)

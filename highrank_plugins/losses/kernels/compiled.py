@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.losses.chunked_head import KernelFunction
+from highrank_plugins.losses.chunking import cache_sized_blocks
 from highrank_plugins.losses.kernels.base import Kernels, SoftmaxBlock, copy_unless_same
-from highrank_plugins.losses.kernels.torch_mixture import cache_sized_blocks
 from highrank_plugins.losses.plan import Scores
 
 IDENTITY = KernelFunction("identity")

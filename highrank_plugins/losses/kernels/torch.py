@@ -5,21 +5,34 @@ Suffixes of tensors are their shapes, see `heads.base`; N is a block of a chunk 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import torch
 from torch import Tensor
 
+from highrank_plugins.losses.chunking import cache_sized_blocks
 from highrank_plugins.losses.kernels import sigmoid_tree
-from highrank_plugins.losses.kernels.base import SoftmaxBlock
-from highrank_plugins.losses.kernels.torch_mixture import (
-    TorchMixture,
+from highrank_plugins.losses.kernels.base import (
+    Kernels,
+    MixtureBlock,
+    RecomputeLogits,
+    SoftmaxBlock,
+    copy_unless_same,
     entropy_of,
-    softmax_in_place,
-    write_gradient,
+)
+from highrank_plugins.losses.kernels.log_domain import (
+    log_domain_pass,
+    recompute_in_log_domain,
+    smoothing_weights,
 )
 from highrank_plugins.losses.plan import Scores
 
 
-class TorchKernels(TorchMixture):
+class TorchKernels(Kernels):
     """Make the passes by torch's operations, on any device."""
+
+    def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
+        return cache_sized_blocks(rows, floats_per_row, self.plan.features.device)
 
     def softmax_pass(self, block: SoftmaxBlock, bias_M: Tensor | None) -> Scores:
         logits_NM, target_N, factor_N, weights = block
@@ -43,10 +56,67 @@ class TorchKernels(TorchMixture):
             values_NM.scatter_add_(-1, index_N1, at_index)
             if weights.smoothing:
                 values_NM.sub_(weights.smoothing)
-            write_gradient(self, values_NM, pullback, factor_N, logits_NM)
+            self.write_gradient(values_NM, pullback, factor_N, logits_NM)
         square_norm_N = log_norm_N.square() if plan.z_loss else None
         nll_N = log_norm_N - at_target_N
         return Scores(nll_N, smooth_sum_N, correct_N, entropy_N, square_norm_N)
+
+    def mixture_pass(
+        self, block: MixtureBlock, bias_M: Tensor | None, recompute_logits: RecomputeLogits
+    ) -> Scores:
+        """Return scores and write gradients, see `Kernels.mixture_pass`.
+
+        With r the posterior of the components, the gradient of value x of component k is
+        r_k (P_kx − 1[x = y]). Label smoothing has weights w_x = ε_i + α 1[x = y] on −log P_x: with
+        u_x = w_x / P_x and c_k = Σ_x P_kx u_x it is π_k P_kx (c_k − u_x), and −π_k c_k for log π_k.
+        The z-loss adds 2 ζ lse_k P_kx.
+        """
+        logits_NKM, log_prior_NK, target_N, scale_N, factor_NK, grad_prior_NK = block
+        plan = self.plan
+        # the search for underflow would synchronise with a GPU
+        if plan.smooth and logits_NKM.device.type != "cpu":
+            return log_domain_pass(self, block)
+        values_NKM, pullback = self.vjp(logits_NKM)
+        index_NK1 = target_N.view(-1, 1, 1).expand(-1, values_NKM.size(1), 1)
+        at_target_NK = values_NKM.gather(-1, index_NK1).squeeze(-1)
+        log_norm_NK = softmax_in_place(values_NKM)
+        joint_NK = log_prior_NK + at_target_NK - log_norm_NK
+        log_likelihood_N = joint_NK.logsumexp(-1)
+        mixture_NM = correct_N = entropy_N = smooth_sum_N = lost = None
+        if plan.smooth or plan.accuracy or plan.entropy:
+            mixture_NM = torch.bmm(log_prior_NK.exp().unsqueeze(1), values_NKM).squeeze(1)
+            correct_N = mixture_NM.argmax(-1) == target_N if plan.accuracy else None
+            entropy_N = entropy_of(mixture_NM) if plan.entropy else None
+        if plan.smooth and mixture_NM is not None:
+            limits = torch.finfo(mixture_NM.dtype)  # a smaller number is not divided by
+            lost = (mixture_NM.amin(-1) < limits.tiny / limits.eps).nonzero().squeeze(-1)
+            mixture_NM[lost] = 1.0
+            smooth_sum_N = -mixture_NM.log().sum(-1)
+        if scale_N is not None:
+            scale_N1 = scale_N.unsqueeze(-1)
+            probs_NKM = values_NKM.clone() if plan.z_loss else values_NKM
+            if mixture_NM is None or not plan.smooth:
+                write_posterior(joint_NK, log_likelihood_N, scale_N1, block)
+                values_NKM.scatter_add_(-1, index_NK1, values_NKM.new_full(index_NK1.shape, -1.0))
+            else:
+                ratio_NM = smoothing_weights(plan, mixture_NM, target_N).div_(mixture_NM)
+                share_NK1 = torch.bmm(values_NKM, ratio_NM.unsqueeze(-1))
+                torch.mul(log_prior_NK.exp(), scale_N1, out=factor_NK)
+                torch.mul(factor_NK, share_NK1.squeeze(-1), out=grad_prior_NK).neg_()
+                values_NKM.mul_(share_NK1 - ratio_NM.unsqueeze(1))
+            if self.applies_factor:
+                values_NKM.mul_(factor_NK.unsqueeze(-1))
+            if plan.z_loss:
+                weight_NK = 2 * plan.z_loss * scale_N1 * log_norm_NK
+                values_NKM.addcmul_(probs_NKM, weight_NK.unsqueeze(-1))
+            if lost is not None:
+                values_NKM[lost] = 0.0
+            copy_unless_same(pullback(values_NKM), logits_NKM)
+        square_norm_N = log_norm_NK.square().sum(-1) if plan.z_loss else None
+        scores = Scores(-log_likelihood_N, smooth_sum_N, correct_N, entropy_N, square_norm_N)
+        if lost is not None:
+            recompute_in_log_domain(self, lost, scores, block, recompute_logits)
+        return scores
 
     def tree_forward(self, leaves_NKS: Tensor, gates_JNS: Tensor, out_NS: Tensor) -> None:
         sigmoid_tree.tree_forward(leaves_NKS.unbind(1), gates_JNS.unbind(), out_NS)
@@ -56,3 +126,20 @@ class TorchKernels(TorchMixture):
 
     def leaf_order(self, components: int) -> list[int]:
         return sigmoid_tree.slots_of_leaves(components)
+
+
+def softmax_in_place(values: Tensor) -> Tensor:
+    """Turn values [..., M] into their softmax, and return their log-sum-exp [...]."""
+    top = values.amax(-1)
+    torch.softmax(values, -1, out=values)
+    return top - values.amax(-1).log()  # the largest probability is e^0 over the sum
+
+
+def write_posterior(
+    joint_NK: Tensor, log_likelihood_N: Tensor, scale_N1: Tensor, block: MixtureBlock
+) -> None:
+    """Write the scaled posterior of the components, and the gradient of log π without smoothing."""
+    # −∞, of a token that no component explains, must not be subtracted
+    shift_N = log_likelihood_N.masked_fill(log_likelihood_N == -torch.inf, 0)
+    torch.mul((joint_NK - shift_N.unsqueeze(-1)).exp_(), scale_N1, out=block.factor_NK)
+    torch.neg(block.factor_NK, out=block.grad_prior_NK)

@@ -25,7 +25,7 @@ from highrank_plugins.losses.kernels.compiled import (
 )
 from highrank_plugins.losses.kernels.cpp import FAMILIES
 from highrank_plugins.losses.kernels.cpp.build import Unavailable, library
-from highrank_plugins.losses.kernels.torch_mixture import recompute_in_log_domain
+from highrank_plugins.losses.kernels.log_domain import recompute_in_log_domain
 from highrank_plugins.losses.plan import ClassWeights, LossPlan, Scores
 
 SUFFIX = {torch.float32: "float", torch.float64: "double"}

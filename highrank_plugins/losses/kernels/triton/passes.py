@@ -18,7 +18,7 @@ from highrank_plugins.losses.kernels.base import (
     SoftmaxBlock,
 )
 from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, empty_scores
-from highrank_plugins.losses.kernels.torch_mixture import write_posterior
+from highrank_plugins.losses.kernels.torch import write_posterior
 from highrank_plugins.losses.kernels.triton import FAMILIES, check_components, tiles
 from highrank_plugins.losses.kernels.triton.learned import CellSums, LearnedNumbers
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
