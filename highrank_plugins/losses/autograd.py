@@ -7,7 +7,7 @@ where the upstream gradient of every token is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -61,16 +61,23 @@ def inner_graph(recorded: bool = True) -> Iterator[None]:
         yield
 
 
-def zero_sums(needed: list[bool], inputs: tuple[Tensor, ...]) -> list[Tensor | None]:
+def zero_sums(
+    needed: list[bool], inputs: tuple[Tensor, ...], overwritten: Container[int] = ()
+) -> list[Tensor | None]:
     """Return zeros for the gradient of each input, at least float32; None where none is needed.
 
     Those of features, the first input, have their dtype: a token's gradient is no sum over chunks.
+
+    Args:
+        overwritten: indices of inputs whose sums may hold anything.
     """
     dtypes = [torch.promote_types(t.dtype, torch.float32) for t in inputs]
     dtypes[0] = inputs[0].dtype
     return [
-        torch.zeros(t.shape, dtype=dtype, device=t.device) if need else None
-        for t, need, dtype in zip(inputs, needed, dtypes, strict=True)
+        (torch.empty if i in overwritten else torch.zeros)(t.shape, dtype=dtype, device=t.device)
+        if need
+        else None
+        for i, (t, need, dtype) in enumerate(zip(inputs, needed, dtypes, strict=True))
     ]
 
 

@@ -16,7 +16,7 @@ from highrank_plugins.losses.fused import products
 
 ATEN = torch.ops.aten
 PRODUCTS = {ATEN.mm.default, ATEN.mm.out, ATEN.addmm.out, ATEN.addmm_.default,
-            ATEN.addmm.dtype_out}  # fmt: skip
+            ATEN.mm.dtype_out, ATEN.addmm.dtype_out}  # fmt: skip
 
 
 class Products(TorchDispatchMode):
@@ -72,9 +72,11 @@ def test_gradients_are_added_up_in_float32(head, classes, options):
     """No product of the size of the vocabulary matrix exists in half precision."""
     seen = step("fused", head, classes, **options)
     each = {"softmax": 1, "mos": 1, "mixtape": 5}[head]  # in a chunk
-    assert seen.kinds.count(ATEN.addmm.dtype_out) in (each, 2 * each)
+    assert seen.kinds.count(ATEN.mm.dtype_out) == each  # the first chunk, which adds to nothing
+    sums = each + seen.kinds.count(ATEN.addmm.dtype_out)
+    assert sums in (each, 2 * each)
     # of the others two make logits and gradients of contexts, the latter a tensor of its own
-    assert seen.kinds.count(ATEN.mm.out) == seen.kinds.count(ATEN.addmm.dtype_out)
+    assert seen.kinds.count(ATEN.mm.out) == sums
 
 
 def test_only_where_the_gpu_can(monkeypatch):
@@ -85,22 +87,30 @@ def test_only_where_the_gpu_can(monkeypatch):
     assert not products.products_add_in_float32(torch.device("cpu"))
 
 
-def test_the_sum_of_a_product_is_the_product(monkeypatch):
-    """The two ways of adding agree, the one with `out_dtype` taken from its definition."""
+@pytest.mark.parametrize("is_first", [False, True])
+def test_the_sum_of_a_product_is_the_product(monkeypatch, is_first):
+    """All ways of adding agree, those with `out_dtype` taken from their definition."""
     generator = torch.Generator().manual_seed(0)
     grad, rows = torch.randn(9, 5, generator=generator), torch.randn(9, 4, generator=generator)
     grad, rows = grad.bfloat16(), rows.bfloat16()
-    want = torch.ones(5, 4) + grad.float().t() @ rows.float()
+    before = torch.full((5, 4), torch.nan if is_first else 1.0)  # overwritten, or added to
+    want = before.nan_to_num(0) + grad.float().t() @ rows.float()
+
+    def mm(a, b, *, out_dtype, out):
+        return out.copy_(a.to(out_dtype) @ b.to(out_dtype))
 
     def addmm(total, a, b, *, out_dtype, out):
         assert out is total
         return out.copy_(total + a.to(out_dtype) @ b.to(out_dtype))
 
-    two_steps, one_step = torch.ones(5, 4), torch.ones(5, 4)
-    products.add_product_to(two_steps, grad, rows)
+    wide, two_steps, one_step = before.clone(), before.clone(), before.clone()
+    products.add_product_to(wide, grad.float(), rows.float(), is_first)
+    products.add_product_to(two_steps, grad, rows, is_first)
     monkeypatch.setattr(products, "products_add_in_float32", lambda device: True)
+    monkeypatch.setattr(torch, "mm", mm)
     monkeypatch.setattr(torch, "addmm", addmm)
-    products.add_product_to(one_step, grad, rows)
+    products.add_product_to(one_step, grad, rows, is_first)
+    torch.testing.assert_close(wide, want)
     torch.testing.assert_close(one_step, want)
     torch.testing.assert_close(two_steps, want, rtol=2e-2, atol=2e-2)
 

@@ -96,6 +96,31 @@ def test_a_block_of_several_chunks(case, impl, reduction, monkeypatch):
     assert set(blocks) == {5 * TOKENS}
 
 
+@pytest.fixture
+def new_memory_is_nan():
+    """Fill what `torch.empty` returns with NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("filter_gradients", [False, True])
+@pytest.mark.parametrize("impl", [name for name in ONCE if name != "chunked"])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_what_new_memory_holds_does_not_matter(case, impl, filter_gradients, new_memory_is_nan):
+    """The first chunk writes the sums of gradients, whose memory held anything."""
+    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    with torch.no_grad():
+        head.bias[6:10] = -1e4  # the filter leaves out classes without probability
+    assert torch.empty(2).isnan().all()
+    want = run(head, features, TARGET, impl="reference", reduction="sum")
+    for tokens in (3, TOKENS):
+        memory = memory_for(head, tokens, impl)
+        got = run(head, features, TARGET, impl=impl, reduction="sum", memory=memory,
+                  filter_gradients=filter_gradients)  # fmt: skip
+        assert_same(got, want)
+
+
 @every_implementation
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("options", CALLS, ids=lambda options: "+".join(options) or "nothing")

@@ -30,12 +30,15 @@ class FusedLoss:
         plan: the batch.
         tensors: what `head.tensors()` returns, detached.
         sums: zeros, at least float32, for those `tensors` that the fused loss itself reads and
-            whose gradient is wanted; gradients are added to them.
+            whose gradient is wanted; gradients are added to them. Those of `overwrites` hold
+            anything, and the first chunk writes them whole.
         kernels: the elementwise passes, of the same batch.
     """
 
     # names of the tensors read here and not in `head.token_inputs`, apart from pointwise ones
     reads: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    # names of the tensors whose gradients are sums of `backward_products` in every chunk
+    overwrites: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, plan: LossPlan, tensors: Named, sums: Named, kernels: Kernels) -> None:
         self.plan, self.sums, self.kernels = plan, sums, kernels
@@ -46,6 +49,7 @@ class FusedLoss:
         self.bias_of_pass = self.bias if kernels.adds_bias else None
         self.bias_of_product = None if kernels.adds_bias else self.bias
         self._buffers: dict[str, Tensor] = {}
+        self._begun: set[str] = set()
         self.prepare(tensors)
 
     def prepare(self, tensors: Named) -> None:
@@ -138,4 +142,12 @@ class FusedLoss:
         """
         rows = rows_times(rows, factor)
         products = filtered_products if self.plan.filter_gradients else gradient_products
-        return rows_times_(products(self.sums.get(name), grad, rows, weight), factor)
+        found = products(self.sums.get(name), grad, rows, weight, self.is_first(name))
+        return rows_times_(found, factor)
+
+    def is_first(self, name: str) -> bool:
+        """Whether the sum `name`, one of `overwrites` or a part of one, is asked for first."""
+        if name in self._begun:
+            return False
+        self._begun.add(name)
+        return True

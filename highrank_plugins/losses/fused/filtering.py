@@ -8,16 +8,20 @@ from torch import Tensor
 from highrank_plugins.losses.fused.products import gradient_products
 
 
-def filtered_products(total: Tensor | None, grad: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
-    """Add grad^T @ rows to `total` [M, D] if there is one, and return grad @ weight.
+def filtered_products(
+    total: Tensor | None, grad: Tensor, rows: Tensor, weight: Tensor, is_first: bool
+) -> Tensor:
+    """Do as `gradient_products` does, for some classes.
 
     Classes that `kept_columns` leaves out of `grad` [n, M] take part in neither.
     """
     kept = kept_columns(grad)
     if len(kept) == grad.size(1):
-        return gradient_products(total, grad, rows, weight)
+        return gradient_products(total, grad, rows, weight, is_first)
     grad, weight = grad[:, kept], weight[kept]
     if total is not None:
+        if is_first:
+            total.zero_()
         total.index_add_(0, kept, (grad.t() @ rows).to(total.dtype))
     return grad @ weight
 

@@ -28,6 +28,7 @@ class FusedMixtape(FusedLoss):
     """
 
     reads: ClassVar[tuple[str, ...]] = ("weight", "bias", "gate_embed", "gate_bias")
+    overwrites: ClassVar[tuple[str, ...]] = ("weight",)
 
     def prepare(self, tensors: dict[str, Tensor]) -> None:
         common = len(tensors.get("gate_embed", ()))
@@ -42,7 +43,7 @@ class FusedMixtape(FusedLoss):
             self.has_gate_bias = "gate_bias" in tensors
             self.gate_weights_JSC = self._gate_weights(tensors)
             wide = self.kernels.wide
-            self.gate_sums_JSC = torch.zeros_like(self.gate_weights_JSC, dtype=wide)
+            self.gate_sums_JSC = torch.empty_like(self.gate_weights_JSC, dtype=wide)
 
     def _gate_weights(self, tensors: dict[str, Tensor]) -> Tensor:
         """Return [v_x, 1, b_xk] of every gate and frequent class [J, S, C].
@@ -142,9 +143,11 @@ class FusedMixtape(FusedLoss):
         self, gates_JNS: Tensor, hidden_JNC: Tensor, factor_N: Tensor | None
     ) -> dict[str, Tensor]:
         grads = []
+        is_first = self.is_first("gates")
         for k in range(self.gates):
             grad_NS = self.narrow(gates_JNS[k])
-            add_product_to(self.gate_sums_JSC[k], grad_NS, rows_times(hidden_JNC[k], factor_N))
+            rows_NC = rows_times(hidden_JNC[k], factor_N)
+            add_product_to(self.gate_sums_JSC[k], grad_NS, rows_NC, is_first)
             grads.append(rows_times_(grad_NS @ self.gate_weights_JSC[k], factor_N))
         grad_NJC = torch.stack(grads, 1)
         size = self.gate_dim

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ class FusedMixture(FusedLoss):
     see `TorchKernels.mixture_pass`. The posterior of the components, constant along a row of
     logits, is applied in the products where the kernels have not applied it.
     """
+
+    overwrites: ClassVar[tuple[str, ...]] = ("weight",)
 
     @classmethod
     def floats_per_token(cls, head: Any) -> int:

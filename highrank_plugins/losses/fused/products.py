@@ -12,19 +12,32 @@ def aligned(width: int, dtype: torch.dtype) -> int:
     return -(-width // multiple) * multiple
 
 
-def gradient_products(total: Tensor | None, grad: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+def gradient_products(
+    total: Tensor | None, grad: Tensor, rows: Tensor, weight: Tensor, is_first: bool
+) -> Tensor:
     """Add grad^T @ rows to `total` [M, D] if there is one, and return grad @ weight."""
     if total is not None:
-        add_product_to(total, grad, rows)
+        add_product_to(total, grad, rows, is_first)
     return grad @ weight
 
 
-def add_product_to(total: Tensor, grad: Tensor, rows: Tensor) -> None:
-    """Add grad^T @ rows to `total`, which has their dtype or is wider."""
+def add_product_to(total: Tensor, grad: Tensor, rows: Tensor, is_first: bool) -> None:
+    """Add grad^T @ rows to `total`, which has their dtype or is wider.
+
+    The first product overwrites `total`, whose content is arbitrary until then.
+    """
     if rows.dtype == total.dtype:
-        total.addmm_(grad.t(), rows)
+        if is_first:
+            torch.mm(grad.t(), rows, out=total)
+        else:
+            total.addmm_(grad.t(), rows)
     elif products_add_in_float32(total.device):
-        torch.addmm(total, grad.t(), rows, out_dtype=total.dtype, out=total)
+        if is_first:
+            torch.mm(grad.t(), rows, out_dtype=total.dtype, out=total)
+        else:
+            torch.addmm(total, grad.t(), rows, out_dtype=total.dtype, out=total)
+    elif is_first:
+        total.copy_(grad.t() @ rows)
     else:
         total.add_(grad.t() @ rows)
 

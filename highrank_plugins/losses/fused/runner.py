@@ -81,7 +81,8 @@ class _Runner:
     def _run(
         self, needed: list[bool], inputs: tuple[Tensor, ...], scale: Tensor | None
     ) -> tuple[LossOutput, list[Tensor | None]]:
-        sums = zero_sums(needed, inputs)
+        overwritten = [i for i, n in enumerate(self.names, 1) if n in self.fused.overwrites]
+        sums = zero_sums(needed, inputs, overwritten)
         named = {n: t.detach() for n, t in zip(self.names, inputs[1:], strict=True)}
         own = {
             n: s

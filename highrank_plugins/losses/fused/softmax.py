@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ class FusedLogits(FusedLoss):
     Three matrix products and one pass. What is constant over classes (the token's factor) or over
     tokens (the smoothing's −ε_i) is applied to the narrow sides of the products.
     """
+
+    overwrites: ClassVar[tuple[str, ...]] = ("weight",)
 
     def prepare(self, tensors: dict[str, Tensor]) -> None:
         plan, kernels = self.plan, self.kernels
