@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -56,6 +57,20 @@ def test_every_kernel_compiles_without_spills(capability, tmp_path):
         "tree_backward_kernel",
     }  # fmt: skip
     # whatever the length of a batch: training does not wait for the compiler again and again
+    kinds = Counter(tuple(kernel[name] for name in KEY) for kernel in found)
+    assert max(kinds.values()) <= 2
+
+
+@pytest.mark.triton
+@pytest.mark.long
+def test_batches_of_150_lengths_compile_each_kernel_twice_at_most(tmp_path):
+    lengths = sorted(random.Random(1).sample(range(1, 4097), 150))
+    cases = [
+        (head, classes, *rest, lengths, options)
+        for head, classes, *rest, _, options in COVERING
+        if options.get("pointwise") != "gss"
+    ]
+    found = compiled(tmp_path, 90, cases, "--accuracy")
     kinds = Counter(tuple(kernel[name] for name in KEY) for kernel in found)
     assert max(kinds.values()) <= 2
 
