@@ -30,6 +30,8 @@ if ! "$python" -c 'import furo, myst_nb, sphinx' 2>/dev/null; then
     "$python" -m pip install --disable-pip-version-check --quiet --no-deps \
         --requirement requirements/docs.txt
 fi
+# pages compute: threads that wait must leave the cores to other programs (recipes/lib/recipe.sh)
+[[ ${OMP_WAIT_POLICY-} ]] || export GOMP_SPINCOUNT="${GOMP_SPINCOUNT-10000}"
 "$python" -m sphinx --quiet --fail-on-warning --keep-going --builder html \
     --doctree-dir "$output.doctrees" docs "$output"
 echo "$output/index.html"

@@ -82,8 +82,8 @@ install() {
     say "installing this project (-e)"   # setuptools warns at length of what -e means
     PYTHONWARNINGS=ignore pip_install --quiet --no-deps --no-build-isolation --editable .
     say "compiling all of it to bytecode"    # by all cores; pip uses one
-    # without the packages' own tests; a file in Python 2, say, only fails when it is imported
-    "$python" -m compileall -qq -j 0 -x 'site-packages/.*/tests?/' \
+    # without the packages' own tests and warnings; a file in Python 2, say, only fails when imported
+    "$python" -W ignore::SyntaxWarning -m compileall -qq -j 0 -x 'site-packages/.*/tests?/' \
         "$venv/lib" highrank_plugins || true
 }
 
