@@ -83,15 +83,18 @@ def nodes():
 class Training:
     """Train on both nodes."""
 
-    def __init__(self, nodes: Nodes, data: Path, folder: Path, *more: str) -> None:
+    def __init__(
+        self, nodes: Nodes, data: Path, folder: Path, *more: str, restarts: int = 0
+    ) -> None:
         self.logs = [folder / f"launcher{number}.log" for number in range(2)]
         for log in self.logs:
             log.unlink(missing_ok=True)
         line = [
             sys.executable, "-m", "highrank_plugins.cli", "launch", "--nodes", "2",
             "--processes", "1", "--rendezvous", f"{nodes.hosts[0]}:{PORT}",
-            "--stall-timeout", str(STALL), "--rendezvous-timeout", "120", "--max-restarts", "0",
-            "--", "fairseq-train", str(data), *OPTIONS, "--save-dir", str(folder / "save"), *more,
+            "--stall-timeout", str(STALL), "--rendezvous-timeout", "120",
+            "--max-restarts", str(restarts), "--",
+            "fairseq-train", str(data), *OPTIONS, "--save-dir", str(folder / "save"), *more,
         ]  # fmt: skip
         self.launchers = [nodes.start(n, log, *line) for n, log in enumerate(self.logs)]
 
@@ -122,9 +125,10 @@ class Training:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_lost_network_ends_all_and_names_the_peer(nodes, tmp_path):
+@pytest.mark.parametrize("restarts", [0, 3])
+def test_a_lost_network_ends_all_and_names_the_peer(nodes, tmp_path, restarts):
     data = binarise(write_text(tmp_path), tmp_path)
-    training = Training(nodes, data, tmp_path)
+    training = Training(nodes, data, tmp_path, restarts=restarts)
     try:
         training.wait_for("num_updates=40,")
         assert "all 2 processes have met (0: nodea cpu, 1: nodeb cpu)" in training.output()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from highrank_plugins.common import peers
 from highrank_plugins.common.heartbeat import DUMP_SIGNAL, Beat, limit_of, read_beats
 from highrank_plugins.training.launch import cause
 
@@ -106,7 +107,8 @@ class WatchedAgent:
     """Watch an agent whose processes are ended when one of them hangs.
 
     It kills the process that hangs; the agent ends the others and restarts all. Where no restart is
-    left it kills the agent as well, if need be: torchrun waits for a store that is on a lost node.
+    left, or another machine is lost, it kills the agent as well, if need be: torchrun would wait
+    for that machine, and for a store that is on it.
 
     Args:
         folder: where processes write beats, and the cause is kept (`cause.py`).
@@ -126,6 +128,7 @@ class WatchedAgent:
         self._agent, self._folder, self._say = agent, folder, say
         self._watch = StallWatch(folder, timeout)
         self._restarts, self._last = restarts, float("inf")
+        self._never_answered: set[str] | None = None  # as behind a firewall; known once all met
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the agent."""
@@ -145,14 +148,24 @@ class WatchedAgent:
             except subprocess.TimeoutExpired:
                 if left <= LOOK_SECONDS:
                     raise
+            if self._never_answered is None and peers.is_noted(self._folder):
+                self._never_answered = set(peers.silent(self._folder))
             stall = self._watch.look()
             if stall is not None:
                 self._end(stall)
                 self._restarts -= 1
-                if self._restarts < 0:
+                if self._cannot_restart():
                     self._last = time.monotonic() + AGENT_SECONDS
             elif time.monotonic() > self._last:
-                self._agent.send_signal(signal.SIGKILL)
+                if self._cannot_restart():
+                    self._agent.send_signal(signal.SIGKILL)
+                self._last = float("inf")
+
+    def _cannot_restart(self) -> bool:
+        """Whether no restart is left, or a machine that once answered does not."""
+        if self._restarts < 0:
+            return True
+        return bool({*peers.silent(self._folder)} - (self._never_answered or set()))
 
     def _end(self, stall: Stall) -> None:
         self._say(f"{stall.describe()}; writing the stacks of all to their logs")

@@ -147,3 +147,31 @@ def test_an_agent_that_cannot_end_is_killed_when_no_restart_is_left(
     monkeypatch.setattr(agent, "_end", ended.append)
     monkeypatch.setattr(agent._watch, "look", lambda: stalls.pop() if stalls else None)
     assert agent.wait() == -signal.SIGKILL and len(ended) == restarts + 1
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_killed"),
+    [
+        ([[], ["b"], ["b"]], True),
+        ([[], ["b"], []], False),  # it is back before the agent is killed
+        ([[], [], []], False),
+        ([["b"], ["b"], ["b"]], False),  # a firewall: whether it is lost cannot be known
+    ],
+    ids=["lost", "back again", "there", "never answered"],
+)
+def test_there_is_no_restart_without_a_lost_machine(tmp_path, monkeypatch, answers, is_killed):
+    monkeypatch.setattr(watch, "AGENT_SECONDS", 0)
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(watch.peers, "is_noted", lambda folder: True)
+    left = list(answers)
+    monkeypatch.setattr(watch.peers, "silent", lambda folder: left.pop(0))
+    stuck, stalls = StuckAgent(), [watch.Stall(Beat(0, 10), 1, "S", True)]
+    agent = watch.WatchedAgent(stuck, tmp_path, 60, print, restarts=3)
+    monkeypatch.setattr(agent, "_end", lambda stall: None)
+    monkeypatch.setattr(agent._watch, "look", lambda: stalls.pop() if stalls else None)
+    if is_killed:
+        assert agent.wait() == -signal.SIGKILL
+    else:
+        with pytest.raises(subprocess.TimeoutExpired):
+            agent.wait(0.05)
+        assert not stuck.signals
