@@ -12,7 +12,10 @@ show_help() {
     sed -n '/^$/q; 2,$s/^# \{0,1\}//p' "$recipe_dir/run.sh"
     echo
     option_lines | while IFS='=#' read -r _name _default _help; do
-        printf '  --%-14s%s [%s]\n' "${_name//_/-}" "$_help" "${_default%%[ ]*}"
+        _default=${_default%%[ ]*}
+        [[ $_default != '()' ]] || _default=
+        _default=${_default//\'/}
+        printf '  --%-14s%s%s\n' "${_name//_/-}" "$_help" "${_default:+ [$_default]}"
     done
 }
 

@@ -21,7 +21,7 @@ parse_options "$@"
 
 find_text() {
     [[ -n $data ]] || refuse "--data DIR is required: a folder with the raw text of Multi30k," \
-        "one sentence a line, {train,valid,test2016}.{en,de} or the same with .gz"
+        "one sentence per line, {train,valid,test2016}.{en,de} or the same with .gz"
     local part language file
     for part in train valid test2016; do
         for language in en de; do
@@ -32,7 +32,7 @@ find_text() {
                 files+=("$file.gz")
             else
                 refuse "neither $file nor $file.gz exists: put the raw text of Multi30k there," \
-                    "one sentence a line, or give another folder with --data"
+                    "one sentence per line, or give another folder with --data"
             fi
         done
     done
