@@ -10,6 +10,7 @@ traceback: they may be defects. A program that calls fairseq's functions gets th
 Delete when: fairseq ends so for a `ValueError` of a plug-in.
 """
 
+import math
 import sys
 import traceback
 from pathlib import Path
@@ -26,17 +27,26 @@ from highrank_plugins.common.user_error import UserError, explained
 @replaces(options, "parse_args_and_arch")
 def parse_args_and_arch(stock, *args, **kwargs):
     """Return the parsed options, with what the architecture sets."""
-    return _in_one_line(_with_arch, stock, *args, **kwargs)
+    return _in_one_line(_parse, stock, *args, **kwargs)
 
 
-def _with_arch(stock, *args, **kwargs):
-    """Raise UserError without --arch, where fairseq raises a RuntimeError that says nothing."""
+def _parse(stock, *args, **kwargs):
+    """Return the parsed options.
+
+    Raises:
+        UserError: --arch is missing, where fairseq raises a RuntimeError that says nothing; or an
+            option is NaN, with which fairseq would train: `--dropout nan` drops nothing.
+    """
     try:
-        return stock(*args, **kwargs)
+        parsed = stock(*args, **kwargs)
     except RuntimeError as error:
         if error.args:
             raise
         raise UserError("--arch is missing: name one, as --arch transformer_mixtape") from error
+    for name, value in vars(parsed[0] if isinstance(parsed, tuple) else parsed).items():
+        if isinstance(value, float) and math.isnan(value):
+            raise UserError(f"--{name.replace('_', '-')} nan: give a number")
+    return parsed
 
 
 @replaces(utils, "call_main")

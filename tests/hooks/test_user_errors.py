@@ -83,3 +83,11 @@ def test_a_training_without_an_architecture():
     parser = options.get_training_parser()
     with pytest.raises(UserError, match="--arch is missing"):
         options.parse_args_and_arch(parser, input_args=["data"])
+
+
+@pytest.mark.parametrize("option", ["--dropout", "--clip-norm"])
+@pytest.mark.parametrize("known", [False, True])
+def test_an_option_that_is_no_number(option, known):
+    parser, words = options.get_training_parser(), ["data", "--arch", "transformer", option, "nan"]
+    with pytest.raises(UserError, match=f"^{option} nan: give a number"):
+        options.parse_args_and_arch(parser, input_args=words, parse_known=known)
