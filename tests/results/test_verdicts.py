@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.results.comparison import compare_records
-from highrank_plugins.results.verdicts import judge, paper_keys
+from highrank_plugins.results.verdicts import _layer, judge, paper_keys
 from highrank_plugins.training import configuration
 
 CONF = Path(__file__).parents[2] / "recipes" / "ptb" / "conf"
@@ -95,6 +95,28 @@ def test_parameters_are_compared_where_both_are_known(tmp_path, parameters, verd
 def test_a_layer_that_the_paper_lacks(tmp_path):
     found = verdict_of(write(tmp_path, "gss", [1.0], "parthiban2021/gss_et"), "yang2019")
     assert found.why == "the paper has no such layer"
+
+
+@pytest.mark.parametrize(
+    ("options", "layer"),
+    [
+        ({"arch": "awd_lstm_lm_softmax_ptb"}, ("softmax", "identity")),
+        ({"arch": "awd_lstm_lm_sigsoftmax_ptb"}, ("softmax", "sigsoftmax")),
+        ({"arch": "transformer_sigmoid_cap"}, ("softmax", "sigmoid_cap")),
+        ({"arch": "awd_lstm_lm_mos_plif_ptb"}, ("mos", "plif")),
+        ({"arch": "awd_lstm_lm_softmax_ptb", "head_pointwise": "gss"}, ("softmax", "gss")),
+        ({"arch": "awd_lstm_lm_softmax_ptb", "head": "mos"}, ("mos", "identity")),
+        ({"arch": "awd_lstm_lm_plif_ptb", "head": "mos"}, ("mos", "identity")),
+        ({"arch": "awd_lstm_lm_cooled_ptb"}, None),  # a layer of somebody's own
+    ],
+)
+def test_the_layer_is_that_of_the_training(options, layer):
+    assert _layer({f"train.{name}": value for name, value in options.items()}) == layer
+
+
+def test_an_option_makes_another_layer(tmp_path):
+    paths = write(tmp_path, "softmax", [56.4], "merity2018/softmax", head_pointwise="gss")
+    assert verdict_of(paths, "merity2018").why == "the paper has no such layer"
 
 
 def test_names_of_sources():
