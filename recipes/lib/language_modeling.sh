@@ -133,6 +133,7 @@ evaluate() {
     if [[ -n ${word_pairs-} ]]; then
         local benchmarks=("$word_pairs"/*.txt)
         run highrank analyse word-similarity "$best" "$data_bin" "${benchmarks[@]/#/--pairs=}" \
+            ${settings[train.user_dir]+"--user-dir=${settings[train.user_dir]}"} \
             --output "$out/word_similarity.json"
     fi
 }

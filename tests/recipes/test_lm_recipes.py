@@ -166,3 +166,22 @@ def test_the_stage_of_evaluation_measures_the_texts_that_are_asked_for(tmp_path,
     )
     done = subprocess.run(["bash", tmp_path / "run.sh"], check=True, capture_output=True, text=True)
     assert done.stdout.split() == asked.split()
+
+
+@pytest.mark.parametrize(
+    ("options", "given"), [("", ""), ("[train.user_dir]=my_layers", " --user-dir=my_layers")]
+)
+def test_word_similarity_knows_the_layers_of_the_training(tmp_path, options, given):
+    (tmp_path / "pairs").mkdir()
+    (tmp_path / "pairs" / "wordsim.txt").touch()
+    (tmp_path / "run.sh").write_text(
+        f"source {RECIPES}/lib/language_modeling.sh\n"
+        'highrank() { echo best.pt; }; run() { echo "$@"; }; evaluate_split() { :; }\n'
+        f"measure() {{ :; }}; settings=({options}); trainings=(train); splits=test; measured=test\n"
+        f"word_pairs={tmp_path}/pairs; data_bin=data; out=out; evaluate\n"
+    )
+    done = subprocess.run(["bash", tmp_path / "run.sh"], check=True, capture_output=True, text=True)
+    assert done.stdout == (
+        f"highrank analyse word-similarity best.pt data --pairs={tmp_path}/pairs/wordsim.txt{given} "
+        "--output out/word_similarity.json\n"
+    )
