@@ -182,6 +182,6 @@ def test_word_similarity_knows_the_layers_of_the_training(tmp_path, options, giv
     )
     done = subprocess.run(["bash", tmp_path / "run.sh"], check=True, capture_output=True, text=True)
     assert done.stdout == (
-        f"highrank analyse word-similarity best.pt data --pairs={tmp_path}/pairs/wordsim.txt{given} "
-        "--output out/word_similarity.json\n"
+        "highrank analyse word-similarity best.pt data "
+        f"--pairs={tmp_path}/pairs/wordsim.txt{given} --output out/word_similarity.json\n"
     )
