@@ -17,6 +17,7 @@ from highrank_plugins.heads import Head
 from highrank_plugins.heads.naive import is_plain_softmax, naive_nll
 from highrank_plugins.heads.random_state import ChunkRandomState
 from highrank_plugins.losses import IMPLEMENTATIONS
+from highrank_plugins.losses.choice import FUSED
 
 Loss = Callable[[Head, Tensor, Tensor], Tensor]
 # Rows are also tried in pieces with outputs of this size, which stay near the cache.
@@ -65,6 +66,8 @@ def check_implementations(names: list[str]) -> None:
 
 def available(implementation: str, case: LossCase) -> str | None:
     """Return why an implementation cannot do a case; None if it can."""
+    if implementation in FUSED and case.layer().fused is None:
+        return f"{case.head} has no fused loss"
     if implementation in LIBRARIES:
         if not is_plain_softmax(case.layer()):
             return "plain softmax only"

@@ -38,6 +38,9 @@ def results_table(
     """Print records of runs as a Markdown table.
 
     Example: highrank results table exp/ptb/*/results.json
+
+    Two records of one configuration and seed need different revisions of the code, as where a
+    change of the code is compared; `highrank compare` refuses them.
     """
     from highrank_plugins.results import results_table as table
 

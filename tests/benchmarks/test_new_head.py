@@ -1,5 +1,7 @@
 """A structure and a function that the package does not have are measured without further code."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -29,6 +31,12 @@ def test_its_naive_code_is_its_own_log_probabilities():
 def test_it_is_asked_what_it_is():
     assert CASE.layer().products(CASE.tokens) == [(24, 16, 50)]
     assert available("liger", CASE) == "plain softmax only"
+
+
+@pytest.mark.parametrize("impl", ["fused", "cpp", "triton"])
+def test_a_fused_implementation_is_left_out_for_a_layer_without_one(impl):
+    assert available(impl, CASE) == "residual has no fused loss"
+    assert available(impl, replace(CASE, head="softmax")) is None
 
 
 def test_an_unknown_layer_is_named():
