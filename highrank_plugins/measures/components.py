@@ -207,11 +207,19 @@ def _curve(head: Head) -> tuple[list[float], list[float]] | None:
 def _absent(head: Head, prior: bool, gates: bool) -> dict[str, str]:
     kind = f"{HEADS.name_of(head)} with pointwise function {POINTWISE.name_of(head.pointwise)}"
     reasons = {
-        "prior": None if prior else "only MoS and MoC have a prior",
+        "prior": None if prior else _no_prior(head),
         "gates": None if gates else "only a Mixtape of several components has gates",
         "slopes": None if head.pointwise.slopes() is not None else "only PLIF has slopes",
     }
     return {name: f"{reason}; this is {kind}" for name, reason in reasons.items() if reason}
+
+
+def _no_prior(head: Head) -> str:
+    if head.weights_by_class:
+        return "the weights of its components depend on the class"
+    if type(head).log_weights is Head.log_weights:
+        return "the layer does not override Head.log_weights, as MoS and MoC do"
+    return "Head.log_weights of the layer returns None"
 
 
 def _prior_figure(use: ComponentUse) -> Bars:

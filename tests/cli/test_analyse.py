@@ -171,7 +171,8 @@ def test_components_of_slopes(lm_data, tmp_path):
 def test_nothing_to_draw_is_reported(stock, tmp_path):
     done = invoke("components", *stock, *SIZE, "--plot", tmp_path / "a.png")
     assert done.exit_code == 2
-    assert "nothing to draw: only MoS and MoC have a prior; this is softmax" in done.output
+    assert "nothing to draw: the layer does not override Head.log_weights" in done.output
+    assert "; this is softmax" in done.output
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,11 @@ def test_a_dictionary_with_one_count_for_all_words_has_counted_none():
     ]
 
 
+def test_a_layer_without_weights_of_components_is_told_what_it_lacks():
+    _, found = observed("components", words_of(Case("residual")), [TOKENS])
+    assert found.absent["prior"].startswith("the layer does not override Head.log_weights")
+
+
 def check_shown(measure, result):
     """Check that what people see of a result is whole."""
     found = json.loads(json.dumps(plain(result), allow_nan=False))
