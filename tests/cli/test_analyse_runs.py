@@ -58,6 +58,14 @@ def test_ttest_refuses(words, message):
     assert done.exit_code == 2 and message in done.output
 
 
+def test_ttest_counts_a_run_once(tmp_path):
+    paths = [write_record(tmp_path / f"{name}.json", 1, 80.0) for name in "ac"]
+    for path in paths:
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"seeds": [1]}))
+    done = invoke("ttest", f"a={paths[0]},{paths[1]}", "x=81,82", "--metric", "test_perplexity")
+    assert done.exit_code == 2 and "are of one configuration and seed" in done.output
+
+
 def test_correlation(tmp_path):
     values = [(10, 60.0), (200, 58.0), (3000, 57.9), (90, 61.0)]
     records = [write_record(tmp_path / f"{n}.json", *pair) for n, pair in enumerate(values)]
