@@ -16,6 +16,7 @@ from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.provenance import typed_command
 
 if TYPE_CHECKING:
+    from highrank_plugins.common.score import Score
     from highrank_plugins.inference.tuning import Search
 
 
@@ -97,27 +98,22 @@ def score(
             scores |= model_measures.read_measures(measures, "test")
         if hypotheses is not None:
             write_text(hypotheses, "".join(f"{line}\n" for line in translations))
-        if output is not None:
-            write_json(output, {name: asdict(value) for name, value in scores.items()})
-            return
-        for name, found in scores.items():
-            typer.echo(f"{name} {found.value} {found.signature}")
+        _write_or_print(scores, output)
 
 
 def dialogue_score(
     generated: Annotated[Path, "Output of fairseq-generate --nbest N."],
     references: Annotated[Path, "References: one line per context, separated by tabs."],
-    output: Annotated[Path, typer.Option(help="JSON file for values and signatures.")],
+    output: Annotated[Path | None, "JSON file for values and signatures."] = None,
     scored: Annotated[Path | None, "Output of fairseq-generate --score-reference."] = None,
     responses: Annotated[Path | None, "File of the responses that --scored scored."] = None,
 ) -> None:
     """Compute BLEU precision and recall of dialogue responses.
 
-    Example: highrank evaluate dialogue-score gen.txt refs.txt --output scores.json
+    Example: highrank evaluate dialogue-score gen.txt refs.txt
 
     Computes BLEU-1 to BLEU-4; with --scored also the perplexity of the responses.
     """
-    from highrank_plugins.common.files import write_json
     from highrank_plugins.results import scoring
     from highrank_plugins.results.dialogue_scoring import dialogue_scores
     from highrank_plugins.results.perplexity import response_perplexity
@@ -133,7 +129,18 @@ def dialogue_score(
         words = [[text.split() for text in texts] for texts in hypotheses]
         good = [[text.split() for text in texts] for texts in lines]
         scores |= dialogue_scores(list(zip(words, good, strict=True)))
+        _write_or_print(scores, output)
+
+
+def _write_or_print(scores: "dict[str, Score]", output: Path | None) -> None:
+    """Write values and signatures as JSON, or print a line of each without an output."""
+    from highrank_plugins.common.files import write_json
+
+    if output is not None:
         write_json(output, {name: asdict(value) for name, value in scores.items()})
+        return
+    for name, found in scores.items():
+        typer.echo(f"{name} {found.value} {found.signature}")
 
 
 LIST = "With --grid: several values, separated by commas."

@@ -65,8 +65,9 @@ class _Part(NamedTuple):
 
 @base.register_measure("components")
 class ComponentMeasure(base.TextMeasure):
-    """Measure the prior (MoS, MoC), the gates by word class (Mixtape), slopes and curve (PLIF, …).
+    """Measure what a layer mixes, and its pointwise function.
 
+    That is the prior (MoS, MoC), the gates by word class (Mixtape), slopes and curve (PLIF, …).
     Mixtape is slow: pass --tokens 2000.
     """
 

@@ -49,10 +49,10 @@ class _Part(NamedTuple):
 
 @base.register_measure("kld")
 class DivergenceMeasure(base.TextMeasure):
-    """Compute the mean KL(P_i ‖ Q_j) of predictions in two contexts i, j, in nats.
+    """Compute the divergence between predictions.
 
-    The contexts are drawn independently. With --other also KL(P_i ‖ Q_i), both models in the same
-    context.
+    It is the mean KL(P_i ‖ Q_j) in two contexts i, j, in nats, drawn independently. With --other
+    also KL(P_i ‖ Q_i), both models in the same context.
     """
 
     title = "Divergence of predictions"

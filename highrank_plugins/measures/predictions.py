@@ -36,7 +36,10 @@ class Predictions:
 
 @base.register_measure("predictions")
 class PredictionMeasure(base.TextMeasure):
-    """Compute the top-k share, the entropy, and perplexity by the training count of the word."""
+    """Compute top-k shares, entropy and perplexity by word.
+
+    Words are taken together by their count in the training text.
+    """
 
     title = "Predictions"
     about = (

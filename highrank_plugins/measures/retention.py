@@ -37,9 +37,10 @@ class Retention:
 
 @base.register_measure("retention")
 class RetentionMeasure(base.TextMeasure):
-    """Compute the share of the logits' gradient that the vocabulary matrix lets through, by batch.
+    """Compute how much gradient passes the output layer.
 
-    Costs as much as training the layer on the text.
+    It is the share of the logits' gradient that the vocabulary matrix lets through, by batch. Costs
+    as much as training the layer on the text.
     """
 
     title = "Gradient retention"

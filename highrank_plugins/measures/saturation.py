@@ -42,7 +42,10 @@ class Saturation:
 
 @base.register_measure("saturation")
 class SaturationMeasure(base.WeightMeasure):
-    """Compute the spectrum of the vocabulary matrix along a training (Godey et al. 2024)."""
+    """Compute the spectrum of the vocabulary matrix.
+
+    Several checkpoints show it along a training (Godey et al. 2024).
+    """
 
     title = "Spectrum of the vocabulary matrix"
     about = (

@@ -52,10 +52,10 @@ class LogProbSpectrum:
 
 @base.register_measure("spectrum")
 class SpectrumMeasure(base.TextMeasure):
-    """Compute the rank of the matrix of log-probabilities, contexts × words.
+    """Compute the rank of the log-probabilities.
 
-    With --dtype float64 the model itself computes in float64, since rounding in float32 would raise
-    the rank. The papers use float32.
+    They are a matrix, contexts × words. With --dtype float64 the model itself computes in float64,
+    since rounding in float32 would raise the rank. The papers use float32.
     """
 
     title = "Spectrum of the log-probabilities"

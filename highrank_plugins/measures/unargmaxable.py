@@ -28,9 +28,10 @@ class Unargmaxable:
 
 @register_measure("unargmaxable")
 class UnargmaxableMeasure(WeightMeasure):
-    """Find the words that no context makes the most probable one, by linear programs.
+    """Find words that no context makes the most probable.
 
-    It applies to a softmax with any increasing pointwise function, not to mixtures.
+    Linear programs decide. It applies to a softmax with any increasing pointwise function, not to
+    mixtures.
     """
 
     title = "Words that can never be on top"

@@ -23,9 +23,10 @@ class Similarities:
 
 @base.register_measure("word_similarity")
 class WordSimilarityMeasure(base.WeightMeasure):
-    """Compute Spearman's correlation of the cosines of word vectors with people's scores.
+    """Compare the word vectors with people's judgements.
 
-    Words are looked up as the dictionary has them, special symbols apart.
+    Spearman's correlation is that of the vectors' cosines with people's scores of similarity. Words
+    are looked up as the dictionary has them, special symbols apart.
     """
 
     title = "Word similarity"

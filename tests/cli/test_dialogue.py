@@ -59,6 +59,12 @@ def test_scores(folder):
     assert scores["bleu1_recall"]["value"] == 0.75  # "right" is nobody's response
 
 
+def test_scores_are_printed_without_an_output(folder):
+    result = highrank("evaluate", "dialogue-score", "generated", "references", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert "bleu1_recall 0.75 " in result.stdout
+
+
 def test_perplexity_may_be_left_out(folder):
     assert score(folder).returncode == 0
     assert "test_perplexity" not in json.loads((folder / "scores.json").read_text())

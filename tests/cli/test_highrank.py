@@ -194,3 +194,14 @@ def test_output_to_a_full_disk_is_one_line():
         done = subprocess.run([HIGHRANK, "recipes"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     assert done.stderr == "highrank: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "group", ["data", "train", "evaluate", "analyse", "results", "model", "bench"]
+)
+def test_each_command_is_told_in_a_whole_line(group, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(app, [group, "--help"]).output
+    lines = shown[shown.index("Commands:") :].splitlines()[1:]
+    assert [line for line in lines if line.strip() and not line.endswith(".")] == []
+    assert [line for line in lines if line.endswith(("..", " al."))] == []

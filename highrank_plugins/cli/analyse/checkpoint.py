@@ -30,7 +30,7 @@ def card(
     json: Annotated[Path | None, "JSON file to write the numbers to."] = None,
     user_dir: UserDir = None,
 ) -> None:
-    """Write a page about a checkpoint: its layer, ranks, samples.
+    """Write a page about a checkpoint's output layer.
 
     Example: highrank analyse card checkpoint_best.pt --data data-bin
 

@@ -37,12 +37,13 @@ def dirichlet(
     plot: Plot = None,
     user_dir: UserDir = None,
 ) -> None:
-    """Fit layers to random distributions (Ganea et al. 2019).
+    """Fit layers to random distributions.
 
     Example: highrank analyse dirichlet --heads softmax,mos --dim 5
 
-    Reports the share of matched modes and the mean KL divergence in nats. With several sizes d,
-    --plot draws the share of matched modes over d, a curve per layer.
+    The experiment is that of Ganea et al. 2019. Reports the share of matched modes and the mean KL
+    divergence in nats. With several sizes d, --plot draws the share of matched modes over d, a
+    curve per layer.
     """
     with measuring(plot):
         from dataclasses import asdict, replace
@@ -99,12 +100,13 @@ def spamlang(
         Path | None, "JSON file of all runs. Runs that it holds are not repeated."
     ] = None,
 ) -> None:
-    """Count the steps to learn texts of one repeated symbol (Godey and Artzi 2026).
+    """Count the steps to learn texts of repeated symbols.
 
     Example: highrank analyse spamlang --heads softmax,mos --classes 1000 --dim 16 --seeds 1
 
     Prints a table: steps until 99 % of the predictions are right, and the share of the logits'
-    gradient that reaches contexts and features, at first and when half is learnt.
+    gradient that reaches contexts and features, at first and when half is learnt. The task is that
+    of Godey and Artzi 2026.
     """
     with measuring(None):
         import json
