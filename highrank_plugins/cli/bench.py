@@ -42,6 +42,13 @@ def _sizes(what: str) -> Any:
 Tokens = Annotated[str | None, _sizes("Tokens N")]
 Components = Annotated[str | None, _sizes("Components K")]
 Classes = Annotated[str | None, _sizes("Classes M")]
+Structure = Annotated[str | None, typer.Option(help="Structure instead of the preset's.")]
+Function = Annotated[str | None, typer.Option(help="Pointwise function instead of the preset's.")]
+
+
+def _layer(**options: str | Path | None) -> dict[str, str]:
+    """Return the options of a layer that are given, as words."""
+    return {name: str(value) for name, value in options.items() if value is not None}
 
 
 def loss(
@@ -60,8 +67,8 @@ def loss(
         str | None, "Memory of a chunk in MiB, as --head-loss-memory; 0: the default."
     ] = None,
     reduction: Annotated[str, "sum or none."] = "sum",
-    head: Annotated[str | None, "Structure instead of the preset's."] = None,
-    pointwise: Annotated[str | None, "Pointwise function instead of the preset's."] = None,
+    head: Structure = None,
+    pointwise: Function = None,
     within: Annotated[
         int | None,
         typer.Option(
@@ -80,8 +87,7 @@ def loss(
     from highrank_plugins.benchmarks.run import run_losses
 
     changes = {"reduction": reduction, "dtype": dtype, "device": device}
-    layer = {"head": head, "pointwise": pointwise, "user_dir": user_dir}
-    changes |= {name: str(value) for name, value in layer.items() if value is not None}
+    changes |= _layer(head=head, pointwise=pointwise, user_dir=user_dir)
     grid = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
     with user_errors():
         implementations = [_today(name.strip()) for name in impl.split(",")]
@@ -97,6 +103,8 @@ def profile(
     preset: LossPreset,
     impl: Annotated[str, "One implementation of `bench loss`."] = "fused",
     reduction: Annotated[str, "sum or none."] = "sum",
+    head: Structure = None,
+    pointwise: Function = None,
     dtype: Dtype = "float32",
     device: Device = "cpu",
     repeats: Repeats = 5,
@@ -110,6 +118,7 @@ def profile(
     from highrank_plugins.benchmarks.run import profile_losses
 
     changes = {"reduction": reduction, "dtype": dtype, "device": device}
+    changes |= _layer(head=head, pointwise=pointwise, user_dir=user_dir)
     with user_errors():
         profile_losses(preset, _today(impl), changes, repeats, threads, echo=typer.echo)
 

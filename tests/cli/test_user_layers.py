@@ -196,6 +196,14 @@ def test_its_loss_is_timed(layer, impl, home):
     )
 
 
+def test_profile_takes_the_layer(home):
+    words = ["--impl", "naive", "--repeats", "1", "--user-dir", "my_layers"]
+    shown = highrank(
+        home, "bench", "profile", "--preset", "softmax_ptb", "--pointwise", "arcsinh", *words
+    )
+    assert "asinh" in shown
+
+
 def test_architectures_are_listed(home):
     assert "| `arcsinh` | `softmax` | `arcsinh` |" in highrank(home, "archs")
 
