@@ -65,7 +65,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         self.state.merge_state_dict({"carries_state": True})
         self.training_state, self.evaluation_state = CarriedState(), CarriedState()
         self.training_streams: Optional[Streams] = None
-        self._said: set[str] = set()
+        self._said: dict[str, str] = {}
         self.lr_scales = []
         self.saved = {}
 
@@ -121,9 +121,10 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         if trains:
             self.training_streams = streams
         option = "--batch-size" if trains else "--eval-streams"
-        self._say_once(
+        self._say_if_new(
+            dataset.split,
             f"{dataset.split}: {len(dataset):,} tokens in {count} stream{'s' * (count != 1)} of "
-            f"{len(streams):,} ({option})"
+            f"{len(streams):,} ({option})",
         )
         return self._iterate(
             streams,
@@ -133,10 +134,11 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
             epoch=epoch,
         )
 
-    def _say_once(self, text: str) -> None:
-        if text not in self._said:
+    def _say_if_new(self, split: str, text: str) -> None:
+        """Log what the last text of the split, maybe another shard, did not have."""
+        if self._said.get(split) != text:
             logger.info(text)
-            self._said.add(text)
+            self._said[split] = text
 
     def _iterate(self, streams: Streams, sampler, **options) -> EpochBatchIterator:
         return EpochBatchIterator(

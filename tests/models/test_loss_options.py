@@ -34,9 +34,12 @@ def test_the_z_loss_is_of_training_only(lm_data):
     torch.testing.assert_close((out.loss - out.nll)[0], penalty, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("value", ["-1", "inf", "nan"])
-def test_weights_of_the_z_loss(value, lm_data):
-    with pytest.raises(UserError, match="--head-z-loss must be finite and at least 0"):
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [("-1", "must be finite and at least 0"), ("inf", "must be finite"), ("nan", "nan: give a")],
+)
+def test_weights_of_the_z_loss(value, why, lm_data):
+    with pytest.raises(UserError, match=f"--head-z-loss {why}"):
         build(lm_data, "transformer_lm_mos", f"--head-z-loss={value}")
 
 
