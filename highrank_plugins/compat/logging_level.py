@@ -13,7 +13,7 @@ Delete when: that line is gone.
 import logging
 import os
 
-import fairseq.models  # noqa: F401  (sets the level)
+import fairseq.models  # noqa: F401  (importing it sets the level that is changed below)
 
 FORMAT = "%(asctime)s | %(levelname)s | %(name)s | %(message)s"
 _root = logging.getLogger()

@@ -19,7 +19,7 @@ from highrank_plugins.common.progress import bar_options
 
 _BLOCK = 1 << 20
 Wanted = frozenset[str] | None
-_END = (tarfile.EOFHeaderError, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]  # no stubs
+_END = (tarfile.EOFHeaderError, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]  # typeshed lacks both
 _DAMAGE = (
     tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, lzma.LZMAError,
     NotImplementedError,  # a zip's unknown method

@@ -61,7 +61,7 @@ def inner_graph(recorded: bool = True) -> Iterator[None]:
         yield
 
 
-def zero_sums(
+def new_sums(
     needed: list[bool], inputs: tuple[Tensor, ...], overwritten: Container[int] = ()
 ) -> list[Tensor | None]:
     """Return zeros for the gradient of each input, at least float32; None where none is needed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.autograd import inner_graph, join, once_differentiable_nll, zero_sums
+from highrank_plugins.losses.autograd import inner_graph, join, new_sums, once_differentiable_nll
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.plan import LossOutput, LossPlan, Scores
 from highrank_plugins.losses.precision import Autocast, half_scale
@@ -60,7 +60,7 @@ class _Chunks:
         """Return what `ChunkedLoss.gradients` describes."""
         leaves = [t.detach().requires_grad_(need) for t, need in zip(inputs, needed, strict=True)]
         features, tensors = inputs[0], leaves[1:]
-        sums = zero_sums(needed, inputs)
+        sums = new_sums(needed, inputs)
         parts = []
         for start, stop in self.ranges():
             x = features[start:stop].detach().requires_grad_(needed[0])

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY
 
 from highrank_plugins.common.names import flag
-from highrank_plugins.models.archs import TRUNKS, adaptive_options, arch_name, tokens
+from highrank_plugins.heads.tokens import tokens
+from highrank_plugins.models.archs import TRUNKS, adaptive_options, arch_name
 from highrank_plugins.models.awd_lstm_lm import arch_name as awd_lstm_name
 from highrank_plugins.models.awd_lstm_options import fill
 from highrank_plugins.models.awd_lstm_presets import DEFAULT, PRESETS

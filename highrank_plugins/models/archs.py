@@ -19,9 +19,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
+from highrank_plugins.heads.tokens import tokens
 from highrank_plugins.models.flat_config import field_types, stock_defaults
 from highrank_plugins.models.head_choice import choose_head
 
@@ -35,20 +35,8 @@ ADAPTIVE_OFF = {
     "tie_adaptive_weights": False,
     "tie_adaptive_proj": False,
 }
-PAIRS = [("mos", "plif"), ("mos", "sigsoftmax")]
 # stock models whose presets have been given heads
 TRUNKS: list[str] = []
-
-
-def tokens() -> dict[str, dict]:
-    """Return what may follow ``transformer_`` and the like, with the head it stands for."""
-    found = {name: {"head": name} for name in head_names()}
-    for name in pointwise_names():
-        if name != "identity":
-            found[name] = {"head": "softmax", "head_pointwise": name}
-    for head, name in PAIRS:
-        found[f"{head}_{name}"] = {"head": head, "head_pointwise": name}
-    return found
 
 
 def for_every_token(add: Callable[[str, dict], None]) -> None:

@@ -5,6 +5,7 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
+from highrank_plugins.heads.tokens import with_layer_of_arch
 from highrank_plugins.models.head_options import COMMON, RATES, derived_defaults, option_defaults
 
 
@@ -20,8 +21,7 @@ def choose_head(options: dict, arch: dict, trunk: dict) -> dict:
         UserError: unknown head or pointwise function, an option that the chosen ones lack.
     """
     given = {k: v for k, v in options.items() if k.startswith("head") and v is not None}
-    if given.get("head", arch.get("head")) == arch.get("head"):
-        given = arch | given
+    given = with_layer_of_arch(given, arch)
     head = given.setdefault("head", "softmax")
     pointwise = given.setdefault("head_pointwise", "identity")
     _require_known(head, pointwise)

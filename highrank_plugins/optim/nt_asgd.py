@@ -33,7 +33,7 @@ class NTASGDConfig(FairseqDataclass):
     )
     fp16: bool = II("common.fp16")
     bf16: bool = II("common.bf16")
-    lr: List[float] = II("optimization.lr")  # noqa: RUF009  (II makes a string)
+    lr: List[float] = II("optimization.lr")  # noqa: RUF009  (no call at fault: II returns a string)
 
 
 @register_optimizer("nt_asgd", dataclass=NTASGDConfig)

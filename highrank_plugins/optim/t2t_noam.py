@@ -19,7 +19,7 @@ class T2TNoamConfig(FairseqDataclass):
 
     noam_dim: Optional[int] = described("D: the width of the model, as in --decoder-embed-dim")
     warmup_updates: int = described("w: updates until the learning rate falls", 16000)
-    lr: List[float] = II("optimization.lr")  # noqa: RUF009  (II makes a string)
+    lr: List[float] = II("optimization.lr")  # noqa: RUF009  (no call at fault: II returns a string)
 
 
 def noam_factor(update: int, dim: int, warmup: int) -> float:

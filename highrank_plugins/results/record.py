@@ -1,7 +1,7 @@
 """Write the JSON record of one run: its configuration, machine and results."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,28 @@ def load_record(path: Path) -> dict[str, Any]:
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
         pass
     raise ValueError(f"{path}: not a record of a run, it has no metrics")
+
+
+def refuse_repeated_runs(
+    paths: Sequence[Path],
+    records: Sequence[Mapping[str, Any]],
+    run: Sequence[str] = ("config", "seeds"),
+) -> None:
+    """Check that records are of different runs.
+
+    Args:
+        run: keys that identify a run; no two records may agree in all of them.
+    Raises:
+        ValueError: two records belong to one run; the message names them.
+    """
+    for index, record in enumerate(records):
+        for path, other in zip(paths[:index], records[:index], strict=True):
+            same = "config" in record and all(record.get(key) == other.get(key) for key in run)
+            if same or path == paths[index]:
+                raise ValueError(
+                    f"{paths[index]} and {path} are of one configuration and seed; a run counts "
+                    "once: leave one out"
+                )
 
 
 def metric_of(path: Path, metric: str) -> float:

@@ -9,7 +9,7 @@ from highrank_plugins.common.formatting import table
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import Column
-from highrank_plugins.results.record import RESULTS, load_record
+from highrank_plugins.results.record import RESULTS, load_record, refuse_repeated_runs
 
 Record = dict[str, Any]
 TableColumn = tuple[str, Callable[[Record], str]]
@@ -62,13 +62,7 @@ def read_records(paths: list[Path], run: Sequence[str] = ("config", "seeds")) ->
         ValueError: a file is not a record; two belong to one run. OSError.
     """
     records = [read_record(path) for path in paths]
-    for index, record in enumerate(records):
-        for path, other in zip(paths[:index], records[:index], strict=True):
-            if "config" in record and all(record.get(key) == other.get(key) for key in run):
-                raise ValueError(
-                    f"{paths[index]} and {path} are of one configuration and seed; a run counts "
-                    "once: leave one out"
-                )
+    refuse_repeated_runs(paths, records, run)
     return records
 
 

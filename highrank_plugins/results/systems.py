@@ -15,7 +15,7 @@ from highrank_plugins.analysis import (
     summarise,
     welch_t,
 )
-from highrank_plugins.results.record import load_record, metric_of
+from highrank_plugins.results.record import load_record, metric_of, refuse_repeated_runs
 
 TESTS = {"student": student_t, "welch": welch_t}
 
@@ -71,8 +71,9 @@ def read_system(text: str, metric: str | None) -> System:
     if all(word.endswith(".json") for word in words):
         if metric is None:
             raise ValueError(f"{text}: --metric must name the metric of the records to compare")
-        _check_once([Path(word) for word in words])
-        return System(name, [metric_of(Path(word), metric) for word in words])
+        paths = [Path(word) for word in words]
+        refuse_repeated_runs(paths, [load_record(path) for path in paths])
+        return System(name, [metric_of(path, metric) for path in paths])
     try:
         if ":" in values:
             mean, sd, runs = values.split(":")
@@ -82,21 +83,6 @@ def read_system(text: str, metric: str | None) -> System:
         raise ValueError(
             f"{text}: {values} are not numbers separated by commas, MEAN:SD:RUNS, or a .json file"
         ) from None
-
-
-def _check_once(paths: Sequence[Path]) -> None:
-    """Refuse two records of one configuration and seed."""
-    seen: list[tuple[Path, object, object]] = []
-    for path in paths:
-        record = load_record(path)
-        config, seeds = record.get("config"), record.get("seeds")
-        for other, *run in seen:
-            if path == other or (seeds is not None and run == [config, seeds]):
-                raise ValueError(
-                    f"{path} and {other} are of one configuration and seed; a run counts once: "
-                    "leave one out"
-                )
-        seen.append((path, config, seeds))
 
 
 def compare(systems: Sequence[System], test: str, alpha: float = 0.05) -> list[Comparison]:

@@ -11,7 +11,7 @@ from highrank_plugins.analysis import Summary, confidence_interval, summarise
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
-from highrank_plugins.heads import head_names, pointwise_names
+from highrank_plugins.heads.tokens import tokens, with_layer_of_arch
 from highrank_plugins.results.comparison import Compared, ComparedSystem
 from highrank_plugins.results.provenance_notes import flat_settings
 from highrank_plugins.results.published import FILE, KINDS, Published, read_published
@@ -150,19 +150,12 @@ def _same_layer(entry: Published, settings: Mapping[str, object], task: str) -> 
 
 
 def _layer(settings: Mapping[str, object]) -> tuple[object, object] | None:
-    """Return structure and pointwise function, by options or the arch; None if neither names any.
-
-    As in training, an option `head` of another structure drops the arch's pointwise function.
-    """
+    """Return structure and pointwise function, as training chooses them; None if unknown."""
     arch = f"_{settings.get('train.arch', '')}_"
-    functions = [name for name in pointwise_names() if f"_{name}_" in arch]
-    structures = [name for name in head_names() if f"_{name}_" in arch]
-    structure = structures[0] if structures else "softmax" if functions else None
-    chosen = settings.get("train.head", structure)
-    if chosen != structure:
-        functions = []
-    function = settings.get("train.head_pointwise", functions[0] if functions else "identity")
-    return None if chosen is None else (chosen, function)
+    named = max((token for token in tokens() if f"_{token}_" in arch), key=len, default="")
+    options = {name.removeprefix("train."): value for name, value in settings.items()}
+    layer = with_layer_of_arch(options, tokens().get(named, {}))
+    return (layer["head"], layer.get("head_pointwise", "identity")) if "head" in layer else None
 
 
 def _differences(

@@ -8,7 +8,7 @@ import torch
 from highrank_plugins.benchmarks.case import CaseError, LossCase
 from highrank_plugins.benchmarks.implementations import available, loss_step
 from highrank_plugins.heads.naive import naive_nll
-from tests.heads.toys import toys  # noqa: F401  (a fixture)
+from tests.heads.toys import toys  # noqa: F401  (pytest finds the fixture by its name)
 
 pytestmark = pytest.mark.usefixtures("toys")
 CASE = LossCase("residual", tokens=24, dim=16, classes=50, pointwise="bend", label_smoothing=0.1)

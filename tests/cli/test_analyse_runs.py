@@ -13,10 +13,11 @@ from tests.models import small
 LINES = "the cat sees the red house\na dog eats the big tree\nsmall cats like the house in red\n"
 
 
-def write_record(path, rank, perplexity, c=None, k=None):
+def write_record(path, rank, perplexity, c=None, k=None, seed=1):
     train = {} if c is None else {"head_gss_c": c, "head_gss_k": k}
     metrics = {"test_rank": rank, "test_perplexity": perplexity}
-    path.write_text(json.dumps({"metrics": metrics, "config": {"train": train}}))
+    record = {"metrics": metrics, "config": {"train": train}, "seeds": [seed]}
+    path.write_text(json.dumps(record))
     return path
 
 
@@ -31,7 +32,7 @@ def test_ttest_gives_published_p_values(tmp_path):
 
 def test_ttest_of_runs_and_records(tmp_path):
     a, b = [3.0, 4.0, 5.5], [6.0, 7.0, 9.0]
-    records = [write_record(tmp_path / f"{n}.json", 1, value) for n, value in enumerate(b)]
+    records = [write_record(tmp_path / f"{n}.json", 1, value, seed=n) for n, value in enumerate(b)]
     names = ",".join(map(str, records))
     words = ["a=3,4,5.5", f"b={names}", "--metric", "test_perplexity"]
     for test, function in (("student", student_t), ("welch", welch_t)):
@@ -60,8 +61,6 @@ def test_ttest_refuses(words, message):
 
 def test_ttest_counts_a_run_once(tmp_path):
     paths = [write_record(tmp_path / f"{name}.json", 1, 80.0) for name in "ac"]
-    for path in paths:
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"seeds": [1]}))
     done = invoke("ttest", f"a={paths[0]},{paths[1]}", "x=81,82", "--metric", "test_perplexity")
     assert done.exit_code == 2 and "are of one configuration and seed" in done.output
 

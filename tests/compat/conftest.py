@@ -9,7 +9,7 @@ from fairseq import checkpoint_utils, options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import preprocess, train
 
-import highrank_plugins.compat.safe_globals  # noqa: F401  (nothing resumes without it)
+import highrank_plugins.compat.safe_globals  # noqa: F401  (importing it lets checkpoints load)
 
 WORDS = split("the a cat dog house tree sees eats likes big small red in on under")
 SIZES = {"train": 62, "valid": 13, "test": 13}  # not multiples of 8

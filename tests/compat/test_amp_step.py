@@ -8,7 +8,7 @@ from fairseq.optim.amp_optimizer import AMPOptimizer
 from omegaconf import OmegaConf
 
 import highrank_plugins.compat.amp_step
-import highrank_plugins.optim.nt_asgd  # noqa: F401  (registers it)
+import highrank_plugins.optim.nt_asgd  # noqa: F401  (importing it registers nt_asgd)
 
 GRADIENT = torch.tensor([1.0, 2.0, 3.0])
 

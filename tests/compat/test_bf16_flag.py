@@ -4,7 +4,7 @@ import pytest
 import torch
 from fairseq import options
 
-import highrank_plugins.compat.bf16_flag  # noqa: F401  (applies it)
+import highrank_plugins.compat.bf16_flag  # noqa: F401  (importing it applies the repair)
 from tests.compat.conftest import config, run_training, translation_options
 
 

@@ -8,7 +8,7 @@ from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq_cli import eval_lm
 
-import highrank_plugins.compat.eval_lm  # noqa: F401  (applies it)
+import highrank_plugins.compat.eval_lm  # noqa: F401  (importing it applies the repair)
 from tests.compat.conftest import config
 
 

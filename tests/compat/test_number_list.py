@@ -4,7 +4,7 @@ import pytest
 from fairseq import options
 from fairseq.dataclass import utils
 
-import highrank_plugins.compat.number_list  # noqa: F401  (applies it)
+import highrank_plugins.compat.number_list  # noqa: F401  (importing it applies the repair)
 
 WRONG = ["abc", "$rate", "${oc.env:HOME}", "1;", "0.1,a", "(" * 10_000, "__import__('os')", "{}x"]
 

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-import highrank_plugins.compat.unknown_option  # noqa: F401  (applies it)
+import highrank_plugins.compat.unknown_option  # noqa: F401  (importing it applies the repair)
 from tests.compat.conftest import config, translation_options
 
 

@@ -16,7 +16,7 @@ import pytest
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-import highrank_plugins.compat.checkpoint_write  # noqa: F401  (applies it)
+import highrank_plugins.compat.checkpoint_write  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common import files
 from highrank_plugins.common.folder_lock import locked
 from highrank_plugins.common.torch_archive import check_archive

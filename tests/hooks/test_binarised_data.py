@@ -7,7 +7,7 @@ import struct
 import pytest
 from fairseq.data import Dictionary, data_utils
 
-import highrank_plugins.hooks.binarised_data  # noqa: F401  (applies it)
+import highrank_plugins.hooks.binarised_data  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common.checksums import write_sums
 from highrank_plugins.common.user_error import UserError
 from tests.compat.conftest import run_training, translation_options

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-import highrank_plugins.hooks.load_error  # noqa: F401  (applies it)
+import highrank_plugins.hooks.load_error  # noqa: F401  (importing it applies the repair)
 from tests.compat.conftest import run_training, translation_options
 
 

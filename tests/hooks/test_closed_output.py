@@ -12,7 +12,7 @@ from fairseq.distributed import utils
 from omegaconf import OmegaConf
 
 import highrank_plugins.hooks.closed_output
-import highrank_plugins.hooks.user_errors  # noqa: F401  (applies it)
+import highrank_plugins.hooks.user_errors  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common.closed_output import has_no_reader
 
 CFG = OmegaConf.structured(FairseqConfig())

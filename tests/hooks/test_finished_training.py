@@ -2,7 +2,7 @@
 
 from fairseq_cli import train as training
 
-import highrank_plugins.hooks.finished_training  # noqa: F401  (applies it)
+import highrank_plugins.hooks.finished_training  # noqa: F401  (importing it applies the repair)
 from tests.compat.conftest import run_training, translation_options
 
 

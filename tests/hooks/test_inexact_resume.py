@@ -5,7 +5,7 @@ from shlex import split
 
 import pytest
 
-import highrank_plugins.hooks.inexact_resume  # noqa: F401  (applies it)
+import highrank_plugins.hooks.inexact_resume  # noqa: F401  (importing it applies the repair)
 from tests.compat.conftest import run_training, translation_options
 
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from fairseq import checkpoint_utils
 
-import highrank_plugins.hooks.lost_checkpoints  # noqa: F401  (applies it)
+import highrank_plugins.hooks.lost_checkpoints  # noqa: F401  (importing it applies the repair)
 from tests.compat.conftest import run_training, translation_options
 
 

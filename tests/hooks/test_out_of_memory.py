@@ -6,7 +6,7 @@ from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq_cli import eval_lm, generate
 
-import highrank_plugins.hooks.out_of_memory  # noqa: F401  (applies it)
+import highrank_plugins.hooks.out_of_memory  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common.user_error import UserError
 from tests.compat.conftest import config, run_training, translation_options
 

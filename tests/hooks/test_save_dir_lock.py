@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-import highrank_plugins.hooks.save_dir_lock  # noqa: F401  (applies it)
+import highrank_plugins.hooks.save_dir_lock  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common.user_error import UserError
 from tests.compat.conftest import run_training, translation_options
 

@@ -11,7 +11,7 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils
 from omegaconf import OmegaConf
 
-import highrank_plugins.hooks.user_errors  # noqa: F401  (applies it)
+import highrank_plugins.hooks.user_errors  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common.user_error import UserError
 
 CFG = OmegaConf.structured(FairseqConfig())

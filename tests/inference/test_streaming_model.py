@@ -9,8 +9,8 @@ from highrank_plugins.evaluation import (
     dynamic_evaluation,
     gather_statistics,
 )
+from highrank_plugins.heads.tokens import tokens
 from highrank_plugins.inference.streaming_model import StreamingModel
-from highrank_plugins.models.archs import tokens
 from tests.inference.checkpoints import FEW_KNOTS, RATES, write_checkpoint
 from tests.models import small
 from tests.stream_corpus import binarise, write_text

@@ -89,7 +89,7 @@ def test_only_where_the_gpu_can(monkeypatch):
 
 @pytest.mark.parametrize("is_first", [False, True])
 def test_the_sum_of_a_product_is_the_product(monkeypatch, is_first):
-    """All ways of adding agree, those with `out_dtype` taken from their definition."""
+    """Compare all ways of adding; those with `out_dtype` are replaced by their definition."""
     generator = torch.Generator().manual_seed(0)
     grad, rows = torch.randn(9, 5, generator=generator), torch.randn(9, 4, generator=generator)
     grad, rows = grad.bfloat16(), rows.bfloat16()

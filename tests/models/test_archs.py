@@ -13,8 +13,9 @@ from fairseq.models.transformer import TransformerConfig
 from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 from omegaconf import OmegaConf
 
+from highrank_plugins.heads.tokens import tokens
 from highrank_plugins.models import archs
-from highrank_plugins.models.archs import ADAPTIVE_OFF, tokens
+from highrank_plugins.models.archs import ADAPTIVE_OFF
 from highrank_plugins.models.flat_config import options_of
 from highrank_plugins.models.head_options import HeadOptions
 from highrank_plugins.models.transformer import TransformerHeadConfig, TransformerLMHeadConfig

@@ -5,7 +5,7 @@ from argparse import Namespace
 import pytest
 import torch
 
-from highrank_plugins.models.archs import tokens
+from highrank_plugins.heads.tokens import tokens
 from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
 from tests.models.small import build
 from tests.trainings import train

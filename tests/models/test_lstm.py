@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from highrank_plugins.models.archs import tokens
+from highrank_plugins.heads.tokens import tokens
 from tests.models.small import build
 from tests.trainings import last, parameters, train
 

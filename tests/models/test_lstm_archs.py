@@ -6,7 +6,8 @@ import pytest
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_INV_REGISTRY
 from omegaconf import OmegaConf
 
-from highrank_plugins.models.archs import ADAPTIVE_OFF, tokens
+from highrank_plugins.heads.tokens import tokens
+from highrank_plugins.models.archs import ADAPTIVE_OFF
 from highrank_plugins.models.head_options import HeadOptions
 from highrank_plugins.models.lstm import LSTMHeadConfig
 

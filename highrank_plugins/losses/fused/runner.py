@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from highrank_plugins.losses.autograd import inner_graph, join, once_differentiable_nll, zero_sums
+from highrank_plugins.losses.autograd import inner_graph, join, new_sums, once_differentiable_nll
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.fused.base import FusedLoss
 from highrank_plugins.losses.kernels.base import Kernels
@@ -82,7 +82,7 @@ class _Runner:
         self, needed: list[bool], inputs: tuple[Tensor, ...], scale: Tensor | None
     ) -> tuple[LossOutput, list[Tensor | None]]:
         overwritten = [i for i, n in enumerate(self.names, 1) if n in self.fused.overwrites]
-        sums = zero_sums(needed, inputs, overwritten)
+        sums = new_sums(needed, inputs, overwritten)
         named = {n: t.detach() for n, t in zip(self.names, inputs[1:], strict=True)}
         own = {
             n: s

@@ -61,7 +61,7 @@ struct Gss final : Row<T, Gss<T>> {
 // f(z) = a σ((z + b) / s) + d. Keeps f'.
 template <class T>
 struct Logistic final : Row<T, Logistic<T>> {
-    T a, b, inverse, d, steepest;  // 1 / s, since a division takes as long as four products; a / s
+    T a, b, inverse, d, steepest;  // 1 / s, since a product is faster than a division; a / s
     explicit Logistic(const double* numbers)
         : a(T(numbers[0])), b(T(numbers[1])), inverse(T(1 / numbers[2])), d(T(numbers[3])),
           steepest(T(numbers[0] / numbers[2])) {}
