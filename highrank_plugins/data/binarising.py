@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from highrank_plugins.common.checksums import write_sums
 from highrank_plugins.common.files import require_regular
+from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.data.corpora.binarised import END_NUMBER, SPECIAL, UNKNOWN_NUMBER
 from highrank_plugins.data.ordered_map import ordered_map
-from highrank_plugins.data.parallel.reading import TextError
 
 if TYPE_CHECKING:
     import numpy as np

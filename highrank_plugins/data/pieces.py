@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.files import require_regular
+from highrank_plugins.common.text_lines import decode_line
 from highrank_plugins.data.ordered_map import batches, ordered_map
-from highrank_plugins.data.parallel.reading import decode_line
 
 # lines that a process encodes at once
 BATCH = 5_000

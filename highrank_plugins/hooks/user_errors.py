@@ -76,7 +76,7 @@ DIVERGED = (
 def _in_one_line(function, *args, **kwargs):
     try:
         result = function(*args, **kwargs)
-        if _is_command():
+        if _is_command() and sys.stdout is not None:  # None: closed before the start
             sys.stdout.flush()
         return result
     except (UserError, OSError, FloatingPointError) as error:
@@ -105,6 +105,7 @@ def _leave(error: Exception, message: str) -> None:
     """Print one line and exit, or raise the error where fairseq is no command."""
     if not _is_command():
         raise error
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     print(f"{Path(sys.argv[0]).name}: error: {message}", file=sys.stderr)
     sys.exit(2)

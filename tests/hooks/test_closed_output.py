@@ -95,3 +95,10 @@ def test_other_errors_of_logging_are_reported(monkeypatch):
     with piped(monkeypatch) as (_, writer):
         log_to(writer).info("%d", "no number")
         assert "Logging error" in sys.stderr.getvalue()
+
+
+def test_a_command_without_output_ends_in_peace(monkeypatch):
+    with monkeypatch.context() as m:
+        m.setattr("sys.argv", ["/usr/bin/fairseq-train"])
+        m.setattr("sys.stdout", None)
+        assert utils.call_main(CFG, lambda cfg: None) is None

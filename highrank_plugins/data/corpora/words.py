@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from highrank_plugins.data.parallel.reading import DAMAGE, TextError, decode_line, open_binary
+from highrank_plugins.common.text_lines import TextError, decode_line
+from highrank_plugins.data.parallel.reading import DAMAGE, open_binary
 
 UNKNOWN = "<unk>"
 END = "</s>"

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from highrank_plugins.common.text_lines import TextError, decode_line
 from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.data.archives import ArchiveError, extract
 from highrank_plugins.data.corpus_files import CorpusFiles, Texts
 from highrank_plugins.data.parallel.cleaning import KEPT, Cleaner, Rules
-from highrank_plugins.data.parallel.reading import TextError, decode_line, read_pairs
+from highrank_plugins.data.parallel.reading import read_pairs
 
 
 def texts_of(corpus: CorpusFiles, path: Path) -> Texts:

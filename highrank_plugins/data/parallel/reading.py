@@ -9,16 +9,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
+from highrank_plugins.common.text_lines import TextError, decoded
+
 MAX_PROBLEMS = 20
 MAX_WORDS = 1000  # fairseq's models have 1,024 positions, and training leaves out what is longer
 # what reading a damaged NAME.gz raises
 DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
 Pair = tuple[bytes, bytes]
 _SEGMENT = re.compile(rb"<seg.*?>(.*)</seg>")
-
-
-class TextError(ValueError):
-    """Report unusable text; one line per problem: `file:line:column: what and what to do`."""
 
 
 def check_parallel(paths: list[Path]) -> int:
@@ -72,37 +70,9 @@ def open_binary(path: Path) -> BinaryIO | gzip.GzipFile:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
-def decode_line(path: Path, number: int, line: bytes) -> str:
-    """Return the text of a line, counted from 1.
-
-    Raises:
-        TextError: it is not UTF-8, holds NUL, or is the first and begins with a byte order mark.
-    """
-    found = _decode(line, first=number == 1)
-    if isinstance(found, str):
-        return found
-    column, problem = found
-    raise TextError(f"{path}:{number}:{column}: {problem}")
-
-
-def _decode(line: bytes, *, first: bool) -> str | tuple[int, str]:
-    """Return the text of a line, or column and description of the first bytes that are no text."""
-    if first and line.startswith(BOM_UTF8):
-        return 1, "byte order mark, which would be part of the text; remove it: tail -c +4"
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        column = len(line[: error.start].decode("utf-8")) + 1
-        byte = line[error.start]
-        return column, f"byte 0x{byte:02x} is not UTF-8; convert the file with iconv"
-    if "\0" in text:
-        return text.index("\0") + 1, "NUL; remove it: tr -d '\\000'"
-    return text
-
-
 def _problem(line: bytes, *, first: bool) -> tuple[int, str] | None:
     """Return column (in characters, from 1) and description of a line's first problem."""
-    text = _decode(line, first=first)
+    text = decoded(line, first=first)
     if not isinstance(text, str):
         return text
     if not text.strip():

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
+from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.data.corpora import CorpusError, CorpusOptions, prepare_corpus
 from highrank_plugins.data.corpora.one_billion_word import ARCHIVE, HELDOUT, TRAIN
-from highrank_plugins.data.parallel.reading import TextError
 from tests.data.corpora import made
 from tests.fairseq_cli import run
 

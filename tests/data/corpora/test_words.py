@@ -4,8 +4,8 @@ import gzip
 
 import pytest
 
+from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.data.corpora.words import WordCounts, read_words
-from highrank_plugins.data.parallel.reading import TextError
 
 
 def test_lines_and_words(tmp_path):

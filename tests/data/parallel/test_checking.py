@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from highrank_plugins.data.parallel.reading import MAX_PROBLEMS, TextError, check_parallel
+from highrank_plugins.common.text_lines import TextError
+from highrank_plugins.data.parallel.reading import MAX_PROBLEMS, check_parallel
 
 GOOD = "Ein Satz.\nNoch ein Satz – länger.\n".encode()
 

@@ -5,11 +5,12 @@ import json
 
 import pytest
 
+from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.data.archives import ArchiveError
 from highrank_plugins.data.corpus_files import Texts, read_corpus
 from highrank_plugins.data.parallel.cleaning import Rules
 from highrank_plugins.data.parallel.preparing import prepare_texts, unpack_texts
-from highrank_plugins.data.parallel.reading import TextError, read_lines
+from highrank_plugins.data.parallel.reading import read_lines
 from tests.recipes.wmt_corpus import BAD, lines, publish, sgm
 
 TEXTS = Texts(train=[["t.en", "t.de"]], valid=[["v.en", "v.de"]], test=[["s.en", "s.de"]])

@@ -1,0 +1,50 @@
+"""Test compat/ema_resume.py."""
+
+import torch
+from fairseq.trainer import Trainer
+
+import highrank_plugins.compat.ema_resume  # noqa: F401
+from tests.compat.conftest import run_training, translation_options
+
+DECAY = ["--store-ema", "--ema-decay", 0.5]
+EVERY_THIRD = [*DECAY, "--ema-update-freq", 3, "--ema-fp32", "--save-interval-updates", 2]
+
+
+def train(data, save_dir, updates: int, *more) -> dict:
+    return run_training(data, save_dir, *translation_options(**{"--max-update": updates}), *more)
+
+
+def train_in_two_ways(data, tmp_path) -> tuple[dict, dict]:
+    unbroken = train(data, tmp_path / "a", 4, *EVERY_THIRD)
+    middle = tmp_path / "a" / "checkpoint_1_2.pt"
+    return unbroken, train(data, tmp_path / "b", 4, *EVERY_THIRD, "--restore-file", middle)
+
+
+def same(a: dict, b: dict) -> bool:
+    assert a.keys() == b.keys()
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_resumed_averages_equal_uninterrupted_ones(data, tmp_path):
+    unbroken, resumed = train_in_two_ways(data, tmp_path)
+    assert same(unbroken["model"], resumed["model"])
+    assert not same(unbroken["model"], unbroken["extra_state"]["ema"])
+    for averages in ("ema", "ema_fp32_params"):
+        assert same(unbroken["extra_state"][averages], resumed["extra_state"][averages])
+
+
+def test_stock_averages_after_other_updates(data, tmp_path, stock):
+    stock(Trainer, "load_checkpoint")
+    unbroken, resumed = train_in_two_ways(data, tmp_path)
+    assert same(unbroken["model"], resumed["model"])
+    assert not same(unbroken["extra_state"]["ema"], resumed["extra_state"]["ema"])
+
+
+def test_averages_begin_at_the_weights_of_a_checkpoint(data, translator, tmp_path):
+    start = torch.load(translator, weights_only=True)["model"]
+    more = ["--finetune-from-model", translator]
+    state = train(data, tmp_path, 1, *DECAY, *more)
+    assert not same(start, state["model"])
+    for name, average in state["extra_state"]["ema"].items():
+        if "version" not in name:  # fairseq does not average it
+            torch.testing.assert_close(average, (start[name] + state["model"][name]) / 2)
