@@ -146,7 +146,7 @@ def _write_or_print(scores: "dict[str, Score]", output: Path | None) -> None:
 LIST = "With --grid: several values, separated by commas."
 
 Checkpoint = Annotated[Path, "Checkpoint of --arch awd_lstm_lm_<head>."]
-Output = Annotated[Path, typer.Option(help="JSON file to write.")]
+Output = Annotated[Path | None, typer.Option(help="JSON file to write (default: only print).")]
 Split = Annotated[str, "Split to score."]
 Grid = Annotated[
     bool, typer.Option("--grid", help="Try all combinations of values, and use the best.")
@@ -157,7 +157,7 @@ GridTokens = Annotated[
 ]
 State = Annotated[
     Path | None,
-    "File from which an evaluation resumes (default: OUTPUT.state).",
+    "File from which an evaluation resumes (default: beside OUTPUT, else the checkpoint).",
 ]
 SaveSeconds = Annotated[
     float, typer.Option(min=0, help="Seconds between two saves of the progress.")
@@ -167,7 +167,6 @@ SaveSeconds = Annotated[
 def dynamic_eval(
     checkpoint: Checkpoint,
     data: Data,
-    output: Output,
     lr: Annotated[str, typer.Option(help=f"Step size η. {LIST}")],
     eps: Annotated[str, typer.Option(help=f"ε, added to the statistic. {LIST}")],
     lamb: Annotated[
@@ -176,6 +175,7 @@ def dynamic_eval(
             "--lambda", metavar="LAMBDA", help=f"Pull λ towards the trained weights. {LIST}"
         )
     ],
+    output: Output = None,
     split: Split = "test",
     train_split: Annotated[str, "Split of the gradient statistics."] = "train",
     bptt: Annotated[int, typer.Option(min=1, help="Number of tokens of a segment.")] = 5,
@@ -197,7 +197,7 @@ def dynamic_eval(
     """Score a text with a model that learns from it.
 
     Example: highrank evaluate dynamic checkpoint_best.pt data-bin --lr 5e-5
-    --eps 2e-5 --lambda 0.002 --output dynamic.json
+    --eps 2e-5 --lambda 0.002
 
     This is the dynamic evaluation of Krause et al. (2018). The model scores each segment first and
     then learns from it, without any dropout. The recurrent state is carried along, and every token
@@ -219,7 +219,7 @@ def dynamic_eval(
             "lambda": numbers("--lambda", lamb, float),
         }
         run = Run(
-            checkpoint, data, output, command=typed_command(), split=split,
+            checkpoint, data, "dynamic", output, command=typed_command(), split=split,
             search=_search(grid, grid_split, grid_tokens),
             state=state, save_seconds=save_seconds, device=device,
         )  # fmt: skip
@@ -230,12 +230,12 @@ def dynamic_eval(
 def cache_eval(
     checkpoint: Checkpoint,
     data: Data,
-    output: Output,
     theta: Annotated[str, typer.Option(help=f"Sharpness θ of the cache's attention. {LIST}")],
     lamb: Annotated[
         str, typer.Option("--lambda", metavar="LAMBDA", help=f"Weight λ of the cache. {LIST}")
     ],
     window: Annotated[str, typer.Option(help=f"Number of tokens in the cache. {LIST}")],
+    output: Output = None,
     split: Split = "test",
     grid: Grid = False, grid_split: GridSplit = "valid", grid_tokens: GridTokens = None,
     state: State = None, save_seconds: SaveSeconds = 120,
@@ -244,7 +244,7 @@ def cache_eval(
     """Score a text with a model and a cache of recent words.
 
     Example: highrank evaluate cache checkpoint_best.pt data-bin --theta 1
-    --lambda 0.1 --window 500 --output cache.json
+    --lambda 0.1 --window 500
 
     This is the neural cache of Grave et al. (2017). The model alone scores the first --window
     tokens. The recurrent state is carried along, and every token counts once.
@@ -264,7 +264,7 @@ def cache_eval(
             "window": numbers("--window", window, int),
         }
         run = Run(
-            checkpoint, data, output, command=typed_command(), split=split,
+            checkpoint, data, "cache", output, command=typed_command(), split=split,
             search=_search(grid, grid_split, grid_tokens),
             state=state, save_seconds=save_seconds, device=device,
         )  # fmt: skip

@@ -33,17 +33,19 @@ class Run:
 
     Args:
         checkpoint, data, device: see `StreamingModel.open`.
-        output: the JSON file to write.
+        kind: "dynamic" or "cache".
+        output: the JSON file to write, if any.
         command: the typed command, for the record.
         split: the text to score.
         search: where to choose among several values.
-        state: file for the progress; None: next to `output`.
+        state: file for the progress; None: beside `output`, else beside the checkpoint.
         save_seconds: how often it is written.
     """
 
     checkpoint: Path
     data: str
-    output: Path
+    kind: str
+    output: Path | None
     command: str
     split: str = "test"
     search: Search | None = None
@@ -70,9 +72,17 @@ class Evaluation:
         self.run, self.values, self.options = run, values, options
         self.model = StreamingModel.open(run.checkpoint, run.data, run.device)
         self.checkpoint = digest_of_file(run.checkpoint)
-        run.output.parent.mkdir(parents=True, exist_ok=True)
-        state = run.state or run.output.with_name(f"{run.output.name}.state")
+        state = self._state_file()
+        for file in (state, run.output or state):
+            file.parent.mkdir(parents=True, exist_ok=True)
         self.saved = SavedProgress(state, self._identity(more_splits), run.save_seconds)
+
+    def _state_file(self) -> Path:
+        run = self.run
+        if run.state is not None:
+            return run.state
+        beside = run.checkpoint.with_suffix(f".{run.kind}") if run.output is None else run.output
+        return beside.with_name(f"{beside.name}.state")
 
     def _identity(self, more_splits: Sequence[str]) -> dict[str, Any]:
         run = self.run
@@ -92,7 +102,6 @@ class Evaluation:
 
     def finish(
         self,
-        kind: str,
         evaluate: EvaluatePoints,
         points: Sequence[Point],
         echo: Callable[[str], object],
@@ -101,7 +110,6 @@ class Evaluation:
         """Evaluate the points, write the record, and delete the saved progress.
 
         Args:
-            kind: "dynamic" or "cache".
             evaluate, points, echo: see `tune_and_evaluate`.
             more: further entries of the record.
         Raises:
@@ -117,15 +125,16 @@ class Evaluation:
             "split": run.search.split,
             "points": [tried_one.plain() for tried_one in tried],
         }
-        write_json(run.output, {**self._record(kind, outcome), "grid": grid, **more})
+        if run.output is not None:
+            write_json(run.output, {**self._record(outcome), "grid": grid, **more})
         self.saved.remove()
 
-    def _record(self, kind: str, outcome: Outcome) -> dict[str, Any]:
+    def _record(self, outcome: Outcome) -> dict[str, Any]:
         run = self.run
         return {
             "metrics": outcome.metrics,
             "tokens": outcome.tokens,
-            "signature": f"split:{run.split}|tokens:{outcome.tokens}|eval:{kind}",
+            "signature": f"split:{run.split}|tokens:{outcome.tokens}|eval:{run.kind}",
             "point": outcome.point,
             "options": {"split": run.split, **self.options},
             "checkpoint": {

@@ -27,7 +27,7 @@ def run_cache_evaluation(run: Run, values: Grid, echo: Callable[[str], object]) 
             _cache(point)
     evaluation = Evaluation(run, values, {})
     evaluator = CacheEvaluator(evaluation)
-    evaluation.finish("cache", evaluator.outcomes, points, echo)
+    evaluation.finish(evaluator.outcomes, points, echo)
 
 
 class CacheEvaluator:

@@ -60,7 +60,7 @@ def run_dynamic_evaluation(
     evaluator = DynamicEvaluator(evaluation, options)
     mean_squares = evaluator.gather()
     tensors = {"tensors": len(mean_squares), "segments": evaluator.statistics.segments}
-    evaluation.finish("dynamic", evaluator.outcomes, points, echo, statistics=tensors)
+    evaluation.finish(evaluator.outcomes, points, echo, statistics=tensors)
 
 
 class DynamicEvaluator:

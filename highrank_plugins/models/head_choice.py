@@ -6,7 +6,12 @@ from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.heads.tokens import with_layer_of_arch
-from highrank_plugins.models.head_options import COMMON, RATES, derived_defaults, option_defaults
+from highrank_plugins.models.head_options import (
+    COMMON,
+    derived_defaults,
+    option_defaults,
+    rate_options,
+)
 
 
 def choose_head(options: dict, arch: dict, trunk: dict) -> dict:
@@ -28,7 +33,7 @@ def choose_head(options: dict, arch: dict, trunk: dict) -> dict:
     defaults = option_defaults(head, pointwise)
     of_layers = derived_defaults().keys()
     defaults |= {k: v for k, v in trunk.items() if k in defaults or k not in of_layers}
-    _reject_foreign(given, defaults, {*of_layers, *RATES})
+    _reject_foreign(given, defaults, {*of_layers, *rate_options()})
     return defaults | given
 
 
@@ -46,7 +51,7 @@ def _require_known(head: str, pointwise: str) -> None:
 
 
 def _reject_foreign(given: dict, defaults: dict, of_layers: set[str]) -> None:
-    rates = {name for name, owner in RATES.items() if owner == given["head_pointwise"]}
+    rates = {name for name, owner in rate_options().items() if owner == given["head_pointwise"]}
     own = {*defaults, *COMMON, *rates}
     for name in given:
         if name in of_layers and name not in own:

@@ -62,20 +62,29 @@ def head_from_options(
             pointwise=pointwise,
             **options,
         )
-    _set_rate_of_slopes(head, cfg.head_plif_lr)
+    _set_rate(head, cfg)
     return head
 
 
-def _set_rate_of_slopes(head: Head, lr: float | None) -> None:
-    """Apply ``--head-plif-lr``, for any trunk and optimizer."""
-    if lr is None:
+def _set_rate(head: Head, cfg: Namespace) -> None:
+    """Apply the pointwise function's ``--head-…-lr``, for any trunk and optimizer."""
+    function, trained = cfg.head_pointwise, head.pointwise.own_rate
+    name = f"head_{function}_lr"
+    lr = getattr(cfg, name, None)
+    if lr is None or trained is None:
         return
     if not (isfinite(lr) and lr > 0):
-        raise UserError(f"--head-plif-lr must be above 0, got {lr}")
-    slopes = head.pointwise.slope_logits
-    if not slopes.requires_grad:
-        raise UserError("--head-plif-lr: the slopes do not train with --head-plif-freeze")
-    set_own_rate(slopes, lr)
+        raise UserError(f"{flag(name)} must be above 0, got {lr}")
+    parameter = getattr(head.pointwise, trained)
+    if not parameter.requires_grad:
+        frozen_by = [
+            flag(f"head_{function}_{option}")
+            for option, default in pointwise_options(function).items()
+            if isinstance(default, bool) and getattr(head.pointwise, option, False)
+        ]
+        what = f"the {trained.replace('_', ' ')} of {function} do not train"
+        raise UserError(f"{flag(name)}: {what}{' with ' * bool(frozen_by)}{', '.join(frozen_by)}")
+    set_own_rate(parameter, lr)
 
 
 def _pointwise(cfg: Namespace) -> nn.Module:

@@ -99,10 +99,6 @@ class HeadOptions(FairseqDataclass):
         "bias on the logits: true or false (default: false in Transformers, true in "
         "lstm and awd_lstm_lm)"
     )
-    head_plif_lr: Optional[float] = described(
-        "learning rate of the slopes while the other parameters have the first --lr; "
-        "a schedule changes both alike (default: theirs)"
-    )
     head_loss: ChoiceEnum(["auto", *IMPLEMENTATIONS]) = described(
         "how the criterion computes the loss (default: auto)", "auto"
     )
@@ -124,9 +120,13 @@ class HeadOptions(FairseqDataclass):
     )
 
 
-# learning rate of a pointwise function's parameters: option → the function that has it
-RATES = {"head_plif_lr": "plif"}
-COMMON = [f.name for f in fields(HeadOptions) if f.name not in ("_name", *RATES)]
+COMMON = [f.name for f in fields(HeadOptions) if f.name != "_name"]
+
+
+def rate_options() -> dict[str, str]:
+    """Return ``{"head_…_lr": pointwise function}`` of those with a learning rate of their own."""
+    names = pointwise_names()
+    return {f"head_{name}_lr": name for name in names if POINTWISE.find(name).own_rate}
 
 
 def option_defaults(head: str, pointwise: str) -> dict:
@@ -161,7 +161,7 @@ def derived_defaults() -> dict:
     for head, pointwise in pairs:
         for name, default in option_defaults(head, pointwise).items():
             known = defaults.setdefault(name, default)
-            if name in {*COMMON, *RATES} or type(known) is not type(default):
+            if name in {*COMMON, *rate_options()} or type(known) is not type(default):
                 layer = head if pointwise == "identity" else pointwise
                 raise ValueError(
                     f"{flag(name)} of {layer} is an option of other layers, too, with another "
@@ -173,6 +173,7 @@ def derived_defaults() -> dict:
 def add_options() -> None:
     """Give the configurations of all models the options of all layers that are registered now."""
     new = [_derived_field(*item) for item in sorted(derived_defaults().items())]
+    new += [_rate_field(*item) for item in rate_options().items()]
     made = make_dataclass("HeadOptionsOfLayers", new)
     for config in _with_subclasses(HeadOptions):
         config.__annotations__ |= {name: kind for name, kind, _ in new}
@@ -197,6 +198,15 @@ def _derived_field(name: str, default: object) -> tuple:
     text = HELP.get(own, "see the documentation of the head")
     metadata = {"help": f"{text} (default: {VARYING_DEFAULTS.get(own, default)})"}
     return name, Optional[type(default)], field(default=None, metadata=metadata)
+
+
+def _rate_field(name: str, pointwise: str) -> tuple:
+    trained = POINTWISE.find(pointwise).own_rate
+    text = (
+        f"learning rate of {pointwise}'s {trained.replace('_', ' ')} while the other parameters "
+        "have the first --lr; a schedule changes both alike (default: theirs)"
+    )
+    return name, Optional[float], field(default=None, metadata={"help": text})
 
 
 HEADS.listen(add_options)

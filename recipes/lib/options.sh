@@ -42,9 +42,10 @@ options_from_environment() {            # options_from_environment NAME…
 }
 
 did_you_mean() {                        # did_you_mean WORD KNOWN…
-    python -I -c 'import difflib, sys
-near = difflib.get_close_matches(sys.argv[1], sys.argv[2:], n=1)
-print(f"; did you mean {near[0]}?" if near else "")' "$@"
+    # without the package, which a later check names, the message has no suggestion
+    python -I -c 'import sys
+from highrank_plugins.common.names import did_you_mean
+print(did_you_mean(sys.argv[1], sys.argv[2:]))' "$@" 2>/dev/null || true
 }
 
 # check_flag FLAG NAME…: refuse a flag that is not --NAME of one of these.

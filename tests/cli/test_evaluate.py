@@ -214,6 +214,25 @@ def test_the_state_of_another_evaluation_is_refused(call, tmp_path, monkeypatch)
     assert "text of valid: None there" in done.output
 
 
+def test_without_an_output_the_result_is_printed_and_the_progress_lies_beside_the_checkpoint(
+    call, trained, stream_data, tmp_path, monkeypatch
+):
+    def see(progress):
+        states.append(progress.path)
+        save(progress)
+
+    states, save = [], SavedProgress.save
+    monkeypatch.setattr(SavedProgress, "save", see)
+    checkpoint = tmp_path / "checkpoint_best.pt"
+    checkpoint.write_bytes(trained.read_bytes())
+    done = invoke(["evaluate", "dynamic", checkpoint, stream_data, *STEP, "--save-seconds", 0])
+    assert done.exit_code == 0, done.output
+    call("dynamic", *STEP)
+    assert f"over {record(tmp_path)['tokens']} tokens" in done.output
+    assert states[0] == tmp_path / "checkpoint_best.dynamic.state"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint_best.pt", "out.json"]
+
+
 def test_a_diverging_point_does_not_end_the_search(call, tmp_path):
     words = ["--lr", "1e30,0.01", "--grid", "--grid-tokens", 30]
     done = call("dynamic", *STEP, *words)

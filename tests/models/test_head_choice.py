@@ -2,6 +2,7 @@
 
 import pytest
 
+from highrank_plugins.heads.pointwise.monotone_mlp import MonotoneMLP
 from highrank_plugins.models.head_choice import choose_head
 from highrank_plugins.models.head_options import HeadOptions, derived_defaults
 
@@ -64,6 +65,14 @@ def test_nonsense_is_refused(options, message):
 
 def test_the_slopes_may_have_their_own_learning_rate():
     assert choose(MOS_PLIF, head_plif_lr=0.02)["head_plif_lr"] == 0.02
+
+
+def test_any_pointwise_function_may_have_such_a_rate(monkeypatch):
+    monkeypatch.setattr(MonotoneMLP, "own_rate", "centres")
+    chosen = choose(head_pointwise="monotone_mlp", head_monotone_mlp_lr=0.1)
+    assert chosen["head_monotone_mlp_lr"] == 0.1
+    with pytest.raises(ValueError, match=r"--head-monotone-mlp-lr.*gss"):
+        choose(head_pointwise="gss", head_monotone_mlp_lr=0.1)
 
 
 def test_a_foreign_option_is_answered_with_all_that_the_head_has():

@@ -175,7 +175,7 @@ def test_a_failed_stage_is_named_with_its_log_and_leaves_no_output(toy):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--stop-stge", "1"], "unknown option --stop-stge; did you mean --stop-stage?"),
+        (["--stop-stge", "1"], "unknown option --stop-stge; did you mean '--stop-stage'?"),
         (["--zzz=1"], "unknown option --zzz; see --help"),
         (["--recipe-dir", "x"], "unknown option --recipe-dir"),
         (["--value"], "option --value needs a value"),

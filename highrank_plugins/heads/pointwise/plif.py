@@ -36,6 +36,7 @@ class PLIF(Pointwise):
     """
 
     constants = ("bound",)
+    own_rate = "slope_logits"
 
     def __init__(
         self,
