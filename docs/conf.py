@@ -1,6 +1,9 @@
 """Configure the documentation site; `bash scripts/docs.sh` builds it."""
 
+import logging
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 import highrank_plugins
@@ -25,6 +28,13 @@ myst_heading_anchors = 4
 nb_execution_mode = "force"  # pages with code cells are computed whenever the site is built
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
+# the kernels of the pages are local: without their advice on networks, and a line per page
+_settings = tempfile.TemporaryDirectory(prefix="highrank-docs-")
+os.environ["IPYTHONDIR"] = _settings.name
+_kernel = Path(_settings.name, "profile_default", "ipython_kernel_config.py")
+_kernel.parent.mkdir()
+_kernel.write_text('get_config().IPKernelApp.log_level = "ERROR"\n', encoding="utf-8")
+logging.getLogger("traitlets").setLevel(logging.WARNING)
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"

@@ -107,7 +107,7 @@ def render(report: dict[str, Any]) -> str:
     lines += [f"note     {note}" for note in report["notes"]]
     lines += [f"PROBLEM  {problem}" for problem in report["problems"]]
     return "\n".join(
-        [*lines, "" if report["problems"] else "everything required is there"]
+        [*lines, "" if report["problems"] else "Nothing required is missing."]
     ).rstrip()
 
 

@@ -54,8 +54,9 @@ def heads(user_dir: UserDir = None) -> None:
     functions = [row for _, row in _rows(POINTWISE)]
     typer.echo(printed_table(("pointwise function", "what it is", "options"), functions))
     typer.echo(
-        "Flags of fairseq: --head STRUCTURE, --head-OPTION; --head-pointwise FUNCTION, "
-        "--head-FUNCTION-OPTION."
+        "In Python: build_head(STRUCTURE, pointwise=FUNCTION, OPTION=VALUE, …)\n"
+        "In fairseq: --head STRUCTURE --head-OPTION VALUE\n"
+        "            --head-pointwise FUNCTION --head-FUNCTION-OPTION VALUE"
     )
 
 
@@ -63,12 +64,16 @@ def _rows(registry: "Registry[Any]") -> Iterator[tuple[str, tuple[str, str, str]
     """Yield each name with its row: name, first line of the docstring, options with defaults."""
     for name in registry.names():
         what = (inspect.getdoc(registry.find(name)) or "").partition("\n")[0]
-        options = ", ".join(f"{key} {_shown(v)}" for key, v in registry.options(name).items())
+        defaults = registry.options(name).items()
+        options = ", ".join(f"{option} {_shown(value)}".rstrip() for option, value in defaults)
         yield name, (f"`{name}`", what, options)
 
 
 def _shown(default: Any) -> str:
-    return "(required)" if default is inspect.Parameter.empty else str(default)
+    if default is None:  # the layer chooses
+        return ""
+    shown = str(default).lower() if isinstance(default, bool) else str(default)
+    return "(required)" if default is inspect.Parameter.empty else shown
 
 
 def recipes() -> None:
@@ -108,7 +113,7 @@ def _confs(recipe: Path) -> str:
     conf = recipe / "conf"
     folders: dict[str, list[str]] = {}
     for path in sorted(conf.rglob("*.yaml")):
-        if path.stem != "base":
+        if not path.stem.startswith("base"):
             folders.setdefault(str(path.parent.relative_to(conf)), []).append(path.stem)
     return " ".join(
         f"{'' if folder == '.' else f'{folder}/'}{{{','.join(names)}}}"

@@ -129,7 +129,7 @@ def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: 
 def _dry_run(
     read: "Study", members: "list[PreparedMember]", exp_dir: Path, environments: list
 ) -> None:
-    from highrank_plugins.common.formatting import table
+    from highrank_plugins.reports.tables import FORMATS, Cell, Table
     from highrank_plugins.studies.disk import check_disk
     from highrank_plugins.studies.probe import MemberCost, estimate, total_hours
 
@@ -146,8 +146,9 @@ def _dry_run(
             hours.append(own.hours)
         spent = "–" if own.hours is None else f"{own.hours:.2f}"
         space = f"{own.bytes / 1e6:,.0f}" if own.bytes else "–"
-        rows.append([member.name, state, spent, space, member.key])
-    typer.echo(table(["member", "state", "hours", "disk, MB", "key"], rows))
+        rows.append([Cell(text) for text in (member.name, state, spent, space, member.key)])
+    form = FORMATS["terminal" if sys.stdout.isatty() else "markdown"]
+    typer.echo(form([Table("", ["member", "state", "hours", "disk, MB", "key"], rows)]))
     for member in members:
         typer.echo(f"# {member.name}\n{shlex.join(member.command)}")
     if not environments:

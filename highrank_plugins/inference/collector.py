@@ -51,8 +51,9 @@ class Collector:
         batches = len(self.starts) - 1
         if batches < self.processes.count:
             raise ValueError(
-                f"{split}: {batches} batches for {self.processes.count} processes; start fewer, or "
-                f"take smaller batches than of {rows} tokens"
+                f"{split}: {self.processes.count} processes are too many for {batches} "
+                f"{'batch' if batches == 1 else 'batches'} of up to {rows} tokens. Start fewer, "
+                "or lower --segment"
             )
         self.share = self.processes.share(batches)  # the batches of this process
 

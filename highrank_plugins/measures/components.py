@@ -100,7 +100,10 @@ class ComponentMeasure(base.TextMeasure):
         super().start(words, dtype)
         self._gated = _gates_of_nothing(words.head) is not None
         if self.ends and not self._gated:
-            raise ValueError(f"--ends: {type(words.head).__name__} has no gates of classes")
+            raise ValueError(
+                f"--ends needs a layer with gates per word, such as Mixtape; "
+                f"{type(words.head).__name__} has none"
+            )
         self._tokens = 0
         self._priors: list[Tensor] = []
         self._gates: list[_Gates] = []

@@ -84,8 +84,9 @@ def _legend(compared: Compared, tested: bool) -> list[str]:
         count = sum(system.comparison is not None for system in compared.systems)
         better = {1: "better", -1: "better", 0: "different"}[direction(compared.metric)]
         lines.append(
-            f"p: {_TESTS[compared.test]} against {compared.baseline}, adjusted for {count} systems "
-            f"(Holm). Bold: significantly {better} at {compared.alpha:g} after the adjustment. "
+            f"p: {_TESTS[compared.test]} against {compared.baseline}, adjusted for {count} "
+            f"system{'' if count == 1 else 's'} (Holm). Bold: significantly {better} "
+            f"at {compared.alpha:g} after the adjustment. "
             "More seeds: additional runs of each system for a power of 0.8, if the difference is "
             "as seen."
         )

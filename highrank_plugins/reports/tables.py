@@ -2,6 +2,7 @@
 
 import csv
 import io
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -116,7 +117,7 @@ def to_terminal(tables: Sequence[Table], width: int | None = None) -> str:
         for columns in _fitting(table, console.width):
             drawn = RichTable(title=title, box=box.SIMPLE_HEAD, title_justify="left")
             for number in columns:
-                heading = Text(table.headings[number])
+                heading = Text("\n".join(_wrapped(table, number)))
                 drawn.add_column(heading, justify="right" if number else "left", no_wrap=True)
             for row in table.rows:
                 cells = (row[number] for number in columns)
@@ -130,14 +131,24 @@ def to_terminal(tables: Sequence[Table], width: int | None = None) -> str:
 
 def _fitting(table: Table, width: int) -> list[list[int]]:
     """Return the columns in groups as wide as a terminal, each beginning with the first column."""
-    rows = [list(table.headings), *([cell.text for cell in row] for row in table.rows)]
-    widths = [max(map(len, column)) + 3 for column in zip(*rows, strict=True)]
+    columns = range(len(table.headings))
+    widths = [max(_cell_width(table, i), *map(len, _wrapped(table, i))) + 3 for i in columns]
     groups = [[0]]
     for number in range(1, len(widths)):
         if len(groups[-1]) > 1 and sum(widths[i] for i in [*groups[-1], number]) > width:
             groups.append([0])
         groups[-1].append(number)
     return groups
+
+
+def _cell_width(table: Table, column: int) -> int:
+    return max((len(row[column].text) for row in table.rows), default=0)
+
+
+def _wrapped(table: Table, column: int) -> list[str]:
+    """Return the lines of a heading, which is at most as wide as its cells or ten characters."""
+    width = max(_cell_width(table, column), 10)
+    return textwrap.wrap(table.headings[column], width, break_long_words=False) or [""]
 
 
 FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {

@@ -74,8 +74,8 @@ def grid_of_swapped(
     """
     if not collector.head.linear_logits:
         raise ValueError(
-            "--checkpoint: GSS can be swapped in a softmax only, not in "
-            f"{type(collector.head).__name__}"
+            "--checkpoint: GSS can only replace the function of a single softmax; this model's "
+            f"layer is {type(collector.head).__name__}"
         )
     points = [(c, k) for c in cs for k in ks]
     heads = [_with_gss(collector.head, c, k) for c, k in points]

@@ -95,8 +95,8 @@ def _check_enough(directory: Path, found: int, count: int | None, which: str) ->
     wanted = max(found, 1) if count is None else count
     if found < wanted:
         raise ValueError(
-            f"{directory} has {found} checkpoints {which}, {wanted} are to be averaged: train "
-            "longer, save more often (--save-interval-updates), keep more (--keep-last-epochs), or "
-            "average fewer (--last, --best) or others (--from-update, --to-update)"
+            f"{directory}: found {found} of {wanted} checkpoints {which} to average. Train "
+            "longer, save more often (--save-interval-updates), keep more (--keep-last-epochs), "
+            "average fewer (--last, --best), or widen the range (--from-update, --to-update)"
         )
     return wanted

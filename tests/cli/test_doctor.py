@@ -40,14 +40,14 @@ def test_machine(report):
 
 def test_text_shows_what_the_json_has(report):
     text = doctor.render(report)
-    assert "everything required is there" in text
+    assert "Nothing required is missing." in text
     assert all(package["version"] in text for package in report["packages"])
 
 
 def test_problems_are_shown_with_their_remedy(report):
     text = doctor.render({**report, "problems": ["numpy: missing; run: bash scripts/setup.sh"]})
     assert "PROBLEM  numpy: missing; run: bash scripts/setup.sh" in text
-    assert "everything required" not in text
+    assert "Nothing required" not in text
 
 
 @pytest.mark.parametrize(

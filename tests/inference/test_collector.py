@@ -155,5 +155,5 @@ def test_missing_splits_too_long_sentences_and_idle_processes_are_refused(mt_dat
     with pytest.raises(ValueError, match=r"valid: \d+ of \d+ sentences are longer than"):
         Collector.open(path, str(mt_data), "valid")
     path = write_checkpoint(tmp_path / "b.pt", small.build(mt_data, "transformer_mos"))
-    with pytest.raises(ValueError, match="1 batches for 2 processes"):
+    with pytest.raises(ValueError, match="2 processes are too many for 1 batch of"):
         Collector.open(path, str(mt_data), "valid", rows=10**6, processes=Processes(0, 2))

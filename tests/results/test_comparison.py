@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from highrank_plugins.analysis import holm
 from highrank_plugins.cli import app
 from highrank_plugins.reports.comparison_tables import comparison_tables
-from highrank_plugins.reports.tables import to_terminal
+from highrank_plugins.reports.tables import Cell, Table, to_terminal
 from highrank_plugins.results.comparison import compare_records
 
 RUNS = {"mos": [101.5, 102.25, 100.5], "softmax": [110.0, 111.5, 110.75], "gss": [109.0, 111.0]}
@@ -99,6 +99,12 @@ def test_latex_and_terminal(records, tmp_path):
     assert "\x1b[1m101.42 ± 0.88\x1b[0m" in drawn
     done = compare(*records, "--output", tmp_path / "new" / "a.md")
     assert done.output == "" and "| mos |" in (tmp_path / "new" / "a.md").read_text()
+
+
+def test_a_long_heading_takes_two_lines_in_a_terminal():
+    table = Table("", ["system", "words per second in training"], [[Cell("mos"), Cell("7")]])
+    lines = [line.split() for line in to_terminal([table], width=80).splitlines()]
+    assert ["words", "per"] in lines and ["mos", "7"] in lines
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_an_old_checkpoint_last_takes_its_place(tmp_path):
 def test_copies_with_the_same_number_of_updates_count_once(tmp_path):
     directory = directory_of(tmp_path, {"_1_200": 200, "2": 400, "_2_400": 400, "_last": 400})
     assert last(directory, 2) == ["_1_200", "2"]
-    with pytest.raises(ValueError, match="has 2 checkpoints"):
+    with pytest.raises(ValueError, match="found 2 of 3 checkpoints"):
         last_checkpoints(directory, 3)
 
 
@@ -96,7 +96,7 @@ def test_a_mistyped_folder_is_named(tmp_path):
 
 def test_too_few_checkpoints_is_an_error_that_says_what_to_do(tmp_path):
     directory_of(tmp_path, {"1": 10})
-    with pytest.raises(ValueError, match=r"has 1 checkpoints .*2 are to be averaged.*--last"):
+    with pytest.raises(ValueError, match=r"found 1 of 2 checkpoints .*--last"):
         last_checkpoints(tmp_path, 2)
 
 
@@ -202,7 +202,7 @@ def test_a_score_to_maximise_is_maximised(tmp_path):
 
 
 def test_checkpoints_without_validation_are_not_the_best(tmp_path):
-    with pytest.raises(ValueError, match="has 1 checkpoints with a validation score"):
+    with pytest.raises(ValueError, match="found 1 of 2 checkpoints with a validation score"):
         best(scored(tmp_path, [None, 3.0]), 2)
 
 
@@ -211,7 +211,7 @@ def test_a_range_of_updates(tmp_path):
     for count, want in ((None, ["2", "3", "4"]), (2, ["3", "4"])):
         paths = last_checkpoints(directory, count, Updates(20, 40))
         assert [path.stem[-1] for path in paths] == want
-    with pytest.raises(ValueError, match="has 0 checkpoints of different updates from update 99"):
+    with pytest.raises(ValueError, match=r"found 0 of 1 checkpoints .* from update 99"):
         last_checkpoints(directory, None, Updates(99))
 
 
