@@ -22,6 +22,7 @@ OWN_LAYERS = {"wave", "arcsinh", "cooled"}
 OWN_COMMANDS = {"confidence"}
 OWN_OPTIONS = {"--head-wave-a", "--head-arcsinh-c", "--head-temperature", "--head-cool-bias"} | {
     "--head-arcsinh-scale",
+    "--head-arcsinh-lr",
 }
 # of SLURM, torchrun and trackio
 OTHER_OPTIONS = {"--signal", "--kill-on-bad-exit", "--gpus-per-task", "--gpu-bind"} | {
