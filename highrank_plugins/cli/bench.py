@@ -10,6 +10,7 @@ import typer
 
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Changes, UserDir, numbers
+from highrank_plugins.cli.printing import echo_markdown
 from highrank_plugins.cli.user_error import user_errors
 
 
@@ -93,7 +94,7 @@ def loss(
         implementations = [_today(name.strip()) for name in impl.split(",")]
         failed = run_losses(
             preset, implementations, changes, _grid(grid), within, repeats, threads, csv, plot,
-            echo=typer.echo,
+            echo=echo_markdown,
         )  # fmt: skip
     if failed:
         raise typer.Exit(1)
@@ -120,7 +121,7 @@ def profile(
     changes = {"reduction": reduction, "dtype": dtype, "device": device}
     changes |= _layer(head=head, pointwise=pointwise, user_dir=user_dir)
     with user_errors():
-        profile_losses(preset, _today(impl), changes, repeats, threads, echo=typer.echo)
+        profile_losses(preset, _today(impl), changes, repeats, threads, echo=echo_markdown)
 
 
 def roofline(
@@ -146,7 +147,7 @@ def roofline(
         sizes = {name: _one(name, values) for name, values in _grid(grid).items()}
         implementations = [_today(name.strip()) for name in impl.split(",")]
         text = run_roofline(preset, implementations, gpu, sizes)
-    typer.echo(text, nl=False)
+    echo_markdown(text, nl=False)
 
 
 def _models(
@@ -182,7 +183,7 @@ def _models(
     named = [*(model or ()), *(contender or ())] or None
     with user_errors():
         failed = run_models(
-            kind, preset, named, changes, within, repeats, threads, csv, echo=typer.echo
+            kind, preset, named, changes, within, repeats, threads, csv, echo=echo_markdown
         )
     if failed:
         raise typer.Exit(1)
@@ -238,9 +239,9 @@ def estimate(
         check_device(device)
         trainings = [Training.of(str(path), load(path, change), devices) for path in file]
         changes = {"dtype": dtype, "device": device}
-        estimates = run_estimates(trainings, batch, changes, repeats, threads, echo=typer.echo)
+        estimates = run_estimates(trainings, batch, changes, repeats, threads, echo=echo_markdown)
         typer.echo(f"\n{estimates[0].machine}\n")
-        typer.echo(estimates_table(estimates, devices, efficiency, price), nl=False)
+        echo_markdown(estimates_table(estimates, devices, efficiency, price), nl=False)
     if len(estimates) < len(trainings):
         raise typer.Exit(1)
 
@@ -255,7 +256,8 @@ def table(csv: Annotated[list[Path], "CSV files of --csv."]) -> None:
 
     with user_errors():
         files = [read_csv(path) for path in csv]
-        typer.echo("\n".join(f"{rows[0].machine}\n\n{as_table(rows)}" for rows in files), nl=False)
+        pages = (f"{rows[0].machine}\n\n{as_table(rows)}" for rows in files)
+        echo_markdown("\n".join(pages), nl=False)
 
 
 def _grid(given: dict[str, str | None]) -> dict[str, list[int]]:

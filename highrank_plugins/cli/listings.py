@@ -11,6 +11,7 @@ import typer
 
 import highrank_plugins
 from highrank_plugins.cli.options import UserDir
+from highrank_plugins.cli.printing import echo_markdown
 from highrank_plugins.cli.user_error import user_errors
 
 if TYPE_CHECKING:
@@ -18,18 +19,18 @@ if TYPE_CHECKING:
 
 
 def archs(user_dir: UserDir = None) -> None:
-    """Print all architectures as a Markdown document.
+    """Print all architectures.
 
     Example: highrank archs > archs.md
 
-    The output is docs/reference/archs.md.
+    A file gets the Markdown document docs/reference/archs.md; a terminal shows its tables drawn.
     """
     logging.disable(logging.INFO)  # fairseq's
     import highrank_plugins
 
     highrank_plugins.register()
     # by name: mypy checks this package, and not the dataclasses that fairseq reads
-    typer.echo(import_module("highrank_plugins.models.arch_table").arch_table(), nl=False)
+    echo_markdown(import_module("highrank_plugins.models.arch_table").arch_table(), nl=False)
 
 
 def heads(user_dir: UserDir = None) -> None:

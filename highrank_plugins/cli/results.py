@@ -8,6 +8,7 @@ import typer
 
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.compare import compare
+from highrank_plugins.cli.printing import echo_markdown
 from highrank_plugins.cli.user_error import user_errors
 
 if TYPE_CHECKING:
@@ -35,9 +36,11 @@ _TRAINING = {  # of a record → as people read them
 def results_table(
     records: Annotated[list[Path], "Records of runs, as exp/ptb/*/results.json."],
 ) -> None:
-    """Print records of runs as a Markdown table.
+    """Print records of runs as a table.
 
     Example: highrank results table exp/ptb/*/results.json
+
+    A file gets a Markdown table; a terminal shows the table drawn.
 
     Two records of one configuration and seed need different revisions of the code, as where a
     change of the code is compared; `highrank compare` refuses them.
@@ -45,7 +48,7 @@ def results_table(
     from highrank_plugins.results import results_table as table
 
     with user_errors():
-        typer.echo(table.results_table(records), nl=False)
+        echo_markdown(table.results_table(records), nl=False)
 
 
 def published(
@@ -61,14 +64,15 @@ def published(
 
     Example: highrank results published ptb
 
-    The table has a column for each kind of score.
+    The table has a column for each kind of score. A file gets it in Markdown; a terminal shows it
+    drawn.
     """
     from highrank_plugins.results.published import table
     from highrank_plugins.results.record import load_record
 
     with user_errors():
         ours = {str(path.parent): _numbers(load_record(path)) for path in results or []}
-        typer.echo(table(task, ours, everything))
+        echo_markdown(table(task, ours, everything))
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:

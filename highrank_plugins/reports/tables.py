@@ -2,6 +2,8 @@
 
 import csv
 import io
+import itertools
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ _LATEX = {
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "±": r"$\pm$", "−": "$-$", "–": "--", "ε": r"$\varepsilon$", "α": r"$\alpha$", "≥": r"$\geq$",
 }  # fmt: skip
+_PADDING = 3  # characters that rich puts around a column
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,9 @@ def to_csv(tables: Sequence[Table]) -> str:
 def to_terminal(tables: Sequence[Table], width: int | None = None) -> str:
     """Return the tables drawn by rich, with its codes for bold and colours.
 
+    Columns of numbers are aligned to the right. A table that is wider than the terminal continues
+    below, and repeats the columns that name its rows.
+
     Args:
         width: of the terminal; None: what rich finds.
     """
@@ -112,43 +118,70 @@ def to_terminal(tables: Sequence[Table], width: int | None = None) -> str:
 
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=width, highlight=False)
-    for table in tables:
-        title = table.title
-        for columns in _fitting(table, console.width):
-            drawn = RichTable(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-            for number in columns:
-                heading = Text("\n".join(_wrapped(table, number)))
-                drawn.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    for number, table in enumerate(tables):
+        title = table.title or None
+        columns = [_Column(table, index, console.width) for index in range(len(table.headings))]
+        for part, group in enumerate(_fitting(columns, console.width)):
+            if number or part:
+                console.print()
+            drawn = RichTable(
+                title=title, box=box.SIMPLE_HEAD, title_justify="left", show_edge=False
+            )
+            for column in group:
+                heading = Text("\n".join(column.heading))
+                drawn.add_column(
+                    heading, justify="right" if column.numeric else "left",
+                    no_wrap=column.numeric, width=column.width, overflow="fold",
+                )  # fmt: skip
             for row in table.rows:
-                cells = (row[number] for number in columns)
+                cells = (row[column.index] for column in group)
                 drawn.add_row(*(Text(cell.text, "bold" if cell.bold else "") for cell in cells))
             console.print(drawn)
-            title = ""
+            title = None
         for note in table.notes:
+            console.print()
             console.print(Text(note, "dim"))
-    return text.getvalue()
+    return re.sub(" +$", "", text.getvalue(), flags=re.MULTILINE)
 
 
-def _fitting(table: Table, width: int) -> list[list[int]]:
-    """Return the columns in groups as wide as a terminal, each beginning with the first column."""
-    columns = range(len(table.headings))
-    widths = [max(_cell_width(table, i), *map(len, _wrapped(table, i))) + 3 for i in columns]
-    groups = [[0]]
-    for number in range(1, len(widths)):
-        if len(groups[-1]) > 1 and sum(widths[i] for i in [*groups[-1], number]) > width:
-            groups.append([0])
-        groups[-1].append(number)
+class _Column:
+    """Choose the width, the alignment and the lines of the heading of a column."""
+
+    def __init__(self, table: Table, index: int, terminal: int):
+        cells = [row[index].text for row in table.rows]
+        self.index = index
+        self.numeric = index > 0 and not any(map(_is_text, cells))
+        widest = max(map(len, cells), default=0)
+        if not self.numeric:  # long text takes several lines
+            words = (len(word) for cell in cells for word in cell.split())
+            widest = min(widest, max(terminal // 3, *words, 0))
+        self.heading = _wrapped(table.headings[index], max(widest, 10))
+        self.width = min(max(widest, *map(len, self.heading)), terminal - 2)
+
+
+def _is_text(cell: str) -> bool:
+    """Return whether a cell has letters before any digit, and is not a dash or empty."""
+    return bool(re.match(r"[^\d]*[^\W\d_]", cell))
+
+
+def _fitting(columns: Sequence[_Column], terminal: int) -> list[list[_Column]]:
+    """Return the columns in groups as wide as a terminal, each beginning with what names a row."""
+    text = list(itertools.takewhile(lambda column: not column.numeric, columns[:2]))
+    names = columns[:1] if _width(text) > terminal / 2 else text
+    groups = [[*names]]
+    for column in columns[len(names) :]:
+        if len(groups[-1]) > len(names) and _width([*groups[-1], column]) > terminal:
+            groups.append([*names])
+        groups[-1].append(column)
     return groups
 
 
-def _cell_width(table: Table, column: int) -> int:
-    return max((len(row[column].text) for row in table.rows), default=0)
+def _width(columns: Sequence[_Column]) -> int:
+    return sum(column.width + _PADDING for column in columns) - 1
 
 
-def _wrapped(table: Table, column: int) -> list[str]:
-    """Return the lines of a heading, which is at most as wide as its cells or ten characters."""
-    width = max(_cell_width(table, column), 10)
-    return textwrap.wrap(table.headings[column], width, break_long_words=False) or [""]
+def _wrapped(heading: str, width: int) -> list[str]:
+    return textwrap.wrap(heading, width, break_long_words=False) or [""]
 
 
 FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {

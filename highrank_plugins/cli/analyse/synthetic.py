@@ -7,6 +7,7 @@ import typer
 
 from highrank_plugins.cli.analyse.running import DataOfCheckpoint, Output, Plot, measuring, report
 from highrank_plugins.cli.options import UserDir, numbers
+from highrank_plugins.cli.printing import echo_markdown
 
 Heads = Annotated[str, "Layers, separated by commas: mos, plif (on a softmax), mos+plif, …"]
 Components = Annotated[
@@ -134,7 +135,7 @@ def spamlang(
                 write_json(output, made | {"runs": runs})
 
         runs = run_grid(grid, done, save, lambda text: typer.echo(text, err=True))
-        typer.echo(grid_table(runs))
+        echo_markdown(grid_table(runs))
 
 
 def multimode(

@@ -1,0 +1,66 @@
+"""Tables in a terminal, and in a pipe."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HIGHRANK = [sys.executable, "-m", "highrank_plugins.cli"]
+COMMANDS = [
+    ["results", "table", "docs/records/ptb_small/mos-1.json"],
+    ["results", "published", "ptb"],
+    ["compare", *(f"docs/records/ptb_small/{name}-{seed}.json" for name in ("mos", "softmax")
+                  for seed in (1, 2))],
+    ["bench", "table", "docs/benchmarks/cpu_mos.csv"],
+    ["archs"],
+    ["heads"],
+    ["recipes"],
+]  # fmt: skip
+
+
+def in_terminal(command: list[str], columns: int) -> list[str]:
+    """Return the lines that a terminal of so many columns receives, without codes of colours."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    environment = {n: v for n, v in os.environ.items() if n not in ("COLUMNS", "LINES")}
+    run = subprocess.Popen(
+        [*HIGHRANK, *command], stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL, cwd=ROOT,
+        env=environment | {"TERM": "xterm"},
+    )  # fmt: skip
+    os.close(theirs)
+    text = b""
+    while True:
+        try:
+            read = os.read(ours, 1 << 16)
+        except OSError:  # Linux says so at the end
+            break
+        if not read:
+            break
+        text += read
+    os.close(ours)
+    assert run.wait() == 0
+    return re.sub("\x1b.*?m", "", text.decode()).replace("\r", "").split("\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
+def test_a_terminal_shows_tables_without_markdown_and_within_its_width(command):
+    columns = 120 if command[0] == "compare" else 80
+    lines = in_terminal(command, columns)
+    assert max(map(len, lines)) <= columns
+    assert not [line for line in lines if line.startswith(("|", "#"))]
+    assert len(lines) > 4
+
+
+def test_a_pipe_gets_markdown():
+    done = subprocess.run(
+        [*HIGHRANK, *COMMANDS[0]], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout.startswith("| run | valid ppl |") and "\n| mos-1 | 78.35 |" in done.stdout
