@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.common.files import try_lock
+from highrank_plugins.common.files import open_own, try_lock
 
 if TYPE_CHECKING:
     from highrank_plugins.studies.definition import Study
@@ -101,7 +101,7 @@ def _say(text: str) -> None:
 def _alone(folder: Path) -> Iterator[None]:
     """Refuse a second process that runs the same study."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a") as lock:
+    with open_own(folder / ".lock", "a") as lock:
         if not try_lock(lock):
             raise ValueError(f"another process runs this study in {folder}")
         yield

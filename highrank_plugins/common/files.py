@@ -6,12 +6,13 @@ import json
 import math
 import os
 import shutil
+import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Protocol
+from typing import IO, Any, Protocol
 
 from highrank_plugins.common.user_error import UserError
 
@@ -44,6 +45,32 @@ def try_lock(file: IO[Any]) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def open_own(path: str | Path, mode: str) -> IO[Any]:
+    """Open a file of ours to write, in a folder that others may write to, too; text is UTF-8.
+
+    Raises:
+        UserError: A symbolic link, a pipe or a device has the name of the file.
+        OSError: The file cannot be opened.
+    """
+
+    def opened(path: str, flags: int) -> int:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        if stat.S_IFMT(os.fstat(handle).st_mode) in (stat.S_IFREG, stat.S_IFDIR):
+            return handle
+        os.close(handle)
+        raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+
+    try:
+        return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=opened)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+    raise UserError(
+        f"{path} is a symbolic link, a pipe or a device, where a file of ours belongs: remove it; "
+        "nothing was written through it"
+    )
 
 
 def require_regular(path: str | Path) -> None:
@@ -89,7 +116,9 @@ def write_whole(
     try:
         if expected_bytes > _free(target):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        with open(part, "wb") as file:
+        if os.path.islink(part):
+            os.unlink(part)  # it leads elsewhere
+        with open_own(part, "wb") as file:
             content = _Content(file)
             _write_to_disk(content, write)
         _compare(part, content)
@@ -154,7 +183,7 @@ class _Content:
     torch.save replaces such an error by one of its own, about positions in the file.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self.file, self.checksum = file, 0
         self.error: OSError | None = None
 

@@ -2,55 +2,100 @@
 
 import fcntl
 import glob
+import itertools
 import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TextIO
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
 
+from highrank_plugins.common.files import open_own
 from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)
+
+_LOCK = "training.lock"
 
 
 @contextmanager
 def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
     """Hold the lock of a training's folder, and remove what a killed save has left there.
 
-    The system releases the lock of a killed process. Child processes do not hold it.
+    The system releases the lock of a killed process. Child processes do not hold it. If the block
+    ends with an error, the lock file and the folder are removed where they are new, the folder
+    only if it is empty.
 
     Returns:
         Whether the folder is locked; False on a file system without locks, which is logged.
     Raises:
-        UserError: Another process holds it; names the process. Or the folder cannot be written.
+        UserError: Another process holds it; names the process. Or the folder cannot be written, or
+            a link has the name of the lock file.
     """
-    with _lock_file(folder) as file:
-        is_locked = True
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            file.seek(0)
-            raise UserError(
-                f"--save-dir {folder} is in use by another training "
-                f"({file.read().strip() or 'unknown process'}): wait for its end or stop it, or "
-                "choose another --save-dir"
-            ) from None
-        except OSError as error:
-            is_locked = False
-            logger.warning("%s: cannot be locked (%s); start one training only", folder, error)
+    new = _missing(Path(folder))
+    file, is_locked = _open_locked(folder)
+    with file:
         for left in glob.glob(os.path.join(glob.escape(str(folder)), "checkpoint*.pt.tmp")):
             os.unlink(left)
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
-        yield is_locked
+        is_whole = False
+        try:
+            yield is_locked
+            is_whole = True
+        finally:
+            if not is_whole:
+                _remove(new)
 
 
-def _lock_file(folder: str | os.PathLike[str]) -> TextIO:
+def _missing(folder: Path) -> list[Path]:
+    """Return what does not exist yet: the lock file, the folder, and the folders above it."""
+    missing = itertools.takewhile(lambda path: not path.exists(), (folder, *folder.parents))
+    return [] if (folder / _LOCK).exists() else [folder / _LOCK, *missing]
+
+
+def _remove(new: list[Path]) -> None:
+    """Remove a new lock file, and the new folders if they are empty."""
+    with suppress(OSError):  # somebody else put something there
+        for path in new:
+            path.unlink() if path.name == _LOCK else path.rmdir()
+
+
+def _open_locked(folder: str | os.PathLike[str]) -> tuple[IO[str], bool]:
+    """Return the open lock file, and whether it is locked."""
+    while True:
+        file = _lock_file(folder)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _has_its_name(file):
+                return file, True
+        except (BlockingIOError, PermissionError):
+            file.seek(0)
+            holder = file.read().strip() or "unknown process"
+            file.close()
+            raise UserError(
+                f"--save-dir {folder} is in use by another training ({holder}): wait for its end "
+                "or stop it, or choose another --save-dir"
+            ) from None
+        except OSError as error:
+            logger.warning("%s: cannot be locked (%s); start one training only", folder, error)
+            return file, False
+        file.close()
+
+
+def _has_its_name(file: IO[str]) -> bool:
+    """Whether no other process has removed the lock file since we opened it."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
+    return False
+
+
+def _lock_file(folder: str | os.PathLike[str]) -> IO[str]:
     try:
         os.makedirs(folder, exist_ok=True)
-        return open(os.path.join(folder, "training.lock"), "a+", encoding="utf-8")
+        return open_own(os.path.join(folder, _LOCK), "a+")
     except OSError as error:
         raise UserError(
             f"--save-dir {folder} cannot be written ({error.strerror}): choose another --save-dir, "

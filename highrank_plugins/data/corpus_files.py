@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
-from highrank_plugins.common.files import try_lock
+from highrank_plugins.common.files import open_own, try_lock
 from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
 from highrank_plugins.data.fetch import FetchError, fetch
 
@@ -134,7 +134,7 @@ def fetch_corpus(
 def _alone(folder: Path) -> Iterator[None]:
     """Wait until no other process fetches into a folder, and keep others waiting."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a") as lock:
+    with open_own(folder / ".lock", "a") as lock:
         if not try_lock(lock):
             print(f"waiting for another process that fetches into {folder}", file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -6,6 +6,7 @@ Why: fairseq gives its statistics to a progress bar, which prints them.
 What we do: also append them to `metrics.jsonl` in `--save-dir`, a JSON object a line: `tag`
 (train_inner, train, or a validation set), `epoch`, `num_updates`, and each statistic as a number.
 A number that is not finite is null. A resumed training drops the lines after its checkpoint first.
+A symbolic link of that name is an error.
 Delete when: fairseq writes one.
 """
 
@@ -24,7 +25,7 @@ from fairseq.logging import progress_bar as bars
 from fairseq.logging.meters import AverageMeter, StopwatchMeter, TimeMeter
 from fairseq_cli import train as training
 
-from highrank_plugins.common.files import write_text
+from highrank_plugins.common.files import open_own, write_text
 from highrank_plugins.common.patching import replaces
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class RecordingBar(bars.BaseProgressBar):
         }
         line["num_updates"] = updates
         try:
-            with self.path.open("a", encoding="utf-8") as file:
+            with open_own(self.path, "a") as file:
                 file.write(json.dumps(line, allow_nan=False) + "\n")
         except OSError as error:  # a training is worth more than its record
             logger.warning("%s: %s; this line is lost", self.path, error)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from highrank_plugins.common.files import try_lock, write_text
+from highrank_plugins.common.files import open_own, try_lock, write_text
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.results.record import load_record
@@ -181,13 +181,13 @@ def _locked(member: PreparedMember) -> bool:
     lock = member.run_dir / ".lock"
     if not lock.is_file():
         return False
-    with lock.open("a") as file:
+    with open_own(lock, "a") as file:
         return not try_lock(file)
 
 
 def _start(member: PreparedMember, slot: int, environment: Environment, logs: Path) -> _Running:
     log = logs / f"{member.name}.log"
-    with log.open("ab") as file:
+    with open_own(log, "ab") as file:
         process = subprocess.Popen(
             member.command,
             stdin=subprocess.DEVNULL,

@@ -56,8 +56,8 @@ source "$repository/recipes/lib/options.sh"
 
 # check_run_name OPTION NAME: the name of a run leads to a folder below EXP_DIR/RECIPE, nowhere else.
 check_run_name() {
-    [[ $2 != /* && /$2/ != */../* ]] ||
-        refuse "$1 '$2': expected a name, or a path without '..' below the recipe's folder in" \
+    [[ $2 != /* && /$2/ != */../* && /$2/ != */./* ]] ||
+        refuse "$1 '$2': expected a name, or a path without '..' or '.' below the recipe's folder in" \
             "--exp-dir; --name gives a run its name"
 }
 
@@ -70,6 +70,7 @@ open_run() {
     run_dir=$(absolute "$1")
     run_dir=${run_dir#"$repository/"}
     cd -- "$repository"
+    refuse_links "$run_dir"
     check_run_dir
     local directory=$run_dir
     new_directories=()                  # innermost first
@@ -82,6 +83,18 @@ open_run() {
     flock --wait 5 9 ||                 # killed processes may take a moment to go
         refuse "another process works in $run_dir; it was started by process $(<"$run_dir/.lock")"
     echo $$ >"$run_dir/.lock"
+}
+
+# refuse_links FOLDER: refuse a run's folder where a link has the name of a file that recipes write, since
+# that would change the file to which it points. Pipes and devices are refused, too.
+refuse_links() {
+    local found
+    found=$(find "$1"/{.lock,config.yaml,results.json,commands,log} \
+        "$1"/*/{.key,.done,command.sh,logs} "$1"/*/logs/finished \
+        ! -type f ! -type d -print -quit 2>/dev/null || true)
+    [[ -z $found ]] ||
+        refuse "$found is a symbolic link, a pipe or a device, where a file of ours belongs:" \
+            "remove it; nothing was written through it"
 }
 
 # check_run_dir: refuse a folder with files that no recipe has written.

@@ -71,6 +71,7 @@ share_preparation() {
 prepare() {
     local run_dir=$prepared files=()
     in_range 0 || in_range 1 || in_range 2 || return 0
+    refuse_links "$run_dir"
     mkdir -p -- "$run_dir/log"
     log "text and binarised data: $run_dir"
     exec 8>>"$run_dir/.lock"

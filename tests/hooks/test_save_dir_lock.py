@@ -1,11 +1,14 @@
 """Test hooks/save_dir_lock.py."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 import highrank_plugins.hooks.save_dir_lock  # noqa: F401  (importing it applies the repair)
+from highrank_plugins.common import folder_lock
+from highrank_plugins.common.folder_lock import locked
 from highrank_plugins.common.user_error import UserError
 from tests.compat.conftest import run_training, translation_options
 
@@ -42,6 +45,56 @@ def test_a_killed_training_leaves_no_lock(data, tmp_path, other):
     other.wait()
     run_training(data, tmp_path, *translation_options(**{"--max-update": 1}))
     assert (tmp_path / "checkpoint_last.pt").exists()
+
+
+LINKED = "is a symbolic link, a pipe or a device, where a file of ours belongs: remove it"
+
+
+def test_a_link_in_place_of_the_lock_is_refused_and_not_followed(data, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "exp").mkdir()
+    (tmp_path / "exp" / "training.lock").symlink_to(victim)
+    with pytest.raises(UserError, match=f"exp/training.lock {LINKED}"):
+        run_training(data, tmp_path / "exp", *translation_options(**{"--max-update": 1}))
+    assert victim.read_text() == "precious"
+
+
+def test_a_pipe_in_place_of_the_lock_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "training.lock")
+    with pytest.raises(UserError, match=f"training.lock {LINKED}"), locked(tmp_path):
+        pass
+
+
+REFUSED = translation_options(**{"--arch": "transformer_mos", "--head-components": 0})
+
+
+def test_a_refused_training_leaves_no_folder(data, tmp_path):
+    with pytest.raises(UserError, match="--head-components must be at least 1"):
+        run_training(data, tmp_path / "new" / "exp", *REFUSED)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_training_leaves_a_folder_as_it_was(data, tmp_path):
+    (tmp_path / "notes").touch()
+    with pytest.raises(UserError, match="--head-components must be at least 1"):
+        run_training(data, tmp_path, *REFUSED)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_a_lock_file_that_was_removed_meanwhile_is_made_again(tmp_path, monkeypatch):
+    path, stock = tmp_path / "training.lock", folder_lock.fcntl.lockf
+
+    def lock(*args):
+        if not removed:
+            removed.append(path.unlink())
+        stock(*args)
+
+    removed: list[None] = []
+    monkeypatch.setattr(folder_lock.fcntl, "lockf", lock)
+    with locked(tmp_path) as is_locked:
+        assert is_locked and removed
+        assert path.read_text().startswith("process ")
 
 
 def test_a_folder_that_cannot_be_made_is_named(data, tmp_path):

@@ -48,12 +48,15 @@ def test_data_is_required(multi30k):
     assert "{train,valid,test2016}.{en,de}" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["../../outside", "/outside", "..", "small/../../x"])
+ELSEWHERE = ["../../outside", "/outside", "..", "small/../../x", ".", "./x", "x/."]
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
 def test_a_name_that_leads_elsewhere_is_refused(multi30k, name):
     for words, environment in ((["--name", name], {}), ([], {"HIGHRANK_NAME": name})):
         result = run(multi30k.words("--data", multi30k.data, *words), **environment)
         assert result.returncode == 2
-        assert f"--name '{name}': expected a name, or a path without '..'" in result.stderr
+        assert f"--name '{name}': expected a name, or a path without '..' or '.'" in result.stderr
 
 
 def test_a_configuration_elsewhere_needs_a_name(multi30k):

@@ -3,7 +3,7 @@
 import re
 import subprocess
 
-from tests.recipes.test_library import LIBRARY, toy  # noqa: F401  (a fixture)
+from tests.recipes.toy import LIBRARY
 
 # functions of the library that need nothing else
 FUNCTIONS = "\n".join(
@@ -15,7 +15,7 @@ FUNCTIONS = "\n".join(
 )
 
 
-def test_options_are_shown_as_they_are_typed(toy):  # noqa: F811
+def test_options_are_shown_as_they_are_typed(toy):
     said = toy("--value", "it's 7", "--stop-stage=0", "--set", "a=1", "--set", "b=(1, 2)").stderr
     line = next(line for line in said.splitlines() if "options: " in line)
     shown = line.partition("options: ")[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.recipes.running import REPOSITORY, overrides, raw_text, recipe
-from tests.recipes.test_library import TOY, done_stages
+from tests.recipes.toy import TOY, done_stages
 
 SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 # a program that saves when it is told to stop, or does not care

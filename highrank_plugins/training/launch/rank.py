@@ -11,8 +11,10 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from highrank_plugins.common import heartbeat, stop_request
+from highrank_plugins.common.files import open_own
 from highrank_plugins.common.processes import end_with_parent
 from highrank_plugins.training.launch.flags import Place, check_command, distributed_flags
 
@@ -78,11 +80,12 @@ def write_to_log(folder: Path, rank: int) -> None:
     """Append this process's output to `rank<N>.log`; show that of rank 0 as well."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"rank{rank}.log"
+    output: IO[bytes] = open_own(path, "ab")
     if rank == 0:
-        output = subprocess.Popen(["tee", "--append", "--", str(path)], stdin=subprocess.PIPE).stdin
-        assert output is not None
-    else:
-        output = path.open("ab", buffering=0)
+        output.close()
+        tee = subprocess.Popen(["tee", "--append", "--", str(path)], stdin=subprocess.PIPE)
+        assert tee.stdin is not None
+        output = tee.stdin
     # closed as an object: a number alone would be closed again later, when it is another file's
     with output:
         os.dup2(output.fileno(), 1)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.launch.flags import (
     Place,
     check_command,
@@ -10,7 +11,7 @@ from highrank_plugins.training.launch.flags import (
     option,
     with_effective_batch,
 )
-from highrank_plugins.training.launch.rank import check_world_size, find_place
+from highrank_plugins.training.launch.rank import check_world_size, find_place, write_to_log
 
 TRAIN = ["fairseq-train", "data", "--max-tokens", "4096"]
 
@@ -132,3 +133,11 @@ def test_another_number_of_processes_than_planned_is_refused():
     check_world_size(Place(0, 16, 0), 16)
     with pytest.raises(ValueError, match="8 processes were started, 16 were planned"):
         check_world_size(Place(0, 8, 0), 16)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_log_of_a_process_follows_no_link(tmp_path, rank):
+    (tmp_path / f"rank{rank}.log").symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match=f"rank{rank}.log is a symbolic link"):
+        write_to_log(tmp_path, rank)
+    assert not (tmp_path / "victim").exists()
