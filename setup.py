@@ -35,7 +35,7 @@ setup(
         "scipy>=1.13,<2",
         "sentencepiece>=0.2,<0.3",
         "tensorboard>=2.21,<3",
-        # fairseq looks for it at every start, and prints advice where it is missing
+        # fairseq prints advice at every start if this is missing
         "tensorboardX>=2.6,<3",
         "torch>=2.10,<3",
         "tqdm>=4.60,<5",

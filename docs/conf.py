@@ -28,7 +28,7 @@ myst_heading_anchors = 4
 nb_execution_mode = "force"  # pages with code cells are computed whenever the site is built
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
-# the kernels of the pages are local: without their advice on networks, and a line per page
+# the pages' kernels run locally: hide their advice on networks and their line per page
 _settings = tempfile.TemporaryDirectory(prefix="highrank-docs-")
 os.environ["IPYTHONDIR"] = _settings.name
 _kernel = Path(_settings.name, "profile_default", "ipython_kernel_config.py")

@@ -32,7 +32,7 @@ from highrank_plugins.losses.kernels.triton import passes
 
 DTYPES = ("float32", "bfloat16", "float16")
 SMOOTHING = (0.0, 0.1)
-# those with kernels; torch computes any other
+# functions with kernels; torch computes all others
 POINTWISE = ("identity", "sigsoftmax", "gss", "softcap", "sigmoid_cap", "multimax", "plif")
 CLASSES = 32768
 COLUMNS = ["kernel", "head", "components", "pointwise", "dtype", "smoothing", "gradient", "classes"]
@@ -72,7 +72,7 @@ class Recorder:
         given = dict(zip(kernel.arg_names, arguments, strict=False))
         cubin = compiled.asm["cubin"]
         used = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", inspect(cubin, "-res-usage")))
-        # the columns that a thread works on; a mixture or a tree has K logits in each
+        # columns of a thread; a mixture or a tree has K logits in each
         logits = tile["COLUMNS"] * tile.get("ROWS", 1) / (32 * tile["num_warps"])
         if name not in ("softmax_kernel", "gradient_kernel"):
             logits *= self.case["components"]
@@ -108,7 +108,7 @@ def instructions(sass: str) -> int:
         if name.startswith("BRA") and "0x" in rest
     ]
     end = next((at for at, name, _ in reversed(code) if name == "EXIT"), 0)
-    # a jump to itself fills the space after the last instruction
+    # a jump to itself pads the space after the last instruction
     loops = [(a, b) for a, b in jumps if a < b]
     inside = sum(any(a <= at <= b for a, b in loops) for at, _, _ in code)
     return inside or sum(at <= end for at, _, _ in code)
@@ -148,7 +148,7 @@ def compile_cases(cases: list[list[Any]], accuracy: bool) -> None:
             ).to(getattr(torch, dtype))
             for tokens in batches:
                 features = torch.empty(tokens, 8, dtype=getattr(torch, dtype), requires_grad=True)
-                # with "sum", float16 looks whether its gradients are finite
+                # with "sum", float16 would check whether gradients are finite
                 out = head.nll(
                     features, torch.zeros(tokens, dtype=torch.int64), label_smoothing=smoothing,
                     reduction="none" if dtype == "float16" else "sum", accuracy=accuracy,

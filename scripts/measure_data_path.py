@@ -16,7 +16,7 @@ from pathlib import Path
 LANGUAGES = ("en", "de")
 SAMPLING_SECONDS = 0.5
 CORPUS = "texts: {train: [[t.en, t.de]], valid: [[v.en, v.de]], test: [[v.en, v.de]]}\n"
-# a line at a time, as fairseq's scripts/spm_encode.py goes through text
+# a line at a time, like fairseq's scripts/spm_encode.py
 STOCK_ENCODER = """
 import sys
 import sentencepiece
@@ -75,7 +75,7 @@ def memory_of(group: int) -> int:
     """Return the memory of all processes of a group in bytes; shared memory counts once."""
     found = 0
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             if os.getpgid(int(process.name)) == group:
                 rows = (process / "smaps_rollup").read_text()
                 found += 1024 * sum(map(int, re.findall(r"^Pss: +(\d+)", rows, re.MULTILINE)))

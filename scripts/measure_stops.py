@@ -31,7 +31,7 @@ from highrank_plugins.reliability.trainings import (
 
 TEXT = Path(__file__).parents[1] / "tests" / "text" / "tiny"
 STALL_SECONDS = 10
-KINDS = {  # name → through the launcher, signal, to one rank, seconds to end in
+KINDS = {  # name → (uses the launcher, signal, sent to one rank only, seconds to end)
     "SIGTERM to fairseq-train": (False, signal.SIGTERM, False, 20),
     "SIGTERM to highrank launch": (True, signal.SIGTERM, False, 20),
     "SIGSTOP to one rank": (True, signal.SIGSTOP, True, STALL_SECONDS + ENDING_SECONDS),
@@ -85,13 +85,13 @@ def main() -> None:
         "--seed", type=int, default=1, help="seed of the random moments (default: 1)"
     )
     options = parser.parse_args()
-    highrank_plugins.register()  # what checkpoints may hold
+    highrank_plugins.register()  # allows the classes that checkpoints hold
     seed, results = random.Random(options.seed), []
     with TemporaryDirectory() as name:
         folder = Path(name)
         data = binarise(TEXT, folder)
         for index in range(options.runs):
-            for launched in (False, True):  # one process and two see other batches
+            for launched in (False, True):  # one process sees other batches than two
                 for kind in (kind for kind in KINDS if KINDS[kind][0] == launched):
                     save_dir = folder / ("two" if launched else "one")
                     results.append(run(kind, data, save_dir, folder / "log", seed))

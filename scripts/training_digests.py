@@ -37,7 +37,7 @@ STREAMS = """--task bptt_language_modeling --bptt 8 --batch-size 4 --optimizer n
 SENTENCES = ["--task", "language_modeling", "--tokens-per-sample", "32"]
 OUR_LOSS = ["--criterion", "highrank_cross_entropy"]
 IMPLEMENTATIONS = ("reference", "chunked", "fused", "cpp")
-FEW_KNOTS = ["--head-plif-knots", "500"]  # 1e5 are slow for a model of this size
+FEW_KNOTS = ["--head-plif-knots", "500"]  # 1e5 knots are slow for a model of this size
 
 FORKS = multiprocessing.get_context("forkserver")
 
@@ -122,7 +122,7 @@ def _leaves(tree: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def main() -> None:
-    os.environ["LOGLEVEL"] = "ERROR"  # fairseq's log goes to standard output
+    os.environ["LOGLEVEL"] = "ERROR"  # hides fairseq's log, which goes to standard output
     import fairseq_cli.train  # noqa: F401  (registers what `tokens` reads)
 
     import highrank_plugins
@@ -135,7 +135,7 @@ def main() -> None:
     )
     with TemporaryDirectory() as name:
         folder = Path(name)
-        os.chdir(folder)  # the forks' server would take a package of the current folder
+        os.chdir(folder)  # the fork server would import packages from the current folder
         os.environ["DIGEST_LOG"] = str(folder / "log")
         preprocess(folder, "mt", ["--source-lang", "en", "--target-lang", "de"])
         preprocess(folder, "lm", ["--only-source"], ".de")

@@ -41,7 +41,7 @@ _TRANSLATOR = {
     **{f"{side}_layers": 2 for side in _SIDES},
     **{f"{side}_attention_heads": 2 for side in _SIDES},
 }  # fmt: skip
-# how the name of an architecture begins → options that are smaller
+# prefix of an architecture's name → smaller options
 REDUCED: dict[str, dict[str, Any]] = {
     "transformer": _TRANSLATOR,
     "awd_lstm": {

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-SUM_TOLERANCE = 0.05  # log-probabilities that were stored in bfloat16 sum to 1 within 0.02
+SUM_TOLERANCE = 0.05  # rows stored in bfloat16 sum to 1 within 0.02
 
 
 def checked_blocks(blocks: Iterable[Tensor], finite: bool = True) -> Iterator[Tensor]:

@@ -55,7 +55,7 @@ def prior_use(head: Head, features: Tensor) -> ComponentUse:
         ValueError: a head without a prior, features of another size.
     """
     flat = head.flatten_features(features)
-    target = torch.zeros(len(flat), dtype=torch.int64, device=flat.device)  # without effect
+    target = torch.zeros(len(flat), dtype=torch.int64, device=flat.device)  # has no effect
     prior = None if head.weights_by_class else head.log_weights(flat, target, head.tensors())
     if prior is None:
         raise ValueError(

@@ -6,7 +6,7 @@ import math
 
 from highrank_plugins.analysis.significance import Runs, Summary, summarise
 
-MOST_RUNS = 1000  # beyond that a difference is called too small
+MOST_RUNS = 1000  # a difference that needs more runs is called too small
 
 
 def hedges_g(a: Runs, b: Runs) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from highrank_plugins.analysis.blocks import checked_blocks, chunks
 
-# σ² has an error of a few eps σ_max²: at 1e-7 σ_max the eigenvalue is 50 eps, below it is noise
+# σ² has an error of a few eps σ_max². At 1e-7 σ_max the eigenvalue is 50 eps; below, it is noise
 RELIABLE = 1e-7
 
 

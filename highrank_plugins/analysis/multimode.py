@@ -18,7 +18,7 @@ from highrank_plugins.analysis.dirichlet import FitSettings, fit_heads, measure_
 from highrank_plugins.common.progress import Progress, silent
 from highrank_plugins.heads import head_names, head_options, pointwise_names
 
-SCALE = 3.0  # of word vectors; contexts of mixtures lie in [−1, 1]
+SCALE = 3.0  # length of word vectors; contexts of mixtures lie in [−1, 1]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ def effective_rank(singular_values: Tensor, eps: float) -> int:
     if not 0 < eps < 1:
         raise ValueError(f"eps must lie in (0, 1), got {eps}")
     squares = _checked(singular_values).sort().values.square()
-    left_out = squares.cumsum(0)  # small ones first: no digits are lost for a small ε
+    left_out = squares.cumsum(0)  # adds the small ones first, to keep all digits for a small ε
     return len(squares) - int((left_out <= eps * left_out[-1]).sum())
 
 

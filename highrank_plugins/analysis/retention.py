@@ -15,7 +15,7 @@ from torch import Tensor
 from highrank_plugins.analysis.gram import RELIABLE, gram_matrix
 from highrank_plugins.heads import Head
 
-CLASSES = 4096  # rows of W that are widened at a time
+CLASSES = 4096  # rows of W widened at a time
 
 
 class ColumnSpace(NamedTuple):
@@ -90,7 +90,7 @@ def row_norms(weight: Tensor, to_basis: Tensor, rows: Tensor) -> RowNorms:
     whole = rows.new_zeros(len(rows), dtype=torch.float64)
     for part, own in zip(rows.split(CLASSES, 1), weight.detach().split(CLASSES), strict=True):
         wide = part.double()
-        through.addmm_(wide, own.double())  # 1/σ would magnify errors of float32
+        through.addmm_(wide, own.double())  # float64, since 1/σ magnifies errors
         whole += wide.square().sum(1)
     return RowNorms((through @ to_basis).square().sum(1), whole)
 

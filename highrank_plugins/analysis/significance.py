@@ -122,7 +122,7 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> Correlation:
     return Correlation(float(result.statistic), float(result.pvalue), len(x))
 
 
-TESTS = {"bootstrap": "bs", "randomisation": "ar"}  # our names, sacreBLEU's
+TESTS = {"bootstrap": "bs", "randomisation": "ar"}  # our name → sacreBLEU's
 
 
 @dataclass(frozen=True)

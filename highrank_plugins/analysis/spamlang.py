@@ -28,10 +28,10 @@ from highrank_plugins.analysis.retention import (
 )
 from highrank_plugins.heads import Head, build_head
 
-GOAL = 0.99  # share of right predictions
-MEASURED = 16  # tokens of a retention
-EVALUATED = 512  # texts
-NUMBERS = 2**24  # logits that exist at a time
+GOAL = 0.99  # share of correct predictions
+MEASURED = 16  # number of tokens in a retention measurement
+EVALUATED = 512  # number of texts in an evaluation
+NUMBERS = 2**24  # logits held in memory at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ def with_low_rank_gradient(features: Tensor, weight: Tensor, rank: int) -> Tenso
         features: [..., F]. weight: W [M, F].
     """
     with torch.no_grad():
-        _, vectors = torch.linalg.eigh(weight.T @ weight)  # ascending
+        _, vectors = torch.linalg.eigh(weight.T @ weight)  # eigenvalues ascend
     return _LowRankGradient.apply(features, vectors[:, -rank:])
 
 
@@ -239,6 +239,6 @@ def retentions(
     basis = column_space(head.weight).to_basis[:, -(rank or 0) :]
     kept, whole = retained_by_head(head, basis, features, target, NUMBERS)
     at_contexts = math.sqrt(float(kept.sum() / whole.sum()))
-    if rank is not None:  # a softmax, whose contexts are the features
+    if rank is not None:  # controls are softmaxes, whose contexts are the features
         return at_contexts, at_contexts
     return at_contexts, retention_at_features(head, features, target)

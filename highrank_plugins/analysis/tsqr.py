@@ -81,7 +81,7 @@ class _Stack:
                 self._reduce()
 
     def _reduce(self) -> None:
-        # input and output are one tensor: no second buffer
+        # input and output share one tensor, which saves a second buffer
         torch.geqrf(self.buffer, out=(self.buffer, self.tau))
         self.buffer[: self.width].triu_()
         self.filled = self.width

@@ -12,9 +12,9 @@ from highrank_plugins.common.progress import Progress, silent
 from highrank_plugins.heads import Head
 
 NOISE = 1e-7  # the solver's tolerance, and what float32 weights resolve
-ROUNDING = 1e-12  # of the largest logit: a smaller lead may be rounding
-STEPS = 100  # of the search; classes that can win mostly do so within 25
-OVERSHOOT, PUSH = 1.5, 0.01  # of the gap to the best rival, and of the distance to it
+ROUNDING = 1e-12  # relative to the largest logit; a smaller lead may be rounding error
+STEPS = 100  # search steps; classes that can win mostly do so within 25
+OVERSHOOT, PUSH = 1.5, 0.01  # shares of the gap to the best rival, and of the distance to it
 
 
 def unargmaxable(
@@ -112,7 +112,7 @@ def _walk(weight: Tensor, offsets: Tensor, classes: Tensor, bound: float | None)
         still = own - best <= rounding
         classes, h, gap, rival = classes[still], h[still], (best - own)[still], rival[still]
         away = weight[classes] - weight[rival]
-        length = away.square().sum(1).clamp_min(1e-200)  # equal rows stay where they are
+        length = away.square().sum(1).clamp_min(1e-200)  # avoids 0 / 0 for equal rows
         h = h + away * (OVERSHOOT * gap / length + PUSH).unsqueeze(1)
     return classes
 

@@ -17,9 +17,9 @@ from highrank_plugins.heads import Head, build_head, head_options
 
 REDUCTIONS = ("sum", "none")
 PRESETS = Path(__file__).with_name("presets.yaml")
-# options of structures that a case gives a size for
+# options of structures whose sizes a case sets
 STRUCTURE_SIZES = ("components", "frequent", "gate_dim")
-LANGUAGE_MODEL = "bptt_language_modeling"  # a task
+LANGUAGE_MODEL = "bptt_language_modeling"  # the name of a task
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 

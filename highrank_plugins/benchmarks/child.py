@@ -33,7 +33,7 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
     """Return seconds of implementation and baseline (if any), and the former's peak in bytes."""
     case = case_from(request["kind"], request["case"])
     use(case.device)
-    # memory that libraries keep from a first step, 7 to 20 MiB for products alone, does not count
+    # exclude what libraries allocate in a first step (7 to 20 MiB for products alone)
     _step(request["kind"], request["implementation"], case)()
     return_free_memory()
     subject = _step(request["kind"], request["implementation"], case)
@@ -49,7 +49,7 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
             own = case_from(request["kind"], request["baseline_case"])
             steps.append(_step(request["kind"], request["baseline"], own))
         result["seconds"], *others = alternate(steps, case.device, request["repeats"])
-        if others:  # of as much work as the subject's
+        if others:  # scale the baseline to the work of the subject
             scale = case.work() / own.work()
             (result["baseline_seconds"],) = [[scale * s for s in seconds] for seconds in others]
     return result

@@ -28,7 +28,7 @@ class Training:
 
     name: str
     arch: str
-    options: str  # further ones of fairseq-train, for a shell
+    options: str  # further options of fairseq-train, quoted for a shell
     classes: int
     max_tokens: int
     updates: int

@@ -35,7 +35,7 @@ def loss_step(implementation: str, case: LossCase) -> Step:
     dtype, device = getattr(torch, case.dtype), case.device
     head, loss = (_compiled if implementation in COMPILED else _eager)(implementation, case)
     head.zero_grad()
-    # features of the size that a layer norm gives, targets as skewed as words are
+    # features as large as a layer norm's output, targets as skewed as words
     features = torch.randn(case.tokens, case.dim, device=device, dtype=dtype, requires_grad=True)
     ranks = torch.arange(1, case.classes + 1, dtype=torch.float64)
     target = torch.multinomial(1 / ranks, case.tokens, replacement=True).to(device)
@@ -85,7 +85,7 @@ def _eager(implementation: str, case: LossCase) -> tuple[Head, Loss]:
     return head, loss_function(implementation, case)
 
 
-@functools.lru_cache(maxsize=1)  # a second step, with another layer, would be compiled again
+@functools.lru_cache(maxsize=1)  # a step with another layer would be compiled again
 def _compiled(implementation: str, case: LossCase) -> tuple[Head, Loss]:
     return _eager(implementation, case)
 
@@ -97,7 +97,7 @@ def loss_function(implementation: str, case: LossCase) -> Loss:
         return torch.compile(eager, fullgraph=True, dynamic=False, backend=COMPILER)
     if implementation in EAGER:
         return lambda head, x, y: EAGER[implementation](head, x, y, case.label_smoothing)
-    if implementation == "plain_softmax":  # of any case's size, whatever its head
+    if implementation == "plain_softmax":  # has the size of any case, and ignores its head
         return lambda head, x, y: F.cross_entropy(
             F.linear(x, head.weight, head.bias), y, reduction="sum"
         )

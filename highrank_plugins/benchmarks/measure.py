@@ -41,7 +41,7 @@ def _timed(step: Step, device: str) -> float:
 def return_free_memory() -> None:
     """Return memory that Python and the C library keep for later to the system."""
     gc.collect()
-    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # GNU's
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # GNU libc only
         libc.malloc_trim(0)
 
 
@@ -59,7 +59,7 @@ def peak_memory(step: Step, device: str) -> int | None:
         return torch.cuda.max_memory_allocated() - before
     status = Path("/proc/self/status")
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     except OSError:
         return None
     before = _kibibytes(status, "VmRSS")

@@ -143,7 +143,7 @@ def _stream_step(model: Any, criterion: Any, case: ModelCase, dictionary: Dictio
 
 
 def _generate_step(model: Any, dictionary: Dictionary, case: ModelCase) -> Step:
-    # as many steps for every layer, whatever its random weights prefer
+    # equal numbers of steps for all layers, whatever their random weights predict
     generator = SequenceGenerator(
         [model.eval()], dictionary, beam_size=4, max_len_a=0, max_len_b=case.length,
         min_len=case.length,

@@ -26,7 +26,7 @@ from highrank_plugins.benchmarks.operations import PRODUCTS
 from highrank_plugins.common import formatting
 from highrank_plugins.common.names import did_you_mean
 
-# Shares of the peaks of a data sheet that large operations reach; assumed, the same for every GPU.
+# Assumed shares of the data sheet's peaks that large operations reach, equal for all GPUs.
 BANDWIDTH_SHARE, PRODUCT_SHARE, INSTRUCTION_SHARE = 0.875, 0.7, 0.7
 
 
@@ -51,7 +51,7 @@ class Gpu:
         )
 
 
-# Data sheets of NVIDIA; products are dense, in bfloat16, added in float32.
+# From NVIDIA's data sheets: dense products in bfloat16, accumulated in float32.
 GPUS = {
     "h200": Gpu("H200 SXM", 4.8e12, 989e12, 132 * 128 * 1.75e9),
     "a100": Gpu("A100 80GB SXM", 2.039e12, 312e12, 108 * 128 * 1.41e9),
@@ -75,7 +75,7 @@ INSTRUCTIONS = {
     "tree_forward_kernel": {"identity": 19.1},
     "tree_backward_kernel": {"identity": 22.8},
 }  # fmt: skip
-# Operations that read or write the elements of an index only.
+# Operations that read or write only the elements that an index names.
 INDEXED = ("gather", "scatter", "scatter_add", "scatter_add_", "scatter_", "index", "index_select")
 IMPLEMENTATIONS = ("naive", "gathered", "chunked", "fused", "triton")
 
@@ -111,7 +111,7 @@ class _Seconds(TorchDispatchMode):
         given = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor)]
         made = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
         if f"aten::{name}" in PRODUCTS:
-            left, right = given[-2:]  # after the total of addmm
+            left, right = given[-2:]  # addmm's first argument is the total
             work = 2 * left.numel() * right.size(-1)
             self.products += self.gpu.seconds(_bytes([*given, *made]), work)
         elif name in INDEXED:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from highrank_plugins.common.files import write_text
 
-# labels of the release before → today's
+# labels of the previous release → today's
 OLD_LABELS = {"usual": "naive", "floor": "gemm_floor"}
 OLD_COLUMN = "contender"
 

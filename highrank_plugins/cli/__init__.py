@@ -79,7 +79,7 @@ OLD_NAMES = {
 
 _WRITTEN = "`highrank train configure FILE --output RESOLVED --commands DIR` writes it into DIR"
 _RECORDED = "`highrank results record --scores DIR` reads what it collected"
-# names in the previous release without a successor → what to do instead
+# removed names of the previous release → what to do instead
 GONE = {
     "command": _WRITTEN,
     "corpus-files": _WRITTEN,
@@ -244,7 +244,7 @@ def main() -> None:
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
-    except OSError as error:  # of the output itself, or of a command that does not expect it
+    except OSError as error:  # the output failed, or a command did not expect the error
         if has_no_reader():
             leave(1)
         typer.echo(f"highrank: {explained(error)}", err=True)

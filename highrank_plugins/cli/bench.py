@@ -234,7 +234,7 @@ def estimate(
     from highrank_plugins.benchmarks.run import check_device
     from highrank_plugins.training.configuration import load
 
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors():
         check_device(device)
         trainings = [Training.of(str(path), load(path, change), devices) for path in file]

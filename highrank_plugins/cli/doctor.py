@@ -56,7 +56,7 @@ def _try_faults(folder: Path, as_json: bool) -> int:
     """Print how each fault ended, and return the exit code."""
     from highrank_plugins.reliability.faults import try_faults
 
-    # remove processes and files when a scheduler ends this process
+    # lets a scheduler's signal remove processes and files
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     findings = []
     with user_errors():
@@ -177,7 +177,7 @@ def check_packages() -> list[Package]:
     needed = [r for r in map(Requirement, metadata.requires(PROJECT) or []) if r.marker is None]
     packages = [find(requirement, pins.get(requirement.name.lower())) for requirement in needed]
     usable = [package for package in packages if package.problem is None]
-    # one process for all packages; each is tried alone only if that one fails
+    # try all packages in one process, and each alone only if that fails
     failure = import_failure([*map(import_name, usable), PROJECT], then=f"{PROJECT}.register()")
     if failure is not None:
         packages = [package if package.problem else try_import(package) for package in packages]
@@ -197,7 +197,7 @@ def find(requirement: Requirement, pinned: str | None) -> Package:
     if not requirement.specifier.contains(version, prereleases=True):
         problem = f"{version} is outside {requirement.specifier}; {SETUP}"
         return Package(name, version, pinned, problem)
-    # 2.13.0+cpu is a build of the pinned 2.13.0
+    # 2.13.0+cpu counts as the pinned 2.13.0
     differs = pinned is not None and Version(version).public != pinned
     note = f"{version} is installed, {pinned} was tested; {SETUP}" if differs else None
     return Package(name, version, pinned, note=note)

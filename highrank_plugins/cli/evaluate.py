@@ -208,7 +208,7 @@ def dynamic_eval(
     eps 0.001, lambda 0.075 on Penn Treebank and lr 0.002, eps 0.002, lambda 0.02 on WikiText-2.
     More in docs/howto/adaptive_evaluation.md.
     """
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     from highrank_plugins.inference import dynamic_evaluation as dynamic
     from highrank_plugins.inference.adaptive_evaluation import Run
 
@@ -253,7 +253,7 @@ def cache_eval(
     Penn Treebank; theta 0.662, lambda 0.1279, window 3785 on WikiText-2. More in
     docs/howto/adaptive_evaluation.md.
     """
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     from highrank_plugins.inference.adaptive_evaluation import Run
     from highrank_plugins.inference.cache_evaluation import run_cache_evaluation
 

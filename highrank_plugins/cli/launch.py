@@ -189,7 +189,7 @@ def _slurm(plan: "Plan", job: "Job", script: Path, submit: bool, dry_run: bool) 
         return
     if submit:
         check_queue(plan.log_dir)
-    plan.log_dir.mkdir(parents=True, exist_ok=True)  # SLURM does not make it
+    plan.log_dir.mkdir(parents=True, exist_ok=True)  # SLURM does not create it
     plan.finished.unlink(missing_ok=True)
     write_text(script, text)
     if not submit:

@@ -25,11 +25,11 @@ def archs(user_dir: UserDir = None) -> None:
 
     A file gets the Markdown document docs/reference/archs.md; a terminal shows its tables drawn.
     """
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     import highrank_plugins
 
     highrank_plugins.register()
-    # by name: mypy checks this package, and not the dataclasses that fairseq reads
+    # imported by name, because mypy does not check the dataclasses that fairseq reads
     echo_markdown(import_module("highrank_plugins.models.arch_table").arch_table(), nl=False)
 
 
@@ -71,7 +71,7 @@ def _rows(registry: "Registry[Any]") -> Iterator[tuple[str, tuple[str, str, str]
 
 
 def _shown(default: Any) -> str:
-    if default is None:  # the layer chooses
+    if default is None:  # the layer chooses the value
         return ""
     shown = str(default).lower() if isinstance(default, bool) else str(default)
     return "(required)" if default is inspect.Parameter.empty else shown

@@ -31,7 +31,7 @@ def match(
 
     Example: highrank match small/mos --to small/softmax --by parameters
     """
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors():
         from highrank_plugins.common.files import write_text
         from highrank_plugins.studies.definition import recipe_folder

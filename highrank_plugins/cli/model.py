@@ -41,7 +41,7 @@ def average(
     """
     from highrank_plugins.training.averaging import average_checkpoints
 
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors():
         if output.is_dir():
             raise ValueError(f"--output {output} is a directory: name the file to write")
@@ -78,7 +78,7 @@ def best_checkpoint(
     """
     from highrank_plugins.training.checkpoint_file import best_checkpoint
 
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors():
         typer.echo(best_checkpoint(directories))
 
@@ -104,7 +104,7 @@ def export(
     """
     from highrank_plugins.reports.model_folder import export_model
 
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors():
         export_model(checkpoint, output, data, licence, pieces, results)
         typer.echo(f"{output}: {', '.join(sorted(path.name for path in output.iterdir()))}")
@@ -121,7 +121,7 @@ def import_model(
     """
     from highrank_plugins.reports import model_folder
 
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors():
         model_folder.import_model(folder, output)
         typer.echo(output)

@@ -15,7 +15,7 @@ def _import(user_dir: Path | None) -> Path | None:
     if user_dir is None:
         return None
     with user_errors():
-        logging.disable(logging.INFO)  # fairseq's
+        logging.disable(logging.INFO)  # hides fairseq's log
         import highrank_plugins
 
         highrank_plugins.register()
@@ -25,7 +25,7 @@ def _import(user_dir: Path | None) -> Path | None:
     return user_dir
 
 
-# parsing the option imports the package: few commands read its value
+# parsing the option imports the package, so few commands read its value
 UserDir = Annotated[
     Path | None,
     typer.Option(

@@ -20,7 +20,7 @@ SHOWN_REFERENCES = 3
 _BLEU = [f"bleu{order}_{name}" for order in range(1, 5) for name in ("precision", "recall")]
 
 Record = Annotated[Path, "Record of `highrank results record`."]
-_TRAINING = {  # of a record → as people read them
+_TRAINING = {  # number in a record → its text for people
     "updates": "{:,.0f} updates",
     "wall_seconds": "{:,.0f} s",
     "epochs": "up to epoch {:,.0f}",
@@ -280,7 +280,7 @@ results = make_group(
         "record": record,
     },
     {
-        "seeds": compare,  # its name until the table had effects and costs
+        "seeds": compare,  # its former name
         "dialogue-summary": dialogue_summary,
         "lm-summary": lm_summary,
         "summary": summary,

@@ -52,7 +52,7 @@ def study(
 
     The same command resumes an interrupted study.
     """
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors():
         from highrank_plugins.studies.definition import read_study
         from highrank_plugins.studies.prepared import prepare, study_folder

@@ -43,7 +43,7 @@ def configure(
     from highrank_plugins.training import configuration
     from highrank_plugins.training.fairseq_options import check_options
 
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors():
         tree = configuration.load_tree(file, change or [])
         settings = configuration.validate(tree)
@@ -120,7 +120,7 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     return Launch(options, words, batch, by_hand)
 
 
-# without the trap a signal ends bash, which hides how the training ends
+# without the trap, a signal would end bash and hide the training's exit code
 _KEEPS_WAITING = 'trap : TERM USR1 HUP; source "$1"'
 
 
@@ -142,14 +142,14 @@ def run(
     from highrank_plugins.training.disk_space import check_space
     from highrank_plugins.training.training_log import digest, memory_line
 
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors():
         options = load(config).options(block)
         check_space(options, data, save_dir)
     bounds = (float(options.get(name, 0)) or float("inf") for name in ("max_update", "max_epoch"))
     # the lock of the recipe's folder is inherited: a training that outlives the recipe keeps it
     with (
-        stop_request.disregarded(),  # to log what the training prints while it stops
+        stop_request.disregarded(),  # logs what the training prints while it stops
         (save_dir / "train.log").open("ab", buffering=0) as log,
         subprocess.Popen(
             ["bash", "-c", _KEEPS_WAITING, "bash", str(command)],
@@ -166,7 +166,7 @@ def run(
         log.write(memory_line(kibibytes).encode())
     code = training.returncode
     if code:
-        raise typer.Exit(code if code > 0 else 128 - code)  # a signal's code as in bash
+        raise typer.Exit(code if code > 0 else 128 - code)  # the exit code that bash gives a signal
 
 
 def _logged(lines: Iterable[bytes], log: IO[bytes]) -> Iterator[str]:

@@ -19,7 +19,7 @@ def leave(code: int) -> NoReturn:
     """Exit; what is left in the buffers of standard output and error is discarded."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     for descriptor in _descriptors():
-        os.dup2(nothing, descriptor)  # Python flushes at its end, and would complain
+        os.dup2(nothing, descriptor)  # Python flushes it at exit, which would fail
     sys.exit(code)
 
 
@@ -27,5 +27,5 @@ def _descriptors() -> Iterator[int]:
     for stream in (sys.stdout, sys.stderr):
         try:
             yield stream.fileno()
-        except (AttributeError, OSError, ValueError):  # closed, or no file
+        except (AttributeError, OSError, ValueError):  # closed, or not a file
             continue

@@ -22,7 +22,7 @@ _NO_SPACE = {
     errno.EDQUOT: "the disk quota is used up",
     errno.EFBIG: "the file exceeds the limit on file sizes (ulimit -f)",
 }
-# errors of file systems without hard links, or without links between these two places
+# errors where a file system has no hard links, or none between these two places
 _NO_LINKS = {
     errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK,
 }  # fmt: skip
@@ -127,7 +127,7 @@ def write_whole(
         raise _explained(error, target, expected_bytes) from None
     finally:
         with suppress(OSError):
-            os.unlink(part)  # it exists only if it is incomplete
+            os.unlink(part)  # a .part file is always incomplete
     flush_folder(os.path.dirname(target))
 
 
@@ -141,11 +141,11 @@ def link_whole(source: str | Path, target: str | Path) -> None:
     """
     source, target = os.path.realpath(source), os.path.abspath(target)
     if os.path.lexists(target) and os.path.samestat(os.stat(source), os.lstat(target)):
-        return  # a rename of two names of one file does nothing, and would leave the other name
+        return  # renaming one name of a file to another of its names would do nothing
     part = f"{target}.tmp"
     try:
         with suppress(FileNotFoundError):
-            os.unlink(part)  # of a killed process
+            os.unlink(part)  # left behind by a killed process
         os.link(source, part)
         os.replace(part, target)
     except OSError as error:
@@ -171,7 +171,7 @@ def flush_folder(folder: str | Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # of file systems that cannot
+        if error.errno != errno.EINVAL:  # the file system does not support it
             raise
     finally:
         os.close(handle)
@@ -214,7 +214,7 @@ def _write_to_disk(content: _Content, write: Callable[[Writable], object]) -> No
         raise content.error from None
     handle = content.file.fileno()
     os.fsync(handle)
-    # the system forgets its copy in memory, so that the comparison reads the disk
+    # drop the page cache, so that the comparison reads the disk
     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
@@ -283,5 +283,5 @@ def whole_folder(folder: Path) -> Iterator[None]:
                 if path.is_file() and before.get(path.name) != path.stat().st_mtime_ns:
                     path.unlink()
             if is_new:
-                with suppress(OSError):  # somebody else put something there
+                with suppress(OSError):  # another process has put files there
                     folder.rmdir()

@@ -14,16 +14,16 @@ from pathlib import Path
 
 from highrank_plugins.common import stop_request
 
-TIMEOUT = "HIGHRANK_STALL_TIMEOUT"  # seconds; 0: nobody watches
+TIMEOUT = "HIGHRANK_STALL_TIMEOUT"  # seconds; 0 switches the watch off
 # loading data and the first update, a new epoch's batches, and a checkpoint take longer than an
 # update, and show no signs of life before they end
 SLOW_PHASES = ("starting", "preparing an epoch", "saving", "ending")
 SLOW_FACTOR = 10
 SLOW_SECONDS = 600.0  # lowest limit of slow phases
-# what makes a process write its stacks to its log
+# the signal that makes a process write its stacks to its log
 DUMP_SIGNAL = signal.SIGUSR2
 _STDERR = 2  # sys.stderr may be replaced
-_LINE_BYTES = 80  # more than any line has, so that a shorter one hides no end of a longer one
+_LINE_BYTES = 80  # longer than any line: pads short lines, which overwrite long ones
 _LINE = re.compile(r"(\d+) (\d+) (\d+) ([a-z ]*[a-z]) *\n")
 _REARM_SECONDS = 1.0
 
@@ -113,7 +113,7 @@ def read_beats(folder: Path) -> list[Beat]:
     """Return the newest beat of each process that writes into a folder, by rank."""
     beats = []
     for path in folder.glob(_path(folder, "*").name):
-        # not when the line is just being written
+        # skip a line that is being written
         if found := _LINE.fullmatch(path.read_text(encoding="utf-8")):
             process, count, updates = (int(number) for number in found.groups()[:3])
             rank = int(path.name.rpartition("-")[2])

@@ -35,7 +35,7 @@ class ReasonsOf(AbstractContextManager):
         if not isinstance(error, Exception) or isinstance(error, OSError | DistError):
             return
         logger.debug("%s cannot be loaded", self.path, exc_info=error)
-        # fairseq's sentence says nothing; it is raised while the reason is handled
+        # fairseq's message says nothing; its __context__ has the reason
         hidden = error.__context__ if type(error) is Exception else None
         raise UserError(_message(self.path, hidden or error)) from None
 

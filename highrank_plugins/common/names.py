@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from itertools import count
 from pathlib import Path
 
-# what other toolkits call an option → its name here
+# name of an option in other toolkits → its name here
 _SYNONYMS = {
     "learning_rate": "lr",
     "scheduler": "lr_scheduler",

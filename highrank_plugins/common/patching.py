@@ -28,7 +28,7 @@ def replaces(owner: Any, name: str) -> Callable:
         def around(*args: Any, **kwargs: Any) -> Any:
             return new(stock, *args, **kwargs)
 
-        # torch.jit.script compiles the stock source, and looks names up where this is from
+        # torch.jit.script compiles the stock source, and looks names up in its module
         names, cells = inspect.unwrap(stock).__globals__, around.__closure__
         patched = types.FunctionType(around.__code__, names, closure=cells)
         functools.update_wrapper(patched, stock)

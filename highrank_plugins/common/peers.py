@@ -14,7 +14,7 @@ from pathlib import Path
 from highrank_plugins.common import stop_request
 
 _FILE = "peers"
-_DISCARD_PORT = 9  # where nobody listens; a machine that is there refuses at once
+_DISCARD_PORT = 9  # nothing listens there; a reachable machine refuses at once
 _ANSWER_SECONDS = 3.0
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-# a closing terminal sends SIGHUP; nohup ignores it, and then we do so, too
+# a closing terminal sends SIGHUP; if nohup ignores it, so do we
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 # EX_TEMPFAIL of sysexits.h: "try again later"
 REQUEUE = 75
 # folder of one machine, or of a SLURM job: the file `stop` asks the processes to stop; they answer
 # with `started` and `stopped`
 DIRECTORY = "HIGHRANK_STOP_DIRECTORY"
-# set for the processes that `highrank launch` starts itself, not for srun's
+# set for processes that `highrank launch` itself starts, not for those of srun
 LAUNCHED = "HIGHRANK_LAUNCHED"
 
 _signalled = False
@@ -91,7 +91,7 @@ def listening() -> bool:
 
 def asked() -> bool:
     """Whether this process is to stop."""
-    # SLURM asks by signals alone: looking for a file on its shared disk is too slow
+    # SLURM uses signals only; polling a file on a shared disk is too slow
     directory = os.environ.get(DIRECTORY) if LAUNCHED in os.environ else None
     return _signalled or (directory is not None and Path(directory, "stop").exists())
 

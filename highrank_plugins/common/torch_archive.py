@@ -89,7 +89,7 @@ def _check_entries(path: str, archive: zipfile.ZipFile, whole: bool) -> None:
         if not whole and entry.filename.rpartition("/")[2] != _PICKLE:
             continue
         read = 0
-        with archive.open(entry) as contents:  # which compares the checksum at the end
+        with archive.open(entry) as contents:  # reading to the end compares the checksum
             while block := contents.read(_BLOCK):
                 read += len(block)
         if read != entry.file_size:

@@ -10,7 +10,7 @@ class TrainingListener:
     A listener overrides what it needs; each method does nothing here. Every process is told.
     """
 
-    # Listens as well, in the first process only.
+    # Also listens, but only in the first process.
     monitor: "TrainingListener | None" = None
 
     @classmethod

@@ -55,7 +55,7 @@ def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = T
     if not path.is_file():
         raise ConfigurationError(f"{path}: no such configuration{_hint(path, bool(below))}")
     tree = _parse(path)
-    tree.places[()] = str(path)  # the place of missing blocks
+    tree.places[()] = str(path)  # the place to report for missing blocks
     base = tree.values.pop("base", None)
     if base is None:
         return tree

@@ -73,7 +73,7 @@ def _number(value: Any) -> Any:
 def _combine(op: ast.operator, left: Any, right: Any) -> Any:
     is_sequence = isinstance(left, list | tuple)
     if is_sequence and isinstance(op, ast.Mult):
-        # a few characters could otherwise ask for all memory
+        # without a limit, a few characters could ask for all memory
         if not isinstance(right, int) or len(left) * right > _MAX_ITEMS:
             raise ValueError
     elif is_sequence and isinstance(op, ast.Add):

@@ -21,9 +21,9 @@ def batch_by_size(stock, indices, *args, **kwargs) -> list:
     if not isinstance(indices, np.ndarray):
         indices = np.fromiter(indices, dtype=np.int64)
     if len(indices) == 0:
-        return []  # stock fairseq looks for a last batch here: IndexError
+        return []  # stock fairseq raises IndexError here
     batches = stock(indices, *args, **kwargs)
     if kwargs.get("fixed_shapes") is not None:
-        return batches  # nothing is dropped, and the order is another
+        return batches  # the order differs, but nothing is dropped
     dropped = indices[sum(map(len, batches)) :]
     return [*batches, dropped] if len(dropped) else batches

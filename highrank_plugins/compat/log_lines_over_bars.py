@@ -17,7 +17,7 @@ class ClearBars(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return true: every line is written."""
         for bar in getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", ()):
-            if hasattr(bar, "start_t") and not bar.disable:  # not one that is under construction
+            if hasattr(bar, "start_t") and not bar.disable:  # skip a bar that is under construction
                 bar.clear(nolock=True)
         return True
 

@@ -17,7 +17,7 @@ from highrank_plugins.common.patching import replaces
 
 def refuse_nan(scores: torch.Tensor, source: str) -> None:
     """Raise FloatingPointError if `scores` (log-probabilities or logits) contain NaN."""
-    # the sum of finite values and -inf is never NaN, and needs no second tensor of this size
+    # a sum of finite values and -inf is never NaN, and needs no second large tensor
     if scores.sum(dtype=torch.float32).isnan():
         raise FloatingPointError(
             f"{source} returned NaN: the checkpoint is broken, or --fp16 overflows (try without)"

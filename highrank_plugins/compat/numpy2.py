@@ -24,6 +24,6 @@ def get_buckets(sizes, num_buckets: int) -> np.ndarray:
     return np.unique(np.percentile(sizes, quantiles, method="lower"))
 
 
-# two modules import the function by name
+# two modules hold the function under their own name
 for _module in (data_utils, bucket_pad_length_dataset, raw_audio_dataset):
     _module.get_buckets = get_buckets

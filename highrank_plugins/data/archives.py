@@ -22,7 +22,7 @@ Wanted = frozenset[str] | None
 _END = (tarfile.EOFHeaderError, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]  # typeshed lacks both
 _DAMAGE = (
     tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, lzma.LZMAError,
-    NotImplementedError,  # a zip's unknown method
+    NotImplementedError,  # a zip with an unknown compression method
 )  # fmt: skip
 LARGEST_RATIO = 200  # of unpacked to packed bytes; text has about 5
 SMALLEST_LIMIT = 10**9  # bytes that any archive may unpack to
@@ -57,7 +57,7 @@ def extract(archive: Path, folder: Path, wanted: Wanted = None) -> None:
     try:
         unpack(archive, _Folder(part, archive), wanted)
     except _DAMAGE as error:
-        # a full disk says so itself; whatever else goes wrong is the archive's fault
+        # a full disk has an error of its own; all others are the archive's fault
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise ArchiveError(
@@ -100,7 +100,7 @@ def _untar(archive: Path, folder: "_Folder", wanted: Wanted) -> None:
             while rest := tar.fileobj.read(_BLOCK):
                 if rest.strip(b"\0"):
                     raise tarfile.ReadError("it has data after its end")
-        while file.read(_BLOCK):  # up to gzip's checksum, which is at its end
+        while file.read(_BLOCK):  # reads to gzip's checksum at the end
             pass
 
 
@@ -110,7 +110,7 @@ class _StrictInfo(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         header = super().frombuf(buf, encoding, errors)
-        if header.type in _HEADERS and header.size > _LONGEST_HEADER:  # which tarfile reads whole
+        if header.type in _HEADERS and header.size > _LONGEST_HEADER:  # tarfile reads it whole
             raise tarfile.ReadError(f"a header of {header.size:,} bytes")
         return header
 
@@ -153,7 +153,7 @@ def _unzip(archive: Path, folder: "_Folder", wanted: Wanted) -> None:
 
 def _gunzip(archive: Path, folder: "_Folder", wanted: Wanted) -> None:
     if archive.stat().st_size == 0:
-        raise EOFError  # which gzip takes for an empty file
+        raise EOFError  # gzip would take it for an empty file
     with gzip.open(archive) as content:
         folder.write(folder.inside(archive.name.removesuffix(".gz")), content)
 

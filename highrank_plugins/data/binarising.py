@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PARTS = ("train", "valid", "test")
-# bytes that a process reads at once
+# number of bytes that a process reads at once
 _BLOCK = 1 << 20
-# fairseq makes dictionaries a multiple of this, which suits GPUs
+# fairseq pads dictionaries to a multiple of this, which suits GPUs
 _PADDING_FACTOR = 8
 LineRange = tuple[Path, int, int]
 
@@ -128,7 +128,7 @@ def _write(prefix: Path, text: Path, dictionary: Path, processes: int) -> None:
             file.write(numbers.astype(dtype).tobytes())
             sizes.append(lengths)
     with MMapIndexedDataset.Index.writer(f"{prefix}.idx", dtype) as index:
-        # Python's numbers: fairseq sums them up, beyond what 32 bits hold
+        # Python's integers: fairseq sums them, and 32 bits may overflow
         index.write(np.concatenate(sizes).tolist())
 
 

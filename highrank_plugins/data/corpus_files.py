@@ -83,7 +83,7 @@ def read_corpus(path: Path) -> CorpusFiles:
     Raises:
         ConfigurationError: no such file, or it is not of this form; names file and line.
     """
-    tree = read_tree(path, may_inherit=False)  # recipes start again when this one file changes
+    tree = read_tree(path, may_inherit=False)  # recipes notice changes of this file only
     try:
         return CorpusFiles.model_validate(tree.values)
     except ValidationError as error:

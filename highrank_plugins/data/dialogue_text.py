@@ -16,14 +16,14 @@ from highrank_plugins.data.dialogue_transcripts import (
     words_of,
 )
 
-# words that no text has: who says what follows
+# markers of the next speaker; they occur in no text
 RESPONDENT, OTHER = "<self>", "<other>"
-# fairseq's name of a second test set
+# fairseq's name for a second test set
 SCORED = "test1"
 FILE = "test_multi_ref.json"
-# "0-A: hello": whatever stands before the speaker, the colon, the text
+# "0-A: hello": any prefix, the speaker, a colon, the text
 _UTTERANCE = re.compile(r"[^:]*([AB])\s*:(.*)", re.DOTALL)
-# of the beginning of a dialogue, and around sentences
+# markers at the beginning of a dialogue and around sentences
 _MARKS = re.compile(r"</?s>|<d>")
 
 

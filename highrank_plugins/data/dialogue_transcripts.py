@@ -130,7 +130,7 @@ def _utterance(raw: Any, place: str) -> Utterance:
     raise DialogueError(f"{place}: an utterance must be ('A' or 'B', text, …)")
 
 
-# the instructions of a pickle that make text, numbers, lists, tuples and dicts
+# pickle opcodes that build only text, numbers, lists, tuples and dicts
 _PLAIN = frozenset(
     """
     PROTO FRAME MARK STOP POP POP_MARK NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1
@@ -140,7 +140,7 @@ _PLAIN = frozenset(
     """.split()
 )
 _STORES = ("PUT", "BINPUT", "LONG_BINPUT")
-# what the parsers raise for bytes that are no pickle
+# exceptions of the parsers for bytes that are not a pickle
 _DAMAGED = (pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError)
 
 

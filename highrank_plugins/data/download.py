@@ -157,7 +157,7 @@ def _transfer(url: str, file: BinaryIO, version: Path, size: int | None) -> bool
     try:
         answer = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        # 416: there is nothing after what we have
+        # 416: the server has nothing beyond what we already have
         if error.code != 416 or not have:
             raise
         if error.headers.get("Content-Range") == f"bytes */{have}":

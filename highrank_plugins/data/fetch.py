@@ -6,7 +6,7 @@ from pathlib import Path
 from highrank_plugins.common.checksums import ChecksumError, check_in_ledger, check_sum
 from highrank_plugins.data.download import DownloadError, download
 
-# how archives begin
+# first bytes of archives
 _BEGINNINGS = {".gz": b"\x1f\x8b", ".tgz": b"\x1f\x8b", ".zip": b"PK"}
 
 
@@ -50,7 +50,7 @@ def fetch(
     if not any(sums.values()):
         _check_content(path, output, sure)
     said = _check(path, output, sums, ledger)
-    if not there:  # an existing file may be on a read-only disk
+    if not there:  # write only if needed: an existing file may be on a read-only disk
         os.replace(path, output)
     return f"{output}: {'was there' if there else 'fetched'}, {said}"
 

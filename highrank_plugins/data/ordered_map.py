@@ -10,7 +10,7 @@ from highrank_plugins.common.processes import end_with_main_process
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# items per process that are under way: enough that none waits, few enough for any memory
+# items in flight per process: enough to keep all busy, few enough for any memory
 _AHEAD = 3
 
 

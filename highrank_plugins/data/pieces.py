@@ -11,7 +11,7 @@ from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.text_lines import decode_line
 from highrank_plugins.data.ordered_map import batches, ordered_map
 
-# lines that a process encodes at once
+# number of lines that a process encodes at once
 BATCH = 5_000
 Encoder = Callable[[list[str]], list[str]]
 
@@ -38,7 +38,7 @@ def learn_pieces(
     import sentencepiece
 
     model = prefix.with_name(f"{prefix.name}.model")
-    written = BytesIO()  # with a file, SentencePiece writes its path into it
+    written = BytesIO()  # in memory, because SentencePiece stores the path of a file in it
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(line for text in texts for line in sampled_lines(text, sample)),
@@ -71,7 +71,7 @@ def _processor(model: str) -> Any:
 
 
 def _encode(model: str, lines: list[str]) -> list[str]:
-    # all in one call: SentencePiece then stays in C++ but for the strings
+    # one call for all, because each call into C++ is slow
     return [" ".join(pieces) for pieces in _processor(model).encode(lines, out_type=str)]
 
 

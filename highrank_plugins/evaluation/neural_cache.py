@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-BLOCK = 256  # tokens whose scores exist at a time, BLOCK × (window + BLOCK) numbers
+BLOCK = 256  # tokens scored at a time, which takes BLOCK × (window + BLOCK) numbers
 
 
 class NeuralCache:
@@ -70,7 +70,7 @@ class NeuralCache:
         pointer = scores.masked_fill_(words != target.unsqueeze(1), -math.inf).logsumexp(-1) - total
         weight = math.log(self.lamb) if self.lamb else -math.inf
         mixed = torch.logaddexp(model_log_probs + math.log1p(-self.lamb), pointer + weight)
-        # before the cache is full a row may have nothing to attend to: its NaN is discarded
+        # before the cache is full, a row may have nothing to attend to; discard its NaN
         return torch.where(order[known:] < self.window, model_log_probs, mixed)
 
     def _remember(self, hidden: Tensor, target: Tensor) -> tuple[int, Tensor, Tensor]:
@@ -79,6 +79,6 @@ class NeuralCache:
         if self.hidden is not None and self.words is not None:
             known = len(self.words)
             keys, words = torch.cat([self.hidden, hidden]), torch.cat([self.words, target])
-        # copies: views would keep the older pairs in memory
+        # clone, because views would keep older pairs in memory
         self.hidden, self.words = keys[-self.window :].clone(), words[-self.window :].clone()
         return known, keys, words

@@ -57,7 +57,7 @@ class Head(nn.Module):
     fused: type[FusedLoss] | None = None
     # options that change the function but no parameter; see `Registry.constants`
     constants: ClassVar[tuple[str, ...] | None] = None
-    # whether log P = log_softmax(f(z)) of one logit vector z, which `logits` returns
+    # whether log P = log_softmax(f(z)) for one logit vector z, which `logits` returns
     has_logits: ClassVar[bool] = False
     # whether the logits are W g + b, so that a linear function ranks the classes
     linear_logits: ClassVar[bool] = False

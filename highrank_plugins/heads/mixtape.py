@@ -119,7 +119,7 @@ class Mixtape(Latents, LogitHead):
 
     def tensors(self) -> dict[str, Tensor]:
         tensors = super().tensors()
-        for name in tensors.keys() & {"bias", "gate_bias"}:  # added to widened numbers
+        for name in tensors.keys() & {"bias", "gate_bias"}:  # these are added to widened numbers
             tensors[name] = widen(tensors[name])
         if self.gate_weight_norm and self.components > 1:
             raw = tensors["gate_hidden.weight"]
@@ -154,7 +154,7 @@ class Mixtape(Latents, LogitHead):
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
         inputs = self.token_inputs(features, tensors, random_state)
-        # one split: two slices would each pad their gradient to the size of the whole
+        # one split, because two slices would each pad their gradient to full size
         weight_SD, weight_RD = tensors["weight"].split(self._split())
         frequent_NS = self._frequent_logits(inputs, weight_SD, tensors, random_state)
         rare_NR = widen(linear(inputs["mixed"], weight_RD))
@@ -273,7 +273,7 @@ def sigmoid_tree(leaves_NKS: Tensor, gates_NJS: Tensor) -> Tensor:
     """
     values = leaves_NKS
     while (count := values.size(1)) > 1:
-        # not two slices, whose gradients would each be padded to the size of the whole
+        # not two slices, whose gradients would each be padded to full size
         left, right = values.unflatten(1, (-1, 2)).unbind(2)
         # nodes count/2 .. count − 1 are the parents of this level
         gate = gates_NJS[:, count // 2 - 1 : count - 1].sigmoid()

@@ -27,7 +27,7 @@ class MixtureOfContexts(PriorMixture, LogitHead):
     ) -> dict[str, Tensor]:
         prior_NK = self.log_prior(features, tensors).exp()
         contexts_NKD = self.contexts(features, tensors, random_state)
-        # no matrix product: autocast would run it in half precision
+        # no matrix product, because autocast would run it in half precision
         mixed_ND = (prior_NK.unsqueeze(-1) * widen(contexts_NKD)).sum(1).to(contexts_NKD.dtype)
         return {"contexts": mixed_ND}
 

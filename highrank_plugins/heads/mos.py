@@ -36,7 +36,7 @@ class MixtureOfSoftmaxes(PriorMixture):
     ) -> Tensor:
         log_prior_NK = self.log_prior(features, tensors)
         values_NKM = self._values(features, tensors, random_state)
-        # a class ruled out by a bias of −∞ would have NaN as the gradient of its log-sum-exp
+        # the log-sum-exp of a class with bias −∞ would have NaN as its gradient
         parts_NKM = values_NKM.log_softmax(-1).clamp_min(torch.finfo(values_NKM.dtype).min)
         return (log_prior_NK.unsqueeze(-1) + parts_NKM).logsumexp(1)
 

@@ -65,7 +65,7 @@ def _mos(head: MixtureOfSoftmaxes, features: Tensor) -> Tensor:
 
 def _mixtape(head: Mixtape, features: Tensor) -> Tensor:
     contexts_NKD = _contexts(head, features)
-    if head.components == 1:  # no gates
+    if head.components == 1:  # one component has no gates
         logits_NM = F.linear(contexts_NKD[:, 0], head.weight, head.bias)
         return head.pointwise(logits_NM).log_softmax(-1)
     shared_NJ = head.gate_shared(features)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from highrank_plugins.common.dropout_masks import dropout_mask
 
-NOISE_BLOCK = 64  # tokens that share one generator
+NOISE_BLOCK = 64  # number of tokens that share a generator
 
 
 @dataclass
@@ -83,7 +83,7 @@ class ChunkRandomState:
         shape = (NOISE_BLOCK, *like.shape[1:])
         dtype = torch.promote_types(
             like.dtype, torch.float32
-        )  # the same numbers for half precision
+        )  # half precision gets the same numbers
         return torch.randn(shape, generator=generator, device=like.device, dtype=dtype)
 
 

@@ -32,10 +32,10 @@ from highrank_plugins.common.user_error import UserError
 logger = logging.getLogger(__name__)
 
 _MAGIC = indexed_dataset.MMapIndexedDataset.Index._HDR_MAGIC
-# of fairseq's other formats, whose contents are compared with sha256sums only
+# files of fairseq's other formats, which are only compared with sha256sums
 _OTHERS = (b"TNTIDX\x00\x00", b"HUFFIDX")
 _HEADER = len(_MAGIC) + 8 + 1 + 8
-_BLOCK = 1 << 20  # numbers that are checked together
+_BLOCK = 1 << 20  # numbers checked at a time
 _UNREADABLE = (
     AssertionError, EOFError, LookupError, MemoryError, OSError, OverflowError, RuntimeError,
     TypeError, ValueError, struct.error,
@@ -67,7 +67,7 @@ def make_dataset(stock, path, impl, fix_lua_indexing=False, dictionary=None):
         _check_split(path, None if dictionary is None else len(dictionary), *_versions(path))
     if not there or impl == "mmap":
         return stock(path, impl, fix_lua_indexing, dictionary)
-    # formats that `_check_split` does not know
+    # formats unknown to `_check_split`
     try:
         found = stock(path, impl, fix_lua_indexing, dictionary)
     except _UNREADABLE as error:
@@ -91,7 +91,7 @@ def add_from_file(stock, dictionary, f) -> None:
     _compare_with_sums(Path(f))
     known = len(dictionary)
     try:
-        Path(f).read_text("utf-8")  # fairseq raises Exception itself
+        Path(f).read_text("utf-8")  # fairseq would raise a bare Exception
         stock(dictionary, f)
     except UnicodeDecodeError as error:
         raise UserError(f"{f}: byte {error.start} is not UTF-8; {_AGAIN}") from None
@@ -228,7 +228,7 @@ def _compare(path: Path, found: str | None, sums: dict[str, str]) -> None:
 def _sums(folder: Path) -> dict[str, str]:
     ledger = folder / SUMS
     if not ledger.exists():
-        if any(folder.glob("*.idx")):  # and not an exported model, which has dictionaries alone
+        if any(folder.glob("*.idx")):  # exported models have dictionaries only
             _say_once(folder)
         return {}
     return read_ledger(ledger)

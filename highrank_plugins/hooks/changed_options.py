@@ -40,7 +40,7 @@ _Options = dict[str, Any]
 
 _KEY = "training_data"
 _NAMED = {"model": "arch", "task": "task", "criterion": "criterion", "optimizer": "optimizer"}
-# blocks of which every option counts, and single options of others
+# blocks whose options all count, and single options of other blocks
 _WHOLE = ("model", "task", "criterion", "optimizer", "lr_scheduler", "ema")
 _SINGLE = {
     "common": ("seed",),
@@ -68,7 +68,7 @@ def _add_option() -> None:
     CheckpointConfig.__annotations__ |= added.__annotations__
     CheckpointConfig.__dataclass_fields__ |= added.__dataclass_fields__
     CheckpointConfig.allow_changed_options = False
-    hydra_init()  # which keeps a copy of all options
+    hydra_init()  # hydra keeps a copy of all options
 
 
 _add_option()
@@ -136,7 +136,7 @@ def _counting(saved: _Options, current: _Options) -> Iterator[tuple[str, str]]:
     """Yield block and name of the options that make a model or a training."""
     for block in _WHOLE:
         both = _mapping(saved.get(block)), _mapping(current.get(block))
-        names = both[0].keys() & both[1].keys()  # versions differ in options
+        names = both[0].keys() & both[1].keys()  # other versions may have other options
         if isinstance(current.get(block), Namespace) or isinstance(saved.get(block), Namespace):
             # a namespace holds the whole command line
             names -= {name for key in current.keys() - {block} for name in _names(current[key])}

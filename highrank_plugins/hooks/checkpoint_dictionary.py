@@ -66,7 +66,7 @@ def _hashes(task: FairseqTask) -> dict[str, str]:
     for side in ("target", "source"):
         try:
             dictionary = getattr(task, f"{side}_dictionary", None)
-        except NotImplementedError:  # of tasks without words
+        except NotImplementedError:  # the task has no words
             continue
         if isinstance(dictionary, Dictionary):
             words = "\n".join(dictionary[index] for index in range(len(dictionary)))

@@ -31,9 +31,9 @@ from highrank_plugins.common.torch_archive import check_archive
 from highrank_plugins.common.user_error import UserError
 
 _PLAIN = (str, int, float, bool, type(None))
-_SIZES = ("dim", "components", "heads", "knots")  # last words of options that make tensors
-_SMALL = 4096  # a size that no option is refused for; the smallest models have defaults like it
-_MAX_CONFIG_VALUES = 100_000  # real ones have about 1,000; more is a bomb or a cycle
+_SIZES = ("dim", "components", "heads", "knots")  # last words of options that size tensors
+_SMALL = 4096  # sizes up to here are never refused; defaults of the smallest models reach it
+_MAX_CONFIG_VALUES = 100_000  # real configurations have about 1,000
 
 
 @replaces(checkpoint_utils, "load_checkpoint_to_cpu")
@@ -107,7 +107,7 @@ def _check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
             raise UserError(f"{path} is refused: {name} is a sparse tensor; save it as a dense one")
     stored = sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
     for name, tensor in tensors.items():
-        if tensor.nbytes > stored:  # repeats few numbers, and would become that large if copied
+        if tensor.nbytes > stored:  # a view that repeats numbers would grow to this size if copied
             raise UserError(
                 f"{path} is refused: {name} claims {tensor.nbytes} bytes, and all weights have "
                 f"{stored}. Use a checkpoint from a source you trust"

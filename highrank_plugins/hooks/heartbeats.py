@@ -34,7 +34,7 @@ def train_step(stock, trainer, samples, raise_oom=False):
 @replaces(Trainer, "_prepare_sample")
 def prepare_sample(stock, trainer, sample, is_dummy=False):
     """Move a batch to the device, whether it is for an update or a validation."""
-    if not is_dummy:  # only some processes have such batches
+    if not is_dummy:  # dummy batches exist in some processes only
         beat()
     return stock(trainer, sample, is_dummy=is_dummy)
 
@@ -66,7 +66,7 @@ def _notes_phase(owner: Any, name: str, phase: str) -> None:
 
 
 _notes_phase(training, "validate", "validating")
-_notes_phase(checkpoint_utils, "save_checkpoint", "saving")  # one process writes, others wait
+_notes_phase(checkpoint_utils, "save_checkpoint", "saving")  # others wait for the writer
 
 
 @replaces(training, "main")

@@ -32,7 +32,7 @@ from highrank_plugins.common.training_listener import TrainingListener
 logger = logging.getLogger(__name__)
 
 _DEFAULT = "checkpoint_last.pt"
-# what check_archive and torch raise for a file that they cannot read
+# exceptions of check_archive and torch for an unreadable file
 _UNREADABLE = (
     ValueError, RuntimeError, EOFError, OSError, pickle.UnpicklingError, LookupError, TypeError,
     AttributeError,
@@ -59,7 +59,7 @@ def main(stock, cfg, *args, **kwargs):
     """Train with the options in which the model follows the checkpoint it starts from."""
     current, saved = by_name(cfg.model), _saved_options(cfg.checkpoint)
     for name, value in _kept(saved).items():
-        # a model of another layer does not have the option
+        # a model with another layer does not have the option
         if current.get(name) not in (None, value):
             logger.info("the checkpoint has %s %s: it stays so", flag(name), value)
             _set(cfg.model, name, value)
@@ -89,7 +89,7 @@ def _saved_options(cfg: Any) -> dict[str, Any]:
     for path in filter(os.path.isfile, _candidates(cfg)):
         try:
             check_archive(path, whole=False)
-            state = torch.load(path, "cpu", weights_only=True, mmap=True)  # reads no weights
+            state = torch.load(path, "cpu", weights_only=True, mmap=True)  # weights stay unread
             return by_name((state["cfg"] or {}).get("model"))
         except _UNREADABLE as error:
             logger.debug("%s: %s", path, error)

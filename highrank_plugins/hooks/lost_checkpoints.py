@@ -45,7 +45,7 @@ def load_checkpoint(stock, cfg, trainer, **passthrough_args):
         cfg = _with_newest(cfg, trainer)
     else:
         _check_restore_file(cfg.restore_file, suffix)
-    begins = _begins_from_another(cfg, suffix)  # before the training has files of its own
+    begins = _begins_from_another(cfg, suffix)  # checked before the training writes files
     extra_state, epoch_itr = stock(cfg, trainer, **passthrough_args)
     recall(extra_state, begins or cfg.reset_optimizer or cfg.reset_meters)
     return extra_state, epoch_itr
@@ -70,7 +70,7 @@ def _with_newest(cfg, trainer):
     if chosen == last:
         return cfg
     cfg = copy(cfg)
-    # fairseq puts the suffix in
+    # fairseq adds the suffix
     cfg.restore_file = chosen.removesuffix(f"{trainer.checkpoint_suffix}.pt") + ".pt"
     cfg.finetune_from_model = None
     return cfg

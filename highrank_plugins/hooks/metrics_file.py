@@ -31,7 +31,7 @@ from highrank_plugins.common.patching import replaces
 logger = logging.getLogger(__name__)
 
 METRICS = "metrics.jsonl"
-_written: list[Path] = []  # of the training that runs in this process
+_written: list[Path] = []  # files of this process's training
 
 
 @replaces(training, "train")
@@ -95,7 +95,7 @@ class RecordingBar(bars.BaseProgressBar):
         try:
             with open_own(self.path, "a") as file:
                 file.write(json.dumps(line, allow_nan=False) + "\n")
-        except OSError as error:  # a training is worth more than its record
+        except OSError as error:  # losing the file must not end the training
             logger.warning("%s: %s; this line is lost", self.path, error)
 
 

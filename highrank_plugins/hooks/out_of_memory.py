@@ -21,7 +21,7 @@ from fairseq.trainer import Trainer
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
 
-# of torch for a CPU, for a GPU, and of the libraries for products on a GPU
+# messages of torch for a CPU, for a GPU, and of the GPU's matrix libraries
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
 _SIZES = {"sentences": "nsentences", "tokens": "ntokens"}
 

@@ -21,7 +21,7 @@ from torch import nn
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
 
-# the one attribute that fairseq copies to the float32 copies of parameters
+# the only attribute that fairseq copies to the float32 copies of parameters
 _ATTRIBUTE = "optim_overrides"
 
 
@@ -59,7 +59,7 @@ def _split(built: FairseqOptimizer, rates: Iterable[float]) -> None:
     for rate in rates:
         own = [p for p in everything if own_rate(p) == rate]
         built.optimizer.add_param_group(settings | {"params": own, "lr": rate})
-    # not in the groups, whose settings a resumed training takes from the checkpoint
+    # not stored in the groups, because a resumed training takes those from the checkpoint
     built.ratios_to_lr = [1.0, *(rate / base for rate in rates)]
 
 

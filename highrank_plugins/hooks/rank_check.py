@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
 
-CHUNK = 2**20  # elements at a time: bounds the memory of a check
-_EVEN = 0x3C6EF372FE94F82A  # its multiples modulo 2^64 look random
+CHUNK = 2**20  # elements at a time, which bounds the memory of a check
+_EVEN = 0x3C6EF372FE94F82A  # multiples modulo 2^64 look random
 _REPLICATED = ("c10d", "no_c10d", "legacy_ddp", "pytorch_ddp")
 
 
@@ -91,7 +91,7 @@ def train_step(stock, trainer, samples, raise_oom=False):
 
 def _interval(cfg) -> int:
     group = cfg.distributed_training
-    return group.check_ranks if "check_ranks" in group else 0  # hydra's knows it as +check_ranks
+    return group.check_ranks if "check_ranks" in group else 0  # hydra accepts it as +check_ranks
 
 
 def compare_ranks(model: nn.Module, group, updates: int) -> None:
@@ -109,7 +109,7 @@ def compare_ranks(model: nn.Module, group, updates: int) -> None:
     table = torch.stack(gathered)
     if bool((table == table[0]).all()):
         return
-    with suppress(RuntimeError):  # who leaves first would break the gathering of others
+    with suppress(RuntimeError):  # a process that leaves early would break the others' gather
         torch.distributed.barrier(group)
     rows = table.tolist()
     index = next(i for i, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1)

@@ -55,7 +55,7 @@ def processes_started(environment) -> int:
     """Return how many processes a launcher has started with this one, itself included."""
     if "TORCHELASTIC_RUN_ID" in environment or stop_request.LAUNCHED in environment:
         return int(environment["WORLD_SIZE"])
-    # of a step of srun: a batch script, and a shell within an allocation, have none
+    # set for a step of srun, but not for a batch script or a shell in an allocation
     return int(environment.get("SLURM_STEP_NUM_TASKS", 1)) if "SLURM_PROCID" in environment else 1
 
 
@@ -65,8 +65,8 @@ def distributed_init(stock, cfg):
     is_new = not torch.distributed.is_initialized()
     if not is_new or isinstance(cfg, Namespace) or cfg.common.tpu:
         return stock(cfg)
-    # The group's own store shares our server as long as we hold it. Were it closed first, a fast
-    # process could reach for its group there before it closes, and wait for ever.
+    # The group's own store shares our server while we hold it. If we closed ours first, a fast
+    # process could look for its group there just before it closes, and wait forever.
     store = meet(cfg)
     rank = stock(cfg)
     del store
@@ -87,10 +87,10 @@ def meet(cfg) -> Store:
     notes = _exchange(store, rank, note, timeout)
     problem = disagreement(notes)
     if problem:
-        # rank 0 may be what the others talk to: it leaves when all have read
+        # rank 0 may host the store, so it leaves after all have read
         store.set(f"read/{rank}", "")
         if rank == 0:
-            with suppress(RuntimeError):  # some may be missing
+            with suppress(RuntimeError):  # some processes may be missing
                 store.wait([f"read/{other}" for other in range(world)], READING)
         raise UserError(problem)
     peers.note([n["host"] for n in notes])

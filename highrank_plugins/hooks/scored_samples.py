@@ -46,7 +46,7 @@ class _Split:
     tokens: int = 0
 
     def add(self, sample: dict[str, Any]) -> None:
-        if sample:  # empty ones fill up the batches of several processes
+        if sample:  # several processes pad their batches with empty ones
             self.ids.update(sample["id"].tolist())
             self.tokens += int(sample["ntokens"])
 
@@ -146,7 +146,7 @@ def valid_step(stock, task, sample, model, criterion):
 def inference_step(stock, task, generator, models, sample, *args, **kwargs):
     """Return the hypotheses of a batch."""
     lengths = sample["net_input"].get("src_lengths")
-    if lengths is not None and lengths.numel() == 0:  # of `make_batches`
+    if lengths is not None and lengths.numel() == 0:  # from `make_batches`
         return [[_no_hypothesis(task)]]
     hypotheses = stock(task, generator, models, sample, *args, **kwargs)
     _count(sample)

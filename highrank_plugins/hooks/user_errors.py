@@ -76,7 +76,7 @@ DIVERGED = (
 def _in_one_line(function, *args, **kwargs):
     try:
         result = function(*args, **kwargs)
-        if _is_command() and sys.stdout is not None:  # None: closed before the start
+        if _is_command() and sys.stdout is not None:  # None: closed before Python started
             sys.stdout.flush()
         return result
     except (UserError, OSError, FloatingPointError) as error:

@@ -30,7 +30,7 @@ def __init__(stock, loader, *args, **kwargs):
 
 def heed_parent_alone(_worker: int) -> None:
     """Let signals pass by this worker, except those of its parent, which end it."""
-    # a handler of Python's cannot tell who sent a signal; a thread that waits for it can
+    # Python's handlers cannot tell who sent a signal; a thread that waits for it can
     signal.pthread_sigmask(signal.SIG_BLOCK, stop_request.SIGNALS)
     threading.Thread(target=_end_with_parent, name="signals", daemon=True).start()
 

@@ -2,4 +2,4 @@
 
 import highrank_plugins
 
-highrank_plugins.register()  # checkpoints are read and written by fairseq with our workarounds
+highrank_plugins.register()  # fairseq reads and writes checkpoints with our workarounds

@@ -119,7 +119,7 @@ class Evaluation:
         try:
             outcome, tried = tune_and_evaluate(evaluate, points, run.split, run.search, echo)
         except FloatingPointError:
-            self.saved.remove()  # nothing to resume from
+            self.saved.remove()  # the search cannot be resumed after this error
             raise
         grid = run.search and {
             "split": run.search.split,

@@ -9,7 +9,7 @@ from highrank_plugins.inference.adaptive_evaluation import Evaluation, Grid, Run
 from highrank_plugins.inference.segments import SegmentResult, evaluate_segments
 from highrank_plugins.inference.tuning import Outcome, Point, describe, options_named, points_of
 
-CHUNK = 256  # tokens that go through the model at a time; without effect on the result
+CHUNK = 256  # tokens per forward pass; does not change the result
 
 
 def run_cache_evaluation(run: Run, values: Grid, echo: Callable[[str], object]) -> None:
@@ -22,7 +22,7 @@ def run_cache_evaluation(run: Run, values: Grid, echo: Callable[[str], object]) 
         FloatingPointError: the model is broken.
     """
     points = points_of(values, run.search)
-    with options_named():  # before anything is computed
+    with options_named():  # refuses bad options before anything is computed
         for point in points:
             _cache(point)
     evaluation = Evaluation(run, values, {})

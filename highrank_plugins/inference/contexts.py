@@ -106,7 +106,7 @@ def _predict_in_text(loaded: LoadedModel, contexts: list[list[int]], split: str)
     seen = torch.empty(0, dtype=torch.long)
     for block in Collector(loaded, split).blocks("contexts"):
         seen = torch.cat([seen[-longest:], block.target.cpu()])
-        start = len(seen) - len(block.target)  # rows of the block in `seen`
+        start = len(seen) - len(block.target)  # position of the block in `seen`
         for number, ids in enumerate(contexts):
             wanted = torch.tensor(ids)
             for row in (block.target.cpu() == ids[-1]).nonzero().flatten().tolist():

@@ -52,7 +52,7 @@ def run_dynamic_evaluation(
         FloatingPointError: the weights diverged; says what to change.
     """
     points = points_of(values, run.search)
-    with options_named():  # before anything is computed
+    with options_named():  # refuses bad options before anything is computed
         for point in points:
             _adaptation(point, options)
     named = {name.replace("_", "-"): value for name, value in asdict(options).items()}

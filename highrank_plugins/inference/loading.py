@@ -99,16 +99,16 @@ def load_model(
     try:
         state = checkpoint_utils.load_checkpoint_to_cpu(str(path), {"data": data or ""})
         parameters = state["model"]
-    except KeyError as error:  # fairseq brings old forms up to date
+    except KeyError as error:  # fairseq upgrades old formats
         raise ValueError(f"{path} is not a training checkpoint: it lacks {error}") from None
     config = state.get("cfg") or convert_namespace_to_omegaconf(state["args"])
     if data is None:
         model, task = _without_words(path, config, parameters), None
     else:
         model, task = _with_words(path, state)
-    model.prepare_for_inference_(config)  # refuses heads that are not in the checkpoint
+    model.prepare_for_inference_(config)  # refuses heads that the checkpoint lacks
     model.eval()
-    # some models of fairseq have a namespace there
+    # some fairseq models store a Namespace
     arch = getattr(config.model, "_name", None) or config.model.arch
     extra = {name: value for name, value in state.items() if name not in _NOT_EXTRA}
     model = model.to(device or torch.device("cpu"), dtype)
@@ -195,7 +195,7 @@ def head_of(model: Any, path: str) -> Head:
             "Transformers and LSTMs"
         )
     classes, width = layer.weight.shape
-    weight = nn.Parameter(layer.weight, requires_grad=False)  # the same memory
+    weight = nn.Parameter(layer.weight, requires_grad=False)  # shares memory
     sizes = {"num_classes": classes, "feature_dim": width}
     head = build_head("softmax", **sizes, weight=weight, bias=False)
     head.bias = getattr(layer, "bias", None)

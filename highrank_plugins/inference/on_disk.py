@@ -48,7 +48,7 @@ def write_collection(
     _check_begun(part, shapes, processes.count)
     path = part / f"progress-{processes.rank}-of-{processes.count}.pt"
     saved = SavedProgress(path, identity, save_seconds, "--output")
-    processes.wait()  # all have looked
+    processes.wait()  # all processes have read the folder
     if processes.rank == 0 and not list(part.glob("progress-*.pt")):
         part.mkdir(parents=True, exist_ok=True)
         for name, (shape, dtype) in shapes.items():
@@ -77,7 +77,7 @@ def _fill(collector: Collector, arrays: Arrays, saved: SavedProgress) -> None:
             array[rows] = _value(block, name).cpu().numpy()
         if start == collector.share.stop or saved.is_due():
             for array in arrays.values():
-                array.flush()  # first the numbers, then that they are there
+                array.flush()  # write the numbers before the marker that says so
             saved.progress = {"batch": start, "state": state}
             saved.save()
 
@@ -139,7 +139,7 @@ def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
             f"--output {folder}: it exists and is not a collection; name another folder"
         )
     found = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-    # finished, it does not matter who wrote which part
+    # a complete collection does not depend on who wrote which part
     different = [n for n in description if n != "processes" and found.get(n) != description[n]]
     if different:
         raise ValueError(

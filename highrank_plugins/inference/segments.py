@@ -11,7 +11,7 @@ from highrank_plugins.inference.saved_progress import SavedProgress
 from highrank_plugins.inference.streaming_model import FairseqBatch, Segments
 
 START: dict[str, Any] = {"position": 0, "nll": [], "tokens": 0, "state": None, "extra_state": None}
-# (segments left, the state and the extra state before them) → a result after each of them
+# (remaining segments, state and extra state before them) → a result after each segment
 Begin = Callable[[Iterator[FairseqBatch], Any, Any], Iterator["SegmentResult"]]
 
 

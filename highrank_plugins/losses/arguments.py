@@ -45,7 +45,7 @@ def check_whole(parameters: Iterable[tuple[str, Tensor]]) -> None:
         ValueError: one is a `DTensor`; FSDP gathers parameters for `forward` only.
     """
     distributed: Any = sys.modules.get("torch.distributed.tensor")
-    if distributed is None:  # nothing can have made a DTensor
+    if distributed is None:  # without torch.distributed there are no DTensors
         return
     for name, tensor in parameters:
         if isinstance(tensor, distributed.DTensor):

@@ -96,8 +96,8 @@ class _SumLoss(torch.autograd.Function):
         values, sums = chunked.gradients(needed, inputs, None)
         if chunked.scale > 1:
             finite = torch.stack([s.isfinite().all() for s in sums if s is not None])
-            if not bool(finite.all()):  # synchronises with a GPU, once
-                chunked.scale = 1.0  # overflow that no loss scaler could ever undo
+            if not bool(finite.all()):  # synchronises with a GPU once
+                chunked.scale = 1.0  # no loss scaler could undo this overflow
                 values, sums = chunked.gradients(needed, inputs, None)
         ctx.scale, ctx.dtypes = chunked.scale, [t.dtype for t in inputs]
         ctx.sums = sums
@@ -117,7 +117,7 @@ class _SumLoss(torch.autograd.Function):
             sums = [None if s is None else s.clone() for s in sums]
         else:
             ctx.sums = None
-        is_one = factor.device.type == "cpu" and bool(factor == 1)  # would synchronise with a GPU
+        is_one = factor.device.type == "cpu" and bool(factor == 1)  # a GPU would synchronise
         grads = []
         for dtype in ctx.dtypes:  # one by one, so that the gradients do not exist twice
             grads.append(_scaled(sums.pop(0), None if is_one else factor, dtype))

@@ -69,7 +69,7 @@ class _Chunks:
                 weights = None if upstream is None else upstream[start:stop]
                 total = (part.loss if weights is None else part.loss * weights).sum() * self.scale
             wanted = [t for t, need in zip([x, *tensors], needed, strict=True) if need]
-            # the caller's autocast must not reach the backward pass
+            # keeps the caller's autocast out of the backward pass
             with self.autocast.disabled():
                 grads = iter(torch.autograd.grad(total, wanted, allow_unused=True))
             for i, sum_ in enumerate(sums):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-# Bytes of a chunk, at least and at most. On a CPU its working set should stay near the cache while
+# Smallest and largest bytes of a chunk. On a CPU its working set should stay near the cache while
 # its products stay large. Above 32 MiB the C library also returns memory after every batch and
 # faults it in again; only a large vocabulary is worth that. On a GPU the products of some 2,000
 # rows of 32,768 logits run at full speed.

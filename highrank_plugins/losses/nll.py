@@ -18,7 +18,7 @@ from highrank_plugins.losses.plan import LossOutput, LossPlan
 from highrank_plugins.losses.reference import reference_nll
 
 
-@not_compiled  # a loss that writes its gradients must not be traced
+@not_compiled  # a loss with its own gradients must not be traced
 def compute_nll(
     head: ChunkedHead,
     features: Tensor,

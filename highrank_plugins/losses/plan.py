@@ -36,7 +36,7 @@ class Scores(NamedTuple):
     smooth_sum_N: Tensor | None = None  # Σ_x −log P_x
     correct_N: Tensor | None = None  # whether the target is the most probable class, bool
     entropy_N: Tensor | None = None  # −Σ_x P_x log P_x
-    square_norm_N: Tensor | None = None  # lse², of a mixture Σ_k lse_k²
+    square_norm_N: Tensor | None = None  # lse²; for a mixture Σ_k lse_k²
 
 
 class ClassWeights(NamedTuple):
@@ -57,7 +57,7 @@ class LossPlan:
 
     head: ChunkedHead
     features: Tensor  # [N, F]
-    target: Tensor  # [N], int64, in range: ignored tokens have the class of another
+    target: Tensor  # [N] int64, all in range: ignored tokens get any class
     ignored: Tensor | None  # [N] bool
     weight: Tensor | None  # [N]
     random_state: Any  # highrank_plugins.heads.random_state.RandomState
@@ -67,7 +67,7 @@ class LossPlan:
     accuracy: bool
     filter_gradients: bool
     entropy: bool = False
-    z_loss: float = 0.0  # factor of lse², of a mixture Σ_k lse_k²
+    z_loss: float = 0.0  # factor of lse², or of Σ_k lse_k² for a mixture
 
     @property
     def smooth(self) -> bool:

@@ -19,14 +19,14 @@ class Autocast:
 
     def __init__(self, features: Tensor) -> None:
         self.device = features.device.type
-        # device meta, on which a GPU's peak is counted, has no autocast
+        # device meta, which counts a GPU's peak, has no autocast
         self.exists = torch.amp.is_autocast_available(self.device)
         self.enabled = self.exists and torch.is_autocast_enabled(self.device)
         self.dtype = torch.get_autocast_dtype(self.device) if self.exists else features.dtype
 
     def compute_dtype(self, features: Tensor) -> torch.dtype:
         """Return the dtype of matrix products."""
-        # autocast leaves float64 alone
+        # autocast does not touch float64
         return self.dtype if self.enabled and features.dtype != torch.float64 else features.dtype
 
     def context(self) -> AbstractContextManager[None]:

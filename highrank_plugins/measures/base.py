@@ -23,7 +23,7 @@ from highrank_plugins.heads.registry import Registry
 
 MEASURES: Registry[type[Measure]] = Registry("measure")
 register_measure = MEASURES.register
-Found: TypeAlias = Mapping[str, Any]  # a result as its JSON file has it
+Found: TypeAlias = Mapping[str, Any]  # a result as stored in its JSON file
 Rows: TypeAlias = list[tuple[str, str]]
 
 
@@ -50,9 +50,9 @@ class Measure:
     `Annotated[type, "help"]`, become the help.
     """
 
-    title: ClassVar[str] = ""  # on cards
-    about: ClassVar[str] = ""  # what the numbers say, a sentence or two for cards
-    columns: ClassVar[tuple[Column, ...]] = ()  # of tables
+    title: ClassVar[str] = ""  # heading on cards
+    about: ClassVar[str] = ""  # one or two sentences for cards: what the numbers say
+    columns: ClassVar[tuple[Column, ...]] = ()  # columns of tables
     hidden: ClassVar[tuple[str, ...]] = ()  # fields of the result that are too long for a terminal
     on_card: ClassVar[bool] = True
     of_a_split: ClassVar[bool] = False  # whether the command has --split
@@ -168,7 +168,7 @@ class AdaptiveEvaluation(Measure):
     """Measure the perplexity of a model that adapts to the text, which another command writes."""
 
     of_a_split = True
-    on_card = False  # it takes long
+    on_card = False  # it takes too long
     kind: ClassVar[str]
 
     @classmethod

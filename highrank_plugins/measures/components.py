@@ -27,9 +27,9 @@ from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.measures import base
 
-MONITORED_TOKENS = 64  # of a batch in training, where weights depend on the class
-CARD_ENDS = (10, 100, 1000)  # classes of frequent words on a card
-BINS, STEEPEST = 24, 4.0  # of the histogram of slopes, and where its last bin begins at most
+MONITORED_TOKENS = 64  # tokens of a training batch to measure, if weights depend on the class
+CARD_ENDS = (10, 100, 1000)  # ends of the groups of frequent words on a card
+BINS, STEEPEST = 24, 4.0  # bins of the histogram of slopes, and the largest start of the last bin
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from highrank_plugins.common.score import Score
 from highrank_plugins.heads import Head
 from highrank_plugins.measures import base
 
-NUMBERS = 2**22  # log-probabilities that are held at a time
+NUMBERS = 2**22  # log-probabilities held in memory at a time
 
 
 @dataclass(frozen=True)

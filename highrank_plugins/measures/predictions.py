@@ -56,7 +56,7 @@ class PredictionMeasure(base.TextMeasure):
             tuple[int, ...], "Training counts at which bands end, separated by commas."
         ] = (10, 100, 1000, 10_000),
     ) -> None:
-        perplexity_by_band(torch.zeros(1), torch.ones(1), bands)  # refuses bands
+        perplexity_by_band(torch.zeros(1), torch.ones(1), bands)  # raises for invalid bands
         self.top, self.bands = top, bands
 
     @classmethod
@@ -143,6 +143,6 @@ def _counts(dictionary: Any, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return how often the word of each token was seen, and whether the dictionary knows that."""
     counts = torch.tensor(dictionary.count)
     words = counts[dictionary.nspecial :]
-    if len(words[words > 0].unique()) < 2:  # nobody counted them
+    if len(words[words > 0].unique()) < 2:  # the words were not counted
         return counts[target], torch.zeros_like(target, dtype=torch.bool)
     return counts[target], target >= dictionary.nspecial

@@ -15,8 +15,8 @@ from highrank_plugins.common.formatting import percent
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures import base
 
-NUMBERS = 2**24  # logits that exist at a time
-MONITORED_TOKENS, MONITORED_NUMBERS = 64, 2**22  # of a batch in training
+NUMBERS = 2**24  # logits held in memory at a time
+MONITORED_TOKENS, MONITORED_NUMBERS = 64, 2**22  # limits for a batch in training
 QUANTILES = (0.05, 0.5, 0.95)
 
 
@@ -66,7 +66,7 @@ class RetentionMeasure(base.TextMeasure):
         if not total > 0:
             raise ValueError(f"batch at token {block.first}: the gradient of the logits is {total}")
         self._batches.append((block.first, len(block.target), float(kept.sum()), total))
-        self._ratios.append((kept / whole)[whole > 0].cpu())  # a row may be zero
+        self._ratios.append((kept / whole)[whole > 0].cpu())  # zero rows have no ratio
 
     def part(self) -> tuple[list[tuple[int, int, float, float]], Tensor]:
         return self._batches, torch.cat(self._ratios)

@@ -23,7 +23,7 @@ from highrank_plugins.common.formatting import short
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures import base
 
-POINTS = 400  # of a curve
+POINTS = 400  # points of a curve
 EPSILONS = (1e-3, 1e-4, 1e-5)
 
 

@@ -10,8 +10,8 @@ from highrank_plugins.common.figures import Bars, Figure
 from highrank_plugins.common.progress import bar
 from highrank_plugins.measures.base import CardTile, Rows, WeightMeasure, Words, register_measure
 
-SHOWN = 200  # words on a card
-LARGEST = 10**11  # M² d up to which a card waits for the linear programs, some minutes
+SHOWN = 200  # number of words on a card
+LARGEST = 10**11  # largest M² d for which a card solves the linear programs (a few minutes)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class WordSimilarityMeasure(base.WeightMeasure):
 
     title = "Word similarity"
     columns = (base.Column("word_similarity", "word similarity", ".3f"),)
-    on_card = False  # it needs benchmarks
+    on_card = False  # it needs benchmark files
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class WordSimilarityMeasure(base.WeightMeasure):
     @classmethod
     def scores(cls, found: base.Found, split: str) -> dict[str, Score]:
         """Return `similarity_<benchmark>` and `word_similarity`, their mean weighted by pairs."""
-        del split  # rows of the vocabulary matrix belong to none
+        del split  # rows of the vocabulary matrix belong to no split
         benchmarks = found["benchmarks"]
         names = distinct_names([Path(path) for path in benchmarks])
         defined = {

@@ -56,7 +56,7 @@ class AWDLSTMDecoder(FairseqIncrementalDecoder):
         super().__init__(dictionary)
         self.trunk = trunk
         self.output_embed_dim = trunk.feature_dim
-        self.output_projection = trunk.embed  # whose weight the head will share
+        self.output_projection = trunk.embed  # the head shares its weight
 
     def forward(self, src_tokens: Tensor, *, features_only: bool = False, **kwargs):
         """Return log-probabilities [B, T, V], or the features, as ``extract_features`` does."""

@@ -15,7 +15,7 @@ from highrank_plugins.models.head_choice import choose_head
 from highrank_plugins.models.head_options import HeadOptions
 from highrank_plugins.trunks import AWDLSTM
 
-# constructor arguments of the trunk that fairseq's users set under another name
+# the trunk's constructor arguments → their names in fairseq
 SIZES = {
     "embed_dim": "decoder_embed_dim",
     "hidden_size": "decoder_hidden_size",
@@ -81,6 +81,6 @@ def trunk_from_options(cfg: Namespace, num_words: int) -> AWDLSTM:
     rates = {name: getattr(cfg, name) for name in RATES}
     try:
         return AWDLSTM(num_words, **options, **rates)
-    except ValueError as error:  # begins with the name of the constructor's argument
+    except ValueError as error:  # the message begins with the constructor's argument
         name, _, rest = str(error).partition(" ")
         raise UserError(f"{flag(SIZES.get(name, name))} {rest}") from None

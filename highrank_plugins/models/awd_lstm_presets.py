@@ -29,8 +29,8 @@ NO_RATES = dict.fromkeys(PTB_RATES, 0.0)
 SEVEN = {"head_components": 7}
 
 PRESETS = {
-    # Yang et al. 2019 compare Mixtape and MoS-15 of one size, so that the LSTMs of Mixtape, whose
-    # gates are small, must be the wider ones; how wide they do not say
+    # Yang et al. 2019 compare Mixtape and MoS-15 at equal size. Mixtape's gates are small, so its
+    # LSTMs must be wider; the paper does not say how wide
     "ptb": _preset(
         layers=3,
         softmax=_sizes(400, 1150) | _rates(0.4, 0.25),
@@ -56,7 +56,7 @@ PRESETS = {
         mixtape=_sizes(510, 910, 910) | NO_RATES,
     ),
 }
-# of the architectures that name no corpus
+# preset of architectures without a corpus in their name
 DEFAULT = "ptb"
 
 

@@ -20,7 +20,7 @@ SECTIONS = {
     "decoder": transformer_config.DecoderConfig,
     "quant_noise": transformer_config.QuantNoiseConfig,
 }
-# fairseq declares these with another type than it uses
+# fairseq declares these with a type that it does not use
 TYPES = {
     "encoder_layers_to_keep": Optional[str],
     "decoder_layers_to_keep": Optional[str],
@@ -51,7 +51,7 @@ def options_of(config: type, prefix: str = "") -> list[Option]:
         default = f.default if f.default is not dataclasses.MISSING else f.default_factory()
         name = prefix + f.name
         if prefix and isinstance(default, str) and default.startswith("${"):
-            default = None  # refers to a section that a flat dataclass lacks
+            default = None  # refers to a section that is missing in a flat dataclass
         found.append(Option(name, TYPES.get(name, f.type), default, dict(f.metadata)))
     return found
 
@@ -77,7 +77,7 @@ def arch_keys(stock_model: str) -> set[str]:
         settings = Namespace()
         ARCH_CONFIG_REGISTRY[arch](settings)
         keys |= vars(settings).keys()
-    # the trainer compares it with 0 without looking, and every architecture sets 0
+    # the trainer compares it with 0 and cannot handle None; every architecture sets 0
     return keys - {"base_layers"}
 
 

@@ -187,9 +187,9 @@ def _of_width(weight: nn.Parameter, embed_dim: int | None, tied: bool) -> nn.Par
     return nn.Parameter(torch.randn(len(weight), embed_dim) * embed_dim**-0.5)
 
 
-# fairseq-preprocess rounds the size of a dictionary up with these, at its end, with count 0
+# fairseq-preprocess pads a dictionary at its end with these words of count 0
 PADDING = re.compile(r"madeupword\d{4}")
-# of a symbol that a task adds after loading
+# raised for symbols that a task adds after loading
 ADDED = 1
 
 

@@ -68,7 +68,7 @@ class HeadModel(TrainingListener):
             tied=self.decoder.share_input_output_embed,
             locked_dropout=locked_dropout,
         )
-        self.function_options()  # fails here rather than at the first checkpoint
+        self.function_options()  # raises here rather than at the first checkpoint
         if not 0 <= cfg.head_z_loss < inf:
             raise UserError(f"--head-z-loss must be finite and at least 0, got {cfg.head_z_loss}")
         if cfg.head_z_loss and type(self.head).chunk_log_norms is Head.chunk_log_norms:

@@ -55,7 +55,7 @@ class HeadMonitor(TrainingListener):
     def after_update(self, updates: int, logdir: Optional[str]) -> None:
         """Show what was measured, once."""
         due, self._due = self._due, False
-        if not due or updates % self.interval:  # the gradients overflowed, say
+        if not due or updates % self.interval:  # no update if the gradients overflowed
             return
         if not self._seen:
             self._warn_of_criterion()
@@ -66,7 +66,7 @@ class HeadMonitor(TrainingListener):
     def _measure(self, *batch) -> None:
         try:
             self._snapshot = take_snapshot(self.head, *batch)
-        except ValueError as error:  # the training may survive it: fp16 lowers its loss scale
+        except ValueError as error:  # the training may recover, because fp16 lowers its loss scale
             logger.warning("--head-monitor: this update is not measured: %s", error)
 
     def _warn_of_criterion(self) -> None:
@@ -82,7 +82,7 @@ class HeadMonitor(TrainingListener):
         self.latest |= {f"head_{name}": value for name, value in snapshot.scalars.items()}
         with metrics.aggregate("train"):
             for name in self.latest:
-                # derived: costs nothing until a line is printed, and is not in checkpoints
+                # derived meters cost nothing until a line is printed, and stay out of checkpoints
                 metrics.log_derived(name, lambda _, name=name: self.latest[name], LAST_IN_LINE)
         if logdir and SummaryWriter is not None:
             self._events = self._events or _EventFile(logdir, updates)
@@ -106,7 +106,7 @@ class _EventFile:
     """Write to ``logdir/head``, next to fairseq's ``train_inner``, ``train`` and ``valid``."""
 
     def __init__(self, logdir: str, first: int) -> None:
-        # TensorBoard hides events of an interrupted training from updates that are now repeated
+        # makes TensorBoard hide an interrupted training's events after this update
         self._writer = SummaryWriter(f"{logdir}/head", purge_step=first)
 
     def write(self, snapshot: Snapshot, updates: int) -> None:

@@ -31,7 +31,7 @@ GATE_BIASES = {
     "full": (True, True, True),
     "none": (False, False, False),
 }
-# options of heads that fairseq's users set under another name, or (None) not at all
+# options of heads → their names in fairseq; None: not an option there
 RENAMED = {
     "frequent": "frequent_ratio",
     "gate_hidden_bias": "gate_biases",
@@ -40,7 +40,7 @@ RENAMED = {
     "locked_dropout": None,
 }
 ADAPTED_DEFAULTS = {"frequent_ratio": 0.5, "gate_biases": "paper"}
-# options beside one of a head, which belong to no argument of its constructor
+# further options, which belong to no argument of a head's constructor
 COMPANIONS = {"frequent_ratio": {"frequent_multiple": 64}}
 HELP = {
     "components": "number of mixture components K; mixtape: a power of two",
@@ -71,7 +71,7 @@ HELP = {
     "monotone_mlp_bound": "the sigmoids are spread over [-bound, bound] at the start",
     "monotone_mlp_units": "number of sigmoids",
 }
-# texts of defaults that depend on structure, trunk or preset
+# texts for defaults that depend on structure, trunk or preset
 VARYING_DEFAULTS = {
     "components": "15; mixtape 4; mos and moc in awd_lstm_lm's presets 1b and text8 7",
     "dropout": "0.0; mixtures in awd_lstm_lm's presets ptb and wt2 0.29",

@@ -65,7 +65,7 @@ class LSTMHeadModel(HeadModel, LSTMModel):
     def build_model(cls, cfg: DictConfig, task):
         """Build the stock encoder and decoder, then the head."""
         flat = plain_config(cfg, fill, "lstm")
-        flat.criterion = None  # fairseq looks there for its adaptive softmax
+        flat.criterion = None  # fairseq reads it for its adaptive softmax
         model = super().build_model(flat, task)
         model.replace_output_layer(flat, task.target_dictionary)
         return model
@@ -82,7 +82,7 @@ class LSTMHeadModel(HeadModel, LSTMModel):
             return
         del decoder.fc_out
         if self.head.bias is not None:
-            self.head.bias = stock.bias  # same seed, same start
+            self.head.bias = stock.bias  # the same seed gives the same start
 
     def features(self, *args, **kwargs):
         """Return what the head reads [B, T, F], and the attention."""

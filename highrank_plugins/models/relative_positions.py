@@ -85,7 +85,7 @@ def _mask(attn_mask: Tensor | None, padding: Tensor | None, like: Tensor) -> Ten
     """Return what is added to the logits [B, H, T, S]."""
     if padding is None:
         return attn_mask
-    # not −inf: before left padding ends (--left-pad-target) a query sees nothing else, and becomes
+    # not −inf: within left padding (--left-pad-target) a query sees nothing else and would become
     # NaN; half of the lowest number leaves a margin for the logits
     lowest = torch.finfo(like.dtype).min / 2
     hidden = like.new_zeros(padding.shape).masked_fill(padding.bool(), lowest)
@@ -94,7 +94,7 @@ def _mask(attn_mask: Tensor | None, padding: Tensor | None, like: Tensor) -> Ten
 
 
 SIDES = ("encoder", "decoder")
-# options of fairseq that compute self-attention in a way of their own
+# options of fairseq that replace its self-attention
 FOREIGN = [
     "cross_self_attention",
     "quant_noise_pq",
@@ -144,8 +144,8 @@ def attach_relative_positions(model: BaseFairseqModel, cfg: Namespace) -> None:
 def _self_attentions(model: BaseFairseqModel, sides: list[str]) -> Iterator[MultiheadAttention]:
     for side in sides:
         layers = getattr(getattr(model, side, None), "layers", nn.ModuleList())
-        # not the list itself: with layerdrop it leaves layers out, at random
+        # not the list itself, which drops random layers with layerdrop
         for module in layers.children():
-            # a BASE layer has none
+            # BASE layers have no self-attention
             if hasattr(module, "self_attn"):
                 yield module.self_attn

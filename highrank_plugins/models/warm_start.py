@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 # parameters of a softmax; fairseq's Transformers have no bias
 SOFTMAX_KEYS = ({"weight"}, {"weight", "bias"})
 SOFTMAX = {"head": "softmax", "head_pointwise": "identity"}
-# of relative positions
+# tables of relative positions
 TABLES = (".relative.key_table", ".relative.value_table")
 # parameters with a row for each frequent class
 _GATES = ("gate_embed", "gate_bias")
@@ -115,7 +115,7 @@ def fill_new_tables(state_dict: dict[str, Tensor], model: nn.Module) -> list[str
     """
     own = _tables(dict(model.named_parameters()))
     saved = _tables(state_dict)
-    # by side: a checkpoint of more layers than are kept is pruned after this
+    # by side only: a checkpoint with more layers is pruned later
     for name in saved:
         if name.split(".")[0] not in {key.split(".")[0] for key in own}:
             raise UserError(f"{name}: the checkpoint has relative positions; {_SAME}")

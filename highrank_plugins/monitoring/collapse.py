@@ -7,8 +7,8 @@ from collections import deque
 import torch
 from torch import Tensor
 
-SHARE = 0.01  # of 1/K
-WINDOW = 10  # batches
+SHARE = 0.01  # fraction of 1/K below which a component has collapsed
+WINDOW = 10  # number of batches in a window
 
 
 class CollapseWatch:

@@ -31,7 +31,7 @@ def take_snapshot(
     for name, parameter in head.named_parameters():
         if not parameter.isfinite().all():
             raise ValueError(f"{name} of the head is not finite")
-    # autocast's half precision would only lose digits here
+    # half precision under autocast would lose digits
     with torch.autocast(head.weight.device.type, enabled=False):
         batch = _batch(head, features, target, ignore_index)
         snapshot = Snapshot()

@@ -27,7 +27,7 @@ def non_monotone_trigger(losses: Sequence[float], n: int = 5) -> int | None:
     """
     if n < 0:
         raise ValueError(f"n must be at least 0, got {n}")
-    best = math.inf  # of all epochs but the last n before `epoch`
+    best = math.inf  # best loss of all epochs before `epoch`, without the last n
     for epoch, loss in enumerate(losses, start=1):
         if math.isnan(loss):
             raise ValueError(f"the validation loss of epoch {epoch} is NaN")

@@ -94,7 +94,7 @@ def _read(target: Path, seen: list[int], begun: Event, stop: Event) -> None:
         try:
             content = target.read_bytes()
         except OSError as error:
-            # network disks say so of a file that was open when it was replaced
+            # network disks report this error for a file that was replaced while open
             if error.errno != errno.ESTALE:
                 seen[_MISSING] += 1
             continue

@@ -29,7 +29,7 @@ FLOATS = 500_000
 KILLS, MOST_SECONDS = 40, 20.0
 _FORKS = get_context("fork")
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
-_STUCK_SECONDS = 60  # a disk that takes longer does not answer
+_STUCK_SECONDS = 60  # a disk that takes longer counts as stuck
 
 
 def state(updates: int, size: int) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def kill_saves(folder: Path, kills: int = KILLS, size: int = FLOATS) -> Finding:
     Each time the newest save that had ended, or the one that was running, must be whole.
     """
     fault, draw, lost = "kill within a save", random.Random(time.time_ns()), ""
-    done = _FORKS.RawValue("q", 1)  # which has no lock that a killed process might hold
+    done = _FORKS.RawValue("q", 1)  # has no lock that a killed process could hold
     save(folder, 1, size)
     began, tried = time.monotonic(), 0
     save(folder, 1, size)

@@ -22,9 +22,9 @@ OPTIONS = """--source-lang en --target-lang de --arch transformer_softmax_tiny -
     --encoder-layers 1 --decoder-embed-dim 32 --decoder-ffn-embed-dim 64 --decoder-layers 1
     --encoder-attention-heads 2 --decoder-attention-heads 2 --log-interval 1
     --save-interval-updates 25 --keep-interval-updates 1 --max-update 1000000""".split()
-ENDING_SECONDS = 30  # beyond --stall-timeout
+ENDING_SECONDS = 30  # seconds allowed after --stall-timeout
 STALL_SECONDS = 5
-_START_SECONDS = 300  # on a busy machine; 20 otherwise
+_START_SECONDS = 300  # for a busy machine; an idle one needs 20
 _WORDS = "the a cat dog house tree sees eats likes big small red in on under".split()
 
 
@@ -109,7 +109,7 @@ class ObservedTraining:
             RuntimeError: It does not run.
         """
         wanted = f"RANK={number}".encode()
-        parent = self.process.pid  # not that of a rank's own workers, whose environment is equal
+        parent = self.process.pid  # skip a rank's own workers, whose environment is equal
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
         for process in map(int, children):
             environ = Path(f"/proc/{process}/environ")
@@ -131,7 +131,7 @@ def members(group: int) -> list[int]:
         try:
             fields = stat.read_text(errors="replace").rpartition(")")[2].split()
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
         if int(fields[2]) == group and fields[0] != "Z":
             found.append(int(stat.parent.name))
     return sorted(found)

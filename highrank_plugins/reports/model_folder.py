@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT = 1
-_MARKS = ("version", "_float_tensor")  # numbers in a state of fairseq that are no parameters
+_MARKS = ("version", "_float_tensor")  # entries of fairseq's state that are not parameters
 _HISTORY = ("criterion_name", "optimizer_name", "num_updates")
 
 
@@ -67,7 +67,7 @@ def export_model(
     config = _config(state, checkpoint)
     _add_languages(config["fairseq"]["task"], data)
     _require_known_layers(checkpoint, config["fairseq"]["model"])
-    # read before anything is written
+    # read first, so that errors come before anything is written
     cut = [] if pieces is None else piece_options(pieces, f"{folder.name}/{pieces.name}")
     record = None if results is None else load_record(results)
     part = folder.with_name(f"{folder.name}.part")
@@ -155,11 +155,11 @@ def _save_weights(model: "dict[str, Tensor]", path: Path) -> int:
     """Save the weights; return the number of parameters."""
     first = first_names(model)
     tied = {name: other for name, other in first.items() if name != other}
-    # a part of another tensor's memory becomes a separate tensor here
+    # copies tensors that share memory
     tensors = {name: model[name].contiguous().clone() for name in model if name not in tied}
     metadata = {"format": "pt", "tied": json.dumps(tied)}
     _safetensors().torch.save_file(tensors, path, metadata)
-    path.chmod(path.parent.stat().st_mode & 0o666)  # the library lets only the owner read
+    path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors lets only the owner read
     return sum(
         value.numel()
         for name, value in tensors.items()
@@ -208,7 +208,7 @@ def _config(state: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
         "format": FORMAT,
         "versions": versions(),
         "training": {name: history.get(name) for name in _HISTORY},
-        "valid_loss": plain(state["extra_state"].get("val_loss")),  # None for NaN
+        "valid_loss": plain(state["extra_state"].get("val_loss")),  # `plain` turns NaN into None
         "task_state": state.get("task_state", {}),
         "fairseq": _without_places(state["cfg"]),
     }
@@ -260,7 +260,7 @@ def _read_config(path: Path) -> dict[str, Any]:
             f"{path} was not written by `highrank model export`: it lacks "
             f"{', '.join(sorted(missing))}"
         )
-    config.setdefault("sha256", {})  # older versions wrote none
+    config.setdefault("sha256", {})  # older versions wrote no checksums
     for key in ("training", "task_state", "fairseq", "sha256"):
         _require_mapping(path, key, config[key])
     for section in ("model", "task", "common"):

@@ -28,7 +28,7 @@ _PAGE_COLOURS = {
 }  # fmt: skip
 _COLOUR_OF = {variable: colour for colour, variable in _PAGE_COLOURS.items()}
 _SVG_STYLE = {
-    "svg.fonttype": "none",  # text stays text
+    "svg.fonttype": "none",  # keeps text as text
     "text.color": _COLOUR_OF["--ink"],
     "axes.edgecolor": _COLOUR_OF["--line"],
     "axes.labelcolor": _COLOUR_OF["--dim"],
@@ -37,7 +37,7 @@ _SVG_STYLE = {
     "legend.framealpha": 0,
 }
 _SVG_CYCLE = [_COLOUR_OF[name] for name in ("--c0", "--c1", "--c2")]
-MOST_LABELS = 12  # below bars
+MOST_LABELS = 12  # largest number of bars with labels
 FORMATS = (".png", ".svg", ".pdf")
 
 

@@ -23,7 +23,7 @@ _AXES = {
 }
 # a number of a training → whether more of it is better
 _COSTS = {"parameters": -1, "words_per_second": 1, "peak_memory_gib": -1, "wall_seconds": -1}
-_WIDE = ("rank", "parameters")  # names of numbers that span orders of magnitude
+_WIDE = ("rank", "parameters")  # parts of names of numbers that span orders of magnitude
 
 
 def study_figures(compared: Compared, x: str) -> list[Scatter]:

@@ -64,7 +64,7 @@ def markers_of(systems: Sequence[str]) -> dict[str, str]:
 def _variant(system: str) -> str:
     layer = layer_of(system)
     rest = system.lower().replace(layer, "", 1)
-    return re.sub(r"[\d.]+", "", rest).strip("_-=+. ")  # values of an option are one variant
+    return re.sub(r"[\d.]+", "", rest).strip("_-=+. ")  # option values do not matter
 
 
 def place_labels(

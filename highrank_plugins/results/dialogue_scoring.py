@@ -25,7 +25,7 @@ def sentence_bleu(hypothesis: Sequence[str], reference: Sequence[str]) -> list[f
         ValueError: nltk is not installed.
     """
     bleu, smoothing = _nltk()
-    weights = [(1 / order,) * order for order in ORDERS]  # smoothing depends on the last order
+    weights = [(1 / order,) * order for order in ORDERS]  # the highest order sets the smoothing
     return [
         float(bleu([reference], hypothesis, weights=own, smoothing_function=smoothing))
         for own in weights

@@ -22,7 +22,7 @@ _SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped"
 _SCORED = re.compile(r"tokens:(\d+)")
 _MAGIC = b"MMIDIDX\x00\x00"
 _LENGTH_AT, _SIZES_AT = len(_MAGIC) + 9, len(_MAGIC) + 17
-FIRST_SHARD = "shard01"  # the training perplexity of a corpus in shards is measured on this one
+FIRST_SHARD = "shard01"  # the shard that measures a corpus's training perplexity
 _BLOCK = 1 << 24  # bytes read at once
 
 

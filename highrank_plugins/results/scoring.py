@@ -11,7 +11,7 @@ from highrank_plugins.data.subword_nmt_pieces import tokenise
 
 _HYPOTHESIS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")
 _GENERATED = re.compile(r"[STHDP]-\d+\t|\d{4}-\d\d-\d\d .* \| INFO \| ")  # any line of its output
-# without look-around, as in get_ende_bleu.sh: a letter between two hyphens counts for the first
+# no look-around, as in get_ende_bleu.sh: a letter between two hyphens counts for the first
 # only, and the U of Ex-U-Boot stays with Boot
 _HYPHEN = re.compile(r"(\S)-(\S)")
 

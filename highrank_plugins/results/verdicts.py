@@ -32,7 +32,7 @@ _STEPS = re.compile(
 _DATA = ("corpus", "data", "clean", "dialogues")
 _SCORING = ("evaluate", "generate", "average")
 _DIFFERENCES = ("parameters", "steps", "data", "scoring", "signature", "settings")
-_MOST_PARAMETERS = 0.01  # a relative difference that is still the same size
+_MOST_PARAMETERS = 0.01  # models within this relative difference have the same size
 
 
 @dataclass(frozen=True)

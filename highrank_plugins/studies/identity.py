@@ -12,7 +12,7 @@ import highrank_plugins
 from highrank_plugins.studies.definition import Study
 from highrank_plugins.training.configuration import Configuration
 
-# packages that no number of a run depends on
+# packages that change no number of a run
 _APART = {"benchmarks", "cli", "reports", "studies"}
 _PACKAGES = ("torch", "ve-fairseq", "numpy", "sacrebleu", "sentencepiece")
 

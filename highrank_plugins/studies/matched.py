@@ -29,7 +29,7 @@ def find_configuration(recipe: Path, name: str) -> Path:
     if not whole.is_file() and small.is_file():
         return small
     if not whole.is_file():
-        configuration.load_tree(whole, [])  # its message names what is there
+        configuration.load_tree(whole, [])  # its message lists the available names
     return whole
 
 

@@ -124,7 +124,7 @@ def check_options(study: Study) -> None:
 
     for name, member in unknown.items():
         if not name.startswith("train."):
-            continue  # the recipe will check it
+            continue  # the recipe checks it
         value = next(v for key, v in member.changes.items() if _whole(key) == name)
         conf = find_configuration(study.recipe, member.conf)
         tree = configuration.load_tree(conf, [f"{name}={as_word(value)}"])

@@ -102,7 +102,7 @@ def training_hours(lines: Iterable[str], options: dict[str, Any]) -> float | Non
     last = entries[-1]
     within = last.number("update") - (int(last.stats["epoch"]) - 1)
     per_epoch = last.number("num_updates") / within if within > 0 else float("inf")
-    if int(last.stats["epoch"]) > 1:  # the text is shorter than the probe
+    if int(last.stats["epoch"]) > 1:  # the probe is longer than the text
         per_epoch = last.number("num_updates") / last.number("update")
     bounds = [float(options.get("max_update", 0)) or float("inf")]
     bounds.append((float(options.get("max_epoch", 0)) or float("inf")) * per_epoch)

@@ -16,13 +16,13 @@ from highrank_plugins.results.record import load_record
 from highrank_plugins.studies.disk import check_disk
 from highrank_plugins.studies.prepared import PreparedMember
 
-_WAIT = 0.05  # seconds between looks at the running members
+_WAIT = 0.05  # seconds between two polls of the running members
 # messages of fairseq and our layers about a training whose loss is NaN
 _DIVERGED = re.compile(
     r"FloatingPointError|Minimum loss scale reached|\b(loss|gradient)s?\b.*\bnan\b", re.IGNORECASE
 )
 _TAIL = 20_000  # bytes at the end of a log that are searched for the reason of a failure
-REQUEUED = 75  # exit code of a recipe whose training continues elsewhere, or was asked to stop
+REQUEUED = 75  # exit code of a recipe whose training was asked to stop, or was requeued
 
 Environment = Mapping[str, str]
 
@@ -118,7 +118,7 @@ def run_members(
                     check_disk(members)
                     _check_metric(members, metric)
                 except ValueError as error:
-                    problem, waiting = error, []  # running members may finish
+                    problem, waiting = error, []  # lets running members finish
                     continue
                 waiting.remove(startable[0])
                 slot = free.pop(0)
@@ -194,7 +194,7 @@ def _start(member: PreparedMember, slot: int, environment: Environment, logs: Pa
             stdout=file,
             stderr=subprocess.STDOUT,
             env={**os.environ, **environment},
-            start_new_session=True,  # a group of processes, which ends together
+            start_new_session=True,  # one process group, which is killed together
         )
     return _Running(member, slot, process, log)
 

@@ -56,7 +56,7 @@ def study_tables(
         notes.insert(0, f"The baseline {baseline} has no result.")
         baseline = None
     compared = compare_records(usable, settings.metric, baseline, settings.test)
-    if compared.baseline is None:  # its note is about an option of `highrank compare`
+    if compared.baseline is None:  # drops a note about an option of `highrank compare`
         own = [note for note in compared.notes if not note.startswith("Nothing is tested")]
         compared = replace(compared, notes=["Nothing is tested, for lack of a baseline.", *own])
     first, *others = comparison_tables(compared, timed=False)

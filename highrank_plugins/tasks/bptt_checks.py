@@ -11,7 +11,7 @@ from highrank_plugins.common.names import flag
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.tasks.streams import SplitTokens
 
-# options of language_modeling that do not fit, and the reason or what to do instead
+# options of language_modeling that are refused → the reason, or what to do instead
 FOREIGN = {
     "sample_break_mode": "text is one stream across lines",
     "tokens_per_sample": "give --bptt; a --context-window is not needed, since state is carried",

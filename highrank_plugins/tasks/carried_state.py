@@ -10,7 +10,7 @@ import torch
 from fairseq.distributed import utils as distributed
 from torch import Tensor
 
-STREAMS = -2  # the dimension
+STREAMS = -2  # dimension of a state that counts the streams
 
 
 class CarriedState:

@@ -58,7 +58,7 @@ def _draw(rng: np.random.RandomState, bptt: int, longest: int | None) -> int:
 class SplitTokens(FairseqDataset):
     """Hold all tokens of a split, [N], in order."""
 
-    counts_tokens = True  # its length is a number of tokens, not of sentences
+    counts_tokens = True  # lengths count tokens, not sentences
 
     def __init__(self, tokens: Tensor, split: str) -> None:
         self.tokens, self.split = tokens, split

@@ -29,7 +29,7 @@ def average_checkpoints(paths: list[Path], output: Path) -> None:
     highrank_plugins.register()
     from fairseq.checkpoint_utils import torch_persistent_save
 
-    output.parent.mkdir(parents=True, exist_ok=True)  # fails before the work, which takes minutes
+    output.parent.mkdir(parents=True, exist_ok=True)  # raises before the work, which takes minutes
     state = load_without_weights(paths[-1])
     total: dict[str, Tensor] = {}
     for path in paths:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from highrank_plugins.training.checkpoint_file import look_up
 
-# of an epoch's end, of an update within an epoch, and the newest whatever it is
+# names of checkpoints: of an epoch, of an update, and the newest
 _IN_ORDER = re.compile(r"checkpoint(?:\d+|_\d+_(\d+)|_last)\.pt")
-# those, and what --keep-best-checkpoints and every training keep of the best
+# those, and the best checkpoints, also by --keep-best-checkpoints
 _ANY = re.compile(r"checkpoint(?:\d+|_\d+_(\d+)|_last|_best|\.best_.+)\.pt")
 
 
@@ -71,7 +71,7 @@ def _found(directory: Path, pattern: re.Pattern[str], updates: Updates) -> dict[
     if not directory.is_dir():
         raise ValueError(f"{directory}: no such folder")
     found: dict[int, Path] = {}
-    for path in sorted(directory.glob("*.pt")):  # checkpoint_last.pt after those with numbers
+    for path in sorted(directory.glob("*.pt")):  # sorts checkpoint_last.pt after numbered ones
         match = pattern.fullmatch(path.name)
         if match:
             found.setdefault(int(match[1]) if match[1] else _updates(path), path)

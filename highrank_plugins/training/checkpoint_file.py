@@ -9,7 +9,7 @@ from highrank_plugins.common.torch_archive import check_archive
 if TYPE_CHECKING:
     from torch import Tensor
 
-# what torch raises for a file that it cannot read
+# exceptions of torch for an unreadable file
 _UNREADABLE = (RuntimeError, EOFError, OSError, pickle.UnpicklingError, LookupError, TypeError)
 
 
@@ -23,7 +23,7 @@ def look_up(path: Path, *keys: str | int) -> Any:
 
     import highrank_plugins
 
-    highrank_plugins.register()  # admits the plain classes that fairseq stores
+    highrank_plugins.register()  # allows the plain classes that fairseq stores
     check_archive(path, whole=False)
     try:
         value = torch.load(path, "cpu", weights_only=True, mmap=True)

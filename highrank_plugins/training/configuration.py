@@ -32,7 +32,7 @@ def _scalar(value: Any) -> Any:
     raise ValueError("must be text, a number, true or false")
 
 
-# true is a bare flag, false no flag at all; an option that takes the word True has it in quotes
+# true: a bare flag; false: no flag; quote True for an option that takes the word
 Scalar = Annotated[Any, AfterValidator(_scalar)]
 
 
@@ -55,13 +55,13 @@ class AverageSettings(_Block):
     last: PositiveInt = 1
 
 
-# data.algorithm → how fairseq-generate makes text of its pieces again
+# data.algorithm → how fairseq-generate joins the pieces
 _TEXT_OF_PIECES: dict[str, dict[str, Scalar]] = {
     "sentencepiece": {"post_process": "sentencepiece"},
     "subword_nmt": {"post_process": "subword_nmt", "tokenizer": "moses"},
 }
 
-# the tools after these read a checkpoint, with the layers of `train.user_dir`
+# later tools read a checkpoint with the layers of `train.user_dir`
 _UP_TO_TRAINING = ("data", "corpus", "clean", "dialogues", "launch", "train", "finetune")
 
 Options = Annotated[dict[str, Scalar], Field(default_factory=dict)]

@@ -10,7 +10,7 @@ from typing import Any
 import highrank_plugins
 from highrank_plugins.training.command_line import words_of
 
-# of a parameter: its weight and Adam's two moments, in float32
+# bytes per parameter: its weight and Adam's two moments, in float32
 BYTES = 12
 
 
@@ -61,7 +61,7 @@ def training_space(options: Mapping[str, object], data: Path | str) -> int:
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     highrank_plugins.register()
-    from fairseq.options import get_training_parser, parse_args_and_arch  # as replaced
+    from fairseq.options import get_training_parser, parse_args_and_arch  # patched by hooks
 
     words = [str(data), *words_of(options)]
     cfg = convert_namespace_to_omegaconf(parse_args_and_arch(get_training_parser(), words))

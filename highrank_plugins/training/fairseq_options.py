@@ -19,7 +19,7 @@ def check_options(configuration: Configuration, tree: Tree) -> None:
         ConfigurationError: each unknown name, or the first wrong value, with its file and line.
     """
     problems: list[str] = []
-    for tool in filter(partial(getattr, configuration), _PARSERS):  # blocks with something in them
+    for tool in filter(partial(getattr, configuration), _PARSERS):  # blocks that are not empty
         problems += [
             f"{tree.place((tool, name))}: {tool}.{name}: {problem}"
             for name, problem in _problems(tool, configuration.options(tool)).items()
@@ -40,7 +40,7 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
         )
     except _Rejected as rejection:
         return _explain(parser, str(rejection), options)
-    # argparse tells nowhere publicly which options it has
+    # argparse has no public list of its options
     actions = parser._option_string_actions
     program, known = PROGRAMS[tool].words, list(map(option_name, actions))
     unknown = {

@@ -18,7 +18,7 @@ from highrank_plugins.training.command_line import words_of
 By = Literal["parameters", "compute", "width"]
 TOLERANCE = 0.005
 _SPECIAL = 4  # <s>, <pad>, </s>, <unk>
-# options that set the width of a trunk, then those that fill up what a step of it leaves
+# options that set a trunk's width, then those that fill the rest of a step
 _FREE = {
     "awd_lstm_lm": (("decoder_embed_dim", "decoder_last_hidden_size"), ("decoder_hidden_size",)),
     "transformer_lm": (("decoder_embed_dim",), ("decoder_ffn_embed_dim",)),
@@ -89,13 +89,13 @@ def measure(options: Mapping[str, Any], data: Path | str) -> ModelSize:
     from omegaconf import OmegaConf
 
     highrank_plugins.register()
-    from fairseq.options import get_training_parser, parse_args_and_arch  # as replaced
+    from fairseq.options import get_training_parser, parse_args_and_arch  # with our replacements
 
     args = parse_args_and_arch(get_training_parser(), [str(data), *words_of(options)])
     task = tasks.setup_task(args)
     plain = (str, int, float, type(None))
     values = {name: value for name, value in vars(args).items() if isinstance(value, plain)}
-    # what fairseq's conversion of all options makes of the model's, in a hundredth of the time
+    # gives what fairseq's conversion gives for the model's options, a hundred times faster
     cfg = OmegaConf.create({**values, "_name": args.arch})
     with torch.device("meta"):
         model = task.build_model(cfg)
@@ -112,7 +112,7 @@ def _compute(model: Any) -> int:
     tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
     apart = {id(tensor) for tensor in [*head.parameters(), *tables]}
     trunk = sum(p.numel() for p in model.parameters() if p.dim() > 1 and id(p) not in apart)
-    products = getattr(head, "products", None)  # stock layers are a matrix
+    products = getattr(head, "products", None)  # a stock layer is one matrix
     of_head = products(1) if products else [(1, *reversed(head.weight.shape))]
     return 2 * (trunk + sum(math.prod(product) for product in of_head))
 

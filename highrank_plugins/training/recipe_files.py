@@ -14,7 +14,7 @@ from highrank_plugins.measures import find_measure
 from highrank_plugins.training.command_line import PROGRAMS, program_of, shell_line
 from highrank_plugins.training.configuration import Configuration
 
-# blocks of steps that are left out if their block is empty
+# steps that are skipped if their block is empty
 _OPTIONAL = ("finetune", "launch")
 STREAMS = "bptt_language_modeling"
 

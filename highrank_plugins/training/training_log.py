@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 _ENTRY = re.compile(r"[^|]*\| INFO \| (train_inner|train|valid) \| (\{.*\})\s*")
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+) ")
 _MEMORY = re.compile(r"peak memory of a process: ([\d.]+) GiB")  # `memory_line`
-# what starts a message: the format of fairseq-train, Python's before that is set, or a traceback
+# how a message starts: fairseq-train's format, Python's default before it, or a traceback
 _START = re.compile(r"[-\d]+ [:\d]+ \| (\w+) \||([A-Z]+):[\w.]+:|Traceback")
 
 
@@ -122,7 +122,7 @@ def digest(lines: Iterable[str], max_update: float, max_epoch: float) -> Iterato
     for line in lines:
         entry = parse(line)
         start = _START.match(line)
-        if start:  # lines that start nothing belong to the message before
+        if start:  # other lines belong to the message before
             shown = "INFO" not in start.groups()
         if entry is None:
             if shown:

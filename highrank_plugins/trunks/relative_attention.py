@@ -102,7 +102,7 @@ class Distances(NamedTuple):
 
     def spread(self, x: Tensor) -> Tensor:
         """Turn [..., rows] into [..., S + T]: each distance has the value of its row."""
-        # not index_select, whose gradient a GPU sums in any order
+        # not index_select, whose gradient a GPU sums in arbitrary order
         first = x[..., :1].expand(*x.shape[:-1], self.left)
         last = x[..., -1:].expand(*x.shape[:-1], self.right)
         return torch.cat((first, x, last), -1)

@@ -38,7 +38,7 @@ def card(
     needs neither network nor scripts. A section that does not apply to the model gives the reason.
     More in docs/howto/card.md.
     """
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     from highrank_plugins.common.files import plain, write_json, write_text
     from highrank_plugins.common.provenance import typed_command
     from highrank_plugins.reports.card.gather import make_card

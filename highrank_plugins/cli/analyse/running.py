@@ -34,7 +34,7 @@ Dtype = Annotated[Precision, "Precision of the model."]
 @contextmanager
 def measuring(plot: Path | None) -> Iterator[None]:
     """Refuse a plot that cannot be drawn, silence fairseq, and turn errors into messages."""
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors():
         from highrank_plugins.reports.plots import check_plot
 

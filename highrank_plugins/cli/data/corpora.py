@@ -103,7 +103,7 @@ def lm_corpus(
     from highrank_plugins.common.checksums import write_sums
     from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors(), whole_folder(output):
         workers = workers or usable_cores()
         options = CorpusOptions(vocab_size, max_train_lines, other_text, workers)

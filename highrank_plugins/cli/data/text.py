@@ -114,6 +114,6 @@ def binarise(
     """
     from highrank_plugins.data import binarising
 
-    logging.disable(logging.INFO)  # fairseq's
+    logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors(), whole_folder(output):
         binarising.binarise(pieces, output, language_pair(languages), processes or usable_cores())

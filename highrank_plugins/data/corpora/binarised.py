@@ -5,7 +5,7 @@ from pathlib import Path
 
 from highrank_plugins.common.files import write_text
 
-# what fairseq has before the words of a dictionary: <s>, <pad>, </s>, <unk>
+# fairseq's symbols before the words of a dictionary: <s>, <pad>, </s>, <unk>
 SPECIAL = 4
 END_NUMBER = 2
 UNKNOWN_NUMBER = 3

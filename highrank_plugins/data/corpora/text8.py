@@ -15,7 +15,7 @@ from highrank_plugins.data.corpora.binarised import SPECIAL, write_dictionary, w
 from highrank_plugins.data.corpora.options import CorpusError, CorpusOptions
 
 LENGTH = 100_000_000
-# hundredths of the text at which a split ends
+# where each split ends, in percent of the text
 ENDS = {"train": 90, "valid": 95, "test": 100}
 SPACE = "_"
 _ALPHABET = b" abcdefghijklmnopqrstuvwxyz"
@@ -41,7 +41,7 @@ def prepare(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
     ranges = _ranges(total)
     counts = {split: _count(path, *ranges[split]) for split in ENDS}
     _require_alphabet(path, counts)
-    # by count, equally frequent ones by alphabet, as fairseq sorts
+    # sorted as fairseq does: by count, then alphabetically
     present = (byte for byte in _ALPHABET if counts["train"][byte])
     ranked = sorted((-int(counts["train"][byte]), _symbol(byte), byte) for byte in present)
     numbers = write_dictionary(output / "dict.txt", [(word, -count) for count, word, _ in ranked])

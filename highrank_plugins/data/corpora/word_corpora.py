@@ -72,7 +72,7 @@ def prepare_words(
     counts = _count(corpus, files, options)
     train = WordCounts().add(islice(read_words(files["train"]), options.max_train_lines))
     vocabulary = set(train.most_frequent(options.vocab_size or train.types))
-    if len(vocabulary) == len(train.words):  # without <unk>
+    if len(vocabulary) == len(train.words):  # no word becomes <unk>
         for split in SPLITS[1:]:
             _require_words(files[split], counts[split], vocabulary)
     limits = {"train": options.max_train_lines}

@@ -11,7 +11,7 @@ from highrank_plugins.data.parallel.reading import DAMAGE, open_binary
 
 UNKNOWN = "<unk>"
 END = "</s>"
-# fairseq would take them for its own
+# fairseq would confuse them with its own symbols
 RESERVED = frozenset({"<s>", "<pad>", END})
 
 

@@ -12,8 +12,8 @@ from typing import BinaryIO
 from highrank_plugins.common.text_lines import TextError, decoded
 
 MAX_PROBLEMS = 20
-MAX_WORDS = 1000  # fairseq's models have 1,024 positions, and training leaves out what is longer
-# what reading a damaged NAME.gz raises
+MAX_WORDS = 1000  # fairseq's models have 1,024 positions
+# exceptions of reading a damaged NAME.gz
 DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
 Pair = tuple[bytes, bytes]
 _SEGMENT = re.compile(rb"<seg.*?>(.*)</seg>")

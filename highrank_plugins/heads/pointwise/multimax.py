@@ -62,7 +62,7 @@ class MultiMax(Pointwise):
             def pullback(grad: Tensor) -> Tensor:
                 grad_z = grad.clone()
                 for i, (beyond, strength) in enumerate(zip(parts, strengths, strict=True)):
-                    # of the part's power by what lies beyond the threshold
+                    # derivative of the part with respect to the distance beyond the threshold
                     slope = beyond.sign() if i < 2 else 2 * beyond
                     power = beyond if i < 2 else beyond.square()
                     if "strengths" in sums:

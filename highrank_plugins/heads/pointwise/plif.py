@@ -76,7 +76,7 @@ class PLIF(Pointwise):
         return self.bound
 
     def tensors(self) -> dict[str, Tensor]:
-        # float64: in float32 the sum over 1e5 cells is 8e-6 off
+        # float64, because in float32 the sum over 1e5 cells is off by 8e-6
         slopes = softplus(self.slope_logits.double())
         left = self.cell_width * (slopes.cumsum(0) - slopes)
         return {"slopes": slopes, "left": left}

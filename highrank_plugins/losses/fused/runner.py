@@ -167,7 +167,7 @@ class _Runner:
                 grads[name][rows].copy_(grad)
             parts.append(plan.output(scores, a, b))
         outputs = [n for n in grads if local[n].requires_grad]
-        # edges, so that autograd frees the contexts themselves once it needs them no more
+        # keep edges, so that autograd can free the contexts when it no longer needs them
         edges = [get_gradient_edge(local[n]) for n in outputs]
         del local, given
         if outputs:

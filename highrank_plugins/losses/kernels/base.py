@@ -60,7 +60,7 @@ class Kernels:
         compute: dtype of matrix products.
     """
 
-    # whether passes add the output bias, so that products need not
+    # whether passes add the output bias, instead of the products
     adds_bias: ClassVar[bool] = False
     # whether rows of chunks start at multiples of 16 bytes on every device, see `FusedLoss.buffer`
     pads_rows: ClassVar[bool] = False

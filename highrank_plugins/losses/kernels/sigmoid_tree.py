@@ -30,11 +30,11 @@ def tree_forward(leaves: Sequence[Tensor], gates: Sequence[Tensor], out: Tensor)
         for i in range(half):
             left, right = values[2 * i : 2 * i + 2]
             gate = gates[half - 1 + i].sigmoid_()
-            # lerp, not right + σ (left − right): a saturated gate then loses nothing
+            # lerp, because right + σ (left − right) loses digits for a saturated gate
             parent = torch.lerp(right, left, gate, out=out if half == 1 else None)
             torch.sub(left, right, out=slots[2 * i])
             parents.append(parent)
-        # the right slots are free now, one of each pair serves the level above
+        # the right slots are free now; one of each pair serves the level above
         values, slots = parents, slots[1::2]
 
 

@@ -88,7 +88,7 @@ class TorchKernels(Kernels):
             correct_N = mixture_NM.argmax(-1) == target_N if plan.accuracy else None
             entropy_N = entropy_of(mixture_NM) if plan.entropy else None
         if plan.smooth and mixture_NM is not None:
-            limits = torch.finfo(mixture_NM.dtype)  # a smaller number is not divided by
+            limits = torch.finfo(mixture_NM.dtype)  # smallest number that is divided by
             lost = (mixture_NM.amin(-1) < limits.tiny / limits.eps).nonzero().squeeze(-1)
             mixture_NM[lost] = 1.0
             smooth_sum_N = -mixture_NM.log().sum(-1)
@@ -139,7 +139,7 @@ def write_posterior(
     joint_NK: Tensor, log_likelihood_N: Tensor, scale_N1: Tensor, block: MixtureBlock
 ) -> None:
     """Write the scaled posterior of the components, and the gradient of log π without smoothing."""
-    # −∞, of a token that no component explains, must not be subtracted
+    # −∞ (no component explains the token) must not be subtracted
     shift_N = log_likelihood_N.masked_fill(log_likelihood_N == -torch.inf, 0)
     torch.mul((joint_NK - shift_N.unsqueeze(-1)).exp_(), scale_N1, out=block.factor_NK)
     torch.neg(block.factor_NK, out=block.grad_prior_NK)

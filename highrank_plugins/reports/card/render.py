@@ -35,7 +35,7 @@ def render(card: Card) -> str:
 
 
 def _drawn(figure: Figure) -> Markup:
-    # matplotlib has escaped the texts
+    # matplotlib has already escaped the texts
     return Markup(plots.svg(figure))
 
 

@@ -13,7 +13,8 @@ from highrank_plugins.reports.card.contents import Guess, Position, Sample
 if TYPE_CHECKING:
     from highrank_plugins.inference.collector import Collector
 
-SAMPLES, POSITIONS, BEFORE, TOP = 3, 10, 20, 5  # pieces, words of each, words shown before it
+# pieces of text, words predicted in each, words shown before it, and predictions for each word
+SAMPLES, POSITIONS, BEFORE, TOP = 3, 10, 20, 5
 
 
 class Passage(NamedTuple):

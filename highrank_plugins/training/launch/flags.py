@@ -7,7 +7,7 @@ from highrank_plugins.common.names import did_you_mean
 
 PROGRAM = "fairseq-train"
 TOLERANCE = 0.1
-# what a launch decides
+# options that the launcher sets
 OURS = (
     "--distributed-init-method",
     "--distributed-world-size",
@@ -61,7 +61,7 @@ def distributed_flags(
         visible_gpus: how many the process sees; None where it uses none.
         command: a --ddp-backend in it is kept.
     """
-    # each sees one: it is number 0 to all of them
+    # each process sees one GPU, which is number 0 to it
     device = 0 if visible_gpus in (None, 1) else place.local_rank
     flags = [
         ["--distributed-init-method", place.address],

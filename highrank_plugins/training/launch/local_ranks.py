@@ -19,7 +19,7 @@ from highrank_plugins.training.launch.plan import Plan
 from highrank_plugins.training.launch.torchrun import rank_words
 
 POLL_SECONDS = 0.1
-LAST_WORDS_SECONDS = 5  # for the others to say what they saw, before they are killed
+LAST_WORDS_SECONDS = 5  # lets the others report what they saw before they are killed
 
 
 class LocalRanks:
@@ -66,7 +66,7 @@ class LocalRanks:
         end = time.monotonic() + (float("inf") if timeout is None else timeout)
         while True:
             codes = [process.poll() for process in self._ranks]
-            # one that was killed comes first: the others fail since they have lost it
+            # a killed process comes first, because the others fail when they lose it
             failures = sorted((code > 0, rank, code) for rank, code in enumerate(codes) if code)
             if failures:
                 _, failed, code = failures[0]
@@ -105,7 +105,7 @@ class LocalRanks:
             time.sleep(POLL_SECONDS)
         for process in self._ranks:
             process.kill()
-            with suppress(subprocess.TimeoutExpired):  # it may wait for a dead disk
+            with suppress(subprocess.TimeoutExpired):  # the process may be waiting for a dead disk
                 process.wait(LAST_WORDS_SECONDS)
 
 

@@ -10,7 +10,7 @@ from highrank_plugins.training.launch.flags import check_command
 
 PORT = 29500
 LOOPBACK = "127.0.0.1"
-STARTING_SECONDS = 60  # to import torch on a busy machine
+STARTING_SECONDS = 60  # seconds to import torch on a busy machine
 
 
 @dataclass(frozen=True)

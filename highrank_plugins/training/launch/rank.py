@@ -22,7 +22,7 @@ from highrank_plugins.training.launch.flags import Place, check_command, distrib
 def main(words: Sequence[str] | None = None) -> None:
     """Train as the process that the environment names."""
     end_with_parent()
-    stop_request.ignore()  # for `tee`, which would lose the end of the log
+    stop_request.ignore()  # spares `tee`, which would lose the end of the log
     options, command = _parse(sys.argv[1:] if words is None else words)
     place = find_place(os.environ, options.init_method)
     write_to_log(Path(options.log_dir), place.rank)
@@ -86,7 +86,7 @@ def write_to_log(folder: Path, rank: int) -> None:
         tee = subprocess.Popen(["tee", "--append", "--", str(path)], stdin=subprocess.PIPE)
         assert tee.stdin is not None
         output = tee.stdin
-    # closed as an object: a number alone would be closed again later, when it is another file's
+    # close the object: a bare number would be closed again later, when it is another file's
     with output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)

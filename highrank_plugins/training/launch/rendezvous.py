@@ -47,7 +47,7 @@ def check_rendezvous(address: str, timeout: float, run: str) -> None:
 def _bind(place: tuple[str, int]) -> int | None:
     """Return None if this machine has that address, free; else the error's number."""
     with socket.socket() as probe:
-        # as torch's server does: connections of an earlier one that linger are no obstacle
+        # as torch's server does, so that lingering connections are no obstacle
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(place)
@@ -82,7 +82,7 @@ def _stranger(host: str, port: int, run: str) -> str | None:
         f"sys.exit(0 if owner == sys.argv[3] else {STRANGER})"
     )
     try:
-        # in a separate process: the store ignores its time limit while it waits for a reply
+        # a separate process, because the store ignores its time limit while it waits for a reply
         asked = subprocess.run(
             [sys.executable, "-c", code, host, str(port), run],
             capture_output=True,

@@ -13,7 +13,7 @@ from highrank_plugins.training.command_line import by_option
 from highrank_plugins.training.launch.plan import PORT, Plan
 from highrank_plugins.training.launch.torchrun import environment, rank_words
 
-JOB = "job"  # in the directory of logs: the number of the last one
+JOB = "job"  # a file in the log directory with the number of the last job
 _SCRIPT = """\
 #!/usr/bin/env bash
 # Written by `highrank launch --slurm`; submit it from the folder where it was written.
@@ -157,7 +157,7 @@ def _exports(plan: Plan) -> list[str]:
     return [
         *lines,
         f'export OMP_NUM_THREADS="${{{cores}:-1}}"',
-        # srun does not take this from the job by itself (SLURM 22.05)
+        # srun does not inherit this from the job (SLURM 22.05)
         f'[[ -z ${{{cores}-}} ]] || export SRUN_CPUS_PER_TASK="${cores}"',
     ]
 

@@ -26,7 +26,7 @@ from highrank_plugins.training.launch.torchrun import environment, run_id, torch
 from highrank_plugins.training.launch.watch import Agent, WatchedAgent
 
 SAME_REQUEST_SECONDS = 1.0
-ENDING_SECONDS = 30  # beyond the time in which nodes must meet: for torchrun to end
+ENDING_SECONDS = 30  # seconds for torchrun to end after the time limit for nodes to meet
 
 
 def launch(plan: Plan, say: Callable[[str], object]) -> int:
@@ -38,7 +38,7 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
     """
     with TemporaryDirectory(prefix="highrank-launch-") as folder:
         answers = Path(folder)
-        supervisor = _Supervisor(answers)  # listens from here on: nodes may be long in coming
+        supervisor = _Supervisor(answers)  # listens from here on, because nodes may arrive late
         _check(plan, say)
         plan.finished.unlink(missing_ok=True)
         code = supervisor.run(partial(_start_watched, plan, answers, say), _patience(plan))
@@ -141,14 +141,14 @@ class _Supervisor:
         return code if code >= 0 else 128 - code
 
     def _wait(self, agent: Agent, patience: float | None) -> int:
-        # torchrun's own limits do not hold for a node that comes to others' full rendezvous
+        # torchrun's own limits do not cover a node that finds a rendezvous full
         ends, interrupted = [signal.SIGINT, signal.SIGKILL], False
         while True:
             try:
                 return agent.wait(patience)
             except KeyboardInterrupt:
                 print("interrupted: ending all processes", file=sys.stderr)
-                # from a terminal they got it too
+                # a terminal has sent it to them, too
                 patience, interrupted = ENDING_SECONDS, True
             except subprocess.TimeoutExpired:
                 if self._started() and not interrupted:

@@ -32,7 +32,7 @@ def torchrun_words(plan: Plan, address: str) -> list[str]:
         *("--signals-to-handle", "SIGINT,SIGQUIT"),
     ]
     if host in (LOOPBACK, "localhost"):
-        # the name of a machine often leads nowhere within a container
+        # within a container, the machine's name often does not resolve
         words += ["--local-addr", LOOPBACK]
     return [*words, "--module", *rank_words(plan)]
 
@@ -65,15 +65,15 @@ def environment(plan: Plan) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
     }
     if plan.nodes == 1:
-        # other machines, and this one's users through its network address, reach nothing of it
+        # not reachable from other machines, or through this one's network address
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             variables[name] = os.environ.get(name, LOOPBACK_INTERFACE)
     else:
         # torchrun's default for --rdzv-id: other users can read a command line
         variables["PET_RDZV_ID"] = run_id(plan)
-        # or processes that start again read, in torchrun's own store, where others were before
+        # otherwise restarted processes read stale addresses in torchrun's own store
         variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    # fairseq takes a GPU wherever it sees one
+    # fairseq uses any GPU that it sees
     return variables if plan.gpus else variables | {"CUDA_VISIBLE_DEVICES": ""}
 
 

@@ -15,8 +15,8 @@ from highrank_plugins.common.heartbeat import DUMP_SIGNAL, Beat, limit_of, read_
 from highrank_plugins.training.launch import cause
 
 LOOK_SECONDS = 1.0
-DUMP_SECONDS = 2.0  # for stacks to be written
-AGENT_SECONDS = 10.0  # for an agent whose processes have ended to end as well
+DUMP_SECONDS = 2.0  # seconds to write stacks
+AGENT_SECONDS = 10.0  # seconds for an agent to end after its processes
 STOPPED = "T"  # state of a process in /proc that SIGSTOP has stopped
 
 
@@ -80,7 +80,7 @@ class StallWatch:
     def look(self) -> Stall | None:
         """Read all beats; return the process that hangs, if any. Call it every second."""
         now = time.monotonic()
-        # no more than a second: this process may have been stopped as well, or the machine slept
+        # at most a second: this process may have been stopped as well, or the machine suspended
         self._clock += min(now - self._looked, LOOK_SECONDS)
         self._looked = now
         for beat in read_beats(self._folder):
@@ -128,7 +128,8 @@ class WatchedAgent:
         self._agent, self._folder, self._say = agent, folder, say
         self._watch = StallWatch(folder, timeout)
         self._restarts, self._last = restarts, float("inf")
-        self._never_answered: set[str] | None = None  # as behind a firewall; known once all met
+        # machines behind a firewall, say; None until all have met
+        self._never_answered: set[str] | None = None
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the agent."""
@@ -174,13 +175,13 @@ class WatchedAgent:
         time.sleep(DUMP_SECONDS)
         beat = stall.beat
         cause.note(self._folder, cause.Cause(beat.rank, -signal.SIGABRT, stall.describe()))
-        self._watch.forget()  # before the agent starts others
-        # it writes its own stack when it continues, and ends by the abort
+        self._watch.forget()  # forget them before the agent starts new ones
+        # it writes its own stack when it continues, then aborts
         _send([beat.process], signal.SIGABRT)
         _send([beat.process], signal.SIGCONT)
         time.sleep(DUMP_SECONDS)
         _send([beat.process], signal.SIGKILL)
-        time.sleep(DUMP_SECONDS)  # the others may say that they have lost it
+        time.sleep(DUMP_SECONDS)  # lets the others report that they have lost it
         _send(processes, signal.SIGKILL)
 
 

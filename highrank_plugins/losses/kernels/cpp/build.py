@@ -37,7 +37,7 @@ FLAGS = (
 )  # fmt: skip
 # Compilers prefer vectors of 256 bits where a processor also has 512; rows of logits are long.
 WIDE_VECTORS = "-mprefer-vector-width=512"
-# Names, versions and what -march=native found out, as the macros that a compiler defines.
+# Predefined macros: compiler names, versions, and the features that -march=native detected.
 MACROS = ("-march=native", "-dM", "-E", "-x", "c++", os.devnull)
 SECONDS = 300
 
@@ -86,7 +86,7 @@ def _compiled(compiler: list[str]) -> Path:
     _check_owner(folder)
     found = _found(folder, name)
     if found is None:
-        with _alone(folder):  # the other processes of a machine wait for the first
+        with _alone(folder):  # other processes of the machine wait for the first
             found = _found(folder, name) or _compile(compiler, folder, name)
     return found
 
@@ -179,7 +179,7 @@ def _compile(compiler: list[str], folder: Path, name: str) -> Path:
         flags = _flags(_output([*compiler, *MACROS]))
         _output([*compiler, *flags, *units, "-o", str(made)])
         path = folder / _name_of(name, made)
-        # not named after the process id, which two machines that share the folder may both have
+        # not named after the process id, which may repeat on machines that share the folder
         own = path.with_suffix(f".{uuid4().hex}")
         try:
             with own.open("wb") as file:

@@ -112,7 +112,7 @@ class CppKernels(CompiledKernels):
         if self.columns is not None:
             self.sums["bias"].add_(self.columns.sum(0))
         if self.tables.sums is not None:
-            total = self.tables.sums.sum(0)  # of all tables at once, since columns are slow to sum
+            total = self.tables.sums.sum(0)  # all at once, because columns are slow to sum
             for i, name in enumerate(self.tables.names):
                 if name in self.sums:
                     self.sums[name].add_(total[..., i])
@@ -121,7 +121,7 @@ class CppKernels(CompiledKernels):
 class Tables(NamedTuple):
     """Hold the learned tables of f, side by side, and the gradients that the kernels sum."""
 
-    names: tuple[str, ...] = ()  # of the head's tensors
+    names: tuple[str, ...] = ()  # names of the head's tensors
     pairs: Tensor | None = None  # [length, 2]
     sums: Tensor | None = None  # [threads, length, 2], float64; None: not wanted
 
@@ -184,7 +184,7 @@ def _call(name: str, dtype: torch.dtype, *arguments: Any, threads: int) -> None:
     for argument in arguments:
         if isinstance(argument, Tensor):
             _check(argument, dtype)
-    function = getattr(loaded, f"{name}_{SUFFIX[dtype]}")  # the same object each time
+    function = getattr(loaded, f"{name}_{SUFFIX[dtype]}")  # the same object every time
     if function.argtypes is None:
         function.argtypes, function.restype = ARGUMENTS[name], None
     given = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]

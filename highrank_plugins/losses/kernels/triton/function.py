@@ -11,7 +11,7 @@ from triton.language.extra import libdevice
 
 from highrank_plugins.losses.kernels.triton import tiles
 
-# Triton's interpreter has none of the hardware's functions.
+# Triton's interpreter lacks the hardware's functions.
 HARDWARE: tl.constexpr = tl.constexpr(not triton.knobs.runtime.interpret)
 FAR: tl.constexpr = tl.constexpr(tiles.FAR)
 REST: tl.constexpr = tl.constexpr(tiles.REST)
@@ -83,7 +83,7 @@ def cell_of(z, f: tl.constexpr):
     """Return the cell of PLIF, f = ("plif", T, D, Q), in which z lies, and z minus its knot."""
     shifted = z + f[1]
     position = shifted * (1 / f[2])
-    position = tl.where(position > 0, position, 0.0)  # NaN, too, has no cell
+    position = tl.where(position > 0, position, 0.0)  # NaN has no cell either
     # clamped before the cast, and after it, where float32 rounds Q − 1 up
     cell = tl.minimum(tl.minimum(position, f[3] - 1.0).to(tl.int32), f[3] - 1)
     return cell, shifted - cell.to(z.dtype) * f[2]
@@ -159,7 +159,7 @@ def store_table_sums(place, sums, f: tl.constexpr, t):
     if place is not None and f[0] == "multimax":
         place += tl.program_id(0) * 8
         for i in tl.static_range(4):
-            # of thresholds: low ones and high ones differ in sign, the power 2 brings a factor
+            # gradients of thresholds: low and high ones differ in sign, and power 2 brings a factor
             slope = (1 - 2 * (i % 2)) * (1 + i // 2)
             tl.store(place + 2 * i, slope * t[2 * i + 1] * tl.sum(sums[2 * i], 0))
             tl.store(place + 2 * i + 1, tl.sum(sums[2 * i + 1], 0))

@@ -76,9 +76,9 @@ class CellSums(LearnedNumbers):
 
     def __init__(self, pairs: Tensor, wanted: bool, bound: float, width: float) -> None:
         super().__init__(pairs, wanted)
-        self.pairs = torch.cat([pairs, pairs.new_zeros(1, 2)])  # the last one: the scales
+        self.pairs = torch.cat([pairs, pairs.new_zeros(1, 2)])  # the last row has the scales
         self.width = width
-        self.far = 1 / (FAR * bound)  # of the scales
+        self.far = 1 / (FAR * bound)  # for the scales
 
     def sums(
         self, programs: int, factor: Tensor | None, norm_weight: Tensor | float | None

@@ -88,7 +88,7 @@ def mixture_kernel(
         tl.store(smooth_sum + token, tl.sum(sums, 0))
     if entropy is not None:
         tl.store(entropy + token, tl.sum(spread, 0))
-    if correct is not None:  # the first of equal ones, as in torch
+    if correct is not None:  # takes the first of equal ones, as torch does
         found = tl.max(at_label, 0)
         tl.store(correct + token, (found > tl.max(before, 0)) & (found >= tl.max(after, 0)))
     if share is not None:

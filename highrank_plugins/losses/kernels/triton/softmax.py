@@ -51,7 +51,7 @@ def softmax_kernel(
     top = tl.full((ROWS,), float("-inf"), wide)
     norm = tl.zeros((ROWS,), wide)
     sums = tl.zeros((ROWS,), wide)
-    # the target wins if it is a largest one and larger than all before: the first, as in torch
+    # the target is right if it is the first of the largest logits, as in torch
     before = tl.full((ROWS, COLUMNS), float("-inf"), wide)
     spread = tl.zeros((ROWS,), wide)  # Σ_x e^(f − top) (top − f)
     for start in range(0, classes, COLUMNS):
@@ -66,7 +66,7 @@ def softmax_kernel(
         if smooth_sum is not None:
             sums += tl.sum(tl.where(inside, value, 0.0), 1)
         higher = tl.maximum(top, here)
-        shift = tl.where(higher == float("-inf"), 0.0, higher)  # a tile of classes ruled out
+        shift = tl.where(higher == float("-inf"), 0.0, higher)  # all biases of the tile are −∞
         if entropy is not None:
             below = value - shift[:, None]
             parts = tl.exp(below)

@@ -43,7 +43,7 @@ def tree_backward_kernel(
     grads = (tl.load(grad + row * grad_stride + column, mask=inside, other=0.0).to(wide),)
     tl.debug_barrier()  # every thread has read its leaves and gates
 
-    for i in tl.static_range(components - 1):  # node i + 1, from the root on
+    for i in tl.static_range(components - 1):  # node i + 1, from the root down
         gate = tl.sigmoid(logits[i])
         to_left = grads[i] * gate
         to_right = grads[i] - to_left
@@ -70,7 +70,7 @@ def load_tiles(place, inside, component_stride, count: tl.constexpr, wide: tl.co
     tiles = ()
     for _ in tl.static_range(count):
         tiles = tiles + (tl.load(place, mask=inside, other=0.0).to(wide),)
-        place = place + component_stride  # in steps, so that no product outgrows 32 bits
+        place = place + component_stride  # added in steps, because a product could overflow 32 bits
     return tiles
 
 
