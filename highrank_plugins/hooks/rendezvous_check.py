@@ -39,16 +39,21 @@ READING = timedelta(seconds=10)
 @replaces(Trainer, "__init__")
 def init(stock, trainer, cfg, *args, **kwargs) -> None:
     """Build the trainer; fail if ranks were launched together but are not in one process group."""
+    refuse_lone_ranks(cfg)
+    stock(trainer, cfg, *args, **kwargs)
+
+
+def refuse_lone_ranks(cfg) -> None:
+    """Raise UserError if processes were started together, and each would train alone."""
     started = processes_started(os.environ)
     world = cfg.distributed_training.distributed_world_size
     if started > 1 and world == 1 and not cfg.common.tpu:
         raise UserError(
             f"{started} processes were started together, and each would train alone into "
             f"{cfg.checkpoint.save_dir}: fairseq sees --distributed-world-size 1. Start them by "
-            "`highrank launch`, which passes every option; independent trainings need a torchrun "
-            "or srun each"
+            "`highrank launch`, which passes every option, or add --distributed-world-size "
+            f"{started}; independent trainings need a torchrun or srun each"
         )
-    stock(trainer, cfg, *args, **kwargs)
 
 
 def processes_started(environment) -> int:

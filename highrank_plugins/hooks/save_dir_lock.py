@@ -16,11 +16,13 @@ from fairseq_cli import train as training
 
 from highrank_plugins.common.folder_lock import locked
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.hooks.rendezvous_check import refuse_lone_ranks
 
 
 @replaces(training, "main")
 def main(stock, cfg, *args, **kwargs):
     """Train, unless another training writes into --save-dir."""
+    refuse_lone_ranks(cfg)  # otherwise all but one would name the lock
     first = cfg.distributed_training.distributed_rank == 0
     alone = first and not cfg.checkpoint.no_save
     with locked(cfg.checkpoint.save_dir) if alone else nullcontext():
