@@ -1,7 +1,7 @@
 """Turn the docstrings of the code into reStructuredText before autodoc reads them.
 
 Docstrings are plain text with `code` in single backticks and formulas such as |x| or h_k*w_x. They
-are written for `help()`. Here their signs are escaped; napoleon then reads "Args:" and "Raises:".
+are written for `help()`. Here special characters are escaped; napoleon then reads "Args:" etc.
 """
 
 import re
@@ -14,7 +14,7 @@ SIGNS = re.compile(r"([\\*|]|(?<=\w)_(?=\W|$))")
 
 
 def to_rst(line: str) -> str:
-    """Escape the signs of a line that are not code; put double backticks around what is."""
+    """Escape the special characters of a line outside of code; put code in double backticks."""
     parts = CODE.split(line)
     parts[::2] = [SIGNS.sub(r"\\\1", part) for part in parts[::2]]
     parts[1::2] = [f"``{part.strip('`')}``" for part in parts[1::2]]

@@ -1,4 +1,4 @@
-"""Write the reference pages that follow from the code: commands, options and configuration keys.
+"""Generate the reference pages from the code: commands, options and configuration keys.
 
 They lie in docs/reference/generated/, which git ignores.
 """
@@ -20,7 +20,7 @@ SIGNS = re.compile(r"([\\*_<>|\[\]#])")
 
 
 def escaped(text: str) -> str:
-    """Escape Markdown's signs outside of `code`, and join the lines of a paragraph."""
+    """Escape Markdown's special characters outside of `code`, and join the lines of a paragraph."""
     parts = re.split(r"(`[^`]+`)", " ".join(text.split()))
     parts[::2] = [SIGNS.sub(r"\\\1", part) for part in parts[::2]]
     return "".join(parts).replace("|", "\\|") if "`" in text else "".join(parts)
@@ -206,7 +206,7 @@ def key_row(name: str, value: dict[str, Any], block: dict[str, Any]) -> tuple[st
 
 
 def write(app: Sphinx) -> None:
-    """Write all pages; unchanged ones keep their time, so that Sphinx need not read them again."""
+    """Write all pages; leave unchanged files alone, so that Sphinx need not read them again."""
     from highrank_plugins.training.configuration import Configuration
 
     folder = Path(app.srcdir) / "reference" / "generated"

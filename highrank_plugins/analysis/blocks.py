@@ -1,4 +1,4 @@
-"""Check matrices that arrive as blocks of rows."""
+"""Check matrices that arrive in blocks of rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def checked_blocks(blocks: Iterable[Tensor], finite: bool = True) -> Iterator[Te
 
     Args:
         blocks: [n_i, M], any floating dtype; the whole matrix may be larger than the memory.
-        finite: refuse infinities, too; −∞ is a fair log-probability but no entry of a spectrum.
+        finite: refuse infinities, too. −∞ is a valid log-probability, but a spectrum cannot use it.
     Raises:
         ValueError: a block is not a matrix or has another width than the first, NaN (names block
             and row), or there are no rows.
@@ -40,7 +40,7 @@ def refuse_rows(good: Tensor, name: str, values: Tensor) -> None:
     """Refuse values [n, M] unless all of `good` [n, M] is true.
 
     Raises:
-        ValueError: names the first row that is not good, and its first such entry.
+        ValueError: names the first bad row, and its first bad entry.
     """
     if good.all():
         return

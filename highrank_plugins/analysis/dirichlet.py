@@ -45,7 +45,7 @@ class DirichletSettings(FitSettings):
 
 @dataclass(frozen=True)
 class DirichletFit:
-    """Hold how near a layer came: share of equal most probable words, mean KL(P* ‖ Q)."""
+    """Hold how close a layer came: share of matching modes, and mean KL(P* ‖ Q)."""
 
     mode_match: float
     mean_kl: float
@@ -92,9 +92,9 @@ def fit_heads(
     """Build each head from the same seed, fit it to the targets, and yield it with its contexts.
 
     Args:
-        heads, progress: as in `dirichlet_experiment`.
+        heads, progress: see `dirichlet_experiment`.
         batch: targets per step.
-        weight: draws the vocabulary matrix, after the seed is set; None: the head does.
+        weight: draws the vocabulary matrix after the seed is set; None: the head draws it.
     """
     for label, options in heads.items():
         torch.manual_seed(settings.seed)
@@ -129,7 +129,7 @@ def fit_contexts(
     Returns:
         the contexts [N, F]; the head is in evaluation mode.
     Raises:
-        ValueError: other sizes, a loss that is not finite.
+        ValueError: sizes that do not fit, or a loss that is not finite.
     """
     if targets.dim() != 2 or targets.size(1) != head.num_classes:
         raise ValueError(f"targets: expected [N, {head.num_classes}], got {tuple(targets.shape)}")

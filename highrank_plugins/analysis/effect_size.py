@@ -1,4 +1,4 @@
-"""Measure a difference of two systems, and how many runs it takes to see it."""
+"""Measure the difference between two systems, and how many runs a test needs to find it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def hedges_g(a: Runs, b: Runs) -> float:
 def confidence_interval(
     a: Runs, b: Runs, equal_variances: bool = True, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Return the ends of the interval of m_a − m_b that belongs to the t-test.
+    """Return the ends of the t-test's confidence interval of m_a − m_b.
 
     Args:
         equal_variances: Student's interval, or Welch's.
@@ -56,7 +56,7 @@ def _welch_freedom(a: Summary, b: Summary) -> float:
 def runs_needed(a: Runs, b: Runs, alpha: float = 0.05, power: float = 0.8) -> int | None:
     """Return the least number of runs of each system for which a t-test finds this difference.
 
-    The means and deviations seen are taken for the true ones. With n runs of each, t follows a
+    The observed means and deviations count as the true ones. With n runs of each, t follows a
     noncentral distribution with 2n − 2 degrees of freedom and noncentrality |m_a − m_b| √(n/2) / s,
     s² the mean of the two variances.
 

@@ -1,4 +1,4 @@
-"""Compute singular values through XᵀX, which is cheaper but cannot see small ones."""
+"""Compute singular values through XᵀX, which is cheaper but loses small ones."""
 
 from __future__ import annotations
 

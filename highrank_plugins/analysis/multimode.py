@@ -1,8 +1,8 @@
-"""Test whether a layer can rank several unlike words first, where several are right.
+"""Test whether a layer can rank several dissimilar words first, where several are correct.
 
-A softmax gives similar probabilities to words with similar vectors, and words that lie between two
-right ones come with them (Yang et al. 2018; Chang and McCallum 2022). Here the right words of each
-context are drawn at random, so they are not neighbours. All layers share one random vocabulary
+A softmax gives similar probabilities to words with similar vectors. A word between two correct
+ones becomes probable, too (Yang et al. 2018; Chang and McCallum 2022). The correct words of each
+context are drawn at random here, so they are not neighbours. All layers share one random vocabulary
 matrix, which is not learnt. Otherwise a layer with few dimensions would move the words of these few
 contexts together, which is impossible for all contexts of a language.
 """

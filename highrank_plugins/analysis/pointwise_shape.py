@@ -42,7 +42,7 @@ def pointwise_curve(
 ) -> tuple[Tensor, Tensor]:
     """Return z [points] from low to high, and f(z), shifted so that f is 0 where z is nearest to 0.
 
-    A constant added to f changes no probability; shifted, functions can be drawn over each other.
+    A constant added to f changes no probability. The shift makes functions comparable in a plot.
 
     Raises:
         ValueError: low ≥ high, fewer than two points.

@@ -1,4 +1,4 @@
-"""Describe single predictions: rank of the true word, entropy, perplexity by word frequency."""
+"""Describe predictions: rank of the true word, entropy, and perplexity by word frequency."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from highrank_plugins.analysis.blocks import check_log_probs, chunks
 
 
 def target_ranks(log_probs: Tensor, target: Tensor) -> Tensor:
-    """Return how many classes come before the target, most probable first; 0 if it is on top.
+    """Return how many classes rank above the target; 0 if it is the most probable one.
 
     Equally probable classes are taken in the order of their ids.
 

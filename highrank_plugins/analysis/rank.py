@@ -68,7 +68,7 @@ def spectral_entropy(singular_values: Tensor) -> float:
 def spectral_decay(singular_values: Tensor, first: int = 1, last: int | None = None) -> float:
     """Return α of the power law σ_i² ∝ i^−α, by least squares of log σ_i² on log i.
 
-    The exponent of Stringer et al. 2019 and Agrawal et al. 2022 (α-ReQ): 0 is a flat spectrum.
+    Stringer et al. 2019 and Agrawal et al. 2022 (α-ReQ) use this exponent; 0 is a flat spectrum.
 
     Args:
         singular_values: [n], in any order.

@@ -1,7 +1,7 @@
 """Measure the share of the logits' gradient that reaches the features.
 
 Features g have logits W g, so that a gradient reaches them through Wᵀ only. Whatever is orthogonal
-to the d columns of W is lost, whatever the trunk (Godey and Artzi 2026).
+to the d columns of W is lost for every trunk (Godey and Artzi 2026).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def retained_by_head(
     Args:
         to_basis: of the head's vocabulary matrix, see `ColumnSpace`.
         features, target: [n, F] and [n].
-        numbers: logits that exist at a time.
+        numbers: logits held in memory at a time.
     Returns:
         K rows per token; rows of the same token are adjacent.
     """

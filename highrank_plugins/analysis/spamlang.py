@@ -1,8 +1,8 @@
 """Train layers on SpamLang, where each text repeats one symbol (Godey and Artzi 2026).
 
-A text s s s … of a symbol drawn uniformly from M ones asks for nothing but a copy of the input,
-which every layer can express. How many steps it takes to learn it is a matter of the gradient. A
-softmax of d dimensions passes on what lies in the d columns of W, and 1/M of the texts tell of a
+A text s s s … of a symbol drawn uniformly from M symbols needs nothing but a copy of the input,
+which every layer can express. The gradient decides how many steps it takes to learn this. A
+softmax of d dimensions passes on what lies in the d columns of W, and 1/M of the texts show a
 symbol.
 
 The control separates the two: a softmax whose forward pass has all d dimensions, and whose gradient
@@ -228,7 +228,7 @@ def _evaluate(trunk: SymbolTrunk, head: Head, text: Tensor) -> tuple[float, floa
 def retentions(
     trunk: SymbolTrunk, head: Head, text: Tensor, rank: int | None = None
 ) -> tuple[float, float]:
-    """Return the retention at the contexts and at the features, of some tokens.
+    """Return the retention at the contexts and at the features, over `MEASURED` tokens.
 
     Args:
         rank: of the control; it passes the last columns of the basis, those of the largest values.

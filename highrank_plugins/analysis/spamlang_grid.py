@@ -23,7 +23,7 @@ _HEADINGS = [
 
 @dataclass(frozen=True, kw_only=True)
 class SpamLangGrid:
-    """Hold what is varied, and what all runs have in common.
+    """Hold the values to vary, and the settings of all runs.
 
     Attributes:
         heads: see `heads_named`. backward_ranks: r of controls, which are softmaxes.
@@ -120,7 +120,7 @@ def _mean(runs: Sequence[SpamLangRecord], name: str) -> float:
 
 
 def _steps(runs: Sequence[SpamLangRecord]) -> str:
-    """Return mean ± deviation; or how many runs got there, where not all did."""
+    """Return mean ± deviation, or the number of runs that reached the goal, if not all did."""
     reached = [run["steps"] for run in runs if run["steps"] is not None]
     if len(reached) < len(runs):
         most = max(run["setup"]["settings"]["steps"] for run in runs)

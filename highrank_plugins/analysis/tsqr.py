@@ -22,7 +22,7 @@ def triangle(
     Args:
         blocks: [n_i, M].
         dtype: of the computation, float32 or float64.
-        merge_rows: rows that are added to R at once, default M; (M + merge_rows) · M numbers are
+        merge_rows: rows added to R at once, default M; (M + merge_rows) · M numbers are
             held, and (1 + M / merge_rows) times the fewest operations are done.
     Returns:
         [min(N, M), M]; for N ≤ M the rows themselves.

@@ -118,14 +118,14 @@ def _walk(weight: Tensor, offsets: Tensor, classes: Tensor, bound: float | None)
 
 
 def _strict_winners(logits: Tensor) -> Tensor:
-    """Return classes that are above all others in a row of logits [n, M], by more than rounding."""
+    """Return classes that exceed all others in some row of logits [n, M] by more than rounding."""
     top = logits.topk(2)
     rounding = ROUNDING * logits.abs().amax(1)
     return top.indices[top.values[:, 0] - top.values[:, 1] > rounding, 0]
 
 
 def argmax_margin(weight: Tensor, offsets: Tensor, c: int, bound: float | None = None) -> float:
-    r"""Return how far class c can be above all others: positive if it can win, else ≤ `NOISE`.
+    r"""Return how far class c can exceed all others: positive if it can win, else ≤ `NOISE`.
 
     c can win at some h = x / t, or far along x (t = 0), if and only if the linear program
 

@@ -134,7 +134,7 @@ def presets(kind: str) -> dict[str, Case]:
 
 
 def case_from(kind: str, values: dict[str, Any]) -> Case:
-    """Return a case of `highrank bench kind` from plain values, as YAML and JSON have them."""
+    """Return a case of `highrank bench kind` from plain values, as in YAML and JSON."""
     return TypeAdapter(KINDS[kind]).validate_python(values)
 
 

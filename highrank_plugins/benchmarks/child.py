@@ -1,4 +1,4 @@
-"""Measure in a separate process: a JSON request on standard input, a result on output."""
+"""Measure in a separate process: read a JSON request from standard input, print the result."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class CostEstimate:
     machine: str
 
     def device_hours(self, efficiency: float) -> float:
-        """Return the hours of all devices together, each at `efficiency` of its speed alone."""
+        """Return the total hours of all devices, each at `efficiency` of its speed alone."""
         tokens = self.training.updates * self.training.tokens
         return tokens / (self.tokens_per_second * efficiency) / 3600
 

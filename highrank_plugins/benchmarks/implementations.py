@@ -1,4 +1,4 @@
-"""List the implementations of `bench loss`, by name: a step is a forward and a backward pass."""
+"""List the implementations of `bench loss` by name. A step is a forward and a backward pass."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ MODULES = {"liger": "liger_kernel", "cce": "cut_cross_entropy"}
 
 
 def gemm_floor_step(case: LossCase) -> Step:
-    """Return a step that does all products once, each whole or in pieces, whichever is faster."""
+    """Return a step of all products, each computed whole or in pieces, whichever is faster."""
     dtype = getattr(torch, case.dtype)
     shared: dict[str, torch.Tensor] = {}
 

@@ -39,16 +39,16 @@ def _timed(step: Step, device: str) -> float:
 
 
 def return_free_memory() -> None:
-    """Return memory that Python and the C library keep for later to the system."""
+    """Return to the system what Python and the C library keep for later."""
     gc.collect()
     if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # GNU libc only
         libc.malloc_trim(0)
 
 
 def peak_memory(step: Step, device: str) -> int | None:
-    """Return bytes above the start, at the worst moment of one step.
+    """Return the peak memory of one step, in bytes above its start.
 
-    On a GPU the allocator's count; on Linux the resident set; None elsewhere.
+    A GPU's allocator counts it, Linux counts the resident set; elsewhere it is None.
     """
     if device.startswith("cuda"):
         torch.cuda.synchronize()

@@ -46,7 +46,7 @@ def model_step(kind: str, spec: str, case: ModelCase) -> Step:
 
 
 def parameters(spec: str, case: ModelCase) -> int:
-    """Return the number of parameters, without making any."""
+    """Return the number of parameters, without allocating them."""
     with torch.device("meta"):
         model, _ = _build(spec, case, _dictionary(case.classes))
     return sum(parameter.numel() for parameter in model.parameters())
@@ -119,7 +119,7 @@ def _train_step(model: Any, criterion: Any, case: ModelCase, dictionary: Diction
 
 
 def _stream_step(model: Any, criterion: Any, case: ModelCase, dictionary: Dictionary) -> Step:
-    """Train on one chunk again and again; its last state is where it starts next time."""
+    """Train on one chunk repeatedly; each step starts from the state after the previous one."""
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
     text = _words(case, dictionary)

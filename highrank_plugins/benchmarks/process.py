@@ -23,7 +23,7 @@ class MeasurementFailed(RuntimeError):
 
 
 class OutOfMemory(MeasurementFailed):
-    """Report that it died out of memory, by an exception or by the system."""
+    """Report that the process ran out of memory: it raised an exception or was killed."""
 
 
 def measure(

@@ -1,8 +1,8 @@
 """Model the time and memory of a loss on a GPU that this machine may lack: a roofline.
 
 The loss runs on device `meta`, where tensors have sizes and no content. Each operation takes the
-longer of two times: its bytes over the memory's bandwidth, and its arithmetic over the speed of
-matrix products. A Triton kernel has its instructions instead. Launches, caches and overlap do not
+longer of two times: its bytes over the memory bandwidth, and its arithmetic over the speed of
+matrix products. Of a Triton kernel, the instructions count. Launches, caches and overlap do not
 count: the result is a model, not a measurement.
 """
 
@@ -146,7 +146,7 @@ class _Seconds(TorchDispatchMode):
 
 
 def _bytes(tensors: list[torch.Tensor]) -> int:
-    """Return the bytes of tensors; what is expanded is read once."""
+    """Return the bytes of tensors; expanded dimensions count once."""
     return sum(min(t.nbytes, t.untyped_storage().nbytes()) for t in tensors)
 
 
@@ -228,7 +228,7 @@ def estimates_table(estimates: list[RooflineEstimate]) -> str:
 
 
 class LiveMemory(TorchDispatchMode):
-    """Count the bytes of all tensors that operations make, as long as they live.
+    """Count the bytes of all tensors that operations create, while they live.
 
     Tensors on device `meta` have sizes and no content: the losses treat this device as a GPU.
 
@@ -267,7 +267,7 @@ def peak_of(
 ) -> tuple[int, int]:
     """Return the peak of a step above parameters and features, and the bytes of its gradients.
 
-    What the library of matrix products keeps for itself does not count.
+    Memory that the matrix library keeps for itself does not count.
 
     Args:
         observer: entered for the step, but not while the layer is built.

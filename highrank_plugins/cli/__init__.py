@@ -236,7 +236,7 @@ def _options(
 def main() -> None:
     """Run the console script. The exit code is 2 for an unknown subcommand or option.
 
-    It is 1, without a message, if whoever reads the output has gone (`highrank heads | head -1`).
+    It is 1, without a message, if the reader of the output has gone (`highrank heads | head -1`).
     """
     try:
         try:

@@ -48,7 +48,7 @@ Function = Annotated[str | None, typer.Option(help="Pointwise function instead o
 
 
 def _layer(**options: str | Path | None) -> dict[str, str]:
-    """Return the options of a layer that are given, as words."""
+    """Return the given options of a layer as text."""
     return {name: str(value) for name, value in options.items() if value is not None}
 
 
@@ -270,7 +270,7 @@ def _grid(given: dict[str, str | None]) -> dict[str, list[int]]:
 
 
 def _one(name: str, values: list[int]) -> int:
-    """Return the only one of some sizes.
+    """Return the single size that was given.
 
     Raises:
         ValueError: There are several; names the option.

@@ -1,4 +1,4 @@
-"""Provide `highrank doctor`: versions, devices, and what is missing with what to do about it."""
+"""Provide `highrank doctor`: versions, devices, missing packages and remedies."""
 
 import json
 import platform

@@ -93,7 +93,7 @@ def launch(
     Example: highrank launch --gpus-per-node 8 -- fairseq-train data-bin
 
     SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75; the same command resumes from
-    it. On several nodes give each the same command. See docs/howto/clusters.md.
+    it. Run the same command on every node. See docs/howto/clusters.md.
     """
     from highrank_plugins.training.launch.plan import Plan
     from highrank_plugins.training.launch.slurm import Job

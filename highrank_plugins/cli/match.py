@@ -1,4 +1,4 @@
-"""Provide `highrank match`: a configuration of the size of another one."""
+"""Provide `highrank match`: give a configuration the size of another one."""
 
 import logging
 from pathlib import Path

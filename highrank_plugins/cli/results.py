@@ -40,9 +40,9 @@ def results_table(
 
     Example: highrank results table exp/ptb/*/results.json
 
-    A file gets a Markdown table; a terminal shows the table drawn.
+    A file gets a Markdown table; a terminal gets a drawn one.
 
-    Two records of one configuration and seed need different revisions of the code, as where a
+    Two records of one configuration and seed must have different revisions of the code, as when a
     change of the code is compared; `highrank compare` refuses them.
     """
     from highrank_plugins.results import results_table as table
@@ -64,8 +64,8 @@ def published(
 
     Example: highrank results published ptb
 
-    The table has a column for each kind of score. A file gets it in Markdown; a terminal shows it
-    drawn.
+    The table has a column for each kind of score. A file gets a Markdown table; a terminal gets a
+    drawn one.
     """
     from highrank_plugins.results.published import table
     from highrank_plugins.results.record import load_record

@@ -1,4 +1,4 @@
-"""Provide `highrank train …`: from a configuration to a recipe's commands, and a training."""
+"""Provide `highrank train …`: turn a configuration into commands, and run a training."""
 
 import logging
 import resource
@@ -215,7 +215,7 @@ def _own_problems(program: str, options: dict[str, Any]) -> Iterator[tuple[str, 
 
 
 def _required(command: Any, given: str) -> list[str]:
-    """Return words for all that the command needs, except for one option."""
+    """Return placeholder arguments for all options that a command requires, except for one."""
     words = []
     for parameter in command.params:
         named = parameter.opts[0].startswith("--")

@@ -1,4 +1,4 @@
-"""Compute and compare checksums; files without a published one get a ledger of SHA-256.
+"""Compute and compare checksums; record SHA-256 in a ledger for files without a published one.
 
 A folder of binarised data may hold a ledger of its files, `sha256sums`.
 """

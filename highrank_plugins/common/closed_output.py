@@ -1,4 +1,4 @@
-"""End a command without a word once nobody reads its output, as `… | head -1` leaves it."""
+"""End a command silently once nobody reads its output, as in `… | head -1`."""
 
 import os
 import select
@@ -16,7 +16,7 @@ def has_no_reader() -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit; what is left in the buffers of standard output and error is discarded."""
+    """Exit, and discard the buffers of standard output and standard error."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     for descriptor in _descriptors():
         os.dup2(nothing, descriptor)  # Python flushes it at exit, which would fail

@@ -1,6 +1,6 @@
 """Draw dropout masks that cost little on a CPU.
 
-torch draws a number of 53 bits for every entry there, 12 ns each; the masks of DropConnect took a
+On a CPU, torch draws 53 random bits for every entry, in 12 ns each; DropConnect's masks took a
 twentieth of a training step of AWD-LSTM. 16 bits decide an entry here.
 """
 

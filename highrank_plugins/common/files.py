@@ -1,4 +1,4 @@
-"""Write files completely or not at all, lock them, turn results into what JSON can hold."""
+"""Write files completely or not at all, lock them, and turn results into plain values for JSON."""
 
 import errno
 import fcntl
@@ -134,7 +134,7 @@ def write_whole(
 def link_whole(source: str | Path, target: str | Path) -> None:
     """Give a file a second name, replacing any file of that name.
 
-    A copy is written on file systems without hard links.
+    On file systems without hard links, the file is copied.
 
     Raises:
         OSError: See `write_whole`.
@@ -166,7 +166,7 @@ def _copy(source: str, target: str) -> None:
 
 
 def flush_folder(folder: str | Path) -> None:
-    """Flush the names in a folder, which survive a power failure only then."""
+    """Flush the names in a folder, so that they survive a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,7 +1,7 @@
-"""Write signs of life of a training's processes, so that the launcher notices a hang.
+"""Write signs of life from a training's processes, so that the launcher notices a hang.
 
 Each process keeps one line in a file of the launcher's private folder. Where no launcher watches
-(under srun), the process watches itself. Light: it is imported before torch.
+(under srun), the process watches itself. This module imports nothing heavy, and loads before torch.
 """
 
 import faulthandler
@@ -76,7 +76,7 @@ _pulse: _Pulse | None = None
 
 
 def start(rank: int) -> None:
-    """Begin to show signs of life, if a launcher or `TIMEOUT` asks for them.
+    """Begin to write signs of life, if a launcher or `TIMEOUT` asks for them.
 
     From here on `DUMP_SIGNAL` and fatal signals write the stacks of all threads to standard error.
     """
@@ -94,7 +94,7 @@ def start(rank: int) -> None:
 
 
 def beat(phase: str | None = None, updates: int | None = None) -> None:
-    """Show a sign of life; without effect in a process that nobody watches.
+    """Write a sign of life; do nothing in a process that nobody watches.
 
     Args:
         phase: what begins now (default: as before).

@@ -1,4 +1,4 @@
-"""Say in one line, which names the file, why a checkpoint cannot be loaded."""
+"""Explain in one line, with the file's name, why a checkpoint cannot be loaded."""
 
 import logging
 from contextlib import AbstractContextManager
@@ -14,7 +14,7 @@ _MOST_CHARACTERS = 400  # torch lists every parameter that does not fit
 
 
 class ReasonsOf(AbstractContextManager):
-    """Replace the errors of building a model from a checkpoint. LOGLEVEL=DEBUG shows their places.
+    """Replace errors of building a model from a checkpoint. LOGLEVEL=DEBUG shows tracebacks.
 
     A configuration can lead to an error of any kind, and fairseq raises `Exception` itself. Lost
     connections and errors of files stay as they are.

@@ -48,7 +48,7 @@ def option_name(given: str) -> str:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `"; did you mean 'lr'?"`, or nothing if no known name is near in letters or meaning.
 
-    `--learning-rate` is answered with `--lr`, `learning_rate` with `lr`.
+    `--learning-rate` suggests `--lr`, and `learning_rate` suggests `lr`.
     """
     names = list(known)
     meant = _SYNONYMS.get(option_name(word), "")
@@ -58,12 +58,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def distinct_names(paths: Sequence[Path], nameless: str | None = None) -> list[str]:
-    """Return names without ending, with enough folders to differ: `ptb/mos`.
+    """Return paths without suffix, cut to as few folders as keep them distinct: `ptb/mos`.
 
-    The ending stays where nothing else differs.
+    The suffix stays where nothing else differs.
 
     Args:
-        nameless: a file of this name is called like its folder.
+        nameless: a file with this name is called by the name of its folder.
     Raises:
         ValueError: a file is given twice.
     """

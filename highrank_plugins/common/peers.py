@@ -1,4 +1,4 @@
-"""Note on which machines a training runs, and find out which of them no longer answer.
+"""Record on which machines a training runs, and find those that no longer answer.
 
 The processes note it when they meet, for the launcher of their machine. Light: no torch.
 """
@@ -19,7 +19,7 @@ _ANSWER_SECONDS = 3.0
 
 
 def note(hosts: Sequence[str]) -> None:
-    """Note the machine of each rank, if a launcher watches this process."""
+    """Record the machine of each rank, if a launcher watches this process."""
     folder = os.environ.get(stop_request.DIRECTORY)
     if folder is not None and stop_request.LAUNCHED in os.environ:
         Path(folder, _FILE).write_text(json.dumps(list(hosts)), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Show progress with the time left: in place on a terminal, in lines now and then in a log."""
+"""Show progress with the time left: in place on a terminal, as occasional lines in a log."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence

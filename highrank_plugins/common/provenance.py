@@ -16,7 +16,7 @@ _PACKAGES = ("torch", "ve-fairseq", "numpy", "sacrebleu", "sentencepiece")
 
 
 def typed_command() -> str:
-    """Return `highrank …`, as for a shell."""
+    """Return the `highrank` command line of this process, quoted for a shell."""
     return shlex.join(["highrank", *sys.argv[1:]])
 
 

@@ -1,4 +1,4 @@
-"""Decode lines of text strictly: what is no text is an error with file, line and column."""
+"""Decode lines of text strictly; report invalid text with file, line and column."""
 
 from codecs import BOM_UTF8
 from pathlib import Path
@@ -24,7 +24,7 @@ def decode_line(file: Path | str, number: int, line: bytes) -> str:
 
 
 def decoded(line: bytes, *, first: bool) -> str | tuple[int, str]:
-    """Return the text of a line, or column and description of the first bytes that are no text."""
+    """Return the text of a line, or column and description of the first invalid bytes."""
     if first and line.startswith(BOM_UTF8):
         return 1, "byte order mark, which would be part of the text; remove it: tail -c +4"
     try:

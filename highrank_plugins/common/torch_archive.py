@@ -1,6 +1,6 @@
 """Check a file of torch.save by the checksums in it, which torch itself does not compare.
 
-Of 1,000 single flipped bits in a checkpoint torch loads 988 as other weights, without a word.
+Of 1,000 single flipped bits in a checkpoint, torch silently loads 988 as other weights.
 """
 
 import os
@@ -30,7 +30,7 @@ class DamagedArchiveError(UserError):
 
 
 def check_archive(path: str | Path, whole: bool = True) -> None:
-    """Compare the contents of a file with its checksums; once a process, unless the file changes.
+    """Compare the contents of a file with its checksums; once per process, unless the file changes.
 
     The file is read once, at about 0.4 s per gigabyte.
 
@@ -46,7 +46,7 @@ def check_archive(path: str | Path, whole: bool = True) -> None:
 
 
 def first_whole(paths: Iterable[str | Path]) -> tuple[str | None, list[str]]:
-    """Return the first of some files that is whole, and the damage of those before it.
+    """Return the first undamaged file, and the damage of the files before it.
 
     Returns:
         The path, None if all are damaged; and a message for each damaged file.

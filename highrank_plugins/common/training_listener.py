@@ -1,4 +1,4 @@
-"""Define events of a training for those who listen to them; `hooks` sends them."""
+"""Define the events of a training, which `hooks` sends to listeners."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,7 +44,7 @@ class TrainingListener:
         """
 
     def after_update(self, updates: int, logdir: str | None) -> None:
-        """Take note of an update.
+        """React to an update.
 
         Args:
             updates: Number of updates done; as in `before_update` if this one failed.
@@ -55,7 +55,7 @@ class TrainingListener:
         """Prepare for a validation."""
 
     def after_epoch(self, loss: float) -> None:
-        """Take note of the validation loss of an epoch, before the checkpoint is written."""
+        """React to the validation loss of an epoch, before the checkpoint is written."""
 
     def before_save(self) -> None:
         """Prepare what a checkpoint will hold."""

@@ -1,4 +1,4 @@
-"""Name the errors that a user can mend."""
+"""Define the error that a user can correct."""
 
 
 class UserError(ValueError):

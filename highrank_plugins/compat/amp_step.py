@@ -6,7 +6,7 @@ right.
 Why: `AMPOptimizer.clip_grad_norm` unscales the gradients of torch's optimizer, `step` hands
 fairseq's wrapper to the scaler, which knows optimizers by their identity and unscales them again.
 What we do: hand it torch's both times.
-Delete when: `AMPOptimizer.step` does.
+Delete when: `AMPOptimizer.step` does the same.
 """
 
 from fairseq.optim.amp_optimizer import AMPOptimizer

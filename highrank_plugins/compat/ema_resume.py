@@ -2,7 +2,7 @@
 
 What breaks: a training that is resumed with `--store-ema` for the first time ends with `KeyError:
 'model'`. With `--ema-update-freq N` a resumed training averages after other updates than an
-uninterrupted one, in silence.
+uninterrupted one, silently.
 Why: `Trainer.load_checkpoint` takes the weights from a dictionary from which it has just deleted
 them. The number of updates since the last average is not in the checkpoint.
 What we do: hand the weights over as averages where a checkpoint has none, and keep the number in

@@ -1,6 +1,6 @@
-"""fairseq-eval-lm prints perplexities of part of the text, or of nothing.
+"""fairseq-eval-lm prints perplexities of part of the text, or of none of it.
 
-What breaks: with `--tokens-per-sample` above what the model was trained with (the default, 1024,
+What breaks: with `--tokens-per-sample` above the training's value (the default, 1024,
 often is), blocks are skipped: "Evaluated 0 tokens … Perplexity: 1.00", exit code 0. Tokens with
 infinite score are left out, so a model that gives p = 0 to frequent words looks better than it is.
 NaN gives "Perplexity: nan", exit code 0. A model that was trained on continuous streams is scored
@@ -48,7 +48,7 @@ def eval_lm_dataloader(stock, task, dataset, *args, **kwargs):
 
 @replaces(SequenceScorer, "generate")
 def generate(stock, scorer, models, sample, **kwargs):
-    """Score the targets; every score is finite, or FloatingPointError names a sentence."""
+    """Score the targets; raise FloatingPointError, with a sentence, if a score is not finite."""
     lean = [
         model.target_scores(sample["target"]) if hasattr(model, "target_scores") else model
         for model in models

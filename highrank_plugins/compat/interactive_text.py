@@ -1,4 +1,4 @@
-"""fairseq reads and prints text in the encoding of the locale, and takes what is no text for words.
+"""fairseq reads and prints text in the encoding of the locale, and accepts invalid bytes as words.
 
 What breaks: in the C locale, the usual one in containers, `fairseq-interactive` translates a byte
 that is not UTF-8 as `<unk>`, with exit code 0. In a locale of ISO 8859-1 it takes "ü" for "Ã¼", and

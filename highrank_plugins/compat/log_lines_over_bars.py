@@ -4,7 +4,7 @@ What breaks: in a terminal, a line that is logged during an epoch continues the 
 as in `epoch 001:   0%|    | 0/33 [00:00<?, ?it/s]2026-11-24 09:14:02 | INFO | …`.
 Why: fairseq's loggers write to the terminal without knowing of tqdm's bars.
 What we do: clear the bars before each line. They are drawn again at the next update.
-Delete when: fairseq writes its log by tqdm.
+Delete when: fairseq writes its log through tqdm.
 """
 
 import logging

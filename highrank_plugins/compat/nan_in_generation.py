@@ -1,4 +1,4 @@
-"""Translations are made from NaN without a word.
+"""fairseq silently translates from NaN.
 
 What breaks: a model that yields NaN log-probabilities (overflow in half precision, a broken
 checkpoint) still translates; the output is arbitrary and the exit code 0. Where every class is NaN
@@ -38,7 +38,7 @@ def _check_language_model(_model, _inputs, output) -> None:
 
 @replaces(SequenceGenerator, "__init__")
 def init(stock, generator, *args, **kwargs) -> None:
-    """Construct, and watch the language model, whose scores no method of ours sees."""
+    """Construct; watch the language model, whose scores do not pass through `forward_decoder`."""
     stock(generator, *args, **kwargs)
     if generator.lm_model is not None:
         generator.lm_model.register_forward_hook(_check_language_model)

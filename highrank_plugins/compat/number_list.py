@@ -19,7 +19,7 @@ def eval_str_list(stock, text, kind=float):
     """Return the numbers in an option's value.
 
     Raises:
-        ArgumentTypeError: It has other things in it.
+        ArgumentTypeError: The value contains something other than numbers.
     """
     try:
         return stock(text, kind)

@@ -1,4 +1,4 @@
-"""Regularise the activations of recurrent networks (Merity et al. 2017). Pure torch."""
+"""Regularise the activations of recurrent networks (Merity et al. 2017), in torch alone."""
 
 from torch import Tensor
 

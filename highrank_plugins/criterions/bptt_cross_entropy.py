@@ -35,7 +35,7 @@ class BPTTCrossEntropyCriterion(FairseqCriterion):
 
     All three are means over the tokens of a batch, of all processes together. A learning rate of
     20 or 30 with ``--clip-norm 0.25`` thus acts as in the papers. The penalties are part of the
-    training loss only; ``nll_loss`` and ``ppl`` are without them, in bits and in powers of 2.
+    training loss only. ``nll_loss`` (in bits) and ``ppl`` leave them out.
 
     The model returns loss, ``features`` (after dropout) and ``raw`` (before), [T, B, d], and
     ``state``, which the task hands to the next batch.

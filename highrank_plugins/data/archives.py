@@ -105,7 +105,7 @@ def _untar(archive: Path, folder: "_Folder", wanted: Wanted) -> None:
 
 
 class _StrictInfo(tarfile.TarInfo):
-    """Read a header of a tar strictly: tarfile takes most damaged ones for the end."""
+    """Read a header of a tar strictly, because tarfile takes most damaged headers for the end."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -187,7 +187,7 @@ class _Folder:
         """Write a file.
 
         Args:
-            content: None for what is neither file nor folder.
+            content: None for an entry that is neither file nor folder.
         Raises:
             ArchiveError: content is None, or the archive unpacks to more than is likely.
         """

@@ -28,8 +28,8 @@ LineRange = tuple[Path, int, int]
 def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: int) -> None:
     """Write one dictionary, `output`/dict.LANGUAGE.txt, and the numbers of all text.
 
-    Byte for byte what `fairseq-preprocess --joined-dictionary` writes, which takes two passes in
-    Python for it, and with `--workers 2` lets one of the two wait.
+    The files equal those of `fairseq-preprocess --joined-dictionary`, which takes two passes in
+    Python, and with `--workers 2` leaves one worker waiting.
 
     Args:
         pieces: folder with {train,valid,test}.LANGUAGE, pieces between spaces.
@@ -99,7 +99,7 @@ def _lines(block: LineRange) -> list[str]:
 
 
 def _place(path: Path, offset: int) -> str:
-    """Say in which line the byte at an offset is, and that it is not UTF-8."""
+    """Return a message with the line of a byte that is not UTF-8."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if offset < len(line):

@@ -18,9 +18,9 @@ UNKNOWN = "unknown"
 
 
 class CorpusFile(BaseModel):
-    """Describe one file: its published checksum, and `source`, who published that.
+    """Describe one file: its published checksum, and who published it (`source`).
 
-    A `sha256` that nobody published is `unknown`.
+    If nobody has published a `sha256`, it is `unknown`.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)

@@ -1,4 +1,4 @@
-"""Write dialogues as parallel text: what was said last, and the response to it, a line each."""
+"""Write dialogues as parallel text: lines of contexts, and lines of responses to them."""
 
 import re
 from collections.abc import Iterable, Iterator

@@ -47,20 +47,20 @@ _PASSING = (
 
 
 def download(url: str, part: Path, *, size: int | None = None, checked: bool = False) -> bool:
-    """Complete `part` from `url` (http, https, file, or a path).
+    """Download `url` (http, https, file, or a path) into `part`.
 
     `part` holds the beginning of the file, and only the rest is requested, if the server
     still has the same version of the file: its ETag or date is in `part`.version. A server that
     cannot send a rest sends all.
 
     Args:
-        size: the length of the file in bytes, if known; more bytes are refused.
+        size: length of the file in bytes, if known; a longer file is refused.
         checked: whether the caller compares the file with a published checksum. If so, a download
             whose version is unknown is resumed, too.
     Returns:
         Whether the length of the file is known, so that it cannot be cut off.
     Raises:
-        DownloadError: no network, the server refuses or sends too much, or it ended too early too
+        DownloadError: no network, the server refuses or sends too much, or the connection broke too
             often. `part` keeps what was received.
         BusyError: another process is downloading it.
     """
@@ -148,7 +148,7 @@ def _size(file: BinaryIO) -> int:
 
 
 def _transfer(url: str, file: BinaryIO, version: Path, size: int | None) -> bool:
-    """Take in the rest of a file; return whether its length is known."""
+    """Receive the rest of a file; return whether its length is known."""
     have = _size(file)
     headers = {"Range": f"bytes={have}-"} if have else {}
     if have and version.exists():
@@ -175,7 +175,7 @@ def _transfer(url: str, file: BinaryIO, version: Path, size: int | None) -> bool
 
 
 def _keep_version(answer: http.client.HTTPResponse, version: Path) -> None:
-    """Note what tells this version of the file from others, if the server says it.
+    """Store what identifies this version of the file, if the server says it.
 
     If-Range takes no weak ETag (RFC 9110, 13.1.5).
     """
@@ -188,7 +188,7 @@ def _keep_version(answer: http.client.HTTPResponse, version: Path) -> None:
 
 
 def _start(answer: http.client.HTTPResponse, have: int) -> int:
-    """Return the byte with which an answer begins; 0 if the server ignored the range."""
+    """Return the position of a response's first byte; 0 if the server ignored the range."""
     if not have or answer.status != 206:
         return 0
     match = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
@@ -198,7 +198,7 @@ def _start(answer: http.client.HTTPResponse, have: int) -> int:
 def _receive(
     answer: http.client.HTTPResponse, file: BinaryIO, start: int, size: int | None
 ) -> bool:
-    """Append an answer to the file; return whether it said its length."""
+    """Append a response to the file; return whether it stated its length."""
     from tqdm import tqdm
 
     length = answer.headers.get("Content-Length")

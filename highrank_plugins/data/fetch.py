@@ -1,4 +1,4 @@
-"""Fetch files of a corpus, and check them before they get their name."""
+"""Fetch files of a corpus, and check them before they get their final names."""
 
 import os
 from pathlib import Path
@@ -82,9 +82,9 @@ def _check_content(path: Path, output: Path, sure: bool) -> None:
     """Check the content of a file without a published checksum, before its own is recorded.
 
     Args:
-        sure: whether its length is what the server said.
+        sure: whether its length is the one that the server stated.
     Raises:
-        ChecksumError: it is a page of HTML, no archive though its name says so, or may be cut off.
+        ChecksumError: it is an HTML page, not the archive that its name says, or truncated.
     """
     with path.open("rb") as file:
         start = file.read(512)

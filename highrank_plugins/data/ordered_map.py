@@ -23,7 +23,7 @@ def ordered_map(
 
     Args:
         work: the function; for several processes it is pickled with each item.
-        processes: 1 works in this one.
+        processes: 1 uses no other process.
     Raises:
         OSError: one of them was killed.
     """

@@ -1,4 +1,4 @@
-"""Score a text by more than one pass of a fixed model. Pure torch."""
+"""Score a text with a model that adapts to it. Needs torch only."""
 
 from highrank_plugins.evaluation.dynamic_evaluation import (
     NORMALISATIONS,

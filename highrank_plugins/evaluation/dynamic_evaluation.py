@@ -1,8 +1,8 @@
 """Evaluate a language model that keeps learning from the text (dynamic evaluation).
 
-Krause et al. 2018, with gradients divided by what they were on the training text, and weights drawn
+Krause et al. 2018 divide gradients by their size on the training text, and pull weights
 back to the trained ones. The text comes in segments of a few tokens. Each is scored by the weights
-that its predecessors have left, and only then is one step taken on it:
+after the previous segment, and only then is one step taken on it:
 
     p += λ R (p_train − p) − η g / (MS + ε),    R = min(MS / norm, 1/λ)
 
@@ -47,7 +47,7 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True)
 class Adaptation:
-    """Set how fast weights learn and forget.
+    """Hold the settings of how fast weights learn and forget.
 
     Args:
         lr: η ≥ 0.

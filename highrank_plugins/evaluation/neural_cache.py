@@ -1,4 +1,4 @@
-"""Mix a model with the continuous cache of Grave et al. 2017: recent words are likely to return."""
+"""Mix a model with the continuous cache of Grave et al. 2017, which favours recent words."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The gates come from a binary tree of sigmoids in heap order: inner nodes 1..K−1, the children of i
 are 2i and 2i + 1, gate k is node k + 1, leaf j is node K + j. Going left (to 2i) multiplies by
-σ(l_i), going right by σ(−l_i). K = 4 is eq. 3 of the paper. A softmax in place of the tree is its
+σ(l_i), going right by σ(−l_i). K = 4 is eq. 3 of the paper. A softmax in place of the tree is a
 control: gates with as many parameters, whose K terms are divided by their sum.
 """
 
@@ -48,7 +48,7 @@ class Mixtape(Latents, LogitHead):
         gate_dropout: rate on tanh(U g).
         gate_noise: standard deviation of noise on the frequent gates' logits in training.
         gate_weight_norm: constant norm of every row of U; 0 leaves U free.
-        gate_hidden_bias, gate_shared_bias: biases of U g and u·g, which the paper does not have.
+        gate_hidden_bias, gate_shared_bias: biases of U g and u·g, which the paper lacks.
         gate_class_bias: b_{x,k}, which the paper has.
         num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
     Raises:

@@ -1,8 +1,8 @@
-"""Write mixtures down as plain autograd, the way the papers state them: the naive code.
+"""Compute mixtures by plain autograd, as the papers state them: the naive code.
 
-It holds every logit of every component, several times. That is what people use today, and what the
-losses of this package are measured against. A structure without naive code here, such as a layer of
-your own, has its own log-probabilities.
+It holds every logit of every component, several times. It is the usual code, and the baseline of
+the benchmarks of this package. A structure without naive code here, such as a layer of your own,
+has its own log-probabilities.
 """
 
 from __future__ import annotations

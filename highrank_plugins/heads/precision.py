@@ -1,4 +1,4 @@
-"""Widen numbers to at least float32 where that is needed."""
+"""Widen numbers to at least float32."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Registry(Generic[T]):
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that registers a class.
 
-        It raises ValueError for a name that is taken, and whatever a listener refuses.
+        The decorator raises ValueError for a name that is taken, and for what a listener refuses.
         """
 
         def add(cls: T) -> T:

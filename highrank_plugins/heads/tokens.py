@@ -9,7 +9,7 @@ PAIRS = [("mos", "plif"), ("mos", "sigsoftmax")]
 
 
 def tokens() -> dict[str, dict[str, str]]:
-    """Return what may follow ``transformer_`` and the like, with the head it stands for."""
+    """Return the names that may follow ``transformer_`` and the like → the head of each."""
     found = {name: {"head": name} for name in head_names()}
     for name in pointwise_names():
         if name != "identity":
@@ -20,7 +20,7 @@ def tokens() -> dict[str, dict[str, str]]:
 
 
 def with_layer_of_arch(given: Mapping[str, Any], arch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with those of the architecture where they are not given.
+    """Return the given options, completed by those of the architecture.
 
     Args:
         given: options by name, ``head`` and ``head_pointwise`` among them if they are given.

@@ -1,4 +1,4 @@
-"""Damaged binarised data trains other words, in silence.
+"""Damaged binarised data silently trains other words.
 
 What breaks: a flipped bit in `.bin`, or in the sizes and pointers of `.idx`, changes the text, with
 exit code 0. Negative counts in a dictionary do, too. A truncated file ends with "buffer is smaller

@@ -75,7 +75,7 @@ _add_option()
 
 
 def check_options(trainer, path: str, state: dict[str, Any]) -> None:
-    """Compare a checkpoint with the trainer's options, if it is that of --save-dir.
+    """Compare a checkpoint of --save-dir with the trainer's options.
 
     Raises:
         UserError: It is of another model or training; lists what differs.
@@ -168,7 +168,7 @@ def _world(options: _Options) -> int:
 
 
 def _batch_difference(saved: _Options, current: _Options) -> _Options:
-    """Return how updates differ in size; another number of processes alone makes no difference."""
+    """Return how updates differ in size; the number of processes alone does not count."""
     own = [
         {
             "max_tokens": options["dataset"].get("max_tokens"),

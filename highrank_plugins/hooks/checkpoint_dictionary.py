@@ -1,7 +1,7 @@
 """A checkpoint does not say which words its numbers stand for.
 
 What breaks: with two words of a dictionary swapped after training, every command computes with the
-wrong embeddings, in silence. fairseq-eval-lm takes even a shuffled dictionary: perplexity 156, exit
+wrong embeddings, silently. fairseq-eval-lm takes even a shuffled dictionary: perplexity 156, exit
 code 0. `--lm-path` adds the scores of a language model, whatever its words.
 Why: a checkpoint holds no words, and only the size of a dictionary is compared.
 What we do: add a hash of the words in order, without their counts, to the task's state in each
@@ -96,7 +96,7 @@ def init(stock, generator, *args, **kwargs) -> None:
     """Construct a generator, and compare the dictionaries.
 
     Raises:
-        UserError: the language model is none, or its dictionary differs from the target's.
+        UserError: `--lm-path` is not a language model, or its dictionary differs from the target's.
     """
     stock(generator, *args, **kwargs)
     if isinstance(generator.lm_model, FairseqEncoderDecoderModel):

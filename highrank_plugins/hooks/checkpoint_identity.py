@@ -93,5 +93,5 @@ def build_model(stock, cfg, task, from_checkpoint=False):
 
 
 def _model_options(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint's head options; the oldest checkpoints have no `cfg`, thus none."""
+    """Return a checkpoint's head options; the oldest checkpoints have neither `cfg` nor options."""
     return by_name((state.get("cfg") or {}).get("model"))

@@ -1,4 +1,4 @@
-"""Damaged checkpoints load with other weights; hostile ones get far into fairseq.
+"""Damaged checkpoints load with other weights, and fairseq trusts hostile ones.
 
 What breaks: torch checks no checksum, so 988 of 1000 single flipped bits load silently. Truncated
 files die with "PytorchStreamReader failed reading zip archive: failed finding central directory".
@@ -48,7 +48,7 @@ def check_checkpoint(path: str) -> None:
     """Read a checkpoint without running anything from it.
 
     Raises:
-        UserError: naming the file, what is wrong and what to do.
+        UserError: the file is refused; says what is wrong and what to do.
     """
     check_archive(path)
     state = _load_safely(path)
@@ -91,11 +91,13 @@ def _check_config(path: str, state: dict[str, Any]) -> None:
 
 
 def _check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
-    """Refuse sparse weights, and what would be built or read without end.
+    """Refuse weights and options that would take unbounded memory or time.
 
-    That is a weight that is larger than all that the file has, or more layers than there are
-    weights. It is also larger sizes than all weights have numbers, and embeddings from a pipe or a
-    device.
+    These are:
+
+    - sparse weights, and a weight that is larger than the file's data;
+    - more layers than weights, and sizes above the number of all parameters;
+    - embeddings from a pipe or a device.
     """
     model = (state.get("cfg") or {}).get("model") or {}
     options = vars(model) if isinstance(model, argparse.Namespace) else model

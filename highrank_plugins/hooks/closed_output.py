@@ -1,10 +1,10 @@
-"""A command whose output nobody reads any more prints a traceback for every line of its log.
+"""A command whose output has lost its reader prints a traceback for every line of its log.
 
 What breaks: `fairseq-eval-lm … | head -1` continues to its end, and prints `--- Logging error ---`
 with 20 lines of `BrokenPipeError` for each line that it cannot write.
-Why: Python's logging reports errors of writing, and takes none of them for the end.
+Why: Python's logging reports errors of writing, and never ends the command.
 What we do: end the command, as a shell does (`user_errors.py` makes it exit code 1). A training
-continues in silence: its numbers are in `metrics.jsonl`.
+continues silently: its numbers are in `metrics.jsonl`.
 Delete when: never; this is how logging works.
 """
 
@@ -18,7 +18,7 @@ from highrank_plugins.common.patching import replaces
 
 @replaces(logging.Handler, "handleError")
 def handle_error(stock, handler, record) -> None:
-    """Handle an error of writing to the log; called where it is handled.
+    """Handle an error of writing to the log.
 
     Raises:
         BrokenPipeError: Nobody reads the output, and this is no training.

@@ -1,8 +1,9 @@
 """Data workers outlive their epoch, so that a long training gathers processes and waits for them.
 
 What breaks: with --num-workers ≥ 1 each epoch and each validation leaves a process behind, until
-Python happens to collect garbage: dozens after as many epochs. The collection then takes 5 seconds
-for each of them, kills it, and its folder `pymp-…` stays in the temporary folder. No message.
+Python happens to collect garbage, which can be dozens of epochs. The collection then takes 5
+seconds for each process, kills it, and leaves its folder `pymp-…` in the temporary folder. There is
+no message.
 Why: the workers end when their loader does, and two cycles of references hold it. The iterator of
 an epoch holds the loader, which holds the sampler, which holds a method of the iterator. The other
 cycle is an error of omegaconf, raised where fairseq asks for an option that a task does not have

@@ -1,14 +1,14 @@
-"""A training resumes from numbers that are NaN, and says nothing of the file.
+"""A training resumes from NaN, and does not name the file.
 
 What breaks: `checkpoint_last.pt`, `--restore-file` or `--finetune-from-model` holds weights that
-are NaN or infinite, since its training diverged or a script wrote it so. The training ends in its
+are NaN or infinite, because its training diverged or a script wrote them. The training ends in its
 first update, with an error of gradients that does not name the file, or in a traceback. If only
 moments of the optimizer or averages (`--store-ema`) are, it trains on: the weights are NaN after
 one update, or the averages for good.
 Why: `Trainer.load_checkpoint` does not look at the numbers that it loads.
-What we do: look once, after loading, and refuse. Weights that overflow in `--fp16` are found, too.
-It costs about 0.1 s per gigabyte, and waits once for a GPU.
-Delete when: fairseq looks at them.
+What we do: check the numbers once, after loading, and refuse NaN and infinities. Weights that
+overflow in `--fp16` are found, too. It costs about 0.1 s per gigabyte, and waits once for a GPU.
+Delete when: fairseq checks them.
 """
 
 from collections.abc import Iterator

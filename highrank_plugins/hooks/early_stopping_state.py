@@ -4,8 +4,8 @@ What breaks: with `--lr-scheduler reduce_lr_on_plateau`, a training that is resu
 epoch continues with the learning rate from before that epoch's loss was counted, and with an
 untouched `--lr-patience`. `--patience` counts from 0 again; and a training that it has ended
 continues when it is started again.
-Why: the checkpoint is written before the scheduler hears of the loss; the scheduler saves the best
-loss alone; early stopping keeps its numbers on a function.
+Why: the checkpoint is written before the scheduler receives the loss; the scheduler saves the best
+loss only; early stopping keeps its numbers as attributes of a function.
 What we do: tell the scheduler first (`step_at_end_of_epoch`, which training_events.py calls), and
 keep the numbers in the checkpoint, where `lost_checkpoints.py` finds them (`recall`).
 `finished_training.py` asks whether the training had been ended (`stopped_early`).
@@ -66,7 +66,7 @@ def state_dict(stock, trainer):
 
 
 def recall(extra_state, forget: bool) -> None:
-    """Restore the numbers of a checkpoint; start from none without one, or to `forget` them."""
+    """Restore the numbers of a checkpoint; start afresh without one, or if `forget` is true."""
     vars(training.should_stop_early).update(best=None, num_runs=0)
     if extra_state is not None and not forget:
         vars(training.should_stop_early).update(extra_state.get(_KEY, {}))

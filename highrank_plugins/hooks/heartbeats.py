@@ -1,4 +1,4 @@
-"""A process that hangs holds up all others, and nobody says which one it is.
+"""A process that hangs blocks all others, and no message names it.
 
 What breaks: with one of several processes stopped, or stuck in its data loader or on a dead
 network, the others wait for it in a collective: half an hour with gloo, ten minutes with NCCL. The

@@ -49,7 +49,7 @@ def by_name(options: Any) -> dict[str, Any]:
 
 
 def follow(cfg: Any, saved: dict[str, Any]) -> None:
-    """Give the options `cfg` of a model the values that `saved`, a checkpoint's, keeps."""
+    """Set the options `cfg` of a model to the values that its checkpoint, `saved`, prescribes."""
     for name, value in _kept(saved).items():
         _set(cfg, name, value)
 
@@ -84,7 +84,7 @@ def _set(cfg: Any, name: str, value: Any) -> None:
 def _saved_options(cfg: Any) -> dict[str, Any]:
     """Return the model's options in the checkpoint that a training starts from; {} without one.
 
-    What is wrong with a file is said where it is loaded.
+    Problems with the file are reported when it is loaded.
     """
     for path in filter(os.path.isfile, _candidates(cfg)):
         try:

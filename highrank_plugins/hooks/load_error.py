@@ -2,8 +2,8 @@
 
 What breaks: a checkpoint of another head, of other sizes or with another dictionary ends, whether
 resumed or given by `--finetune-from-model`, with `Exception: Cannot load model parameters from
-checkpoint …; please ensure that the architectures match.` A model that knows the reason and the
-remedy is not heard. Generation and evaluation end with whatever error the configuration in the file
+checkpoint …; please ensure that the architectures match.` The model's own error, with reason and
+remedy, is lost. Generation and evaluation end with whatever error the configuration in the file
 leads to, such as `AttributeError: 'NoneType' object has no attribute 'size'`, which names no file.
 Why: `Trainer.load_checkpoint` replaces every error of loading the parameters by that sentence, and
 `load_model_ensemble_and_task` builds what the file describes without a look at it.

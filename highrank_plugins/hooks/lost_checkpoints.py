@@ -77,7 +77,7 @@ def _with_newest(cfg, trainer):
 
 
 def _agree(trainer, choose) -> str:
-    """Return what the first process chooses; all raise its error.
+    """Return the choice of the first process; all processes raise its error.
 
     Raises:
         UserError: See `_choose`.

@@ -1,4 +1,4 @@
-"""The numbers of a training are in its log alone, in whatever form the log has.
+"""The numbers of a training are in its log only, in the format of the log.
 
 What breaks: with `--log-format simple` or `tqdm` the losses of a training can be read from text
 only, with `none` they are lost; TensorBoard's files need TensorBoard.

@@ -1,4 +1,4 @@
-"""A batch that does not fit into memory is skipped, or ends a training without its name.
+"""A batch that does not fit into memory is skipped, or ends a training without being named.
 
 What breaks: on a GPU fairseq skips a batch that runs out of memory, warns, and ends with exit code
 0: its longest sentences are never trained on. On a CPU, in generation and in evaluation the error
@@ -32,7 +32,7 @@ class BatchMemoryError(UserError):
 
 @replaces(Trainer, "_prepare_sample")
 def _prepare_sample(stock, trainer, sample, is_dummy=False):
-    """Prepare a batch, which is the one to name from here on."""
+    """Prepare a batch, and remember it as the one to name in errors."""
     vars(trainer)["running_batch"] = sample
     return stock(trainer, sample, is_dummy)
 
@@ -100,7 +100,7 @@ def score(stock, scorer, models, sample, **kwargs):
 
 
 def _raise_named(error: Exception, place: str, sample: Any, remedy: str) -> None:
-    """Raise an error that names the batch if memory was short."""
+    """Raise an error that names the batch if memory ran out."""
     is_short = isinstance(error, (MemoryError, torch.OutOfMemoryError))
     is_short = is_short or any(words in str(error) for words in _WORDS)
     if is_short:
@@ -109,7 +109,7 @@ def _raise_named(error: Exception, place: str, sample: Any, remedy: str) -> None
 
 
 def _describe(sample: Any) -> str:
-    """Return the size of a batch; sizes alone are read, which needs no memory."""
+    """Return the size of a batch from its shapes, which needs no memory."""
     if not sample:
         return "not in a batch"
     sizes = [f"{int(sample[key]):,} {name}" for name, key in _SIZES.items() if key in sample]
@@ -126,7 +126,7 @@ def _describe(sample: Any) -> str:
 
 
 def _remedy(cfg: Any) -> str:
-    """Return what to lower, with the values that the training had."""
+    """Return the options to lower, with the values of the training."""
     freq = cfg.optimization.update_freq
     if cfg.dataset.max_tokens is not None:
         first = (

@@ -31,7 +31,7 @@ def set_own_rate(parameter: nn.Parameter, lr: float) -> None:
 
 
 def own_rate(parameter: nn.Parameter) -> float | None:
-    """Return what `set_own_rate` gave."""
+    """Return the rate that `set_own_rate` set."""
     overrides = getattr(parameter, _ATTRIBUTE, {})
     return overrides.get("optimizer", {}).get("lr")
 

@@ -1,4 +1,4 @@
-"""A training that is told to stop loses its updates since the last checkpoint.
+"""A training that is asked to stop loses its updates since the last checkpoint.
 
 What breaks: SIGTERM and SIGUSR1, by which clusters announce the end of a job's time, and SIGHUP,
 which a closing terminal sends, end fairseq-train at once.
@@ -33,7 +33,7 @@ def main(stock, *args, **kwargs):
 
 @replaces(training, "train")
 def train(stock, *args, **kwargs):
-    """Train an epoch, ready to be asked to stop."""
+    """Train an epoch, and handle requests to stop."""
     stop_request.listen_unprepared()
     return stock(*args, **kwargs)
 

@@ -4,10 +4,10 @@ What breaks: after a bit flip in one GPU's memory, or an update that only some p
 process trains a model of its own. The loss stays plausible, and checkpoints hold rank 0's.
 Why: gradients are summed over processes, parameters are never compared. fairseq compares the norms
 of gradients, which the sum has made equal.
-What we do: `--check-ranks N` sums the bits of each parameter with weights that depend on the
-place, every N updates, and gathers the sums of all processes: 8 bytes a parameter. Where they
-differ, all processes end with the parameter's name and the ranks that differ from most. Float32
-copies of `--fp16`, and what an optimizer keeps, are not compared.
+What we do: `--check-ranks N` sums the bits of each parameter with weights that depend on the place,
+every N updates, and gathers the sums of all processes: 8 bytes a parameter. Where they differ, all
+processes end with the parameter's name and the ranks that differ from the majority. Float32 copies
+of `--fp16`, and what an optimizer keeps, are not compared.
 Delete when: fairseq does so.
 """
 
@@ -121,7 +121,7 @@ def compare_ranks(model: nn.Module, group, updates: int) -> None:
 
 
 def _who(sums: Sequence[int]) -> str:
-    """Return which ranks differ from most, given the sum of each."""
+    """Return the ranks that differ from the majority, given the sum of each."""
     (most, count), *_ = Counter(sums).most_common(1)
     if 2 * count <= len(sums):
         return f"all ranks from 0 to {len(sums) - 1} do not agree"
@@ -132,7 +132,7 @@ def _who(sums: Sequence[int]) -> str:
 def bit_sum(tensor: Tensor) -> Tensor:
     """Return a sum of the bits of a tensor of any shape, as an int64 scalar on its device.
 
-    Two tensors that differ in one element have different sums; others, too, but for chance.
+    Two tensors that differ in one element have different sums; others almost always do.
     """
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     for start, words in _words(tensor.detach()):

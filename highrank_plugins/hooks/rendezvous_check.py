@@ -2,13 +2,13 @@
 
 What breaks: started by torchrun or srun where each process sees one GPU or none, every process
 trains alone, with exit code 0, and they overwrite each other's checkpoints. Processes that share a
-GPU, or that wait for one which never comes, hang or end with an error of NCCL.
+GPU, or that wait for one that never comes, hang or end with an error of NCCL.
 Why: `--distributed-world-size` is by default the number of visible GPUs, and one GPU means "not
 distributed". The process group is made with a time limit of many minutes, and gives no reason.
-What we do: before the group is made, processes meet at its address and compare notes. Each must be
-there within `HIGHRANK_RENDEZVOUS_TIMEOUT` seconds (300). It must expect as many others as the rest
-do, and have a GPU of its own. All of them raise the same error otherwise. One that trains alone
-although it was started with others refuses to. `highrank launch` passes every option.
+What we do: before the group is made, processes meet at its address and exchange what they expect.
+Each must be there within `HIGHRANK_RENDEZVOUS_TIMEOUT` seconds (300). It must expect as many others
+as the rest do, and have a GPU of its own. All of them raise the same error otherwise. One that
+trains alone although it was started with others refuses to. `highrank launch` passes every option.
 Delete when: never.
 """
 
@@ -79,7 +79,7 @@ def distributed_init(stock, cfg):
 
 
 def meet(cfg) -> Store:
-    """Compare notes with the other processes, and return the store that they used.
+    """Compare expectations with the other processes, and return the store that they used.
 
     Raises:
         UserError: some are missing, expect another number, or share a device.

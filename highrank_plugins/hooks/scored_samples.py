@@ -3,7 +3,7 @@
 What breaks: with `--skip-invalid-size-inputs-valid-test` fairseq-generate prints 1,011 hypotheses
 for 1,013 inputs, and a score; a warning stands far above them. fairseq-validate leaves as many out.
 On a model of NaN it prints `loss nan`.
-Why: the commands sum over what the batches hold, and compare neither number nor value.
+Why: the commands sum over the batches, and check neither their number nor the sum.
 What we do: count samples (sentences, or blocks of a language model; tokens of streams) in
 fairseq-generate, fairseq-validate and fairseq-eval-lm. Say at the end how many of how many were
 scored. Raise if they differ, also with that option, and name the first ones left out. Raise for a
@@ -89,7 +89,7 @@ _splits: ContextVar[dict[str, _Split] | None] = ContextVar("splits", default=Non
 
 @contextmanager
 def _counting(cfg: Any) -> Iterator[None]:
-    """Count meanwhile, and report every split at the end.
+    """Count while the block runs, and report every split at its end.
 
     Raises:
         ValueError: A split was not scored completely.

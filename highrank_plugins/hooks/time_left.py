@@ -1,4 +1,4 @@
-"""A training says at the end of each epoch how long it will take.
+"""fairseq-train does not log when a training will end.
 
 What breaks: the bar of fairseq-train shows the time left of the epoch, and a log file shows none.
 Why: fairseq does not look beyond the epoch.

@@ -22,7 +22,7 @@ _said: set[str] = set()
 
 
 class Trackio:
-    """Provide what fairseq calls of wandb, by trackio, whose `init` would start a run each time."""
+    """Provide wandb's functions through trackio, whose `init` would start a run each time."""
 
     def __init__(self, trackio: Any) -> None:
         self.trackio = trackio

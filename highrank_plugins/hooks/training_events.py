@@ -1,4 +1,4 @@
-"""Optimizers that average weights, and tasks with state, are told too little, too late.
+"""fairseq tells optimizers that average weights, and tasks with state, too little, too late.
 
 What breaks: the validation loss of an epoch reaches the learning-rate scheduler, rounded, only
 after the checkpoint is written. A run resumed at the end of an epoch has lost it, and switches

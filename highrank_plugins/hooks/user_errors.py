@@ -1,4 +1,4 @@
-"""A mistake of the user ends with one line and exit code 2.
+"""A user's mistake ends in a traceback, where one line and exit code 2 would do.
 
 What breaks: `--head mos --head-components 0` ends with a traceback of 20 functions. Its last line
 says what to change, and few people read that far.
@@ -57,13 +57,13 @@ def call_main(stock, *args, **kwargs):
 
 @replaces(generate, "main")
 def run_generation(stock, *args, **kwargs):
-    """Run fairseq-generate, which does without `call_main`."""
+    """Run fairseq-generate, which does not use `call_main`."""
     return _in_one_line(stock, *args, **kwargs)
 
 
 @replaces(preprocess, "main")
 def run_preprocessing(stock, *args, **kwargs):
-    """Run fairseq-preprocess, which does without it, too."""
+    """Run fairseq-preprocess, which does not use `call_main` either."""
     return _in_one_line(stock, *args, **kwargs)
 
 
@@ -102,7 +102,7 @@ def _is_command() -> bool:
 
 
 def _leave(error: Exception, message: str) -> None:
-    """Print one line and exit, or raise the error where fairseq is no command."""
+    """Print one line and exit, or raise the error if fairseq runs as a library."""
     if not _is_command():
         raise error
     if sys.stdout is not None:

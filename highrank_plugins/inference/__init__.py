@@ -1,4 +1,4 @@
-"""Run checkpoints over corpora, a piece at a time, and keep the progress of long runs."""
+"""Run checkpoints over corpora, a piece at a time, and save the progress of long runs."""
 
 import highrank_plugins
 

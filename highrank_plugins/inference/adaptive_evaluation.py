@@ -1,4 +1,4 @@
-"""Share what dynamic evaluation and the cache have in common: options, progress and records."""
+"""Hold what dynamic evaluation and the cache share: options, progress and records."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -24,7 +24,7 @@ class Continuation(NamedTuple):
 
 
 def read_contexts(path: Path) -> list[list[str]]:
-    """Return lines of words, of which the last is to be predicted.
+    """Return lines of words; the last word of each is to be predicted.
 
     Raises:
         ValueError: a line with fewer than two words, or no line; names the line. OSError.

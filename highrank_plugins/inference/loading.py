@@ -31,12 +31,12 @@ _NOT_EXTRA = ("model", "cfg", "args", "last_optimizer_state")  # large, or kept 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Hold a checkpoint that was read, in evaluation mode and so without any dropout.
+    """Hold a loaded checkpoint, in evaluation mode and so without dropout.
 
     Attributes:
         arch, task_name: names in its configuration.
         config: all blocks of its options.
-        extra: what else the file holds, without the optimizer's state.
+        extra: other contents of the file, without the optimizer's state.
         task: None without data.
     """
 
@@ -90,7 +90,7 @@ def load_model(
     Args:
         data: directory of fairseq-preprocess; without it words are unknown.
         device: default the CPU.
-        dtype: of parameters and so of all that is computed.
+        dtype: of the parameters, and so of the whole computation.
     Raises:
         ValueError: the file is damaged or no checkpoint of a training, its parameters do not fit
             the model, or the dictionaries in `data` are others.
@@ -139,7 +139,7 @@ def _without_words(path: Path, config: Any, parameters: dict[str, Tensor]) -> An
 
 
 class _NoTask:
-    """Replace the task of a checkpoint without data; numbers stand for words.
+    """Replace the task of a checkpoint without data; words are numbers.
 
     Their counts fall, as in the dictionary of a training with Mixtape.
     """

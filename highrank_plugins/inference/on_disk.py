@@ -150,7 +150,7 @@ def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
 
 
 def _check_begun(part: Path, names: Iterable[str], count: int) -> None:
-    """Refuse to resume a collection of another number of processes."""
+    """Refuse to resume a collection that another number of processes began."""
     begun = [path.stem for path in part.glob("progress-*.pt")]
     others = [name for name in begun if not name.endswith(f"-of-{count}")]
     if others:

@@ -20,7 +20,7 @@ class Processes:
     count: int = 1
 
     def share(self, total: int) -> range:
-        """Return this process's run of 0 … total − 1; all runs together are the whole, in order."""
+        """Return this process's range within 0 … total − 1; ranges follow the processes' order."""
         return range(total * self.rank // self.count, total * (self.rank + 1) // self.count)
 
     def gather(self, value: Any) -> list[Any] | None:
@@ -32,7 +32,7 @@ class Processes:
         return values
 
     def wait(self) -> None:
-        """Wait until all processes are here."""
+        """Wait until all processes have called this."""
         if self.count > 1:
             dist.barrier()
 

@@ -18,7 +18,7 @@ class SavedProgress:
         path: the file. It is read if it exists.
         identity: plain values by name; another evaluation has other ones.
         seconds: how often `save_if_due` writes; 0: whenever it is called.
-        option: by which a user names another file.
+        option: the option that names another file, for messages.
     Raises:
         ValueError: the file is damaged, or belongs to another evaluation; says what to do.
     """

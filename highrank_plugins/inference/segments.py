@@ -38,7 +38,7 @@ def evaluate_segments(
 
     Args:
         name: Name of the evaluation in the file and on the progress bar.
-        saved: Keeps the result under `name`, and is written now and then.
+        saved: Keeps the result under `name`, and is written periodically.
         begin: Called once. Both states are None at the start of the text.
     Returns:
         `nll` (sums) and `tokens` of the whole text, and the last `state`, `extra_state` and

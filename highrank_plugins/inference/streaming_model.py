@@ -42,7 +42,7 @@ class Observed(NamedTuple):
 
 
 class StreamingModel:
-    """Hold a model in evaluation mode, without any dropout, that passes on its recurrent state.
+    """Hold a model in evaluation mode, without dropout, that passes on its recurrent state.
 
     Args:
         model, task: of a `LoadedModel`; the model carries a state, the task is

@@ -24,7 +24,7 @@ class TextStep(NamedTuple):
 class Text(Protocol):
     """Hold a split in batches, in the order of the corpus.
 
-    `counts` are their numbers of tokens; `digest` tells these batches from others.
+    `counts` are their numbers of tokens; `digest` identifies these batches.
     """
 
     counts: list[int]
@@ -35,7 +35,7 @@ class Text(Protocol):
 
 
 class Digest:
-    """Digest the words that go in, those that are predicted, and how they are cut."""
+    """Compute a digest of input words, predicted words, and their division into batches."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()

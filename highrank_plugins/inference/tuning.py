@@ -1,4 +1,4 @@
-"""Tune the numbers of an evaluation on one text, and evaluate with the best on another."""
+"""Tune the settings of an evaluation on one text, and evaluate with the best on another."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,7 +45,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Search:
-    """Say where points are compared: a split, or the first `tokens` of it."""
+    """Hold where points are compared: a split, or the first `tokens` of it."""
 
     split: str
     tokens: int | None = None

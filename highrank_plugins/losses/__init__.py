@@ -1,6 +1,6 @@
 """Compute exact negative log-likelihoods of output layers, by several implementations.
 
-All give the same numbers. `reference` is the truth: all log-probabilities, then a gather. `chunked`
+All give the same numbers. `reference` defines them: all log-probabilities, then a gather. `chunked`
 holds one chunk of tokens at a time. `fused` also writes its gradients out; `cpp` and `triton` are
 `fused` with other kernels. `nll` chooses; each implementation is a function of a `plan.LossPlan`.
 """

@@ -66,7 +66,8 @@ def new_sums(
 ) -> list[Tensor | None]:
     """Return zeros for the gradient of each input, at least float32; None where none is needed.
 
-    Those of features, the first input, have their dtype: a token's gradient is no sum over chunks.
+    The features, the first input, keep their dtype, because no token's gradient is a sum over
+    chunks.
 
     Args:
         overwritten: indices of inputs whose sums may hold anything.
@@ -82,7 +83,7 @@ def new_sums(
 
 
 def join(plan: LossPlan, parts: list[LossOutput]) -> LossOutput:
-    """Join the outputs of chunks, as the plan's reduction wants them."""
+    """Join the outputs of chunks in the form of the plan's reduction."""
     joined = LossOutput(*concatenate(parts))
     return joined if plan.reduction == "none" else joined.map(torch.sum)
 

@@ -1,4 +1,4 @@
-"""Choose the implementation of a loss: the given one, or what `auto` means on a device."""
+"""Choose the implementation of a loss: the given one, or the one for `auto` on a device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def implementation_for(impl: str, head: ChunkedHead, features: Tensor, filtered:
         impl: one of `IMPLEMENTATIONS`, or "auto".
         filtered: whether gradients are filtered, which only those in `FUSED` do.
     Raises:
-        ValueError: an unknown name, or an implementation that cannot do what is asked.
+        ValueError: an unknown name, or an implementation that does not support the options.
     """
     check_choice("impl", impl, ("auto", *IMPLEMENTATIONS))
     kind = type(head).__name__

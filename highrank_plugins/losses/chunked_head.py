@@ -1,4 +1,4 @@
-"""Define what the losses need to know of a head."""
+"""Define what the losses need to know about a head."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Named = dict[str, Tensor]  # tensors of a head, or what belongs to them, by name
 
 
 class KernelFunction(NamedTuple):
-    """Name an f that compiled kernels know: a family of functions, and which of them.
+    """Identify an f that compiled kernels know: a family of functions, and its parameters.
 
     | family | f(z) | numbers | tables |
     |---|---|---|---|

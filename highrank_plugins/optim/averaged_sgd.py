@@ -1,4 +1,4 @@
-"""Provide SGD that becomes averaged SGD, as for the AWD-LSTM, and decide when. Pure torch."""
+"""Provide SGD that becomes averaged SGD, as for the AWD-LSTM, and decide when."""
 
 import logging
 import math

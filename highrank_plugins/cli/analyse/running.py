@@ -1,4 +1,4 @@
-"""Share the options of `highrank analyse`, and what its subcommands do around the measure."""
+"""Define the options that subcommands of `highrank analyse` share, and their common steps."""
 
 import json
 import logging

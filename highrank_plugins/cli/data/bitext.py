@@ -1,4 +1,4 @@
-"""Provide `highrank data unpack-texts`, `text-files`, `clean-texts`: archives to parallel text."""
+"""Provide `highrank data unpack-texts`, `text-files` and `clean-texts`, for parallel text."""
 
 from pathlib import Path
 from typing import Annotated

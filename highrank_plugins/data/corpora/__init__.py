@@ -1,6 +1,6 @@
 """Prepare the corpora of published language models: from downloads to what fairseq reads.
 
-Light to import: numpy, torch and fairseq are imported where they are used.
+Importing this package is cheap: numpy, torch and fairseq are imported inside functions.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Write files as fairseq-preprocess does, from numbers that come one piece after the other."""
+"""Write files as fairseq-preprocess does, from numbers that arrive piece by piece."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Prepare the One Billion Word benchmark (Chelba et al. 2013) as Yang et al. 2018 take it.
+"""Prepare the One Billion Word benchmark (Chelba et al. 2013) as in Yang et al. 2018.
 
 The text is in lower case, with the 100,000 most frequent words of the training text; others are
 <unk>. There are 99 training shards; the held-out files 00 and 10 validate, 20, 30 and 40 test.
@@ -35,8 +35,8 @@ def prepare(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
     """Write `output`/{dict.txt,valid.*,test.*} and, for each shard, `output`/shardNN/train.*.
 
     A shard's folder has the dictionary too, and the first one the other splits, so that
-    `output/shard01:output/shard02:…` is what fairseq-train takes: a shard is an epoch. Equal to
-    what fairseq-preprocess writes for lower-cased text and this dictionary.
+    fairseq-train takes `output/shard01:output/shard02:…`: a shard is an epoch. The files equal
+    those of fairseq-preprocess for lower-cased text and this dictionary.
 
     Raises:
         CorpusError: files are missing (`other_text`: all shards but one may be).

@@ -1,4 +1,4 @@
-"""Define the options of the preparation of a corpus."""
+"""Define the options for preparing a corpus."""
 
 from dataclasses import dataclass
 

@@ -27,7 +27,7 @@ def prepare(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
 
     Raises:
         CorpusError: no such file, another length (unless `other_text`), a character that is not
-            text8's, or one in valid or test that train lacks.
+            in text8's alphabet, or one in valid or test that train lacks.
     """
     import numpy as np
     from tqdm import tqdm

@@ -1,7 +1,7 @@
 """Prepare corpora of words that are published ready to use: the Penn Treebank and WikiText-2.
 
-A line is its words and </s>, which fairseq-preprocess appends, to an empty line too. The counts are
-then the names in the AWD-LSTM's code (Merity et al. 2018), which calls it <eos>.
+A line is its words and </s>, which fairseq-preprocess also appends to an empty line. The counts are
+then equal to those of the AWD-LSTM's code (Merity et al. 2018), which calls it <eos>.
 """
 
 import os

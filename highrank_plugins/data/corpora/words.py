@@ -18,7 +18,7 @@ RESERVED = frozenset({"<s>", "<pad>", END})
 def read_words(path: Path, lower: bool = False) -> Iterator[list[str]]:
     """Yield the words of each line of a file, plain or NAME.gz. A line may have none.
 
-    Words are what white space of any kind separates, as in fairseq; only line feeds end lines.
+    Any white space separates words, as in fairseq; only line feeds end lines.
 
     Args:
         lower: convert to lower case.
@@ -76,7 +76,7 @@ class WordCounts:
         return self
 
     def most_frequent(self, size: int) -> list[str]:
-        """Return the `size` most frequent words besides <unk>; sort equal counts by alphabet."""
+        """Return the `size` most frequent words besides <unk>; sort equal counts alphabetically."""
         ranked = sorted(self.words.items(), key=lambda item: (-item[1], item[0]))
         return list(islice((word for word, _ in ranked if word != UNKNOWN), size))
 

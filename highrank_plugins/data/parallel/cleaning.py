@@ -18,7 +18,7 @@ class Rules:
     Attributes:
         max_words: longest line, in words between white space.
         max_ratio: largest ratio of the two lines' numbers of words.
-        drop_duplicates: keep the first of equal pairs; needs some 110 bytes for each pair.
+        drop_duplicates: keep the first of equal pairs; needs about 110 bytes for each pair.
         limit: stop after this number of kept pairs.
     """
 

@@ -13,7 +13,7 @@ from highrank_plugins.data.parallel.reading import read_pairs
 
 
 def texts_of(corpus: CorpusFiles, path: Path) -> Texts:
-    """Return the text that a `corpus.yaml` names.
+    """Return the texts that a `corpus.yaml` names.
 
     Raises:
         ConfigurationError: it names none.
@@ -24,7 +24,7 @@ def texts_of(corpus: CorpusFiles, path: Path) -> Texts:
 
 
 def unpack_texts(corpus: CorpusFiles, texts: Texts, archives: Path, output: Path) -> Iterator[str]:
-    """Unpack only the text, each archive into a folder of its name.
+    """Unpack only the text, each archive into a folder named after it.
 
     Yields:
         What was done, a line for each archive.
@@ -119,7 +119,7 @@ def _copy(folder: Path, names: list[str], files: _Files) -> None:
 
 
 def _strict(path: Path, number: int, line: bytes) -> str:
-    """Return a line with folded white space; of a .sgm, `number` is that of the segment."""
+    """Return a line with folded white space; in a .sgm file, `number` counts segments."""
     text = " ".join(decode_line(path, number, line).split())
     if not text:
         raise TextError(f"{path}:{number}: the sentence is empty; it would have no translation")

@@ -36,7 +36,7 @@ pointwise_options = POINTWISE.options
 
 
 def build_pointwise(name: str | Pointwise, **options: Any) -> Pointwise:
-    """Build the pointwise function called `name`; one that is built already is returned as it is.
+    """Build the pointwise function called `name`, or return `name` if it is one already.
 
     Raises:
         ValueError: unknown name or option (with the nearest match), or a value out of range.

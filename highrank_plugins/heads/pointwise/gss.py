@@ -53,7 +53,7 @@ class GeneralizedSigSoftmax(Pointwise):
 
     @property
     def k(self) -> float:
-        """Return the present slope on the far left."""
+        """Return the current slope on the far left."""
         fixed = self.kernel_function
         return self.log_k.exp().item() if fixed is None else fixed.numbers[1]
 
@@ -83,8 +83,8 @@ class GeneralizedSigSoftmax(Pointwise):
 def gss_vjp(c: float, k: float) -> VJP:
     """Return GSS with fixed numbers for the fused losses: few passes, in place.
 
-    f(z) = z + (k − 1) log σ(z − c) has the slope k − (k − 1) σ(z − c): one log σ of each logit and
-    one exponential of that.
+    f(z) = z + (k − 1) log σ(z − c) has the slope k − (k − 1) σ(z − c). It takes one log σ of each
+    logit and one exponential of that.
     """
 
     def evaluate(z: Tensor) -> tuple[Tensor, Pullback]:

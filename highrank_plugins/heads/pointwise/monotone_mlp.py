@@ -14,9 +14,9 @@ class MonotoneMLP(Pointwise):
     """Apply f(z) = Σ_i v_i σ(u_i z + b_i) + b with u, v > 0   (Ganea et al. 2019, eq. 14).
 
     u = log(1 + e^in_logits) and v = log(1 + e^out_logits) stay positive. The sum is bounded, so f
-    is not onto the real line. A chunk of logits is held `units` times: f is for small synthetic
-    problems, as in the paper. The paper gives neither size nor initial values; ours starts as a
-    staircase of sigmoids with mean slope 1 on [−bound, bound].
+    is not onto the real line. It holds `units` copies of a chunk of logits, so use it for small
+    synthetic problems, as in the paper. The paper gives neither size nor initial values; ours
+    starts as a staircase of sigmoids with mean slope 1 on [−bound, bound].
 
     Args:
         units: number of sigmoids, ≥ 1.

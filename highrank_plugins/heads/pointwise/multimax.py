@@ -18,10 +18,10 @@ from highrank_plugins.losses.chunked_head import KernelFunction
 class MultiMax(Pointwise):
     """Apply f(z) = z + Σ_n [t_bn (b_n − z)₊^n + t_dn (z − d_n)₊^n], n = 1, 2   (Zhou et al. 2024).
 
-    Equation 6 of the paper, with the parameters of its code (github.com/ZhouYuxuanYX/MultiMax).
-    Beyond learned thresholds, f bends small and large logits by learned strengths. It need not
-    increase.
-    `thresholds` holds b_1, d_1, b_2, d_2 and `strengths` the t in the same order.
+    This is equation 6 of the paper, with the parameters of its code
+    (github.com/ZhouYuxuanYX/MultiMax). Beyond learned thresholds, f bends small and large logits by
+    learned strengths. It need not increase. `thresholds` holds b_1, d_1, b_2, d_2 and `strengths`
+    the t in the same order.
 
     Args:
         init_sd: standard deviation of all eight numbers at the start, ≥ 0; 0.02 in their code.

@@ -79,7 +79,7 @@ class FusedLoss:
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Add to `sums` what is left to the end; called once, after the last chunk."""
+        """Add the remaining terms to `sums`; called once, after the last chunk."""
         self.kernels.finish()
 
     # -- helpers -----------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class FusedLoss:
         return rows_times_(found, factor)
 
     def is_first(self, name: str) -> bool:
-        """Whether the sum `name`, one of `overwrites` or a part of one, is asked for first."""
+        """Whether the sum `name`, one of `overwrites` or a part of one, is used first."""
         if name in self._begun:
             return False
         self._begun.add(name)

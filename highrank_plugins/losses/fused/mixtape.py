@@ -165,7 +165,7 @@ class FusedMixtape(FusedLoss):
 
 
 def in_order(x_NKD: Tensor, order: list[int]) -> Tensor:
-    """Return x with x[:, order[j]] at j: itself, or in memory of its own."""
+    """Return x with x[:, order[j]] at j; it is x itself or a copy."""
     if order == sorted(order):
         return x_NKD
     # indexing with a list would synchronise with a GPU

@@ -1,4 +1,4 @@
-"""Make the elementwise passes of a fused loss over a chunk of logits: sets of kernels.
+"""Provide sets of kernels: the elementwise passes of a fused loss over a chunk of logits.
 
 `base.Kernels` says what a set of kernels does; `torch`, `cpp` and `triton` do it. Matrix products
 are torch's with all of them.

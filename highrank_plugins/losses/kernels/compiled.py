@@ -1,4 +1,4 @@
-"""Share what kernels in C++ and Triton read, and where their scores go."""
+"""Define the inputs and outputs that kernels in C++ and Triton share."""
 
 from __future__ import annotations
 

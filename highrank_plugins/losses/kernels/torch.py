@@ -1,4 +1,4 @@
-"""Make the passes by torch's operations, in place: the mathematics that all kernels repeat.
+"""Run the passes in torch's operations, in place; other kernels repeat this mathematics.
 
 Suffixes of tensors are their shapes, see `heads.base`; N is a block of a chunk here.
 """

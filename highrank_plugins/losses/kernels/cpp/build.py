@@ -43,7 +43,7 @@ SECONDS = 300
 
 
 class Unavailable(Exception):
-    """Say why the library is missing."""
+    """Report why the library is missing."""
 
 
 @functools.cache
@@ -64,7 +64,7 @@ def library() -> ctypes.CDLL | Unavailable:
 
 
 def _compilers() -> list[list[str]]:
-    """Return commands, the first choice first."""
+    """Return the compilers' commands, in order of preference."""
     try:
         asked = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
@@ -148,7 +148,7 @@ def _check_owner(path: Path) -> None:
 
 
 def _is_private(group: int) -> bool:
-    """Whether a group has this user alone, as many systems make one for each user."""
+    """Whether this user is the only member of a group, as on systems with a group for each user."""
     try:
         return grp.getgrgid(group).gr_name == pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""Make the passes by compiled kernels on a CPU, float32 or float64.
+"""Run the passes in compiled kernels on a CPU, in float32 or float64.
 
 Rows of logits are contiguous; results are written into the tensors given for them.
 """
