@@ -121,3 +121,24 @@ def test_a_kernel(case, monkeypatch):
         want = run(head, features, TARGET, impl="reference", **options)
         assert_same(run(head, features, TARGET, impl="fused", **options), want)
     assert bool(used) == (case.head != "mos")
+
+
+def test_the_files_of_a_loss_are_those_that_the_page_names():
+    section = PAGES.partition("## A repair of a loss")[2].partition("\n## ")[0]
+    named = set(re.findall(r"^\| `([\w/]+\.py)` \|", section, re.MULTILINE))
+    folder = Path(nll.__file__).parent
+    called = set()
+
+    def note(frame, event, _):
+        if event == "call":
+            called.add(Path(frame.f_code.co_filename))
+
+    head, features = build(Case("mos")), make_features(TOKENS).requires_grad_()
+    sys.setprofile(note)
+    try:
+        run(head, features, TARGET, impl="fused", reduction="sum")
+    finally:
+        sys.setprofile(None)
+    used = {str(path.relative_to(folder)) for path in called if path.is_relative_to(folder)}
+    checks = {"arguments.py", "choice.py", "precision.py", "kernels/__init__.py"}
+    assert used - checks == named and len(named) == 10

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.analysis.blocks import check_log_probs
+from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads import Head
 
 
@@ -59,8 +60,8 @@ def prior_use(head: Head, features: Tensor) -> ComponentUse:
     prior = None if head.weights_by_class else head.log_weights(flat, target, head.tensors())
     if prior is None:
         raise ValueError(
-            f"{type(head).__name__} has no prior over components, as MoS and MoC have; for "
-            "Mixtape's gates use gate_sharpness"
+            f"{layer_name(head)} has no prior over components, as mos and moc have; for gates per "
+            "class use gate_sharpness"
         )
     return component_use(prior)
 
@@ -100,7 +101,10 @@ def gate_sharpness(
     tensors = head.tensors()
     first = head.class_gates(flat[:1], tensors)
     if first is None:
-        raise ValueError(f"gate_sharpness is for a Mixtape with K > 1, got {head}")
+        raise ValueError(
+            "gate_sharpness needs gates per class, as a Mixtape with K > 1 has; "
+            f"{layer_name(head)} has none"
+        )
     frequent = first.size(-1) - 1
     edges = [0, *ends, frequent] if frequent else [0]
     if any(low >= high for low, high in pairwise(edges)):

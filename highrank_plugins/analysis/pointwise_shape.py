@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads.pointwise import Pointwise
 
 
@@ -27,7 +28,10 @@ def slope_statistics(pointwise: Pointwise) -> SlopeStatistics:
     """
     slopes = pointwise.slopes()
     if slopes is None:
-        raise ValueError(f"slope_statistics is for plif, got {type(pointwise).__name__}")
+        raise ValueError(
+            "slope_statistics needs a piecewise linear function, such as plif; "
+            f"{layer_name(pointwise)} has no slopes"
+        )
     return SlopeStatistics(
         float(slopes.mean()),
         float(slopes.std(correction=0)),

@@ -26,6 +26,7 @@ from highrank_plugins.analysis.retention import (
     logit_gradient,
     retained_by_head,
 )
+from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads import Head, build_head
 
 GOAL = 0.99  # share of correct predictions
@@ -207,7 +208,7 @@ def _check_control(head: Head, settings: SpamLangSettings) -> None:
     if not head.linear_logits:
         raise ValueError(
             f"--backward-rank {rank}: the control is a softmax, whose features W reads; "
-            f"{type(head).__name__} has contexts: choose --heads softmax"
+            f"{layer_name(head)} has contexts: choose --heads softmax"
         )
 
 

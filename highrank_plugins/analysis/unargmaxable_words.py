@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.progress import Progress, silent
 from highrank_plugins.heads import Head
 
@@ -74,7 +75,7 @@ def unargmaxable_classes(
     """
     if not head.linear_logits:
         raise ValueError(
-            f"unargmaxable classes: not applicable to {type(head).__name__}, whose logits are not "
+            f"unargmaxable classes: not applicable to {layer_name(head)}, whose logits are not "
             "linear in the features; only softmax (with any increasing pointwise function) is"
         )
     bias = None if head.bias is None else head.bias.detach()

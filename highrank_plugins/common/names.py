@@ -35,6 +35,11 @@ _SYNONYMS = {
 }
 
 
+def layer_name(layer: object) -> str:
+    """Return the name under which a layer's class is registered, else the name of the class."""
+    return vars(type(layer)).get("registered_name", type(layer).__name__)
+
+
 def flag(name: str) -> str:
     """Return `--max-tokens` for `max_tokens`."""
     return f"--{name.replace('_', '-')}"

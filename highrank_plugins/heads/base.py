@@ -19,7 +19,9 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.heads.checks import check_dtype, integer
+from highrank_plugins.common.names import layer_name
+from highrank_plugins.heads.checks import check_dtype, check_shared_weight, integer
+from highrank_plugins.heads.command_line import CommandLine
 from highrank_plugins.heads.pointwise import Pointwise, build_pointwise
 from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.prepared import PreparedTensors
@@ -35,7 +37,7 @@ HEADS: Registry[type[Head]] = Registry(
 register_head = HEADS.register
 
 
-class Head(nn.Module):
+class Head(CommandLine, nn.Module):
     """Map features [..., F] to log-probabilities [..., M]: an output layer.
 
     A subclass implements `chunk_log_probs`, and may implement a cheaper loss in `chunk_nll`. Both
@@ -86,15 +88,7 @@ class Head(nn.Module):
         self.pointwise = build_pointwise(pointwise)
         if weight is None:
             weight = nn.Parameter(torch.empty(num_classes, self.embed_dim).uniform_(-0.1, 0.1))
-        elif not isinstance(weight, nn.Parameter):
-            raise ValueError(
-                f"weight: expected a torch.nn.Parameter to share, got {type(weight).__name__}"
-            )
-        elif tuple(weight.shape) != (num_classes, self.embed_dim):
-            raise ValueError(
-                f"weight: expected shape {(num_classes, self.embed_dim)} (num_classes, embed_dim), "
-                f"got {tuple(weight.shape)}"
-            )
+        check_shared_weight(weight, (num_classes, self.embed_dim))
         self.weight = weight
         self.register_parameter("bias", nn.Parameter(torch.zeros(num_classes)) if bias else None)
         self._prepared = PreparedTensors()
@@ -130,8 +124,9 @@ class Head(nn.Module):
         Raises:
             ValueError: the layer does not define them.
         """
-        kind = type(self).__name__
-        raise ValueError(f"z_loss: {kind} has no chunk_log_norms; leave it out (--head-z-loss)")
+        raise ValueError(
+            f"z_loss: {layer_name(self)} has no chunk_log_norms; leave it out (--head-z-loss)"
+        )
 
     def floats_per_token(self) -> int:
         """Return how many numbers a chunk holds per token at its widest; it sizes the chunks."""

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -82,3 +82,19 @@ def not_negative(name: str, value: float) -> float:
     if not value >= 0:
         raise ValueError(f"{name} must not be negative, got {value}")
     return float(value)
+
+
+def check_shared_weight(weight: object, shape: tuple[int, int]) -> None:
+    """Check that a vocabulary matrix can be shared.
+
+    Raises:
+        ValueError: it is no parameter, or has another shape than (num_classes, embed_dim).
+    """
+    if not isinstance(weight, nn.Parameter):
+        raise ValueError(
+            f"weight: expected a torch.nn.Parameter to share, got {type(weight).__name__}"
+        )
+    if tuple(weight.shape) != shape:
+        raise ValueError(
+            f"weight: expected shape {shape} (num_classes, embed_dim), got {tuple(weight.shape)}"
+        )

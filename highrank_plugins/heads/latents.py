@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from highrank_plugins.heads.checks import integer, positive, probability
+from highrank_plugins.heads.command_line import CommandLine
 from highrank_plugins.heads.random_state import ChunkRandomState, RandomState, sample_mask
 
 
-class Latents(nn.Module):
+class Latents(CommandLine, nn.Module):
     """Add h_k = s·tanh(A_k g + a_k), dropped out, to a mixture head; the papers have s = 1.
 
     `latent.weight` is [K·D, F], component-major: rows k·D..(k+1)·D−1 are A_k; `latent.bias` [K·D].
@@ -19,6 +22,15 @@ class Latents(nn.Module):
     the embedding and starts with rows of norm 1, as in fairseq. The tanh bounds the logits, which
     the features of a softmax do not, so W would first have to grow by the factor s.
     """
+
+    # the trunk decides whether the mask is locked
+    set_by: ClassVar = {"locked_dropout": None}
+    option_help: ClassVar = {
+        "components": "number of mixture components K; mixtape: a power of two",
+        "context_scale": "s of the contexts h_k = s*tanh(A_k g + a_k); with shared embeddings the "
+        "papers' 1 learns slowly",
+        "dropout": "dropout on the context vectors h_k",
+    }
 
     components: int
     feature_dim: int

@@ -16,6 +16,7 @@ from highrank_plugins.heads.base import register_head
 from highrank_plugins.heads.checks import integer, not_negative, probability
 from highrank_plugins.heads.latents import Latents
 from highrank_plugins.heads.logit_head import LogitHead
+from highrank_plugins.heads.mixtape_options import MixtapeOptions
 from highrank_plugins.heads.pointwise import Pointwise
 from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.random_state import (
@@ -28,7 +29,7 @@ from highrank_plugins.losses.fused import FusedLoss, FusedMixtape
 
 
 @register_head("mixtape")
-class Mixtape(Latents, LogitHead):
+class Mixtape(MixtapeOptions, Latents, LogitHead):
     """Compute log_softmax(f(z)), z_x = Σ_k π_{x,k} h_k·w_x + b_x   (Yang et al. 2019, eq. 2–6).
 
     The gates π_x come from a sigmoid tree over K − 1 gate logits, or from their softmax with 0.
@@ -105,6 +106,14 @@ class Mixtape(Latents, LogitHead):
         self.gate_embed = nn.Parameter(embed)
         if self.gate_class_bias:
             self.gate_bias = nn.Parameter(torch.zeros(self.frequent, gates))
+
+    def needs_sorted_classes(self) -> str | None:
+        if not self.frequent:
+            return None
+        return (
+            "mixtape gives gates of their own to the most frequent classes "
+            "(--head-frequent-ratio 0 gives them to none)"
+        )
 
     def sample_masks(self, leading: torch.Size, like: Tensor) -> RandomState:
         random_state = super().sample_masks(leading, like)

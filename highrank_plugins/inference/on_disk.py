@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from highrank_plugins.common.names import layer_name
 from highrank_plugins.inference.collector import Collector
 from highrank_plugins.inference.saved_progress import SavedProgress
 from highrank_plugins.inference.streaming_model import digest_of_file
@@ -96,7 +97,7 @@ def _shapes(collector: Collector, what: Sequence[str]) -> dict[str, tuple[tuple[
     head, rows = collector.head, collector.total
     if "logits" in what and not head.has_logits:
         raise ValueError(
-            f"--what logits: {type(head).__name__} mixes the probabilities of several logit "
+            f"--what logits: {layer_name(head)} mixes the probabilities of several logit "
             "vectors and has no single one; leave logits out"
         )
     widths = {"features": (head.feature_dim,), "targets": ()}

@@ -7,7 +7,7 @@ import logging
 import torch
 from torch import Tensor
 
-from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.common.names import did_you_mean, layer_name
 from highrank_plugins.losses.chunked_head import ChunkedHead
 from highrank_plugins.losses.kernels import check_available, cpp, triton
 
@@ -28,7 +28,7 @@ def implementation_for(impl: str, head: ChunkedHead, features: Tensor, filtered:
         ValueError: an unknown name, or an implementation that does not support the options.
     """
     check_choice("impl", impl, ("auto", *IMPLEMENTATIONS))
-    kind = type(head).__name__
+    kind = layer_name(head)
     _check_fused(impl, head)
     chosen = _auto(head, features) if impl == "auto" else impl
     if impl == "auto":
@@ -79,7 +79,7 @@ def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
 
 def _check_fused(impl: str, head: ChunkedHead) -> None:
     if impl in FUSED and head.fused is None:
-        kind = type(head).__name__
+        kind = layer_name(head)
         raise ValueError(
             f"impl: {kind} has no fused loss; use impl='chunked' (--head-loss chunked)"
         )

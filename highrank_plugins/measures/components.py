@@ -22,6 +22,7 @@ from highrank_plugins.analysis import (
     slope_statistics,
 )
 from highrank_plugins.common.figures import Bars, Figure, Lines
+from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads import Head
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
@@ -102,7 +103,7 @@ class ComponentMeasure(base.TextMeasure):
         if self.ends and not self._gated:
             raise ValueError(
                 f"--ends needs a layer with gates per word, such as Mixtape; "
-                f"{type(words.head).__name__} has none"
+                f"{layer_name(words.head)} has none"
             )
         self._tokens = 0
         self._priors: list[Tensor] = []
@@ -212,8 +213,8 @@ def _absent(head: Head, prior: bool, gates: bool) -> dict[str, str]:
     kind = f"{HEADS.name_of(head)} with pointwise function {POINTWISE.name_of(head.pointwise)}"
     reasons = {
         "prior": None if prior else _no_prior(head),
-        "gates": None if gates else "only a Mixtape of several components has gates",
-        "slopes": None if head.pointwise.slopes() is not None else "only PLIF has slopes",
+        "gates": None if gates else "it has no gates per class, as Mixtape has",
+        "slopes": None if head.pointwise.slopes() is not None else "it has no slopes, as plif has",
     }
     return {name: f"{reason}; this is {kind}" for name, reason in reasons.items() if reason}
 

@@ -7,6 +7,7 @@ from typing import Annotated, Self
 
 from highrank_plugins.analysis import unargmaxable_classes
 from highrank_plugins.common.figures import Bars, Figure
+from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.progress import bar
 from highrank_plugins.measures.base import CardTile, Rows, WeightMeasure, Words, register_measure
 
@@ -62,7 +63,7 @@ class UnargmaxableMeasure(WeightMeasure):
         head = words.head
         if not head.linear_logits:
             reason = (
-                f"not applicable: the probabilities of {type(head).__name__} do not follow the "
+                f"not applicable: the probabilities of {layer_name(head)} do not follow the "
                 "order of logits that are linear in the features"
             )
             return Unargmaxable(head.num_classes, None, False, reason, None, None)

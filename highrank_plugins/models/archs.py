@@ -80,7 +80,12 @@ def arch_name(stock_model: str, token: str, stock_arch: str) -> str:
 
 
 def fill_config(
-    config: Namespace | DictConfig, stock_arch: str, head: dict, config_class: type, trunk: dict
+    config: Namespace | DictConfig,
+    stock_arch: str,
+    head: dict,
+    config_class: type,
+    trunk: dict,
+    language_model: bool = False,
 ) -> None:
     """Give every unset option its value: the preset's, else fairseq's; see ``choose_head``.
 
@@ -92,6 +97,7 @@ def fill_config(
         head: the token's head options.
         config_class: made by ``flat_config``.
         trunk: defaults of head options on this trunk.
+        language_model: whether the trunk is a language model.
     Raises:
         UserError: adaptive softmax or input is requested; see also ``choose_head``.
     """
@@ -100,7 +106,8 @@ def fill_config(
     preset = Namespace(**given)
     ARCH_CONFIG_REGISTRY[stock_arch](preset)
     _drop_adaptive(preset, stock_arch)
-    values = stock_defaults(config_class) | vars(preset) | choose_head(given, head, trunk)
+    chosen = choose_head(given, head, trunk, language_model)
+    values = stock_defaults(config_class) | vars(preset) | chosen
     set_options(config, values, config_class)
 
 

@@ -62,11 +62,10 @@ def fill(config: Namespace | DictConfig, preset: str, head: dict) -> None:
     """
     given = given_options(config)
     structure = given.get("head", head.get("head", "softmax"))
-    defaults = {"head_frequent_ratio": 0.1, "head_bias": "true"}
-    defaults |= preset_options(preset, structure)
+    defaults = {"head_bias": "true"} | preset_options(preset, structure)
     of_head = {k: v for k, v in defaults.items() if k.startswith("head")}
     of_trunk = {k: v for k, v in defaults.items() if k not in of_head}
-    values = of_trunk | given | choose_head(given, head, of_head)
+    values = of_trunk | given | choose_head(given, head, of_head, language_model=True)
     values.setdefault("decoder_last_hidden_size", values["decoder_embed_dim"])
     set_options(config, values, AWDLSTMLanguageModelConfig)
 

@@ -4,6 +4,11 @@ Sources: Merity et al. 2018 for softmax on ptb and wt2; Yang et al. 2018 for MoS
 softmax on 1b and text8. On these two, the paper has no dropout (1b) or gives none (text8).
 """
 
+import logging
+from functools import cache
+
+logger = logging.getLogger(__name__)
+
 
 def _sizes(embed_dim: int, hidden_size: int, last_hidden_size: int | None = None) -> dict:
     """Return the sizes; by default the last layer is as wide as the embeddings."""
@@ -61,6 +66,18 @@ DEFAULT = "ptb"
 
 
 def preset_options(preset: str, structure: str) -> dict:
-    """Return options by name, also of the head; unknown structures use softmax's."""
+    """Return options by name, also of the head; a log line says where none are published."""
     by_structure = PRESETS[preset]
+    if structure not in by_structure:
+        _say_that_none_are_published(preset, structure)
     return by_structure.get(structure, by_structure["softmax"])
+
+
+@cache
+def _say_that_none_are_published(preset: str, structure: str) -> None:
+    logger.info(
+        "preset %s: no sizes are published for %s, so the trunk gets those of the softmax; give "
+        "others with --decoder-hidden-size and the like",
+        preset,
+        structure,
+    )

@@ -14,7 +14,7 @@ from highrank_plugins.models.head_options import (
 )
 
 
-def choose_head(options: dict, arch: dict, trunk: dict) -> dict:
+def choose_head(options: dict, arch: dict, trunk: dict, language_model: bool = False) -> dict:
     """Return the ``head…`` options that depend on the head, with their final values.
 
     Args:
@@ -22,6 +22,7 @@ def choose_head(options: dict, arch: dict, trunk: dict) -> dict:
         arch: the architecture's own, for example ``{"head": "softmax", "head_pointwise": "gss"}``.
             An explicit ``head`` of another structure drops them all.
         trunk: the trunk's own defaults, of ``head_bias`` and of options that some heads have.
+        language_model: take a layer's defaults for language models, where they differ.
     Raises:
         UserError: unknown head or pointwise function, an option that the chosen ones lack.
     """
@@ -30,7 +31,7 @@ def choose_head(options: dict, arch: dict, trunk: dict) -> dict:
     head = given.setdefault("head", "softmax")
     pointwise = given.setdefault("head_pointwise", "identity")
     _require_known(head, pointwise)
-    defaults = option_defaults(head, pointwise)
+    defaults = option_defaults(head, pointwise, language_model)
     of_layers = derived_defaults().keys()
     defaults |= {k: v for k, v in trunk.items() if k in defaults or k not in of_layers}
     _reject_foreign(given, defaults, {*of_layers, *rate_options()})

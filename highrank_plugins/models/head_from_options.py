@@ -20,8 +20,8 @@ from highrank_plugins.heads import (
     head_options,
     pointwise_options,
 )
+from highrank_plugins.heads.base import HEADS
 from highrank_plugins.hooks.param_group_lr import set_own_rate
-from highrank_plugins.models.head_options import GATE_BIASES, RENAMED
 
 
 def head_from_options(
@@ -44,10 +44,8 @@ def head_from_options(
         UserError: an option out of range; a dictionary that is not sorted, where that matters.
     """
     weight = _of_width(weight, cfg.head_embed_dim, tied)
-    options = _own_options(cfg, num_classes=len(weight))
-    if options.get("frequent"):
-        require_sorted_by_count(dictionary)
-    if "locked_dropout" in head_options(cfg.head):
+    options = _own_options(cfg)
+    if "locked_dropout" in HEADS.find(cfg.head).set_by:
         options["locked_dropout"] = locked_dropout
     bias = _true_or_false("--head-bias", cfg.head_bias)
     pointwise = _pointwise(cfg)
@@ -61,7 +59,10 @@ def head_from_options(
             bias=bias,
             pointwise=pointwise,
             **options,
+            **_computed_arguments(cfg, num_classes=len(weight)),
         )
+    if (reason := head.needs_sorted_classes()) is not None:
+        require_sorted_by_count(dictionary, reason)
     _set_rate(head, cfg)
     return head
 
@@ -98,8 +99,10 @@ def _pointwise(cfg: Namespace) -> nn.Module:
 
 
 def _structure_flags(head: str) -> dict[str, str]:
-    """Map constructor arguments to options of fairseq's command line."""
-    names = {name: RENAMED.get(name, name) for name in [*head_options(head), "embed_dim"]}
+    """Map constructor arguments, and options in their place, to the command line's options."""
+    cls = HEADS.find(head)
+    names = {name: name for name in [*head_options(head), *cls.other_options, "embed_dim"]}
+    names |= cls.set_by
     return {name: flag(f"head_{public}") for name, public in names.items() if public}
 
 
@@ -116,18 +119,17 @@ def _errors_name_flags(option: str, chosen: str, flags: dict[str, str]) -> Itera
         raise UserError(f"{option} {chosen}: {message}") from None
 
 
-def _own_options(cfg: Namespace, num_classes: int) -> dict:
-    """Return constructor arguments of the structure from fairseq's names for them."""
-    names = head_options(cfg.head)
-    own = {name: f"head_{name}" for name in names if name not in RENAMED}
-    options = _values(cfg, own, names)
-    if "frequent" in names:
-        options["frequent"] = number_of_frequent(
-            cfg.head_frequent_ratio, cfg.head_frequent_multiple, num_classes
-        )
-    if "gate_hidden_bias" in names:
-        options |= _gate_biases(cfg.head_gate_biases)
-    return options
+def _own_options(cfg: Namespace) -> dict:
+    """Return constructor arguments of the structure that are options themselves."""
+    names, set_by = head_options(cfg.head), HEADS.find(cfg.head).set_by
+    return _values(cfg, {name: f"head_{name}" for name in names if name not in set_by}, names)
+
+
+def _computed_arguments(cfg: Namespace, num_classes: int) -> dict:
+    """Return constructor arguments that the structure computes from other options."""
+    cls = HEADS.find(cfg.head)
+    own = {name: f"head_{name}" for name in cls.other_options}
+    return cls.arguments(_values(cfg, own, cls.other_options), num_classes)
 
 
 def _values(cfg: Namespace, own: dict[str, str], defaults: dict) -> dict:
@@ -139,33 +141,6 @@ def _values(cfg: Namespace, own: dict[str, str], defaults: dict) -> dict:
         for name, full in own.items()
         if hasattr(cfg, full)
     }
-
-
-def number_of_frequent(ratio: float, multiple: int, num_classes: int) -> int:
-    """Return S: int(ratio · M), rounded to the nearest multiple where that keeps its meaning.
-
-    A GPU loads 16 bytes at once only where rows start at multiples of 16 bytes. A number below
-    `multiple` stays, since rounding would change the share of classes too much; so does one that
-    would exceed M, and M itself.
-
-    Raises:
-        UserError: a ratio outside [0, 1], or a multiple below 1.
-    """
-    if not 0 <= ratio <= 1:
-        raise UserError(f"--head-frequent-ratio must lie in [0, 1], got {ratio}")
-    if multiple < 1:
-        raise UserError(f"--head-frequent-multiple must be at least 1, got {multiple}")
-    exact = int(ratio * num_classes)
-    rounded = (exact + multiple // 2) // multiple * multiple
-    keeps = exact < multiple or exact == num_classes or rounded > num_classes
-    return exact if keeps else rounded
-
-
-def _gate_biases(choice: str) -> dict:
-    if choice not in GATE_BIASES:
-        raise UserError(f"--head-gate-biases: {choice!r} is not one of {', '.join(GATE_BIASES)}")
-    names = ("gate_hidden_bias", "gate_shared_bias", "gate_class_bias")
-    return dict(zip(names, GATE_BIASES[choice], strict=True))
 
 
 def _true_or_false(option: str, value: str) -> bool:
@@ -193,9 +168,11 @@ PADDING = re.compile(r"madeupword\d{4}")
 ADDED = 1
 
 
-def require_sorted_by_count(dictionary: Dictionary) -> None:
+def require_sorted_by_count(dictionary: Dictionary, reason: str) -> None:
     """Check the entries that were read from a file; special and padding symbols have no count.
 
+    Args:
+        reason: why the order matters, and how to do without, for the message.
     Raises:
         UserError: counts that rise (names the line), or that are all the same.
     """
@@ -205,15 +182,14 @@ def require_sorted_by_count(dictionary: Dictionary) -> None:
             word = dictionary[dictionary.nspecial + line - 1]
             raise UserError(
                 f"dictionary: not sorted by count: line {line} ({word!r}) has {count}, the line "
-                f"before {previous}, but mixtape gives separate gates to the most frequent "
-                "classes. Sort it (sort -s -k2,2nr dict.txt) and binarise again with it, or set "
-                "--head-frequent-ratio 0"
+                f"before {previous}, but {reason}. Sort it (sort -s -k2,2nr dict.txt) and binarise "
+                "again with it"
             )
     if len(counts) > 1 and counts[0] == counts[-1]:
         raise UserError(
             f"dictionary: all {len(counts)} counts are {counts[0]}, so the most frequent classes "
-            "are unknown. Recount (fairseq-preprocess without --srcdict and --tgtdict does), or "
-            "set --head-frequent-ratio 0"
+            f"are unknown, but {reason}. Recount (fairseq-preprocess without --srcdict and "
+            "--tgtdict does)"
         )
 
 

@@ -25,58 +25,11 @@ from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
 from highrank_plugins.losses import IMPLEMENTATIONS
 
-# which of gate_hidden, gate_shared and each frequent class has a bias
-GATE_BIASES = {
-    "paper": (False, False, True),
-    "full": (True, True, True),
-    "none": (False, False, False),
-}
-# options of heads → their names in fairseq; None: not an option there
-RENAMED = {
-    "frequent": "frequent_ratio",
-    "gate_hidden_bias": "gate_biases",
-    "gate_shared_bias": "gate_biases",
-    "gate_class_bias": "gate_biases",
-    "locked_dropout": None,
-}
-ADAPTED_DEFAULTS = {"frequent_ratio": 0.5, "gate_biases": "paper"}
-# further options, which belong to no argument of a head's constructor
-COMPANIONS = {"frequent_ratio": {"frequent_multiple": 64}}
-HELP = {
-    "components": "number of mixture components K; mixtape: a power of two",
-    "context_scale": "s of the contexts h_k = s*tanh(A_k g + a_k); with shared embeddings the "
-    "papers' 1 learns slowly",
-    "dropout": "dropout on the context vectors h_k",
-    "frequent_ratio": "r: the r*V most frequent classes have gates of their own (0 to 1)",
-    "frequent_multiple": "round the number of these classes to the nearest multiple of N, as GPUs "
-    "like it, unless it is below N; 1: do not round. A checkpoint keeps its number",
-    "gates": "tree of sigmoids, or softmax, its control (any K; losses: reference, chunked)",
-    "gate_biases": "biases of the gates: paper (of frequent classes), full (all) or none",
-    "gate_dim": "width d2 of the gates' hidden layer",
-    "gate_dropout": "dropout on the gates' hidden layer tanh(U g)",
-    "gate_noise": "sd of Gaussian noise on the frequent gates in training (slow on CPU if not 0)",
-    "gate_weight_norm": "normalise the rows of U to this constant length; 0: off",
-    "gss_c": "c: where the slope changes from k (below) to 1 (above)",
-    "gss_k": "k: slope far below c, greater than 0",
-    "gss_learn": "train c and k",
-    "plif_bound": "T: knots are spread evenly over [-T, T]",
-    "plif_freeze": "do not train the slopes",
-    "plif_init_sd": "sd of the slope logits at the start",
-    "plif_knots": "number of knots",
-    "softcap_cap": "c: logits stay between -c and c",
-    "sigmoid_cap_height": "a: logits stay between 0 and a",
-    "sigmoid_cap_shift": "b: added to each logit",
-    "sigmoid_cap_scale": "s: width of the sigmoid",
-    "multimax_init_sd": "sd of thresholds and strengths at the start",
-    "monotone_mlp_bound": "the sigmoids are spread over [-bound, bound] at the start",
-    "monotone_mlp_units": "number of sigmoids",
-}
-# texts for defaults that depend on structure, trunk or preset
-VARYING_DEFAULTS = {
-    "components": "15; mixtape 4; mos and moc in awd_lstm_lm's presets 1b and text8 7",
-    "dropout": "0.0; mixtures in awd_lstm_lm's presets ptb and wt2 0.29",
-    "frequent_ratio": "0.5; language models 0.1",
-    "gss_k": "2.5; a softmax in awd_lstm_lm's preset wt2 3.0",
+# what the presets of a trunk change, beside the defaults of the structures
+OF_PRESETS = {
+    "components": "mos and moc in awd_lstm_lm's presets 1b and text8 7",
+    "dropout": "mixtures in awd_lstm_lm's presets ptb and wt2 0.29",
+    "gss_k": "a softmax in awd_lstm_lm's preset wt2 3.0",
 }
 
 
@@ -129,23 +82,34 @@ def rate_options() -> dict[str, str]:
     return {f"head_{name}_lr": name for name in names if POINTWISE.find(name).own_rate}
 
 
-def option_defaults(head: str, pointwise: str) -> dict:
-    """Return ``{"head_…": default}`` of one pair; only arguments with a plain default are options.
-
-    A flag of fairseq can only switch on, so an option that is on by default takes true or false.
+def option_defaults(head: str, pointwise: str, language_model: bool = False) -> dict:
+    """Return ``{"head_…": default}`` of one pair, in a language model or a translation model.
 
     Raises:
         ValueError: unknown head or pointwise function; names the nearest one.
     """
-    own = {RENAMED.get(name, name): default for name, default in head_options(head).items()}
-    own |= {name: default for name, default in ADAPTED_DEFAULTS.items() if name in own}
-    for name in COMPANIONS.keys() & own.keys():
-        own |= COMPANIONS[name]
-    own |= {f"{pointwise}_{name}": value for name, value in pointwise_options(pointwise).items()}
+    cls = HEADS.find(head)
+    own = {name: value for name, value in head_options(head).items() if name not in cls.set_by}
+    own |= cls.other_options
+    if language_model:
+        own |= cls.language_model_defaults
+    return _plain(own) | _function_defaults(pointwise)
+
+
+def _function_defaults(pointwise: str) -> dict:
+    options = pointwise_options(pointwise)
+    return _plain({f"{pointwise}_{name}": value for name, value in options.items()})
+
+
+def _plain(options: dict) -> dict:
+    """Return ``{"head_…": default}`` of the arguments with a plain default, which are options.
+
+    A flag of fairseq can only switch on, so an option that is on by default takes true or false.
+    """
     return {
         f"head_{name}": "true" if default is True else default
-        for name, default in own.items()
-        if name is not None and isinstance(default, bool | int | float | str)
+        for name, default in options.items()
+        if isinstance(default, bool | int | float | str)
     }
 
 
@@ -155,19 +119,22 @@ def derived_defaults() -> dict:
     Raises:
         ValueError: two layers mean different things by one name.
     """
-    pairs = [(head, "identity") for head in head_names()]
-    pairs += [("softmax", pointwise) for pointwise in pointwise_names()]
     defaults: dict = {}
-    for head, pointwise in pairs:
-        for name, default in option_defaults(head, pointwise).items():
+    for layer, own in _defaults_of_layers().items():
+        for name, default in own.items():
             known = defaults.setdefault(name, default)
             if name in {*COMMON, *rate_options()} or type(known) is not type(default):
-                layer = head if pointwise == "identity" else pointwise
                 raise ValueError(
                     f"{flag(name)} of {layer} is an option of other layers, too, with another "
                     "meaning or type; rename the argument of its constructor"
                 )
     return defaults
+
+
+def _defaults_of_layers() -> dict[str, dict]:
+    """Return the options of each structure, and of each pointwise function."""
+    heads = {name: option_defaults(name, "identity") for name in head_names()}
+    return heads | {name: _function_defaults(name) for name in pointwise_names()}
 
 
 def add_options() -> None:
@@ -194,10 +161,34 @@ def _with_subclasses(config: type) -> Iterator[type]:
 
 
 def _derived_field(name: str, default: object) -> tuple:
-    own = name.removeprefix("head_")
-    text = HELP.get(own, "see the documentation of the head")
-    metadata = {"help": f"{text} (default: {VARYING_DEFAULTS.get(own, default)})"}
+    metadata = {"help": f"{_help_text(name)} (default: {_default_text(name)})"}
     return name, Optional[type(default)], field(default=None, metadata=metadata)
+
+
+def _help_text(name: str) -> str:
+    """Return what the first layer with a text for the option says, else whose option it is."""
+    texts: dict[str, str] = {}
+    for head in head_names():
+        texts = {f"head_{n}": text for n, text in HEADS.find(head).option_help.items()} | texts
+    for function in pointwise_names():
+        own = POINTWISE.find(function).option_help.items()
+        texts |= {f"head_{function}_{n}": text for n, text in own}
+    owners = [layer for layer, own in _defaults_of_layers().items() if name in own]
+    return texts.get(name, f"of {', '.join(owners)}")
+
+
+def _default_text(name: str) -> str:
+    """Return the default of most structures, then those of the others, of languages and presets."""
+    owners: dict[str, list[str]] = {}
+    for layer, own in _defaults_of_layers().items():
+        if name in own:
+            owners.setdefault(str(own[name]), []).append(layer)
+    (first, _), *others = sorted(owners.items(), key=lambda item: -len(item[1]))
+    parts = [first, *(f"{', '.join(layers)} {value}" for value, layers in others)]
+    option = name.removeprefix("head_")
+    in_text = {HEADS.find(h).language_model_defaults.get(option) for h in head_names()} - {None}
+    parts += [f"language models {value}" for value in sorted(in_text)]
+    return "; ".join([*parts, *filter(None, [OF_PRESETS.get(option)])])
 
 
 def _rate_field(name: str, pointwise: str) -> tuple:

@@ -35,7 +35,7 @@ LSTMHeadConfig.__doc__ = "Unset options are ``None`` until the architecture fill
 fill = partial(
     fill_config,
     config_class=LSTMHeadConfig,
-    trunk={"head_frequent_ratio": 0.5, "head_bias": "true"},
+    trunk={"head_bias": "true"},
 )
 OURS, STOCKS = "decoder.output_projection.", "decoder.fc_out."
 

@@ -20,7 +20,7 @@ TransformerHeadConfig = flat_config("TransformerHeadConfig", TransformerConfig, 
 fill = partial(
     fill_config,
     config_class=TransformerHeadConfig,
-    trunk={"head_frequent_ratio": 0.5, "head_bias": "false"},
+    trunk={"head_bias": "false"},
 )
 TransformerLMHeadConfig = flat_config(
     "TransformerLMHeadConfig", TransformerLanguageModelConfig, "transformer_lm"
@@ -28,7 +28,8 @@ TransformerLMHeadConfig = flat_config(
 fill_lm = partial(
     fill_config,
     config_class=TransformerLMHeadConfig,
-    trunk={"head_frequent_ratio": 0.1, "head_bias": "false"},
+    trunk={"head_bias": "false"},
+    language_model=True,
 )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from highrank_plugins.analysis import Correlation, pearson, perplexity_of, spectrum
+from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads import Head, build_pointwise
 from highrank_plugins.results.record import load_record, metric_of
 
@@ -75,7 +76,7 @@ def grid_of_swapped(
     if not collector.head.linear_logits:
         raise ValueError(
             "--checkpoint: GSS can only replace the function of a single softmax; this model's "
-            f"layer is {type(collector.head).__name__}"
+            f"layer is {layer_name(collector.head)}"
         )
     points = [(c, k) for c in cs for k in ks]
     heads = [_with_gss(collector.head, c, k) for c, k in points]

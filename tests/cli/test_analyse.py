@@ -144,7 +144,7 @@ def test_components_of_a_prior(mos, tmp_path):
     want = prior_use(head, features)
     assert found["prior"]["mean_prior"] == pytest.approx(want.mean_prior.tolist(), rel=1e-5)
     assert found["prior"]["entropy"] == pytest.approx(want.entropy, rel=1e-5)
-    assert found["gates"] is None and "only a Mixtape" in found["absent"]["gates"]
+    assert found["gates"] is None and "no gates per class" in found["absent"]["gates"]
 
 
 def test_components_of_gates(stream_data, tmp_path):
@@ -186,7 +186,7 @@ def test_nothing_to_draw_is_reported(stock, tmp_path):
         (["spectrum", "--plot", "a.gif"], "--plot a.gif: the name must end with .png"),
         (["spectrum", "--dtype", "float32", "--method", "svd"], "'svd'"),
         (["spectrum", "--dtype", "float64", "--method", "gram"], "use --method tsqr, or --dtype"),
-        (["components", "--ends", "5"], "--ends: MixtureOfSoftmaxes has no gates"),
+        (["components", "--ends", "5"], "--ends needs a layer with gates per word"),
         (["retention", "--device", "tpu"], "--device tpu: torch sees no such device"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -126,7 +126,10 @@ def test_gss_grid_of_one_checkpoint(lm_data, tmp_path):
 def test_gss_cannot_be_swapped_in_a_mixture(lm_data, tmp_path):
     path = write_checkpoint(tmp_path / "a.pt", small.build(lm_data, "transformer_lm_mos"))
     done = invoke("gss-grid", "--checkpoint", path, "--data", lm_data)
-    assert done.exit_code == 2 and "in a softmax only, not in MixtureOfSoftmaxes" in done.output
+    assert (
+        done.exit_code == 2
+        and "function of a single softmax; this model's layer is mos" in done.output
+    )
 
 
 TINY = "--classes 12 --dim 2 --steps 200 --components 3".split()

@@ -96,7 +96,7 @@ def test_the_documented_lines_run(documented, home):
     assert "BLEU4" in generate
     assert "card.html" in card and "arcsinh" in (home / "card.html").read_text()
     assert "tensorboardX" not in card + heads
-    assert "| `cooled` | z = W g / t + b. | temperature 2.0, cool_bias True |" in heads
+    assert "| `cooled` | z = W g / t + b. | temperature 2.0, cool_bias true |" in heads
     assert "| `arcsinh` | f(z) = c asinh(z / c). | c 30.0 |" in heads
 
 

@@ -157,7 +157,7 @@ def test_a_collection_begun_with_other_options_is_refused(stream, tmp_path, monk
 @pytest.mark.parametrize(
     ("arch", "what", "message"),
     [
-        ("awd_lstm_lm_mos", ["logits"], "--what logits: MixtureOfSoftmaxes mixes"),
+        ("awd_lstm_lm_mos", ["logits"], "--what logits: mos mixes"),
         ("awd_lstm_lm_softmax", ["logit"], "--what logit: expected some of log_probs,logits"),
     ],
 )

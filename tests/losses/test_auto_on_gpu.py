@@ -44,7 +44,7 @@ def chosen(**options):
 def test_triton_where_a_launch_succeeds(launches, caplog):
     assert [chosen(components=2), chosen(components=3)] == ["triton", "triton"]
     assert launches == [CUDA]
-    message = "The loss of MixtureOfSoftmaxes is computed by 'triton' (--head-loss auto)."
+    message = "The loss of mos is computed by 'triton' (--head-loss auto)."
     assert caplog.messages == [message]
 
 

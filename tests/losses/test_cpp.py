@@ -123,7 +123,7 @@ def test_auto_takes_it_for_float32_and_functions_that_it_knows(
     head, features = case.build(classes=CLASSES, dtype=dtype), make_features(TOKENS).to(dtype)
     with caplog.at_level(logging.INFO):
         head.nll(features, TARGET)
-    assert f"The loss of MixtureOfSoftmaxes is computed by {impl!r}" in caplog.text
+    assert f"The loss of mos is computed by {impl!r}" in caplog.text
 
 
 @pytest.mark.parametrize("bias", [torch.randn(CLASSES, 2)[:, 0], torch.ones(1).expand(CLASSES)])

@@ -1,12 +1,16 @@
 """Explicit options win over the architecture's, these over the head's; nonsense is refused."""
 
+from typing import ClassVar
+
 import pytest
 
+from highrank_plugins.heads.base import HEADS, register_head
+from highrank_plugins.heads.logit_head import LogitHead
 from highrank_plugins.heads.pointwise.monotone_mlp import MonotoneMLP
 from highrank_plugins.models.head_choice import choose_head
 from highrank_plugins.models.head_options import HeadOptions, derived_defaults
 
-TRUNK = {"head_frequent_ratio": 0.5, "head_bias": "false"}
+TRUNK = {"head_bias": "false"}
 MOS_PLIF = {"head": "mos", "head_pointwise": "plif"}
 
 
@@ -21,6 +25,41 @@ def test_unset_options_take_the_defaults_of_arch_and_head():
     assert chosen["head_gate_biases"] == "paper"
     assert chosen["head_pointwise"] == "identity"
     assert chosen["head_bias"] == "false"
+
+
+def test_language_models_have_defaults_of_their_own():
+    chosen = choose_head({"head": "mixtape"}, {}, TRUNK, language_model=True)
+    assert chosen["head_frequent_ratio"] == 0.1
+    assert chosen["head_components"] == 4
+
+
+@pytest.fixture
+def own_layer():
+    """Register a structure whose arguments have names that Mixtape's arguments have, too."""
+
+    @register_head("own")
+    class Own(LogitHead):
+        option_help: ClassVar = {"frequent": "the number of something else"}
+
+        def __init__(self, *args, frequent: int = 3, locked_dropout: bool = False, **options):
+            super().__init__(*args, **options)
+
+    yield Own
+    HEADS.unregister("own")
+
+
+def test_arguments_of_an_own_layer_keep_their_names(own_layer):
+    chosen = choose_head({"head": "own"}, {}, TRUNK, language_model=True)
+    assert chosen["head_frequent"] == 3
+    assert chosen["head_locked_dropout"] is False
+    assert not chosen.keys() & {"head_frequent_ratio", "head_gate_biases"}
+
+
+def test_the_help_of_an_own_option_comes_from_its_layer(own_layer):
+    fields = HeadOptions.__dataclass_fields__
+    text = fields["head_frequent"].metadata["help"]
+    assert text == "the number of something else (default: 3)"
+    assert fields["head_locked_dropout"].metadata["help"] == "of own (default: False)"
 
 
 def test_explicit_options_win():

@@ -334,7 +334,7 @@ def test_a_full_disk_is_refused_before_anything_is_written(tmp_path, corpus):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--scale", "smal"), "--scale 'smal': expected full or small; did you mean small?"),
+        (("--scale", "smal"), "--scale 'smal': expected full or small; did you mean 'small'?"),
         (("--data", "nowhere"), "--data nowhere: no such folder"),
         (("--against", "nowhere"), "--against nowhere: no such file"),
         (("--corpus", "nowhere"), "--corpus nowhere: no such file"),

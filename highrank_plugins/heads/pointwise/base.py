@@ -35,6 +35,8 @@ class Pointwise(nn.Module):
     kernel_function: KernelFunction | None = None
     # options that change f but no parameter; see `Registry.constants`
     constants: tuple[str, ...] | None = None
+    # what each option does, by its name, for the help of fairseq's commands
+    option_help: ClassVar[dict[str, str]] = {}
     # the parameter for which a model has a learning rate of its own, --head-<function>-lr
     own_rate: ClassVar[str | None] = None
 

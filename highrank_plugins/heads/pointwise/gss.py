@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,12 @@ class GeneralizedSigSoftmax(Pointwise):
     Raises:
         ValueError: k ≤ 0.
     """
+
+    option_help: ClassVar = {
+        "c": "c: where the slope changes from k (below) to 1 (above)",
+        "k": "k: slope far below c, greater than 0",
+        "learn": "train c and k",
+    }
 
     def __init__(self, c: float = -1.5, k: float = 2.5, learn: bool = False) -> None:
         super().__init__()

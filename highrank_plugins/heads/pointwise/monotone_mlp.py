@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +27,10 @@ class MonotoneMLP(Pointwise):
         ValueError: units < 1 or bound ≤ 0.
     """
 
+    option_help: ClassVar = {
+        "bound": "the sigmoids are spread over [-bound, bound] at the start",
+        "units": "number of sigmoids",
+    }
     constants = ()  # the bound only sets initial values
 
     def __init__(self, units: int = 16, bound: float = 20.0) -> None:

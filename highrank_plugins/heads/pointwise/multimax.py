@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -29,6 +31,7 @@ class MultiMax(Pointwise):
         ValueError: init_sd < 0.
     """
 
+    option_help: ClassVar = {"init_sd": "sd of thresholds and strengths at the start"}
     constants = ()
     kernel_function = KernelFunction("multimax", (), ("thresholds", "strengths"))
 

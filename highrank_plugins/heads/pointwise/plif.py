@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,12 @@ class PLIF(Pointwise):
         ValueError: T ≤ 0 or Q < 1.
     """
 
+    option_help: ClassVar = {
+        "bound": "T: knots are spread evenly over [-T, T]",
+        "freeze": "do not train the slopes",
+        "init_sd": "sd of the slope logits at the start",
+        "knots": "number of knots",
+    }
     constants = ("bound",)
     own_rate = "slope_logits"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -29,6 +31,11 @@ class SigmoidCap(Pointwise):
         ValueError: a ≤ 0 or s ≤ 0.
     """
 
+    option_help: ClassVar = {
+        "height": "a: logits stay between 0 and a",
+        "shift": "b: added to each logit",
+        "scale": "s: width of the sigmoid",
+    }
     constants = ("height", "shift", "scale")
 
     def __init__(self, height: float = 23.0, shift: float = 5.0, scale: float = 7.5) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -24,6 +26,7 @@ class Softcap(Pointwise):
         ValueError: c ≤ 0.
     """
 
+    option_help: ClassVar = {"cap": "c: logits stay between -c and c"}
     constants = ("cap",)
 
     def __init__(self, cap: float = 30.0) -> None:
