@@ -1,4 +1,4 @@
-"""Packaging of highrank_plugins. The exact set that we test is in requirements/pinned.txt."""
+"""Package highrank_plugins. The exact versions that we test are in requirements/pinned.txt."""
 
 from setuptools import find_packages, setup
 

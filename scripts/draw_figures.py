@@ -34,7 +34,7 @@ def study(name: str, metric: str, x: str) -> Scatter:
 
 
 def draw_overview(path: Path) -> None:
-    """Draw how a head is made of two parts, and what the layers reach on Penn Treebank."""
+    """Draw the two parts of a head, and the layers' scores on Penn Treebank."""
     figure, (left, right) = pyplot.subplots(
         1, 2, figsize=(9.6, 3.9), width_ratios=(1.15, 1), layout="constrained"
     )

@@ -1,12 +1,12 @@
-"""Compile the Triton kernels for a GPU, which need not be present, and count their resources.
+"""Compile the Triton kernels for a GPU that need not be present, and count their resources.
 
     .venv/bin/python scripts/kernel_costs.py > docs/benchmarks/kernels_sm90.csv
 
 prints a line of CSV for every kernel × pointwise function × dtype × label smoothing × K, as the
 losses launch it: registers of a thread, bytes that it spills to memory, and instructions per logit.
 The instructions are those of the loops, of all passes over a row; a kernel without a loop counts
-whole. Takes fifteen minutes of one core. `--cases` compiles others: JSON, a list of [head, classes,
-dtype, smoothing, [tokens …], options]. A kernel that several cases share is printed once.
+whole. This takes fifteen minutes on one core. `--cases` compiles others: JSON, a list of [head,
+classes, dtype, smoothing, [tokens …], options]. A kernel that several cases share is printed once.
 """
 
 import argparse
@@ -40,7 +40,7 @@ COLUMNS += ["registers", "spilled", "instructions_per_logit", "triton"]
 
 
 class NoDevice:
-    """Stand for a GPU of some compute capability; kernels are compiled for it, not started."""
+    """Represent a GPU of some compute capability; kernels are compiled for it, not started."""
 
     get_current_stream = map_python_to_cpp_type = staticmethod(lambda given=None: given)
 

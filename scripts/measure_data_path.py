@@ -83,7 +83,7 @@ def memory_of(group: int) -> int:
 
 
 def ours(folder: Path, pairs: int, processes: str) -> float:
-    """Clean, learn, encode, binarise; return the seconds without learning, which stock shares."""
+    """Clean, learn, encode and binarise; return seconds without learning, which stock shares."""
     for name in ("text", "pieces.ours", "bin.ours"):
         (folder / name).mkdir()
     both = ["--languages", "en,de"]
@@ -123,7 +123,7 @@ if __name__ == "__main__":
 
 
 def stock(folder: Path, pairs: int, processes: str) -> float:
-    """Encode both sides at once, a process each, and run fairseq-preprocess; return the seconds."""
+    """Encode both sides at once, in two processes, and run fairseq-preprocess; return seconds."""
     (folder / "pieces.stock").mkdir()
     encode = 'for file in train.en train.de; do "$0" -c "$1" "$2/pieces.model"'
     encode += ' <"$2/text/$file" >"$2/pieces.stock/$file" & done; wait'

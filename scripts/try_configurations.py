@@ -174,7 +174,7 @@ mean training loss of the first {FIRST} updates, *last* that of the last {LAST},
 
 
 def start() -> None:
-    """Preload fairseq into the process that forks the trainings."""
+    """Import fairseq into the process that forks the trainings."""
     os.environ["OMP_NUM_THREADS"] = "1"
     modules = ["fairseq_cli.train", "fairseq_cli.preprocess", "highrank_plugins", "torch._dynamo"]
     FORKS.set_forkserver_preload(modules)

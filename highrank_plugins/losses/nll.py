@@ -1,4 +1,4 @@
-"""Compute a loss by one of its implementations: the entry to all of them."""
+"""Compute a loss by one of its implementations."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class LossPlan:
         return ClassWeights(total, self.target_weight, self.smoothing_weight, self.z_loss)
 
     def with_own_copies(self) -> LossPlan:
-        """Copy the plan, with targets and weights that nobody else can change."""
+        """Copy the plan with its targets and weights, so that nobody else can change them."""
         weight = None if self.weight is None else self.weight.clone()
         return replace(self, target=self.target.clone(), weight=weight)
 
@@ -116,6 +116,6 @@ class LossPlan:
 
 
 def concatenate(parts: Iterable[tuple[Tensor | None, ...]]) -> list[Any]:
-    """Join the tensors of each column, one after the other; None where they are."""
+    """Join the tensors of each column, one after the other; None stays None."""
     columns = zip(*parts, strict=True)
     return [None if column[0] is None else torch.cat(column) for column in columns]

@@ -1,6 +1,6 @@
-"""Measure trained models as the papers do: one module each, named like the measure.
+"""Measure trained models as the papers do; each module has the name of its measure.
 
-Light to import: a name is known without its module, which takes torch.
+Importing this package is cheap: names are known without their modules, which import torch.
 """
 
 from importlib import import_module

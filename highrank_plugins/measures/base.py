@@ -83,7 +83,7 @@ class Measure:
         return {}
 
     def figures(self, result: Any) -> list[Figure]:
-        """Return the figures of a result, the most telling first."""
+        """Return the figures of a result, the most informative first."""
         return []
 
     def rows(self, result: Any) -> Rows:
@@ -103,8 +103,8 @@ class Measure:
 class TextMeasure(Measure):
     """Measure what a model predicts along a text, in one pass of blocks of tokens.
 
-    Each of several processes observes a run of the blocks and sends its `part` to the first one,
-    which merges all parts.
+    Each of several processes observes some consecutive blocks and sends its `part` to the first
+    one, which merges all parts.
     """
 
     of_a_split = True
@@ -124,7 +124,7 @@ class TextMeasure(Measure):
         self.words = words
 
     def observe(self, block: Block) -> None:
-        """Take in the next tokens.
+        """Observe the next tokens.
 
         Raises:
             FloatingPointError: NaN; names the token.
@@ -165,7 +165,7 @@ class WeightMeasure(Measure):
 
 
 class AdaptiveEvaluation(Measure):
-    """Measure the perplexity of a model that adapts to the text, which another command writes."""
+    """Read the perplexity of a model that adapts to the text, which another command has written."""
 
     of_a_split = True
     on_card = False  # it takes too long
@@ -199,7 +199,7 @@ class Words:
 
 
 class Block:
-    """Hold n tokens of a text; each quantity is computed once, when it is first asked for.
+    """Hold n tokens of a text; each quantity is computed once, at its first use.
 
     `features` [n, F] are the inputs of the layer, `target` [n] the words to predict. `first` is the
     position of the first word in the text.

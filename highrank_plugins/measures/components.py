@@ -35,7 +35,7 @@ BINS, STEEPEST = 24, 4.0  # bins of the histogram of slopes, and the largest sta
 
 @dataclass(frozen=True)
 class Components:
-    """Hold the parts; each is None if the layer lacks it, and `absent` says which and why.
+    """Hold measures of a layer's parts; a missing part is None, and `absent` gives the reason.
 
     prior: of MoS and MoC. gates: of Mixtape by word class. slopes: of PLIF. curve: z and f(z) of
     any pointwise function but the identity.
@@ -184,7 +184,7 @@ class ComponentMeasure(base.TextMeasure):
 
 
 def _gates_of_nothing(head: Head) -> Tensor | None:
-    """Return gates [0, K, S + 1] without tokens, or None; the shape tells for how many classes."""
+    """Return gates [0, K, S + 1] without tokens, whose shape has the number of classes, or None."""
     return head.class_gates(head.weight.new_zeros(0, head.feature_dim), head.tensors())
 
 

@@ -27,7 +27,7 @@ NUMBERS = 2**22  # log-probabilities held in memory at a time
 
 @dataclass(frozen=True)
 class Divergences:
-    """Hold KL(P_i ‖ Q_j) in nats, i and j contexts of the text; Q is P with one model.
+    """Hold KL(P_i ‖ Q_j) in nats for contexts i and j of the text; with one model, Q is P.
 
     sampled: mean over drawn pairs. all_pairs: over all; None if not asked for. matched: of
     KL(P_i ‖ Q_i), two models in the same context; None with one.

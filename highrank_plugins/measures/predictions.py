@@ -38,7 +38,7 @@ class Predictions:
 class PredictionMeasure(base.TextMeasure):
     """Compute top-k shares, entropy and perplexity by word.
 
-    Words are taken together by their count in the training text.
+    Words are grouped by their count in the training text.
     """
 
     title = "Predictions"

@@ -1,4 +1,4 @@
-"""Find words that no context makes the most probable ones (Grivas et al. 2022)."""
+"""Find words that no context can make the most probable ones (Grivas et al. 2022)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST = 10**11  # largest M² d for which a card solves the linear programs (a
 
 @dataclass(frozen=True)
 class Unargmaxable:
-    """Hold the words that no context makes the most probable; None if not applicable."""
+    """Hold the words that no context can make the most probable; None if not applicable."""
 
     total: int
     count: int | None
@@ -29,7 +29,7 @@ class Unargmaxable:
 
 @register_measure("unargmaxable")
 class UnargmaxableMeasure(WeightMeasure):
-    """Find words that no context makes the most probable.
+    """Find words that no context can make the most probable.
 
     Linear programs decide. It applies to a softmax with any increasing pointwise function, not to
     mixtures.

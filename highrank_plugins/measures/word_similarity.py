@@ -25,7 +25,7 @@ class Similarities:
 class WordSimilarityMeasure(base.WeightMeasure):
     """Compare the word vectors with people's judgements.
 
-    Spearman's correlation is that of the vectors' cosines with people's scores of similarity. Words
+    Spearman's correlation compares the vectors' cosines with people's scores of similarity. Words
     are looked up as the dictionary has them, special symbols apart.
     """
 

@@ -40,7 +40,7 @@ TRUNKS: list[str] = []
 
 
 def for_every_token(add: Callable[[str, dict], None]) -> None:
-    """Call ``add(token, head)`` for each token, also of layers that are registered later.
+    """Call ``add(token, head)`` for each token, now and for layers that are registered later.
 
     A token is added once, also if its layer is registered again.
     """
@@ -112,7 +112,7 @@ def fill_config(
 
 
 def plain_config(config: DictConfig, fill: Callable, stock_arch: str) -> Namespace:
-    """Complete a configuration in place by ``fill``, and return its values as plain ones."""
+    """Complete a configuration in place by ``fill``, and return its values as plain values."""
     fill(config, stock_arch=stock_arch, head={})
     return Namespace(**OmegaConf.to_container(config, resolve=True, enum_to_str=True))
 
@@ -146,7 +146,7 @@ def _is_new(option: Field, config: Namespace | DictConfig) -> bool:
 
 
 def _cast(kind: Any, value: Any) -> Any:
-    """Convert an integer option: fairseq's presets put False into some, which OmegaConf refuses."""
+    """Convert an integer option: fairseq's presets set some to False, which OmegaConf refuses."""
     return int(value) if kind is int and isinstance(value, bool) else value
 
 

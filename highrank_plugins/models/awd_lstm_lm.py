@@ -46,7 +46,7 @@ class ModelLoss(NamedTuple):
 class AWDLSTMDecoder(FairseqIncrementalDecoder):
     """Hold the trunk and, at ``output_projection``, the head, which the model attaches.
 
-    A search for continuations gives it all words so far and an ``incremental_state``, which holds
+    A beam search passes it all words so far and an ``incremental_state``, which holds
     the trunk's state after those that were read before.
     """
 
@@ -76,7 +76,7 @@ class AWDLSTMDecoder(FairseqIncrementalDecoder):
         Args:
             state: where the words before ended, see ``AWDLSTM``; None: zeros.
             incremental_state: if it holds a state, only the last word is read, T = 1.
-            encoder_out, src_lengths: fairseq passes them; without effect.
+            encoder_out, src_lengths: fairseq passes them; they have no effect.
         """
         if incremental_state:
             state = self.get_incremental_state(incremental_state, "state")
@@ -142,7 +142,7 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
 
         Args:
             src_tokens, target: [B, T].
-            src_lengths: fairseq passes it; without effect.
+            src_lengths: fairseq passes it; it has no effect.
             state: see ``AWDLSTM``; None: zeros.
             kwargs: with ``target`` the options of ``Head.nll`` (``reduction`` is "sum" unless
                 given), without it the decoder's outputs.

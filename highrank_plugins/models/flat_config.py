@@ -1,7 +1,7 @@
 """Make flat fairseq dataclasses; options that an arch controls are ``None`` until it fills them.
 
-fairseq's own dataclasses carry defaults, and so a YAML file that names an architecture silently
-gets the defaults instead. With ``None`` the command line, YAML and checkpoints all honour it.
+fairseq's own dataclasses carry defaults, so a YAML file that names an architecture silently gets
+these instead. With ``None``, the command line, YAML and checkpoints all follow the architecture.
 """
 
 import dataclasses

@@ -164,12 +164,12 @@ def _of_width(weight: nn.Parameter, embed_dim: int | None, tied: bool) -> nn.Par
 
 # fairseq-preprocess pads a dictionary at its end with these words of count 0
 PADDING = re.compile(r"madeupword\d{4}")
-# raised for symbols that a task adds after loading
+# count of a symbol that a task adds after loading
 ADDED = 1
 
 
 def require_sorted_by_count(dictionary: Dictionary, reason: str) -> None:
-    """Check the entries that were read from a file; special and padding symbols have no count.
+    """Check the entries that come from a file; special and padding symbols have no count.
 
     Args:
         reason: why the order matters, and how to do without, for the message.

@@ -1,4 +1,4 @@
-"""Share what all our fairseq models have: a head instead of the output projection."""
+"""Define the part that all our fairseq models share: a head instead of the output projection."""
 
 from argparse import Namespace
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class HeadModel(TrainingListener):
     def attach_head(
         self, cfg: Namespace, dictionary: Dictionary, locked_dropout: bool = False
     ) -> None:
-        """Replace the output projection by the head that ``cfg`` asks for.
+        """Replace the output projection by the head that ``cfg`` describes.
 
         Args:
             locked_dropout: of contexts, see ``head_from_options``.
@@ -162,7 +162,7 @@ class HeadModel(TrainingListener):
 
     @classmethod
     def kept_options(cls, saved: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return how a checkpoint rounds the number of frequent classes; older ones did not."""
+        """Return how a checkpoint rounds the number of frequent classes; older ones do not."""
         if saved.get("head_frequent_ratio") is None:
             return {}
         multiple = saved.get("head_frequent_multiple", 1)
@@ -183,13 +183,13 @@ class HeadModel(TrainingListener):
     def load_state_dict(
         self, state_dict: dict, strict: bool = True, model_cfg: DictConfig | None = None, **kwargs
     ):
-        """Load as fairseq does, which prunes layers; ``model_cfg`` then describes what is left."""
+        """Load as fairseq does, which prunes layers; update ``model_cfg`` to the layers left."""
         if model_cfg is not None:
             _count_kept_layers(model_cfg)
         return super().load_state_dict(state_dict, strict, model_cfg, **kwargs)
 
     def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
-        """Upgrade old checkpoints as fairseq does, also to start other heads and positions."""
+        """Upgrade old checkpoints as fairseq does, and fill in a new head and new positions."""
         super().upgrade_state_dict_named(state_dict, name)
         self.new_parameters = [
             *fill_new_parameters(state_dict, self.head, "decoder.output_projection."),
@@ -233,7 +233,8 @@ class TargetScores:
         """Return log P(target) [B, T, 1], and what the decoder returns besides features.
 
         Args:
-            carried: Holds ``states`` by model, read and renewed, if batches continue each other.
+            carried: Holds ``states`` by model, which are read and updated, if batches continue each
+            other.
         """
         if carried is not None:
             net_input["state"] = carried.states.get(self.model)

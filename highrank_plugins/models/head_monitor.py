@@ -47,7 +47,7 @@ class HeadMonitor(TrainingListener):
         self._seen, self._snapshot = False, None
 
     def see(self, features: Tensor, target: Tensor, ignore_index: Optional[int]) -> None:
-        """Take a batch of any shape that is about to be scored."""
+        """Receive a batch of any shape that is about to be scored."""
         if self._due and not self._seen:
             self._seen = True
             self._measure(features, target, ignore_index)

@@ -18,7 +18,7 @@ from highrank_plugins.models.head_options import HeadOptions
 
 
 def _stock_fields() -> list[tuple]:
-    """Return fields that fairseq declares to argparse alone; ``None`` is unset."""
+    """Return fields that fairseq declares only to argparse; ``None`` is unset."""
     parser = ArgumentParser(add_help=False)
     LSTMModel.add_args(parser)
     return [(a.dest, Optional[_type(a)], described(a.help)) for a in parser._actions]
@@ -52,7 +52,7 @@ class LSTMHeadDecoder(LSTMDecoder):
 class LSTMHeadModel(HeadModel, LSTMModel):
     """Define fairseq's ``lstm`` with a head as output layer.
 
-    The head reads what fairseq's output layer reads: the attentional vectors, brought to
+    The head reads what fairseq's output layer reads: the attentional vectors, projected to
     ``--decoder-out-embed-dim`` where that is not their width.
     """
 
@@ -89,13 +89,13 @@ class LSTMHeadModel(HeadModel, LSTMModel):
         return self.extract_features(*args, **kwargs)
 
     def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
-        """Upgrade stock checkpoints, too: there the output layer has another name, or none."""
+        """Upgrade stock checkpoints, whose output layer has another name, or none."""
         _rename_stocks(state_dict, tied=self.decoder.share_input_output_embed)
         super().upgrade_state_dict_named(state_dict, name)
 
 
 def _rename_stocks(state_dict: dict, tied: bool) -> None:
-    """Rename the output layer from ``fc_out``; tied, it has no separate key."""
+    """Rename the output layer from ``fc_out``; a tied one has no key."""
     embedding = state_dict.get("decoder.embed_tokens.weight")
     if tied and embedding is not None:
         state_dict.setdefault(f"{OURS}weight", embedding)

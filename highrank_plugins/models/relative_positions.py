@@ -20,7 +20,7 @@ from highrank_plugins.trunks import RelativeAttention
 class RelativeSelfAttention(MultiheadAttention):
     """Attend with ``relative``; parameters and cache are the stock's.
 
-    Made of a stock module by ``take_over``, so that stock's parameters keep their initial values.
+    ``take_over`` turns a stock module into one, so that its parameters keep their initial values.
     """
 
     relative: RelativeAttention
@@ -120,7 +120,7 @@ def attach_relative_positions(model: BaseFairseqModel, cfg: Namespace) -> None:
     """Give the self-attentions that ``cfg`` names relative positions.
 
     Args:
-        model: a Transformer of fairseq's; its own parameters stay what they are.
+        model: a Transformer of fairseq's; its own parameters do not change.
     Raises:
         UserError: ``--rel-pos-clip`` below 0, ``--rel-pos-in`` without it or for a side that the
             model lacks, an option of fairseq's that cannot work with it.

@@ -1,4 +1,4 @@
-"""Define an optimizer and a learning rate schedule for fairseq."""
+"""Define an optimizer and a learning-rate schedule for fairseq."""
 
 from highrank_plugins.optim.averaged_sgd import non_monotone_trigger
 

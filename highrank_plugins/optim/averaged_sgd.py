@@ -48,7 +48,7 @@ class AveragedSGD(TrainingListener, ASGD):
     is p_1 after the first averaged step, then the mean of p_2, …, p_t. A step under ASGD uses the
     learning rate that was set for the step before it: torch does so, and so did the published runs.
 
-    A trainer tells it what happens (see hooks/training_events.py): evaluation and checkpoints use
+    A trainer notifies it of events (see hooks/training_events.py): evaluation and checkpoints use
     the averages, which then lie in the parameters; `zero_grad` puts the raw weights back.
 
     Args:
@@ -108,7 +108,7 @@ class AveragedSGD(TrainingListener, ASGD):
     # -- events of the trainer ---------------------------------------------------------------
 
     def before_epoch(self, epoch: int) -> None:
-        """Switch averaging on if it is time.
+        """Switch averaging on if it is due.
 
         Raises:
             ValueError: an epoch of this training ended without a validation loss (NT-ASGD).
@@ -176,7 +176,7 @@ class AveragedSGD(TrainingListener, ASGD):
 
     @torch.no_grad()
     def _exchange(self, averages: bool) -> None:
-        """Exchange parameters and `ax`, if the parameters do not hold what is wanted."""
+        """Exchange parameters and `ax`, unless the parameters already hold the requested ones."""
         if self.averages_in_model == averages or not self.averaging:
             return
         for group in self.param_groups:

@@ -20,12 +20,12 @@ FAULTS: tuple[Callable[[Path], Finding], ...] = (
 
 
 def try_faults(folder: Path) -> Iterator[Finding]:
-    """Yield how each fault ended on the disk of a folder; nothing is left there.
+    """Yield how each fault ended on the disk of a folder; leave nothing there.
 
-    Takes about a minute on two cores that are idle otherwise.
+    This takes about a minute on two idle cores.
 
     Raises:
-        ValueError: `folder` is missing, or no folder.
+        ValueError: `folder` is missing, or is not a folder.
         OSError: Nothing can be written there.
     """
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Try what saves need of a file system: locks, atomic renames, links and flushes."""
+"""Try what saves need from a file system: locks, atomic renames, links and flushes."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ _WHOLE, _MISSING, _TORN = 0, 1, 2
 
 
 def start_twice(folder: Path) -> Finding:
-    """Lock a folder as a training does, try again, and once more after the first is killed."""
+    """Lock a folder as a training does, try again, and again after the holder is killed."""
     fault, held = "two trainings in one folder", _FORKS.Event()
     process = _FORKS.Process(target=_hold, args=(folder, held))
     process.start()

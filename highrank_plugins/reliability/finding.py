@@ -1,4 +1,4 @@
-"""Say how a fault ended."""
+"""Describe how a fault ended."""
 
 from dataclasses import dataclass
 

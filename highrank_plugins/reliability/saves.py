@@ -1,4 +1,4 @@
-"""Kill saves at random moments, and let them meet a full disk; look at what is left.
+"""Kill saves at random moments, let them meet a full disk, and check the files that remain.
 
 The saves are those of a training: the same functions write, link and lock.
 """
@@ -46,7 +46,7 @@ def updates_of(path: str | Path, size: int) -> int:
     """Return after how many updates a checkpoint was saved.
 
     Raises:
-        ValueError: It holds something else than `state` returns.
+        ValueError: It holds something other than `state` returns.
     """
     found = torch.load(path, weights_only=True)
     for name, value in state(found["updates"], size)["model"].items():
@@ -67,7 +67,7 @@ def newest(folder: Path, size: int) -> int:
     """Return the updates of the checkpoint that a training would resume from.
 
     Raises:
-        ValueError: No checkpoint is whole, or one has other contents than were saved.
+        ValueError: No checkpoint is complete, or one differs from what was saved.
     """
     last = folder / "checkpoint_last.pt"
     found = [path for path in folder.glob("checkpoint*.pt") if path != last]
@@ -148,7 +148,7 @@ def fill_disk(folder: Path, size: int = FLOATS) -> Finding:
 
 
 def _in_child(function: Callable[..., str], *arguments: object) -> str:
-    """Call a function in a process of its own, and return its answer."""
+    """Call a function in a separate process, and return its result."""
     ours, theirs = _FORKS.Pipe(duplex=False)
     process = _FORKS.Process(target=_answer, args=(theirs, function, *arguments))
     process.start()
@@ -169,7 +169,7 @@ def _answer(pipe: Connection, function: Callable[..., str], *arguments: object) 
 
 
 def _fill(limit: Callable[[Path, int], None], folder: Path, size: int) -> str:
-    """Save once, then too much; return what went wrong, empty if nothing."""
+    """Save once, then save too much; return what went wrong, or an empty text."""
     try:
         limit(folder, 4 * size)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Disturb real trainings, and see how they end."""
+"""Disturb real trainings, and report how they end."""
 
 import os
 import random
@@ -40,10 +40,10 @@ def write_text(folder: Path) -> Path:
 
 
 def binarise(text: Path, folder: Path) -> Path:
-    """Binarise `text/{train,valid,test}.{en,de}`, and return the folder of the data.
+    """Binarise `text/{train,valid,test}.{en,de}`, and return the data's folder.
 
     Raises:
-        subprocess.CalledProcessError: It failed; why is in `folder/preprocess.log`.
+        subprocess.CalledProcessError: It failed; `folder/preprocess.log` has the reason.
     """
     data = folder / "data-bin"
     prefixes = [f"--{part}pref={text / part}" for part in ("train", "valid", "test")]
@@ -106,7 +106,7 @@ class ObservedTraining:
         """Return the process that trains as a rank.
 
         Raises:
-            RuntimeError: It does not run.
+            RuntimeError: It is not running.
         """
         wanted = f"RANK={number}".encode()
         parent = self.process.pid  # skip a rank's own workers, whose environment is equal
@@ -118,7 +118,7 @@ class ObservedTraining:
         raise RuntimeError(f"rank {number} does not run")
 
     def end(self) -> None:
-        """Kill all of its processes that are left."""
+        """Kill its remaining processes."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -138,7 +138,7 @@ def members(group: int) -> list[int]:
 
 
 def left_of(group: int, seconds: float = 10) -> int:
-    """Return how many processes of a group run after some seconds."""
+    """Return how many processes of a group still run after some seconds."""
     end = time.monotonic() + seconds
     while (left := members(group)) and time.monotonic() < end:
         time.sleep(0.1)  # workers that load data look for their parent every 5 seconds

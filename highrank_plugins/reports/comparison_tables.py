@@ -1,4 +1,4 @@
-"""Show a comparison of systems as tables: the metric that is tested, then all other metrics."""
+"""Show a comparison of systems as tables: the tested metric, then all other metrics."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ TIMED = ("words_per_second", "seconds_per_epoch", "peak_memory_gib")
 
 
 def direction(metric: str) -> int:
-    """Return 1 if higher is better, −1 if lower is, 0 if the metric is no measure of quality."""
+    """Return 1 if higher is better, −1 if lower is, 0 if the metric does not measure quality."""
     name = metric.lower()
     if any(part in name for part in _LOWER):
         return -1
@@ -78,7 +78,7 @@ def _tested(compared: Compared, timed: bool) -> Table:
 
 
 def _legend(compared: Compared, tested: bool) -> list[str]:
-    """Return what the numbers are."""
+    """Return notes that explain the numbers."""
     lines = ["± is the sample standard deviation over seeds (n − 1 below)."]
     if tested:
         count = sum(system.comparison is not None for system in compared.systems)

@@ -1,4 +1,4 @@
-"""Write the text of a published model: what it is, and how it is used."""
+"""Write the card of a published model: what it is, and how to use it."""
 
 import json
 import re
@@ -90,7 +90,7 @@ def _scalar(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Return text that can stand between backticks."""
+    """Return text that is safe between backticks."""
     return re.sub(r"[`\s]+", " ", text)
 
 
@@ -139,7 +139,7 @@ def _command(name: str, cfg: dict[str, Any], pieces: Sequence[tuple[str, str]]) 
 
 
 def _user_dir(common: dict[str, Any]) -> str:
-    """Return the package of the training by its name; it may register further layers."""
+    """Return the name of the training's user-dir, a package that may register further layers."""
     name = Path(common.get("user_dir") or "highrank_plugins").name
     return "$(highrank user-dir)" if name == "highrank_plugins" else shlex.quote(name)
 

@@ -45,7 +45,7 @@ def export_model(
     """Write a checkpoint's model into a new folder, all or nothing.
 
     Absolute paths in the configuration are cut to their last name, and the rendezvous address is
-    left out, since both tell about the machine.
+    left out, because both reveal details of the machine.
 
     Args:
         data: where the dictionaries are, `dict.*.txt`; None: where the training had them.
@@ -240,7 +240,7 @@ _KEYS = {"fairseq", "training", "task_state", "valid_loss"}
 
 
 def _finite(constant: str) -> float:
-    """Return an infinity; NaN is no value of an option."""
+    """Return an infinity, and refuse NaN, which no option can have."""
     if constant == "NaN":
         raise ValueError("it holds NaN, which is no value of an option")
     return float(constant)

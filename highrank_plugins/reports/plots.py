@@ -1,4 +1,4 @@
-"""Plot measures by matplotlib, which is needed only for plots."""
+"""Plot measures with matplotlib, which is needed only for plots."""
 
 import importlib.util
 import math
@@ -88,7 +88,7 @@ def svg(figure: Figure) -> str:
 
 
 def _for_a_page(text: str) -> str:
-    """Return an SVG file as an element of a page, without ids that nothing refers to."""
+    """Return an SVG file as an element of a page, without unused ids."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
@@ -109,7 +109,7 @@ def draw(path: Path, *figures: Figure) -> None:
 
 
 def fill(plots: Sequence[Any], figures: Sequence[Figure]) -> None:
-    """Draw figures into axes of matplotlib, with the colours of the layers and labels apart."""
+    """Draw figures into axes of matplotlib, with a colour for each layer and separated labels."""
     for plot, figure in zip(plots, figures, strict=True):
         _draw_figure(plot, figure, by_layer=True)
     for plot, figure in zip(plots, figures, strict=True):
@@ -170,7 +170,7 @@ def _draw_scatter(plot: Any, figure: Scatter) -> None:
 
 
 def _obstacles(figure: Scatter) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
-    """Yield what labels must not cover: runs, and the deviations around their means."""
+    """Yield obstacles that labels must not cover: runs, and the deviations around their means."""
     for runs in figure.groups.values():
         yield from ((run, run) for run in runs)
         if len(runs) > 1:
@@ -204,7 +204,7 @@ def _draw_bars(plot: Any, figure: Bars) -> None:
 def means(
     path: Path, found: Mapping[str, tuple[float, float]], title: str, axes: tuple[str, str]
 ) -> None:
-    """Draw for each label a mean and its deviation, upwards and downwards of it."""
+    """Draw for each label a mean, with its deviation above and below."""
     from matplotlib import rc_context
 
     with rc_context(STYLE):

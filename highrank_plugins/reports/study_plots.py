@@ -27,7 +27,7 @@ _WIDE = ("rank", "parameters")  # parts of names of numbers that span orders of 
 
 
 def study_figures(compared: Compared, x: str) -> list[Scatter]:
-    """Return the tested metric over `x`; over an option, also the rank where it was measured.
+    """Return a figure of the tested metric over `x`; over an option, also one of a measured rank.
 
     Args:
         x: a number of the training (such as words_per_second), a metric, or an option of train.

@@ -1,4 +1,4 @@
-"""Give all plots one look: a colour for each layer, a marker for each variant, labels apart.
+"""Give all plots one style: a colour for each layer, a marker for each variant, separated labels.
 
 Colours are those of Okabe and Ito, which people with any colour vision tell apart. The background
 is opaque, so that a figure reads the same on a light and on a dark page.

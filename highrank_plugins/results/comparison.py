@@ -61,7 +61,7 @@ class ComparedSystem:
         return [float(value) for value in found if value is not None]
 
     def summary(self, metric: str) -> Summary | float | None:
-        """Return mean, deviation (n − 1) and number; the value of one run; or None without any."""
+        """Return mean, deviation (n − 1) and number of runs; one run's value; None without runs."""
         values = self.values(metric)
         if len(values) < 2:
             return values[0] if values else None
@@ -105,7 +105,7 @@ def compare_records(
     alpha: float = 0.05,
     columns: Sequence[str] | None = None,
 ) -> Compared:
-    """Compare systems, which records are named after, with one of them.
+    """Compare systems with a baseline; records are named after their systems.
 
     Args:
         paths: named `SYSTEM-SEED.json`, `SYSTEM-SEED/results.json` or `SYSTEM/results.json`.

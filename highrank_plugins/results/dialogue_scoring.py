@@ -49,7 +49,7 @@ def precision_recall(hypotheses: Sentences, references: Sentences) -> "NDArray":
 
     Args:
         hypotheses: N ≥ 1 responses of a system.
-        references: M ≥ 1 good ones.
+        references: M ≥ 1 reference responses.
     """
     import numpy as np
 

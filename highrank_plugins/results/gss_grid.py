@@ -68,7 +68,7 @@ def grid_of_swapped(
     """Replace the pointwise function of one checkpoint by each GSS, without training.
 
     A model trained with one function is worse with another: this shows how the rank depends on c
-    and k, and is no substitute for models trained with each.
+    and k, but does not replace models trained with each.
 
     Raises:
         ValueError: no softmax layer; k ≤ 0. FloatingPointError: NaN.

@@ -1,4 +1,4 @@
-"""Account for the sentences and tokens that each stage of a run took, left out and passed on.
+"""Count the sentences and tokens that each stage of a run took, left out and passed on.
 
 Nothing is counted while the stages run: their outputs, reports and logs are read at the end.
 """
@@ -34,7 +34,7 @@ def read_ledger(data: Path, training: Path, target: str | None = None) -> Ledger
         training: the --save-dir, with train.log or logs/rank0.log.
         target: target language of a translator.
     Raises:
-        ScoreError: a stage lost sentences, or has more than it took.
+        ScoreError: a stage lost sentences, or returned more than it took.
     """
     text = _count_lines(data.parent / "text")
     pieces = _count_lines(data.parent / "pieces")

@@ -101,10 +101,10 @@ def read_published(task: str) -> list[Published]:
 
 
 def tolerance(entries: Sequence[Published], entry: Published, kind: str) -> float:
-    """Return how far a repetition with another seed may lie from a score of an entry.
+    """Return how far a repetition with another seed may deviate from a score of an entry.
 
-    Twice the deviation over seeds: the entry's own, else the largest of this kind among the entries
-    of the task. Where no source gives one, a unit of the last printed digit.
+    This is twice the deviation over seeds: the entry's own, else the largest of this kind among the
+    entries of the task. If no source gives one, it is a unit of the last printed digit.
 
     Raises:
         KeyError: the entry has no such score.

@@ -26,7 +26,7 @@ def make_record(
     data: str | None = None,
     ledger: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return everything needed to judge and to repeat a result, as plain values.
+    """Return everything needed to judge and repeat a result, as plain values.
 
     Args:
         scores: the signature of the first, the score to report, becomes `signature`.

@@ -67,7 +67,7 @@ def read_nbest(generated: Path, count: int) -> list[list[str]]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return lines, which end with a line feed or as on Windows.
+    """Return lines, which end with a line feed, or with a carriage return and a line feed.
 
     A lone carriage return and Unicode's other line breaks are part of a line.
 
@@ -125,7 +125,7 @@ def compare(
 
 
 def check_compounds(language: str | None) -> None:
-    """Refuse compound splitting, a habit of papers on English–German, for other languages.
+    """Refuse compound splitting, which papers on English–German use, for other languages.
 
     Raises:
         ScoreError: for another target language, or without tokens.

@@ -1,4 +1,4 @@
-"""Judge whether our numbers agree with a paper's, differ, or cannot be compared, and why."""
+"""Judge whether our numbers agree with a paper's, differ, or cannot be compared, with reasons."""
 
 import math
 import re
@@ -204,8 +204,9 @@ def _signature(system: ComparedSystem, task: str) -> Iterator[str]:
 def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) -> tuple[str, str]:
     """Return whether two numbers agree, and by which test.
 
-    Two samples take a t-test. A single run agrees if it lies in the prediction interval of the
-    sample. With few runs, finding no difference is weak evidence; the interval says how weak.
+    Two samples are compared by a t-test. A single run agrees if it lies in the prediction interval
+    of the sample. With few runs, finding no difference is weak evidence; the interval says how
+    weak.
     """
     if isinstance(ours, Summary) and isinstance(theirs, Summary):
         if ours.sd == theirs.sd == 0:

@@ -49,7 +49,7 @@ class MemberSettings(_Settings):
 
 
 class StudySettings(_Settings):
-    """Hold a file STUDY.yaml.
+    """Hold the contents of a file STUDY.yaml.
 
     Attributes:
         recipe: name of a recipe, or the path of a folder with run.sh, relative to the file.

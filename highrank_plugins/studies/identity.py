@@ -1,4 +1,4 @@
-"""Address a member by everything that its numbers depend on, and nothing else."""
+"""Compute a member's key from everything that its numbers depend on, and nothing else."""
 
 import ast
 import hashlib

@@ -37,7 +37,7 @@ def dictionary_size(recipe: str, settings: Configuration) -> int:
     """Return how many entries the dictionary of a configuration will have.
 
     Raises:
-        ConfigurationError: the configuration does not say.
+        ConfigurationError: the configuration does not state it.
     """
     corpus = settings.corpus or {}
     if "vocab_size" in corpus:

@@ -33,7 +33,7 @@ class PreparedMember:
         key: digest of everything that its numbers depend on.
         command: of its recipe.
         run_dir: folder that the recipe writes.
-        finished: exists if the recipe has ended well.
+        finished: exists if the recipe has completed.
     """
 
     member: Member
@@ -54,11 +54,11 @@ class PreparedMember:
 
     @property
     def finished(self) -> Path:
-        """Return the file that exists once the recipe has ended well."""
+        """Return the file that exists once the recipe has completed."""
         return self.run_dir.with_name(f"{self.key}.done")
 
     def is_done(self) -> bool:
-        """Whether there is a record of a whole run."""
+        """Whether the record of a complete run exists."""
         return self.finished.exists() and self.record.is_file()
 
 

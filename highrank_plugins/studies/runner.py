@@ -143,7 +143,7 @@ def run_members(
 
 
 def _check_metric(members: Sequence[PreparedMember], metric: str | None) -> None:
-    """Refuse to go on if the finished members show that the metric is misspelt."""
+    """Refuse to continue if the finished members show that the metric is misspelt."""
     records = [load_record(member.record)["metrics"] for member in members if member.is_done()]
     if metric is None or not records or any(metric in record for record in records):
         return
@@ -200,7 +200,7 @@ def _start(member: PreparedMember, slot: int, environment: Environment, logs: Pa
 
 
 def _ended(one: _Running) -> Failure | None:
-    """Note how a recipe ended."""
+    """Record how a recipe ended."""
     code = one.process.returncode
     if code == 0 and one.member.record.is_file():
         write_text(one.member.finished, one.member.name + "\n")

@@ -1,4 +1,4 @@
-"""Write the table of a study; it depends on the members' numbers alone."""
+"""Write the table of a study, which depends only on the members' numbers."""
 
 import json
 import math

@@ -135,7 +135,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         )
 
     def _say_if_new(self, split: str, text: str) -> None:
-        """Log what the last text of the split, maybe another shard, did not have."""
+        """Log a line about a split, unless it repeats the last line about this split."""
         if self._said.get(split) != text:
             logger.info(text)
             self._said[split] = text

@@ -16,7 +16,7 @@ STREAMS = -2  # dimension of a state that counts the streams
 class CarriedState:
     """Hold the states after the chunks of an update, and the one before these, by position.
 
-    They are kept, since fairseq computes all chunks of an update again after an overflow, with
+    They are kept because fairseq computes all chunks of an update again after an overflow, with
     --amp even after the optimizer's step. They are removed when the streams continue.
     """
 

@@ -1,1 +1,1 @@
-"""Lead from a configuration to checkpoints: commands, launching, averaging, generation."""
+"""Turn a configuration into checkpoints: commands, launching, averaging, generation."""

@@ -1,4 +1,4 @@
-"""Choose the checkpoints of a training that are averaged."""
+"""Choose the checkpoints of a training to average."""
 
 import math
 import re

@@ -55,7 +55,7 @@ def set_by_recipes(block: str) -> tuple[str, ...]:
 
 
 def arguments(options: Mapping[str, object]) -> list[list[str]]:
-    """Return each option as its words: `true` is a bare flag, `false` nothing, else a value."""
+    """Return the words of each option: `true` is a bare flag, `false` nothing, else a value."""
     return [
         [flag(name)] if value is True else [flag(name), str(value)]
         for name, value in options.items()

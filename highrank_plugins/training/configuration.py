@@ -135,7 +135,7 @@ class Configuration(_Block):
         return yaml.safe_dump(self.blocks(), sort_keys=True, allow_unicode=True)
 
     def blocks(self) -> dict[str, Any]:
-        """Return plain values, without what is not given."""
+        """Return the given values as plain Python values."""
         return {name: block for name, block in self.model_dump().items() if block is not None}
 
 

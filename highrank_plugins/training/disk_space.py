@@ -15,7 +15,7 @@ BYTES = 12
 
 
 def check_space(options: Mapping[str, object], data: str, folder: Path) -> None:
-    """Check that the checkpoints to come fit on the disk: all of them, or the next one at least.
+    """Check that future checkpoints fit on the disk: all of them, or at least the next one.
 
     The model is built in a separate process, whose memory is free again when training starts.
 
@@ -37,7 +37,7 @@ def check_space(options: Mapping[str, object], data: str, folder: Path) -> None:
 
 
 def still_needed(space: int, folder: Path) -> int:
-    """Return how much of `space` checkpoints in a folder leave to be written."""
+    """Return how much of `space` is still to be written, given the checkpoints in a folder."""
     last = folder / "checkpoint_last.pt"
     if not last.exists():
         return space

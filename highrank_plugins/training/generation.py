@@ -100,7 +100,7 @@ def _wait(running: dict[int, subprocess.Popen[bytes]], shares: list[Path]) -> No
 
 
 def _had_no_batch(share: Path) -> bool:
-    """Detect a process without a batch: fairseq then divides by the time that it did not take."""
+    """Detect a process without a batch, in which fairseq divides by a time of 0."""
     end = _log(share).read_text(errors="replace").rstrip()
     return share.stat().st_size == 0 and end.endswith("ZeroDivisionError: division by zero")
 

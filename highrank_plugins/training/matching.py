@@ -118,7 +118,7 @@ def _compute(model: Any) -> int:
 
 
 def free_options(options: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the options that may change: widths, and what fills up the rest.
+    """Return the options that may change: widths, and sizes that fill the rest.
 
     Raises:
         ValueError: another kind of model.
@@ -141,7 +141,7 @@ def solve(
     free: Sequence[str] = (),
     step: int = 4,
 ) -> Match:
-    """Return sizes at which a model costs as much as another one.
+    """Return sizes at which one model costs as much as another.
 
     Widths change in proportion, by `step`. Where a step of them is too much, the other sizes, such
     as the units of the LSTMs below the last, fill up the rest.

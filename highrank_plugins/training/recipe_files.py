@@ -42,7 +42,7 @@ def write_recipe_files(
     """Write `settings.sh`, to be sourced, and `BLOCK.sh` with the command of each block.
 
     Args:
-        folder: for these files alone.
+        folder: holds only these files.
         more: further variables of the shell, each a word or a list of words.
     """
     for old in folder.glob("*.sh"):

@@ -113,7 +113,7 @@ def _note_numbers(line: str, numbers: dict[str, float]) -> None:
 
 
 def digest(lines: Iterable[str], max_update: float, max_epoch: float) -> Iterator[str]:
-    """Yield the lines that a person wants to see of a training in progress.
+    """Yield the lines about a training in progress that matter to a person.
 
     Numbers become a short line with the time left until `max_update` or `max_epoch` (infinite: no
     such bound). Warnings and errors are passed on; fairseq's other messages stay in the log.

@@ -29,7 +29,7 @@ from highrank_plugins.losses.plan import Scores
 
 
 class TorchKernels(Kernels):
-    """Make the passes by torch's operations, on any device."""
+    """Run the passes in torch's operations, on any device."""
 
     def row_blocks(self, rows: int, floats_per_row: int) -> Iterator[tuple[int, int]]:
         return cache_sized_blocks(rows, floats_per_row, self.plan.features.device)

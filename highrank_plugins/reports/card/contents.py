@@ -1,4 +1,4 @@
-"""Define what a head card says: plain values, which become the page and the JSON file."""
+"""Define the contents of a head card: plain values, which become the page and the JSON file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Part:
 
 @dataclass(frozen=True)
 class CardOptions:
-    """Hold options of the head, the trunk and the training; `model` is all that fairseq stored."""
+    """Hold options of the head, the trunk and the training; `model` has all that fairseq stored."""
 
     head: Maybe[dict[str, Any]]
     trunk: dict[str, Any]
@@ -108,7 +108,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Card:
-    """Hold all of a card; `results` and `sections` by the name of the measure.
+    """Hold everything on a card; `results` and `sections` by the name of the measure.
 
     results: as `highrank analyse` would write them.
     """
@@ -121,7 +121,7 @@ class Card:
     samples: Maybe[list[Sample]]
 
     def plain(self) -> dict[str, Any]:
-        """Return what the JSON file holds: all but the pages' texts and figures."""
+        """Return the contents of the JSON file: everything except the page's texts and figures."""
         return {
             "identity": self.identity,
             "configuration": self.configuration,

@@ -1,4 +1,4 @@
-"""Gather from a checkpoint what its card says."""
+"""Gather the contents of a checkpoint's card."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def make_card(path: Path, data: str | None, split: str, tokens: int, command: st
 
 
 def _attempt(function: Callable[[], T]) -> Maybe[T]:
-    """Return what a function finds, or the reason why it does not apply."""
+    """Return the result of a function, or the reason why it does not apply."""
     try:
         return function()
     except (ValueError, FloatingPointError) as error:
@@ -135,13 +135,13 @@ class Observer(Protocol):
     """Receive the blocks of the text."""
 
     def observe(self, block: Block) -> None:
-        """Take in the next tokens."""
+        """Observe the next tokens."""
 
 
 def _along(
     text: Collector, measures: dict[str, TextMeasure], samples: SampleObserver
 ) -> dict[str, Maybe[Measured]]:
-    """Show the text to all at once; if one fails, report why and continue with the others."""
+    """Show the text to all observers at once; if one fails, report why and go on without it."""
     failed: dict[str, Maybe[Measured]] = {}
     observers: dict[str, Observer] = {**measures, SAMPLES: samples}
     for block in text.blocks("card"):

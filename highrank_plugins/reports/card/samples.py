@@ -39,7 +39,7 @@ class SampleObserver:
         self._positions: dict[int, Position] = {}
 
     def observe(self, block: Block) -> None:
-        """Take in the next tokens."""
+        """Observe the next tokens."""
         self._targets += block.target.tolist()
         for passage, start in self._pieces:
             first, last = start, min(passage.stop, start + POSITIONS)
@@ -77,7 +77,7 @@ class SampleObserver:
 
 
 def _pieces(passages: list[Passage]) -> list[tuple[Passage, int]]:
-    """Return passages and the token in each where the piece begins: for a translation the first."""
+    """Return passages, and where the piece of each begins: in a translation, at its start."""
     if len(passages) == 1:
         (whole,) = passages
         step = (whole.stop - whole.start) // (SAMPLES + 1)

@@ -1,4 +1,4 @@
-"""Keep the cause that ended a training in a file, for the last line of its launcher."""
+"""Store the cause that ended a training in a file, for the last line of its launcher."""
 
 import json
 import signal
@@ -56,7 +56,7 @@ class Cause:
 
 
 def note(folder: Path, cause: Cause) -> None:
-    """Keep a cause in a folder; the end of a process that hung does not hide that it did."""
+    """Store a cause in a folder; the end of a hung process does not replace the hang."""
     before = read(folder)
     if before is None or not before.stall or cause.stall or cause.code not in _OURS:
         (folder / _FILE).write_text(json.dumps(asdict(cause)), encoding="utf-8")

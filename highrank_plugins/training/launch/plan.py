@@ -77,7 +77,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Return HOST:PORT as its parts.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it is not of this form.
     """
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdecimal() and 0 < int(port) < 2**16):

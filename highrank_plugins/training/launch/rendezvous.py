@@ -14,7 +14,7 @@ RETRY_SECONDS = 0.5
 
 
 def check_rendezvous(address: str, timeout: float, run: str) -> None:
-    """Find out which side of HOST:PORT this machine is on, and whether that can work.
+    """Find out whether this machine has the address HOST:PORT, and whether nodes can meet there.
 
     Args:
         run: the training's name. A store belongs to the first training that asks there: it ends
@@ -75,7 +75,7 @@ def _wait_for(place: tuple[str, int], address: str, timeout: float) -> None:
 
 
 def _stranger(host: str, port: int, run: str) -> str | None:
-    """Return None if torch's store of this training answers there; else what does."""
+    """Return None if torch's store of this training answers there, else what answers instead."""
     code = (
         "import sys, torch.distributed as d; store = d.TCPStore(sys.argv[1], int(sys.argv[2])); "
         "owner = store.compare_set('highrank', '', sys.argv[3]).decode(); "

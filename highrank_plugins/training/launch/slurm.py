@@ -1,4 +1,4 @@
-"""Write the batch script by which SLURM starts a training, a task of srun per process."""
+"""Write the batch script with which SLURM starts a training, a task of srun per process."""
 
 import shlex
 import subprocess

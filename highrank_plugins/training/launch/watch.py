@@ -50,7 +50,7 @@ class Stall:
     is_behind: bool
 
     def describe(self) -> str:
-        """Return which process hangs, where, and how that is known."""
+        """Return a description of the process that hangs, where, and the evidence."""
         beat = self.beat
         text = (
             f"rank {beat.rank} (process {beat.process}) has shown no sign of life for "
@@ -186,7 +186,7 @@ class WatchedAgent:
 
 
 def _state(process: int) -> str:
-    """Return the letter that /proc has for a process; empty if it has ended."""
+    """Return the state letter of a process in /proc; empty if it has ended."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

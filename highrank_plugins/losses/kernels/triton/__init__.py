@@ -83,7 +83,7 @@ def auto_takes(head: ChunkedHead, features: Tensor) -> bool:
 def launch_failure(device: torch.device) -> str | None:
     """Return why a kernel does not run on a CUDA device, after one small launch; None if it does.
 
-    Triton compiles its launcher with a C compiler; only a launch shows whether there is one.
+    Triton compiles its launcher with a C compiler, and only a launch shows whether one exists.
     """
     from triton.errors import TritonError
 

@@ -1,4 +1,4 @@
-"""Compute pointwise functions in a kernel, by a family and its numbers, see `KernelFunction`.
+"""Compute pointwise functions in a kernel, from a family and its numbers, see `KernelFunction`.
 
 Both are compiled in, as one tuple `f`: (family, number, number, …).
 """
@@ -21,7 +21,7 @@ REST: tl.constexpr = tl.constexpr(tiles.REST)
 def load_tables(tables, f: tl.constexpr):
     """Load the learned numbers of f, in pairs; an empty tuple if it has none.
 
-    PLIF's are too many: each logit looks up its own where `tables` points to.
+    PLIF has too many: each logit looks up its own in memory at `tables`.
     """
     numbers = ()
     if f[0] == "multimax":
@@ -72,7 +72,7 @@ def times_slope(grad, z, f: tl.constexpr, t):
 
 @triton.jit
 def beyond(z, t):
-    """Return how far z lies beyond each of MultiMax's thresholds, at least 0."""
+    """Return the distance of z beyond each of MultiMax's thresholds, or 0."""
     low1, high1 = tl.maximum(t[0] - z, 0.0), tl.maximum(z - t[2], 0.0)
     low2, high2 = tl.maximum(t[4] - z, 0.0), tl.maximum(z - t[6], 0.0)
     return low1, high1, low2, high2
@@ -104,7 +104,7 @@ def add_table_sums(sums, wanted, grad, z, inside, f: tl.constexpr, t):
     """Add the gradients of f's numbers, given that of f(z): to `sums`, or where `wanted` points to.
 
     Args:
-        wanted: None: nothing is.
+        wanted: None if no gradient is wanted.
     """
     if wanted is not None and f[0] == "plif":
         add_to_cells(wanted, grad, z, inside, f, t)
@@ -129,7 +129,7 @@ def add_table_sums(sums, wanted, grad, z, inside, f: tl.constexpr, t):
 def add_to_cells(place, grad, z, inside, f: tl.constexpr, t):
     """Add gradients of the slope and the left value of each logit's cell to `place`.
 
-    The sums are integers, see `learned.CellSums`: their order makes no difference.
+    The sums are integers, so that their order makes no difference; see `learned.CellSums`.
     """
     cell, offset = cell_of(z, f)
     scales = t[0] + 2 * f[3]

@@ -1,7 +1,7 @@
 """Hold the learned numbers of a pointwise function for the kernels, and sum their gradients.
 
 Programs run in any order, but sums are the same in each run. MultiMax has few numbers: a program
-stores its sums apart. PLIF has 10^5: all programs add to one sum for each, in integers.
+stores its own sums. PLIF has 10^5: all programs add to one sum for each, in integers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MOST_NORM = 2.0**16
 
 
 class LearnedNumbers:
-    """Hold no numbers, or few: their gradients are sums of each program, in pairs.
+    """Hold no or few numbers; each program stores its own sums of their gradients, in pairs.
 
     Args:
         pairs: [length, 2]; None: f has no learned numbers.
-        wanted: whether their gradients are.
+        wanted: whether their gradients are wanted.
     """
 
     def __init__(self, pairs: Tensor | None = None, wanted: bool = False) -> None:
@@ -63,7 +63,7 @@ class LearnedNumbers:
 
 
 class CellSums(LearnedNumbers):
-    """Hold the cells of PLIF, and sum gradients in integers, so that their order is no matter.
+    """Hold the cells of PLIF, and sum gradients in integers, so that their order does not matter.
 
     A unit of the integers is 2^-62 of the bound of the whole sum. For offsets within a cell it
     counts in widths D. Beyond the outer cells the unit is larger. Two more rows have the sums

@@ -1,4 +1,4 @@
-"""Make the passes by Triton kernels; an empty chunk starts none.
+"""Run the passes in Triton kernels; an empty chunk starts none.
 
 Chunks and their values have contiguous rows; results are written into the tensors given for them.
 """
@@ -140,7 +140,7 @@ NO_NUMBERS = LearnedNumbers()
 
 
 def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **tile: int) -> None:
-    """Start a kernel on values; those on device meta, by which a peak is counted, stay as they are.
+    """Start a kernel on values; leave values on device meta, which counts a peak, as they are.
 
     Args:
         tile: the kernel's tile, and `num_warps`.
@@ -217,7 +217,7 @@ def _mixture(
     share_NK: Tensor | None,
     tables: LearnedNumbers,
 ) -> None:
-    """Fill in what the mixture of values [N, K, M] gives; with `share` also the gradient."""
+    """Fill in the scores of the mixture of values [N, K, M]; with `share` also the gradient."""
     tokens, components, classes = given.values.shape
     if tokens == 0:
         return
