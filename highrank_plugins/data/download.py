@@ -11,10 +11,10 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 from urllib.parse import unquote, urlsplit
 
-from highrank_plugins.common.files import try_lock
+from highrank_plugins.common.files import open_own, try_lock
 from highrank_plugins.common.progress import bar_options
 
 # seconds before each retry; attempts that received something do not count
@@ -70,6 +70,8 @@ def download(url: str, part: Path, *, size: int | None = None, checked: bool = F
             _copy(source, file)
             return True
         version = part.with_name(f"{part.name}.version")
+        if version.is_symlink():
+            version.unlink()  # the server would be told what the file that it points to holds
         if not checked and not version.exists():
             file.truncate(0)
         failures = 0
@@ -106,13 +108,13 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def _locked(part: Path) -> Iterator[BinaryIO]:
+def _locked(part: Path) -> Iterator[IO[bytes]]:
     """Open the file at its end, locked against other processes.
 
     Raises:
         BusyError: another process has it.
     """
-    with part.open("ab") as file:
+    with open_own(part, "ab") as file:
         if not try_lock(file):
             raise BusyError(f"{part}: another process is downloading it; wait for it")
         yield file
@@ -134,7 +136,7 @@ def _local_path(url: str) -> Path | None:
     return Path(url)
 
 
-def _copy(source: Path, file: BinaryIO) -> None:
+def _copy(source: Path, file: IO[bytes]) -> None:
     if not source.is_file():
         raise DownloadError(f"{source}: no such file")
     with source.open("rb") as original:
@@ -142,12 +144,12 @@ def _copy(source: Path, file: BinaryIO) -> None:
         shutil.copyfileobj(original, file, BLOCK)
 
 
-def _size(file: BinaryIO) -> int:
+def _size(file: IO[bytes]) -> int:
     file.flush()
     return os.fstat(file.fileno()).st_size
 
 
-def _transfer(url: str, file: BinaryIO, version: Path, size: int | None) -> bool:
+def _transfer(url: str, file: IO[bytes], version: Path, size: int | None) -> bool:
     """Receive the rest of a file; return whether its length is known."""
     have = _size(file)
     headers = {"Range": f"bytes={have}-"} if have else {}
@@ -196,7 +198,7 @@ def _start(answer: http.client.HTTPResponse, have: int) -> int:
 
 
 def _receive(
-    answer: http.client.HTTPResponse, file: BinaryIO, start: int, size: int | None
+    answer: http.client.HTTPResponse, file: IO[bytes], start: int, size: int | None
 ) -> bool:
     """Append a response to the file; return whether it stated its length."""
     from tqdm import tqdm

@@ -1,11 +1,15 @@
 """Fetch files of a corpus, and check them before they get their final names."""
 
+import gzip
 import os
+import zipfile
+import zlib
 from pathlib import Path
 
 from highrank_plugins.common.checksums import ChecksumError, check_in_ledger, check_sum
 from highrank_plugins.data.download import DownloadError, download
 
+_BLOCK = 1 << 20
 # first bytes of archives
 _BEGINNINGS = {".gz": b"\x1f\x8b", ".tgz": b"\x1f\x8b", ".zip": b"PK"}
 
@@ -84,7 +88,7 @@ def _check_content(path: Path, output: Path, sure: bool) -> None:
     Args:
         sure: whether its length is the one that the server stated.
     Raises:
-        ChecksumError: it is an HTML page, not the archive that its name says, or truncated.
+        ChecksumError: it is an HTML page, not the archive that its name says, damaged, or truncated.
     """
     with path.open("rb") as file:
         start = file.read(512)
@@ -96,12 +100,29 @@ def _check_content(path: Path, output: Path, sure: bool) -> None:
         problem = "it is a web page (a login?)"
     elif not sure:
         problem = "the server did not say its length, so it may be truncated"
+    elif kind is not None and (damage := _damage(path, kind)):
+        problem = f"it is a damaged {kind} ({damage})"
     else:
         return
     raise ChecksumError(
         f"{path}: {problem}, and no checksum is published; delete it, get the "
         f"file in another way (a browser, another machine), and put it at {output}"
     )
+
+
+def _damage(path: Path, kind: str) -> str | None:
+    """Return what the checksums within an archive find wrong: two spliced files, a missing end."""
+    try:
+        if kind == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                bad = archive.testzip()
+            return None if bad is None else f"wrong checksum of {bad}"
+        with gzip.open(path) as file:
+            while file.read(_BLOCK):
+                pass
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
+        return str(error)
+    return None
 
 
 def _check(path: Path, output: Path, sums: dict[str, str | None], ledger: Path | None) -> str:

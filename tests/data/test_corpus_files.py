@@ -9,7 +9,7 @@ from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.data.corpus_files import UNKNOWN, fetch_corpus, read_corpus_files
 from tests.data.serving import serving
 
-CONTENT = b"PK c\n\n" * 1000
+CONTENT = b"PK\x05\x06" + bytes(18)  # an archive of nothing
 SUM = hashlib.sha256(CONTENT).hexdigest()
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -28,7 +28,9 @@ def entry(url="http://127.0.0.1:9/a", sha256=UNKNOWN, more=""):
 )
 def test_files_come_into_the_folder(tmp_path, sha256, said):
     with serving(CONTENT) as server:
-        file = write(tmp_path / "corpus.yaml", entry(server.url, sha256, "    size: 6000\n"))
+        file = write(
+            tmp_path / "corpus.yaml", entry(server.url, sha256, f"    size: {len(CONTENT)}\n")
+        )
         (line,) = fetch_corpus(file, tmp_path / "download")
     assert said in line
     assert (tmp_path / "download" / "a.zip").read_bytes() == CONTENT

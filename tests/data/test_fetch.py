@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import gzip
 import hashlib
 import os
 import random
@@ -10,12 +11,14 @@ import pytest
 
 from highrank_plugins.cli import app
 from highrank_plugins.common.checksums import ChecksumError
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import download
 from highrank_plugins.data.fetch import FetchError, fetch
 from tests.data.serving import serving
 
 CONTENT = random.Random(3).randbytes(700_001)
 SUM = hashlib.sha256(CONTENT).hexdigest()
+WHOLE = gzip.compress(CONTENT)
 OTHER = hashlib.sha256(b"").hexdigest()
 
 
@@ -114,6 +117,9 @@ def test_a_beginning_of_unknown_version_needs_a_checksum(server, output, part):
     [
         ("text.txt", b"\n<!DOCTYPE html><p>Sign in</p>", r"a web page \(a login\?\)"),
         ("a.tgz", b"plain text", "it is no .tgz"),
+        ("a.tgz", WHOLE[:3000] + gzip.compress(CONTENT[9:])[3000:], r"damaged .tgz \(CRC check"),
+        ("a.gz", WHOLE[:3000], r"damaged .gz \(Compressed file ended before"),
+        ("a.zip", b"PK" + CONTENT[:99], r"damaged .zip \(File is not a zip file"),
     ],
 )
 def test_another_file_is_not_recorded(server, output, tmp_path, name, content, problem):
@@ -121,6 +127,30 @@ def test_another_file_is_not_recorded(server, output, tmp_path, name, content, p
     with pytest.raises(ChecksumError, match=problem):
         fetch(server.url, output.with_name(name), ledger=tmp_path / "sums")
     assert not (tmp_path / "sums").exists() and not output.with_name(name).exists()
+
+
+def test_a_whole_archive_is_recorded(server, output, tmp_path):
+    server.content = WHOLE
+    assert "it was recorded" in fetch(
+        server.url, output.with_name("a.tgz"), ledger=tmp_path / "sums"
+    )
+
+
+def test_a_download_follows_no_link(server, output, part, tmp_path):
+    (tmp_path / "victim").write_text("precious")
+    part.symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match=r"file\.bin\.part is a symbolic link"):
+        fetch(server.url, output, sha256=SUM)
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_the_server_is_not_told_what_another_file_holds(server, output, part, tmp_path):
+    (tmp_path / "victim").write_text('"a secret"')
+    part.write_bytes(CONTENT[:9])
+    part.with_name("file.bin.part.version").symlink_to(tmp_path / "victim")
+    fetch(server.url, output)
+    assert server.asked == [None]
+    assert (tmp_path / "victim").read_text() == '"a secret"'
 
 
 def test_an_answer_that_may_be_cut_off_is_not_recorded(server, output, tmp_path):
