@@ -88,7 +88,7 @@ def _check_content(path: Path, output: Path, sure: bool) -> None:
     Args:
         sure: whether its length is the one that the server stated.
     Raises:
-        ChecksumError: it is an HTML page, not the archive that its name says, damaged, or truncated.
+        ChecksumError: it is an HTML page, not the archive that its name says, damaged or cut.
     """
     with path.open("rb") as file:
         start = file.read(512)
