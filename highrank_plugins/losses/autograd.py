@@ -119,10 +119,9 @@ class _SumLoss(torch.autograd.Function):
         else:
             ctx.sums = None
         is_one = factor.device.type == "cpu" and bool(factor == 1)  # a GPU would synchronise
-        grads = []
-        for dtype in ctx.dtypes:  # one by one, so that the gradients do not exist twice
-            grads.append(_scaled(sums.pop(0), None if is_one else factor, dtype))
-        return None, *grads
+        by = None if is_one else factor
+        # one by one, so that the gradients do not exist twice
+        return None, *(_scaled(sums.pop(0), by, dtype) for dtype in ctx.dtypes)
 
 
 class _TokenLoss(torch.autograd.Function):

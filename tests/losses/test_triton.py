@@ -145,5 +145,5 @@ def test_a_cpu_without_the_interpreter_is_named(monkeypatch):
 def test_a_head_without_fused_loss_is_named(impl):
     head = SOFTMAX.build()
     head.fused = None
-    with pytest.raises(ValueError, match="Softmax has no fused loss; use impl='chunked'"):
+    with pytest.raises(ValueError, match="softmax has no fused loss; use impl='chunked'"):
         head.nll(make_features(3), torch.tensor([0, 1, 2]), impl=impl)

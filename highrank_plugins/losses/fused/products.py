@@ -27,10 +27,7 @@ def add_product_to(total: Tensor, grad: Tensor, rows: Tensor, is_first: bool) ->
     The first product overwrites `total`, whose content is arbitrary until then.
     """
     if rows.dtype == total.dtype:
-        if is_first:
-            torch.mm(grad.t(), rows, out=total)
-        else:
-            total.addmm_(grad.t(), rows)
+        torch.addmm(total, grad.t(), rows, beta=float(not is_first), out=total)
     elif products_add_in_float32(total.device):
         if is_first:
             torch.mm(grad.t(), rows, out_dtype=total.dtype, out=total)

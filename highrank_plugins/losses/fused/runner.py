@@ -39,10 +39,7 @@ MANY_CHUNKS = 16
 
 
 def fused_nll(plan: LossPlan, kernels: type[Kernels]) -> LossOutput:
-    """Return the loss without autograd over chunks; differentiable once.
-
-    See `autograd.DOUBLE_BACKWARD`.
-    """
+    """Return the loss without autograd over chunks; it is differentiable once."""
     tensors = plan.head.tensors()
     runner = _Runner(plan, list(tensors), kernels)
     return once_differentiable_nll(runner, (plan.features, *tensors.values()))
@@ -136,11 +133,9 @@ class _Runner:
         scale: Tensor | None,
     ) -> list[LossOutput]:
         """Run autograd as far as `token_inputs`, then chunks, then go back through autograd."""
-        plan = self.plan
+        plan, reads = self.plan, self.fused.reads_tensor
         small = [
-            i
-            for i, need in enumerate(needed)
-            if need and not (i and self.fused.reads_tensor(self.names[i - 1]))
+            i for i, need in enumerate(needed) if need and not (i and reads(self.names[i - 1]))
         ]
         leaves = [t.detach().requires_grad_(i in small) for i, t in enumerate(inputs)]
         x = leaves[0] = inputs[0][start:stop].detach().requires_grad_(0 in small)

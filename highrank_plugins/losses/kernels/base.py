@@ -13,6 +13,7 @@ from torch import Tensor
 
 from highrank_plugins.losses.chunked_head import Named
 from highrank_plugins.losses.chunking import chunk_ranges
+from highrank_plugins.losses.kernels import sigmoid_tree
 from highrank_plugins.losses.plan import ClassWeights, LossPlan, Scores
 
 # indices of tokens of a block → their logits [n, K, M], in memory of their own
@@ -116,15 +117,15 @@ class Kernels:
 
         Leaves and gates hold afterwards what `tree_backward` needs.
         """
-        raise NotImplementedError
+        sigmoid_tree.tree_forward(leaves_NKS.unbind(1), gates_JNS.unbind(), out_NS)
 
     def tree_backward(self, grad_NS: Tensor, leaves_NKS: Tensor, gates_JNS: Tensor) -> None:
         """Turn leaves and gates into their gradients, given the gradient of `out`."""
-        raise NotImplementedError
+        sigmoid_tree.tree_backward(grad_NS, leaves_NKS.unbind(1), gates_JNS.unbind())
 
     def leaf_order(self, components: int) -> list[int]:
         """Return which leaf's gradient each slot holds after `tree_backward`."""
-        return list(range(components))
+        return sigmoid_tree.slots_of_leaves(components)
 
     def add_bias_gradient(self, grad_NM: Tensor, factor_N: Tensor | None) -> None:
         """Add Σ_n factor_n grad_n to the gradient of the bias, in the wide dtype."""

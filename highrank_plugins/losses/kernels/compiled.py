@@ -46,6 +46,9 @@ class CompiledKernels(Kernels):
             given.write_gradient(block.logits_NM)
         return scores
 
+    def leaf_order(self, components: int) -> list[int]:
+        return list(range(components))
+
     def run_softmax(self, given: KernelInput, block: SoftmaxBlock, scores: Scores) -> None:
         """Fill the scores of the values; with a factor the values become their gradient."""
         raise NotImplementedError

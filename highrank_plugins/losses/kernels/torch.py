@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.losses.chunking import cache_sized_blocks
-from highrank_plugins.losses.kernels import sigmoid_tree
 from highrank_plugins.losses.kernels.base import (
     Kernels,
     MixtureBlock,
@@ -117,15 +116,6 @@ class TorchKernels(Kernels):
         if lost is not None:
             recompute_in_log_domain(self, lost, scores, block, recompute_logits)
         return scores
-
-    def tree_forward(self, leaves_NKS: Tensor, gates_JNS: Tensor, out_NS: Tensor) -> None:
-        sigmoid_tree.tree_forward(leaves_NKS.unbind(1), gates_JNS.unbind(), out_NS)
-
-    def tree_backward(self, grad_NS: Tensor, leaves_NKS: Tensor, gates_JNS: Tensor) -> None:
-        sigmoid_tree.tree_backward(grad_NS, leaves_NKS.unbind(1), gates_JNS.unbind())
-
-    def leaf_order(self, components: int) -> list[int]:
-        return sigmoid_tree.slots_of_leaves(components)
 
 
 def softmax_in_place(values: Tensor) -> Tensor:
