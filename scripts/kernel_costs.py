@@ -159,8 +159,15 @@ def compile_cases(cases: list[list[Any]], accuracy: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--capability", type=int, default=90, help="90 is the H100 and H200")
-    parser.add_argument("--cases", type=json.loads, help="JSON, instead of the whole table")
+    parser.add_argument(
+        "--capability",
+        type=int,
+        default=90,
+        help="compute capability × 10; the H100 and H200 have 90",
+    )
+    parser.add_argument(
+        "--cases", type=json.loads, help="JSON file of cases, instead of the whole table"
+    )
     parser.add_argument("--accuracy", action="store_true", help="also find the most probable class")
     options = parser.parse_args()
     driver.set_active(NoDevice(options.capability))

@@ -50,7 +50,9 @@ def seconds(run: Path, folder: Path, processes: int, beam: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="exp/RECIPE/NAME, with pieces, data-bin, average")
+    parser.add_argument(
+        "run", type=Path, help="a run's folder exp/RECIPE/NAME with pieces, data-bin and average"
+    )
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--copies", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)

@@ -183,7 +183,9 @@ def start() -> None:
 def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--text", type=Path, required=True, help="folder, {train,valid}.{en,de}")
+    parser.add_argument(
+        "--text", type=Path, required=True, help="folder with {train,valid}.{en,de}"
+    )
     parser.add_argument("names", nargs="*", help="RECIPE/CONF (default: all)")
     given = parser.parse_args()
     paths = {"/".join(name_of(path)): path for path in configurations()}

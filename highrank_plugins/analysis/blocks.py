@@ -27,7 +27,7 @@ def checked_blocks(blocks: Iterable[Tensor], finite: bool = True) -> Iterator[Te
         width = block.size(1) if width is None else width
         if block.size(1) != width:
             raise ValueError(
-                f"block {index} has {block.size(1)} columns, the blocks before it have {width}"
+                f"block {index} has {block.size(1)} columns, but earlier blocks have {width}"
             )
         refuse_rows(block.isfinite() if finite else ~block.isnan(), f"block {index}", block)
         if len(block):

@@ -109,7 +109,7 @@ def _options(name: str, components: int | None) -> dict[str, Any]:
     if structure not in head_names() or (pointwise and pointwise not in pointwise_names()):
         raise ValueError(
             f"--heads {name}: expected one of {', '.join(head_names())}, one of "
-            f"{', '.join(pointwise_names())}, or a pair as mos+plif"
+            f"{', '.join(pointwise_names())}, or a pair such as mos+plif"
         )
     options: dict[str, Any] = {"name": structure}
     if pointwise:

@@ -52,7 +52,9 @@ def pointwise_curve(
         ValueError: low ≥ high, fewer than two points.
     """
     if not low < high or points < 2:
-        raise ValueError(f"expected low < high and two points or more: {low}, {high}, {points}")
+        raise ValueError(
+            f"expected low < high and at least two points, got {low}, {high}, {points}"
+        )
     z = torch.linspace(low, high, points, dtype=torch.float64)
     f = pointwise(z)
     return z, f - f[z.abs().argmin()]

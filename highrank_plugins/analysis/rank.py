@@ -28,7 +28,7 @@ def press_rank(singular_values: Tensor, shape: tuple[int, int], dtype: torch.dty
     """
     s = _checked(singular_values)
     if not dtype.is_floating_point:
-        raise ValueError(f"dtype: expected a floating one, got {dtype}")
+        raise ValueError(f"dtype: expected a floating-point dtype, got {dtype}")
     if s.numel() > min(shape):
         raise ValueError(f"a matrix {tuple(shape)} has {min(shape)} singular values, got {len(s)}")
     return int((s > press_tolerance(float(s.max()), shape, dtype)).sum())

@@ -41,7 +41,7 @@ def summarise(runs: Runs) -> Summary:
             raise ValueError(f"a run is NaN: {numbers}; leave it out or repeat it")
         return Summary(mean(numbers), stdev(numbers), len(numbers))
     if runs.n < 2 or not runs.sd >= 0 or not math.isfinite(runs.mean + runs.sd):
-        raise ValueError(f"expected a summary of two or more runs, got {runs}")
+        raise ValueError(f"expected a summary of at least two runs, got {runs}")
     return runs
 
 
@@ -115,7 +115,7 @@ def pearson(x: Sequence[float], y: Sequence[float]) -> Correlation:
     if len(x) != len(y) or len(x) < 3:
         raise ValueError(f"pearson: expected three pairs or more, got {len(x)} and {len(y)} values")
     if len(set(x)) == 1 or len(set(y)) == 1:
-        raise ValueError("pearson: a measure is the same everywhere, so it has no correlation")
+        raise ValueError("pearson: a measure is constant, so it has no correlation")
     result = pearsonr(list(map(float, x)), list(map(float, y)))
     if result.statistic != result.statistic:
         raise ValueError("pearson: a value is NaN or infinite")

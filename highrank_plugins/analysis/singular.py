@@ -136,7 +136,7 @@ def whole_spectrum(parts: Sequence[SpectrumPart]) -> Spectrum:
     """
     rows, dtype, method = sum(part.rows for part in parts), parts[0].dtype, parts[0].method
     if rows == 1:
-        raise ValueError("one row has rank 1 whatever the model: collect more contexts")
+        raise ValueError("a single row always has rank 1: collect more contexts")
     matrices = [part.matrix.to(parts[0].matrix.device) for part in parts]
     if method == "gram":
         values = gram_singular_values(sum(matrices[1:], matrices[0]))

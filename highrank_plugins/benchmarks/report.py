@@ -55,7 +55,7 @@ def check_outputs(csv: Path | None, plot: Path | None) -> None:
         if path is not None and not path.resolve().parent.is_dir():
             raise CaseError(f"{option} {path}: the folder {path.parent} is missing")
         if path is not None and path.is_dir():
-            raise CaseError(f"{option} {path}: this is a folder, name a file")
+            raise CaseError(f"{option} {path} is a folder; name a file")
     check_plot(plot)
 
 

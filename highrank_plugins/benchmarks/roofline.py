@@ -194,7 +194,7 @@ def run_roofline(
     for name in implementations:
         if name not in IMPLEMENTATIONS:
             raise CaseError(
-                f"--impl {name}: the model knows {', '.join(IMPLEMENTATIONS)} only; "
+                f"--impl {name}: the roofline covers only {', '.join(IMPLEMENTATIONS)}; "
                 "`highrank bench loss` measures any"
             )
         if name == "triton" and find_spec("triton") is None:
@@ -211,7 +211,7 @@ def run_roofline(
 def estimates_table(estimates: list[RooflineEstimate]) -> str:
     """Return Markdown, one line per estimate."""
     heading = ["case", "implementation", "products, ms", "others, ms", "× gemm_floor"]
-    heading += ["peak, MiB", "of it gradients, MiB"]
+    heading += ["peak, MiB", "of which gradients, MiB"]
     rows = [
         [
             each.case,

@@ -100,7 +100,9 @@ def read_csv(path: Path) -> list[Row]:
         reader.fieldnames = names
         missing = needed - set(names)
         if missing:
-            raise ValueError(f"{path}: not a file of --csv, it lacks {', '.join(sorted(missing))}")
+            raise ValueError(
+                f"{path}: not a file written by --csv: it lacks {', '.join(sorted(missing))}"
+            )
         lines = list(reader)
     if not lines:
         raise ValueError(f"{path}: holds no measurement")

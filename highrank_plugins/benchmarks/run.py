@@ -58,7 +58,7 @@ def run_losses(
         for implementation in implementations:
             reason = available(implementation, case)
             if reason is not None:
-                echo(f"{name}: {implementation} left out ({reason})")
+                echo(f"{name}: {implementation} skipped ({reason})")
                 continue
             try:
                 sized = case
@@ -102,7 +102,7 @@ def run_models(
     check_device(changes["device"])
     check_outputs(csv, None)
     if any(not model.strip() for model in models or ()):
-        raise CaseError("--model: expected an arch, and options of it after a space")
+        raise CaseError("--model: expected an arch, then its options after a space")
     rows: list[Row] = []
     failed = 0
     for name, case in _cases(kind, names, changes).items():

@@ -275,7 +275,7 @@ def _search(grid: bool, split: str, tokens: int | None) -> "Search | None":
     from highrank_plugins.inference.tuning import Search
 
     if not grid and tokens is not None:
-        raise ValueError("--grid-tokens: without --grid nothing is chosen")
+        raise ValueError("--grid-tokens has no effect without --grid; add --grid or remove it")
     return Search(split, tokens) if grid else None
 
 

@@ -10,7 +10,7 @@ from highrank_plugins.cli.user_error import user_errors
 
 
 def match(
-    system: Annotated[str, "Configuration to change: a file, or a name in the recipe."],
+    system: Annotated[str, "Configuration to change: a file, or a name in --recipe."],
     to: Annotated[str, typer.Option(help="Configuration to match.")],
     by: Annotated[
         Literal["parameters", "compute", "width"], "Quantity to make equal, within 0.5 %."

@@ -14,7 +14,7 @@ from highrank_plugins.cli.user_error import user_errors
 
 def average(
     directory: Annotated[Path, "--save-dir of a training."],
-    output: Annotated[Path, typer.Option(help="The checkpoint to write.")],
+    output: Annotated[Path, typer.Option(help="Checkpoint file to write.")],
     last: Annotated[
         int | None, typer.Option(min=1, help="Average the N newest checkpoints (default: 5).")
     ] = None,
@@ -85,7 +85,7 @@ def best_checkpoint(
 
 def export(
     checkpoint: Annotated[Path, "Checkpoint of fairseq-train or `highrank model average`."],
-    output: Annotated[Path, typer.Option(help="The new folder.")],
+    output: Annotated[Path, typer.Option(help="New folder for the model.")],
     data: Annotated[Path | None, "Folder with the dictionaries (default: the training's)."] = None,
     pieces: Annotated[Path | None, "SentencePiece's model, or subword-nmt's codes."] = None,
     results: Annotated[
@@ -112,7 +112,7 @@ def export(
 
 def import_model(
     folder: Annotated[Path, "Folder of `highrank model export`."],
-    output: Annotated[Path, typer.Option(help="The checkpoint to write.")],
+    output: Annotated[Path, typer.Option(help="Checkpoint file to write.")],
     user_dir: UserDir = None,
 ) -> None:
     """Write an exported model as a checkpoint for fairseq.

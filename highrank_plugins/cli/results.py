@@ -34,7 +34,7 @@ _TRAINING = {  # number in a record → its text for people
 
 
 def results_table(
-    records: Annotated[list[Path], "Records of runs, as exp/ptb/*/results.json."],
+    records: Annotated[list[Path], "Records of runs, such as exp/ptb/*/results.json."],
 ) -> None:
     """Print records of runs as a table.
 
@@ -96,12 +96,14 @@ def record(
         ),
     ],
     output: Annotated[Path, typer.Option(help="JSON file to write.")],
-    finetuning: Annotated[Path | None, "The --save-dir of a second training."] = None,
+    finetuning: Annotated[
+        Path | None, "The --save-dir of the finetuning, if there was one."
+    ] = None,
     paired: Annotated[Path | None, "paired.json of `highrank evaluate score`."] = None,
     summary: Annotated[
         Path | None, "Write the output of `highrank results lm-summary` as well."
     ] = None,
-    data: Annotated[Path | None, "Binarised data, with the .key of the stage."] = None,
+    data: Annotated[Path | None, "Folder of the binarised data."] = None,
     published: Annotated[str | None, "Recipe whose published scores come first."] = None,
 ) -> None:
     """Write the record of a run.

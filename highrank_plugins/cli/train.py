@@ -30,7 +30,7 @@ def configure(
     commands: Annotated[
         Path | None, "Folder for settings.sh and the command of each block, for recipes."
     ] = None,
-    launch: Annotated[str, "Options of highrank launch; they win over the block launch."] = "",
+    launch: Annotated[str, "Options of highrank launch, which override the block launch."] = "",
     corpus: Annotated[Path | None, "A recipe's corpus.yaml, which goes into settings.sh."] = None,
 ) -> None:
     """Resolve a configuration, and check every option.

@@ -73,8 +73,8 @@ def check_in_ledger(path: Path, name: Path, ledger: Path) -> bool:
     if sums[key] != found:
         raise ChecksumError(
             f"{path}: its sha256 is {found} and was {sums[key]} when {ledger} was written: the "
-            "file is damaged or another one; delete it and fetch it again. If it was the first one "
-            f"that was wrong, delete its line in {ledger}"
+            "file is damaged or a different one; delete it and fetch it again. If the earlier file "
+            f"was the wrong one, delete its line in {ledger}"
         )
     return False
 

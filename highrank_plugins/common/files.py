@@ -68,8 +68,8 @@ def open_own(path: str | Path, mode: str) -> IO[Any]:
         if error.errno not in (errno.ELOOP, errno.ENXIO):
             raise
     raise UserError(
-        f"{path} is a symbolic link, a pipe or a device, where a file of ours belongs: remove it; "
-        "nothing was written through it"
+        f"{path} is a symbolic link, a pipe or a device in place of one of our files: remove it; "
+        "nothing was written to its target"
     )
 
 
@@ -241,7 +241,7 @@ def _explained(error: OSError, target: str, expected_bytes: int = 0) -> OSError:
     return OSError(
         error.errno,
         f"{reason}: {_size(_free(target))} are free{needed}. Free some space and run the same "
-        "command again; what was there before is kept",
+        "command again; the previous contents are kept",
         target,
     )
 

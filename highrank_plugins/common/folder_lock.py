@@ -76,8 +76,8 @@ def _open_locked(folder: str | os.PathLike[str]) -> tuple[IO[str], bool]:
             holder = file.read().strip() or "unknown process"
             file.close()
             raise UserError(
-                f"--save-dir {folder} is in use by another training ({holder}): wait for its end "
-                "or stop it, or choose another --save-dir"
+                f"--save-dir {folder} is in use by another training ({holder}): wait for it, "
+                "stop it, or choose another --save-dir"
             ) from None
         except OSError as error:
             logger.warning("%s: cannot be locked (%s); start one training only", folder, error)

@@ -84,7 +84,7 @@ def _check_entries(path: str, archive: zipfile.ZipFile, whole: bool) -> None:
     if any(e.compress_type != zipfile.ZIP_STORED or e.flag_bits & 1 for e in entries):
         raise DamagedArchiveError(f"{path} is compressed or encrypted: torch does not write that")
     if sum(e.file_size for e in entries) > os.path.getsize(path):
-        raise DamagedArchiveError(f"{path} claims more contents than it has bytes: refused")
+        raise DamagedArchiveError(f"{path} is refused: it claims more contents than it has bytes")
     for entry in entries:
         if not whole and entry.filename.rpartition("/")[2] != _PICKLE:
             continue

@@ -60,7 +60,9 @@ def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = T
     if base is None:
         return tree
     if not may_inherit:
-        raise ConfigurationError(f"{tree.place(('base',))}: base: write all into this file")
+        raise ConfigurationError(
+            f"{tree.place(('base',))}: base is not allowed here; write all values into this file"
+        )
     if not isinstance(base, str):
         raise ConfigurationError(f"{tree.place(('base',))}: base must be the name of a file")
     inherited = read_tree(path.parent / base, (*below, path))

@@ -35,7 +35,7 @@ def literal(text: Any) -> Any:
     if not isinstance(text, str):
         return text
     if len(text) > _MAX_CHARACTERS:
-        raise ValueError(f"configuration string of {len(text)} characters: {text[:60]!r}…")
+        raise ValueError(f"{text[:60]!r}… is too long for an option: {len(text)} characters")
     try:
         return _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):

@@ -45,7 +45,7 @@ def buffered_read(_stock, input: str, buffer_size: int) -> Iterator[list[str]]:
         with Path(input).open("rb") as file:
             yield from _groups(file, input, buffer_size)
     elif sys.stdin is None:
-        raise UserError("--input -: standard input is closed; name a file by --input")
+        raise UserError("--input -: standard input is closed; name a file with --input")
     else:
         yield from _groups(sys.stdin.buffer, "standard input", buffer_size)
 

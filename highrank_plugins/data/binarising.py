@@ -108,7 +108,7 @@ def _place(path: Path, offset: int) -> str:
                     "with iconv"
                 )
             offset -= len(line)
-    raise EOFError(f"{path}: changed while it was read")
+    raise EOFError(f"{path}: changed while being read")
 
 
 def _count(block: LineRange) -> Counter[str]:

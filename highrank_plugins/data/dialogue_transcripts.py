@@ -96,7 +96,7 @@ def parse_json(text: bytes, place: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DialogueError(f"{place}: no JSON ({error}); copy the file again") from None
+        raise DialogueError(f"{place}: not JSON ({error}); copy the file again") from None
 
 
 def _read_pickle(path: Path) -> dict[str, list[Dialogue]]:
@@ -146,7 +146,7 @@ _DAMAGED = (pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError
 
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"it names {module}.{name}")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}")
 
 
 def load_plain(path: Path) -> Any:

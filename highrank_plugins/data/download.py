@@ -116,7 +116,7 @@ def _locked(part: Path) -> Iterator[IO[bytes]]:
     """
     with open_own(part, "ab") as file:
         if not try_lock(file):
-            raise BusyError(f"{part}: another process is downloading it; wait for it")
+            raise BusyError(f"{part}: another process is downloading it; wait until it ends")
         yield file
 
 

@@ -95,11 +95,11 @@ def _check_content(path: Path, output: Path, sure: bool) -> None:
     text = start.lstrip().lower()
     kind = next((kind for kind in _BEGINNINGS if output.name.endswith(kind)), None)
     if kind is not None and not start.startswith(_BEGINNINGS[kind]):
-        problem = f"it is no {kind}"
+        problem = f"it is not a {kind} file"
     elif text.startswith((b"<!doctype html", b"<html")):
         problem = "it is a web page (a login?)"
     elif not sure:
-        problem = "the server did not say its length, so it may be truncated"
+        problem = "the server did not state its length, so it may be truncated"
     elif kind is not None and (damage := _damage(path, kind)):
         problem = f"it is a damaged {kind} ({damage})"
     else:
@@ -134,5 +134,5 @@ def _check(path: Path, output: Path, sums: dict[str, str | None], ledger: Path |
     if ledger is None:
         return "its sha256 was not checked"
     if check_in_ledger(path, output, ledger):
-        return f"no sha256 is published: it was recorded in {ledger}, and later ones must equal it"
-    return f"its sha256 is as in {ledger}"
+        return f"no sha256 is published; it was recorded in {ledger} and will be compared later"
+    return f"its sha256 equals the one in {ledger}"

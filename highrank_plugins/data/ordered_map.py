@@ -47,7 +47,7 @@ def ordered_map(
                 yield result
         except BrokenProcessPool:
             raise OSError(
-                f"one of {processes} processes was killed, perhaps out of memory: use fewer"
+                f"one of {processes} processes was killed, perhaps for lack of memory: use fewer"
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)

@@ -115,7 +115,7 @@ def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
     Args:
         place: where the file will be, for the options.
     Raises:
-        ValueError: neither a model of SentencePiece nor codes of subword-nmt.
+        ValueError: is neither a model of SentencePiece nor codes of subword-nmt.
         OSError: it cannot be read.
     """
     with file.open("rb") as opened:
@@ -125,6 +125,6 @@ def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
     if file.suffix == ".model":
         return [("--bpe", "sentencepiece"), ("--sentencepiece-model", place)]
     raise ValueError(
-        f"--pieces {file}: neither a model of SentencePiece (NAME.model) nor codes of subword-nmt "
-        "(their first line begins with #version)"
+        f"--pieces {file} is neither a model of SentencePiece (NAME.model) nor codes of "
+        "subword-nmt (their first line begins with #version)"
     )

@@ -101,7 +101,7 @@ class GradientStatistics:
         """
         _check_known("statistic", statistic, STATISTICS)
         if not self.segments:
-            raise ValueError("gradient statistics of no segment: the training text is empty")
+            raise ValueError("no gradient statistics: the training text is empty")
         count = self.segments if statistic == "rms" else 1
         return [(total / count).sqrt_() for total in self.sums]
 

@@ -108,14 +108,16 @@ def _has_both(path: str) -> bool:
         require_regular(file)
     if index.exists() != data.exists():
         missing, other = (data, index) if index.exists() else (index, data)
-        raise FileNotFoundError(f"{missing} is missing, and {other.name} is there; {_AGAIN}")
+        raise FileNotFoundError(f"{missing} is missing, although {other.name} exists; {_AGAIN}")
     if index.exists() and index.name.startswith(("train.", "valid.")):
         split, _, rest = index.name.partition(".")
         pair, _, language = rest.removesuffix(".idx").partition(".")
         for other in pair.split("-") if language in pair.split("-") else ():
             target = index.with_name(f"{split}.{pair}.{other}.idx")
             if other != "None" and not target.exists():
-                raise FileNotFoundError(f"{target} is missing, and {index.name} is there; {_AGAIN}")
+                raise FileNotFoundError(
+                    f"{target} is missing, although {index.name} exists; {_AGAIN}"
+                )
     return index.exists()
 
 
@@ -146,7 +148,7 @@ def _check_split(path: str, num_words: int | None, *versions: tuple[int, ...]) -
         dtype, count = _read_header(index, header)
         total = _check_sizes(index, data, dtype, count, num_words is not None)
     elif not header.startswith(_OTHERS):
-        raise _damaged(index, "it does not begin as an index of fairseq does")
+        raise _damaged(index, "it does not begin like an index of fairseq")
     if total is not None and num_words is not None:
         digest = _check_numbers(data, dtype, total, num_words, data.name in sums)
         _compare(data, digest, sums)
@@ -180,13 +182,14 @@ def _check_sizes(index: Path, data: Path, dtype: np.dtype, count: int, has_words
                 place = int(wrong.argmax())
                 raise _damaged(
                     index,
-                    f"sentence {first + place} has {sizes[place]} numbers from byte "
-                    f"{pointers[place]}, which does not follow the one before",
+                    f"sentence {first + place} has {sizes[place]} numbers at byte "
+                    f"{pointers[place]}, which does not follow the previous sentence",
                 )
             total = int(ends[-1])
     if data.stat().st_size != total * dtype.itemsize:
         raise _damaged(
-            data, f"{index.name} says {total * dtype.itemsize} bytes, it has {data.stat().st_size}"
+            data,
+            f"{index.name} says {total * dtype.itemsize} bytes, but it has {data.stat().st_size}",
         )
     return total
 

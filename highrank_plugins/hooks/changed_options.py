@@ -118,7 +118,7 @@ def _refuse(trainer, path: str, refused: _Options) -> None:
 
 def _listed(differences: dict[str, tuple[Any, Any]]) -> str:
     most = 8
-    lines = [f"{flag(name)} was {old}, is {new}" for name, (old, new) in differences.items()]
+    lines = [f"{flag(name)} was {old}, is now {new}" for name, (old, new) in differences.items()]
     return "; ".join(lines[:most]) + (f"; and {len(lines) - most} more" if lines[most:] else "")
 
 

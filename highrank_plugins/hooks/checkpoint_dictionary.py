@@ -100,7 +100,7 @@ def init(stock, generator, *args, **kwargs) -> None:
     """
     stock(generator, *args, **kwargs)
     if isinstance(generator.lm_model, FairseqEncoderDecoderModel):
-        raise UserError("--lm-path: this checkpoint has an encoder, and is no language model")
+        raise UserError("--lm-path: this checkpoint has an encoder, so it is not a language model")
     decoder = getattr(generator.lm_model, "decoder", None)
     words = getattr(decoder, "dictionary", None)
     if words is not None and words != generator.tgt_dict:

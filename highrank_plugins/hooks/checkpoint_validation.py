@@ -63,7 +63,7 @@ def _load_safely(path: str) -> dict[str, Any]:
         state = None if forbidden else torch.load(path, "cpu", weights_only=True, mmap=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
-        raise UserError(f"{path} is refused, not a valid checkpoint: {reason}") from None
+        raise UserError(f"{path} is refused: not a valid checkpoint ({reason})") from None
     if forbidden:
         raise UserError(
             f"{path} is refused: it names {', '.join(forbidden)}, which could run code when "
@@ -77,11 +77,11 @@ def _load_safely(path: str) -> dict[str, Any]:
 def _check_config(path: str, state: dict[str, Any]) -> None:
     for count, value in enumerate(_leaves([state.get("cfg"), state.get("args")])):
         if count > _MAX_CONFIG_VALUES:
-            raise UserError(f"{path} is refused: its configuration is endless")
+            raise UserError(f"{path} is refused: its configuration is too large")
         if type(value) not in _PLAIN:
             raise UserError(
                 f"{path} is refused: its configuration holds a {type(value).__name__}, "
-                "and only plain values are safe"
+                "but only plain values are safe"
             )
         if isinstance(value, str) and "${" in value:
             raise UserError(

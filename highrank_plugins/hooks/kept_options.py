@@ -61,7 +61,7 @@ def main(stock, cfg, *args, **kwargs):
     for name, value in _kept(saved).items():
         # a model with another layer does not have the option
         if current.get(name) not in (None, value):
-            logger.info("the checkpoint has %s %s: it stays so", flag(name), value)
+            logger.info("keeping %s %s, as in the checkpoint", flag(name), value)
             _set(cfg.model, name, value)
     return stock(cfg, *args, **kwargs)
 

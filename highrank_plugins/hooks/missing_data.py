@@ -63,7 +63,7 @@ def _naming_splits(stock, task, split, *args, **kwargs):
         folders = utils.split_paths((getattr(task, "cfg", None) or task.args).data)
         there = sorted(splits_of(folders[0]))
         found = f"It has {', '.join(there)}." if there else _WANTED
-        raise MissingSplit(f"split {split}: not in {folders[0]}. {found}") from error
+        raise MissingSplit(f"split {split} is missing in {folders[0]}. {found}") from error
 
 
 def splits_of(folder: str) -> set[str]:

@@ -51,7 +51,7 @@ def _split(built: FairseqOptimizer, rates: Iterable[float]) -> None:
         return  # an optimizer with groups of its own: `require_found` refuses it
     base = built.get_lr()
     if base is None or not (isfinite(base) and base > 0):
-        raise UserError(f"a learning rate of a parameter's own needs --lr above 0, got {base}")
+        raise UserError(f"a parameter with its own learning rate needs --lr above 0, got {base}")
     (first,) = built.param_groups
     everything = first["params"]
     first["params"] = [p for p in everything if own_rate(p) is None]
@@ -91,6 +91,6 @@ def require_found(trainer) -> None:
     if wanted and not hasattr(built, "ratios_to_lr"):
         raise UserError(
             f"{len(wanted)} parameters have their own learning rate (as by --head-plif-lr), and "
-            "this optimizer knows one for all: with --fp16 add --fp16-no-flatten-grads; "
+            "this optimizer has one for all: with --fp16 add --fp16-no-flatten-grads; "
             "--optimizer composite and --ddp-backend fully_sharded cannot do it"
         )

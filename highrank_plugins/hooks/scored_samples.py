@@ -60,7 +60,9 @@ class _Split:
         logger.info(f"{name}: scored {scored:,} of {total:,} {unit}")
         if scored == total:
             if parts > 1:
-                logger.warning(f"{name}: all was scored; this command ignores --num-shards {parts}")
+                logger.warning(
+                    f"{name}: everything was scored; this command ignores --num-shards {parts}"
+                )
             return
         if parts > 1:
             logger.info(
@@ -73,7 +75,7 @@ class _Split:
         lost += "" if in_tokens else f"; the first are {first}, counted from 0"
         lost += ". The result does not cover the whole data."
         if skips:
-            raise UserError(f"{lost} {SKIPS} leaves samples out: shorten them, or take them out")
+            raise UserError(f"{lost} {SKIPS} leaves samples out: shorten or remove them")
         raise ValueError(lost)
 
     def _gather(self) -> None:

@@ -136,15 +136,13 @@ def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
     if not folder.exists() or not any(folder.iterdir()):
         return False
     if not (folder / DESCRIPTION).exists():
-        raise ValueError(
-            f"--output {folder}: it exists and is not a collection; name another folder"
-        )
+        raise ValueError(f"--output {folder} exists and is not a collection; name another folder")
     found = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     # a complete collection does not depend on who wrote which part
     different = [n for n in description if n != "processes" and found.get(n) != description[n]]
     if different:
         raise ValueError(
-            f"--output {folder}: it holds another collection ({', '.join(different)} differ); name "
+            f"--output {folder} holds another collection ({', '.join(different)} differ); name "
             "another folder, or delete this one"
         )
     return True
@@ -156,7 +154,7 @@ def _check_begun(part: Path, names: Iterable[str], count: int) -> None:
     others = [name for name in begun if not name.endswith(f"-of-{count}")]
     if others:
         raise ValueError(
-            f"{part}: {others[0]} is of a collection by {others[0].rpartition('-')[2]} processes; "
+            f"{part}: {others[0]} was written by {others[0].rpartition('-')[2]} processes; "
             "resume with that number, or delete the folder to start again"
         )
     missing = [name for name in names if not (part / f"{name}.npy").exists()]

@@ -108,7 +108,7 @@ class SentenceText:
         if len(ignored):
             raise ValueError(
                 f"{split}: {len(ignored)} of {len(indices)} sentences are longer than the model's "
-                f"{limits} positions, the first is number {ignored[0]}; leave them out of the text"
+                f"{limits} positions; the first is number {ignored[0]}. Remove them from the text"
             )
         longest = max(int(self.dataset.num_tokens(index)) for index in indices)
         return self.dataset.batch_by_size(indices, max_tokens=max(size, longest))

@@ -10,7 +10,7 @@ from highrank_plugins.analysis import perplexity_of
 
 Point = dict[str, float]  # option, without --, → its value
 
-_OPTIONS = {"lamb": "lambda"}  # a keyword in Python
+_OPTIONS = {"lamb": "lambda"}  # lambda is a keyword
 
 
 @dataclass(frozen=True)

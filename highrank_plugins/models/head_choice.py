@@ -48,7 +48,7 @@ def _require_known(head: str, pointwise: str) -> None:
         POINTWISE.find(pointwise)
     except ValueError as error:
         option = "--head-pointwise" if head in head_names() else "--head"
-        raise UserError(f"{option}: {error}; your own layer needs its --user-dir") from None
+        raise UserError(f"{option}: {error}; a layer of your own needs its --user-dir") from None
 
 
 def _reject_foreign(given: dict, defaults: dict, of_layers: set[str]) -> None:

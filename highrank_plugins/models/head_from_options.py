@@ -145,7 +145,7 @@ def _values(cfg: Namespace, own: dict[str, str], defaults: dict) -> dict:
 
 def _true_or_false(option: str, value: str) -> bool:
     if str(value).lower() not in ("true", "false"):
-        raise UserError(f"{option}: {value!r} is neither true nor false")
+        raise UserError(f"{option}: {value!r} must be true or false")
     return str(value).lower() == "true"
 
 

@@ -67,7 +67,7 @@ class HeadMonitor(TrainingListener):
         try:
             self._snapshot = take_snapshot(self.head, *batch)
         except ValueError as error:  # the training may recover, because fp16 lowers its loss scale
-            logger.warning("--head-monitor: this update is not measured: %s", error)
+            logger.warning("--head-monitor: could not measure this update: %s", error)
 
     def _warn_of_criterion(self) -> None:
         if not self._warned:

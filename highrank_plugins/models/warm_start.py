@@ -89,7 +89,7 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
         state_dict[prefix + name] = own[name]
     keys = [prefix + name for name in missing]
     if keys:
-        logger.warning("new parameters, not in the softmax checkpoint: %s", ", ".join(keys))
+        logger.warning("new parameters that the softmax checkpoint lacks: %s", ", ".join(keys))
     return keys
 
 
@@ -128,7 +128,9 @@ def fill_new_tables(state_dict: dict[str, Tensor], model: nn.Module) -> list[str
     keys = sorted(own.keys() - saved.keys())
     state_dict.update({key: torch.zeros_like(own[key]) for key in keys})
     if keys:
-        logger.warning("new parameters, 0 at first, not in the checkpoint: %s", ", ".join(keys))
+        logger.warning(
+            "new parameters, initially 0, that the checkpoint lacks: %s", ", ".join(keys)
+        )
     return keys
 
 

@@ -49,7 +49,7 @@ class NTASGD(FairseqOptimizer):
         super().__init__(cfg)
         if cfg.fp16 or cfg.bf16:
             raise UserError(
-                "--optimizer nt_asgd averages float32 weights: use --amp instead of --fp16 or bf16"
+                "--optimizer nt_asgd needs float32 weights: use --amp instead of --fp16 or bf16"
             )
         if cfg.nonmono_stop and cfg.asgd_at_epoch is None:
             raise UserError(

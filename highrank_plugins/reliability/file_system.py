@@ -120,7 +120,9 @@ def flush_and_link(folder: Path) -> Finding:
         advice = "Save to another file system: a power failure may lose checkpoints on this one"
         return Finding(fault, False, str(error), advice)
     if second.read_bytes() != bytes(BYTES):
-        return Finding(fault, False, "a second name has other contents", "Use another file system")
+        return Finding(
+            fault, False, "the file under its second name differs", "Use another file system"
+        )
     links = _has_links(folder)
     return Finding(
         fault, True, f"a flush takes {1000 * took:.0f} ms; hard links: {'yes' if links else 'no'}",

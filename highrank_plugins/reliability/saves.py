@@ -51,7 +51,7 @@ def updates_of(path: str | Path, size: int) -> int:
     found = torch.load(path, weights_only=True)
     for name, value in state(found["updates"], size)["model"].items():
         if not numpy.array_equal(found["model"][name].numpy(), value.numpy()):
-            raise ValueError(f"{path} has other contents than were saved")
+            raise ValueError(f"{path} differs from what was saved")
     return int(found["updates"])
 
 
@@ -74,7 +74,7 @@ def newest(folder: Path, size: int) -> int:
     others = sorted(found, key=os.path.getmtime, reverse=True)
     path, damage = first_whole([last, *others] if last.exists() else others)
     if path is None:
-        raise ValueError(f"no whole checkpoint is left: {'; '.join(damage) or 'none at all'}")
+        raise ValueError(f"no complete checkpoint is left: {'; '.join(damage) or 'none at all'}")
     return updates_of(path, size)
 
 

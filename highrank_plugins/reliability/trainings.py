@@ -97,9 +97,11 @@ class ObservedTraining:
         end = time.monotonic() + seconds
         while len(self.updates()) < number:
             if self.process.poll() is not None:
-                raise RuntimeError(f"it ended too soon: {self.output()[-3000:]}")
+                raise RuntimeError(f"the training ended too soon: {self.output()[-3000:]}")
             if time.monotonic() > end:
-                raise RuntimeError(f"no {number} updates within {seconds:.0f} s")
+                raise RuntimeError(
+                    f"the training did not log {number} updates within {seconds:.0f} s"
+                )
             time.sleep(0.05)
 
     def rank(self, number: int) -> int:
@@ -115,7 +117,7 @@ class ObservedTraining:
             environ = Path(f"/proc/{process}/environ")
             if wanted in environ.read_bytes().split(b"\0"):
                 return process
-        raise RuntimeError(f"rank {number} does not run")
+        raise RuntimeError(f"rank {number} is not running")
 
     def end(self) -> None:
         """Kill its remaining processes."""

@@ -108,7 +108,7 @@ def import_model(folder: Path, output: Path) -> None:
         logger.warning("%s holds no checksums: damaged weights go unnoticed", folder / CONFIG)
     for name, expected in config["sha256"].items():
         if name != Path(name).name:
-            raise ValueError(f"{folder / CONFIG}: {name!r} is no file of this folder")
+            raise ValueError(f"{folder / CONFIG}: {name!r} is not a file of this folder")
         check_sum(folder / name, expected)
     model = _load_weights(folder / WEIGHTS)
     _check_weights(folder / WEIGHTS, model)
@@ -138,7 +138,7 @@ def _check_weights(path: Path, model: "dict[str, Tensor]") -> None:
     """Raise ValueError if a tensor holds anything but finite floating-point numbers."""
     for name, value in model.items():
         if not value.is_floating_point():
-            raise ValueError(f"{path}: {name} is of {value.dtype}, not of floating point")
+            raise ValueError(f"{path}: {name} has dtype {value.dtype}; expected floating point")
         if not value.isfinite().all():
             raise ValueError(f"{path}: {name} holds infinite numbers or NaN")
 
@@ -242,7 +242,7 @@ _KEYS = {"fairseq", "training", "task_state", "valid_loss"}
 def _finite(constant: str) -> float:
     """Return an infinity, and refuse NaN, which no option can have."""
     if constant == "NaN":
-        raise ValueError("it holds NaN, which is no value of an option")
+        raise ValueError("it holds NaN, which no option can have")
     return float(constant)
 
 
@@ -254,7 +254,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} was not written by `highrank model export` ({error})") from None
     if found != FORMAT:
-        raise ValueError(f"{path} has format {found}, this version reads {FORMAT}: update it")
+        raise ValueError(
+            f"{path} has format {found}, but this version reads {FORMAT}: update highrank_plugins"
+        )
     if missing:
         raise ValueError(
             f"{path} was not written by `highrank model export`: it lacks "

@@ -149,7 +149,7 @@ def system_of(path: Path, paths: Sequence[Path]) -> str:
     if not match:
         raise ValueError(f"{path}: expected a file named SYSTEM-SEED.json or {RESULTS}; rename it")
     if [other.stem for other in paths].count(path.stem) > 1:
-        raise ValueError(f"{path}: another file is {match[0]} too; a seed counts once")
+        raise ValueError(f"{path}: another file is also called {match[0]}; each seed counts once")
     return match[1]
 
 
@@ -217,7 +217,7 @@ def _compare(
         if name == control or len(values) < 2 or len(baseline) < 2:
             continue
         if len({*values}) == len({*baseline}) == 1:
-            notes.append(f"{name} is not tested: its runs and the baseline's do not vary.")
+            notes.append(f"{name} is not tested: neither its runs nor the baseline's vary.")
         else:
             tested[name] = System(name, values)
     found = {}

@@ -121,7 +121,7 @@ def _check(stage: str, part: str, counts: dict[str, Tally]) -> None:
     if took is not None and gave is not None and took - left_out != gave:
         raise ScoreError(
             f"{stage}: {part} has {gave:,} sentences, expected {took - left_out:,} ({took:,} in, "
-            f"{left_out:,} left out for a reason); remove the folder and run the stage again"
+            f"{left_out:,} left out); remove the folder and run the stage again"
         )
 
 

@@ -95,7 +95,7 @@ def read_published(task: str) -> list[Published]:
     """
     tasks = read_tree(FILE).values
     if task not in tasks:
-        near = did_you_mean(task, list(tasks)) or f"; there are those of {', '.join(tasks)}"
+        near = did_you_mean(task, list(tasks)) or f"; known tasks: {', '.join(tasks)}"
         raise ValueError(f"no published scores of {task!r}{near}")
     return [Published.model_validate(entry) for entry in tasks[task]]
 

@@ -69,7 +69,7 @@ def load_record(path: Path) -> dict[str, Any]:
             return dict(record)
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
         pass
-    raise ValueError(f"{path}: not a record of a run, it has no metrics")
+    raise ValueError(f"{path}: not a record of a run: it has no metrics")
 
 
 def refuse_repeated_runs(
@@ -103,5 +103,5 @@ def metric_of(path: Path, metric: str) -> float:
     metrics = load_record(path)["metrics"]
     if not isinstance(metrics.get(metric), (int, float)):
         near = did_you_mean(metric, list(metrics))
-        raise ValueError(f"{path}: no {metric} among {', '.join(metrics)}{near}")
+        raise ValueError(f"{path} has no {metric}{near}; it has {', '.join(metrics)}")
     return float(metrics[metric])

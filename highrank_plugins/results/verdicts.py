@@ -210,7 +210,7 @@ def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) ->
     """
     if isinstance(ours, Summary) and isinstance(theirs, Summary):
         if ours.sd == theirs.sd == 0:
-            return "not comparable", "neither varies over seeds"
+            return "not comparable", "neither score varies over seeds"
         p = TESTS[compared.test](ours, theirs).p_value
         low, high = confidence_interval(ours, theirs, compared.test == "student")
         word = "agrees" if p >= compared.alpha else "differs"

@@ -204,7 +204,7 @@ def _members(settings: StudySettings, tree: Tree) -> list[Member]:
 
 def _seeds(seeds: list[int], place: str) -> list[int]:
     if len({*seeds}) < len(seeds):
-        raise ConfigurationError(f"{place}: seeds {seeds}: a seed counts once")
+        raise ConfigurationError(f"{place}: seeds {seeds}: each seed counts once")
     return seeds
 
 
@@ -232,6 +232,7 @@ def _named(key: str, changes: Values, place: str) -> str:
             return key.format_map(words)
         except (KeyError, ValueError) as error:
             raise ConfigurationError(
-                f"{place}: members.{key}: no option {error} among {', '.join(words) or 'none'}"
+                f"{place}: members.{key}: unknown option {error}; known: "
+                f"{', '.join(words) or 'none'}"
             ) from None
     return "_".join([key, *(f"{name}_{value}" for name, value in words.items())])

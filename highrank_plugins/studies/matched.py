@@ -46,7 +46,7 @@ def dictionary_size(recipe: str, settings: Configuration) -> int:
         return settings.data.vocab_size
     if recipe not in _TYPES:
         raise ConfigurationError(
-            f"{recipe}: the configuration does not say how many words there are; give --words, or "
+            f"{recipe}: the configuration does not state the number of words; give --words, or "
             "--data with the binarised text"
         )
     return _TYPES[recipe]

@@ -63,7 +63,8 @@ def check_iterator_options(
     """
     if max_tokens is not None:
         raise UserError(
-            "--max-tokens: give --batch-size, the number of streams, and --bptt, their length"
+            "--max-tokens: give --batch-size (number of streams) and --bptt (length of a chunk) "
+            "instead"
         )
     if skip_remainder_batch:
         raise UserError("--skip-remainder-batch would drop the end of every stream: leave it out")
@@ -81,7 +82,7 @@ def check_tokens(tokens: Tensor, dictionary: Dictionary, path: str) -> None:
         raise UserError(f"{path}.bin is empty: its text has no tokens")
     if int(tokens.max()) >= len(dictionary):
         raise UserError(
-            f"{path}.bin has the word number {int(tokens.max())}, but dict.txt {len(dictionary)} "
+            f"{path}.bin has word number {int(tokens.max())}, but dict.txt has {len(dictionary)} "
             "words: they belong to different corpora; run fairseq-preprocess again"
         )
 

@@ -86,7 +86,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
             path, self.dictionary, self.args.dataset_impl, combine=combine
         )
         if lines is None:
-            raise UserError(f"no split {split!r}: {path}.bin and {path}.idx")
+            raise UserError(f"split {split!r} is missing: expected {path}.bin and {path}.idx")
         tokens = torch.cat([torch.empty(0).long(), *(lines[i] for i in range(len(lines)))])
         check_tokens(tokens, self.dictionary, path)
         self.datasets[split] = SplitTokens(tokens, split)

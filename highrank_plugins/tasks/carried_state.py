@@ -36,7 +36,7 @@ class CarriedState:
         elif self.settled and position == self.position:
             self.states = {position: self.states[position]}
         elif position not in self.states:
-            known = f"; kept are those at {sorted(self.states)}" if self.states else ""
+            known = f"; known positions: {sorted(self.states)}" if self.states else ""
             raise RuntimeError(
                 f"the recurrent state at position {position} of the streams is lost{known}. A "
                 "batch was skipped (out of memory?), or this training resumes with other data, "

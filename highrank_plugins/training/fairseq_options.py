@@ -91,7 +91,7 @@ def _explain(parser: Any, message: str, options: Mapping[str, object]) -> dict[s
     if problem.startswith("invalid choice"):
         value = str(options[name])
         choices = [str(choice) for choice in parser._option_string_actions[option].choices]
-        problem = f"{value!r} is no choice{did_you_mean(value, choices)}"
+        problem = f"{value!r} is not a choice{did_you_mean(value, choices)}"
     elif problem.startswith("expected one argument"):
-        problem = "takes a value; write true or false in quotes if it is that word"
+        problem = "takes a value; quote it if it is the word true or false"
     return {name: problem}

@@ -41,7 +41,9 @@ def check_command(command: Sequence[str], processes: int) -> None:
     for name in sorted(names & _REFUSED.keys()):
         raise ValueError(f"{name}: {_REFUSED[name]}; remove it")
     if processes > 1 and "--sampling" in names:
-        raise ValueError("--sampling draws other hypotheses in several processes: use one")
+        raise ValueError(
+            "--sampling draws other hypotheses with several processes; use one process"
+        )
 
 
 def generate(command: Sequence[str], processes: int) -> list[bytes]:

@@ -89,7 +89,7 @@ def measure(options: Mapping[str, Any], data: Path | str) -> ModelSize:
     from omegaconf import OmegaConf
 
     highrank_plugins.register()
-    from fairseq.options import get_training_parser, parse_args_and_arch  # with our replacements
+    from fairseq.options import get_training_parser, parse_args_and_arch  # patched by hooks
 
     args = parse_args_and_arch(get_training_parser(), [str(data), *words_of(options)])
     task = tasks.setup_task(args)
@@ -128,7 +128,7 @@ def free_options(options: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[st
         if arch.startswith(trunk):
             return groups
     raise ValueError(
-        f"train.arch {arch}: no sizes of it are known to match; give them with --free"
+        f"train.arch {arch}: its sizes are unknown; name the ones to change with --free"
         f"{did_you_mean(arch, _FREE)}"
     )
 
@@ -184,7 +184,7 @@ def _same_width(
 ) -> Match:
     values = {name: target.options[name] for name in names if name in target.options}
     if not values:
-        raise ValueError(f"the models have no size in common among {', '.join(names)}")
+        raise ValueError(f"the two models share no size among {', '.join(names)}")
     return Match(values, measure({**options, **values}, data), target)
 
 
@@ -192,7 +192,9 @@ def _size(name: str, options: Mapping[str, Any], start: ModelSize) -> int:
     value = start.options.get(name, options.get(name))
     if not isinstance(value, int) or isinstance(value, bool):
         known = {**start.options, **options}
-        raise ValueError(f"--free {name}: no whole number of train{did_you_mean(name, known)}")
+        raise ValueError(
+            f"--free {name}: not a whole number in block train{did_you_mean(name, known)}"
+        )
     return value
 
 

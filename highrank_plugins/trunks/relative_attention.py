@@ -64,7 +64,7 @@ class RelativeAttention(nn.Module):
         """
         queries, keys = q.size(-2), k.size(-2)
         if queries > keys:
-            raise ValueError(f"{queries} queries, but {keys} keys: queries are the last positions")
+            raise ValueError(f"expected at most as many queries as keys, got {queries} and {keys}")
         distances = Distances.between(queries, keys, self.clip)
         q = q * q.size(-1) ** -0.5
         by_distance = distances.spread(q @ self.key_table[distances.rows].mT)

@@ -93,8 +93,8 @@ refuse_links() {
         "$1"/*/{.key,.done,command.sh,logs} "$1"/*/logs/finished \
         ! -type f ! -type d -print -quit 2>/dev/null || true)
     [[ -z $found ]] ||
-        refuse "$found is a symbolic link, a pipe or a device, where a file of ours belongs:" \
-            "remove it; nothing was written through it"
+        refuse "$found is a symbolic link, a pipe or a device in place of one of our files:" \
+            "remove it; nothing was written to its target"
 }
 
 # check_run_dir: refuse a folder with files that no recipe has written.

@@ -142,5 +142,5 @@ def test_curves_go_through_the_origin_and_rise(name):
 
 @pytest.mark.parametrize(("low", "high", "points"), [(1, 1, 5), (2, 1, 5), (0, 1, 1)])
 def test_bad_curves(low, high, points):
-    with pytest.raises(ValueError, match="expected low < high and two points"):
+    with pytest.raises(ValueError, match="expected low < high and at least two points"):
         pointwise_curve(build_pointwise("identity"), low, high, points)

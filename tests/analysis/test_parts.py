@@ -34,7 +34,7 @@ def test_the_spectrum_of_parts(sizes, method, dtype):
 
 
 def test_one_row_in_all_is_refused():
-    with pytest.raises(ValueError, match="one row has rank 1"):
+    with pytest.raises(ValueError, match="a single row always has rank 1"):
         whole_spectrum([spectrum_part(log_probs(1))])
 
 

@@ -99,5 +99,5 @@ def test_bad_singular_values(measure, bad):
 def test_the_shape_and_the_dtype_must_fit():
     with pytest.raises(ValueError, match=r"a matrix \(2, 9\) has 2 singular values, got 3"):
         press_rank(torch.ones(3), (2, 9), torch.float32)
-    with pytest.raises(ValueError, match="dtype: expected a floating one"):
+    with pytest.raises(ValueError, match="dtype: expected a floating-point dtype"):
         press_rank(torch.ones(3), (9, 9), torch.int64)

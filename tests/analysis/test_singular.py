@@ -161,7 +161,7 @@ def test_what_is_not_finite_is_named(bad, method):
     [
         ([], "no blocks"),
         ([torch.zeros(0, 3)], "no rows"),
-        ([torch.zeros(1, 3)], "one row has rank 1"),
+        ([torch.zeros(1, 3)], "a single row always has rank 1"),
         (
             [torch.zeros(2, 3), torch.zeros(2, 4)],
             "block 1 has 4 columns, .* have 3",

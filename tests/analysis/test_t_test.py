@@ -30,7 +30,7 @@ def test_runs_and_their_summaries_agree_with_scipy(test, equal):
     ("a", "message"),
     [
         ([1.0], "at least two runs of each system, got 1"),
-        (Summary(1.0, 0.1, 1), "expected a summary of two or more runs"),
+        (Summary(1.0, 0.1, 1), "expected a summary of at least two runs"),
         (Summary(1.0, -0.1, 3), "expected a summary"),
         ([1.0, float("nan")], "a run is NaN"),
         ([2.0, 2.0], "both systems have a deviation of 0"),

@@ -69,7 +69,7 @@ def test_models(kind):
     (["loss", "--dtype", "float23"], "did you mean 'float32'"),
     (["train", "--device", "cuda:99"], "--device cuda:99"),
     (["loss", "--reduction", "mean"], "--reduction mean"),
-    (["loss", "--csv", "/tmp"], "--csv /tmp: this is a folder"),
+    (["loss", "--csv", "/tmp"], "--csv /tmp is a folder"),
     (["loss", "--tokens", "8,9", "--classes", "8,9", "--plot", "x.png"], "--plot: only one"),
     (["train", "--model", " "], "--model: expected an arch"),
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),

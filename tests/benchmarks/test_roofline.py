@@ -111,7 +111,7 @@ def test_a_table():
 
 @pytest.mark.parametrize(("words", "message"), [
     (["mos_ptb", "--gpu", "h100"], "--gpu h100 does not exist; did you mean 'h200'"),
-    (["mos_ptb", "--impl", "liger"], "--impl liger: the model knows naive"),
+    (["mos_ptb", "--impl", "liger"], "--impl liger: the roofline covers only naive"),
     (["mos_ptb", "--tokens", "8,9"], "--tokens: the model takes one size"),
     (["mos_pbt"], "did you mean 'mos_ptb'"),
 ])  # fmt: skip

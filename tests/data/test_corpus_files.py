@@ -46,7 +46,10 @@ def test_files_come_into_the_folder(tmp_path, sha256, said):
         (entry().replace("    sha256: unknown\n", ""), "needs sha256 .* or md5"),
         (entry().replace("a.zip", "../a.zip"), r"String should match"),
         ("files: {}\n", "at least 1 item"),
-        (entry() + "base: other.yaml\n", r"corpus\.yaml:6: base: write all into this file"),
+        (
+            entry() + "base: other.yaml\n",
+            r"corpus\.yaml:6: base is not allowed here; write all values",
+        ),
     ],
 )
 def test_mistakes_are_named_with_their_line(tmp_path, text, message):

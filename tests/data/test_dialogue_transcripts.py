@@ -65,7 +65,7 @@ def test_json_lines_are_named_by_line(tmp_path):
         read_corpus(tmp_path)
     for line in (b'{"utts": [', b'"\xff"', b"[" * 100_000):
         path.write_bytes(b"".join([*lines[:1], line]))
-        with pytest.raises(DialogueError, match=f"{path}:2: no JSON"):
+        with pytest.raises(DialogueError, match=f"{path}:2: not JSON"):
             read_corpus(tmp_path)
     path.write_bytes(b"")
     with pytest.raises(DialogueError, match=f"{path}: the file is empty"):

@@ -116,7 +116,7 @@ def test_a_beginning_of_unknown_version_needs_a_checksum(server, output, part):
     ("name", "content", "problem"),
     [
         ("text.txt", b"\n<!DOCTYPE html><p>Sign in</p>", r"a web page \(a login\?\)"),
-        ("a.tgz", b"plain text", "it is no .tgz"),
+        ("a.tgz", b"plain text", "it is not a .tgz file"),
         ("a.tgz", WHOLE[:3000] + gzip.compress(CONTENT[9:])[3000:], r"damaged .tgz \(CRC check"),
         ("a.gz", WHOLE[:3000], r"damaged .gz \(Compressed file ended before"),
         ("a.zip", b"PK" + CONTENT[:99], r"damaged .zip \(File is not a zip file"),
@@ -155,7 +155,7 @@ def test_the_server_is_not_told_what_another_file_holds(server, output, part, tm
 
 def test_an_answer_that_may_be_cut_off_is_not_recorded(server, output, tmp_path):
     server.lengths = False
-    with pytest.raises(ChecksumError, match="did not say its length"):
+    with pytest.raises(ChecksumError, match="did not state its length"):
         fetch(server.url, output, ledger=tmp_path / "sums")
     output.with_name("file.bin.part").unlink()
     fetch(server.url, output, ledger=tmp_path / "sums", size=len(CONTENT))
@@ -255,9 +255,9 @@ def test_a_file_that_another_process_downloads_is_refused(server, output, part):
 def test_the_ledger_records_the_first_checksum_and_compares_later(server, output):
     ledger = output.parent / "checksums.txt"
     said = fetch(server.url, output, ledger=ledger)
-    assert "no sha256 is published: it was recorded" in said
+    assert "no sha256 is published; it was recorded" in said
     assert ledger.read_text() == f"{SUM}  file.bin\n"
-    assert "its sha256 is as in" in fetch(server.url, output, ledger=ledger)
+    assert "its sha256 equals the one in" in fetch(server.url, output, ledger=ledger)
     other = output.with_name("other.bin")
     fetch(server.url, other, ledger=ledger)
     assert ledger.read_text() == f"{SUM}  file.bin\n{SUM}  other.bin\n"
@@ -266,7 +266,7 @@ def test_the_ledger_records_the_first_checksum_and_compares_later(server, output
     new = hashlib.sha256(server.content).hexdigest()
     with pytest.raises(ChecksumError, match=f"its sha256 is {new} and was {SUM} when") as caught:
         fetch(server.url, output, ledger=ledger)
-    assert f"If it was the first one that was wrong, delete its line in {ledger}" in str(
+    assert f"If the earlier file was the wrong one, delete its line in {ledger}" in str(
         caught.value
     )
     assert not output.exists()

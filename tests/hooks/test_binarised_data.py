@@ -73,9 +73,9 @@ def test_formats_of_fairseqs_that_it_cannot_read(folder, kind):
 
 DAMAGE = {
     "number": ("bin", 2, b"\xff\xff", r"\.bin is damaged: it holds the number 65535, and the dict"),
-    "cut": ("bin", None, 100, r"\.bin is damaged: .*idx says \d+ bytes, it has 100"),
+    "cut": ("bin", None, 100, r"\.bin is damaged: .*idx says \d+ bytes, but it has 100"),
     "empty": ("bin", None, 0, r"\.bin is damaged: .* it has 0"),
-    "no index": ("idx", None, 0, r"\.idx is damaged: it does not begin as an index"),
+    "no index": ("idx", None, 0, r"\.idx is damaged: it does not begin like an index"),
     "half a header": ("idx", None, 20, r"\.idx is damaged: its header"),
     "cut index": ("idx", None, 300, r"\.idx is damaged: it has 300 bytes, and says 62 sentences"),
     "magic": ("idx", 0, b"X", r"\.idx is damaged: it does not begin"),
@@ -88,7 +88,7 @@ DAMAGE = {
     ),
     "size 0": ("idx", 26, struct.pack("<i", 0), r"\.idx is damaged: sentence 0 has 0 numbers"),
     "negative": ("idx", 26, struct.pack("<i", -5), r"\.idx is damaged: sentence 0 has -5 numbers"),
-    "pointer": ("idx", 26 + 4 * 62 + 8, b"\x03", r"\.idx is damaged: sentence 1 has .* from byte"),
+    "pointer": ("idx", 26 + 4 * 62 + 8, b"\x03", r"\.idx is damaged: sentence 1 has .* at byte"),
 }
 
 
@@ -145,7 +145,9 @@ def test_a_dictionary_has_a_checksum(folder):
 def test_a_missing_file_is_named(folder, missing):
     for path in folder.glob(f"train.xx-yy.{missing}"):
         path.unlink()
-    with pytest.raises(FileNotFoundError, match=rf"{missing[:2]}\.(bin|idx) is missing, and train"):
+    with pytest.raises(
+        FileNotFoundError, match=rf"{missing[:2]}\.(bin|idx) is missing, although train"
+    ):
         run_training(folder, folder / "save", *translation_options())
 
 

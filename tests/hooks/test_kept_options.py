@@ -55,7 +55,7 @@ def test_an_old_training_resumes_with_its_number(data, old, tmp_path, caplog):
     state = train_on(data, tmp_path, "--max-update", 2)
     assert state["optimizer_history"][-1]["num_updates"] == 2
     assert number_of_frequent(state) == EXACT
-    assert "the checkpoint has --head-frequent-multiple 1: it stays so" in caplog.text
+    assert "keeping --head-frequent-multiple 1, as in the checkpoint" in caplog.text
     # which the next checkpoint says itself
     assert state["cfg"].model.head_frequent_multiple == 1
     assert number_of_frequent(train_on(data, tmp_path, "--max-update", 3)) == EXACT

@@ -70,7 +70,7 @@ def test_splits(data, tmp_path):
 
 def test_a_missing_split_names_the_others(data):
     task = SimpleNamespace(args=SimpleNamespace(data=data))
-    with pytest.raises(UserError, match=r"split dev: not in .*\. It has train\."):
+    with pytest.raises(UserError, match=r"split dev is missing in .*\. It has train\."):
         replacement(load_text)(not_found, task, "dev")
 
 

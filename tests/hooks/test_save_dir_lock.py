@@ -47,7 +47,7 @@ def test_a_killed_training_leaves_no_lock(data, tmp_path, other):
     assert (tmp_path / "checkpoint_last.pt").exists()
 
 
-LINKED = "is a symbolic link, a pipe or a device, where a file of ours belongs: remove it"
+LINKED = "is a symbolic link, a pipe or a device in place of one of our files: remove it"
 
 
 def test_a_link_in_place_of_the_lock_is_refused_and_not_followed(data, tmp_path):

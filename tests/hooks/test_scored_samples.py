@@ -114,7 +114,7 @@ def test_a_part_says_of_what(data, translator, logged):
 
 def test_parts_that_a_command_ignores_are_said(data, translator, logged):
     run_generate(data, translator, "--gen-subset", "valid", "--num-shards", 2)
-    assert "valid: all was scored; this command ignores --num-shards 2" in logged
+    assert "valid: everything was scored; this command ignores --num-shards 2" in logged
 
 
 def count_together(rank: int, address: str, lost: bool, log: str) -> None:

@@ -108,7 +108,7 @@ def test_another_collection_is_refused(stream, tmp_path):
         write_collection(collector(stream, tokens=50), tmp_path / "c", ["targets"])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(ValueError, match="it exists and is not a collection"):
+    with pytest.raises(ValueError, match="exists and is not a collection"):
         write_collection(collector(stream), tmp_path / "mine", ["targets"])
 
 
@@ -150,7 +150,7 @@ def test_a_collection_begun_with_other_options_is_refused(stream, tmp_path, monk
     with pytest.raises(ZeroDivisionError):
         write_collection(collector(stream), tmp_path / "c", ["log_probs"], **options)
     (tmp_path / "c.part" / "progress-1-of-2.pt").touch()
-    with pytest.raises(ValueError, match="of a collection by 2 processes; resume with that number"):
+    with pytest.raises(ValueError, match="was written by 2 processes; resume with that number"):
         write_collection(collector(stream), tmp_path / "c", ["log_probs"], **options)
 
 

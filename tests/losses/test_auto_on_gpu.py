@@ -72,13 +72,15 @@ def test_fused_where_it_fails_and_the_reason_once(launches, monkeypatch, caplog,
 def test_fused_on_an_old_card(launches, monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (6, 1))
     assert chosen(components=2) == "fused" and launches == []
-    assert "compute capability is 6.1, Triton's kernels need 7.0" in caplog.text
+    assert "compute capability is 6.1, but Triton's kernels need 7.0" in caplog.text
 
 
 def test_more_components_than_registers(launches):
     assert chosen(components=65) == "fused"
     head = build_head("mos", num_classes=9, feature_dim=4, components=65)
-    with pytest.raises(ValueError, match=r"at most 64 components, the layer has 65.*impl='fused'"):
+    with pytest.raises(
+        ValueError, match=r"at most 64 components, but the layer has 65.*impl='fused'"
+    ):
         head.nll(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long), impl="triton")
 
 

@@ -156,7 +156,7 @@ def test_numbers_that_are_not_finite_do_not_end_the_training(caplog):
     head = build_head("softmax", num_classes=11, feature_dim=4)
     monitor = monitored(head, torch.full((2, 5, 4), float("inf")), 1)
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert warning == "--head-monitor: this update is not measured: a feature is not finite"
+    assert warning == "--head-monitor: could not measure this update: a feature is not finite"
     assert monitor.latest == {}
 
 

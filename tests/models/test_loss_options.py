@@ -49,7 +49,7 @@ def test_more_components_than_triton_serves(lm_data, monkeypatch):
     words = ["--head-components", "65", "--head-embed-dim", "2", "--head-loss", "triton"]
     model, loss = step(lm_data, "mos", *words)
     model.training = True
-    with pytest.raises(UserError, match=r"^--head-loss triton: 'triton' serves at most 64 comp"):
+    with pytest.raises(UserError, match=r"^--head-loss triton: 'triton' supports at most 64 comp"):
         loss()
 
 

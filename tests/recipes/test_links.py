@@ -17,7 +17,10 @@ def test_a_link_in_place_of_a_file_is_refused_and_not_followed(toy, tmp_path, fi
     link.symlink_to(victim)
     result = toy("--value", "2")
     assert result.returncode == 2
-    assert f"{link} is a symbolic link, a pipe or a device, where a file of ours" in result.stderr
+    assert (
+        f"{link} is a symbolic link, a pipe or a device in place of one of our files"
+        in result.stderr
+    )
     assert victim.read_text() == "precious"
 
 

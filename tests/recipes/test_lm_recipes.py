@@ -134,7 +134,7 @@ def test_an_archive_that_was_put_there_by_hand_is_recorded_and_unpacked(tmp_path
     write_tar(download / "simple-examples.tgz", files)
     result, run_dir = start(tmp_path, "ptb", "yang2018/mos", None, "--stop-stage", 1)
     assert result.returncode == 0, result.stderr[-3000:]
-    assert "no sha256 is published: it was recorded" in result.stderr
+    assert "no sha256 is published; it was recorded" in result.stderr
     assert "simple-examples.tgz" in (download / "checksums.txt").read_text()
     assert stages_done(result) == [0, 1]
     assert len((run_dir / "text" / "train.txt").read_text().splitlines()) == made.LINES["train"]

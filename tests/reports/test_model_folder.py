@@ -151,7 +151,7 @@ def test_with_what_cut_the_text_the_card_translates_plain_text(
 
 def test_another_file_than_pieces_is_refused(checkpoint, tmp_path):
     (tmp_path / "notes.txt").write_text("text")
-    with pytest.raises(ValueError, match=r"--pieces .*notes\.txt: neither a model"):
+    with pytest.raises(ValueError, match=r"--pieces .*notes\.txt is neither a model"):
         export_model(checkpoint, tmp_path / "out", None, "MIT", pieces=tmp_path / "notes.txt")
     assert not (tmp_path / "out").exists()
 
@@ -245,7 +245,7 @@ def test_a_folder_of_an_older_version_is_imported_with_a_warning(folder, tmp_pat
     [
         (torch.float32, float("nan"), "infinite numbers or NaN"),
         (torch.float32, float("inf"), "infinite numbers or NaN"),
-        (torch.int32, 1, "is of torch.int32, not of floating point"),
+        (torch.int32, 1, "has dtype torch.int32; expected floating point"),
     ],
 )
 def test_weights_that_are_no_finite_numbers_are_refused(folder, tmp_path, dtype, value, message):

@@ -149,7 +149,10 @@ def test_unknown_names_are_refused(records, words, message):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("mos-plif.json", "SYSTEM-SEED.json"), ("more/mos-1.json", "another file is mos-1 too")],
+    [
+        ("mos-plif.json", "SYSTEM-SEED.json"),
+        ("more/mos-1.json", "another file is also called mos-1"),
+    ],
 )
 def test_files_that_are_no_further_seed_are_refused(records, tmp_path, name, message):
     other = write(tmp_path / name, 1, 9)
@@ -177,7 +180,7 @@ def test_runs_that_do_not_vary_and_single_runs_are_not_tested(records, tmp_path)
     ]
     compared = compare_records(same, baseline="a")
     assert all(system.comparison is None for system in compared.systems)
-    assert compared.notes[0] == "b is not tested: its runs and the baseline's do not vary."
+    assert compared.notes[0] == "b is not tested: neither its runs nor the baseline's vary."
 
 
 def test_records_of_recipes_are_named_by_their_folders(records, tmp_path):

@@ -89,7 +89,7 @@ def test_more_streams_count_every_token_too(stream_data, trained):
         ([*TASK, "--num-shards", 2], "--num-shards: streams cannot be divided"),
         ([*TASK, "--batch-size", 3], "give --eval-streams 3"),
         ([*TASK, "--context-window", 5], "--context-window is not needed"),
-        ([*TASK, "--gen-subset", "nothing"], "no split 'nothing'"),
+        ([*TASK, "--gen-subset", "nothing"], "split 'nothing' is missing"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
 )

@@ -57,9 +57,12 @@ def check(*overrides: str) -> str:
         ("max_tokns=5", "train.max_tokns: fairseq-train has no --max-tokns; did you mean 'max_tok"),
         ("head_component=5", "no --head-component; did you mean 'head_components'?"),
         ("generate.baem=5", "generate.baem: fairseq-generate has no --baem; did you mean 'beam'?"),
-        ("arch=transformer_mixtpae", "'transformer_mixtpae' is no choice; did you mean 'transfor"),
+        (
+            "arch=transformer_mixtpae",
+            "'transformer_mixtpae' is not a choice; did you mean 'transfor",
+        ),
         ("max_tokens=many", "train.max_tokens: invalid int value: 'many'"),
-        ("update_epoch_batch_itr=true", "train.update_epoch_batch_itr: takes a value; write true"),
+        ("update_epoch_batch_itr=true", "train.update_epoch_batch_itr: takes a value; quote it"),
     ],
 )
 def test_fairseq_rejects_with_the_place(override, message):

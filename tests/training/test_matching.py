@@ -95,7 +95,10 @@ def test_a_transformer_keeps_widths_that_its_heads_divide():
         (["moss", "--to", "softmax"], "no such configuration"),
         (["base", "--to", "softmax"], "--arch is missing"),
         (["mos", "--to", "softmax", "--recipe", "pbt"], "did you mean 'ptb'"),
-        (["mos", "--to", "softmax", "--free", "lr_"], "--free lr_: no whole number of train"),
+        (
+            ["mos", "--to", "softmax", "--free", "lr_"],
+            "--free lr_: not a whole number in block train",
+        ),
         (["mos", "--to", "softmax", "--free", "head_components"], "no sizes are within 0.5%"),
         (
             ["small/softmax", "--to", "base", "--recipe", "text8"],

@@ -146,5 +146,5 @@ def test_sizes_below_one_are_refused(sizes, name):
 
 def test_more_queries_than_keys_are_refused():
     q, _, _ = inputs(3, 2)
-    with pytest.raises(ValueError, match="3 queries, but 2 keys"):
+    with pytest.raises(ValueError, match="as many queries as keys, got 3 and 2"):
         layer_of(2)(q, *inputs(3, 2)[1:])

@@ -38,7 +38,7 @@ class CorpusOptions:
         """Raise CorpusError for the first of these options that is given."""
         for name in names:
             if getattr(self, name) is not None:
-                raise CorpusError(f"{corpus} has no {flag(name)}: leave it out")
+                raise CorpusError(f"{corpus} does not support {flag(name)}: remove it")
 
     def require_known(self, found: object, expected: object, what: str) -> None:
         """Raise CorpusError for another text than the published one, unless that is accepted."""

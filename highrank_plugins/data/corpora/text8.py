@@ -94,8 +94,8 @@ def _require_alphabet(path: Path, counts: dict[str, Any]) -> None:
         for byte in found.nonzero()[0]:
             if byte not in _ALPHABET:
                 raise CorpusError(
-                    f"{path}: has the byte 0x{byte:02x}, and text8 only a to z and spaces: unpack "
-                    "text8.zip again, or clean the text"
+                    f"{path}: has the byte 0x{byte:02x}, but text8 has only a to z and spaces: "
+                    "unpack text8.zip again, or clean the text"
                 )
             if not counts["train"][byte]:
                 raise CorpusError(

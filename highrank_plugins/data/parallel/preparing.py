@@ -49,7 +49,7 @@ def find_text(folder: Path, name: str) -> Path:
     for path in (folder / name, *(below / name for below in sorted(folder.glob("*/")))):
         if path.is_file():
             return path
-    raise ArchiveError(f"{folder}: neither {name} nor FOLDER/{name} is there")
+    raise ArchiveError(f"{folder}: found neither {name} nor FOLDER/{name}")
 
 
 REPORT = "cleaning.json"

@@ -41,17 +41,17 @@ class Cause:
         """
         if self.stall:
             advice = (
-                f"the stacks are at the end of {logs}/rank*.log. See to that process, its machine, "
+                f"the stacks are at the end of {logs}/rank*.log. Check that process, its machine, "
                 f"disk and network, {RESUME}. --stall-timeout waits longer"
             )
         elif self.code == -signal.SIGKILL:
             advice = (
-                "The kernel's log (dmesg) says whether it was: lower --max-tokens or the number "
+                "The kernel's log (dmesg) has the answer. If so, lower --max-tokens or the number "
                 f"of processes, {RESUME}"
             )
             return f"{self.describe()} {advice}"
         else:
-            advice = f"why is at the end of {logs}/rank{self.rank}.log"
+            advice = f"the reason is at the end of {logs}/rank{self.rank}.log"
         return f"{self.describe()}; {advice}"
 
 

@@ -98,7 +98,7 @@ class LocalRanks:
 
     def _end_others(self, failed: int, code: int) -> None:
         ended = cause.Cause(failed, code)
-        self._say(f"{ended.describe()}; ending the others")
+        self._say(f"{ended.describe()}; ending the other processes")
         cause.note(self._folder, ended)
         end = time.monotonic() + LAST_WORDS_SECONDS
         while time.monotonic() < end and any(process.poll() is None for process in self._ranks):

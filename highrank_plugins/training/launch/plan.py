@@ -58,8 +58,8 @@ class Plan:
         """
         if self.nodes > 1 and self.rendezvous is None:
             raise ValueError(
-                f"--nodes {self.nodes}: say where they meet, on every node the same: --rendezvous "
-                f"HOST:PORT, where HOST is one of them (PORT {PORT} will usually do)"
+                f"--nodes {self.nodes}: say where they meet, with the same value on every node: "
+                f"--rendezvous HOST:PORT, where HOST is one of them (PORT {PORT} will usually do)"
             )
 
     @property

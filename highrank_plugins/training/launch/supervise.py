@@ -96,12 +96,12 @@ def _advice(plan: Plan, answers: Path) -> str:
             f"no process was started here; {plan.nodes} nodes must have come to {plan.rendezvous} "
             f"within {plan.timeout} s (--rendezvous-timeout), each by the same command"
         )
-    return f"why is at the end of a file of {plan.log_dir}/rank*.log"
+    return f"the reason is at the end of a file {plan.log_dir}/rank*.log"
 
 
 def _silent(answers: Path) -> str:
     lost = peers.lost(answers)
-    return f". No answer from {lost}: see to that machine and the network" if lost else ""
+    return f". {lost} does not answer: check that machine and the network" if lost else ""
 
 
 class _Supervisor:

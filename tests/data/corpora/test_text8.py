@@ -58,7 +58,7 @@ def test_another_length_is_refused(tmp_path, data):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("abc\n" * 20, "has the byte 0x0a, and text8 only a to z"),
+        ("abc\n" * 20, "has the byte 0x0a, but text8 has only a to z"),
         ("ab" * 40 + "zzzz", "test has 'z', which does not occur in train"),
         ("abc", "too short: nothing is left for valid"),
     ],
@@ -75,5 +75,5 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_options_of_other_corpora_are_refused(tmp_path, data):
-    with pytest.raises(CorpusError, match="text8 has no --vocab-size"):
+    with pytest.raises(CorpusError, match="text8 does not support --vocab-size"):
         prepare(data, tmp_path / "out", CorpusOptions(other_text=True, vocab_size=5))

@@ -82,7 +82,7 @@ def test_empty_files_are_an_error(folder):
 
 def test_a_missing_file_is_an_error(folder):
     (folder / "v.de").unlink()
-    with pytest.raises(ArchiveError, match=r"neither v\.de nor FOLDER/v\.de is there"):
+    with pytest.raises(ArchiveError, match=r"found neither v\.de nor FOLDER/v\.de"):
         prepare(folder)
 
 

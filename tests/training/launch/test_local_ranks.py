@@ -48,7 +48,7 @@ def test_the_first_failure_ends_the_others_and_is_named(start, monkeypatch):
     began = time.monotonic()
     ranks = start("time.sleep(99) if rank == '0' else sys.exit(7)")
     assert ranks.wait(60) == 7
-    assert start.said == ["rank 1 failed with exit code 7; ending the others"]
+    assert start.said == ["rank 1 failed with exit code 7; ending the other processes"]
     assert time.monotonic() - began < 20
     assert all(process.poll() is not None for process in ranks._ranks)
 

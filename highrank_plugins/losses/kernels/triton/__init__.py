@@ -61,8 +61,8 @@ def check_components(head: ChunkedHead) -> None:
     components = getattr(head, "components", 1)
     if components > COMPONENTS:
         raise ValueError(
-            f"impl: 'triton' serves at most {COMPONENTS} components, the layer has {components} "
-            f"(--head-components); use fewer, {INSTEAD}"
+            f"impl: 'triton' supports at most {COMPONENTS} components, but the layer has "
+            f"{components} (--head-components); use fewer, {INSTEAD}"
         )
 
 
@@ -90,7 +90,7 @@ def launch_failure(device: torch.device) -> str | None:
     capability = torch.cuda.get_device_capability(device)
     if capability < LEAST_CAPABILITY:
         found, least = (".".join(map(str, each)) for each in (capability, LEAST_CAPABILITY))
-        return f"its compute capability is {found}, Triton's kernels need {least}"
+        return f"its compute capability is {found}, but Triton's kernels need {least}"
     try:
         first_launch(device)
     except (TritonError, RuntimeError, OSError, ImportError, subprocess.SubprocessError) as error:
