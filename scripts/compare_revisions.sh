@@ -19,7 +19,7 @@ esac
 
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 revision=$(git rev-parse --verify --quiet "${1-HEAD~1}^{commit}") || {
-    echo "compare_revisions: '${1-HEAD~1}' is no revision of this repository" >&2
+    echo "compare_revisions: '${1-HEAD~1}' is not a revision of this repository" >&2
     exit 2
 }
 folder=$(mktemp --directory)

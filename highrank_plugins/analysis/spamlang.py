@@ -166,7 +166,7 @@ def spamlang(
         options: of `build_head`, with its `name`; see `heads_named`.
         progress: receives step and accuracy of each evaluation.
     Raises:
-        ValueError: a rank that the control cannot have, or a layer that is no softmax with one.
+        ValueError: a rank that the control cannot have, or a control whose layer is not a softmax.
     """
     torch.manual_seed(settings.seed)
     trunk = SymbolTrunk(settings.classes, settings.dim, settings.length)

@@ -14,7 +14,7 @@ def user_errors() -> Iterator[None]:
     """Report ValueError, FloatingPointError (messages say where) and OSError without traceback.
 
     Raises:
-        BrokenPipeError: Nobody reads the output any more, so there is nobody to tell.
+        BrokenPipeError: The output has lost its reader.
     """
     try:
         yield

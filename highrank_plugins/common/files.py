@@ -269,7 +269,7 @@ def plain(value: Any) -> Any:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[None]:
-    """Create a folder; on failure, remove the files that were written into it meanwhile."""
+    """Create a folder; if the block fails, remove the files written into it."""
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}

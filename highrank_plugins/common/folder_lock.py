@@ -58,7 +58,7 @@ def _missing(folder: Path) -> list[Path]:
 
 def _remove(new: list[Path]) -> None:
     """Remove a new lock file, and the new folders if they are empty."""
-    with suppress(OSError):  # somebody else put something there
+    with suppress(OSError):  # another process has put files there
         for path in new:
             path.unlink() if path.name == _LOCK else path.rmdir()
 

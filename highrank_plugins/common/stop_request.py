@@ -74,7 +74,7 @@ def handlers_restored() -> Iterator[None]:
 
 @contextmanager
 def disregarded() -> Iterator[None]:
-    """Ignore `SIGNALS` in this process meanwhile; processes that it starts get them."""
+    """Ignore `SIGNALS` in this process during the block; processes that it starts get them."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     handle(lambda *_: None)
     try:

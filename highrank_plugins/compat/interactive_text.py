@@ -4,7 +4,7 @@ What breaks: in the C locale, the usual one in containers, `fairseq-interactive`
 that is not UTF-8 as `<unk>`, with exit code 0. In a locale of ISO 8859-1 it takes "ü" for "Ã¼", and
 `fairseq-generate` ends with `UnicodeEncodeError` at the first piece of SentencePiece. With `--input
 FILE`, a carriage return within a line makes two lines, and hypotheses and lines no longer agree.
-Why: standard input and output have the locale's encoding; Python decodes bytes that are no text to
+Why: standard input and output have the locale's encoding; Python decodes invalid bytes to
 surrogates; and files are opened with universal line ends.
 What we do: read bytes, end lines at line feeds only, and decode UTF-8 strictly, in every locale.
 Print UTF-8.

@@ -5,7 +5,7 @@ What breaks: `import fairseq` sets the root logger to DEBUG, and lines look like
 Why: `fairseq/models/wav2vec/wav2vec2_classification.py` calls `logging.basicConfig(level=DEBUG)`
 when it is imported, before the tools set their own level and format, which then have no effect.
 What we do: take DEBUG back to what the tools meant: `$LOGLEVEL`, INFO if unset. Any other level
-was chosen by somebody and stays. Lines get the format that all tools ask for, with the time. They
+was chosen on purpose and stays. Lines get the format that all tools ask for, with the time. They
 stay on the standard error, apart from translations and scores.
 Delete when: that line is gone.
 """

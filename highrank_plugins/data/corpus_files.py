@@ -105,7 +105,7 @@ def fetch_corpus(
     """Fetch all files into a folder, and check existing ones.
 
     Args:
-        ledger: file of checksums that nobody published; by default `checksums.txt` of the folder.
+        ledger: file that records unpublished checksums; by default `checksums.txt` of the folder.
         offline: a missing file is an error, and the folder may be read-only.
     Returns:
         A line for each.

@@ -58,7 +58,7 @@ def download(url: str, part: Path, *, size: int | None = None, checked: bool = F
         checked: whether the caller compares the file with a published checksum. If so, a download
             whose version is unknown is resumed, too.
     Returns:
-        Whether the length of the file is known, so that it cannot be cut off.
+        Whether the length of the file is known, so that it cannot be truncated.
     Raises:
         DownloadError: no network, the server refuses or sends too much, or the connection broke too
             often. `part` keeps what was received.

@@ -77,8 +77,8 @@ def _check_size(path: Path, size: int | None) -> None:
     found = path.stat().st_size
     if size is not None and found != size:
         raise ChecksumError(
-            f"{path}: has {found:,} bytes and should have {size:,}: it is cut off, or another "
-            "file; delete it and fetch it again"
+            f"{path}: has {found:,} bytes and should have {size:,}: it is truncated, or "
+            "another file; delete it and fetch it again"
         )
 
 

@@ -88,7 +88,7 @@ def check_shared_weight(weight: object, shape: tuple[int, int]) -> None:
     """Check that a vocabulary matrix can be shared.
 
     Raises:
-        ValueError: it is no parameter, or has another shape than (num_classes, embed_dim).
+        ValueError: it is not a parameter, or has another shape than (num_classes, embed_dim).
     """
     if not isinstance(weight, nn.Parameter):
         raise ValueError(

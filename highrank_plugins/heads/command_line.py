@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 class CommandLine:
     """Offer each argument of the constructor as an option of the same name, or change that.
 
-    An argument in `set_by` is no option itself. The structure lists the options in its place in
+    An argument in `set_by` is not an option itself. The structure lists the options in its place in
     `other_options`, and `arguments` computes the argument from them.
     """
 
     # what each option does, by its name, for the help of fairseq's commands
     option_help: ClassVar[dict[str, str]] = {}
-    # arguments that are no options, each with the option that sets it; None: the model sets it
+    # arguments that are not options, each with the option that sets it; None: the model sets it
     set_by: ClassVar[dict[str, str | None]] = {}
     # the options that set those arguments, with their defaults
     other_options: ClassVar[dict[str, bool | int | float | str]] = {}

@@ -32,7 +32,7 @@ from highrank_plugins.hooks.kept_options import by_name, follow
 
 @contextmanager
 def shown_to(trainer, path: str) -> Iterator[None]:
-    """Check each checkpoint that is read meanwhile by the trainer's model and task.
+    """Check each checkpoint read in this block by the trainer's model and task.
 
     Raises:
         UserError: theirs, with the name of the file.

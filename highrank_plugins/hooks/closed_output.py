@@ -21,7 +21,7 @@ def handle_error(stock, handler, record) -> None:
     """Handle an error of writing to the log.
 
     Raises:
-        BrokenPipeError: Nobody reads the output, and this is no training.
+        BrokenPipeError: The output has lost its reader, and this is not a training.
     """
     error = sys.exc_info()[1]
     if not isinstance(error, BrokenPipeError) or not has_no_reader():

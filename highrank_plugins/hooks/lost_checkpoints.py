@@ -3,7 +3,7 @@
 What breaks: `checkpoint_last.pt` was deleted, or lost by a full disk, while `--save-dir` holds
 other checkpoints; or `--restore-file` does not exist. In both cases fairseq logs "No existing
 checkpoint found" and trains from random weights. A `checkpoint_last.pt` that is damaged ends every
-start, however many whole checkpoints the directory holds.
+start, however many undamaged checkpoints the directory holds.
 Why: a missing file is how fairseq recognises the first start, and it looks at no other file.
 What we do: resume from the newest checkpoint in `--save-dir` whose checksums are right, and name
 it. Where none is whole, and where `--restore-file` is missing, refuse. Of several processes the
@@ -34,7 +34,7 @@ _DEFAULT = "checkpoint_last.pt"
 
 @replaces(checkpoint_utils, "load_checkpoint")
 def load_checkpoint(stock, cfg, trainer, **passthrough_args):
-    """Load as fairseq does, from the newest whole checkpoint.
+    """Load as fairseq does, from the newest undamaged checkpoint.
 
     Raises:
         FileNotFoundError: The file to restore from is missing; names it.
@@ -116,11 +116,11 @@ def _choose(cfg, suffix: str) -> str:
     if path is not None:
         if path != last:
             reasons = "; ".join([f"{last} is missing"] * is_missing + damage)
-            logger.warning("Resuming from %s, the newest whole checkpoint: %s", path, reasons)
+            logger.warning("Resuming from %s, the newest undamaged checkpoint: %s", path, reasons)
         return path
     raise UserError(
-        f"--save-dir {cfg.save_dir} holds no whole checkpoint: {'; '.join(damage)}. Copy one there "
-        "from elsewhere, or move these away to train from scratch"
+        f"--save-dir {cfg.save_dir} holds no undamaged checkpoint: {'; '.join(damage)}. Copy one "
+        "there from elsewhere, or move these away to train from scratch"
     )
 
 

@@ -100,7 +100,7 @@ class RecordingBar(bars.BaseProgressBar):
 
 
 def plain(stat: Any) -> Any:
-    """Return a statistic as a number, None if it is not finite, or ... if it is no number."""
+    """Return a statistic as a number, None if it is not finite, or ... if it is not a number."""
     if isinstance(stat, AverageMeter | TimeMeter):
         stat = stat.avg
     elif isinstance(stat, StopwatchMeter):

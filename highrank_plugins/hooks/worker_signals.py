@@ -25,10 +25,10 @@ def __init__(stock, loader, *args, **kwargs):
     """Construct a loader whose workers outlive signals to the whole training."""
     stock(loader, *args, **kwargs)
     if loader.worker_init_fn is None:
-        loader.worker_init_fn = heed_parent_alone
+        loader.worker_init_fn = obey_parent_only
 
 
-def heed_parent_alone(_worker: int) -> None:
+def obey_parent_only(_worker: int) -> None:
     """Let signals pass by this worker, except those of its parent, which end it."""
     # Python's handlers cannot tell who sent a signal; a thread that waits for it can
     signal.pthread_sigmask(signal.SIG_BLOCK, stop_request.SIGNALS)

@@ -74,7 +74,7 @@ def newest(folder: Path, size: int) -> int:
     others = sorted(found, key=os.path.getmtime, reverse=True)
     path, damage = first_whole([last, *others] if last.exists() else others)
     if path is None:
-        raise ValueError(f"no complete checkpoint is left: {'; '.join(damage) or 'none at all'}")
+        raise ValueError(f"no undamaged checkpoint is left: {'; '.join(damage) or 'none at all'}")
     return updates_of(path, size)
 
 

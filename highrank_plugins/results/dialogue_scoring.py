@@ -63,7 +63,7 @@ def dialogue_scores(contexts: Sequence[tuple[Sentences, Sentences]]) -> dict[str
     Args:
         contexts: (hypotheses, references) of each, see `precision_recall`.
     Raises:
-        ScoreError: there are none.
+        ScoreError: there are no contexts.
     """
     import numpy as np
     from tqdm import tqdm

@@ -85,7 +85,7 @@ def score(hypotheses: list[str], references: list[str]) -> dict[str, Score]:
     """Return sacreBLEU (cased, 13a) and chrF2, for one hypothesis and reference per sentence.
 
     Raises:
-        ScoreError: their numbers differ, or there are none.
+        ScoreError: their numbers differ, or both are 0.
     """
     from sacrebleu.metrics import BLEU, CHRF
 

@@ -34,7 +34,7 @@ on_stop() {
         signal_stage TERM
     elif [[ -n $stage_process ]] && ((SECONDS - stop_second > 1)); then
         log "SIG$1 again: killing the stage"
-        signal_stage STOP               # otherwise one may start another meanwhile
+        signal_stage STOP               # otherwise one may start another in between
         signal_stage KILL
     fi
 }

@@ -41,7 +41,7 @@ open_configured_run() {
 
 # setting KEY: print a block of the configuration as YAML, or the value of block.option.
 setting() {
-    [[ -n ${settings[$1]+set} ]] || refuse "$config: there is no $1"
+    [[ -n ${settings[$1]+set} ]] || refuse "$config: $1 is missing"
     printf '%s\n' "${settings[$1]}"
 }
 
@@ -51,7 +51,7 @@ asks_for() { [[ -e $commands/$1.sh ]]; }
 # write_command FILE BLOCK [WORD…]: write the command of a block with further words, for a shell,
 # after the words of $through.
 write_command() {
-    [[ -e $commands/$2.sh ]] || refuse "$config: there is no $2"
+    [[ -e $commands/$2.sh ]] || refuse "$config: block $2 is missing"
     printf '%s%s \\\n    %s\n' "${through-}" "$(<"$commands/$2.sh")" "$(as_typed "${@:3}")" >"$1"
 }
 

@@ -153,7 +153,7 @@ def test_version():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["docter"], "no command 'docter'; did you mean 'doctor'?"),
+        (["docter"], "unknown command 'docter'; did you mean 'doctor'?"),
         (["analyse", "spectrm"], "Did you mean 'spectrum'"),
         (["doctor", "--jsn"], "--json"),
     ],

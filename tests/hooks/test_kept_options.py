@@ -81,5 +81,5 @@ def test_an_exported_folder_keeps_it(data, old, tmp_path):
 
 def test_a_damaged_checkpoint_is_refused_where_it_is_loaded(data, old, tmp_path):
     (tmp_path / old.name).write_bytes(old.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="no whole checkpoint"):
+    with pytest.raises(ValueError, match="no undamaged checkpoint"):
         train_on(data, tmp_path, "--max-update", 2)

@@ -32,7 +32,7 @@ def updates(state) -> int:
 def test_resumes_from_the_newest(data, used_dir, caplog):
     state = run_training(data, used_dir, *translation_options(**{"--max-update": 4}))
     assert updates(state) == 4
-    assert "checkpoint_best.pt, the newest whole checkpoint: " in caplog.text
+    assert "checkpoint_best.pt, the newest undamaged checkpoint: " in caplog.text
     assert "checkpoint_last.pt is missing" in caplog.text
 
 
@@ -52,7 +52,9 @@ def test_without_a_whole_checkpoint_it_does_not_start_over(data, tmp_path, trans
     for name in ("best", "last"):
         shutil.copy(translator, tmp_path / f"checkpoint_{name}.pt")
         damage(tmp_path / f"checkpoint_{name}.pt")
-    with pytest.raises(ValueError, match=r"holds no whole.*best\.pt is damaged.*move these away"):
+    with pytest.raises(
+        ValueError, match=r"holds no undamaged.*best\.pt is damaged.*move these away"
+    ):
         run_training(data, tmp_path, *translation_options(), *reset)
 
 

@@ -47,7 +47,7 @@ def test_a_writer_in_place_fails_on_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(saves, "save", lambda *args: saves.write_whole(last(args[0]), write(*args)))
     finding = saves.fill_disk(tmp_path, SIZE)
     assert not finding.survived
-    assert "no complete checkpoint is left" in finding.details
+    assert "no undamaged checkpoint is left" in finding.details
 
 
 def last(folder):
@@ -63,7 +63,7 @@ def test_other_contents_are_found(tmp_path):
     assert saves.newest(tmp_path, SIZE) == 3
     with pytest.raises(ValueError, match="differs from what was saved"):
         saves.newest(tmp_path, SIZE + 1)
-    with pytest.raises(ValueError, match="no complete checkpoint is left: none at all"):
+    with pytest.raises(ValueError, match="no undamaged checkpoint is left: none at all"):
         saves.newest(tmp_path / "none", SIZE)
 
 

@@ -225,7 +225,7 @@ def _draw(figures: "list[Figure]", plot: Path | None, absent: dict[str, str] | N
     Args:
         absent: what this layer lacks, with the reason.
     Raises:
-        ValueError: there is none.
+        ValueError: there is no figure.
     """
     from highrank_plugins.reports.plots import draw
 

@@ -18,7 +18,7 @@ def fetch(
     ],
     sha256: Annotated[str | None, "Published SHA-256 checksum."] = None,
     ledger: Annotated[
-        Path | None, "File to record and compare checksums that nobody published."
+        Path | None, "File that records unpublished checksums, to compare later downloads with."
     ] = None,
     size: Annotated[
         int | None, typer.Option(min=1, help="Size of the file in bytes, if known.")
@@ -42,7 +42,7 @@ def fetch_corpus(
     file: Annotated[Path, "A recipe's corpus.yaml."],
     folder: Annotated[Path, "Folder for the files and checksums.txt."],
     ledger: Annotated[
-        Path | None, "File of checksums that nobody published. [FOLDER/checksums.txt]"
+        Path | None, "File that records unpublished checksums. [FOLDER/checksums.txt]"
     ] = None,
     offline: Annotated[
         bool,

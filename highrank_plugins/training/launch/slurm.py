@@ -135,7 +135,7 @@ def _output(*words: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(words, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise ValueError(f"--submit: there is no {words[0]} on this machine") from None
+        raise ValueError(f"--submit: {words[0]} is missing on this machine") from None
 
 
 def _gpu_options(plan: Plan, job: Job) -> list[str]:

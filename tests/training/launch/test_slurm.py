@@ -100,7 +100,7 @@ def test_a_job_is_submitted_once(slurm, monkeypatch):
 
 def test_missing_slurm_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ValueError, match="there is no sbatch on this machine"):
+    with pytest.raises(ValueError, match="sbatch is missing on this machine"):
         submit(tmp_path / "job.sh", tmp_path)
 
 
