@@ -6,6 +6,7 @@ A folder of binarised data may hold a ledger of its files, `sha256sums`.
 import hashlib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from highrank_plugins.common.files import require_regular, write_text
@@ -101,3 +102,8 @@ def write_sums(folder: Path) -> None:
     """Write the checksums of a folder of binarised data, as `sha256sum` would."""
     files = sorted(path for pattern in _BINARISED for path in folder.glob(pattern))
     write_text(folder / SUMS, "".join(f"{checksum(path)}  {path.name}\n" for path in files))
+
+
+def digest_of_words(words: Iterable[str]) -> str:
+    """Return the sha256 of a dictionary's words in order, which checkpoints hold."""
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()

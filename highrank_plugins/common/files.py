@@ -17,6 +17,7 @@ from typing import IO, Any, Protocol
 from highrank_plugins.common.user_error import UserError
 
 _BLOCK = 8 << 20
+_STAMP = ".highrank-incomplete"
 _NO_SPACE = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -285,3 +286,32 @@ def whole_folder(folder: Path) -> Iterator[None]:
             if is_new:
                 with suppress(OSError):  # another process has put files there
                     folder.rmdir()
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Write a folder as NAME.part, which gets its name when it is complete; on failure, remove it.
+
+    What an interrupted call has left is discarded.
+
+    Raises:
+        FileExistsError: NAME.part is not left of an interrupted call.
+    """
+    part = folder.with_name(f"{folder.name}.part")
+    stamp = part / _STAMP
+    if os.path.lexists(part) and not stamp.is_file():
+        raise FileExistsError(
+            errno.EEXIST,
+            "it is in the way, and was not written by this command: move it away, or name another "
+            "folder",
+            str(part),
+        )
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    stamp.touch()
+    try:
+        yield part
+        stamp.unlink()
+        os.replace(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

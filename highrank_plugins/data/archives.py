@@ -3,8 +3,6 @@
 import errno
 import gzip
 import lzma
-import os
-import shutil
 import stat
 import tarfile
 import zipfile
@@ -14,7 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 from typing import IO, Self
 
-from highrank_plugins.common.files import require_regular
+from highrank_plugins.common.files import new_folder, require_regular
 from highrank_plugins.common.progress import bar_options
 
 _BLOCK = 1 << 20
@@ -45,29 +43,23 @@ def extract(archive: Path, folder: Path, wanted: Wanted = None) -> None:
         wanted: names of the files to write; all other names are checked, too.
     Raises:
         ArchiveError: the archive is damaged or hostile, or of another kind.
-        FileExistsError: the folder exists.
+        FileExistsError: the folder exists, or another one has the name NAME.part.
     """
     if folder.exists():
         raise FileExistsError(errno.EEXIST, "exists already; delete it first", str(folder))
     require_regular(archive)
     unpack = _unpacker(archive)
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
-        unpack(archive, _Folder(part, archive), wanted)
-    except _DAMAGE as error:
-        # a full disk has an error of its own; all others are the archive's fault
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise ArchiveError(
-            f"{archive}: damaged ({str(error) or 'it ends too early'}); delete it and fetch it "
-            "again"
-        ) from None
-    else:
-        os.replace(part, folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    with new_folder(folder) as part:
+        try:
+            unpack(archive, _Folder(part, archive), wanted)
+        except _DAMAGE as error:
+            # a full disk has an error of its own; all others are the archive's fault
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise ArchiveError(
+                f"{archive}: damaged ({str(error) or 'it ends too early'}); delete it and fetch it "
+                "again"
+            ) from None
 
 
 def _unpacker(archive: Path) -> Callable[[Path, "_Folder", Wanted], None]:

@@ -13,7 +13,6 @@ Delete when: fairseq stores the dictionary, or a hash of it.
 """
 
 import functools
-import hashlib
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -23,6 +22,7 @@ from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 
+from highrank_plugins.common.checksums import digest_of_words
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
 
@@ -69,8 +69,7 @@ def _hashes(task: FairseqTask) -> dict[str, str]:
         except NotImplementedError:  # the task has no words
             continue
         if isinstance(dictionary, Dictionary):
-            words = "\n".join(dictionary[index] for index in range(len(dictionary)))
-            found[side] = hashlib.sha256(words.encode()).hexdigest()
+            found[side] = digest_of_words(dictionary[index] for index in range(len(dictionary)))
     return found
 
 

@@ -34,8 +34,9 @@ def _parse(stock, *args, **kwargs):
     """Return the parsed options.
 
     Raises:
-        UserError: --arch is missing, where fairseq raises a RuntimeError that says nothing; or an
-            option is NaN, with which fairseq would train: `--dropout nan` drops nothing.
+        UserError: --arch is missing, where fairseq raises a RuntimeError that says nothing, or the
+            --task of fairseq-validate, which has no default. Or an option is NaN, with which
+            fairseq would train: `--dropout nan` drops nothing.
     """
     try:
         parsed = stock(*args, **kwargs)
@@ -43,6 +44,12 @@ def _parse(stock, *args, **kwargs):
         if error.args:
             raise
         raise UserError("--arch is missing: name one, as --arch transformer_mixtape") from error
+    except KeyError as error:
+        if error.args != (None,):
+            raise
+        raise UserError(
+            "--task is missing: add that of the training, as --task translation"
+        ) from error
     for name, value in vars(parsed[0] if isinstance(parsed, tuple) else parsed).items():
         if isinstance(value, float) and math.isnan(value):
             raise UserError(f"--{name.replace('_', '-')} nan: give a number")

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from highrank_plugins.common.checksums import check_sum, checksum
-from highrank_plugins.common.files import plain, require_regular, write_json, write_text
+from highrank_plugins.common.checksums import check_sum, checksum, digest_of_words
+from highrank_plugins.common.files import new_folder, plain, require_regular, write_json, write_text
 from highrank_plugins.common.provenance import versions
 from highrank_plugins.data.pieces import piece_options
 from highrank_plugins.heads.base import HEADS
@@ -53,9 +53,9 @@ def export_model(
         pieces: model or codes that split the text, see `piece_options`.
         results: a recipe's record, whose scores go into the card.
     Raises:
-        ValueError: the checkpoint or a file is refused, or there are no dictionaries; a weight is
-            not finite.
-        FileExistsError: the folder exists.
+        ValueError: the checkpoint or a file is refused; there are no dictionaries, or others than
+            those of the training; a weight is not finite.
+        FileExistsError: the folder exists, or another one has the name NAME.part.
     """
     if folder.exists():
         raise FileExistsError(f"{folder} exists: give another --output, or remove it")
@@ -66,23 +66,21 @@ def export_model(
     dictionaries = _dictionaries(data)
     config = _config(state, checkpoint)
     _add_languages(config["fairseq"]["task"], data)
+    _check_dictionaries(config, data)
     _require_known_layers(checkpoint, config["fairseq"]["model"])
     # read first, so that errors come before anything is written
     cut = [] if pieces is None else piece_options(pieces, f"{folder.name}/{pieces.name}")
     record = None if results is None else load_record(results)
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    parameters = _save_weights(model, part / WEIGHTS)
-    for path in [*dictionaries, *([] if pieces is None else [pieces])]:
-        shutil.copyfile(path, part / path.name)
-    config["sha256"] = {
-        path.name: checksum(part / path.name) for path in [part / WEIGHTS, *dictionaries]
-    }
-    write_json(part / CONFIG, config)
-    card = model_card(folder.name, config, parameters, dictionaries, cut, record, licence)
-    write_text(part / CARD, card)
-    part.rename(folder)
+    with new_folder(folder) as part:
+        parameters = _save_weights(model, part / WEIGHTS)
+        for path in [*dictionaries, *([] if pieces is None else [pieces])]:
+            shutil.copyfile(path, part / path.name)
+        config["sha256"] = {
+            path.name: checksum(part / path.name) for path in [part / WEIGHTS, *dictionaries]
+        }
+        write_json(part / CONFIG, config)
+        card = model_card(folder.name, config, parameters, dictionaries, cut, record, licence)
+        write_text(part / CARD, card)
 
 
 def import_model(folder: Path, output: Path) -> None:
@@ -191,6 +189,30 @@ def _dictionaries(folder: Path) -> list[Path]:
     for path in found:
         require_regular(path)
     return found
+
+
+def _check_dictionaries(config: dict[str, Any], folder: Path) -> None:
+    """Compare the dictionaries in a folder with what a checkpoint holds of its own.
+
+    Raises:
+        ValueError: words or their order differ.
+    """
+    from fairseq.data import Dictionary
+
+    saved, task = config["task_state"].get("dictionaries", {}), config["fairseq"]["task"]
+    for side in ("source", "target"):
+        language = task.get(f"{side}_lang")
+        path = folder / (f"dict.{language}.txt" if language else "dict.txt")
+        is_part = side == "target" and (task.get("output_dictionary_size") or -1) > 0
+        if side not in saved or is_part or not path.exists():
+            continue
+        dictionary = Dictionary.load(str(path))
+        words = (dictionary[index] for index in range(len(dictionary)))
+        if digest_of_words(words) != saved[side]:
+            raise ValueError(
+                f"{path} is not the {side} dictionary that the checkpoint was trained with: its "
+                "words or their order differ. Give the binarised data of that training as --data"
+            )
 
 
 def _add_languages(task: dict[str, Any], data: Path) -> None:

@@ -1,10 +1,11 @@
 """Test common/files.py."""
 
 import os
+import shutil
 
 import pytest
 
-from highrank_plugins.common.files import open_own, write_text
+from highrank_plugins.common.files import new_folder, open_own, write_text
 from highrank_plugins.common.user_error import UserError
 
 
@@ -38,3 +39,27 @@ def test_the_temporary_file_of_a_write_follows_no_link(tmp_path):
     assert (tmp_path / "victim").read_text() == "precious"
     assert (tmp_path / "table.md").read_text() == "table"
     assert not (tmp_path / "table.md").is_symlink()
+
+
+def test_a_new_folder_appears_when_it_is_complete(tmp_path):
+    with new_folder(tmp_path / "new") as part:
+        (part / "file").touch()
+        assert [path.name for path in tmp_path.iterdir()] == ["new.part"]
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["new", "new/file"]
+
+
+def test_what_an_interrupted_call_has_left_is_discarded(tmp_path):
+    with pytest.raises(KeyError), new_folder(tmp_path / "new"):
+        shutil.copytree(tmp_path / "new.part", tmp_path / "killed.part")
+        raise KeyError
+    with new_folder(tmp_path / "killed"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["killed"]
+
+
+def test_a_users_folder_is_not_discarded(tmp_path):
+    (tmp_path / "new.part").mkdir()
+    (tmp_path / "new.part" / "mine").touch()
+    with pytest.raises(FileExistsError, match="not written by this"), new_folder(tmp_path / "new"):
+        pass
+    assert (tmp_path / "new.part" / "mine").exists()

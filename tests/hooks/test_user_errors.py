@@ -85,6 +85,12 @@ def test_a_training_without_an_architecture():
         options.parse_args_and_arch(parser, input_args=["data"])
 
 
+def test_a_validation_without_a_task():
+    parser = options.get_validation_parser()
+    with pytest.raises(UserError, match="--task is missing: add that of the training"):
+        options.parse_args_and_arch(parser, ["data", "--path", "model.pt"])
+
+
 @pytest.mark.parametrize("option", ["--dropout", "--clip-norm"])
 @pytest.mark.parametrize("known", [False, True])
 def test_an_option_that_is_no_number(option, known):

@@ -193,6 +193,32 @@ def test_dictionaries_must_be_found(checkpoint, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_dictionaries_must_be_those_of_the_training(checkpoint, joined_data, tmp_path):
+    for path in joined_data.glob("dict.*.txt"):
+        lines = path.read_text().splitlines(keepends=True)
+        lines[4:6] = lines[5], lines[4]
+        (tmp_path / path.name).write_text("".join(lines))
+    with pytest.raises(ValueError, match="is not the source dictionary that the checkpoint"):
+        export_model(checkpoint, tmp_path / "out", tmp_path, "MIT")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_dictionary_of_a_language_model_is_compared_too(lm_data, tmp_path):
+    train(lm_data, tmp_path, "transformer_lm_softmax", 1)
+    lines = (lm_data / "dict.txt").read_text().splitlines(keepends=True)
+    (tmp_path / "dict.txt").write_text("".join([lines[1], lines[0], *lines[2:]]))
+    with pytest.raises(ValueError, match=r"dict\.txt is not the source dictionary"):
+        export_model(last(tmp_path), tmp_path / "out", tmp_path, "MIT")
+
+
+def test_a_users_folder_named_part_is_left_alone(checkpoint, tmp_path):
+    (tmp_path / "out.part").mkdir()
+    (tmp_path / "out.part" / "thesis").touch()
+    with pytest.raises(FileExistsError, match="it is in the way"):
+        export_model(checkpoint, tmp_path / "out", None, "MIT")
+    assert (tmp_path / "out.part" / "thesis").exists()
+
+
 def copy_with(folder: Path, to: Path, name: str, content: bytes) -> Path:
     to.mkdir()
     for path in folder.iterdir():
