@@ -125,7 +125,7 @@ def run_estimates(
         except MeasurementFailed as error:
             echo(f"{training.name}: failed: {error}")
             continue
-        echo(f"{training.name}: {estimates[-1].tokens_per_second:,.0f} tokens/s")
+        echo(f"{training.name}: {formatting.short(estimates[-1].tokens_per_second)} tokens/s")
     if not estimates:
         raise CaseError("nothing could be measured; see the reasons above")
     return estimates
@@ -162,7 +162,7 @@ def estimates_table(
         cells = [
             each.training.name,
             f"{each.parameters / 1e6:,.1f} M",
-            f"{each.tokens_per_second:,.0f}",
+            formatting.short(each.tokens_per_second),
             "-" if each.memory is None else f"{each.memory / 2**30:,.1f}",
             f"{each.training.updates:,}",
             f"{each.training.tokens:,}",

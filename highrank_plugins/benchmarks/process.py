@@ -7,6 +7,7 @@ import signal
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -90,12 +91,19 @@ def _ask(
 
 
 def largest_batch(
-    case: Case, implementation: str, limit: int, threads: int, kind: str = "loss"
+    case: Case,
+    implementation: str,
+    limit: int,
+    threads: int,
+    kind: str = "loss",
+    say: Callable[[str], object] = lambda text: None,
 ) -> Any:
     """Return `case` with the largest batch that fits into `limit` bytes.
 
     A loss has a multiple of 64 tokens, a model any number of sentences or streams.
 
+    Args:
+        say: receives a line for each batch that is tried; a large one takes minutes.
     Raises:
         MeasurementFailed: not even the smallest fits, or something else went wrong.
     """
@@ -105,9 +113,11 @@ def largest_batch(
     def fits(steps: int) -> bool:
         try:
             memory = peak(kind, changed(case, {field: steps * step}), implementation, threads)
+            found = memory is not None and memory <= limit
         except OutOfMemory:
-            return False
-        return memory is not None and memory <= limit
+            found = False
+        say(f"{implementation}: {steps * step:,} {field} {'fit' if found else 'do not fit'}")
+        return found
 
     if not fits(1):
         smallest = "64 tokens" if field == "tokens" else "one sentence or stream"

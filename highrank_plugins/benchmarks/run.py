@@ -63,7 +63,9 @@ def run_losses(
             try:
                 sized = case
                 if within is not None:
-                    sized = largest_batch(case, implementation, within * MIB, threads)
+                    sized = largest_batch(
+                        case, implementation, within * MIB, threads, say=_named(name, echo)
+                    )
                 rows.append(
                     measure("loss", name, sized, implementation, "gemm_floor", repeats, threads)
                 )
@@ -110,7 +112,9 @@ def run_models(
         baseline_case = case
         if within is not None:
             try:
-                baseline_case = largest_batch(case, case.baseline, within * MIB, threads, kind)
+                baseline_case = largest_batch(
+                    case, case.baseline, within * MIB, threads, kind, _named(name, echo)
+                )
             except MeasurementFailed as error:
                 failed += _say_failed(name, case.baseline, error, echo)
                 continue
@@ -118,7 +122,9 @@ def run_models(
             try:
                 sized = case
                 if within is not None:
-                    sized = largest_batch(case, model, within * MIB, threads, kind)
+                    sized = largest_batch(
+                        case, model, within * MIB, threads, kind, _named(name, echo)
+                    )
                 rows.append(
                     measure(
                         kind, name, sized, model, case.baseline, repeats, threads, baseline_case
@@ -207,6 +213,10 @@ def _keep(rows: list[Row], csv: Path | None, echo: Echo) -> None:
     echo(f"{last.case}: {last.implementation} {time}")
     if csv is not None:
         write_csv(rows, csv)
+
+
+def _named(case: str, echo: Echo) -> Echo:
+    return lambda text: echo(f"{case}: {text}")
 
 
 def _say_failed(name: str, implementation: str, error: MeasurementFailed, echo: Echo) -> int:

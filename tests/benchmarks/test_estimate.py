@@ -54,6 +54,8 @@ def test_hours_and_costs():
     assert found.device_hours(1.0) == pytest.approx(hours)
     row = estimates_table([found], 8, 0.5, 3.0).splitlines()[-1]
     assert "| 214.6 M | 10,000 | 2.0 | 300,000 | 32,768 | 546.1 | 68.3 | 1,638 |" in row
+    slow = CostEstimate(ours, 214_600_000, 3.8912, None, "a machine")
+    assert "| 214.6 M | 3.89 | - |" in estimates_table([slow], 8, 0.5, 3.0)
 
 
 @pytest.mark.parametrize(
