@@ -32,8 +32,8 @@ HEADINGS = ("table", "content", "command", "hours", "expected", "at a small scal
 NOT_RUN = "not run"
 NAMES = {
     "mos": "MoS", "moc": "MoC", "mixtape": "Mixtape", "plif": "PLIF", "gss": "GSS",
-    "sigsoftmax": "SigSoftmax", "mos_scaled": "MoS, longer contexts",
-    "mixtape_scaled": "Mixtape, longer contexts",
+    "sigsoftmax": "SigSoftmax", "mos_scaled": "MoS, scale 4",
+    "mixtape_scaled": "Mixtape, scale 4",
 }  # fmt: skip
 SIGNIFICANT = 0.05
 FORMS = {"test_perplexity": ".2f", "test_kld": ".2f", "sacrebleu": ".2f"}
