@@ -198,7 +198,7 @@ def imported_modules(module: Path) -> set[str]:
     return {name for name in found if name in known}
 
 
-def test_there_are_no_circles():
+def test_imports_have_no_cycles():
     """An import within a function counts, too: it hides a circle, and leaves it there."""
     assert not circles({module_name(module): imported_modules(module) for module in MODULES})
 
@@ -212,7 +212,7 @@ def circles(imports: dict[str, set[str]]) -> set[str]:
     return set(imports)
 
 
-def test_a_circle_is_found():
+def test_an_import_cycle_is_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == {"a", "b", "c"}
 
 
@@ -249,7 +249,7 @@ def importers() -> dict[str, set[str]]:
     return found
 
 
-def test_there_are_no_crumbs():
+def test_no_module_is_too_small():
     """A module has two importers, 80 lines, a test that needs the seam, or a place of its kind."""
     used = importers()
     crumbs = []

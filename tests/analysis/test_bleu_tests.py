@@ -28,7 +28,7 @@ GOOD, BAD = spoiled(REFERENCE, 7), spoiled(REFERENCE, 2)
 
 
 @pytest.mark.parametrize(("test", "samples"), [("bootstrap", 200), ("randomisation", 300)])
-def test_a_clear_difference_and_none(test, samples):
+def test_a_clear_difference_is_found_and_equal_runs_have_none(test, samples):
     systems = {"baseline": BAD, "good": GOOD, "the same": BAD}
     found = paired_bleu(systems, [REFERENCE], test, samples)
     assert [score.system for score in found.scores] == list(systems)

@@ -45,7 +45,7 @@ def test_every_pair(shape, small_chunks):
     torch.testing.assert_close(found, all_pairs(p, q), rtol=1e-12, atol=1e-14)
 
 
-def test_a_distribution_is_no_way_from_itself():
+def test_the_divergence_of_a_distribution_from_itself_is_zero():
     p = log_probs(5)
     own = pairwise_kld(p, p)
     assert own.diagonal().abs().max() < 1e-15

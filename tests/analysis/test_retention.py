@@ -37,7 +37,7 @@ def test_the_projector_written_out():
     )
 
 
-def test_what_is_lost_is_what_autograd_cannot_see():
+def test_the_lost_gradient_is_the_part_that_autograd_cannot_see():
     weight, gradient = random(13, 4), random(5, 13, seed=2)
     features = random(5, 4, seed=3).requires_grad_()
     (seen,) = torch.autograd.grad(features @ weight.t(), features, gradient)

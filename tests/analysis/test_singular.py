@@ -90,7 +90,7 @@ def test_auto_takes_the_gram_matrix_only_where_float32_is_enough():
 
 
 @pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16, torch.float32])
-def test_rounding_errors_of_the_matrix_are_no_rank(narrow):
+def test_rounding_errors_of_the_matrix_do_not_count_as_rank(narrow):
     x = log_probs(400, 60, rank=7)
     found = spectrum([x[:100], x[100:].to(narrow)])
     assert found.matrix_dtype == narrow

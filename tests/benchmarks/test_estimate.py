@@ -68,7 +68,7 @@ def test_hours_and_costs():
         ("wmt14_en_de/conf/small/mos.yaml", "arch=null", r"train\.arch is missing"),
     ],
 )
-def test_what_cannot_be_estimated_is_said(conf, change, message):
+def test_a_cost_that_cannot_be_estimated_is_explained(conf, change, message):
     with pytest.raises(CaseError, match=message):
         training(conf, change)
 

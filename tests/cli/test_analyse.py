@@ -191,7 +191,7 @@ def test_nothing_to_draw_is_reported(stock, tmp_path):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_nonsense_is_refused(words, message, mos):
+def test_invalid_values_are_refused(words, message, mos):
     done = invoke(words[0], *mos, *words[1:])
     assert done.exit_code == 2
     assert message in done.output

@@ -219,7 +219,7 @@ def test_spectra_refuse_another_file(tmp_path, text):
     assert done.exit_code == 2 and "a.json: not a result of analyse spectrum" in done.output
 
 
-def test_spectra_of_one_name_are_told_apart(tmp_path):
+def test_spectra_with_equal_file_names_get_distinct_names(tmp_path):
     folders = [tmp_path / name for name in ("mos", "gss")]
     for folder in folders:
         folder.mkdir()

@@ -19,7 +19,7 @@ from tests.cli.test_highrank import highrank
         ),
     ],
 )
-def test_is_refused_before_anything_is_read(tmp_path, words, message):
+def test_an_invalid_call_is_refused_before_anything_is_read(tmp_path, words, message):
     result = highrank("model", "average", "train", *words, cwd=tmp_path)
     assert result.returncode == 2
     assert result.stderr.strip() == f"highrank: {message}"

@@ -265,7 +265,7 @@ def test_a_diverging_point_does_not_end_the_search(call, tmp_path):
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else "",
 )
-def test_nonsense_is_refused(command, words, message, call, tmp_path):
+def test_invalid_values_are_refused(command, words, message, call, tmp_path):
     done = call(command, *words)
     assert done.exit_code == 2
     assert message in done.output

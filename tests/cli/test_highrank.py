@@ -180,7 +180,7 @@ LISTINGS = [
 
 
 @pytest.mark.parametrize("line", LISTINGS)
-def test_output_that_nobody_reads_ends_a_command_without_a_word(line):
+def test_output_without_a_reader_ends_a_command_silently(line):
     reader, writer = os.pipe()
     os.close(reader)
     command = [HIGHRANK, *line.split()]

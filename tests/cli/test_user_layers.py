@@ -153,7 +153,7 @@ def test_it_is_collected_described_and_fitted(cooled, home, tmp_path):
     assert '"cooled+arcsinh"' in fit
 
 
-def test_it_is_published_and_comes_back(cooled, home, tmp_path):
+def test_an_exported_model_can_be_imported(cooled, home, tmp_path):
     folder = tmp_path / "model"
     highrank(home, "model", "export", cooled, "--output", folder, "--data", home / "data-bin")
     assert "--user-dir my_layers --path" in (folder / "README.md").read_text()

@@ -69,7 +69,7 @@ def test_options_become_a_note(level):
     assert "seed" in shown("fairseq_cli.train", OmegaConf.create({"common": {"seed": 1}}))
 
 
-def test_preprocessing_has_neither_options_nor_a_language_that_is_none(level):
+def test_preprocessing_prints_neither_options_nor_none_as_a_language(level):
     level(logging.INFO)
     assert shown("fairseq_cli.preprocess", Namespace(seed=1)) == NOTE
     assert shown("fairseq_cli.preprocess", "[None] Dictionary: 9 types") == "Dictionary: 9 types"

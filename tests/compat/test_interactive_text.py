@@ -36,7 +36,7 @@ def test_stock_takes_bytes_for_text(monkeypatch, tmp_path, stock):
 
 
 @pytest.mark.parametrize("bad", [b"x\xff", b"x\0"])
-def test_what_is_no_text_is_refused(monkeypatch, bad):
+def test_bytes_that_are_not_text_are_refused(monkeypatch, bad):
     typed(monkeypatch, b"one\n" + bad + b"\n")
     lines = interactive.buffered_read("-", 1)
     assert next(lines) == ["one"]

@@ -30,7 +30,7 @@ class Nested(torch.nn.Module):
 
 
 @pytest.mark.parametrize("infinite", [False, True])
-def test_the_module_of_a_bad_gradient_is_named(infinite, caplog):
+def test_the_module_with_the_invalid_gradient_is_named(infinite, caplog):
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), Nested())
     with NanDetector(model):
         out = model(torch.ones(1, 2))["out"][0]

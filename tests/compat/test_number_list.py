@@ -11,7 +11,7 @@ WRONG = ["abc", "$rate", "${oc.env:HOME}", "1;", "0.1,a", "(" * 10_000, "__impor
 
 @pytest.mark.parametrize("value", WRONG, ids=lambda value: value[:9])
 @pytest.mark.parametrize("option", ["--lr", "--update-freq"])
-def test_what_is_no_number_is_said(option, value, capsys):
+def test_a_value_that_is_not_a_number_is_reported(option, value, capsys):
     with pytest.raises(SystemExit) as ended:
         options.get_training_parser().parse_known_args(["data", option, value])
     assert ended.value.code == 2

@@ -213,7 +213,7 @@ def test_only_what_is_wanted_is_written(tmp_path, folder, name, write):
 
 
 @pytest.mark.parametrize("name", ["a.tgz", "a.zip"])
-def test_a_bad_name_is_refused_though_nobody_wants_it(tmp_path, folder, name):
+def test_a_bad_name_of_an_unwanted_file_is_refused(tmp_path, folder, name):
     write = write_tar if name == "a.tgz" else write_zip
     archive = write(tmp_path / name, FILES | {"../evil.txt": b""})
     with pytest.raises(ArchiveError, match=r"evil\.txt would lie outside"):

@@ -25,7 +25,7 @@ def fails_at_three(number: int) -> int:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_in_order_whatever_takes_longer(processes):
+def test_results_keep_the_order_of_the_items(processes):
     results = list(ordered_map(slow_when_even, range(20), processes))
     assert [number for number, _ in results] == list(range(20))
     assert (os.getpid() in {pid for _, pid in results}) == (processes == 1)

@@ -118,7 +118,7 @@ def test_weights_at_the_bound_return_at_once():
     assert p[1] == pytest.approx(3 - 0.8 * (0.1 / 4.55) * 2)
 
 
-def test_it_goes_on_where_it_was_stopped():
+def test_it_resumes_where_it_was_stopped():
     whole, want = evaluate(0.1, 0.001, 0.2)
     parameters = make_parameters()
     mean_squares = statistics_of(parameters).finish()
@@ -175,7 +175,7 @@ def test_weights_that_run_away_are_reported():
         (lambda: decay_rates([torch.ones(2)], 0.1, "rms"), "normalise must be mean or sum"),
     ],
 )
-def test_nonsense_is_refused(call, message):
+def test_invalid_values_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 

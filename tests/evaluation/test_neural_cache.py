@@ -95,7 +95,7 @@ def test_it_remembers_no_more_than_its_window():
     assert cache.hidden.untyped_storage().nbytes() == 5 * WIDTH * 8
 
 
-def test_it_goes_on_where_another_was():
+def test_a_cache_continues_from_another_one():
     text = make_text()
     want = stream(NeuralCache(0.7, 0.3, 9), text, [41])
     first, second = NeuralCache(0.7, 0.3, 9), NeuralCache(0.7, 0.3, 9)
@@ -115,7 +115,7 @@ def test_it_goes_on_where_another_was():
         ((1.0, 0.1, 0), "window must be at least 1, got 0"),
     ],
 )
-def test_nonsense_is_refused(options, message):
+def test_invalid_values_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         NeuralCache(*options)
 

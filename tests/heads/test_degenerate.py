@@ -35,13 +35,13 @@ def test_mos_of_one_is_moc_of_one(pointwise, options):
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_gss_with_k_1_is_no_function(case):
+def test_gss_with_k_1_is_the_identity(case):
     plain = case.build()
     same(plain, with_parameters(case.with_pointwise("gss", c=0.7, k=1.0).build(seed=5), plain))
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_plif_with_unit_slopes_is_no_function(case):
+def test_plif_with_unit_slopes_is_the_identity(case):
     plain, other = case.build(), case.with_pointwise("plif", bound=1.5, knots=101).build(seed=5)
     slopes = torch.full((101,), math.log(math.e - 1), dtype=torch.float64)
     same(plain, with_parameters(other, plain, **{"pointwise.slope_logits": slopes}))

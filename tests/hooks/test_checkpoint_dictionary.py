@@ -133,7 +133,7 @@ def test_a_language_model_of_other_words(data, other_text, translator, tmp_path)
         run_generate(folder, translator, *fusion)
 
 
-def test_a_translation_model_is_no_language_model(data, translator):
+def test_a_translation_model_is_refused_as_a_language_model(data, translator):
     with pytest.raises(ValueError, match="--lm-path: this checkpoint has an encoder"):
         run_generate(data, translator, "--lm-path", translator, "--lm-weight", 0.1)
 

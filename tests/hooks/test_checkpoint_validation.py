@@ -250,7 +250,7 @@ def test_no_checkpoint_at_all(content, tmp_path):
         load(tmp_path / "other.pt")
 
 
-def test_a_tensor_is_no_checkpoint(tmp_path):
+def test_a_tensor_is_not_a_checkpoint(tmp_path):
     torch.save(torch.zeros(3), tmp_path / "tensor.pt")
     with pytest.raises(ValueError, match=r"tensor\.pt is not a checkpoint of fairseq"):
         load(tmp_path / "tensor.pt")

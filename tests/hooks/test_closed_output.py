@@ -56,7 +56,7 @@ def test_files_and_closed_streams_need_no_reader(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("flush", [False, True])
-def test_a_command_that_nobody_reads_ends_without_a_word(flush, monkeypatch):
+def test_a_command_without_a_reader_ends_silently(flush, monkeypatch):
     with piped(monkeypatch, "/usr/bin/fairseq-generate") as (reader, writer):
         reader.close()
         with pytest.raises(SystemExit) as ended:
@@ -76,7 +76,7 @@ def test_another_broken_pipe_is_reported(monkeypatch):
         assert sys.stderr.getvalue() == "fairseq-generate: error: [Errno 32] Broken pipe\n"
 
 
-def test_a_log_that_nobody_reads_ends_an_evaluation(monkeypatch):
+def test_a_log_without_a_reader_ends_an_evaluation(monkeypatch):
     with piped(monkeypatch, "/usr/bin/fairseq-eval-lm") as (reader, writer):
         reader.close()
         with pytest.raises(BrokenPipeError):
@@ -84,7 +84,7 @@ def test_a_log_that_nobody_reads_ends_an_evaluation(monkeypatch):
 
 
 @pytest.mark.parametrize("program", ["/usr/bin/fairseq-train", "/env/fairseq_cli/train.py"])
-def test_a_log_that_nobody_reads_ends_no_training(program, monkeypatch):
+def test_a_log_without_a_reader_does_not_end_a_training(program, monkeypatch):
     with piped(monkeypatch, program) as (reader, writer):
         reader.close()
         log_to(writer).info("a line")

@@ -33,7 +33,7 @@ def other(tmp_path):
         process.kill()
 
 
-def test_the_second_training_is_refused_and_told_who_is_first(data, tmp_path, other):
+def test_the_second_training_is_refused_and_the_first_named(data, tmp_path, other):
     message = rf"in use by another training \(process {other.pid} on .*choose another --save-dir"
     with pytest.raises(UserError, match=message):
         run_training(data, tmp_path, *translation_options(**{"--max-update": 1}))

@@ -93,7 +93,7 @@ def test_a_validation_without_a_task():
 
 @pytest.mark.parametrize("option", ["--dropout", "--clip-norm"])
 @pytest.mark.parametrize("known", [False, True])
-def test_an_option_that_is_no_number(option, known):
+def test_an_option_that_is_not_a_number_is_refused(option, known):
     parser, words = options.get_training_parser(), ["data", "--arch", "transformer", option, "nan"]
     with pytest.raises(UserError, match=f"^{option} nan: give a number"):
         options.parse_args_and_arch(parser, input_args=words, parse_known=known)

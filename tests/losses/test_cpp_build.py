@@ -60,7 +60,7 @@ def test_a_wrong_cxx_is_named(monkeypatch):
     assert "CXX names the C++ compiler 'no-such-compiler', which is missing" in refused()
 
 
-def test_a_cxx_that_is_no_command_is_named(monkeypatch):
+def test_a_cxx_that_is_not_a_command_is_named(monkeypatch):
     monkeypatch.setenv("CXX", "g++ -DX='unclosed")
     assert "CXX=g++ -DX='unclosed is not a command (No closing quotation)" in refused()
 
@@ -128,7 +128,7 @@ def test_a_folder_that_cannot_be_made_is_named(monkeypatch, tmp_path):
 
 @pytest.mark.cpp
 @pytest.mark.parametrize("damage", ["cut", "one bit"])
-def test_a_damaged_library_is_made_anew(damage, quick_compiler, monkeypatch, caplog):
+def test_a_damaged_library_is_compiled_again(damage, quick_compiler, monkeypatch, caplog):
     """Loading a file that is cut ends the process by SIGBUS."""
     monkeypatch.setenv("CXX", quick_compiler)
     path = build._compiled(build._compilers()[0])

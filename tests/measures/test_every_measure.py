@@ -66,7 +66,7 @@ def test_a_text_measure(name, case):
     assert_near(plain(parts), plain(whole))
 
 
-def test_a_dictionary_with_one_count_for_all_words_has_counted_none():
+def test_a_dictionary_with_equal_counts_counts_as_uncounted():
     words = words_of(SOFTMAX)
     words.dictionary.count[words.dictionary.nspecial :] = [1] * (
         len(words.dictionary) - words.dictionary.nspecial
@@ -80,7 +80,7 @@ def test_a_dictionary_with_one_count_for_all_words_has_counted_none():
     ]
 
 
-def test_a_layer_without_weights_of_components_is_told_what_it_lacks():
+def test_the_missing_part_of_a_layer_without_component_weights_is_named():
     _, found = observed("components", words_of(Case("residual")), [TOKENS])
     assert found.absent["prior"].startswith("the layer does not override Head.log_weights")
 
@@ -137,7 +137,7 @@ def test_word_similarity(tmp_path):
 
 
 @pytest.mark.parametrize("case", OF_TOYS, ids=str)
-def test_a_layer_of_ones_own_is_monitored(case):
+def test_a_custom_layer_is_monitored(case):
     head = words_of(case).head
     found = take_snapshot(head, make_features(TOKENS), torch.arange(TOKENS) % CLASSES)
     assert {"spectral_entropy", "gradient_retention"} <= found.scalars.keys()

@@ -184,7 +184,7 @@ def test_the_hub_scores_and_writes(lm_data, tmp_path):
     ],
     ids=str,
 )
-def test_nonsense_is_refused(token, words, message, lm_data):
+def test_invalid_values_are_refused(token, words, message, lm_data):
     with pytest.raises(ValueError, match=message):
         build(lm_data, f"awd_lstm_lm_{token}", *words)
 

@@ -97,7 +97,7 @@ def test_choosing_twice_changes_nothing():
     ],
     ids=str,
 )
-def test_nonsense_is_refused(options, message):
+def test_invalid_values_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         choose(**options)
 

@@ -101,7 +101,7 @@ def test_shared_embeddings_are_one_parameter(trunk, joined_data):
     ],
     ids=str,
 )
-def test_nonsense_is_refused(trunk, token, words, message):
+def test_invalid_values_are_refused(trunk, token, words, message):
     with pytest.raises(ValueError, match=message):
         trunk(token, *words)
 

@@ -148,6 +148,6 @@ def test_a_stock_checkpoint_starts_a_head(token, mt_data, trained, tmp_path):
     ],
     ids=str,
 )
-def test_nonsense_is_refused(words, message, mt_data):
+def test_invalid_values_are_refused(words, message, mt_data):
     with pytest.raises(ValueError, match=message):
         build(mt_data, "lstm_mos", *words)

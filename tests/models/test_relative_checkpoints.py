@@ -77,7 +77,7 @@ def test_one_side_may_be_new():
     ]
 
 
-def test_layers_that_are_not_kept_are_no_error():
+def test_pruned_layers_are_not_an_error():
     state = model_of(2, "decoder", layers=3).state_dict()
     assert not fill_new_tables(state, model_of(2, "decoder"))
     assert len(state) == 6

@@ -123,7 +123,7 @@ def test_hypotheses_have_the_scores_of_teacher_forcing(words, mt_data):
             torch.testing.assert_close(hypothesis["positional_scores"], want, rtol=0, atol=1e-5)
 
 
-def test_steps_of_a_language_model_are_its_forward_pass(lm_data):
+def test_steps_of_a_language_model_equal_its_forward_pass(lm_data):
     model = build(lm_data, LM, *RELATIVE).model.eval()
     tokens = torch.randint(4, 20, (3, 9))
     want, _ = model(tokens)
@@ -190,7 +190,7 @@ def test_half_precision_trains(mt_data, tmp_path):
     ],
     ids=str,
 )
-def test_nonsense_is_refused(words, message, mt_data):
+def test_invalid_values_are_refused(words, message, mt_data):
     with pytest.raises(ValueError, match=message):
         build(mt_data, MT, *words)
 

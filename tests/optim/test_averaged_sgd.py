@@ -100,7 +100,7 @@ def test_evaluation_on_averages_does_not_disturb_the_training():
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_a_saved_optimizer_goes_on_as_if_nothing_had_happened(swapped):
+def test_a_loaded_optimizer_continues_exactly(swapped):
     ours, own, *_ = pair(asgd, at_epoch=0)
     ours.before_epoch(1)
     walk(ours, own, LRS[:3])

@@ -40,7 +40,7 @@ def test_five_epochs_without_an_epoch_are_the_default():
     ],
     ids=str,
 )
-def test_nonsense_is_refused(words, message):
+def test_invalid_values_are_refused(words, message):
     with pytest.raises(ValueError, match=message):
         build(*words)
 
@@ -53,7 +53,7 @@ def test_nonsense_is_refused(words, message):
     ],
     ids=["no validation", "not a number"],
 )
-def test_trainings_that_cannot_go_on_end(words, message, stream_data, tmp_path):
+def test_trainings_that_cannot_continue_end(words, message, stream_data, tmp_path):
     with pytest.raises(CommandFailed, match=message):
         train_streams(stream_data, tmp_path, "--max-epoch", 2, *words)
 

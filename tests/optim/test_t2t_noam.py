@@ -65,12 +65,12 @@ def test_it_is_inverse_sqrt_one_update_earlier():
     ],
     ids=str,
 )
-def test_nonsense_is_refused(words, message):
+def test_invalid_values_are_refused(words, message):
     with pytest.raises(ValueError, match=message):
         build(*words)
 
 
-def test_a_resumed_training_goes_on_with_the_same_rates(stream_data, tmp_path):
+def test_a_resumed_training_keeps_its_learning_rates(stream_data, tmp_path):
     words = [*NOAM, "--optimizer", "adam", "--log-format", "json"]
     whole = train_streams(stream_data, tmp_path / "whole", *words, "--max-update", 12)
     train_streams(stream_data, tmp_path / "parts", *words, "--max-update", 7)

@@ -45,7 +45,7 @@ def test_five_epochs_are_the_default():
     assert non_monotone_trigger(losses) == non_monotone_trigger(losses, 5) == 7
 
 
-def test_nonsense_is_refused():
+def test_invalid_values_are_refused():
     with pytest.raises(ValueError, match="at least 0, got -1"):
         non_monotone_trigger([1.0], -1)
     with pytest.raises(ValueError, match="epoch 2 is NaN"):

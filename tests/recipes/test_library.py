@@ -277,7 +277,7 @@ def test_an_empty_folder_named_like_a_stage_is_used(toy):
     assert done_stages(toy()) == [0, 1, 2]
 
 
-def test_a_users_folder_with_files_is_no_place_for_a_run(toy):
+def test_a_run_refuses_a_folder_with_files_of_the_user(toy):
     toy.run.mkdir(parents=True)
     (toy.run / "config.yaml").write_text("mine: true")
     result = toy()

@@ -13,7 +13,7 @@ def test_this_file_system_has_all(tmp_path):
     assert finding.survived, finding.line()
 
 
-def test_a_lock_that_holds_nobody_off_is_found(tmp_path, monkeypatch):
+def test_a_lock_without_effect_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(file_system, "locked", contextmanager(lambda folder: iter([True])))
     finding = file_system.start_twice(tmp_path)
     assert not finding.survived

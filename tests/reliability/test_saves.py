@@ -67,5 +67,5 @@ def test_other_contents_are_found(tmp_path):
         saves.newest(tmp_path / "none", SIZE)
 
 
-def test_a_process_that_ends_is_told_apart(tmp_path):
+def test_the_exit_code_of_a_failed_save_is_reported(tmp_path):
     assert saves._in_child(os._exit, 3) == "the save ended with exit code 3"

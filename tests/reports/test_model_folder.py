@@ -44,7 +44,7 @@ def test_the_checkpoint_comes_back_with_equal_tensors_tied_as_before(checkpoint,
     assert len(others) == len({before[name].data_ptr() for name in before if name not in tied})
 
 
-def test_what_comes_back_translates_alike(joined_data, checkpoint, folder, tmp_path):
+def test_an_imported_model_translates_alike(joined_data, checkpoint, folder, tmp_path):
     import_model(folder, tmp_path / "back.pt")
     outputs = [
         run("generate", joined_data, "--path", path, "--max-len-b", 10).lines("H-")
@@ -274,7 +274,7 @@ def test_a_folder_of_an_older_version_is_imported_with_a_warning(folder, tmp_pat
         (torch.int32, 1, "has dtype torch.int32; expected floating point"),
     ],
 )
-def test_weights_that_are_no_finite_numbers_are_refused(folder, tmp_path, dtype, value, message):
+def test_weights_that_are_not_finite_are_refused(folder, tmp_path, dtype, value, message):
     damaged = without_sums(folder, tmp_path / "copy")
     tensors = load_file(damaged / "model.safetensors")
     name = next(iter(tensors))

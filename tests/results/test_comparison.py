@@ -154,7 +154,7 @@ def test_unknown_names_are_refused(records, words, message):
         ("more/mos-1.json", "another file is also called mos-1"),
     ],
 )
-def test_files_that_are_no_further_seed_are_refused(records, tmp_path, name, message):
+def test_files_that_add_no_seed_are_refused(records, tmp_path, name, message):
     other = write(tmp_path / name, 1, 9)
     with pytest.raises(ValueError, match=message):
         compare_records([*records, other])
@@ -166,7 +166,7 @@ def test_a_file_without_metrics_is_named(records, tmp_path):
         compare_records([*records, tmp_path / "mos-9.json"])
 
 
-def test_a_score_that_is_no_number_is_named(records):
+def test_a_score_that_is_not_a_number_is_named(records):
     change(records[2], metrics={"test_perplexity": float("nan"), "valid_perplexity": 1.0})
     with pytest.raises(ValueError, match=r"mos-3\.json: test_perplexity is not a number"):
         compare_records(records)

@@ -46,7 +46,7 @@ def test_parameters_and_seconds_of_an_epoch_have_columns_where_a_record_has_them
     assert " | 1,234,567 | 62 | 1,900 | " in rows[2] and " | – | – | 1,900 | " in rows[3]
 
 
-def test_runs_whose_files_have_one_name_are_told_apart(tmp_path):
+def test_runs_with_equal_file_names_get_distinct_names(tmp_path):
     paths = [tmp_path / name / "results.json" for name in ("mos", "softmax")]
     for bleu, path in enumerate(paths):
         path.parent.mkdir()

@@ -49,7 +49,7 @@ def test_only_line_feeds_end_lines(tmp_path):
     assert read_lines(path) == ["a b\rc d", "last"]
 
 
-def test_what_is_no_text_is_named(tmp_path):
+def test_bytes_that_are_not_text_are_named(tmp_path):
     path = tmp_path / "reference"
     path.write_bytes(b"gut\ncaf\xe9\n")
     with pytest.raises(ScoreError, match="reference: not UTF-8 at byte 7; convert it"):

@@ -102,7 +102,7 @@ def test_installs_again_when_an_input_or_a_package_changed(clone, changed):
     assert clone.installs() == 2
 
 
-def test_repairs_what_an_interruption_left(clone):
+def test_setup_repairs_an_interrupted_installation(clone):
     assert clone.setup(FAKE_PIP="1").returncode != 0
     (clone.root / ".venv" / "half").touch()
     result = clone.setup()
@@ -120,7 +120,7 @@ def test_repairs_a_venv_that_lost_a_part(clone, lost):
     assert (clone.root / ".venv" / lost).exists()
 
 
-def test_makes_a_new_one_for_another_python(clone):
+def test_setup_makes_a_new_environment_for_another_python(clone):
     clone.setup()
     other = clone.root / "python3.12"
     other.write_text(FAKE_PYTHON.replace("FAKE_VERSION:-3.11", "FAKE_VERSION:-3.12"))

@@ -73,7 +73,7 @@ MOS = {"conf": "mos"}
         ({"members": {"a": MOS}, "recipe": "ptbb"}, "neither a recipe nor .*; did you mean 'ptb'"),
     ],
 )
-def test_what_a_file_may_not_say(folder, tree, message):
+def test_invalid_studies_are_refused(folder, tree, message):
     with pytest.raises(ConfigurationError, match=message):
         read(folder, **tree)
 
@@ -95,7 +95,7 @@ def test_members_that_cannot_be_run(folder, members, message):
         prepare(study, folder / "exp")
 
 
-def test_a_baseline_that_is_no_member(folder):
+def test_a_baseline_that_is_not_a_member_is_refused(folder):
     with pytest.raises(ConfigurationError, match=r"layers.yaml:\d+: baseline: .* 'mos'\?"):
         read(folder, members={"mos": {"conf": "mos"}}, baseline="moss")
 

@@ -91,7 +91,7 @@ def test_another_option_is_another_member(tmp_path):
     assert [row.split(" | ")[0] for row in rows_of(file)] == ["| mos_lr1", "| mos_lr2"]
 
 
-def test_failing_members_are_named_and_the_others_go_on(tmp_path):
+def test_failing_members_are_named_and_the_others_continue(tmp_path):
     file = write_stub(tmp_path, seeds=[1, 2], options={"failing": "mos-2"})
     done = study(file)
     assert done.exit_code == 1

@@ -129,7 +129,7 @@ def lengths(batches):
     return [b["target"].size(1) for b in batches]
 
 
-def test_lengths_are_drawn_anew_each_epoch_from_the_seed(stream_data):
+def test_lengths_are_drawn_again_each_epoch_from_the_seed(stream_data):
     built = build(stream_data)
     one, two = lengths(built.batches(epoch=1)), lengths(built.batches(epoch=2))
     assert one != two

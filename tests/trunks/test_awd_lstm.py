@@ -190,7 +190,7 @@ def test_half_precision_keeps_its_type(tokens):
     ],
     ids=str,
 )
-def test_nonsense_is_refused(options, message):
+def test_invalid_values_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         AWDLSTM(WORDS, **options)
 

@@ -101,7 +101,7 @@ def _advice(plan: Plan, answers: Path) -> str:
 
 def _silent(answers: Path) -> str:
     lost = peers.lost(answers)
-    return f". {lost} does not answer: check that machine and the network" if lost else ""
+    return f". No answer from {lost}: check that machine and the network" if lost else ""
 
 
 class _Supervisor:

@@ -59,7 +59,7 @@ class Stall:
         if self.state == STOPPED:
             return f"{text}: a signal has stopped it (SIGSTOP or SIGTSTP)"
         if self.state == "D":
-            text += "and waits for a disk"
+            text += " and waits for a disk"
         if not self.is_behind:
             text += "; other ranks here are as far: all may wait for another node, if there is one"
         return text

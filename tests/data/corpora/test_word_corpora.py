@@ -130,7 +130,7 @@ def test_no_text_at_all(tmp_path):
         prepare("ptb", tmp_path / "nowhere", tmp_path / "out")
 
 
-def test_a_word_that_nobody_could_predict(tmp_path):
+def test_a_word_that_cannot_be_predicted_is_refused(tmp_path):
     data = made.ptb(tmp_path / "data", "{}.txt")
     for path in data.iterdir():
         path.write_text(path.read_text().replace("<unk>", "x"))

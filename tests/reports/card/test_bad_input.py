@@ -42,7 +42,7 @@ def test_the_command_writes_page_and_numbers(softmax, mt_data, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "text", "other", "no model"])
-def test_a_file_that_is_no_checkpoint_is_refused(damage, softmax, tmp_path):
+def test_a_file_that_is_not_a_checkpoint_is_refused(damage, softmax, tmp_path):
     path = tmp_path / "bad.pt"
     raw = softmax.read_bytes()
     if damage == "cut":

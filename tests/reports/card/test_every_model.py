@@ -70,7 +70,7 @@ def test_all_that_applies_is_measured(made):
     assert not isinstance(card.samples, Absent)
 
 
-def test_without_data_the_weights_are_told_and_the_rest_says_why(made):
+def test_without_data_the_card_has_the_weights_and_reasons_for_the_rest(made):
     _, with_data, card = made
     assert card.results["saturation"] == with_data.results["saturation"]
     assert card.parameters == with_data.parameters

@@ -65,7 +65,7 @@ def test_the_store_of_another_training_is_refused():
     assert stores
 
 
-def test_a_port_that_one_must_not_take_is_no_stranger(monkeypatch):
+def test_a_forbidden_port_is_not_reported_as_taken(monkeypatch):
     monkeypatch.setattr(rendezvous, "_bind", lambda place: rendezvous.errno.EACCES)
     with pytest.raises(ValueError, match=r":80: Permission denied; choose another port"):
         check_rendezvous("127.0.0.1:80", 5, "ours")

@@ -57,7 +57,7 @@ def test_processes_that_never_begin_are_given_up(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("restored")
-def test_those_that_have_begun_are_not(tmp_path):
+def test_processes_that_have_begun_are_not_ended(tmp_path):
     begins = (
         f"import pathlib, time; pathlib.Path({str(tmp_path)!r}, 'started').touch(); time.sleep(2)"
     )

@@ -92,8 +92,10 @@ def test_two_nodes_resume_from_the_last_checkpoint_after_a_process_was_killed(
     assert same(parameters(last(tmp_path / "two")), unbroken)
 
 
-def test_what_fails_says_where_the_reason_is(mt_data, tmp_path):
+def test_a_failure_says_where_the_reason_is(mt_data, tmp_path):
     process = start(mt_data / "missing", tmp_path / "two", "--processes", 2)
     output = finish(process, 1)
-    assert f"why is at the end of {tmp_path / 'two' / 'logs'}/rank" in output.splitlines()[-1]
+    assert (
+        f"the reason is at the end of {tmp_path / 'two' / 'logs'}/rank" in output.splitlines()[-1]
+    )
     assert "dict" in (tmp_path / "two" / "logs" / "rank1.log").read_text()

@@ -49,6 +49,11 @@ def test_the_one_that_is_stopped_is_named_though_another_is_behind(look):
     assert found.beat.rank == 1 and "a signal has stopped it" in found.describe()
 
 
+def test_a_process_that_waits_for_a_disk_says_so(look):
+    beats = Beat(0, 10, 41, 7, "training"), Beat(1, 11, 40, 7, "saving")
+    assert look(*beats, state={11: "D"}).describe().endswith("update 7 and waits for a disk")
+
+
 def test_equally_far_may_wait_for_another_node(look):
     found = look(*(Beat(rank, 10 + rank, 40, 7, "validating") for rank in (2, 3)))
     assert "all may wait for another node" in found.describe()
@@ -60,7 +65,7 @@ def test_while_one_shows_life_none_hangs(look):
 
 
 @pytest.mark.parametrize("phase", heartbeat.SLOW_PHASES)
-def test_waiting_for_a_slow_phase_is_no_hang(look, phase):
+def test_waiting_for_a_slow_phase_does_not_count_as_a_hang(look, phase):
     saving, waiting = Beat(0, 10, 40, 7, phase), Beat(1, 11, 41, 7, "training")
     assert look(saving, waiting, seconds=590) is None
     assert look(seconds=20).beat.rank == 0
@@ -116,7 +121,7 @@ def test_how_the_launcher_ended_a_process_does_not_hide_why(tmp_path):
     assert cause.read(tmp_path) == stall
     assert "the stacks are at the end of logs/rank*.log" in stall.advise("logs")
     cause.note(tmp_path, Cause(0, 3))
-    text = "rank 0 failed with exit code 3; why is at the end of logs/rank0.log"
+    text = "rank 0 failed with exit code 3; the reason is at the end of logs/rank0.log"
     assert cause.read(tmp_path).advise("logs") == text
     cause.forget(tmp_path)
     assert cause.read(tmp_path) is None
