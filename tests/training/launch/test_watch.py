@@ -50,7 +50,7 @@ def test_the_one_that_is_stopped_is_named_though_another_is_behind(look):
 
 
 def test_a_process_that_waits_for_a_disk_says_so(look):
-    beats = Beat(0, 10, 41, 7, "training"), Beat(1, 11, 40, 7, "saving")
+    beats = Beat(0, 10, 41, 7, "training"), Beat(1, 11, 40, 7, "training")
     assert look(*beats, state={11: "D"}).describe().endswith("update 7 and waits for a disk")
 
 
