@@ -138,6 +138,7 @@ def run(
 
     Checks the disk space first. Progress is printed in short lines; train.log gets everything.
     """
+    from highrank_plugins.common.files import open_own
     from highrank_plugins.training.configuration import load
     from highrank_plugins.training.disk_space import check_space
     from highrank_plugins.training.training_log import digest, memory_line
@@ -146,11 +147,12 @@ def run(
     with user_errors():
         options = load(config).options(block)
         check_space(options, data, save_dir)
+        file = open_own(save_dir / "train.log", "ab", buffering=0)
     bounds = (float(options.get(name, 0)) or float("inf") for name in ("max_update", "max_epoch"))
     # the lock of the recipe's folder is inherited: a training that outlives the recipe keeps it
     with (
         stop_request.disregarded(),  # logs what the training prints while it stops
-        (save_dir / "train.log").open("ab", buffering=0) as log,
+        file as log,
         subprocess.Popen(
             ["bash", "-c", _KEEPS_WAITING, "bash", str(command)],
             stdout=subprocess.PIPE,

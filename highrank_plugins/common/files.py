@@ -48,7 +48,7 @@ def try_lock(file: IO[Any]) -> bool:
     return True
 
 
-def open_own(path: str | Path, mode: str) -> IO[Any]:
+def open_own(path: str | Path, mode: str, buffering: int = -1) -> IO[Any]:
     """Open a file of ours to write, in a folder that others may write to, too; text is UTF-8.
 
     Raises:
@@ -64,7 +64,8 @@ def open_own(path: str | Path, mode: str) -> IO[Any]:
         raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
 
     try:
-        return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=opened)
+        encoding = None if "b" in mode else "utf-8"
+        return open(path, mode, buffering, encoding, opener=opened)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):
             raise

@@ -11,8 +11,12 @@ from typing import Any, NamedTuple
 _ENTRY = re.compile(r"[^|]*\| INFO \| (train_inner|train|valid) \| (\{.*\})\s*")
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+) ")
 _MEMORY = re.compile(r"peak memory of a process: ([\d.]+) GiB")  # `memory_line`
-# how a message starts: fairseq-train's format, Python's default before it, or a traceback
-_START = re.compile(r"[-\d]+ [:\d]+ \| (\w+) \||([A-Z]+):[\w.]+:|Traceback")
+# how a message starts: fairseq-train's format, Python's default before it, a traceback, or the line
+# with which a command or the launcher ends
+_START = re.compile(
+    r"[-\d]+ [:\d]+ \| (\w+) \||([A-Z]+):[\w.]+:|(?:\[rank\d+\]: )?Traceback"
+    r"|fairseq-[\w-]+: error: |highrank: "
+)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,15 @@ run() { log "+ $(as_typed "$@")"; "$@"; }
 # write_checksums FOLDER: for binarised data; trainings and evaluations compare them.
 write_checksums() (cd -- "$1" && sha256sum -- *.bin *.idx dict*.txt >sha256sums)
 
+# check_checksums PATH: refuse binarised data that no longer has its checksums.
+check_checksums() {
+    [[ -f $1/sha256sums ]] || return 0
+    local found
+    found=$(cd -- "$1" && LC_ALL=C sha256sum --check --quiet -- sha256sums 2>&1) ||
+        refuse "$1 was changed or damaged since it was written (${found%%$'\n'*}): restore it, or" \
+            "remove $1/.done to write it again"
+}
+
 # absolute PATH: print the absolute path.
 absolute() { [[ $1 == /* ]] && echo "$1" || echo "$PWD/$1"; }
 
@@ -81,7 +90,8 @@ open_run() {
     mkdir -p -- "$run_dir/log"
     exec 9>>"$run_dir/.lock"
     flock --wait 5 9 ||                 # killed processes may take a moment to go
-        refuse "another process works in $run_dir; it was started by process $(<"$run_dir/.lock")"
+        refuse "another process works in $run_dir; it was started by process $(<"$run_dir/.lock"):" \
+            "wait for its end, or stop it and what it has started"
     echo $$ >"$run_dir/.lock"
 }
 
@@ -177,7 +187,8 @@ run_resumable_stage() {
     out=$run_dir/$2
     check_output "$out"
     if [[ -e $out && $(cat -- "$out/.key" 2>/dev/null || true) != "$stage_key" ]]; then
-        local old
+        local old path
+        for path in "${@:6}"; do check_checksums "$path"; done
         old=$out.before-$(date '+%Y%m%d-%H%M%S')
         log "stage $1 $2: options or inputs have changed; the earlier work is kept in $old"
         mv -- "$out" "$old"

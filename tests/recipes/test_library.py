@@ -100,6 +100,22 @@ def test_work_of_other_inputs_is_not_resumed(toy):
     assert "stage 1 (second) was run with other options or inputs than this" in result.stderr
 
 
+def test_damaged_binarised_data_is_refused_before_the_work_is_moved_away(toy):
+    sums = '(cd "$out" && sha256sum file >sha256sums)'
+    script = toy.run.parents[1] / "run.sh"
+    script.write_text(TOY.replace("; echo end;", f"; {sums};"))
+    assert done_stages(toy()) == [0, 1, 2]
+    with (toy.run / "first" / "file").open("a") as file:
+        file.write("damage")
+    result = toy()
+    assert result.returncode == 2
+    first = toy.run / "first"
+    assert f"{first} was changed or damaged since it was written (file: FAILED)" in result.stderr
+    assert list(toy.run.glob("second.before-*")) == []
+    (first / ".done").unlink()
+    assert done_stages(toy()) == [0]
+
+
 def test_an_unknown_size_ends_the_stage(toy, tmp_path):
     script = tmp_path / "run.sh"
     script.write_text(TOY.replace('{ echo "first', '{ need_space "$(false)"; echo "first'))

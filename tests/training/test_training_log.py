@@ -3,6 +3,8 @@
 import json
 import math
 
+import pytest
+
 from highrank_plugins.training.training_log import digest, memory_line, read_training, summarise
 
 
@@ -107,6 +109,18 @@ def test_other_messages_stay_in_the_log_and_validation_is_shown():
     assert list(digest([*LOG[:2], valid(1, 100, 7.0)], 100, math.inf)) == [
         "epoch 1, update 100: validation loss 7.0"
     ]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "fairseq-train: error: a.bin is damaged\n",
+        "highrank: failed with exit code 134: rank 1 has shown no sign of life\n",
+        "[rank1]: Traceback (most recent call last):\n",
+    ],
+)
+def test_the_last_line_of_a_command_that_failed_is_shown(end):
+    assert list(digest([*LOG[:2], end], 9, 9)) == [end.rstrip("\n")]
 
 
 def test_warnings_and_errors_are_shown_whole():
