@@ -151,7 +151,7 @@ def timed(task: str, conf: str) -> tuple[float, str] | None:
 
 
 def hours(entry: dict[str, Any]) -> str:
-    """Return the hours of all trainings of a row, or that they are not known."""
+    """Return the hours of all trainings of a row, or "not known"."""
     found = [timed(entry["task"], conf) for conf in entry["confs"]]
     known = [time for time in found if time is not None]
     if len(known) < len(found):

@@ -175,7 +175,7 @@ def test_nothing_refers_to_one_machine_and_nothing_is_left_to_do():
     assert not found
 
 
-def test_no_room_is_a_warehouse():
+def test_no_room_has_too_many_lines():
     lines: Counter[str] = Counter()
     for module in MODULES:
         lines[part_of(module)] += len(module.read_text().splitlines())

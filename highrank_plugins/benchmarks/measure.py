@@ -39,7 +39,7 @@ def _timed(step: Step, device: str) -> float:
 
 
 def return_free_memory() -> None:
-    """Return to the system what Python and the C library keep for later."""
+    """Return cached memory of Python and the C library to the system."""
     gc.collect()
     if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # GNU libc only
         libc.malloc_trim(0)

@@ -99,7 +99,7 @@ def record(
     finetuning: Annotated[
         Path | None, "The --save-dir of the finetuning, if there was one."
     ] = None,
-    paired: Annotated[Path | None, "paired.json of `highrank evaluate score`."] = None,
+    paired: Annotated[Path | None, "The paired.json of `highrank evaluate score`."] = None,
     summary: Annotated[
         Path | None, "Write the output of `highrank results lm-summary` as well."
     ] = None,

@@ -40,7 +40,7 @@ _BROADCAST = [
 def _numpy_constructors() -> list[tuple[typing.Any, str]]:
     """Return the functions that pickled numpy scalars and arrays call, of numpy 1 and 2."""
     functions = [np.float64(0).__reduce__()[0], np.zeros(1).__reduce__()[0]]
-    modules = ("numpy._core.multiarray", "numpy.core.multiarray")  # numpy 2, numpy 1
+    modules = ("numpy._core.multiarray", "numpy.core.multiarray")  # of numpy 2 and numpy 1
     return [(f, f"{module}.{f.__name__}") for f in functions for module in modules]
 
 

@@ -60,7 +60,7 @@ def _warn_of_unknown_words() -> None:
 
 
 def _hashes(task: FairseqTask) -> dict[str, str]:
-    if hasattr(task, "dicts"):  # one per language: options say which are source and target
+    if hasattr(task, "dicts"):  # a dictionary per language; options name source and target
         return {}
     found = {}
     for side in ("target", "source"):

@@ -116,7 +116,7 @@ class SentenceText:
     def _collate(self, indices: np.ndarray) -> dict[str, Any]:
         batch = self.dataset.collater([self.dataset[index] for index in indices])
         if not isinstance(batch.get("target"), Tensor):
-            raise ValueError("the task has no target, or several of them; --criterion needs one")
+            raise ValueError("the task must have exactly one target; see --criterion")
         return batch
 
     @torch.no_grad()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-Named = dict[str, Tensor]  # tensors of a head, or what belongs to them, by name
+Named = dict[str, Tensor]  # name of a head's tensor → the tensor, or a value that belongs to it
 
 
 class KernelFunction(NamedTuple):

@@ -44,7 +44,7 @@ class WordSimilarityMeasure(base.WeightMeasure):
     def measure(self, words: base.Words) -> Similarities:
         dictionary = words.dictionary
         rows = {dictionary[row]: row for row in range(dictionary.nspecial, len(dictionary))}
-        pairs = {str(path): read_word_pairs(path) for path in self.pairs}  # all are read first
+        pairs = {str(path): read_word_pairs(path) for path in self.pairs}  # read before the work
         found = {
             name: word_similarity(words.head.weight, rows, some) for name, some in pairs.items()
         }

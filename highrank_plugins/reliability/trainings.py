@@ -81,11 +81,11 @@ class ObservedTraining:
             )  # fmt: skip
 
     def output(self) -> str:
-        """Return what it has printed."""
+        """Return the output of the training so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def updates(self) -> list[int]:
-        """Return the updates that it has logged."""
+        """Return the number of updates that the training has logged."""
         return [int(number) for number in re.findall(r"num_updates=(\d+),", self.output())]
 
     def wait_for_updates(self, number: int, seconds: float = float("inf")) -> None:

@@ -26,7 +26,7 @@ parse_options "$@"
 case $scale in
     full) conf=${conf:-yang2018/mos} ;;
     small) conf=small/${conf:-mos} ;;
-    *) refuse "--scale '$scale': full or small" ;;
+    *) refuse "--scale '$scale': choose full or small" ;;
 esac
 open_language_model
 text_stages

@@ -110,7 +110,7 @@ def test_a_control_of_full_rank_is_the_softmax():
     ("name", "rank", "message"),
     [("softmax", 9, "must lie in"), ("softmax", 0, "must lie in"), ("mos", 2, "has contexts")],
 )
-def test_controls_that_cannot_be(name, rank, message):
+def test_impossible_controls_are_refused(name, rank, message):
     settings = SpamLangSettings(classes=20, dim=8, backward_rank=rank)
     with pytest.raises(ValueError, match=message):
         spamlang({"name": name}, settings)

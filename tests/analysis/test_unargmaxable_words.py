@@ -118,13 +118,13 @@ def solved(monkeypatch):
     return names
 
 
-def test_walks_spare_programs(solved):
+def test_searches_save_linear_programs(solved):
     weight = random(200, 20) - random(20, seed=2)
     assert unargmaxable(weight).tolist() == []
     assert not solved
 
 
-def test_contexts_spare_walks(solved, monkeypatch):
+def test_contexts_save_searches(solved, monkeypatch):
     monkeypatch.setattr(unargmaxable_words, "STEPS", 0)
     weight = torch.cat([CORNERS, torch.tensor([[1.1, 1.0], [0.1, 0.1]])])
     contexts = torch.cat([CORNERS, torch.tensor([[1.0, 1.0]])])
@@ -134,7 +134,7 @@ def test_contexts_spare_walks(solved, monkeypatch):
 
 @pytest.mark.parametrize("steps", [0, 1, 100])
 @pytest.mark.parametrize("bound", [None, 0.5])
-def test_walks_change_no_answer(steps, bound, monkeypatch):
+def test_searches_change_no_answer(steps, bound, monkeypatch):
     weight, bias = random(50, 3, seed=5), random(50, seed=6)
     expected = unargmaxable(weight, bias, bound=bound)
     assert 5 < len(expected) < 45
@@ -161,7 +161,7 @@ def test_a_softmax_layer_with_any_increasing_function(pointwise, bias):
 
 
 @pytest.mark.parametrize("name", sorted(set(head_names()) - {"softmax"}))
-def test_mixtures_are_said_to_be_out_of_reach(name):
+def test_mixtures_are_reported_as_not_applicable(name):
     head: Head = build_head(name, num_classes=8, feature_dim=3)
     with pytest.raises(ValueError, match=f"not applicable to {name}"):
         unargmaxable_classes(head)

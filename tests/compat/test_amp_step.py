@@ -40,7 +40,7 @@ def updated(scale: float, gradient: torch.Tensor = GRADIENT) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("scale", [1, 128, 2**15])
-def test_an_update_whatever_the_scale(scale):
+def test_an_update_does_not_depend_on_the_loss_scale(scale):
     torch.testing.assert_close(updated(scale), -GRADIENT)
 
 

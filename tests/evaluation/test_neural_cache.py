@@ -62,7 +62,7 @@ def test_without_weight_it_is_the_model():
     assert torch.equal(got, log_probs.gather(1, target.unsqueeze(1)).squeeze(1))
 
 
-def test_while_it_fills_it_is_the_model():
+def test_a_cache_that_is_not_full_leaves_the_models_scores():
     hidden, target, log_probs = make_text()
     got = stream(NeuralCache(1.0, 0.5, 12), (hidden, target, log_probs), [5] * 8 + [1])
     picked = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)

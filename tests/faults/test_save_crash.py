@@ -131,7 +131,7 @@ def check_found(folder, size: int, code: int) -> None:
                     pytest.param(1_000_000, 1, marks=pytest.mark.long)]
 )  # fmt: skip
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_crash_leaves_a_whole_checkpoint(tmp_path, fault, size, every):
+def test_every_crash_leaves_an_undamaged_checkpoint(tmp_path, fault, size, every):
     (tmp_path / "count").mkdir()
     names = names_of_calls(tmp_path / "count", size)
     assert {"write", "fsync", "replace", "link"} <= set(names)

@@ -52,7 +52,7 @@ def test_a_model_sees_options_by_name(data, language_model, tmp_path, monkeypatc
     assert [options["decoder_embed_dim"] for options in seen] == [8]
 
 
-def test_so_does_a_legacy_model(data, translator, tmp_path, monkeypatch):
+def test_a_legacy_model_sees_the_options_too(data, translator, tmp_path, monkeypatch):
     seen = shown_options(TransformerModel, monkeypatch)
     run_training(data, tmp_path, *translation_options(), "--finetune-from-model", translator)
     assert [options["encoder_layers"] for options in seen] == [1]

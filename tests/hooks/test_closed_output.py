@@ -97,7 +97,7 @@ def test_other_errors_of_logging_are_reported(monkeypatch):
         assert "Logging error" in sys.stderr.getvalue()
 
 
-def test_a_command_without_output_ends_in_peace(monkeypatch):
+def test_a_command_without_output_ends_without_an_error(monkeypatch):
     with monkeypatch.context() as m:
         m.setattr("sys.argv", ["/usr/bin/fairseq-train"])
         m.setattr("sys.stdout", None)

@@ -52,7 +52,7 @@ def test_stock_forgets_the_last_epoch(data, tmp_path, stock):
     assert not same(resumed, unbroken)
 
 
-def test_patience_counts_on_and_ends_for_good(data, tmp_path):
+def test_patience_keeps_counting_and_ends_the_training_for_good(data, tmp_path):
     unbroken = train(data, tmp_path / "a", 50, **{"--patience": 3})
     epochs = unbroken["extra_state"]["train_iterator"]["epoch"]
     assert 4 <= epochs < 50

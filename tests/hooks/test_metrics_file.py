@@ -27,7 +27,7 @@ def short(**changed):
 
 
 @pytest.mark.parametrize("log_format", ["none", "simple", "json", "tqdm"])
-def test_numbers_are_recorded_whatever_the_log_format(data, tmp_path, log_format):
+def test_numbers_are_recorded_with_any_log_format(data, tmp_path, log_format):
     run_training(data, tmp_path, *short(**{"--log-format": log_format}))
     assert ("train_inner", 1) in kinds(tmp_path) and ("valid", 2) in kinds(tmp_path)
     first = lines(tmp_path)[0]

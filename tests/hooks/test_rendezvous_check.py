@@ -78,7 +78,7 @@ def test_another_world_size_is_reported_to_all_before_the_time_limit(mt_data, tm
     refused(children, "processes disagree on --distributed-world-size: [2, 3]", tmp_path)
 
 
-def test_one_that_would_train_alone_refuses_to(mt_data, tmp_path):
+def test_a_process_that_would_train_alone_refuses_to(mt_data, tmp_path):
     torchrun = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
     child = attempt(mt_data, tmp_path, "--max-update", 1, **torchrun)
     refused([child], "2 processes were started together, and each would train alone", tmp_path)

@@ -82,7 +82,7 @@ def test_a_refused_training_leaves_a_folder_as_it_was(data, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
-def test_a_lock_file_that_was_removed_meanwhile_is_made_again(tmp_path, monkeypatch):
+def test_a_removed_lock_file_is_created_again(tmp_path, monkeypatch):
     path, stock = tmp_path / "training.lock", folder_lock.fcntl.lockf
 
     def lock(*args):

@@ -100,7 +100,7 @@ def test_interactive_keeps_line_for_line(data, translator):
             assert math.isfinite(float(score))
 
 
-def test_a_part_says_of_what(data, translator, logged):
+def test_a_part_of_a_text_is_reported_as_such(data, translator, logged):
     options = ["--batch-size", 4, "--distributed-world-size", 2]
     parts = [["--distributed-rank", rank] for rank in (0, 1)]
     for part in parts:
@@ -112,7 +112,7 @@ def test_a_part_says_of_what(data, translator, logged):
         assert any(f"this is part {part + 1} of 2" in text for text in logged)
 
 
-def test_parts_that_a_command_ignores_are_said(data, translator, logged):
+def test_parts_that_a_command_ignores_are_reported(data, translator, logged):
     run_generate(data, translator, "--gen-subset", "valid", "--num-shards", 2)
     assert "valid: everything was scored; this command ignores --num-shards 2" in logged
 

@@ -44,7 +44,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert saved(tmp_path / "state").progress == {"a": 1}
 
 
-def test_that_of_another_evaluation_is_refused_with_what_differs(tmp_path):
+def test_the_progress_of_another_evaluation_is_refused_with_the_differences(tmp_path):
     saved(tmp_path / "state").save()
     other = {"checkpoint": "abc", "--lr": [0.3], "--split": "valid"}
     with pytest.raises(ValueError) as caught:

@@ -141,7 +141,7 @@ def test_a_damaged_library_is_compiled_again(damage, quick_compiler, monkeypatch
     assert path.read_bytes() == whole
 
 
-def test_auto_does_without_and_says_so_once(monkeypatch, caplog):
+def test_auto_falls_back_and_logs_it_once(monkeypatch, caplog):
     monkeypatch.setenv("CXX", "no-such-compiler")
     head = SOFTMAX.build().float()
     with caplog.at_level(logging.INFO):

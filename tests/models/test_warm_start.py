@@ -124,7 +124,7 @@ def test_parameters_of_another_function_are_refused(old, new, message, mt_data):
     ],
     ids=str,
 )
-def test_those_of_a_softmax_or_the_same_function_are_not(old, new, mt_data):
+def test_checkpoints_of_a_softmax_or_the_same_function_are_accepted(old, new, mt_data):
     check_start(mt_data, old, new)
 
 

@@ -119,7 +119,7 @@ class OneSoftmax(Head):
         return torch.nn.functional.linear(features, tensors["weight"]).log_softmax(-1)
 
 
-def test_a_layer_of_the_users_own_is_measured_as_one_softmax():
+def test_a_custom_layer_is_measured_as_one_softmax():
     found = take_snapshot(OneSoftmax(CLASSES, 4).double(), make_features(2, 5), TARGET)
     names = {"spectral_entropy", "effective_rank", "gradient_retention"}
     assert found.scalars.keys() == names

@@ -204,7 +204,7 @@ def test_other_perplexities_are_collected_again(finished, start, run_dir):
 
 def test_without_data_it_says_what_is_needed(tmp_path):
     result = run(recipe("ptb", "--exp-dir", tmp_path, "--scale", "tiny", "--data", tmp_path))
-    assert result.returncode == 2 and "--scale 'tiny': full or small" in result.stderr
+    assert result.returncode == 2 and "--scale 'tiny': choose full or small" in result.stderr
 
 
 @pytest.mark.parametrize("splits", ["valid", "valid,test,tset", "", "train, valid,test"])

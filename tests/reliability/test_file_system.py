@@ -48,7 +48,7 @@ def test_flushes_that_fail_are_found(tmp_path, monkeypatch):
     assert "Input/output error" in finding.details
 
 
-def test_missing_links_are_said(tmp_path, monkeypatch):
+def test_missing_hard_links_are_reported(tmp_path, monkeypatch):
     def refuse(*names):
         raise PermissionError(1, "Operation not permitted")
 

@@ -154,7 +154,7 @@ def _first_line(log):
     return log.read_text().split()[0]
 
 
-def test_a_disk_that_is_too_small(tmp_path, monkeypatch):
+def test_a_disk_that_is_too_small_is_refused(tmp_path, monkeypatch):
     file = write_stub(tmp_path, seeds=[1])
     monkeypatch.setattr("shutil.disk_usage", lambda folder: Namespace(free=1500))
     done = study(file, "--jobs", 1)

@@ -115,7 +115,7 @@ def test_the_rate_is_in_proportion_to_the_drawn_length(stream_data):
     assert optimizer.steps[-1] >= 20 * lengths[-1] / 10
 
 
-def test_the_rate_of_accumulated_chunks_goes_by_their_mean_length(stream_data):
+def test_accumulated_chunks_scale_the_learning_rate_by_their_mean_length(stream_data):
     built = build(stream_data, "--bptt", 10)
     optimizer = Optimizer(lr=20.0)
     pair = built.batches()[:2]
@@ -207,7 +207,7 @@ def test_iterators_that_would_lose_tokens(options, message, stream_data):
         build(stream_data).batches(**options)
 
 
-def test_batches_are_whole_whatever_their_multiple(stream_data):
+def test_batches_stay_whole_for_any_required_multiple(stream_data):
     built = build(stream_data)
     batches = built.batches(max_sentences=5, required_batch_size_multiple=8)
     assert {len(b["target"]) for b in batches} == {5}

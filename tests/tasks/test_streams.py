@@ -92,7 +92,7 @@ def test_chunks_cover_all_positions_once(total, bptt, seed):
         assert covered == list(range(total))
 
 
-def test_the_rate_goes_by_the_drawn_length_even_where_the_text_ends():
+def test_the_last_chunk_scales_the_learning_rate_by_its_drawn_length():
     *_, end = chunk_plan(10, 4)
     assert end == Chunk(8, 2, 4)
     assert streams(10, 1)[Chunk(8, 2, 6)]["lr_scale"] == 1.5

@@ -249,7 +249,7 @@ print(peak[0] - before)
 
 
 @pytest.mark.slow
-def test_memory_for_two_whatever_the_number(tmp_path):
+def test_averaging_needs_the_memory_of_two_checkpoints(tmp_path):
     numbers = 4_000_000
     tensors = {f"layer{i}": torch.randn(numbers // 8) for i in range(8)}
     paths = [save(tmp_path / f"{i}.pt", torch.ones(2), **tensors) for i in range(6)]

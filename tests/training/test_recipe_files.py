@@ -55,7 +55,7 @@ def test_bash_has_every_value(configure):
     assert configure.bash("echo ${#measures[@]} $dry_run $other_nodes") == "0"
 
 
-def test_a_step_without_options_has_no_command_and_an_old_one_goes(configure):
+def test_a_step_without_options_has_no_command_and_loses_an_old_one(configure):
     configure(finetune={"lr": 1})
     assert "--max-tokens 600" in (configure.folder / "finetune.sh").read_text()
     configure()

@@ -154,7 +154,7 @@ def multimode(
     lr: Lr = 0.1,
     seed: Seed = 0,
     checkpoint: Annotated[
-        Path | None, "Test this language model on --contexts-file instead."
+        Path | None, "Language model to test on --contexts-file, instead of synthetic contexts."
     ] = None,
     data: DataOfCheckpoint = None,
     contexts_file: Annotated[

@@ -56,7 +56,7 @@ def pieces(
         ),
     ] = 1.0,
     algorithm: Annotated[
-        Algorithm, "Algorithm. subword_nmt tokenises by Moses, and learns --vocab-size merges."
+        Algorithm, "Algorithm. subword_nmt tokenises like Moses, and learns --vocab-size merges."
     ] = Algorithm.SENTENCEPIECE,
     sample: Annotated[
         int | None, typer.Option(min=1, help="Learn from N lines of each training text.")

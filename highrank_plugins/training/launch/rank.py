@@ -1,6 +1,6 @@
 """Run one process of a training: `python -m …launch.rank --world-size N … -- fairseq-train …`.
 
-`highrank launch`, its torchrun or srun starts it, and says by the environment which one it is. It
+`highrank launch`, its torchrun or srun starts it, and passes its rank in the environment. It
 becomes fairseq-train with all options that follow from that.
 """
 
@@ -53,7 +53,7 @@ def find_place(environment: Mapping[str, str], address: str) -> Place:
     Raises:
         ValueError: neither `highrank launch` nor srun has started it.
     """
-    if stop_request.LAUNCHED in environment:  # perhaps under srun
+    if stop_request.LAUNCHED in environment:  # srun may have started the launcher
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     elif "SLURM_PROCID" in environment:
         names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")

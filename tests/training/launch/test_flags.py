@@ -33,7 +33,7 @@ def test_every_flag_is_given():
     }
 
 
-def test_where_a_process_sees_one_gpu_that_is_number_0():
+def test_the_only_visible_gpu_is_number_0():
     assert flags(Place(5, 8, 3), 1)["--device-id"] == ["0"]
 
 

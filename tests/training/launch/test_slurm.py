@@ -106,7 +106,7 @@ def test_missing_slurm_is_reported(tmp_path, monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_job_whose_time_is_over_is_queued_again_and_ends_as_if_it_had_not_been(slurm, mt_data):
+def test_a_job_that_is_requeued_ends_like_an_uninterrupted_one(slurm, mt_data):
     folder, env = slurm
     words = command(mt_data, folder / "save")
     plan = Plan(tuple(words), folder / "logs", per_node=2, gpus=False)

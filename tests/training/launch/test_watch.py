@@ -35,7 +35,7 @@ def look(tmp_path, monkeypatch):
     return look
 
 
-def test_the_one_that_has_come_least_far_is_named(look):
+def test_the_process_with_the_least_progress_is_named(look):
     found = look(Beat(0, 10, 41, 7, "training"), Beat(1, 11, 40, 7, "training"))
     assert found.beat.rank == 1 and found.is_behind and found.seconds == pytest.approx(61)
     assert found.describe() == (
@@ -43,7 +43,7 @@ def test_the_one_that_has_come_least_far_is_named(look):
     )
 
 
-def test_the_one_that_is_stopped_is_named_though_another_is_behind(look):
+def test_a_stopped_process_is_named_though_another_is_behind(look):
     beats = Beat(0, 10, 40, 7, "training"), Beat(1, 11, 41, 7, "saving")
     found = look(*beats, state={11: "T"})
     assert found.beat.rank == 1 and "a signal has stopped it" in found.describe()
@@ -54,12 +54,12 @@ def test_a_process_that_waits_for_a_disk_says_so(look):
     assert look(*beats, state={11: "D"}).describe().endswith("update 7 and waits for a disk")
 
 
-def test_equally_far_may_wait_for_another_node(look):
+def test_equal_progress_may_mean_waiting_for_another_node(look):
     found = look(*(Beat(rank, 10 + rank, 40, 7, "validating") for rank in (2, 3)))
     assert "all may wait for another node" in found.describe()
 
 
-def test_while_one_shows_life_none_hangs(look):
+def test_no_process_hangs_while_one_shows_signs_of_life(look):
     for count in range(5):
         assert look(Beat(0, 10, 50 + count, 7), Beat(1, 11, 40, 7), seconds=30) is None
 
