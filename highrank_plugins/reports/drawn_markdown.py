@@ -3,7 +3,7 @@
 import re
 import textwrap
 
-from highrank_plugins.reports.tables import Cell, Table, to_terminal
+from highrank_plugins.reports.tables import Cell, Table, bold, to_terminal
 
 _RULE = re.compile(r"\|[\s:|-]+\|")  # the line below the headings of a table
 
@@ -25,7 +25,7 @@ def _drawn(block: str, width: int) -> str:
         headings = [cell.text for cell in _cells(lines[0])]
         drawn = to_terminal([Table("", headings, list(map(_cells, lines[2:])))], width).rstrip("\n")
     elif lines and lines[0].startswith("#"):
-        drawn = "\x1b[1m{}\x1b[0m".format(lines[0].lstrip("# ").replace("`", ""))
+        drawn = bold(lines[0].lstrip("# ").replace("`", ""))
     else:
         text = " ".join(lines).replace("`", "")
         drawn = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)

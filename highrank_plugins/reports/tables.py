@@ -117,7 +117,10 @@ def to_terminal(tables: Sequence[Table], width: int | None = None) -> str:
     from rich.text import Text
 
     text = io.StringIO()
-    console = Console(file=text, force_terminal=True, width=width, highlight=False)
+    height = None if width is None else 25  # without it rich ignores the width for TERM=dumb
+    console = Console(
+        file=text, force_terminal=True, width=width, height=height, highlight=False
+    )  # fmt: skip
     for number, table in enumerate(tables):
         title = table.title or None
         columns = [_Column(table, index, console.width) for index in range(len(table.headings))]
@@ -142,6 +145,17 @@ def to_terminal(tables: Sequence[Table], width: int | None = None) -> str:
             console.print()
             console.print(Text(note, "dim"))
     return re.sub(" +$", "", text.getvalue(), flags=re.MULTILINE)
+
+
+def bold(text: str) -> str:
+    """Return a line with rich's codes for bold; a terminal without codes gets the text alone."""
+    from rich.console import Console
+    from rich.text import Text
+
+    line = io.StringIO()
+    console = Console(file=line, force_terminal=True, width=max(len(text), 1), height=1)
+    console.print(Text(text, "bold"), end="")
+    return line.getvalue()
 
 
 class _Column:

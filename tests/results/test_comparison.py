@@ -91,7 +91,8 @@ def test_csv_has_all_digits(records):
     assert mos["parameters"] == "5000.0"
 
 
-def test_latex_and_terminal(records, tmp_path):
+def test_latex_and_terminal(records, tmp_path, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal gets no codes for bold
     text = compare(*records, "--format", "latex").output
     assert r"\textbf{101.42 $\pm$ 0.88}" in text and r"difference [95 \%]" in text
     drawn = to_terminal(comparison_tables(compare_records(records)), width=80)
