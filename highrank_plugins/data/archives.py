@@ -62,6 +62,11 @@ def extract(archive: Path, folder: Path, wanted: Wanted = None) -> None:
             ) from None
 
 
+def largest_size(archive: Path) -> int:
+    """Return the number of bytes that an archive may unpack to."""
+    return max(SMALLEST_LIMIT, LARGEST_RATIO * archive.stat().st_size)
+
+
 def _unpacker(archive: Path) -> Callable[[Path, "_Folder", Wanted], None]:
     kinds = {".tar.gz": _untar, ".tgz": _untar, ".tar": _untar, ".zip": _unzip, ".gz": _gunzip}
     for suffix, unpack in kinds.items():
@@ -159,7 +164,7 @@ class _Folder:
 
     def __init__(self, path: Path, archive: Path) -> None:
         self._path, self._archive = path, archive
-        self._limit = max(SMALLEST_LIMIT, LARGEST_RATIO * archive.stat().st_size)
+        self._limit = largest_size(archive)
         self._left = self._limit
 
     def inside(self, name: str) -> Path:

@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 from highrank_plugins.common.checksums import ChecksumError, check_in_ledger, check_sum
+from highrank_plugins.data.archives import largest_size
 from highrank_plugins.data.download import DownloadError, download
 
 _BLOCK = 1 << 20
@@ -112,14 +113,19 @@ def _check_content(path: Path, output: Path, sure: bool) -> None:
 
 def _damage(path: Path, kind: str) -> str | None:
     """Return what the checksums within an archive find wrong: two spliced files, a missing end."""
+    limit = largest_size(path)
+    too_large = f"it unpacks to more than {limit:,} bytes"
     try:
         if kind == ".zip":
             with zipfile.ZipFile(path) as archive:
+                if sum(member.file_size for member in archive.infolist()) > limit:
+                    return too_large
                 bad = archive.testzip()
             return None if bad is None else f"wrong checksum of {bad}"
         with gzip.open(path) as file:
             while file.read(_BLOCK):
-                pass
+                if file.tell() > limit:
+                    return too_large
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
         return str(error)
     return None

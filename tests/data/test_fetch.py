@@ -4,15 +4,17 @@ import errno
 import fcntl
 import gzip
 import hashlib
+import io
 import os
 import random
+import zipfile
 
 import pytest
 
 from highrank_plugins.cli import app
 from highrank_plugins.common.checksums import ChecksumError
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.data import download
+from highrank_plugins.data import archives, download
 from highrank_plugins.data.fetch import FetchError, fetch
 from tests.data.serving import serving
 
@@ -127,6 +129,18 @@ def test_another_file_is_not_recorded(server, output, tmp_path, name, content, p
     with pytest.raises(ChecksumError, match=problem):
         fetch(server.url, output.with_name(name), ledger=tmp_path / "sums")
     assert not (tmp_path / "sums").exists() and not output.with_name(name).exists()
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a.zip"])
+def test_a_bomb_is_not_recorded(server, output, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(archives, "SMALLEST_LIMIT", 10**6)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a", bytes(10**7))
+    server.content = packed.getvalue() if name == "a.zip" else gzip.compress(bytes(10**7))
+    with pytest.raises(ChecksumError, match="it unpacks to more than"):
+        fetch(server.url, output.with_name(name), ledger=tmp_path / "sums")
+    assert not (tmp_path / "sums").exists()
 
 
 def test_a_whole_archive_is_recorded(server, output, tmp_path):
