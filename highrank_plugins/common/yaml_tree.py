@@ -84,7 +84,8 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
     try:
         value = yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"--set {assignment}: not a YAML value ({error})") from None
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise ConfigurationError(f"--set {assignment}: not a YAML value ({problem})") from None
     nested = value
     for key in reversed(path):
         nested = {key: nested}

@@ -144,6 +144,12 @@ def test_overrides_have_a_form(write, assignment):
         load(write("leaf.yaml", "base: base.yaml\n"), [assignment])
 
 
+@pytest.mark.parametrize("value", ["*a", "[1", "'", "\x07", "9" * 5000])
+def test_a_bad_override_is_refused_in_one_line(write, value):
+    with pytest.raises(ConfigurationError, match=r"^--set lr=.*: not a YAML value \(.+\)$"):
+        load(write("leaf.yaml", "base: base.yaml\n"), [f"lr={value}"])
+
+
 def test_a_kilobyte_of_aliases_is_refused_at_once(write):
     nested = "".join(f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}\n" for n in range(1, 25))
     with pytest.raises(ConfigurationError, match=r"bad\.yaml:2: .*alias \*a0"):
