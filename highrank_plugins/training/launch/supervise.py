@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 
 from highrank_plugins.common import peers, stop_request
+from highrank_plugins.common.files import open_own
 from highrank_plugins.training.launch import cause
 from highrank_plugins.training.launch.local_ranks import LocalRanks, prepare_child
 from highrank_plugins.training.launch.plan import (
@@ -57,6 +58,8 @@ def _check(plan: Plan, say: Callable[[str], object]) -> None:
     if plan.gpus:
         check_gpus(plan.per_node)
     check_disk(plan.log_dir)
+    for log in plan.log_dir.glob("rank*.log"):
+        open_own(log, "ab").close()  # the processes append to it
     if plan.rendezvous is not None:
         if plan.nodes == 1:
             say(f"--rendezvous {plan.rendezvous} is not used: one machine needs no port")

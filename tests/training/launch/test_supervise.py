@@ -76,3 +76,14 @@ def test_one_machine_uses_no_port_and_says_so(tmp_path):
     said = []
     supervise._check(plan, said.append)
     assert said == [f"--rendezvous {NOWHERE} is not used: one machine needs no port"]
+
+
+def test_a_link_in_place_of_a_log_is_refused_before_anything_starts(tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "rank1.log").symlink_to(tmp_path / "victim")
+    words = ["launch", "--processes", "2", "--log-dir", tmp_path / "logs", "--", "fairseq-train"]
+    refused = subprocess.run([HIGHRANK, *words], capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "rank1.log is a symbolic link" in refused.stderr.splitlines()[-1]
+    assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "victim").exists()
