@@ -77,7 +77,9 @@ def _load_safely(path: str) -> dict[str, Any]:
 def _check_config(path: str, state: dict[str, Any]) -> None:
     for count, value in enumerate(_leaves([state.get("cfg"), state.get("args")])):
         if count > _MAX_CONFIG_VALUES:
-            raise UserError(f"{path} is refused: its configuration is too large")
+            raise UserError(
+                f"{path} is refused: its configuration is too large, or contains itself"
+            )
         if type(value) not in _PLAIN:
             raise UserError(
                 f"{path} is refused: its configuration holds a {type(value).__name__}, "

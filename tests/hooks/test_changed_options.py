@@ -16,14 +16,14 @@ def used_dir(translator, tmp_path):
 
 
 OTHERS = {
-    "arch": (["--arch", "transformer_tiny"], "--arch was transformer, is transformer_tiny"),
-    "learning rate": (["--lr", "0.5"], r"--lr was \[0\.01\], is \[0\.5\]"),
-    "seed": (["--seed", "7"], "--seed was 1, is 7"),
-    "dropout": (["--attention-dropout", "0.5"], r"--attention-dropout was 0\.0, is 0\.5"),
+    "arch": (["--arch", "transformer_tiny"], "--arch was transformer, is now transformer_tiny"),
+    "learning rate": (["--lr", "0.5"], r"--lr was \[0\.01\], is now \[0\.5\]"),
+    "seed": (["--seed", "7"], "--seed was 1, is now 7"),
+    "dropout": (["--attention-dropout", "0.5"], r"--attention-dropout was 0\.0, is now 0\.5"),
     "criterion": (["--criterion", "label_smoothed_cross_entropy"], "--criterion was cross_entropy"),
     "optimizer": (["--adam-betas", "(0.9, 0.98)"], "--adam-betas was"),
     "schedule": (["--lr-scheduler", "inverse_sqrt", "--warmup-updates", "9"], "--lr-scheduler was"),
-    "batch": (["--max-tokens", "120"], "--max-tokens was 60, is 120"),
+    "batch": (["--max-tokens", "120"], "--max-tokens was 60, is now 120"),
 }
 
 
@@ -75,4 +75,4 @@ def test_any_options_after_a_named_checkpoint(data, used_dir, tmp_path):
 def test_another_precision_gives_a_warning(data, used_dir, caplog):
     words = ["--max-update", "3", "--best-checkpoint-metric", "ppl"]
     run_training(data, used_dir, *translation_options(), *words)
-    assert "--best-checkpoint-metric was loss, is ppl" in caplog.text
+    assert "--best-checkpoint-metric was loss, is now ppl" in caplog.text

@@ -143,7 +143,7 @@ def endless() -> dict:
         ({"${oc.env:HOME}": 1}, "omegaconf would resolve"),
         (argparse.Namespace(x="${common.seed}"), "omegaconf would resolve"),
         (torch.zeros(1), "holds a Tensor"),
-        (endless(), "endless"),
+        (endless(), "contains itself"),
     ],
     ids=["string", "nested", "key", "namespace", "tensor", "endless"],
 )

@@ -129,5 +129,5 @@ def test_bad_text_in_a_shard_is_named(tmp_path, workers):
 
 
 def test_options_of_other_corpora_are_refused(data, tmp_path):
-    with pytest.raises(CorpusError, match="one_billion_word has no --max-train-lines"):
+    with pytest.raises(CorpusError, match="one_billion_word does not support --max-train-lines"):
         prepare(data, tmp_path, CorpusOptions(other_text=True, max_train_lines=5))
