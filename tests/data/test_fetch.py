@@ -123,6 +123,7 @@ def test_a_beginning_of_unknown_version_needs_a_checksum(server, output, part):
         ("a.gz", WHOLE[:3000], r"damaged .gz \(Compressed file ended before"),
         ("a.zip", b"PK" + CONTENT[:99], r"damaged .zip \(File is not a zip file"),
     ],
+    ids=["page", "text", "spliced", "cut", "no zip"],
 )
 def test_another_file_is_not_recorded(server, output, tmp_path, name, content, problem):
     server.content = content
