@@ -169,7 +169,7 @@ def test_weights_that_run_away_are_reported():
         (lambda: Adaptation(1, 0, 0), "eps must be above 0, got 0"),
         (lambda: Adaptation(1, 1, 1.5), r"lamb must lie in \[0, 1\], got 1.5"),
         (lambda: Adaptation(1, 1, 0, "max"), "normalise must be mean or sum, got 'max'"),
-        (lambda: GradientStatistics([]).finish(), "no segment"),
+        (lambda: GradientStatistics([]).finish(), "no gradient statistics"),
         (lambda: GradientStatistics([]).finish("mean"), "statistic must be rms or sum"),
         (lambda: decay_rates([torch.zeros(2)], 0.1), "all 0"),
         (lambda: decay_rates([torch.ones(2)], 0.1, "rms"), "normalise must be mean or sum"),
