@@ -87,6 +87,8 @@ def check(case: Case, made: Numbers, target: torch.Tensor, smoothing: float) -> 
     head.to(made.dtype)
     bound = torch.finfo(made.dtype).max / 64
     assume(all(g.abs().max() < bound for g in exact.gradients.values()))
+    if made.dtype == torch.float16:  # terms of this size cancel in the exact gradients alone
+        assume(steepest(head, most) <= 10 or steepest(head, most) * most < bound)
 
     with torch.no_grad():
         log_probs = head(features)
