@@ -294,3 +294,13 @@ def test_near_names_are_suggested_in_one_place():
     files = [path for path in source_files() if ROOT / "tests" not in path.parents]
     users = [path for path in files if "get_close_matches" in path.read_text()]
     assert users == [PACKAGE / "common" / "names.py"]
+
+
+def test_bash_reads_neither_yaml_nor_options_of_programs():
+    """`highrank train configure` resolves both, and writes what the recipes source."""
+    tools = r"\b(sed|awk|grep|cut|tr|yq|python3?)\b"
+    parsing = re.compile(rf"{tools}[^|]*(\.ya?ml|\bconfig\b)|{tools}.*\$launch|=~ \S*--[a-z]")
+    for path in sorted((ROOT / "recipes").rglob("*.sh")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            code = line.partition(" #")[0]
+            assert not parsing.search(code), f"{path.relative_to(ROOT)}:{number}: {line.strip()}"

@@ -120,13 +120,16 @@ def derived_defaults() -> dict:
         ValueError: two layers mean different things by one name.
     """
     defaults: dict = {}
+    owners = dict.fromkeys([*COMMON, *rate_options()], "all layers")
     for layer, own in _defaults_of_layers().items():
         for name, default in own.items():
+            owner = owners.setdefault(name, layer)
             known = defaults.setdefault(name, default)
-            if name in {*COMMON, *rate_options()} or type(known) is not type(default):
+            is_shared = {owner, layer} <= set(head_names()) and type(known) is type(default)
+            if owner != layer and not is_shared:
                 raise ValueError(
-                    f"{flag(name)} of {layer} is an option of other layers, too, with another "
-                    "meaning or type; rename the argument of its constructor"
+                    f"{flag(name)} is an option of {owner} and of {layer}, with another meaning or "
+                    "type: rename the argument of one constructor"
                 )
     return defaults
 

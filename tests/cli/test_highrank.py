@@ -67,6 +67,11 @@ def test_each_help_has_an_example_that_can_be_typed(words):
     assert command.callback.__name__ == found.callback.__name__
 
 
+@pytest.mark.parametrize("name", ["dirichlet", "multimode", "spamlang"])
+def test_commands_that_name_layers_take_a_user_dir(name):
+    assert "--user-dir" in invoke("analyse", name, "--help").output
+
+
 def test_plumbing_is_not_in_the_help_of_its_group():
     assert "fetch-corpus" in invoke("data", "--help").output
     assert "text-files" not in invoke("data", "--help").output

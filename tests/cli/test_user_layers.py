@@ -295,8 +295,9 @@ def test_a_fixed_number_is_in_the_checkpoint_too(home, tmp_path):
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("loss: float = 1.0", "--head-loss of cooled is an option of other layers"),
-        ("components: str = 'many'", "--head-components of .* is an option of other layers"),
+        ("loss: float = 1.0", "--head-loss is an option of all layers and of cooled"),
+        ("components: str = 'many'", "--head-components is an option of cooled and of mixtape"),
+        ("softcap_cap: float = 1.0", "--head-softcap-cap is an option of cooled and of softcap"),
     ],
 )
 def test_an_option_may_not_mean_two_things(argument, message, home, tmp_path):

@@ -50,7 +50,9 @@ def test_repairs_are_independent():
     for module in pkgutil.iter_modules(compat.__path__):
         tree = ast.parse(Path(compat.__path__[0], f"{module.name}.py").read_text())
         for node in ast.walk(tree):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names = []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
             names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
             assert not [n for n in names if "compat" in n or "hooks" in n], module.name
             assert not getattr(node, "level", 0), f"{module.name}: a relative import"

@@ -5,9 +5,7 @@ import pytest
 from highrank_plugins.heads import (
     build_head,
     build_pointwise,
-    head_names,
     head_options,
-    pointwise_names,
     pointwise_options,
 )
 
@@ -96,8 +94,8 @@ def test_frozen_plif_is_not_trained(freeze):
 
 
 def test_options_and_defaults():
-    assert {name: head_options(name) for name in head_names()} == HEAD_OPTIONS
-    assert {name: pointwise_options(name) for name in pointwise_names()} == POINTWISE_OPTIONS
+    assert {name: head_options(name) for name in HEAD_OPTIONS} == HEAD_OPTIONS
+    assert {name: pointwise_options(name) for name in POINTWISE_OPTIONS} == POINTWISE_OPTIONS
 
 
 def test_default_number_of_frequent_classes():

@@ -100,6 +100,7 @@ def spamlang(
     output: Annotated[
         Path | None, "JSON file of all runs. Runs that it holds are not repeated."
     ] = None,
+    user_dir: UserDir = None,
 ) -> None:
     """Count the steps to learn texts of repeated symbols.
 
