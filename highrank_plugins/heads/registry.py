@@ -100,6 +100,14 @@ class Registry(Generic[T]):
         kept = {n: getattr(instance, n, None) for n in self.options(self.name_of(instance))}
         return {n: kept[n] for n in kept if isinstance(kept[n], bool | int | float | str)}
 
+    def hidden_options(self, instance: Any) -> list[str]:
+        """Return the options with plain defaults that `constants` cannot find in `instance`."""
+        if instance.constants is not None:
+            return []
+        options = self.options(self.name_of(instance)).items()
+        plain = [name for name, value in options if isinstance(value, bool | int | float | str)]
+        return [name for name in plain if not hasattr(instance, name)]
+
     def build(self, name: str, *args: Any, **options: Any) -> Any:
         """Build an instance of the class called `name`.
 

@@ -1,5 +1,6 @@
 """Build a head from a resolved configuration."""
 
+import logging
 import re
 from argparse import Namespace
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import torch
 from fairseq.data import Dictionary
 from torch import nn
 
-from highrank_plugins.common.names import flag
+from highrank_plugins.common.names import flag, layer_name
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import (
     Head,
@@ -21,7 +22,11 @@ from highrank_plugins.heads import (
     pointwise_options,
 )
 from highrank_plugins.heads.base import HEADS
+from highrank_plugins.heads.pointwise import POINTWISE
+from highrank_plugins.heads.registry import Registry
 from highrank_plugins.hooks.param_group_lr import set_own_rate
+
+logger = logging.getLogger(__name__)
 
 
 def head_from_options(
@@ -64,7 +69,20 @@ def head_from_options(
     if (reason := head.needs_sorted_classes()) is not None:
         require_sorted_by_count(dictionary, reason)
     _set_rate(head, cfg)
+    _warn_of_hidden_options(HEADS, head)
+    _warn_of_hidden_options(POINTWISE, head.pointwise)
     return head
+
+
+def _warn_of_hidden_options(registry: Registry, layer: nn.Module) -> None:
+    for option in registry.hidden_options(layer):
+        logger.warning(
+            "%s has no attribute %s, so no checkpoint can compare this option: keep it as self.%s, "
+            "or list the options that change the function in `constants` of the class",
+            layer_name(layer),
+            option,
+            option,
+        )
 
 
 def _set_rate(head: Head, cfg: Namespace) -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from highrank_plugins.heads.pointwise.softcap import Softcap
 from highrank_plugins.hooks.param_group_lr import own_rate
 from tests.models.small import build
 
@@ -112,3 +113,18 @@ def test_a_target_out_of_range_is_refused(trunk):
     inputs = {"prev_output_tokens": tokens} if hasattr(model, "encoder") else {}
     with pytest.raises(ValueError, match="target"):
         model(tokens, src_lengths=torch.tensor([3]), target=tokens + 10_000, **inputs)
+
+
+def test_an_option_that_no_checkpoint_can_compare_is_named(trunk, monkeypatch, caplog):
+    def cap_under_another_name(self, cap: float = 30.0):
+        made(self, cap)
+        del self.cap
+
+    made = Softcap.__init__
+    monkeypatch.setattr(Softcap, "__init__", cap_under_another_name)
+    monkeypatch.setattr(Softcap, "constants", None)
+    trunk("softcap")
+    assert "softcap has no attribute cap, so no checkpoint can compare this option" in caplog.text
+    caplog.clear()
+    trunk("gss")
+    assert "no checkpoint can compare" not in caplog.text
