@@ -49,12 +49,22 @@ def configure(
         settings = configuration.validate(tree)
         same = output.is_file() and output.read_text(encoding="utf-8") == settings.text()
         if not same:
+            _check_user_dir(settings)
             check_own_options(settings, tree)
             check_options(settings, tree)
         if commands is not None:
             _write_commands(settings, commands, launch.split(), corpus)
         if not same:
             write_text(output, settings.text())
+
+
+def _check_user_dir(settings: "Configuration") -> None:
+    folder = settings.train.get("user_dir")
+    if folder is not None and not Path(str(folder)).is_dir():
+        raise ValueError(
+            f"train.user_dir: {folder!r} is no folder in {Path.cwd()}, where relative paths of a "
+            "recipe begin: write the whole path"
+        )
 
 
 def _write_commands(

@@ -63,8 +63,7 @@ def check_in_ledger(path: Path, name: Path, ledger: Path) -> bool:
     Raises:
         ChecksumError: the file has another checksum, or the ledger is damaged.
     """
-    sums = read_ledger(ledger) if ledger.exists() else {}
-    key = os.path.relpath(name, ledger.parent)
+    sums, key = _recorded(ledger), _key(name, ledger)
     found = checksum(path)
     if key not in sums:
         lines = [f"{value}  {other}\n" for other, value in {**sums, key: found}.items()]
@@ -78,6 +77,19 @@ def check_in_ledger(path: Path, name: Path, ledger: Path) -> bool:
             f"was the wrong one, delete its line in {ledger}"
         )
     return False
+
+
+def is_in_ledger(name: Path, ledger: Path) -> bool:
+    """Whether the ledger says anything of `name`."""
+    return _key(name, ledger) in _recorded(ledger)
+
+
+def _recorded(ledger: Path) -> dict[str, str]:
+    return read_ledger(ledger) if ledger.exists() else {}
+
+
+def _key(name: Path, ledger: Path) -> str:
+    return os.path.relpath(name, ledger.parent)
 
 
 def read_ledger(ledger: Path) -> dict[str, str]:

@@ -6,7 +6,12 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from highrank_plugins.common.checksums import ChecksumError, check_in_ledger, check_sum
+from highrank_plugins.common.checksums import (
+    ChecksumError,
+    check_in_ledger,
+    check_sum,
+    is_in_ledger,
+)
 from highrank_plugins.data.archives import largest_size
 from highrank_plugins.data.download import DownloadError, download
 
@@ -52,7 +57,7 @@ def fetch(
         output.parent.mkdir(parents=True, exist_ok=True)
         sure = _download(url, path, output, size=size, checked=any(sums.values()))
     _check_size(path, size)
-    if not any(sums.values()):
+    if not any(sums.values()) and not (ledger and is_in_ledger(output, ledger)):
         _check_content(path, output, sure)
     said = _check(path, output, sums, ledger)
     if not there:  # write only if needed: an existing file may be on a read-only disk

@@ -106,16 +106,6 @@ class Configuration(_Block):
             raise ValueError(f"average.last is {self.average.last}, but train.{option} is {kept}")
         return self
 
-    @model_validator(mode="after")
-    def _finds_the_user_dir(self) -> "Configuration":
-        folder = self.train.get("user_dir")
-        if folder is not None and not Path(str(folder)).is_dir():
-            raise ValueError(
-                f"train.user_dir: {folder!r} is no folder in {Path.cwd()}, where relative paths "
-                "of a recipe begin: write the whole path"
-            )
-        return self
-
     def _number(self, name: str, default: int) -> int:
         value = self.train.get(name, default)
         if not isinstance(value, int):

@@ -315,3 +315,12 @@ def test_a_recipes_later_steps_have_the_user_dir_of_the_training(home, tmp_path)
     run("highrank", "train", "configure", tmp_path / "own.yaml", *words)
     found = (tmp_path / "commands" / "generate.sh").read_text()
     assert f"--user-dir {home / 'my_layers'}" in found and found.count("--user-dir") == 1
+
+
+def test_a_recipe_says_where_a_relative_user_dir_begins(tmp_path):
+    source = REPOSITORY / "recipes" / "multi30k_en_de" / "conf" / "softmax.yaml"
+    words = ["--output", tmp_path / "resolved.yaml", "--set", "user_dir=nowhere"]
+    refused = attempt("highrank", "train", "configure", source, *words)
+    assert refused.code == 2
+    assert "train.user_dir: 'nowhere' is no folder in " in refused.output
+    assert not (tmp_path / "resolved.yaml").exists()

@@ -10,7 +10,6 @@ import os
 import signal
 from argparse import Namespace
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from fairseq import checkpoint_utils
@@ -52,8 +51,8 @@ class Faults:
         monkeypatch.setattr(files, "open", self.open, raising=False)
         monkeypatch.setattr("time.sleep", lambda seconds: None)
 
-    def open(self, path, mode, **options):
-        return _Written(path, self) if mode == "wb" else Path(path).open(mode, **options)
+    def open(self, path, mode, *more, **options):
+        return _Written(path, self) if mode == "wb" else open(path, mode, *more, **options)
 
 
 class _Written:

@@ -1,5 +1,6 @@
 """Test hooks/kept_options.py: a checkpoint keeps its number of frequent classes."""
 
+import logging
 from pathlib import Path
 from shlex import split
 
@@ -52,6 +53,7 @@ def test_a_new_training_rounds(data, tmp_path):
 
 def test_an_old_training_resumes_with_its_number(data, old, tmp_path, caplog):
     (tmp_path / old.name).write_bytes(old.read_bytes())
+    caplog.set_level(logging.INFO, "highrank_plugins")
     state = train_on(data, tmp_path, "--max-update", 2)
     assert state["optimizer_history"][-1]["num_updates"] == 2
     assert number_of_frequent(state) == EXACT

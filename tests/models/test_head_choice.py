@@ -4,11 +4,11 @@ from typing import ClassVar
 
 import pytest
 
-from highrank_plugins.heads.base import HEADS, register_head
+from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.logit_head import LogitHead
 from highrank_plugins.heads.pointwise.monotone_mlp import MonotoneMLP
 from highrank_plugins.models.head_choice import choose_head
-from highrank_plugins.models.head_options import HeadOptions, derived_defaults
+from highrank_plugins.models.head_options import HeadOptions, _derived_field, derived_defaults
 
 TRUNK = {"head_bias": "false"}
 MOS_PLIF = {"head": "mos", "head_pointwise": "plif"}
@@ -33,19 +33,19 @@ def test_language_models_have_defaults_of_their_own():
     assert chosen["head_components"] == 4
 
 
+class Own(LogitHead):
+    """A structure whose arguments have names that Mixtape's arguments have, too."""
+
+    option_help: ClassVar = {"frequent": "the number of something else"}
+
+    def __init__(self, *args, frequent: int = 3, locked_dropout: bool = False, **options):
+        super().__init__(*args, **options)
+
+
 @pytest.fixture
-def own_layer():
-    """Register a structure whose arguments have names that Mixtape's arguments have, too."""
-
-    @register_head("own")
-    class Own(LogitHead):
-        option_help: ClassVar = {"frequent": "the number of something else"}
-
-        def __init__(self, *args, frequent: int = 3, locked_dropout: bool = False, **options):
-            super().__init__(*args, **options)
-
-    yield Own
-    HEADS.unregister("own")
+def own_layer(monkeypatch):
+    """Know the structure without its architectures, which cannot be removed again."""
+    monkeypatch.setitem(HEADS._classes, "own", Own)
 
 
 def test_arguments_of_an_own_layer_keep_their_names(own_layer):
@@ -55,11 +55,15 @@ def test_arguments_of_an_own_layer_keep_their_names(own_layer):
     assert not chosen.keys() & {"head_frequent_ratio", "head_gate_biases"}
 
 
-def test_the_help_of_an_own_option_comes_from_its_layer(own_layer):
-    fields = HeadOptions.__dataclass_fields__
-    text = fields["head_frequent"].metadata["help"]
-    assert text == "the number of something else (default: 3)"
-    assert fields["head_locked_dropout"].metadata["help"] == "of own (default: False)"
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("head_frequent", "the number of something else (default: 3)"),
+        ("head_locked_dropout", "of own (default: False)"),
+    ],
+)
+def test_the_help_of_an_own_option_comes_from_its_layer(own_layer, option, text):
+    assert _derived_field(option, derived_defaults()[option])[2].metadata["help"] == text
 
 
 def test_explicit_options_win():

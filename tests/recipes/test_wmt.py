@@ -255,7 +255,7 @@ def test_a_cut_archive_is_damaged(tmp_path):
     corpus = publish(tmp_path / "archives")
     path = tmp_path / "archives" / "web.tgz"
     path.write_bytes(path.read_bytes()[:-100])
-    assert "web.tgz: damaged" in refused(tmp_path, corpus)
+    assert "web.tgz.part: it is a damaged .tgz" in refused(tmp_path, corpus)
 
 
 def test_archives_may_lie_in_data_and_none_is_fetched(tmp_path, corpus):

@@ -91,10 +91,6 @@ def test_text_is_the_same_configuration_and_does_not_depend_on_order(write):
         ("base: base.yaml\ntrain:\n  lr: 1\n  lr: 2\n", "bad.yaml:4: lr is given twice"),
         ("base: base.yaml\naverage:\n  last: 4\n", "average.last is 4, but train.keep_last_epochs"),
         (
-            "base: base.yaml\ntrain:\n  user_dir: nowhere\n",
-            "train.user_dir: 'nowhere' is no folder",
-        ),
-        (
             "train:\n  lr: 1\n",
             "bad.yaml: needs one of the blocks data (translation) and corpus (language model)",
         ),
