@@ -42,7 +42,7 @@ class Registry(Generic[T]):
             if name in self._classes:
                 raise ValueError(f"{self.kind} {name!r} is registered already")
             self._classes[name] = cls
-            cls.registered_name = name  # type: ignore[attr-defined]
+            cls.registered_name = name  # type: ignore[attr-defined]  # T is any class
             try:
                 for listener in self._listeners:
                     listener()

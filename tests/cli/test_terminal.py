@@ -27,7 +27,7 @@ COMMANDS = [
 
 
 def in_terminal(command: list[str], columns: int) -> list[str]:
-    """Return the lines that a terminal of so many columns receives, without codes of colours."""
+    """Return the lines that a terminal of the given width shows, without colour codes."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     environment = {n: v for n, v in os.environ.items() if n not in ("COLUMNS", "LINES")}
