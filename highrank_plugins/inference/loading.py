@@ -103,7 +103,7 @@ def load_model(
         raise ValueError(f"{path} is not a training checkpoint: it lacks {error}") from None
     config = state.get("cfg") or convert_namespace_to_omegaconf(state["args"])
     if data is None:
-        model, task = _without_words(path, config, parameters), None
+        model, task = model_without_words(path, config, parameters), None
     else:
         model, task = _with_words(path, state)
     model.prepare_for_inference_(config)  # refuses heads that the checkpoint lacks
@@ -130,8 +130,15 @@ def _with_words(path: Path, state: dict[str, Any]) -> tuple[Any, Any]:
     return model, task
 
 
-def _without_words(path: Path, config: Any, parameters: dict[str, Tensor]) -> Any:
-    """Return the model, built on dictionaries with a word for each row of the parameters."""
+def model_without_words(path: Path, config: Any, parameters: dict[str, Tensor]) -> Any:
+    """Return a checkpoint's model, built on dictionaries with a word for each row of `parameters`.
+
+    Args:
+        path: for error messages.
+        config: all blocks of the checkpoint's options.
+    Raises:
+        ValueError: the options or the parameters do not fit the code of the model.
+    """
     with ReasonsOf(str(path)):
         model = build_model(config.model, _NoTask(path, parameters), from_checkpoint=True)
         model.load_state_dict(parameters, strict=True, model_cfg=config.model)

@@ -67,7 +67,7 @@ def export_model(
     config = _config(state, checkpoint)
     _add_languages(config["fairseq"]["task"], data)
     _check_dictionaries(config, data)
-    _require_known_layers(checkpoint, config["fairseq"]["model"])
+    _require_same_layer(checkpoint, config["fairseq"], model)
     # read first, so that errors come before anything is written
     cut = [] if pieces is None else piece_options(pieces, f"{folder.name}/{pieces.name}")
     record = None if results is None else load_record(results)
@@ -101,7 +101,7 @@ def import_model(folder: Path, output: Path) -> None:
     for name in (CONFIG, WEIGHTS):
         require_regular(folder / name)
     config = _read_config(folder / CONFIG)
-    _require_known_layers(folder / CONFIG, config["fairseq"]["model"])
+    _require_known_layer(folder / CONFIG, config["fairseq"]["model"])
     if not config["sha256"]:
         logger.warning("%s holds no checksums: damaged weights go unnoticed", folder / CONFIG)
     for name, expected in config["sha256"].items():
@@ -110,6 +110,7 @@ def import_model(folder: Path, output: Path) -> None:
         check_sum(folder / name, expected)
     model = _load_weights(folder / WEIGHTS)
     _check_weights(folder / WEIGHTS, model)
+    _require_same_layer(folder, config["fairseq"], model)
     output.parent.mkdir(parents=True, exist_ok=True)
     state = {
         "args": None,
@@ -123,7 +124,23 @@ def import_model(folder: Path, output: Path) -> None:
     torch_persistent_save(state, str(output))
 
 
-def _require_known_layers(path: Path, options: Mapping[str, Any]) -> None:
+def _require_same_layer(path: Path, config: dict[str, Any], model: "dict[str, Tensor]") -> None:
+    """Build one of our models and load its weights, as generation does.
+
+    Raises:
+        ValueError: the layer is unknown, or its code computes another function than in training.
+    """
+    _require_known_layer(path, config["model"])
+    if "head" not in config["model"]:
+        return
+    from omegaconf import OmegaConf
+
+    from highrank_plugins.inference.loading import model_without_words
+
+    model_without_words(path, OmegaConf.create(config), dict(model))
+
+
+def _require_known_layer(path: Path, options: Mapping[str, Any]) -> None:
     """Raise ValueError if the output layer of a model's options is not registered."""
     try:
         HEADS.find(options.get("head") or "softmax")

@@ -270,16 +270,22 @@ def test_another_default_does_not_change_a_checkpoint(arcsinh, home, tmp_path):
 def test_code_that_ignores_a_checkpoints_value_is_refused(code, arcsinh, home, tmp_path):
     user_dir = changed(tmp_path, *code)
     data, at = home / "data-bin", ["--user-dir", user_dir]
+    published, model = tmp_path / "published", tmp_path / "model.pt"
+    right = ["--user-dir", home / "my_layers", "--output", published]
+    run("highrank", "model", "export", arcsinh, "--data", data, *right)
     where = (data, user_dir, tmp_path, "transformer_arcsinh", 13)
     for refused in (
         train(*where, "--restore-file", arcsinh, attempt=attempt),
         attempt("generate", data, "--path", arcsinh, *at, *TINY),
         attempt("highrank", "analyse", "card", arcsinh, *at, "--output", tmp_path / "card.html"),
+        attempt("highrank", "model", "export", arcsinh, "--data", data, *at, "--output", model),
+        attempt("highrank", "model", "import", published, *at, "--output", model),
     ):
         assert refused.code != 0
         message = refused.output.splitlines()[-1]
         assert "another output layer: --head-arcsinh-c 20.0 there, " in message
         assert "its code of the layer" in message
+    assert not model.exists()
 
 
 def test_a_fixed_number_is_in_the_checkpoint_too(home, tmp_path):
