@@ -70,7 +70,7 @@ OLD_NAMES = {
     "record": "results record",
     "results-table": "results table",
     "score": "evaluate score",
-    "seeds-table": "results seeds",
+    "seeds-table": "compare",
     "summary": "results summary",
     "text-files": "data text-files",
     "unpack-texts": "data unpack-texts",
@@ -143,13 +143,13 @@ class LazyCommands(TyperGroup):
             return _load(cmd_name)
         if cmd_name not in OLD_NAMES:
             return None
-        group, name = OLD_NAMES[cmd_name].split()
+        new = OLD_NAMES[cmd_name]
         typer.echo(
-            f"highrank: {cmd_name!r} is now 'highrank {group} {name}'; the next release drops the "
-            "old name",
+            f"highrank: {cmd_name!r} is now 'highrank {new}'; the next release drops the old name",
             err=True,
         )
-        return _load(group).get_command(ctx, name)
+        group, _, name = new.partition(" ")
+        return _load(group).get_command(ctx, name) if name else _load(group)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return name, subcommand and remaining arguments; an unknown name is an error."""

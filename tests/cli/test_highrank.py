@@ -87,6 +87,11 @@ def test_an_old_name_works_and_names_the_new_one(old):
     ]
 
 
+def test_the_old_table_over_seeds_names_the_command_of_the_help():
+    result = CliRunner().invoke(app, ["seeds-table", "--help"])
+    assert "'highrank compare'" in result.stderr and "--baseline" in result.stdout
+
+
 @pytest.mark.parametrize("name", GONE)
 def test_a_removed_name_says_what_to_do(name):
     result = invoke(name, "a", "b")
