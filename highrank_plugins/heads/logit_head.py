@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from highrank_plugins.heads.base import Head
-from highrank_plugins.heads.precision import widen
+from highrank_plugins.heads.precision import below_largest, widen
 from highrank_plugins.heads.random_state import ChunkRandomState
 
 
@@ -50,10 +50,9 @@ class LogitHead(Head):
         self, features: Tensor, target: Tensor, tensors: dict[str, Tensor],
         random_state: ChunkRandomState, smooth: bool,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        # nll = lse(f) − f_y and Σ_x −log P_x = M lse − Σ f: no [n, M] beyond the logits
-        values_NM = self.apply_pointwise(
-            self.chunk_logits(features, tensors, random_state), tensors
-        )
+        # nll = lse(f) − f_y and Σ_x −log P_x = M lse − Σ f: autograd keeps one [n, M]
+        logits_NM = self.chunk_logits(features, tensors, random_state)
+        values_NM = below_largest(self.apply_pointwise(logits_NM, tensors))
         log_norm_N = values_NM.logsumexp(-1)
         nll_N = log_norm_N - values_NM.gather(-1, target.unsqueeze(-1)).squeeze(-1)
         if not smooth:

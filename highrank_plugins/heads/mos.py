@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from highrank_plugins.heads.base import register_head
-from highrank_plugins.heads.precision import widen
+from highrank_plugins.heads.precision import below_largest, widen
 from highrank_plugins.heads.prior_mixture import PriorMixture
 from highrank_plugins.heads.random_state import ChunkRandomState
 from highrank_plugins.losses.fused import FusedMixture
@@ -51,7 +51,7 @@ class MixtureOfSoftmaxes(PriorMixture):
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         if smooth:  # Σ_x log P_x does not decompose over components
             return super().chunk_nll(features, target, tensors, random_state, smooth)
-        values_NKM = self._values(features, tensors, random_state)
+        values_NKM = below_largest(self._values(features, tensors, random_state))
         index_NK1 = target.view(-1, 1, 1).expand(-1, self.components, 1)
         log_likelihood_NK = values_NKM.gather(-1, index_NK1).squeeze(-1) - values_NKM.logsumexp(-1)
         return -(self.log_prior(features, tensors) + log_likelihood_NK).logsumexp(-1), None

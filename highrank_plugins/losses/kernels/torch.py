@@ -43,8 +43,11 @@ class TorchKernels(Kernels):
         correct_N = values_NM.argmax(-1) == target_N if plan.accuracy else None
         at_target_N = values_NM.gather(-1, index_N1).squeeze(-1)
         mean_N = values_NM.mean(-1) if plan.smooth else None
-        log_norm_N = softmax_in_place(values_NM)
-        smooth_sum_N = None if mean_N is None else values_NM.size(-1) * (log_norm_N - mean_N)
+        top_N, log_sum_N = softmax_in_place(values_NM)
+        log_norm_N = top_N + log_sum_N
+        smooth_sum_N = None
+        if mean_N is not None:
+            smooth_sum_N = values_NM.size(-1) * (log_sum_N + (top_N - mean_N))
         entropy_N = entropy_of(values_NM) if plan.entropy else None
         if factor_N is not None:
             if weights.z:
@@ -57,7 +60,7 @@ class TorchKernels(Kernels):
                 values_NM.sub_(weights.smoothing)
             self.write_gradient(values_NM, pullback, factor_N, logits_NM)
         square_norm_N = log_norm_N.square() if plan.z_loss else None
-        nll_N = log_norm_N - at_target_N
+        nll_N = log_sum_N + (top_N - at_target_N)  # large numbers first: the difference is exact
         return Scores(nll_N, smooth_sum_N, correct_N, entropy_N, square_norm_N)
 
     def mixture_pass(
@@ -78,8 +81,9 @@ class TorchKernels(Kernels):
         values_NKM, pullback = self.vjp(logits_NKM)
         index_NK1 = target_N.view(-1, 1, 1).expand(-1, values_NKM.size(1), 1)
         at_target_NK = values_NKM.gather(-1, index_NK1).squeeze(-1)
-        log_norm_NK = softmax_in_place(values_NKM)
-        joint_NK = log_prior_NK + at_target_NK - log_norm_NK
+        top_NK, log_sum_NK = softmax_in_place(values_NKM)
+        log_norm_NK = top_NK + log_sum_NK
+        joint_NK = log_prior_NK + (at_target_NK - top_NK) - log_sum_NK
         log_likelihood_N = joint_NK.logsumexp(-1)
         mixture_NM = correct_N = entropy_N = smooth_sum_N = lost = None
         if plan.smooth or plan.accuracy or plan.entropy:
@@ -118,11 +122,15 @@ class TorchKernels(Kernels):
         return scores
 
 
-def softmax_in_place(values: Tensor) -> Tensor:
-    """Turn values [..., M] into their softmax, and return their log-sum-exp [...]."""
+def softmax_in_place(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Turn values [..., M] into their softmax; return two summands [...] of their log-sum-exp.
+
+    These are the largest value, and the logarithm of the sum relative to it. Their sum loses the
+    second to rounding where the first is large.
+    """
     top = values.amax(-1)
     torch.softmax(values, -1, out=values)
-    return top - values.amax(-1).log()  # the largest probability is e^0 over the sum
+    return top, -values.amax(-1).log()  # the largest probability is e^0 over the sum
 
 
 def write_posterior(
