@@ -10,7 +10,6 @@ traceback: they may be defects. A program that calls fairseq's functions gets th
 Delete when: fairseq ends so for a `ValueError` of a plug-in.
 """
 
-import math
 import sys
 import traceback
 from pathlib import Path
@@ -20,6 +19,7 @@ from fairseq.distributed import utils
 from fairseq_cli import generate, preprocess
 
 from highrank_plugins.common.closed_output import has_no_reader, leave
+from highrank_plugins.common.option_ranges import check_ranges
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError, explained
 
@@ -35,8 +35,7 @@ def _parse(stock, *args, **kwargs):
 
     Raises:
         UserError: --arch is missing, where fairseq raises a RuntimeError that says nothing, or the
-            --task of fairseq-validate, which has no default. Or an option is NaN, with which
-            fairseq would train: `--dropout nan` drops nothing.
+            --task of fairseq-validate, which has no default. Or a number is outside of its range.
     """
     try:
         parsed = stock(*args, **kwargs)
@@ -50,9 +49,7 @@ def _parse(stock, *args, **kwargs):
         raise UserError(
             "--task is missing: add that of the training, as --task translation"
         ) from error
-    for name, value in vars(parsed[0] if isinstance(parsed, tuple) else parsed).items():
-        if isinstance(value, float) and math.isnan(value):
-            raise UserError(f"--{name.replace('_', '-')} nan: give a number")
+    check_ranges(vars(parsed[0] if isinstance(parsed, tuple) else parsed))
     return parsed
 
 

@@ -7,16 +7,18 @@ from typing import Any, NoReturn
 
 import highrank_plugins
 from highrank_plugins.common.names import did_you_mean, flag, option_name
+from highrank_plugins.common.option_ranges import WrongNumbers
 from highrank_plugins.common.yaml_tree import ConfigurationError, Tree
 from highrank_plugins.training.command_line import PROGRAMS, user_dir, words_of
 from highrank_plugins.training.configuration import Configuration
 
 
 def check_options(configuration: Configuration, tree: Tree) -> None:
-    """Check names, types and choices in the blocks of fairseq's commands; imports it (seconds).
+    """Check the options in the blocks of fairseq's commands; imports it (seconds).
 
     Raises:
-        ConfigurationError: each unknown name, or the first wrong value, with its file and line.
+        ConfigurationError: each unknown name or number out of range, or the first value of a wrong
+            type, with its file and line.
     """
     problems: list[str] = []
     for tool in filter(partial(getattr, configuration), _PARSERS):  # blocks that are not empty
@@ -30,9 +32,9 @@ def check_options(configuration: Configuration, tree: Tree) -> None:
 
 def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
     """Return what is wrong with each invalid option, by name."""
-    from fairseq.options import parse_args_and_arch
-
     parser = _parser(tool)
+    from fairseq.options import parse_args_and_arch  # now with our checks
+
     given = words_of(options)
     try:
         _, left = parse_args_and_arch(
@@ -40,6 +42,8 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
         )
     except _Rejected as rejection:
         return _explain(parser, str(rejection), options)
+    except WrongNumbers as wrong:
+        return dict(wrong.problems)
     # argparse has no public list of its options
     actions = parser._option_string_actions
     program, known = PROGRAMS[tool].words, list(map(option_name, actions))

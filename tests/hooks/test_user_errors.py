@@ -97,3 +97,67 @@ def test_an_option_that_is_not_a_number_is_refused(option, known):
     parser, words = options.get_training_parser(), ["data", "--arch", "transformer", option, "nan"]
     with pytest.raises(UserError, match=f"^{option} nan: give a number"):
         options.parse_args_and_arch(parser, input_args=words, parse_known=known)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--lr -1", "--lr must be at least 0 and finite, got -1"),
+        ("--lr 0.1,1e999", "--lr must be at least 0 and finite, got inf"),
+        ("--dropout 2", "--dropout must lie in [0, 1), got 2"),
+        ("--attention-dropout -0.1", "--attention-dropout must lie in [0, 1), got -0.1"),
+        ("--activation-dropout 1", "--activation-dropout must lie in [0, 1), got 1"),
+        ("--decoder-layerdrop 7", "--decoder-layerdrop must lie in [0, 1), got 7"),
+        ("--clip-norm -1", "--clip-norm must be at least 0, got -1"),
+        ("--max-update -5", "--max-update must be at least 0, got -5"),
+        ("--max-epoch -5", "--max-epoch must be at least 0, got -5"),
+        ("--batch-size 0", "--batch-size must be at least 1, got 0"),
+        ("--max-tokens 0", "--max-tokens must be at least 1, got 0"),
+        ("--max-tokens-valid -3", "--max-tokens-valid must be at least 1, got -3"),
+        ("--update-freq 2,0", "--update-freq must be at least 1, got 0"),
+        ("--save-interval 0", "--save-interval must be at least 1, got 0"),
+        ("--log-interval 0", "--log-interval must be at least 1, got 0"),
+        ("--seed -1", "--seed must lie in [0, 4.29497e+09], got -1"),
+        ("--num-workers -2", "--num-workers must be at least 0, got -2"),
+        ("--encoder-embed-dim 0", "--encoder-embed-dim must be at least 1, got 0"),
+        ("--criterion label_smoothed_cross_entropy --label-smoothing 2",
+         "--label-smoothing must lie in [0, 1), got 2"),
+        ("--lr-scheduler inverse_sqrt --warmup-updates -4",
+         "--warmup-updates must be at least 0, got -4"),
+        ("--optimizer adam --adam-betas (0.9,1.98)", "--adam-betas must lie in [0, 1), got 1.98"),
+        ("--optimizer adam --weight-decay -1", "--weight-decay must be at least 0, got -1"),
+        ("--optimizer sgd --momentum 1.5", "--momentum must lie in [0, 1), got 1.5"),
+        ("--lr -1 --max-update -5",
+         "--max-update must be at least 0, got -5; --lr must be at least 0 and finite, got -1"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("known", [False, True])
+def test_a_number_out_of_its_range_is_refused(words, message, known):
+    parser, line = options.get_training_parser(), ["data", "--arch", "transformer", *words.split()]
+    with pytest.raises(UserError) as refused:
+        options.parse_args_and_arch(parser, input_args=line, parse_known=known)
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("words", ["--beam 0", "--temperature 0", "--sampling-topp 2", "--nbest 0"])
+def test_a_number_of_generation_out_of_its_range_is_refused(words):
+    with pytest.raises(UserError, match=f"^{words.split()[0]} must "):
+        options.parse_args_and_arch(
+            options.get_generation_parser(), ["data", "--path", "model.pt", *words.split()]
+        )
+
+
+def test_the_defaults_of_all_commands_are_in_their_ranges():
+    import highrank_plugins
+
+    highrank_plugins.register()
+    for get, words in (
+        (options.get_training_parser, ["--arch", "transformer_mixtape", "--clip-norm", "inf"]),
+        (options.get_training_parser, ["--arch", "awd_lstm_lm_mos_ptb", "--task",
+                                       "bptt_language_modeling", "--optimizer", "nt_asgd"]),
+        (options.get_generation_parser, ["--path", "model.pt"]),
+        (options.get_interactive_generation_parser, ["--path", "model.pt"]),
+        (options.get_eval_lm_parser, ["--path", "model.pt"]),
+        (options.get_validation_parser, ["--path", "model.pt", "--task", "translation"]),
+    ):  # fmt: skip
+        options.parse_args_and_arch(get(), ["data", *words])

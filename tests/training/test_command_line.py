@@ -1,6 +1,8 @@
 """Options to words for a shell, and their check by fairseq's own parser."""
 
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from highrank_plugins.training.recipe_files import unreplaced
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 TRANSLATION = RECIPES / "multi30k_en_de" / "conf" / "mixtape.yaml"
+HIGHRANK = [sys.executable, "-m", "highrank_plugins.cli"]
 
 
 def test_booleans_are_flags_and_everything_else_has_a_value():
@@ -62,6 +65,9 @@ def check(*overrides: str) -> str:
             "'transformer_mixtpae' is not a choice; did you mean 'transfor",
         ),
         ("max_tokens=many", "train.max_tokens: invalid int value: 'many'"),
+        ("lr=-1", "train.lr: must be at least 0 and finite, got -1"),
+        ("dropout=2", "train.dropout: must lie in [0, 1), got 2"),
+        ("generate.beam=0", "generate.beam: must be at least 1, got 0"),
         ("update_epoch_batch_itr=true", "train.update_epoch_batch_itr: takes a value; quote it"),
     ],
 )
@@ -69,6 +75,30 @@ def test_fairseq_rejects_with_the_place(override, message):
     problem = check(override)
     assert problem.startswith(f"--set {override}: ")
     assert message in problem
+
+
+def test_all_numbers_out_of_range_are_listed_with_file_and_line(tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_text(f"base: {TRANSLATION}\ntrain:\n  clip_norm: -1\n  max_update: -5\n")
+    tree = load_tree(path, [])
+    with pytest.raises(ConfigurationError) as caught:
+        check_options(validate(tree), tree)
+    lines = sorted(str(caught.value).splitlines())
+    assert lines == [
+        f"{path}:3: train.clip_norm: must be at least 0, got -1",
+        f"{path}:4: train.max_update: must be at least 0, got -5",
+    ]
+
+
+def test_ranges_are_checked_by_the_command_too(tmp_path):
+    line = [*HIGHRANK, "train", "configure", TRANSLATION, "--output", tmp_path / "out.yaml"]
+    done = subprocess.run(
+        [str(word) for word in [*line, "--set", "lr=-1"]], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "highrank: --set lr=-1: train.lr: must be at least 0 and finite, got -1"
+    )
 
 
 def test_all_unknown_names_are_listed_with_file_and_line(tmp_path):

@@ -1,0 +1,120 @@
+"""Say which numbers the options of fairseq's commands take: it would compute with any."""
+
+import ast
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from highrank_plugins.common.names import flag
+from highrank_plugins.common.user_error import UserError
+
+
+class Range(NamedTuple):
+    """Bound a number; the bounds belong to the range unless they are said to be beyond it."""
+
+    low: float
+    high: float = math.inf
+    above_low: bool = False
+    below_high: bool = False
+
+    def problem(self, value: float) -> str | None:
+        """Return what is wrong with a value, or None."""
+        if self._holds(value):
+            return None
+        if math.isinf(self.high):
+            bound = "greater than" if self.above_low else "at least"
+            finite = " and finite" if self.below_high else ""
+            return f"must be {bound} {self.low:g}{finite}, got {value:g}"
+        brackets = "([" [not self.above_low], ")]"[not self.below_high]  # fmt: skip
+        interval = f"{brackets[0]}{self.low:g}, {self.high:g}{brackets[1]}"
+        return f"must lie in {interval}, got {value:g}"
+
+    def _holds(self, value: float) -> bool:
+        above = value > self.low if self.above_low else value >= self.low
+        return above and (value < self.high if self.below_high else value <= self.high)
+
+
+# −1 stands for "off" or "as another option says" where fairseq uses it so
+_GROUPS: dict[Range, str] = {
+    # with 1, nothing is left; beyond, torch refuses each batch or the loss changes its sign
+    Range(0, 1, below_high=True): """
+        dropout attention_dropout activation_dropout relu_dropout adaptive_softmax_dropout
+        encoder_layerdrop decoder_layerdrop label_smoothing momentum adam_betas
+        encoder_dropout_in encoder_dropout_out decoder_dropout_in decoder_dropout_out
+        dropouti dropouth dropoute wdrop
+        """,
+    Range(0, 1): "ema_decay",
+    Range(-1, 1): "sampling_topp",
+    Range(0, 1, above_low=True): "lr_shrink",
+    # counts: a negative one ends a training at once, or is taken for none
+    Range(0): """
+        max_update max_epoch warmup_updates clip_norm weight_decay num_workers stop_time_hours
+        save_interval_updates validate_interval_updates validate_after_updates data_buffer_size
+        ema_start_update encoder_layers decoder_layers min_len max_len_b no_repeat_ngram_size
+        adam_eps end_learning_rate curriculum
+        """,
+    Range(0, below_high=True): "lr",
+    Range(0, 2**32 - 1): "seed",
+    Range(0, above_low=True): "temperature fp16_init_scale",
+    Range(-1): """
+        patience keep_last_epochs keep_best_checkpoints keep_interval_updates warmup_init_lr
+        stop_min_lr
+        """,
+    # divisors and sizes
+    Range(1): """
+        batch_size batch_size_valid max_tokens max_tokens_valid update_freq tokens_per_sample
+        save_interval validate_interval log_interval ema_update_freq
+        max_source_positions max_target_positions required_batch_size_multiple
+        required_seq_len_multiple distributed_world_size num_shards beam nbest
+        encoder_embed_dim decoder_embed_dim encoder_ffn_embed_dim decoder_ffn_embed_dim
+        encoder_attention_heads decoder_attention_heads
+        """,
+}
+# fairseq gives these the value of another option unless they are set
+_COPIES = {
+    "batch_size_valid": "batch_size",
+    "max_tokens_valid": "max_tokens",
+    "decoder_embed_dim": "encoder_embed_dim",
+    "decoder_ffn_embed_dim": "encoder_ffn_embed_dim",
+}
+RANGES = {name: bounds for bounds, names in _GROUPS.items() for name in names.split()}
+
+
+class WrongNumbers(UserError):
+    """Report options whose numbers lie outside of their ranges: name → what is wrong."""
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(f"{flag(name)} {text}" for name, text in problems.items()))
+
+
+def check_ranges(options: Mapping[str, Any]) -> None:
+    """Check the numbers of parsed options.
+
+    Raises:
+        WrongNumbers: Options are NaN, with which fairseq would train (`--dropout nan` drops
+            nothing), or outside of `RANGES`.
+    """
+    problems: dict[str, str] = {}
+    for name, value in options.items():
+        for number in _numbers(name, value):
+            if math.isnan(number):
+                problems[name] = "nan: give a number"
+            elif name in RANGES and (problem := RANGES[name].problem(number)):
+                problems[name] = problem
+    for copy, original in _COPIES.items():
+        if copy in problems and problems[copy] == problems.get(original):
+            del problems[copy]
+    if problems:
+        raise WrongNumbers(problems)
+
+
+def _numbers(name: str, value: Any) -> list[float]:
+    """Return the numbers in the value of an option, alone or in a list."""
+    if name in RANGES and isinstance(value, str):  # `--adam-betas '(0.9, 0.98)'`
+        try:
+            value = ast.literal_eval(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return []
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
