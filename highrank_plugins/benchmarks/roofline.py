@@ -93,8 +93,12 @@ class RooflineEstimate:
     gradients: int
 
 
-class _Seconds(TorchDispatchMode):
-    """Add up the time of all operations."""
+class Seconds(TorchDispatchMode):
+    """Add up the time of all operations, on device `meta`, in `products` and `others`.
+
+    Args:
+        pointwise: the function that the kernels of `INSTRUCTIONS` apply.
+    """
 
     def __init__(self, gpu: Gpu, pointwise: str) -> None:
         super().__init__()
@@ -151,7 +155,8 @@ def _bytes(tensors: list[torch.Tensor]) -> int:
 
 
 @contextmanager
-def _counted(seconds: _Seconds) -> Iterator[None]:
+def counted(seconds: Seconds) -> Iterator[None]:
+    """Let `seconds` see all operations and all Triton kernels of a block."""
     with ExitStack() as stack:
         if find_spec("triton") is not None:
             from highrank_plugins.losses.kernels.triton import passes
@@ -168,13 +173,31 @@ def estimate(name: str, case: LossCase, implementation: str, gpu: Gpu) -> Roofli
         CaseError: sizes that do not fit.
         ValueError: an implementation that does not serve the layer.
     """
-    seconds = _Seconds(gpu, case.pointwise)
-    peak, gradients = peak_of(case, implementation, _counted(seconds))
+    seconds = Seconds(gpu, case.pointwise)
+    peak, gradients = peak_of(case, implementation, counted(seconds))
     floor = sum(6 * a * b * c for a, b, c in case.layer().products(case.tokens))
     return RooflineEstimate(
         name, implementation, seconds.products, seconds.others, gpu.seconds(0, floor), peak,
         gradients,
     )  # fmt: skip
+
+
+def find_gpu(name: str) -> Gpu:
+    """Return the peaks of a GPU of `GPUS`.
+
+    Raises:
+        CaseError: there is none of that name.
+    """
+    if name not in GPUS:
+        known = ", ".join(GPUS)
+        raise CaseError(f"--gpu {name} does not exist{did_you_mean(name, GPUS)}; known: {known}")
+    return GPUS[name]
+
+
+def require_triton(implementations: list[str]) -> None:
+    """Raise CaseError if one of the implementations needs Triton, and it is not installed."""
+    if "triton" in implementations and find_spec("triton") is None:
+        raise CaseError("--impl triton: triton is not installed; pip install 'triton>=3.4'")
 
 
 def run_roofline(
@@ -187,9 +210,7 @@ def run_roofline(
     Raises:
         CaseError: a preset, implementation or GPU that does not exist; triton is not installed.
     """
-    if gpu not in GPUS:
-        raise CaseError(f"--gpu {gpu} does not exist{did_you_mean(gpu, GPUS)}; known: "
-                        f"{', '.join(GPUS)}")  # fmt: skip
+    peaks = find_gpu(gpu)
     check_implementations(implementations)
     for name in implementations:
         if name not in IMPLEMENTATIONS:
@@ -197,14 +218,13 @@ def run_roofline(
                 f"--impl {name}: the roofline covers only {', '.join(IMPLEMENTATIONS)}; "
                 "`highrank bench loss` measures any"
             )
-        if name == "triton" and find_spec("triton") is None:
-            raise CaseError("--impl triton: triton is not installed; pip install 'triton>=3.4'")
+    require_triton(implementations)
     cases = {name: case for preset in presets for name, case in named("loss", preset).items()}
     found = []
     for name, listed in cases.items():
         case = changed(listed, {**changes, "dtype": "bfloat16"})
         assert isinstance(case, LossCase)
-        found += [estimate(name, case, each, GPUS[gpu]) for each in implementations]
+        found += [estimate(name, case, each, peaks) for each in implementations]
     return estimates_table(found)
 
 

@@ -22,6 +22,9 @@ def _preset(default: str) -> Any:
     )
 
 
+Models = Annotated[
+    list[str] | None, "Arch and options in quotes, instead of the preset's; may be repeated."
+]
 LossPreset = Annotated[list[str], _preset("mos_ptb")]
 ModelPreset = Annotated[list[str], _preset("ui_strings_en_de")]
 Repeats = Annotated[int, typer.Option(min=1, help="Timed repetitions.")]
@@ -128,8 +131,17 @@ def roofline(
     preset: Annotated[list[str], "Cases or groups of benchmarks/presets.yaml."],
     gpu: Annotated[str, "GPU to model: h200, a100 or rtx4090."] = "h200",
     impl: Annotated[
-        str, "Implementations, separated by commas: naive, gathered, chunked, fused, triton."
-    ] = "naive,fused,triton",
+        str,
+        typer.Option(
+            help="Implementations, separated by commas: naive, gathered, chunked, fused, triton; "
+            "only one with --whole-step.",
+            show_default="naive,fused,triton; triton with --whole-step",
+        ),
+    ] = "",
+    whole_step: Annotated[
+        bool, "Model training steps of the models of presets for `bench train`, not losses alone."
+    ] = False,
+    model: Models = None,
     tokens: Tokens = None,
     components: Components = None,
     classes: Classes = None,
@@ -140,22 +152,44 @@ def roofline(
 
     The numbers are calculated for bfloat16, not measured.
     """
-    from highrank_plugins.benchmarks.roofline import run_roofline
-
     grid = {"tokens": tokens, "components": components, "classes": classes}
     with user_errors():
-        sizes = {name: _one(name, values) for name, values in _grid(grid).items()}
-        implementations = [_today(name.strip()) for name in impl.split(",")]
-        text = run_roofline(preset, implementations, gpu, sizes)
+        if whole_step:
+            text = _whole_steps(preset, model or [], gpu, impl or "triton", grid)
+        else:
+            text = _losses(preset, model or [], gpu, impl or "naive,fused,triton", grid)
     echo_markdown(text, nl=False)
+
+
+def _losses(
+    presets: list[str], models: list[str], gpu: str, impl: str, grid: dict[str, str | None]
+) -> str:
+    from highrank_plugins.benchmarks.roofline import run_roofline
+
+    if models:
+        raise ValueError("--model needs --whole-step: a loss alone has no model")
+    sizes = {name: _one(name, values) for name, values in _grid(grid).items()}
+    implementations = [_today(name.strip()) for name in impl.split(",")]
+    return run_roofline(presets, implementations, gpu, sizes)
+
+
+def _whole_steps(
+    presets: list[str], models: list[str], gpu: str, impl: str, grid: dict[str, str | None]
+) -> str:
+    from highrank_plugins.benchmarks.whole_step import run_whole_steps
+
+    if any(sizes is not None for sizes in grid.values()):
+        raise ValueError(
+            "--whole-step takes all sizes from the preset: leave out --tokens, --components and "
+            "--classes"
+        )
+    return run_whole_steps(presets, models, impl, gpu)
 
 
 def _models(
     kind: str,
     preset: ModelPreset,
-    model: Annotated[
-        list[str] | None, "Arch and options in quotes, instead of the preset's; may be repeated."
-    ] = None,
+    model: Models = None,
     contender: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     within: Annotated[
         int | None,

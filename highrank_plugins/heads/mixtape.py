@@ -144,13 +144,29 @@ class Mixtape(MixtapeOptions, Latents, LogitHead):
             return {"contexts": contexts_NKD, "mixed": contexts_NKD.squeeze(1)}
         bias = tensors.get("gate_shared.bias")
         shared_NJ = widen(linear(features, tensors["gate_shared.weight"], bias))  # u_k·g
-        mixed_ND = self._mean(widen(contexts_NKD), shared_NJ.unsqueeze(-1))
         return {
             "contexts": contexts_NKD,
-            "mixed": mixed_ND.to(contexts_NKD.dtype),
+            "mixed": self._mixed(contexts_NKD, shared_NJ),
             "shared": shared_NJ,
             "hidden": self._gate_hidden(features, tensors, random_state),
         }
+
+    def _mixed(self, contexts_NKD: Tensor, shared_NJ: Tensor) -> Tensor:
+        """Return the contexts' mixture for the rare classes [n, D], in the contexts' dtype.
+
+        In half precision it is a product with π = high + low, two halves of a wide number. On a GPU
+        the tree over widened contexts would move ten times the bytes.
+        """
+        gates_NJ1 = shared_NJ.unsqueeze(-1)
+        dtype, count = contexts_NKD.dtype, self.components
+        if dtype == shared_NJ.dtype:
+            return self._mean(contexts_NKD, gates_NJ1)
+        # the mean of leaves that are unit vectors
+        eye_KK = torch.eye(count, dtype=shared_NJ.dtype, device=shared_NJ.device)
+        probs_NK = self._mean(eye_KK.expand(len(shared_NJ), -1, -1), gates_NJ1)
+        high_NK = probs_NK.detach().to(dtype)
+        low_NK = (probs_NK - high_NK).to(dtype)  # carries the whole gradient
+        return torch.stack((high_NK, low_NK), 1).matmul(contexts_NKD).sum(1)
 
     def _gate_hidden(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState

@@ -79,7 +79,9 @@ class ChunkRandomState:
             yield rows, self._noise_block(block, x)[start - first : stop - first]
 
     def _noise_block(self, block: int, like: Tensor) -> Tensor:
-        generator = torch.Generator(like.device).manual_seed(self.noise_seed + block)
+        # device meta, where `highrank bench roofline` runs losses, has no generator
+        device = "cpu" if like.is_meta else like.device
+        generator = torch.Generator(device).manual_seed(self.noise_seed + block)
         shape = (NOISE_BLOCK, *like.shape[1:])
         dtype = torch.promote_types(
             like.dtype, torch.float32

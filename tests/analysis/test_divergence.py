@@ -137,7 +137,7 @@ def test_bad_input(call, message):
         call()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_pairs_of_3000_predictions_of_10000_words_take_less_than_a_minute():
     import time
 

@@ -139,7 +139,7 @@ def test_the_whole_matrix_is_never_held(method, numbers):
     assert seen.numel == 2 * numbers  # of float32; these are float64
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_large_block_to_1e_10_of_the_largest():
     x = log_probs(5000, 2000, rank=300).add_(matrix(5000, 2000), alpha=1e-3)
     dense = torch.linalg.svdvals(x)

@@ -1,0 +1,109 @@
+"""Model a translator's whole training step on a GPU: trunk, layer, loss, and Adam's update.
+
+The step of `highrank bench train` runs on device `meta`, and each operation takes the time of
+`roofline.Seconds`. Parameters, activations and Adam's averages are in bfloat16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from highrank_plugins.benchmarks.case import CaseError, ModelCase, named
+from highrank_plugins.benchmarks.models import model_step
+from highrank_plugins.benchmarks.roofline import (
+    Gpu,
+    Seconds,
+    counted,
+    find_gpu,
+    require_triton,
+)
+from highrank_plugins.common import formatting
+
+IMPLEMENTATIONS = ("chunked", "fused", "triton")
+OUR_SOFTMAX = "transformer_softmax"
+
+
+@dataclass(frozen=True)
+class StepEstimate:
+    """Hold the seconds of products and of other operations in a step of one model."""
+
+    model: str
+    products: float
+    others: float
+
+    @property
+    def seconds(self) -> float:
+        """Return the time of the step."""
+        return self.products + self.others
+
+
+class _NoContent(TorchDispatchMode):
+    """Return 0 where code reads a tensor of device `meta`: no word is padding."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:
+            return 0
+        return function(*args, **(kwargs or {}))
+
+
+def estimate_step(model: str, case: ModelCase, gpu: Gpu) -> StepEstimate:
+    """Return the model of one training step.
+
+    Args:
+        model: an arch, and options of it after the first space.
+        case: of a translator.
+    """
+    with torch.device("meta"):
+        step = model_step("train", model, replace(case, dtype="bfloat16", device="meta"))
+    with _NoContent():
+        step()  # allocates Adam's averages
+        seconds = Seconds(gpu, "identity")
+        with counted(seconds):
+            step()
+    return StepEstimate(model, seconds.products, seconds.others)
+
+
+def run_whole_steps(presets: list[str], models: list[str], implementation: str, gpu: str) -> str:
+    """Return a Markdown table of models, one line per arch of each preset.
+
+    Args:
+        presets: of `highrank bench train`.
+        models: archs with options, instead of the presets'; [] takes theirs.
+        implementation: of the loss of our architectures.
+    Raises:
+        CaseError: a preset, implementation or GPU that does not exist; a preset of language
+            models; triton is not installed.
+    """
+    peaks = find_gpu(gpu)
+    if implementation not in IMPLEMENTATIONS:
+        raise CaseError(
+            f"--impl {implementation}: --whole-step takes one of {', '.join(IMPLEMENTATIONS)}"
+        )
+    require_triton([implementation])
+    cases = {name: case for preset in presets for name, case in named("train", preset).items()}
+    rows = []
+    for name, case in cases.items():
+        assert isinstance(case, ModelCase)
+        if case.is_language_model:
+            raise CaseError(
+                f"--whole-step {name}: only translators can be modelled, because an LSTM is one "
+                "kernel without a model; leave out --whole-step to model the loss alone"
+            )
+        ours = [spec for spec in (OUR_SOFTMAX, *(models or case.models)) if spec != case.baseline]
+        shown = [case.baseline, *ours]
+        specs = [case.baseline, *(f"{spec} --head-loss {implementation}" for spec in ours)]
+        found = [estimate_step(spec, case, peaks) for spec in specs]
+        rows += [_row(name, spec, each, found[1]) for spec, each in zip(shown, found, strict=True)]
+    heading = ["case", "model", "products, ms", "others, ms", f"× {OUR_SOFTMAX}"]
+    return formatting.table(heading, rows)
+
+
+def _row(case: str, model: str, estimate: StepEstimate, softmax: StepEstimate) -> list[str]:
+    times = [f"{1e3 * estimate.products:.2f}", f"{1e3 * estimate.others:.2f}"]
+    return [case, f"`{model}`", *times, f"{estimate.seconds / softmax.seconds:.2f}"]
