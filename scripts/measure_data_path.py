@@ -153,7 +153,7 @@ def compare(folder: Path) -> None:
     """Require that both paths wrote the same bytes."""
     for name in ("train.en-de.en.bin", "train.en-de.de.idx", "dict.en.txt"):
         if not filecmp.cmp(folder / "bin.ours" / name, folder / "bin.stock" / name, shallow=False):
-            raise SystemExit(f"{name} differs")
+            raise SystemExit(f"the two outputs of {name} differ")
 
 
 if __name__ == "__main__":

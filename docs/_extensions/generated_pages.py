@@ -59,7 +59,7 @@ def command_section(name: str, command: Any, heading: str) -> Iterator[str]:
         else:
             yield escaped(paragraph)
     if command.hidden:
-        yield "Recipes call this command; it has no place in the help of its group."
+        yield "Recipes call this command; the help of its group does not list it."
     rows = [option_row(parameter) for parameter in command.params if parameter.name != "help"]
     if rows:
         yield table(("option", "meaning", "default"), rows).strip()
@@ -130,7 +130,7 @@ def options_page() -> str:
     parts = [
         "# Options of fairseq-train",
         "This page is generated from the code. These options exist with `--user-dir "
-        "highrank_plugins`, beside those of fairseq.",
+        "highrank_plugins`, in addition to fairseq's own.",
     ]
     for title, fields in {"The head": head, **own}.items():
         rows = [field_row(field) for name, field in fields.items() if name != "_name"]

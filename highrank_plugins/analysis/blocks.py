@@ -47,8 +47,8 @@ def refuse_rows(good: Tensor, name: str, values: Tensor) -> None:
     row = int((~good.all(1)).nonzero()[0])
     column = int((~good[row]).nonzero()[0])
     raise ValueError(
-        f"{name}, row {row}: entry {column} is {float(values[row, column])}; find out where it "
-        "comes from (a diverged checkpoint, half precision) and collect again"
+        f"{name}, row {row}: entry {column} is {float(values[row, column])}; find its cause "
+        "(a diverged checkpoint, half precision) and collect again"
     )
 
 

@@ -97,7 +97,7 @@ def gate_sharpness(
     """
     flat = head.flatten_features(features)
     if not len(flat):
-        raise ValueError("gate_sharpness: no features")
+        raise ValueError("gate_sharpness: features is empty; pass at least one row")
     tensors = head.tensors()
     first = head.class_gates(flat[:1], tensors)
     if first is None:

@@ -166,7 +166,7 @@ def mean_kld_of_sums(p: PredictionSums, q: PredictionSums) -> float:
         ValueError: another number of classes.
     """
     if p.sums.size(1) != q.sums.size(1):
-        raise ValueError(f"P has {p.sums.size(1)} classes, Q {q.sums.size(1)}")
+        raise ValueError(f"P has {p.sums.size(1)} classes, but Q has {q.sums.size(1)}")
     mean_p, mean_log = p.sums[:1] / p.rows, q.sums[1:] / q.rows
     return p.negative_entropy / p.rows - float(_expected_log(mean_p, mean_log))
 
@@ -190,5 +190,6 @@ def row_kld(log_p: Tensor, log_q: Tensor) -> Tensor:
 def _same_classes(log_probs_p: Tensor, log_probs_q: Tensor) -> None:
     if log_probs_p.size(1) != log_probs_q.size(1):
         raise ValueError(
-            f"log_probs_p has {log_probs_p.size(1)} classes, log_probs_q {log_probs_q.size(1)}"
+            f"log_probs_p has {log_probs_p.size(1)} classes, but log_probs_q has "
+            f"{log_probs_q.size(1)}"
         )

@@ -19,7 +19,9 @@ def hedges_g(a: Runs, b: Runs) -> float:
     freedom = a.n + b.n - 2
     pooled = math.sqrt(((a.n - 1) * a.sd**2 + (b.n - 1) * b.sd**2) / freedom)
     if pooled == 0:
-        raise ValueError("both systems have a deviation of 0: check that no run is repeated")
+        raise ValueError(
+            "both systems have a standard deviation of 0: check that no run is given twice"
+        )
     return (a.mean - b.mean) / pooled * (1 - 3 / (4 * freedom - 1))
 
 

@@ -85,8 +85,8 @@ def spectral_decay(singular_values: Tensor, first: int = 1, last: int | None = N
     part = s[first - 1 : last]
     if part[-1] == 0:
         raise ValueError(
-            f"singular value {first + int((part > 0).sum())} is 0, which no power law has: "
-            "set last, e.g. to the Press rank"
+            f"singular value {first + int((part > 0).sum())} is 0, which no power law can "
+            "fit: set last, e.g. to the Press rank"
         )
     x = torch.arange(first, last + 1, dtype=s.dtype).log()
     x = x - x.mean()
@@ -98,5 +98,5 @@ def _checked(singular_values: Tensor) -> Tensor:
     if s.dim() != 1 or not s.numel():
         raise ValueError(f"singular_values: expected [n], n ≥ 1, got shape {tuple(s.shape)}")
     if not (s.isfinite() & (s >= 0)).all():
-        raise ValueError("singular_values: NaN, infinite or negative")
+        raise ValueError("singular_values: an entry is NaN, infinite or negative")
     return s

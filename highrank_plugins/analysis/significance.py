@@ -69,7 +69,9 @@ def _t_test(a: Runs, b: Runs, equal_variances: bool) -> TTest:
 
     a, b = summarise(a), summarise(b)
     if a.sd == b.sd == 0:
-        raise ValueError("both systems have a deviation of 0: check that no run is repeated")
+        raise ValueError(
+            "both systems have a standard deviation of 0: check that no run is given twice"
+        )
     statistic, p_value = ttest_ind_from_stats(*a, *b, equal_var=equal_variances)
     return TTest(float(statistic), float(p_value))
 

@@ -42,7 +42,7 @@ def read_word_pairs(path: str | os.PathLike[str]) -> list[WordPair]:
             if line.strip():
                 pairs.append(_word_pair(line, f"{os.fspath(path)}:{number}"))
     if not pairs:
-        raise ValueError(f"{os.fspath(path)}: no pairs")
+        raise ValueError(f"{os.fspath(path)}: the file has no word pairs")
     return pairs
 
 
@@ -94,7 +94,7 @@ def _rows(vectors: Tensor, vocabulary: Mapping[str, int], words: Sequence[str]) 
     rows = vectors[torch.tensor(ids, device=vectors.device)].detach().double().cpu()
     for word, norm in zip(words, rows.norm(dim=-1).tolist(), strict=True):
         if not norm > 0:
-            raise ValueError(f"the vector of {word!r} has the norm {norm}: it has no direction")
+            raise ValueError(f"the vector of {word!r} has norm {norm}, so it has no direction")
     return rows
 
 

@@ -44,9 +44,9 @@ class Spectrum:
         if tolerance < self.smallest_reliable:
             raise ValueError(
                 f"the Press rank in {dtype} counts singular values above {tolerance:.3g}, but "
-                f"below {self.smallest_reliable:.3g} they are noise of a {self.matrix_dtype} "
-                f"matrix and of {self.method!r} in {self.dtype}: let the model compute its blocks "
-                f"in {dtype}, and take method='tsqr', dtype={dtype}"
+                f"those below {self.smallest_reliable:.3g} are rounding noise of a "
+                f"{self.matrix_dtype} matrix and of {self.method!r} in {self.dtype}: compute "
+                f"the blocks in {dtype}, and choose method='tsqr', dtype={dtype}"
             )
         return press_rank(self.values, self.shape, dtype)
 

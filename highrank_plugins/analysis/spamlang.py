@@ -204,11 +204,15 @@ def _check_control(head: Head, settings: SpamLangSettings) -> None:
     if rank is None:
         return
     if not 1 <= rank <= settings.dim:
-        raise ValueError(f"--backward-rank {rank}: must lie in [1, {settings.dim}], the width")
+        raise ValueError(
+            f"--backward-rank {rank}: must lie in [1, {settings.dim}], where {settings.dim} "
+            "is the width"
+        )
     if not head.linear_logits:
         raise ValueError(
-            f"--backward-rank {rank}: the control is a softmax, whose features W reads; "
-            f"{layer_name(head)} has contexts: choose --heads softmax"
+            f"--backward-rank {rank}: the control must be a softmax, whose W reads the "
+            f"features directly; {layer_name(head)} computes contexts first. Choose --heads "
+            "softmax"
         )
 
 

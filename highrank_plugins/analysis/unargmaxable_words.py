@@ -169,5 +169,5 @@ def _largest_delta(
         method="highs",
     )
     if result.x is None:
-        raise FloatingPointError(f"{name}: HiGHS found no answer: {result.message}")
+        raise FloatingPointError(f"{name}: the solver HiGHS found no answer: {result.message}")
     return float(result.x[-1])

@@ -44,7 +44,10 @@ class Training:
             ValueError: more devices than tokens of an update.
         """
         if configuration.data is None:
-            raise CaseError(f"{name}: no block data; only translators can be estimated")
+            raise CaseError(
+                f"{name}: the configuration has no block `data`; only translation models can "
+                "be estimated"
+            )
         options = {"update_freq": 1, **configuration.train}
         arch, user_dir = options.pop("arch", None), options.pop("user_dir", None)
         if arch is None:

@@ -122,8 +122,8 @@ def largest_batch(
     if not fits(1):
         smallest = "64 tokens" if field == "tokens" else "one sentence or stream"
         raise MeasurementFailed(
-            f"--within: {limit // 2**20} MiB are too few for {smallest} of {implementation}; raise "
-            "the limit"
+            f"--within: {limit // 2**20} MiB is too little for {smallest} of "
+            f"{implementation}; raise the limit"
         )
     good, bad = 1, 2
     while bad * step <= most and fits(bad):

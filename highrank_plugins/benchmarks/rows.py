@@ -105,7 +105,7 @@ def read_csv(path: Path) -> list[Row]:
             )
         lines = list(reader)
     if not lines:
-        raise ValueError(f"{path}: holds no measurement")
+        raise ValueError(f"{path}: the file holds no measurements")
     return [
         adapter.validate_python(
             {

@@ -28,7 +28,10 @@ Models = Annotated[
 LossPreset = Annotated[list[str], _preset("mos_ptb")]
 ModelPreset = Annotated[list[str], _preset("ui_strings_en_de")]
 Repeats = Annotated[int, typer.Option(min=1, help="Timed repetitions.")]
-Turns = Annotated[int, typer.Option(min=1, help="Timed repetitions, in turns with the baseline.")]
+Turns = Annotated[
+    int,
+    typer.Option(min=1, help="Number of timed repetitions, which alternate with the baseline's."),
+]
 Threads = Annotated[
     int, typer.Option(min=0, help="Number of CPU threads of torch; 0: its default.")
 ]
@@ -239,11 +242,13 @@ def _of_models(kind: str, what: str) -> Callable[..., None]:
 def estimate(
     file: Annotated[list[Path], "Configurations, conf/NAME.yaml."],
     change: Changes = None,
-    devices: Annotated[int, typer.Option(min=1, help="Number of devices of the training.")] = 1,
+    devices: Annotated[int, typer.Option(min=1, help="Number of devices to train on.")] = 1,
     efficiency: Annotated[
         float,
         typer.Option(
-            min=0.01, max=1, help="Share of its speed that a device keeps when several train."
+            min=0.01,
+            max=1,
+            help="Share of its speed that each device keeps when several train together.",
         ),
     ] = 1.0,
     price: Annotated[
@@ -310,7 +315,7 @@ def _one(name: str, values: list[int]) -> int:
         ValueError: There are several; names the option.
     """
     if len(values) > 1:
-        raise ValueError(f"--{name}: the model takes one size; call it once for each")
+        raise ValueError(f"--{name}: give one value; the model covers one size per call")
     return values[0]
 
 

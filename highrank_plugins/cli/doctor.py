@@ -231,7 +231,10 @@ def python_problem(version: str) -> str | None:
     supported = metadata.metadata(PROJECT)["Requires-Python"]
     if Requirement(f"python{supported}").specifier.contains(version, prereleases=True):
         return None
-    return f"Python {version} is not {supported}: make .venv with 3.11 or 3.12 (PYTHON=…; {SETUP})"
+    return (
+        f"Python {version} is not {supported}: create .venv with Python 3.11 or 3.12 "
+        f"(PYTHON=…; {SETUP})"
+    )
 
 
 def pinned_versions() -> dict[str, str]:

@@ -157,7 +157,8 @@ GridTokens = Annotated[
 ]
 State = Annotated[
     Path | None,
-    "File from which an evaluation resumes (default: beside OUTPUT, else the checkpoint).",
+    "File with the progress, to resume from (default: next to OUTPUT, else next to the "
+    "checkpoint).",
 ]
 SaveSeconds = Annotated[
     float, typer.Option(min=0, help="Seconds between two saves of the progress.")
@@ -177,7 +178,7 @@ def dynamic_eval(
     ],
     output: Output = None,
     split: Split = "test",
-    train_split: Annotated[str, "Split of the gradient statistics."] = "train",
+    train_split: Annotated[str, "Split to collect the gradient statistics from."] = "train",
     bptt: Annotated[int, typer.Option(min=1, help="Number of tokens of a segment.")] = 5,
     train_batch_size: Annotated[
         int, typer.Option(min=1, help="Number of parallel streams of the training text.")

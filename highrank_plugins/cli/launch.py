@@ -29,7 +29,8 @@ def launch(
         str | None, typer.Option(metavar="HOST:PORT", help="Address at which several nodes meet.")
     ] = None,
     rendezvous_timeout: Annotated[
-        int, typer.Option(min=1, metavar="SECONDS", help="Time for all processes to meet.")
+        int,
+        typer.Option(min=1, metavar="SECONDS", help="Time to wait until all processes have met."),
     ] = 300,
     max_restarts: Annotated[
         int | None,
@@ -44,8 +45,9 @@ def launch(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="End a training without a sign of life for this time (0: never). While it starts "
-            "or saves, the limit is ten times as long, and at least ten minutes.",
+            help="End a training run that gives no sign of life for this long (0: never). "
+            "While it starts or saves, the limit is ten times as long, and at least ten "
+            "minutes.",
         ),
     ] = 600,
     effective_tokens: Annotated[

@@ -24,7 +24,7 @@ def match(
     free: Annotated[
         str | None, "Sizes to change in proportion, separated by commas (default: widths)."
     ] = None,
-    step: Annotated[int, typer.Option(min=1, help="Make sizes multiples of this.")] = 4,
+    step: Annotated[int, typer.Option(min=1, help="Round sizes to multiples of this.")] = 4,
     output: Annotated[Path | None, "Configuration to write (default: print it)."] = None,
 ) -> None:
     """Find the sizes at which a system costs as much as another.

@@ -13,7 +13,7 @@ from highrank_plugins.cli.user_error import user_errors
 
 
 def average(
-    directory: Annotated[Path, "--save-dir of a training."],
+    directory: Annotated[Path, "Folder of checkpoints (--save-dir of a run)."],
     output: Annotated[Path, typer.Option(help="Checkpoint file to write.")],
     last: Annotated[
         int | None, typer.Option(min=1, help="Average the N newest checkpoints (default: 5).")
@@ -68,7 +68,7 @@ def _choose(
 
 
 def best_checkpoint(
-    directories: Annotated[list[Path], "--save-dir of each training."],
+    directories: Annotated[list[Path], "Folders of checkpoints (--save-dir of each run)."],
 ) -> None:
     """Print the checkpoint_best.pt with the lowest loss.
 
@@ -86,7 +86,9 @@ def best_checkpoint(
 def export(
     checkpoint: Annotated[Path, "Checkpoint of fairseq-train or `highrank model average`."],
     output: Annotated[Path, typer.Option(help="New folder for the model.")],
-    data: Annotated[Path | None, "Folder with the dictionaries (default: the training's)."] = None,
+    data: Annotated[
+        Path | None, "Folder with the dictionaries (default: the training run's)."
+    ] = None,
     pieces: Annotated[Path | None, "SentencePiece's model, or subword-nmt's codes."] = None,
     results: Annotated[
         Path | None, "Record with the scores for the model card: a recipe's results.json."

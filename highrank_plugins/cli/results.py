@@ -91,13 +91,11 @@ def record(
     config: Annotated[Path, typer.Option(help="Configuration of `highrank train configure`.")],
     training: Annotated[
         Path,
-        typer.Option(
-            help="The training's --save-dir, with command.sh and train.log or logs/rank0.log."
-        ),
+        typer.Option(help="The run's --save-dir, with command.sh and train.log or logs/rank0.log."),
     ],
     output: Annotated[Path, typer.Option(help="JSON file to write.")],
     finetuning: Annotated[
-        Path | None, "The --save-dir of the finetuning, if there was one."
+        Path | None, "The --save-dir of the finetuning run, if there was one."
     ] = None,
     paired: Annotated[Path | None, "The paired.json of `highrank evaluate score`."] = None,
     summary: Annotated[

@@ -72,7 +72,9 @@ def study(
         if only is not None:
             names = [member.name for member in members]
             if only not in names:
-                raise ValueError(f"--only {only}: the members are {', '.join(names)}")
+                raise ValueError(
+                    f"--only {only}: no such member; the members are {', '.join(names)}"
+                )
             chosen = [members[names.index(only)]]
             failures = run_members(chosen, folder / "logs", environments, _say)
             raise typer.Exit(1 if failures else 0)
@@ -103,7 +105,9 @@ def _alone(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with open_own(folder / ".lock", "a") as lock:
         if not try_lock(lock):
-            raise ValueError(f"another process runs this study in {folder}")
+            raise ValueError(
+                f"another process is running this study in {folder}; wait until it ends, or stop it"
+            )
         yield
 
 

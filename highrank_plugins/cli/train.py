@@ -62,8 +62,8 @@ def _check_user_dir(settings: "Configuration") -> None:
     folder = settings.train.get("user_dir")
     if folder is not None and not Path(str(folder)).is_dir():
         raise ValueError(
-            f"train.user_dir: {folder!r} is no folder in {Path.cwd()}, where relative paths of a "
-            "recipe begin: write the whole path"
+            f"train.user_dir: {folder!r} is not a folder in {Path.cwd()}, where relative "
+            "paths of a recipe begin: write the absolute path"
         )
 
 
@@ -139,7 +139,7 @@ def run(
     config: Annotated[Path, typer.Option(help="Configuration of `highrank train configure`.")],
     block: Annotated[str, typer.Option(help="Block of the configuration to train.")],
     data: Annotated[str, typer.Option(help="Directory with binarised data.")],
-    save_dir: Annotated[Path, typer.Option(help="The training's --save-dir, also for train.log.")],
+    save_dir: Annotated[Path, typer.Option(help="The run's --save-dir, also for train.log.")],
 ) -> None:
     """Run a training of a recipe, and show its progress.
 

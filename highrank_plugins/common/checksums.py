@@ -45,8 +45,8 @@ def check_sum(path: Path, expected: str, algorithm: str = "sha256") -> None:
     found = checksum(path, algorithm)
     if found != expected:
         raise ChecksumError(
-            f"{path}: its {algorithm} is {found} and should be {expected}: the file is damaged or "
-            "another one; delete it and fetch it again"
+            f"{path}: its {algorithm} is {found} but should be {expected}: the file is "
+            "damaged or a different one; delete it and fetch it again"
         )
 
 
@@ -72,9 +72,9 @@ def check_in_ledger(path: Path, name: Path, ledger: Path) -> bool:
         return True
     if sums[key] != found:
         raise ChecksumError(
-            f"{path}: its sha256 is {found} and was {sums[key]} when {ledger} was written: the "
-            "file is damaged or a different one; delete it and fetch it again. If the earlier file "
-            f"was the wrong one, delete its line in {ledger}"
+            f"{path}: its sha256 is {found} but was {sums[key]} when {ledger} was written: "
+            "the file is damaged or a different one; delete it and fetch it again. If the "
+            f"earlier file was the wrong one, delete its line in {ledger}"
         )
     return False
 

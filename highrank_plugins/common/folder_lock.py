@@ -76,11 +76,13 @@ def _open_locked(folder: str | os.PathLike[str]) -> tuple[IO[str], bool]:
             holder = file.read().strip() or "unknown process"
             file.close()
             raise UserError(
-                f"--save-dir {folder} is in use by another training ({holder}): wait for it, "
-                "stop it, or choose another --save-dir"
+                f"--save-dir {folder} is in use by another training run ({holder}): wait for "
+                "it, stop it, or choose another --save-dir"
             ) from None
         except OSError as error:
-            logger.warning("%s: cannot be locked (%s); start one training only", folder, error)
+            logger.warning(
+                "%s: cannot be locked (%s); start only one training run in it", folder, error
+            )
             return file, False
         file.close()
 

@@ -46,10 +46,10 @@ def _message(path: str, reason: BaseException) -> str:
     text = " ".join(str(reason).split())[:_MOST_CHARACTERS]
     if isinstance(reason, RuntimeError):
         return (
-            f"{path} does not fit its configuration, these options, or the dictionaries in DATA; "
-            f"use the ones of its training ({text})"
+            f"{path} does not fit its configuration, these options, or the dictionaries in "
+            f"DATA; use those of its training run ({text})"
         )
     return (
-        f"{path} describes no model that can be built here ({type(reason).__name__}: {text}); "
-        "check --user-dir, or use another checkpoint"
+        f"{path} describes a model that cannot be built here ({type(reason).__name__}: "
+        f"{text}); check --user-dir, or use another checkpoint"
     )

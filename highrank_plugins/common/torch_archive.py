@@ -69,8 +69,8 @@ def _check(path: str, whole: bool, identity: tuple[int, ...]) -> None:
         is_zip = zipfile.is_zipfile(file)
     if not is_zip:
         raise DamagedArchiveError(
-            f"{path} is truncated or is not a checkpoint: no zip archive. Copy it again. A file "
-            f"from before torch 1.6 can be converted: {CONVERT}"
+            f"{path} is truncated, or is not a checkpoint: it is not a zip archive. Copy it "
+            f"again. To convert a file from before torch 1.6: {CONVERT}"
         )
     try:
         with zipfile.ZipFile(path) as archive:
@@ -82,9 +82,14 @@ def _check(path: str, whole: bool, identity: tuple[int, ...]) -> None:
 def _check_entries(path: str, archive: zipfile.ZipFile, whole: bool) -> None:
     entries = archive.infolist()
     if any(e.compress_type != zipfile.ZIP_STORED or e.flag_bits & 1 for e in entries):
-        raise DamagedArchiveError(f"{path} is compressed or encrypted: torch does not write that")
+        raise DamagedArchiveError(
+            f"{path} is compressed or encrypted, which torch never writes; save it again with "
+            "torch.save"
+        )
     if sum(e.file_size for e in entries) > os.path.getsize(path):
-        raise DamagedArchiveError(f"{path} is refused: it claims more contents than it has bytes")
+        raise DamagedArchiveError(
+            f"{path} is refused: it declares more contents than it has bytes; copy it again"
+        )
     for entry in entries:
         if not whole and entry.filename.rpartition("/")[2] != _PICKLE:
             continue

@@ -53,5 +53,7 @@ def load_checkpoint_to_cpu(stock, path, *args, **kwargs) -> dict[str, Any]:
     """Load a checkpoint; for a trainer that needs averages, they begin at its weights."""
     state = stock(path, *args, **kwargs)
     if _loading and state["extra_state"].setdefault("ema", state["model"]) is state["model"]:
-        logger.warning("%s holds no averages of weights: they begin at its weights", path)
+        logger.warning(
+            "%s holds no averaged weights (EMA): the averages start from its weights", path
+        )
     return state

@@ -25,5 +25,5 @@ def eval_str_list(stock, text, kind=float):
         return stock(text, kind)
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         raise argparse.ArgumentTypeError(
-            f"expected a number, or several as 0.1,0.2, got {str(text)[:60]!r}"
+            f"expected a number, or several separated by commas (0.1,0.2), got {str(text)[:60]!r}"
         ) from None

@@ -108,7 +108,7 @@ class _StrictInfo(tarfile.TarInfo):
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         header = super().frombuf(buf, encoding, errors)
         if header.type in _HEADERS and header.size > _LONGEST_HEADER:  # tarfile reads it whole
-            raise tarfile.ReadError(f"a header of {header.size:,} bytes")
+            raise tarfile.ReadError(f"it has a header of {header.size:,} bytes")
         return header
 
     @classmethod
@@ -198,7 +198,8 @@ class _Folder:
                 self._left -= len(block)
                 if self._left < 0:
                     raise ArchiveError(
-                        f"{self._archive}: refused, since it unpacks to more than {self._limit:,} "
-                        f"bytes, {LARGEST_RATIO} times its size; unpack it by hand if it is right"
+                        f"{self._archive}: refused, since it unpacks to more than "
+                        f"{self._limit:,} bytes, {LARGEST_RATIO} times its size; unpack it by "
+                        "hand if you trust it"
                     )
                 file.write(block)

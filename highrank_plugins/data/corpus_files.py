@@ -136,6 +136,6 @@ def _alone(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with open_own(folder / ".lock", "a") as lock:
         if not try_lock(lock):
-            print(f"waiting for another process that fetches into {folder}", file=sys.stderr)
+            print(f"waiting for another process that downloads into {folder}", file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -207,7 +207,7 @@ def _receive(
     total = None if length is None else start + int(length)
     most = total if size is None else size
     if size is not None and total is not None and total > size:
-        raise DownloadError(f"{answer.url}: has {total:,} bytes, and the file should have {size:,}")
+        raise DownloadError(f"{answer.url}: has {total:,} bytes, but the file should have {size:,}")
     with tqdm(
         total=total, initial=start, unit="B", unit_scale=True, desc="download", **bar_options()
     ) as bar:

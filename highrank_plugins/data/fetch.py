@@ -62,7 +62,7 @@ def fetch(
     said = _check(path, output, sums, ledger)
     if not there:  # write only if needed: an existing file may be on a read-only disk
         os.replace(path, output)
-    return f"{output}: {'was there' if there else 'fetched'}, {said}"
+    return f"{output}: {'already present' if there else 'fetched'}, {said}"
 
 
 def _download(url: str, part: Path, output: Path, *, size: int | None, checked: bool) -> bool:
@@ -83,8 +83,8 @@ def _check_size(path: Path, size: int | None) -> None:
     found = path.stat().st_size
     if size is not None and found != size:
         raise ChecksumError(
-            f"{path}: has {found:,} bytes and should have {size:,}: it is truncated, or "
-            "another file; delete it and fetch it again"
+            f"{path}: has {found:,} bytes but should have {size:,}: it is truncated, or a "
+            "different file; delete it and fetch it again"
         )
 
 

@@ -47,7 +47,8 @@ def ordered_map(
                 yield result
         except BrokenProcessPool:
             raise OSError(
-                f"one of {processes} processes was killed, perhaps for lack of memory: use fewer"
+                f"one of {processes} processes was killed, perhaps for lack of memory: use "
+                "fewer processes"
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)

@@ -122,7 +122,9 @@ def decay_rates(
     means = torch.stack([ms.mean() for ms in mean_squares])
     norm = means.sum() if normalise == "sum" else means.mean()
     if not norm.isfinite():
-        raise FloatingPointError("the gradients of the training text are not finite")
+        raise FloatingPointError(
+            "the gradients of the training text are not finite: the checkpoint has diverged"
+        )
     if norm == 0:
         raise ValueError("the gradients of the training text are all 0: nothing can be learnt")
     largest = 1 / lamb if lamb else math.inf
@@ -213,8 +215,8 @@ def _gradients(
     scored = Scored(float(nll.detach()), tokens, state)
     if not math.isfinite(scored.nll):
         raise FloatingPointError(
-            f"the loss of a segment is {scored.nll}: the weights have diverged, lower --lr or "
-            "raise --eps; if there was no update yet, the model itself is broken"
+            f"the loss of a segment is {scored.nll}: the weights have diverged: lower --lr or "
+            "raise --eps. If no update came before it, the model itself is broken"
         )
     return scored, torch.autograd.grad(
         nll / tokens, parameters, allow_unused=True, materialize_grads=True

@@ -32,9 +32,11 @@ class MixtapeOptions(CommandLine):
     language_model_defaults: ClassVar = {"frequent_ratio": 0.1}
     option_help: ClassVar = Latents.option_help | {
         "frequent_ratio": "r: the r*V most frequent classes have gates of their own (0 to 1)",
-        "frequent_multiple": "round the number of these classes to the nearest multiple of N, as "
-        "GPUs like it, unless it is below N; 1: do not round. A checkpoint keeps its number",
-        "gates": "tree of sigmoids, or softmax, its control (any K; losses: reference, chunked)",
+        "frequent_multiple": "round the number of these classes to the nearest multiple of N, "
+        "which GPUs compute faster, unless it is below N; 1: do not round. A checkpoint keeps its "
+        "number",
+        "gates": "tree of sigmoids, or a softmax as its control (any K; losses: reference, "
+        "chunked)",
         "gate_biases": "biases of the gates: paper (of frequent classes), full (all) or none",
         "gate_dim": "width d2 of the gates' hidden layer",
         "gate_dropout": "dropout on the gates' hidden layer tanh(U g)",

@@ -40,7 +40,7 @@ class Registry(Generic[T]):
 
         def add(cls: T) -> T:
             if name in self._classes:
-                raise ValueError(f"{self.kind} {name!r} is registered already")
+                raise ValueError(f"{self.kind} {name!r} is already registered; choose another name")
             self._classes[name] = cls
             cls.registered_name = name  # type: ignore[attr-defined]  # T is any class
             try:

@@ -74,7 +74,7 @@ def make_dataset(stock, path, impl, fix_lua_indexing=False, dictionary=None):
         reason = f"fairseq cannot read it ({type(error).__name__} {error})"
         raise _damaged(Path(f"{path}.idx"), reason) from error
     if found is None and impl == "huffman":
-        raise _damaged(Path(f"{path}.idx"), f"{path}.vocab of its format is missing")
+        raise _damaged(Path(f"{path}.idx"), f"{path}.vocab, which its format needs, is missing")
     return found
 
 
@@ -167,7 +167,9 @@ def _read_header(index: Path, header: bytes) -> tuple[np.dtype, int]:
 def _check_sizes(index: Path, data: Path, dtype: np.dtype, count: int, has_words: bool) -> int:
     """Return the sum of the sizes; pointers and the length of .bin follow from them."""
     if index.stat().st_size != _HEADER + 12 * count:
-        raise _damaged(index, f"it has {index.stat().st_size} bytes, and says {count} sentences")
+        raise _damaged(
+            index, f"it has {index.stat().st_size} bytes, but declares {count} sentences"
+        )
     smallest, total = (1 if has_words else 0), 0
     with index.open("rb") as sizes_file, index.open("rb") as pointers_file:
         sizes_file.seek(_HEADER)
@@ -189,7 +191,8 @@ def _check_sizes(index: Path, data: Path, dtype: np.dtype, count: int, has_words
     if data.stat().st_size != total * dtype.itemsize:
         raise _damaged(
             data,
-            f"{index.name} says {total * dtype.itemsize} bytes, but it has {data.stat().st_size}",
+            f"{index.name} declares {total * dtype.itemsize} bytes, but it has "
+            f"{data.stat().st_size}",
         )
     return total
 
@@ -209,8 +212,8 @@ def _check_numbers(
                 wrong = most if most >= num_words else least
                 raise _damaged(
                     data,
-                    f"it holds the number {wrong}, and the dictionary, which may be the damaged "
-                    f"file, has {num_words} words",
+                    f"it holds the word number {wrong}, but the dictionary has {num_words} "
+                    "words; either file may be damaged",
                 )
     return digest.hexdigest() if hashed else None
 
@@ -223,8 +226,8 @@ def _compare_with_sums(path: Path) -> None:
 def _compare(path: Path, found: str | None, sums: dict[str, str]) -> None:
     if found is not None and found != sums[path.name]:
         raise ChecksumError(
-            f"{path} is damaged, or was written after {path.with_name(SUMS)}, which has another "
-            f"sha256; {_AGAIN}. If the file is right, delete {SUMS}"
+            f"{path} is damaged, or was written after {path.with_name(SUMS)}, which records "
+            f"another sha256; {_AGAIN}. If the file is right, delete {SUMS}"
         )
 
 

@@ -62,7 +62,7 @@ _FREE_STARTS = ("eval_", "no_seed", "ddp_", "distributed_")
 
 def _add_option() -> None:
     """Give fairseq-train the option --allow-changed-options."""
-    text = "continue the training in --save-dir although its options have changed"
+    text = "continue the training run in --save-dir although its options have changed"
     option = ("allow_changed_options", bool, described(text, False))
     added = make_dataclass("CheckpointOptions", [option])
     CheckpointConfig.__annotations__ |= added.__annotations__
@@ -105,13 +105,13 @@ def check_options(trainer, path: str, state: dict[str, Any]) -> None:
 
 def _refuse(trainer, path: str, refused: _Options) -> None:
     cfg = trainer.cfg.checkpoint
-    text = f"that training had other options: {_listed(refused)}"
+    text = f"that training run had other options: {_listed(refused)}"
     new_phase = cfg.reset_optimizer or cfg.reset_lr_scheduler or cfg.reset_dataloader
     if new_phase or getattr(cfg, "allow_changed_options", False):
         logger.warning("%s: %s", path, text)
         return
     raise UserError(
-        f"{text}. Choose another --save-dir, or give the same options. To continue that training "
+        f"{text}. Choose another --save-dir, or give the same options. To continue that run "
         "with these options, add --allow-changed-options"
     )
 

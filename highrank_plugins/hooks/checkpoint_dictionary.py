@@ -44,10 +44,10 @@ def check_dictionaries(task: FairseqTask, state: Mapping[str, Any]) -> None:
     for side, digest in ours.items():
         if saved.get(side, digest) != digest:
             raise UserError(
-                f"the {side} dictionary (dict.*txt) is not the dictionary that the checkpoint was "
-                "trained with: its words or their order differ, though the sizes may fit. Give "
-                "the directory of binarised data of that training, or binarise with its "
-                "dictionaries (--srcdict, --tgtdict)"
+                f"the {side} dictionary (dict.*txt) is not the dictionary that the checkpoint "
+                "was trained with: its words or their order differ, though the sizes may "
+                "fit. Give the directory of binarised data of that training run, or binarise "
+                "with its dictionaries (--srcdict, --tgtdict)"
             )
 
 

@@ -81,8 +81,8 @@ def build_model(stock, cfg, task, from_checkpoint=False):
     known = {*models.ARCH_MODEL_REGISTRY, *models.MODEL_REGISTRY}
     if from_checkpoint and arch and arch not in known:
         raise UserError(
-            f"the checkpoint's architecture {arch} is not known here; pass the --user-dir of its "
-            "training, which registers it"
+            f"the checkpoint's architecture {arch} is unknown here; pass the --user-dir of "
+            "its training run, which registers it"
         )
     if from_checkpoint:
         follow(cfg, options)

@@ -113,8 +113,8 @@ def _check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
     for name, tensor in tensors.items():
         if tensor.nbytes > stored:  # a view that repeats numbers would grow to this size if copied
             raise UserError(
-                f"{path} is refused: {name} claims {tensor.nbytes} bytes, and all weights have "
-                f"{stored}. Use a checkpoint from a source you trust"
+                f"{path} is refused: {name} declares {tensor.nbytes} bytes, but all weights "
+                f"have {stored}. Use a checkpoint from a source you trust"
             )
     limits = {"layers": (len(tensors), f"{len(tensors)} tensors")}
     limits |= dict.fromkeys(_SIZES, (max(stored, _SMALL), f"{stored} bytes"))
@@ -122,8 +122,8 @@ def _check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
         most, weights_are = limits.get(str(name).rpartition("_")[2], (value, ""))
         if type(value) is int and value > most:
             raise UserError(
-                f"{path} is refused: its configuration has {name} {value}, and its weights are "
-                f"{weights_are}. Use a checkpoint from a source you trust"
+                f"{path} is refused: its configuration has {name} {value}, but its weights "
+                f"are {weights_are}. Use a checkpoint from a source you trust"
             )
         if str(name).endswith("_path") and isinstance(value, str) and not os.path.isdir(value):
             require_regular(value)

@@ -33,10 +33,10 @@ def load_checkpoint(stock, trainer, filename, *args, **kwargs):
         if bad:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             raise UserError(
-                f"{filename}: its {kind} are NaN or infinite ({bad[0]}{more}), so its training has "
-                "diverged, or the file was changed. Name an earlier checkpoint by --restore-file "
-                "or --finetune-from-model, or move this one away to resume from the newest other "
-                f"in --save-dir; {remedy}"
+                f"{filename}: its {kind} are NaN or infinite ({bad[0]}{more}), so its "
+                "training run has diverged, or the file was changed. Name an earlier "
+                "checkpoint with --restore-file or --finetune-from-model, or move this one "
+                f"away to resume from the newest other one in --save-dir; {remedy}"
             )
     return extra_state
 
@@ -54,7 +54,7 @@ def _loaded(trainer: Trainer) -> Iterator[tuple[str, dict[str, torch.Tensor], st
             for key, value in state.items()
             if isinstance(value, torch.Tensor) and value.is_floating_point()
         },
-        "--reset-optimizer begins with new moments",
+        "--reset-optimizer starts with new moments",
     )
     if trainer.cfg.ema.store_ema:
         averages = {**trainer.ema.get_model().state_dict(), **trainer.ema.fp32_params}

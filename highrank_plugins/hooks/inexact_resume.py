@@ -26,8 +26,9 @@ def load_checkpoint(stock, cfg, trainer, **passthrough_args):
     if inexact and trainer.is_data_parallel_master:
         flag = "bf16" if trainer.cfg.common.bf16 else "fp16"
         logger.warning(
-            "--%s does not resume exactly: checkpoints hold rounded weights, and an interrupted "
-            "training ends with slightly different ones. --memory-efficient-%s and float32 do.",
+            "--%s does not resume exactly: checkpoints hold rounded weights, and an "
+            "interrupted run ends with slightly different ones. --memory-efficient-%s and "
+            "float32 do.",
             flag,
             flag,
         )

@@ -96,7 +96,7 @@ class RecordingBar(bars.BaseProgressBar):
             with open_own(self.path, "a") as file:
                 file.write(json.dumps(line, allow_nan=False) + "\n")
         except OSError as error:  # losing the file must not end the training
-            logger.warning("%s: %s; this line is lost", self.path, error)
+            logger.warning("%s: %s; this line was not written", self.path, error)
 
 
 def plain(stat: Any) -> Any:

@@ -131,7 +131,7 @@ def _remedy(cfg: Any) -> str:
     if cfg.dataset.max_tokens is not None:
         first = (
             f"Halve --max-tokens (now {cfg.dataset.max_tokens}) and double --update-freq (now "
-            f"{','.join(map(str, freq))}): an update keeps its tokens"
+            f"{','.join(map(str, freq))}): each update then has as many tokens as before"
         )
     else:
         first = f"Lower --batch-size (now {cfg.dataset.batch_size})"
@@ -140,6 +140,6 @@ def _remedy(cfg: Any) -> str:
     if memory != "none":
         chunk = f" --head-loss-memory MIB (now {memory or 'chosen'}) bounds a chunk of the loss."
     return (
-        f"{first}.{chunk} --checkpoint-activations keeps fewer values. Then run the same command "
-        "again: it resumes from the last checkpoint"
+        f"{first}.{chunk} --checkpoint-activations stores fewer activations. Then run the "
+        "same command again: it resumes from the last checkpoint"
     )

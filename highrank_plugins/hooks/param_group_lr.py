@@ -90,7 +90,7 @@ def require_found(trainer) -> None:
     wanted = [p for p in trainer.model.parameters() if p.requires_grad and own_rate(p) is not None]
     if wanted and not hasattr(built, "ratios_to_lr"):
         raise UserError(
-            f"{len(wanted)} parameters have their own learning rate (as by --head-plif-lr), and "
-            "this optimizer has one for all: with --fp16 add --fp16-no-flatten-grads; "
+            f"{len(wanted)} parameters have their own learning rate (as by --head-plif-lr), "
+            "but this optimizer has a single one: with --fp16 add --fp16-no-flatten-grads; "
             "--optimizer composite and --ddp-backend fully_sharded cannot do it"
         )

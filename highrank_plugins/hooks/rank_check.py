@@ -37,8 +37,8 @@ def add_distributed_training_args(stock, parser, *args, **kwargs):
     group = stock(parser, *args, **kwargs)
     group.add_argument(
         "--check-ranks", type=_count, default=0, metavar="N",
-        help="compare the parameters of all processes every N updates, and end the training if "
-        "they differ (default: 0, never)",
+        help="compare the parameters of all processes every N updates, and end the run if "
+            "they differ (default: 0, never)",
     )  # fmt: skip
     return group
 

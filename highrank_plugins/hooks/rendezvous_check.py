@@ -50,9 +50,10 @@ def refuse_lone_ranks(cfg) -> None:
     if started > 1 and world == 1 and not cfg.common.tpu:
         raise UserError(
             f"{started} processes were started together, and each would train alone into "
-            f"{cfg.checkpoint.save_dir}: fairseq sees --distributed-world-size 1. Start them by "
-            "`highrank launch`, which passes every option, or add --distributed-world-size "
-            f"{started}; independent trainings need a torchrun or srun each"
+            f"{cfg.checkpoint.save_dir}: fairseq sees --distributed-world-size 1. Start them "
+            "by `highrank launch`, which passes every option, or add "
+            f"--distributed-world-size {started}; independent training runs need a torchrun "
+            "or srun each"
         )
 
 
@@ -113,8 +114,8 @@ def _device(cfg, rank: int) -> Note:
     if 0 <= index < count:
         return {"device": str(torch.cuda.get_device_properties(index).uuid), "problem": None}
     problem = (
-        f"rank {rank} on {socket.gethostname()} is to use --device-id {index}, but sees {count} "
-        "GPUs: start one process per GPU"
+        f"rank {rank} on {socket.gethostname()} should use --device-id {index}, but sees "
+        f"{count} GPUs: start one process per GPU"
     )
     return {"device": None, "problem": problem}
 
@@ -173,8 +174,8 @@ def disagreement(notes: list[Note]) -> str | None:
     if 0 < len(without) < len(notes):
         rank = without[0]
         return (
-            f"rank {rank} on {notes[rank]['host']} sees no GPU, and others do: see nvidia-smi "
-            "there; --cpu trains without any"
+            f"rank {rank} on {notes[rank]['host']} sees no GPU, but others do: check "
+            "nvidia-smi there, or train without GPUs (--cpu)"
         )
     seen: dict[tuple[str, str | None], int] = {}
     for rank, note in enumerate(notes):

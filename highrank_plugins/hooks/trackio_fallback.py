@@ -78,7 +78,7 @@ def _trackio(project: str) -> Trackio | None:
     _say(
         logging.INFO,
         f"--wandb-project {project}: wandb is not installed; tracking with trackio on this "
-        f"machine. Look at it with: trackio show --project {project}",
+        f"machine. View it with: trackio show --project {project}",
     )
     return Trackio(trackio)
 

@@ -42,12 +42,14 @@ def _parse(stock, *args, **kwargs):
     except RuntimeError as error:
         if error.args:
             raise
-        raise UserError("--arch is missing: name one, as --arch transformer_mixtape") from error
+        raise UserError(
+            "--arch is missing: name one, such as --arch transformer_mixtape"
+        ) from error
     except KeyError as error:
         if error.args != (None,):
             raise
         raise UserError(
-            "--task is missing: add that of the training, as --task translation"
+            "--task is missing: add the task of the training run, such as --task translation"
         ) from error
     check_ranges(vars(parsed[0] if isinstance(parsed, tuple) else parsed))
     return parsed
@@ -72,8 +74,8 @@ def run_preprocessing(stock, *args, **kwargs):
 
 
 DIVERGED = (
-    ": the training has diverged; lower --lr, use --clip-norm or a longer --warmup-updates, and "
-    "start again from an earlier checkpoint"
+    ": the training run has diverged; lower --lr, use --clip-norm or a longer "
+    "--warmup-updates, and start again from an earlier checkpoint"
 )
 
 

@@ -35,7 +35,7 @@ def read_contexts(path: Path) -> list[list[str]]:
         if len(words) < 2:
             raise ValueError(f"{path}:{number}: expected a context and the word after it")
     if not contexts:
-        raise ValueError(f"{path}: no contexts")
+        raise ValueError(f"{path}: the file has no contexts")
     return contexts
 
 

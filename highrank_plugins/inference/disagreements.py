@@ -70,8 +70,8 @@ def compare(
     """
     if first.text.digest != second.text.digest:
         raise ValueError(
-            "the two checkpoints do not read the same words in the same pieces; compare models of "
-            "one dictionary, task and length of text"
+            "the two checkpoints do not read the same words in the same blocks; compare "
+            "models with one dictionary, one task and one --tokens-per-sample"
         )
     margins: list[Tensor] = []
     history: list[int] = []

@@ -186,9 +186,9 @@ def head_of(model: Any, path: str) -> Head:
     decoder = model.decoder
     if getattr(decoder, "adaptive_softmax", None) is not None:
         raise ValueError(
-            f"{path}: an adaptive softmax has no whole matrix [classes, features]: its rare "
-            "classes are clusters of narrower ones. Train with --criterion cross_entropy to "
-            "analyse the layer"
+            f"{path}: an adaptive softmax has no whole matrix [classes, features]: it "
+            "computes rare classes in clusters of fewer features. Train with --criterion "
+            "cross_entropy to analyse the layer"
         )
     layer = getattr(decoder, "output_projection", getattr(decoder, "fc_out", None))
     if layer is None and getattr(decoder, "share_input_output_embed", False):
@@ -197,9 +197,9 @@ def head_of(model: Any, path: str) -> Head:
         return layer
     if not isinstance(layer, (nn.Linear, nn.Embedding)):
         raise ValueError(
-            f"{path}: {type(decoder).__name__} has no output layer that is known here, but "
-            f"{type(layer).__name__}; known are our heads and the softmaxes of fairseq's "
-            "Transformers and LSTMs"
+            f"{path}: the output layer of {type(decoder).__name__}, {type(layer).__name__}, "
+            "cannot be analysed; our heads can, and the softmaxes of fairseq's Transformers "
+            "and LSTMs"
         )
     classes, width = layer.weight.shape
     weight = nn.Parameter(layer.weight, requires_grad=False)  # shares memory

@@ -61,8 +61,8 @@ def tokens_within(
         return max(16, min(budget // per_token, max(most, -(-features.size(0) // 2))))
     if memory < per_token:
         raise ValueError(
-            f"memory: {memory} bytes do not hold one token, which takes {per_token}; "
-            "raise memory= (--head-loss-memory)"
+            f"memory: {memory} bytes cannot hold one token, which takes {per_token}; raise "
+            "memory= (--head-loss-memory)"
         )
     return memory // per_token
 

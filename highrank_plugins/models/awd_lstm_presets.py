@@ -76,8 +76,8 @@ def preset_options(preset: str, structure: str) -> dict:
 @cache
 def _say_that_none_are_published(preset: str, structure: str) -> None:
     logger.info(
-        "preset %s: no sizes are published for %s, so the trunk gets those of the softmax; give "
-        "others with --decoder-hidden-size and the like",
+        "preset %s: no sizes are published for %s, so the trunk has those of the softmax; "
+        "--decoder-hidden-size and related options change them",
         preset,
         structure,
     )

@@ -53,8 +53,8 @@ class HeadModel(TrainingListener):
         """
         if getattr(cfg, "quant_noise_scalar", 0):
             raise UserError(
-                "--quant-noise-scalar does not reach this output layer, although the log would say "
-                "so; leave it out, or use a stock --arch"
+                "--quant-noise-scalar has no effect on this output layer, although fairseq's "
+                "log would claim one; leave it out, or use a stock --arch"
             )
         memory = cfg.head_loss_memory
         if memory is not None and memory < 1:
@@ -205,8 +205,8 @@ class HeadModel(TrainingListener):
         if getattr(self, "new_parameters", None):
             raise UserError(
                 f"the checkpoint holds no values of {', '.join(self.new_parameters)}: it has "
-                "another output layer or other positions. It can only start a training with these "
-                "(--finetune-from-model)"
+                "another output layer or other positions. It can only initialise a new "
+                "training run (--finetune-from-model)"
             )
         super().prepare_for_inference_(cfg)
         if getattr(cfg.generation, "retain_dropout", False):

@@ -83,7 +83,7 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
             raise UserError(
                 f"{prefix}{name}: {tuple(saved[name].shape)} in the checkpoint, "
                 f"{tuple(own[name].shape)} in the model; use the dictionary and the --head… "
-                f"options of that training{_ROUNDING if name in _GATES else ''}"
+                f"options of that training run{_ROUNDING if name in _GATES else ''}"
             )
     for name in missing:
         state_dict[prefix + name] = own[name]
@@ -95,9 +95,9 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
 
 def _other_head(there: str, here: str) -> str:
     return (
-        f"the checkpoint has another output layer: {there} there, {here} in the model; use the "
-        "--head… options of that training and its code of the layer, or start from the checkpoint "
-        "of a softmax"
+        f"the checkpoint has another output layer: {there} there, {here} in the model; use "
+        "the --head… options of that training run and its code of the layer, or start from "
+        "the checkpoint of a softmax"
     )
 
 

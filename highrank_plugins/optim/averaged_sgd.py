@@ -138,7 +138,7 @@ class AveragedSGD(TrainingListener, ASGD):
         """
         if not math.isfinite(loss):
             raise FloatingPointError(
-                f"the validation loss is {loss}: the training has diverged; lower --lr or "
+                f"the validation loss is {loss}: the training run has diverged; lower --lr or "
                 "--clip-norm"
             )
         self.losses.append(float(loss))

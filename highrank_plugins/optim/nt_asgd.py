@@ -53,8 +53,8 @@ class NTASGD(FairseqOptimizer):
             )
         if cfg.nonmono_stop and cfg.asgd_at_epoch is None:
             raise UserError(
-                "--nonmono-stop needs --asgd-at-epoch: otherwise --nonmono would end the training "
-                "where averaging begins"
+                "--nonmono-stop needs --asgd-at-epoch: otherwise --nonmono would end "
+                "training where averaging begins"
             )
         for name in ("nonmono", "asgd_at_epoch"):
             value = getattr(cfg, name)

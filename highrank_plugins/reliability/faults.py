@@ -29,9 +29,9 @@ def try_faults(folder: Path) -> Iterator[Finding]:
         OSError: Nothing can be written there.
     """
     if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder; name one on the disk to try")
+        raise ValueError(f"{folder}: no such folder; name a folder on the disk to test")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"{folder} cannot be written to; name a folder of yours")
+        raise ValueError(f"{folder} cannot be written to; name a folder that you can write to")
     for fault in FAULTS:
         with TemporaryDirectory(prefix=".highrank-faults-", dir=folder.resolve()) as inner:
             try:

@@ -22,27 +22,27 @@ _WHOLE, _MISSING, _TORN = 0, 1, 2
 
 def start_twice(folder: Path) -> Finding:
     """Lock a folder as a training does, try again, and again after the holder is killed."""
-    fault, held = "two trainings in one folder", _FORKS.Event()
+    fault, held = "two runs in one folder", _FORKS.Event()
     process = _FORKS.Process(target=_hold, args=(folder, held))
     process.start()
     try:
         problem = "no process could lock the folder" if not held.wait(_WAIT_SECONDS) else ""
         if not problem and _is_free(folder):
-            problem = "a second process got the folder, too"
+            problem = "a second process could lock the folder as well"
     finally:
         process.kill()
         process.join()
     if not problem and not _is_free(folder):
-        problem = "the lock of a killed process is still there"
+        problem = "the lock of a killed process remains"
     if problem:
         return Finding(
             fault, False, problem,
-            "Start one training at a time in a --save-dir here, or mount with locks (Lustre: "
-            "-o flock; NFS: without nolock)",
+            "Start one training run at a time in a --save-dir here, or mount with locks "
+            "(Lustre: -o flock; NFS: without nolock)",
         )  # fmt: skip
     return Finding(
         fault, True, "the second is refused; a killed one leaves no lock",
-        "This says nothing about two machines: start a training on both; one must be refused",
+        "This does not test two machines: start a training run on each; one must be refused",
     )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def flush_and_link(folder: Path) -> Finding:
     links = _has_links(folder)
     return Finding(
         fault, True, f"a flush takes {1000 * took:.0f} ms; hard links: {'yes' if links else 'no'}",
-        "" if links else "Saves copy each checkpoint for last and best: count three times the disk",
+        "" if links else "Each save copies the checkpoint: plan for three times the disk space",
     )  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def kill_saves(folder: Path, kills: int = KILLS, size: int = FLOATS) -> Finding:
 
     Each time the newest save that had ended, or the one that was running, must be whole.
     """
-    fault, draw, lost = "kill within a save", random.Random(time.time_ns()), ""
+    fault, draw, lost = "kill during a save", random.Random(time.time_ns()), ""
     done = _FORKS.RawValue("q", 1)  # has no lock that a killed process could hold
     save(folder, 1, size)
     began, tried = time.monotonic(), 0
@@ -102,14 +102,16 @@ def kill_saves(folder: Path, kills: int = KILLS, size: int = FLOATS) -> Finding:
             lost = str(error)
             break
         if found < done.value:
-            lost = f"update {found} is the newest, though the save of {done.value} had ended"
+            lost = (
+                f"update {found} is the newest, although the save of update {done.value} had ended"
+            )
         done.value = found
     with locked(folder):
         left = [path.name for path in folder.glob("*.tmp")]
     if lost or left:
         return Finding(
             fault, False, f"after {tried} kills: {lost or ', '.join(left)}",
-            "Save to another file system; this one does not keep what it has confirmed",
+            "Save to another file system; this one loses data whose writing it has confirmed",
         )  # fmt: skip
     return Finding(
         fault, True, f"{tried} kills, {done.value} saves of {4e-6 * size:.0f} MB: nothing was lost"
@@ -144,7 +146,9 @@ def fill_disk(folder: Path, size: int = FLOATS) -> Finding:
         return Finding(
             "full disk", False, "; ".join(wrong), "Please report this line with your file system"
         )
-    return Finding("full disk", True, f"the checkpoint before was kept; tried: {', '.join(tried)}")
+    return Finding(
+        "full disk", True, f"the previous checkpoint was kept; tried: {', '.join(tried)}"
+    )
 
 
 def _in_child(function: Callable[..., str], *arguments: object) -> str:

@@ -97,10 +97,10 @@ class ObservedTraining:
         end = time.monotonic() + seconds
         while len(self.updates()) < number:
             if self.process.poll() is not None:
-                raise RuntimeError(f"the training ended too soon: {self.output()[-3000:]}")
+                raise RuntimeError(f"the training run ended too soon: {self.output()[-3000:]}")
             if time.monotonic() > end:
                 raise RuntimeError(
-                    f"the training did not log {number} updates within {seconds:.0f} s"
+                    f"the training run did not log {number} updates within {seconds:.0f} s"
                 )
             time.sleep(0.05)
 
@@ -201,21 +201,21 @@ def stall_rank(folder: Path) -> Finding:
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         lines = str(error).strip().splitlines()
         return Finding(
-            fault, False, f"no training of two processes: {lines[-1]}",
-            "See that two processes of this machine may talk over its loopback interface",
+            fault, False, f"two processes cannot train together: {lines[-1]}",
+            "Check that two processes of this machine can communicate over its loopback interface",
         )  # fmt: skip
     facts = {
         f"exit code {ending.code}": ending.code in (0, 75),
-        f"{ending.seconds:.0f} s to the end": ending.seconds > STALL_SECONDS + ENDING_SECONDS,
-        "the process is not named": not ending.named,
-        f"{ending.left_over} processes left": ending.left_over > 0,
+        f"{ending.seconds:.0f} s until the end": ending.seconds > STALL_SECONDS + ENDING_SECONDS,
+        "the message does not name the process": not ending.named,
+        f"{ending.left_over} processes are still running": ending.left_over > 0,
     }
     if any(facts.values()):
         problem = ", ".join(text for text, is_wrong in facts.items() if is_wrong)
-        advice = "Watch the logs of trainings on several processes here, and please report this"
+        advice = "Watch the logs of training runs on several processes here, and please report this"
         return Finding(fault, False, problem, advice)
     return Finding(
         fault, True,
-        f"named, and all ended {ending.seconds:.0f} s after SIGSTOP with --stall-timeout "
-        f"{STALL_SECONDS}",
+        f"the process was named, and all ended {ending.seconds:.0f} s after SIGSTOP with "
+        f"--stall-timeout {STALL_SECONDS}",
     )  # fmt: skip

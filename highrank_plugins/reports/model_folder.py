@@ -106,7 +106,9 @@ def import_model(folder: Path, output: Path) -> None:
         logger.warning("%s holds no checksums: damaged weights go unnoticed", folder / CONFIG)
     for name, expected in config["sha256"].items():
         if name != Path(name).name:
-            raise ValueError(f"{folder / CONFIG}: {name!r} is not a file of this folder")
+            raise ValueError(
+                f"{folder / CONFIG}: {name!r} is not in this folder; export the model again"
+            )
         check_sum(folder / name, expected)
     model = _load_weights(folder / WEIGHTS)
     _check_weights(folder / WEIGHTS, model)
@@ -146,7 +148,7 @@ def _require_known_layer(path: Path, options: Mapping[str, Any]) -> None:
         HEADS.find(options.get("head") or "softmax")
         POINTWISE.find(options.get("head_pointwise") or "identity")
     except ValueError as error:
-        raise ValueError(f"{path}: {error}; pass the --user-dir of the training") from None
+        raise ValueError(f"{path}: {error}; pass the --user-dir of its training run") from None
 
 
 def _check_weights(path: Path, model: "dict[str, Tensor]") -> None:
@@ -201,7 +203,7 @@ def _dictionaries(folder: Path) -> list[Path]:
     found = sorted(folder.glob("dict.*txt"))
     if not found:
         raise ValueError(
-            f"{folder} has no dict.*.txt: --data DIR is the binarised data of the training"
+            f"{folder} has no dict.*.txt: pass the binarised data of the training run as --data"
         )
     for path in found:
         require_regular(path)
@@ -227,8 +229,9 @@ def _check_dictionaries(config: dict[str, Any], folder: Path) -> None:
         words = (dictionary[index] for index in range(len(dictionary)))
         if digest_of_words(words) != saved[side]:
             raise ValueError(
-                f"{path} is not the {side} dictionary that the checkpoint was trained with: its "
-                "words or their order differ. Give the binarised data of that training as --data"
+                f"{path} is not the {side} dictionary that the checkpoint was trained with: "
+                "its words or their order differ. Give the binarised data of that training "
+                "run as --data"
             )
 
 

@@ -11,8 +11,8 @@ from highrank_plugins.results.results_table import metrics
 _AXES = {
     "parameters": "parameters",
     "words_per_second": "speed of training (words/s)",
-    "peak_memory_gib": "memory of the training (GiB)",
-    "wall_seconds": "time of training (s)",
+    "peak_memory_gib": "memory of the training run (GiB)",
+    "wall_seconds": "training time (s)",
     "test_perplexity": "test perplexity",
     "valid_perplexity": "validation perplexity",
     "sacrebleu": "sacreBLEU",
@@ -123,7 +123,7 @@ def _over_option(compared: Compared, x: str, y: str) -> Scatter:
     groups = _groups(compared.systems, _option(x), _metric(y))
     if not groups:
         raise ValueError(
-            f"--x {x}: expected a number of a training, a metric or an option of train"
+            f"--x {x}: expected words_per_second, parameters, a metric or an option of train"
         )
     layers: dict[str, list[str]] = {}
     for name in sorted(groups, key=lambda name: groups[name][0][0]):

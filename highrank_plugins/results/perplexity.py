@@ -24,7 +24,7 @@ def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
     text = log.read_text(encoding="utf-8")
     counts, losses = _COUNT.findall(text), _LOSS.findall(text)
     if not counts or not losses:
-        raise ScoreError(f"{log}: fairseq-eval-lm has printed no result")
+        raise ScoreError(f"{log}: fairseq-eval-lm has printed no result; run it again")
     bits = float(losses[-1])
     signature = f"tokens:{counts[-1].replace(',', '')}|eval:static"
     return {
@@ -61,7 +61,9 @@ def response_perplexity(scored: Path, responses: Path) -> Score:
     for match in filter(None, map(_SCORES.fullmatch, read_lines(scored))):
         found[int(match[1])] = [float(score) for score in match[2].split()]
     if not lines or found.keys() != set(range(len(lines))):
-        raise ScoreError(f"{scored}: scores {len(found)} responses, {responses} has {len(lines)}")
+        raise ScoreError(
+            f"{scored}: scores {len(found)} responses, but {responses} has {len(lines)}"
+        )
     for number, line in enumerate(lines):
         if len(found[number]) != len(line.split()) + 1:
             raise ScoreError(

@@ -34,8 +34,8 @@ def read_hypotheses(generated: Path, count: int) -> list[str]:
     if not any(map(_GENERATED.match, lines)):
         if len(lines) != count:
             raise ScoreError(
-                f"{generated}: {len(lines)} lines for {count} inputs, and none of fairseq-generate "
-                "(D-0 …); give its output, or a translation per line"
+                f"{generated}: {len(lines)} lines for {count} inputs, and no line of "
+                "fairseq-generate (D-0 …); give its output, or one translation per input"
             )
         return lines
     nbest = read_nbest(generated, count)
@@ -117,8 +117,8 @@ def compare(
     other = read_lines(baseline)
     if len(other) != len(references):
         raise ScoreError(
-            f"{baseline}: {len(other)} lines for {len(references)} references; it must have the "
-            "same set translated, one line per sentence"
+            f"{baseline}: {len(other)} lines for {len(references)} references; it must hold "
+            "translations of the same set, one line per sentence"
         )
     systems = {str(baseline): other, str(system): hypotheses}
     return asdict(paired_bleu(systems, [references]))

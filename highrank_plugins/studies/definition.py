@@ -204,7 +204,7 @@ def _members(settings: StudySettings, tree: Tree) -> list[Member]:
 
 def _seeds(seeds: list[int], place: str) -> list[int]:
     if len({*seeds}) < len(seeds):
-        raise ConfigurationError(f"{place}: seeds {seeds}: each seed counts once")
+        raise ConfigurationError(f"{place}: seeds {seeds}: a seed is listed twice")
     return seeds
 
 

@@ -102,7 +102,7 @@ def run_members(
     waiting = [member for member in members if not member.is_done()]
     for member in members:
         if member.is_done():
-            say(f"{member.name}: done before")
+            say(f"{member.name}: already done")
     logs.mkdir(parents=True, exist_ok=True)
     failures: dict[str, Failure] = {}
     running: list[_Running] = []

@@ -58,7 +58,9 @@ def study_tables(
     compared = compare_records(usable, settings.metric, baseline, settings.test)
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
         own = [note for note in compared.notes if not note.startswith("Nothing is tested")]
-        compared = replace(compared, notes=["Nothing is tested, for lack of a baseline.", *own])
+        compared = replace(
+            compared, notes=["Nothing is tested, because no baseline is named.", *own]
+        )
     first, *others = comparison_tables(compared, timed=False)
     return [replace(first, notes=[*first.notes, *notes]), *others]
 

@@ -99,7 +99,8 @@ def check_unknown(texts: dict[str, SplitTokens], train_subset: str, unk: int) ->
         unknown = int(text.tokens.eq(unk).sum())
         if unknown:
             raise UserError(
-                f"{split}: {unknown} of {len(text)} tokens are not in dict.txt, and {train_subset} "
-                "has no <unk>, so their probability would be noise: replace rare words of the "
-                "training text by <unk>, or binarise with a dictionary that has all words"
+                f"{split}: {unknown} of {len(text)} tokens are not in dict.txt, and "
+                f"{train_subset} has no <unk>, so their probability would be meaningless: "
+                "replace rare words of the training text by <unk>, or binarise with a "
+                "dictionary that has all words"
             )

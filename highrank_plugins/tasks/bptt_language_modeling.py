@@ -174,7 +174,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
             UserError: several processes, or options of other tasks.
         """
         if num_shards > 1:
-            raise UserError("--num-shards: streams cannot be divided; run one eval-lm")
+            raise UserError("--num-shards: streams cannot be divided; run a single fairseq-eval-lm")
         if batch_size not in (None, self.args.eval_streams):
             raise UserError(f"--batch-size {batch_size}: give --eval-streams {batch_size} instead")
         streams = Streams(dataset, self.dictionary, self.args.eval_streams, 0, 1, self.args.bptt)

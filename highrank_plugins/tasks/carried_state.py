@@ -39,9 +39,9 @@ class CarriedState:
             known = f"; known positions: {sorted(self.states)}" if self.states else ""
             raise RuntimeError(
                 f"the recurrent state at position {position} of the streams is lost{known}. A "
-                "batch was skipped (out of memory?), or this training resumes with other data, "
-                "--bptt… or --seed, or from a checkpoint without a state: restart the epoch with "
-                "--reset-dataloader"
+                "batch was skipped (out of memory?), or this run resumes with other data, "
+                "--bptt… or --seed, or from a checkpoint without a state: restart the epoch "
+                "with --reset-dataloader"
             )
         self.settled = False
         device = batch["target"].device

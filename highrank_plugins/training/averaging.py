@@ -70,8 +70,8 @@ def _check_same(total: dict[str, "Tensor"], model: dict[str, "Tensor"], path: Pa
     different = [n for n in names if _shape(total.get(n)) != _shape(model.get(n))]
     if different:
         raise ValueError(
-            f"{path}: {min(different)} is missing, new, or has another shape than in the other "
-            "checkpoints: they do not belong to one training"
+            f"{path}: {min(different)} is missing, new, or has another shape than in the "
+            "other checkpoints: they do not belong to one training run"
         )
 
 

@@ -103,7 +103,10 @@ class Configuration(_Block):
         option = "keep_interval_updates" if by_updates else "keep_last_epochs"
         kept = self._number(option, -1)
         if 0 <= kept < self.average.last:
-            raise ValueError(f"average.last is {self.average.last}, but train.{option} is {kept}")
+            raise ValueError(
+                f"average.last is {self.average.last}, but train.{option} is {kept}; keep at "
+                "least as many checkpoints as are averaged"
+            )
         return self
 
     def _number(self, name: str, default: int) -> int:

@@ -142,11 +142,11 @@ def _check_complete(numbered: list[list[tuple[int, bytes]]], may_skip: bool) -> 
         numbers = {number for number, _ in share}
         if numbers & found:
             raise ValueError(
-                f"sentence {min(numbers & found)} was translated by two processes: this build of "
-                "fairseq-generate does not share out its batches"
+                f"sentence {min(numbers & found)} was translated by two processes: this build "
+                "of fairseq-generate does not divide the batches among processes"
             )
         found |= numbers
     missing = set(range(max(found, default=-1) + 1)) - found
     if not found or (missing and not may_skip):
         first = f"sentence {min(missing)} has no translation" if missing else "nothing was printed"
-        raise ValueError(f"{PROGRAM} is incomplete: {first}")
+        raise ValueError(f"the output of {PROGRAM} is incomplete: {first}")

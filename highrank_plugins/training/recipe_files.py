@@ -107,8 +107,8 @@ def launch_defaults(configuration: Configuration) -> dict[str, Any]:
         return configuration.launch
     if configuration.finetune.get("batch_size", streams) != streams:
         raise ConfigurationError(
-            f"finetune.batch_size: a launched finetuning has the {streams} streams of "
-            "train.batch_size; remove the option"
+            f"finetune.batch_size: a finetuning run under a launcher has the {streams} "
+            "streams of train.batch_size; remove the option"
         )
     return {"effective_streams": streams, **configuration.launch}
 

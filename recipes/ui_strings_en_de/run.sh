@@ -46,7 +46,7 @@ take_strings() {
         is_right "$file" || fetch "$file"
     fi
     is_right "$file" || refuse "$file is not the wheel that was tested: its sha256 is" \
-        "$(sha256sum "$file" | cut -d ' ' -f 1) and should be $wheel_sha256; delete it, or give" \
+        "$(sha256sum "$file" | cut -d ' ' -f 1) but should be $wheel_sha256; delete it, or give" \
         "--wheel-sha256 if you mean another"
     run python "$recipe_dir/extract.py" "$file" "$out" \
         --source "$source_language" --target "$target_language"

@@ -33,7 +33,7 @@ def test_runs_and_their_summaries_agree_with_scipy(test, equal):
         (Summary(1.0, 0.1, 1), "expected a summary of at least two runs"),
         (Summary(1.0, -0.1, 3), "expected a summary"),
         ([1.0, float("nan")], "a run is NaN"),
-        ([2.0, 2.0], "both systems have a deviation of 0"),
+        ([2.0, 2.0], "both systems have a standard deviation of 0"),
     ],
 )
 @pytest.mark.parametrize("test", [student_t, welch_t])

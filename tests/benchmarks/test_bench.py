@@ -96,7 +96,9 @@ def test_tables_of_several_files_have_their_own_machines(tmp_path):
     done = bench("table", tmp_path / "first.csv", tmp_path / "second.csv")
     assert done.stdout.startswith("first\n\n| case |") and "\n\nsecond\n\n| case |" in done.stdout
     (tmp_path / "first.csv").write_text("".join((tmp_path / "first.csv").open().readlines()[:1]))
-    assert "first.csv: holds no measurement" in bench("table", tmp_path / "first.csv").stderr
+    assert (
+        "first.csv: the file holds no measurements" in bench("table", tmp_path / "first.csv").stderr
+    )
 
 
 def test_memory_counts_what_naive_code_holds():

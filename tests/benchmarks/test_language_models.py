@@ -51,7 +51,7 @@ def test_the_largest_batch_has_any_number_of_streams(monkeypatch):
     monkeypatch.setattr(process, "peak", lambda kind, case, *_: 100 * case.sentences)
     found = process.largest_batch(CASE, SOFTMAX, limit=1_350, threads=1, kind="train")
     assert found.sentences == 13 and found.length == 5
-    with pytest.raises(process.MeasurementFailed, match="are too few for one sentence"):
+    with pytest.raises(process.MeasurementFailed, match="is too little for one sentence"):
         process.largest_batch(CASE, SOFTMAX, limit=99, threads=1, kind="train")
 
 

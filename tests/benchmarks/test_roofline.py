@@ -112,7 +112,7 @@ def test_a_table():
 @pytest.mark.parametrize(("words", "message"), [
     (["mos_ptb", "--gpu", "h100"], "--gpu h100 does not exist; did you mean 'h200'"),
     (["mos_ptb", "--impl", "liger"], "--impl liger: the roofline covers only naive"),
-    (["mos_ptb", "--tokens", "8,9"], "--tokens: the model takes one size"),
+    (["mos_ptb", "--tokens", "8,9"], "--tokens: give one value; the model covers"),
     (["mos_pbt"], "did you mean 'mos_ptb'"),
 ])  # fmt: skip
 def test_bad_input(words, message):

@@ -328,5 +328,5 @@ def test_a_recipe_says_where_a_relative_user_dir_begins(tmp_path):
     words = ["--output", tmp_path / "resolved.yaml", "--set", "user_dir=nowhere"]
     refused = attempt("highrank", "train", "configure", source, *words)
     assert refused.code == 2
-    assert "train.user_dir: 'nowhere' is no folder in " in refused.output
+    assert "train.user_dir: 'nowhere' is not a folder in " in refused.output
     assert not (tmp_path / "resolved.yaml").exists()

@@ -15,8 +15,9 @@ def test_a_value_that_is_not_a_number_is_reported(option, value, capsys):
     with pytest.raises(SystemExit) as ended:
         options.get_training_parser().parse_known_args(["data", option, value])
     assert ended.value.code == 2
-    assert f"argument {option}: expected a number, or several as 0.1,0.2, got" in (
-        capsys.readouterr().err
+    assert (
+        f"argument {option}: expected a number, or several separated by commas (0.1,0.2), got"
+        in (capsys.readouterr().err)
     )
 
 

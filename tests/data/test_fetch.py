@@ -59,7 +59,7 @@ def test_an_existing_file_is_checked_and_not_fetched(server, output):
     server.asked.clear()
     assert "was there" in fetch(server.url, output, sha256=SUM)
     assert server.asked == []
-    with pytest.raises(ChecksumError, match=f"its sha256 is {SUM} and should be {OTHER}"):
+    with pytest.raises(ChecksumError, match=f"its sha256 is {SUM} but should be {OTHER}"):
         fetch(server.url, output, sha256=OTHER)
 
 
@@ -180,7 +180,7 @@ def test_an_answer_that_may_be_cut_off_is_not_recorded(server, output, tmp_path)
 def test_a_server_that_sends_too_much_is_stopped(server, output, part, lengths):
     server.lengths = lengths
     with pytest.raises(
-        FetchError, match=r"and the file should have 1,000|more than the 1,000 bytes"
+        FetchError, match=r"but the file should have 1,000|more than the 1,000 bytes"
     ):
         fetch(server.url, output, size=1000, sha256=SUM)
     assert not part.exists() or part.stat().st_size <= 1000
@@ -237,7 +237,7 @@ def test_without_network_it_says_which_file_to_put_where(output):
 
 
 def test_another_size_is_refused(server, output):
-    with pytest.raises(ChecksumError, match=r"has 700,001 bytes and should have 700,002"):
+    with pytest.raises(ChecksumError, match=r"has 700,001 bytes but should have 700,002"):
         fetch(server.url, output, size=len(CONTENT) + 1)
     assert not output.exists()
 
@@ -289,7 +289,7 @@ def test_the_ledger_records_the_first_checksum_and_compares_later(server, output
 
 def test_an_md5_may_be_what_is_published(server, output):
     md5 = hashlib.md5(CONTENT).hexdigest()
-    with pytest.raises(ChecksumError, match=f"its md5 is {md5} and should be {'0' * 32}"):
+    with pytest.raises(ChecksumError, match=f"its md5 is {md5} but should be {'0' * 32}"):
         fetch(server.url, output, md5="0" * 32)
     assert not output.exists()
     assert "its md5 is the published one" in fetch(server.url, output, md5=md5)
@@ -320,7 +320,7 @@ def test_the_command(server, output):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sha256", SUM, "--ledger", "x"], "--sha256 and --ledger: give one of them"),
+        (["--sha256", SUM, "--ledger", "x"], "--sha256 and --ledger exclude each other"),
         (["--sha256", "12ab"], "expected 64 hexadecimal digits"),
         (["--sha256", OTHER], f"should be {OTHER}"),
     ],

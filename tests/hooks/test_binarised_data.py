@@ -72,7 +72,12 @@ def test_formats_of_fairseqs_that_it_cannot_read(folder, kind):
 
 
 DAMAGE = {
-    "number": ("bin", 2, b"\xff\xff", r"\.bin is damaged: it holds the number 65535, and the dict"),
+    "number": (
+        "bin",
+        2,
+        b"\xff\xff",
+        r"\.bin is damaged: it holds the word number 65535, but the dict",
+    ),
     "cut": ("bin", None, 100, r"\.bin is damaged: .*idx says \d+ bytes, but it has 100"),
     "empty": ("bin", None, 0, r"\.bin is damaged: .* it has 0"),
     "no index": ("idx", None, 0, r"\.idx is damaged: it does not begin like an index"),

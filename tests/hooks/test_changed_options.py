@@ -30,7 +30,7 @@ OTHERS = {
 @pytest.mark.parametrize("words, message", OTHERS.values(), ids=OTHERS)
 def test_another_training_is_refused(data, used_dir, words, message):
     before = (used_dir / "checkpoint_last.pt").read_bytes()
-    refusal = rf"checkpoint_last\.pt: that training had other options: .*{message}.*--save-dir"
+    refusal = rf"checkpoint_last\.pt: that training run had other options: .*{message}.*--save-dir"
     with pytest.raises(ValueError, match=refusal):
         run_training(data, used_dir, *translation_options(), *words)
     assert (used_dir / "checkpoint_last.pt").read_bytes() == before
@@ -64,7 +64,7 @@ def test_a_training_resumes(data, used_dir, words, caplog):
     expected = 3 if "--max-update" in words else 2
     assert state["optimizer_history"][-1]["num_updates"] == expected
     differs = "--lr" in words or "--seed" in words
-    assert ("that training had other options" in caplog.text) is differs
+    assert ("that training run had other options" in caplog.text) is differs
 
 
 def test_any_options_after_a_named_checkpoint(data, used_dir, tmp_path):

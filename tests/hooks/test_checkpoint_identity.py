@@ -68,7 +68,7 @@ def test_a_model_for_generation_may_refuse_too(translator, monkeypatch):
 def test_an_unknown_architecture_asks_for_its_user_dir(translator):
     state = checkpoint_utils.load_checkpoint_to_cpu(str(translator))
     state["cfg"].model._name = state["cfg"].model.arch = "transformer_unheard"
-    with pytest.raises(ValueError, match="transformer_unheard is not known here; pass the --user"):
+    with pytest.raises(ValueError, match="transformer_unheard is unknown here; pass the --user"):
         checkpoint_utils.load_model_ensemble_and_task([str(translator)], state=state)
 
 

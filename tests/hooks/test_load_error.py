@@ -54,7 +54,7 @@ def test_a_file_that_describes_no_model(translator, tmp_path):
     state = torch.load(translator, weights_only=True)
     state["cfg"]["model"].encoder_layers = "many"
     torch.save(state, tmp_path / "odd.pt")
-    with pytest.raises(UserError, match=r"odd\.pt describes no model .*TypeError"):
+    with pytest.raises(UserError, match=r"odd\.pt describes a model that cannot .*TypeError"):
         checkpoint_utils.load_model_ensemble_and_task([str(tmp_path / "odd.pt")])
 
 

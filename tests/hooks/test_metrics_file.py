@@ -68,7 +68,7 @@ def test_statistics_become_numbers():
 def test_a_full_disk_costs_a_line_and_no_training(tmp_path, caplog):
     bar = metrics_file.RecordingBar(bars.NoopProgressBar([]), tmp_path / "missing" / METRICS, 1)
     bar.log({"loss": 1.0}, tag="train_inner", step=1)
-    assert "this line is lost" in caplog.text
+    assert "this line was not written" in caplog.text
 
 
 def test_bars_outside_of_a_training_record_nothing(tmp_path):

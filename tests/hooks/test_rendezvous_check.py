@@ -145,7 +145,7 @@ def test_how_many_were_started(environment, count):
         ([note(device="x"), note(device="y"), note(device="x")], "ranks 0 and 2 are both on GPU x"),
         ([note(), note(world_size=4)], r"disagree on --distributed-world-size: \[2, 4\]"),
         ([note(), note(problem="sees 1 GPUs")], "sees 1 GPUs"),
-        ([note(device="x"), note(host="b")], "rank 1 on b sees no GPU, and others do"),
+        ([note(device="x"), note(host="b")], "rank 1 on b sees no GPU, but others do"),
     ],
 )
 def test_what_processes_may_disagree_about(notes, message):

@@ -87,7 +87,7 @@ def test_a_training_without_an_architecture():
 
 def test_a_validation_without_a_task():
     parser = options.get_validation_parser()
-    with pytest.raises(UserError, match="--task is missing: add that of the training"):
+    with pytest.raises(UserError, match="--task is missing: add the task of the training run"):
         options.parse_args_and_arch(parser, ["data", "--path", "model.pt"])
 
 
@@ -95,7 +95,7 @@ def test_a_validation_without_a_task():
 @pytest.mark.parametrize("known", [False, True])
 def test_an_option_that_is_not_a_number_is_refused(option, known):
     parser, words = options.get_training_parser(), ["data", "--arch", "transformer", option, "nan"]
-    with pytest.raises(UserError, match=f"^{option} nan: give a number"):
+    with pytest.raises(UserError, match=f"^{option} nan: expected a number"):
         options.parse_args_and_arch(parser, input_args=words, parse_known=known)
 
 

@@ -38,5 +38,5 @@ def test_a_budget_holds_what_it_says():
     assert tokens_within(features(700), 1000, 40_000) == 10
     assert tokens_within(features(700, torch.float64), 1000, 40_000) == 5
     assert tokens_within(features(700, torch.bfloat16), 1000, 40_000) == 10  # sums are wide
-    with pytest.raises(ValueError, match=r"3999 bytes do not hold one token, which takes 4000"):
+    with pytest.raises(ValueError, match=r"3999 bytes cannot hold one token, which takes 4000"):
         tokens_within(features(700), 1000, 3999)

@@ -49,7 +49,7 @@ def test_invalid_values_are_refused(words, message):
     ("words", "message"),
     [
         (["--disable-validation"], "needs one per epoch: remove --disable-validation"),
-        (["--lr", "1e30", "--clip-norm", 0], "Nan/Inf: the training has diverged; lower --lr"),
+        (["--lr", "1e30", "--clip-norm", 0], "Nan/Inf: the training run has diverged; lower --lr"),
     ],
     ids=["no validation", "not a number"],
 )

@@ -124,7 +124,7 @@ def test_text_of_unequal_length_is_refused(multi30k):
         (["--conf", "mixtpe"], "mixtpe.yaml: no such configuration; did you mean 'mixtape'?"),
         (["--set", "data.vocabsize=3"], "data.vocabsize: unknown key; did you mean 'vocab_size'?"),
         (["--launch=--gpus-per-nod 8"], "No such option: --gpus-per-nod"),
-        (["--launch=--nodes 4"], "--nodes 4: say where they meet"),
+        (["--launch=--nodes 4"], "--nodes 4: name the address where they meet"),
         (["--launch=--processes 2 --submit"], "--submit and --sbatch need --slurm FILE"),
         (["--set", "launch.processes=2", "--launch=--gpus-per-node 2"], "exclude each other"),
     ],

@@ -99,7 +99,7 @@ def test_a_recipe_submits_its_training_to_slurm_and_continues_after_its_end(tmp_
     (tmp_path / "queue").write_text("RUNNING")
     early = run(command, **path)
     assert early.returncode == 2
-    assert "job 4242 of this training is still in the queue (RUNNING)" in early.stderr
+    assert "job 4242 of this run is still in the queue (RUNNING)" in early.stderr
     job = subprocess.run(["bash", script], cwd=REPOSITORY, env=env, capture_output=True, text=True)
     assert job.returncode == 0, job.stderr[-3000:]
     result = run(command, **path)

@@ -122,7 +122,7 @@ def test_a_wrong_archive_is_refused(tmp_path):
     (download / "wikitext-2-v1.zip").write_bytes(b"x" * 4475746)
     result, run_dir = start(tmp_path, "wikitext2", "yang2018/mos", None, "--stop-stage", 1)
     assert result.returncode == 2
-    assert re.search(r"its sha256 is [0-9a-f]{64} and should be 92675f1d", result.stderr)
+    assert re.search(r"its sha256 is [0-9a-f]{64} but should be 92675f1d", result.stderr)
     assert not (run_dir / "corpus").exists()
 
 

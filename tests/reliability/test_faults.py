@@ -46,7 +46,10 @@ def test_lines_and_exit_code(tmp_path, monkeypatch, capsys, tried, code, words):
 
 @pytest.mark.parametrize(
     "name, with_faults, words",
-    [("none", True, "no such folder; name one on the disk to try"), (".", False, "needs --faults")],
+    [
+        ("none", True, "no such folder; name a folder on the disk to test"),
+        (".", False, "needs --faults"),
+    ],
 )
 def test_wrong_folders(tmp_path, capsys, monkeypatch, name, with_faults, words):
     monkeypatch.setattr("signal.signal", lambda *arguments: None)
@@ -68,4 +71,4 @@ def test_a_training_that_cannot_start_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
     finding = stall_rank(tmp_path)
     assert not finding.survived
-    assert "no training of two processes" in finding.details
+    assert "two processes cannot train together" in finding.details

@@ -17,7 +17,7 @@ def test_a_lock_without_effect_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(file_system, "locked", contextmanager(lambda folder: iter([True])))
     finding = file_system.start_twice(tmp_path)
     assert not finding.survived
-    assert finding.details == "a second process got the folder, too"
+    assert finding.details == "a second process could lock the folder as well"
     assert "-o flock" in finding.advice
 
 
@@ -56,4 +56,4 @@ def test_missing_hard_links_are_reported(tmp_path, monkeypatch):
     finding = file_system.flush_and_link(tmp_path)
     assert finding.survived
     assert finding.details.endswith("hard links: no")
-    assert "count three times the disk" in finding.advice
+    assert "plan for three times the disk" in finding.advice

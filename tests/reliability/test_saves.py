@@ -32,7 +32,7 @@ def test_a_save_that_loses_what_it_confirmed_is_found(tmp_path, monkeypatch):
     finding = saves.kill_saves(tmp_path, kills=4, size=SIZE)
     assert not finding.survived
     assert finding.details.startswith("after 1 kills: update 0 is the newest, though")
-    assert finding.line().startswith("FAILED    kill within a save")
+    assert finding.line().startswith("FAILED    kill during a save")
 
 
 def test_a_full_disk_is_survived(tmp_path):

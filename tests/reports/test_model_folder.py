@@ -249,7 +249,7 @@ def test_a_changed_bit_is_found_by_the_checksum(folder, tmp_path, name):
     content = bytearray((folder / name).read_bytes())
     content[-1] ^= 1
     damaged = copy_with(folder, tmp_path / "copy", name, bytes(content))
-    with pytest.raises(ValueError, match=f"copy/{name}: its sha256 is .* and should be"):
+    with pytest.raises(ValueError, match=f"copy/{name}: its sha256 is .* but should be"):
         import_model(damaged, tmp_path / "back.pt")
     assert not (tmp_path / "back.pt").exists()
 

@@ -107,7 +107,7 @@ def test_files_and_what_is_refused(records, tmp_path):
     assert imread(tmp_path / "a.png")[..., :3].max(axis=2)[0, 0] == 1  # opaque and white
     assert "components K" in (tmp_path / "b.svg").read_text()
     done = CliRunner().invoke(app, [*words, str(tmp_path / "c.png"), "--x", "head_component"])
-    assert done.exit_code == 2 and "--x head_component: expected a number of" in done.output
+    assert done.exit_code == 2 and "--x head_component: expected words_per_second" in done.output
 
 
 def test_the_same_figure_has_the_same_bytes(records, tmp_path):

@@ -31,7 +31,7 @@ def test_as_many_come_out_as_went_in_in_order(tmp_path, count):
         ([0, 2, 3], r"3 hypotheses for 4 inputs; the first input without one is line 2"),
         ([0, 1, 2, 3, 4], r"5 hypotheses for 4 inputs"),
         ([0, 1, 2, 2, 3], r"several hypotheses D-2; generate with --nbest 1"),
-        ([], r"1 lines for 4 inputs, and none of fairseq-generate"),
+        ([], r"1 lines for 4 inputs, and no line of fairseq-generate"),
     ],
 )
 def test_missing_or_repeated_hypotheses_are_errors(tmp_path, numbers, message):

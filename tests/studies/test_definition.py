@@ -64,7 +64,7 @@ MOS = {"conf": "mos"}
             {"members": {"a": MOS}, "seed": [1]},
             r"yaml:\d+: seed: unknown key; did you mean",
         ),
-        ({"members": {"a": MOS}, "seeds": [1, 1]}, "each seed counts once"),
+        ({"members": {"a": MOS}, "seeds": [1, 1]}, "a seed is listed twice"),
         ({"members": {"a": MOS}, "seeds": []}, r"yaml:\d+: seeds: List should have at least 1"),
         ({"members": {}}, "members: Dictionary should have at least 1"),
         ({"members": {"a/b": MOS}}, "'a/b' is not a valid member name"),

@@ -75,7 +75,7 @@ def test_a_member_that_is_done_is_not_run_again_under_another_name(tmp_path):
         "other",
     )
     done = study(other)
-    assert done.exit_code == 0 and "renamed-1: done before" in done.output
+    assert done.exit_code == 0 and "renamed-1: already done" in done.output
     assert sorted(starts(other).values()) == [1] * 5
     link = tmp_path / "exp" / "studies" / "other" / "renamed-1"
     assert json.loads((link / "results.json").read_text())["seeds"] == [1]
@@ -128,7 +128,7 @@ def test_a_baseline_that_fails_is_named(tmp_path):
     write_study(tmp_path, {**yaml.safe_load(file.read_text()), "baseline": "softmax"})
     assert study(file).exit_code == 1
     text = table_of(file).decode()
-    assert "Nothing is tested, for lack of a baseline." in text and "--baseline" not in text
+    assert "Nothing is tested, because no baseline is named." in text and "--baseline" not in text
     assert "The baseline softmax has no result." in text
 
 
@@ -188,7 +188,7 @@ def test_a_second_process_and_too_many_jobs_are_refused(tmp_path):
     try:
         assert process.stderr is not None and b"started" in process.stderr.readline()
         done = study(file, "--option", "pause=3")
-        assert done.exit_code == 2 and "another process runs this study" in done.output
+        assert done.exit_code == 2 and "another process is running this study" in done.output
     finally:
         process.terminate()
         assert process.wait(20) == 128 + 15

@@ -175,7 +175,7 @@ def test_a_batch_may_be_computed_again(stream_data):
         (["--bptt-max-delta", -1], "--bptt-max-delta must be at least 0"),
         (["--eval-streams", 0], "--eval-streams must be at least 1"),
         (["--ar-alpha", -2], "--ar-alpha must be at least 0, got -2"),
-        (["--tar-beta", "nan"], "--tar-beta nan: give a number"),
+        (["--tar-beta", "nan"], "--tar-beta nan: expected a number"),
         (["--sentence-avg"], "--sentence-avg: streams have no sentences"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
@@ -237,7 +237,7 @@ def test_a_dictionary_from_another_corpus(tmp_path):
     data = binarise(write_text(tmp_path))
     words = (data / "dict.txt").read_text().splitlines()
     (data / "dict.txt").write_text("\n".join(words[: len(WORDS) // 2]) + "\n")
-    with pytest.raises(ValueError, match=r"train\.bin .* holds the number 18"):
+    with pytest.raises(ValueError, match=r"train\.bin .* holds the word number 18"):
         build(data).task.load_dataset("train")
 
 

@@ -137,7 +137,11 @@ def test_launched_processes_share_the_streams_of_one(configure, words, key):
         ),
         ("--processes 13", {}, "use 12 processes, or"),
         ("--processes 2 --effective-tokens 9", {}, "--effective-tokens and --effective-streams ex"),
-        ("--processes 2", {"batch_size": 4}, "finetune.batch_size: a launched finetuning has the"),
+        (
+            "--processes 2",
+            {"batch_size": 4},
+            "finetune.batch_size: a finetuning run under a launcher has the",
+        ),
     ],
 )
 def test_processes_that_cannot_share_the_streams_are_refused(configure, words, finetune, message):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from highrank_plugins.measures.base import Measure, TextMeasure, WeightMeasure
 
 Checkpoints = Annotated[
-    list[Path], typer.Argument(help="Checkpoints of one training, in any order.")
+    list[Path], typer.Argument(help="Checkpoints of one training run, in any order.")
 ]
 Other = Annotated[Path | None, "Second checkpoint, with the same dictionary."]
 
@@ -233,5 +233,5 @@ def _draw(figures: "list[Figure]", plot: Path | None, absent: dict[str, str] | N
         return
     if not figures:
         reason = next(iter((absent or {}).values()), "") or "this layer has no such part"
-        raise ValueError(f"--plot: there is nothing to draw: {reason}")
+        raise ValueError(f"--plot: nothing to draw: {reason}")
     draw(plot, figures[0])

@@ -15,8 +15,8 @@ Components = Annotated[
 ]
 Classes = Annotated[int, typer.Option(min=2, help="Number of words M.")]
 Dim = Annotated[int, typer.Option(min=1, help="Size d of contexts and word vectors.")]
-Steps = Annotated[int, typer.Option(min=1, help="Number of Adam's steps.")]
-Lr = Annotated[float, "Adam's first learning rate, which decays to 0."]
+Steps = Annotated[int, typer.Option(min=1, help="Number of Adam steps.")]
+Lr = Annotated[float, "Adam's initial learning rate, which decays to 0."]
 Seed = Annotated[int, "Seed of targets and weights."]
 DEFAULT = "softmax,sigsoftmax,gss,plif,moc,mos,mixtape"
 
@@ -88,13 +88,13 @@ def spamlang(
     dim: Annotated[str, "Widths d of layer and trunk, separated by commas."] = "16,64",
     backward_rank: Annotated[
         str | None,
-        "Ranks r, separated by commas: also train softmaxes that pass r dimensions of the gradient "
-        "on, where r < d.",
+        "Ranks r, separated by commas: for each r < d, also train a softmax that passes only "
+        "r dimensions of the gradient back.",
     ] = None,
     context_scale: Annotated[
         float, "Length of the contexts of mixtures, see --head-context-scale."
     ] = 1.0,
-    steps: Annotated[int, typer.Option(min=1, help="Largest number of Adam's steps.")] = 4000,
+    steps: Annotated[int, typer.Option(min=1, help="Maximum number of Adam steps.")] = 4000,
     lr: Annotated[float, "Adam's learning rate, which is constant."] = 1e-2,
     seeds: Annotated[str, "Seeds, separated by commas."] = "1,2,3",
     output: Annotated[

@@ -34,7 +34,7 @@ def fetch(
 
     with user_errors():
         if sha256 is not None and ledger is not None:
-            raise ValueError("--sha256 and --ledger: give one of them")
+            raise ValueError("--sha256 and --ledger exclude each other")
         typer.echo(fetching.fetch(url, output, sha256=sha256, size=size, ledger=ledger))
 
 

@@ -118,9 +118,9 @@ def _require_words(path: Path, counts: WordCounts, vocabulary: set[str]) -> None
         unknown = next((word for word in words if word in missing), None)
         if unknown:
             raise CorpusError(
-                f"{path}:{number}: the word {unknown!r} is not in the training text, and neither "
-                f"is {UNKNOWN}, so that its probability would be noise; replace rare words of the "
-                f"training text by {UNKNOWN} (--vocab-size does)"
+                f"{path}:{number}: the word {unknown!r} is not in the training text, and "
+                f"neither is {UNKNOWN}, so its probability would be meaningless; replace rare "
+                f"words of the training text by {UNKNOWN} (--vocab-size does)"
             )
 
 

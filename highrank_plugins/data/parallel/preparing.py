@@ -85,7 +85,10 @@ def prepare_texts(
             report[names[0]] = _clean(folder, names, cleaner, files)
             yield _say(names[0], report[names[0]])
     if not cleaner.counts[KEPT]:
-        raise ValueError(f"{folder}: no pair of the training text is left: {dict(cleaner.counts)}")
+        raise ValueError(
+            f"{folder}: cleaning has left no sentence pair of the training text: "
+            f"{dict(cleaner.counts)}"
+        )
     report["all"] = dict(cleaner.counts)
     yield _say("all", report["all"])
     write_json(output / REPORT, report)

@@ -43,6 +43,9 @@ def build_pointwise(name: str | Pointwise, **options: Any) -> Pointwise:
     """
     if isinstance(name, Pointwise):
         if options:
-            raise ValueError(f"options {sorted(options)} given with a built pointwise function")
+            raise ValueError(
+                f"options {sorted(options)} given with a pointwise function that is built "
+                "already; pass them to its constructor"
+            )
         return name
     return POINTWISE.build(name, **options)

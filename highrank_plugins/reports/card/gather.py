@@ -88,7 +88,9 @@ def _text(
         return head
     text = Collector(loaded, split, tokens=tokens)
     if text.total < 2:
-        raise ValueError(f"split {split!r} has {text.total} token; a card needs two or more")
+        raise ValueError(
+            f"split {split!r} has fewer than two tokens ({text.total}); a card needs at least two"
+        )
     return text
 
 

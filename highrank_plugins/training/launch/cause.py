@@ -41,13 +41,13 @@ class Cause:
         """
         if self.stall:
             advice = (
-                f"the stacks are at the end of {logs}/rank*.log. Check that process, its machine, "
-                f"disk and network, {RESUME}. --stall-timeout waits longer"
+                f"the stacks are at the end of {logs}/rank*.log. Check that process, its "
+                f"machine, disk and network, {RESUME}. --stall-timeout sets a longer wait"
             )
         elif self.code == -signal.SIGKILL:
             advice = (
-                "The kernel's log (dmesg) has the answer. If so, lower --max-tokens or the number "
-                f"of processes, {RESUME}"
+                "See the kernel's log (dmesg). If so, lower --max-tokens or the number of "
+                f"processes, {RESUME}"
             )
             return f"{self.describe()} {advice}"
         else:

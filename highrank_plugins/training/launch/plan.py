@@ -58,8 +58,9 @@ class Plan:
         """
         if self.nodes > 1 and self.rendezvous is None:
             raise ValueError(
-                f"--nodes {self.nodes}: say where they meet, with the same value on every node: "
-                f"--rendezvous HOST:PORT, where HOST is one of them (PORT {PORT} will usually do)"
+                f"--nodes {self.nodes}: name the address where they meet, the same on every "
+                f"node: --rendezvous HOST:PORT, where HOST is one of them (PORT {PORT} will "
+                "usually do)"
             )
 
     @property

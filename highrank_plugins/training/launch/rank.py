@@ -71,8 +71,9 @@ def check_world_size(place: Place, expected: int) -> None:
     """
     if place.world_size != expected:
         raise ValueError(
-            f"rank {place.rank}: {place.world_size} processes were started, {expected} were "
-            "planned: --nodes × --gpus-per-node must be what the job gets"
+            f"rank {place.rank}: {place.world_size} processes were started, but {expected} "
+            "were planned: --nodes × --gpus-per-node must equal the number of processes of "
+            "the job"
         )
 
 

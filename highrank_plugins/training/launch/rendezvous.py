@@ -39,8 +39,9 @@ def check_rendezvous(address: str, timeout: float, run: str) -> None:
     found = _stranger(host, port, run)
     if found is not None:
         raise ValueError(
-            f"--rendezvous {address}: another program uses that port ({found}); choose another "
-            f"one, on all nodes the same (on {host}, ss -ltnp 'sport = :{port}' shows who it is)"
+            f"--rendezvous {address}: another program uses that port ({found}); choose "
+            f"another port, the same on all nodes (on {host}, ss -ltnp 'sport = :{port}' "
+            "shows the program)"
         )
 
 
@@ -67,9 +68,10 @@ def _wait_for(place: tuple[str, int], address: str, timeout: float) -> None:
             if time.monotonic() + RETRY_SECONDS >= end:
                 reason = error.strerror or str(error)
                 raise ValueError(
-                    f"--rendezvous {address}: no answer within {timeout:.0f} s ({reason.lower()}): "
-                    "start the same command on that node too, and see that no firewall closes the "
-                    "port; --rendezvous-timeout waits longer"
+                    f"--rendezvous {address}: no answer within {timeout:.0f} s "
+                    f"({reason.lower()}): start the same command on that node too, and check "
+                    "that no firewall blocks the port; --rendezvous-timeout sets a longer "
+                    "wait"
                 ) from None
         time.sleep(RETRY_SECONDS)
 
@@ -92,5 +94,5 @@ def _stranger(host: str, port: int, run: str) -> str | None:
     except subprocess.TimeoutExpired:
         return f"nothing that answers as torch's store within {STARTING_SECONDS} s"
     if asked.returncode == STRANGER:
-        return "a training with another command"
+        return "a run of another command"
     return (asked.stderr.strip().splitlines() or ["no store"])[-1] if asked.returncode else None

@@ -108,13 +108,13 @@ def check_queue(log_dir: Path) -> None:
         asked = _output("squeue", "--noheader", "--jobs", job, "--format", "%T")
         if asked.returncode and "Invalid job id" not in asked.stderr:
             raise ValueError(
-                f"squeue does not say whether job {job} of this training is still in the queue "
-                f"({asked.stderr.strip() or asked.returncode}): try again, or delete {kept} if it "
-                "is not"
+                f"squeue does not say whether job {job} of this run is still in the queue "
+                f"({asked.stderr.strip() or asked.returncode}): try again, or delete {kept} "
+                "if it is not"
             )
         state = asked.stdout.strip()
         if state:
-            raise ValueError(f"job {job} of this training is still in the queue ({state})")
+            raise ValueError(f"job {job} of this run is still in the queue ({state})")
 
 
 def submit(script: Path, log_dir: Path) -> str:

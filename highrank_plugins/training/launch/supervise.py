@@ -96,8 +96,9 @@ def _advice(plan: Plan, answers: Path) -> str:
         return known.advise(plan.log_dir)
     if plan.nodes > 1 and not (answers / "started").exists():
         return (
-            f"no process was started here; {plan.nodes} nodes must have come to {plan.rendezvous} "
-            f"within {plan.timeout} s (--rendezvous-timeout), each by the same command"
+            f"no process was started here: all {plan.nodes} nodes must reach "
+            f"{plan.rendezvous} within {plan.timeout} s (--rendezvous-timeout), each with the "
+            "same command"
         )
     return f"the reason is at the end of a file {plan.log_dir}/rank*.log"
 

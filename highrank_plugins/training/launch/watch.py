@@ -61,7 +61,10 @@ class Stall:
         if self.state == "D":
             text += " and waits for a disk"
         if not self.is_behind:
-            text += "; other ranks here are as far: all may wait for another node, if there is one"
+            text += (
+                "; other ranks here have stopped at the same update: all may be waiting for "
+                "another node, if there is one"
+            )
         return text
 
 

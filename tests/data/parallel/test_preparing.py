@@ -95,7 +95,9 @@ def test_a_damaged_gz_is_named(folder):
 
 
 def test_nothing_left_is_an_error(folder):
-    with pytest.raises(ValueError, match=r"no pair of the training text is left: \{'longer"):
+    with pytest.raises(
+        ValueError, match=r"cleaning has left no sentence pair of the training text: \{'longer"
+    ):
         prepare(folder, max_words=1)
 
 

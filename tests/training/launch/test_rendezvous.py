@@ -60,7 +60,7 @@ def test_the_store_of_another_training_is_refused():
     stores = [store_at(port)]
     for _ in range(2):  # nodes of the training that came first
         check_rendezvous(address(port), 5, "first")
-    with pytest.raises(ValueError, match=r"uses that port \(a training with another command\)"):
+    with pytest.raises(ValueError, match=r"uses that port \(a run of another command\)"):
         check_rendezvous(address(port), 5, "second")
     assert stores
 

@@ -56,7 +56,7 @@ def test_a_process_that_waits_for_a_disk_says_so(look):
 
 def test_equal_progress_may_mean_waiting_for_another_node(look):
     found = look(*(Beat(rank, 10 + rank, 40, 7, "validating") for rank in (2, 3)))
-    assert "all may wait for another node" in found.describe()
+    assert "all may be waiting for another node" in found.describe()
 
 
 def test_no_process_hangs_while_one_shows_signs_of_life(look):

@@ -142,8 +142,8 @@ def _check_owner(path: Path) -> None:
     )
     if found.st_uid not in (0, os.geteuid()) or others:
         raise Unavailable(
-            f"{path} can be changed by other users, so it is not trusted; name a folder of your "
-            "own in HIGHRANK_CACHE"
+            f"{path} can be changed by other users, so it is not trusted; name a folder that "
+            "only you can write to in HIGHRANK_CACHE"
         )
 
 
@@ -172,7 +172,9 @@ def _sources() -> list[Path]:
 
 
 def _compile(compiler: list[str], folder: Path, name: str) -> Path:
-    logger.info("compiling the loss kernels for this machine (once, some seconds): %s", folder)
+    logger.info(
+        "compiling the loss kernels for this machine (once; this takes a few seconds): %s", folder
+    )
     units = [str(source) for source in _sources() if source.suffix == ".cpp"]
     with tempfile.TemporaryDirectory() as temporary:
         made = Path(temporary, f"{name}.so")
