@@ -34,6 +34,6 @@ done
 if diff --unified=0 "$folder/before.txt" "$folder/after.txt"; then
     echo "$(wc -l <"$folder/after.txt") trainings: the same bits before and after"
 else
-    echo "some trainings have other bits" >&2
+    echo "some training runs have other bits" >&2
     exit 1
 fi

@@ -1,4 +1,4 @@
-"""Stop, stall and kill real trainings at random moments; report how each of them ended.
+"""Stop, stall and kill real training runs at random moments; report how each of them ended.
 
     .venv/bin/python scripts/measure_stops.py --runs 10
 
@@ -40,7 +40,7 @@ KINDS = {  # name → (uses the launcher, signal, sent to one rank only, seconds
 
 
 def run(kind: str, data: Path, save_dir: Path, log: Path, seed: random.Random) -> dict[str, object]:
-    """Start a training, disturb it at a random moment, and return how it ended."""
+    """Start a training run, disturb it at a random moment, and return how it ended."""
     launched, number, one_rank, limit = KINDS[kind]
     before = saved_updates(save_dir)
     training = ObservedTraining(data, save_dir, launched, log, STALL_SECONDS)

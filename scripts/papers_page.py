@@ -137,7 +137,7 @@ def loop(entry: dict[str, Any]) -> str:
 
 
 def timed(task: str, conf: str) -> tuple[float, str] | None:
-    """Return hours of a training and the GPU, where a source times this configuration's layer."""
+    """Return hours of a run and the GPU, where a source times this configuration's layer."""
     train = training(task, conf)
     sizes = ("arch", "head_components", "decoder_embed_dim", "decoder_hidden_size")
     for gpu_of, gpu in GPUS.items():
@@ -151,7 +151,7 @@ def timed(task: str, conf: str) -> tuple[float, str] | None:
 
 
 def hours(entry: dict[str, Any]) -> str:
-    """Return the hours of all trainings of a row, or "not known"."""
+    """Return the hours of all training runs of a row, or "not known"."""
     found = [timed(entry["task"], conf) for conf in entry["confs"]]
     known = [time for time in found if time is not None]
     if len(known) < len(found):

@@ -43,7 +43,7 @@ FORKS = multiprocessing.get_context("forkserver")
 
 
 def trainings() -> Iterator[tuple[str, str, list[str]]]:
-    """Yield a name, the data that it takes, and the options of each training."""
+    """Yield a name, the data that it takes, and the options of each training run."""
     from highrank_plugins.models.archs import tokens
 
     for token in sorted(tokens()):

@@ -5,7 +5,7 @@
 DIR has {train,valid}.{en,de}, such as Multi30k; language models read the English side. The results
 are written to docs/configurations.md, where those of configurations that are not named are kept.
 All options are the configuration's except those in `REDUCED`. A loss that does not fall, or a
-training that fails, makes the exit code 1.
+training run that fails, makes the exit code 1.
 """
 
 import argparse
@@ -70,7 +70,7 @@ class Trial(NamedTuple):
 
     @property
     def falls(self) -> bool:
-        """Whether the training ended with a lower loss."""
+        """Whether the training run ended with a lower loss."""
         return not self.error and self.last < self.first
 
 
@@ -111,7 +111,7 @@ def prepare(text: Path, folder: Path) -> None:
 
 
 def try_configuration(path: Path, folder: Path) -> Trial:
-    """Train on what `prepare` has written."""
+    """Train on the text that `prepare` has written."""
     options = options_of(path)
     data = "lm" if options["arch"].startswith("awd_lstm") else "mt"
     words = [str(folder / data), *words_of(options), *user_dir(options)]
@@ -174,7 +174,7 @@ mean training loss of the first {FIRST} updates, *last* that of the last {LAST},
 
 
 def start() -> None:
-    """Import fairseq into the process that forks the trainings."""
+    """Import fairseq into the process that forks the training runs."""
     os.environ["OMP_NUM_THREADS"] = "1"
     modules = ["fairseq_cli.train", "fairseq_cli.preprocess", "highrank_plugins", "torch._dynamo"]
     FORKS.set_forkserver_preload(modules)

@@ -1,4 +1,4 @@
-"""A small running text with <unk>, binarised once a session, and trainings on its streams."""
+"""A small running text with <unk>, binarised once a session, and training runs on its streams."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Command lines of the tiny trainings, and what their checkpoints hold."""
+"""Command lines of the tiny training runs, and what their checkpoints hold."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -15,7 +15,7 @@ from torch import Tensor
 from highrank_plugins.analysis.gram import RELIABLE, gram_matrix
 from highrank_plugins.heads import Head
 
-CLASSES = 4096  # rows of W widened at a time
+CLASSES = 4096  # number of rows of W in float64 at a time
 
 
 class ColumnSpace(NamedTuple):

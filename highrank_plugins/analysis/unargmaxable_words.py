@@ -12,7 +12,7 @@ from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.progress import Progress, silent
 from highrank_plugins.heads import Head
 
-NOISE = 1e-7  # the solver's tolerance, and what float32 weights resolve
+NOISE = 1e-7  # the solver's tolerance, and the resolution of float32 weights
 ROUNDING = 1e-12  # relative to the largest logit; a smaller lead may be rounding error
 STEPS = 100  # search steps; classes that can win mostly do so within 25
 OVERSHOOT, PUSH = 1.5, 0.01  # shares of the gap to the best rival, and of the distance to it

@@ -1,4 +1,4 @@
-"""Estimate whole trainings, from one measured step of each model."""
+"""Estimate whole training runs, from one measured step of each model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SENTENCE = 26  # pieces in a sentence of WMT
 
 @dataclass(frozen=True)
 class Training:
-    """Describe the training of a translator; `tokens` counts an update on all devices.
+    """Describe the training run of a translator; `tokens` counts an update on all devices.
 
     `max_tokens` is the batch of one device, as `highrank launch` sets it.
     """
@@ -37,7 +37,7 @@ class Training:
 
     @classmethod
     def of(cls, name: str, configuration: Configuration, devices: int) -> Training:
-        """Read a training from a configuration.
+        """Read a training run from a configuration.
 
         Raises:
             CaseError: its length is missing, or it does not train a translator.
@@ -81,7 +81,7 @@ class Training:
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """Estimate a training with the speed of one device.
+    """Estimate a training run with the speed of one device.
 
     `memory` is in bytes: weights, gradients, Adam's moments and activations; None where it cannot
     be read, or where a batch of another size was measured.
@@ -108,7 +108,7 @@ def run_estimates(
     *,
     echo: Callable[[str], None],
 ) -> list[CostEstimate]:
-    """Measure a step of each training on random words; print and skip failures.
+    """Measure a step of each training run on random words; print and skip failures.
 
     Args:
         batch: tokens of that step instead of `max_tokens`; its memory is then not reported.

@@ -15,7 +15,7 @@ from highrank_plugins.benchmarks.case import Case, LossCase, changed
 from highrank_plugins.benchmarks.rows import Row, row
 from highrank_plugins.common.provenance import revision, typed_command
 
-STEP = 64  # tokens of a loss; finer differences are noise
+STEP = 64  # batches of a loss are multiples of this; finer differences are noise
 MOST = 2**17
 
 

@@ -263,7 +263,7 @@ def estimate(
     repeats: Repeats = 7,
     threads: Threads = 0,
 ) -> None:
-    """Estimate hours, memory and cost of whole trainings.
+    """Estimate hours, memory and cost of whole training runs.
 
     Example: highrank bench estimate recipes/ptb/conf/small/mos.yaml --devices 4
 

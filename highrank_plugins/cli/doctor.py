@@ -37,9 +37,9 @@ def doctor(
 
     The exit code is 1 if something required is missing.
 
-    With --faults: kill saves, fill a disk, start two trainings in one folder, replace files that
-    are being read, and stop one of two processes of a tiny training. Prints a line for each fault:
-    whether the training survived it, and what to do. Leaves nothing in FOLDER. The exit code is 1
+    With --faults: kill saves, fill a disk, start two runs in one folder, replace files that
+    are being read, and stop one of two processes of a tiny run. Prints a line for each fault:
+    whether the run survived it, and what to do. Leaves nothing in FOLDER. The exit code is 1
     if a fault was not survived. See docs/reliability.md.
     """
     if faults:

@@ -1,4 +1,4 @@
-"""Provide `highrank launch`."""
+"""Provide `highrank launch`, which trains on several processes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

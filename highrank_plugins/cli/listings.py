@@ -23,7 +23,7 @@ def archs(user_dir: UserDir = None) -> None:
 
     Example: highrank archs > archs.md
 
-    A file gets the Markdown document docs/reference/archs.md; a terminal gets drawn tables.
+    Writes the Markdown of docs/reference/archs.md to a file, and draws tables on a terminal.
     """
     logging.disable(logging.INFO)  # hides fairseq's log
     import highrank_plugins
@@ -38,7 +38,7 @@ def heads(user_dir: UserDir = None) -> None:
 
     Example: highrank heads
 
-    A file gets two Markdown tables; a terminal gets a list.
+    Writes two Markdown tables to a file, and a list to a terminal.
     """
     from highrank_plugins.common.formatting import printed_table
     from highrank_plugins.heads.base import HEADS
@@ -82,7 +82,7 @@ def recipes() -> None:
 
     Example: highrank recipes
 
-    The output says what each recipe trains. A file gets a Markdown table; a terminal gets a list.
+    The output says what each recipe trains: a Markdown table in a file, a list on a terminal.
     """
     from highrank_plugins.common.formatting import printed_table
 

@@ -33,7 +33,7 @@ def average(
         int | None, typer.Option(min=0, help="Skip checkpoints after this update.")
     ] = None,
 ) -> None:
-    """Average the weights of a training's checkpoints.
+    """Average the weights of a training run's checkpoints.
 
     Example: highrank model average exp/train --last 5 --output average.pt
 

@@ -40,7 +40,7 @@ def results_table(
 
     Example: highrank results table exp/ptb/*/results.json
 
-    A file gets a Markdown table; a terminal gets a drawn one.
+    Writes a Markdown table to a file, and draws it on a terminal.
 
     Two records of one configuration and seed must have different revisions of the code, as when a
     change of the code is compared; `highrank compare` refuses them.
@@ -64,8 +64,7 @@ def published(
 
     Example: highrank results published ptb
 
-    The table has a column for each kind of score. A file gets a Markdown table; a terminal gets a
-    drawn one.
+    The table has a column for each kind of score: Markdown in a file, drawn on a terminal.
     """
     from highrank_plugins.results.published import table
     from highrank_plugins.results.record import load_record
@@ -115,7 +114,7 @@ def record(
 
     The folder of a language model's evaluations has test.log and valid.log of fairseq-eval-lm, and
     the results of its measures. It may have train.log. With --finetuning it also has
-    before_finetuning_test.log and before_finetuning_valid.log, of the first training's checkpoint.
+    before_finetuning_test.log and before_finetuning_valid.log, of the first run's checkpoint.
     """
     from highrank_plugins.common.files import write_json, write_text
     from highrank_plugins.results import ledger

@@ -1,4 +1,4 @@
-"""Provide `highrank train …`: turn a configuration into commands, and run a training."""
+"""Provide `highrank train …`: turn a configuration into commands, and train by it."""
 
 import logging
 import resource
@@ -117,8 +117,8 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     found = context.params
     _, per_node = launching.devices(found["gpus_per_node"], found["processes"])
     by_hand = found["nodes"] > 1 and found["slurm"] is None
-    # the number of processes is part of the batch only if they do not share a fixed number of
-    # tokens or streams: only then a further process makes the batch larger
+    # the number of processes is part of the batch, unless they share a fixed number of tokens or
+    # streams: otherwise each further process makes the batch larger
     tokens = [settings.launch.get("effective_tokens")]
     if "effective_tokens" not in options:
         tokens.append(found["effective_tokens"])
@@ -130,7 +130,7 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     return Launch(options, words, batch, by_hand)
 
 
-# without the trap, a signal would end bash and hide the training's exit code
+# without the trap, a signal would end bash and hide the training run's exit code
 _KEEPS_WAITING = 'trap : TERM USR1 HUP; source "$1"'
 
 
@@ -141,7 +141,7 @@ def run(
     data: Annotated[str, typer.Option(help="Directory with binarised data.")],
     save_dir: Annotated[Path, typer.Option(help="The run's --save-dir, also for train.log.")],
 ) -> None:
-    """Run a training of a recipe, and show its progress.
+    """Run the training of a recipe, and show its progress.
 
     Example: highrank train run commands/train --config config.yaml --block train
     --data data-bin --save-dir train
@@ -159,9 +159,9 @@ def run(
         check_space(options, data, save_dir)
         file = open_own(save_dir / "train.log", "ab", buffering=0)
     bounds = (float(options.get(name, 0)) or float("inf") for name in ("max_update", "max_epoch"))
-    # the lock of the recipe's folder is inherited: a training that outlives the recipe keeps it
+    # the lock of the recipe's folder is inherited: a training run that outlives the recipe keeps it
     with (
-        stop_request.disregarded(),  # logs what the training prints while it stops
+        stop_request.disregarded(),  # logs what the training run prints while it stops
         file as log,
         subprocess.Popen(
             ["bash", "-c", _KEEPS_WAITING, "bash", str(command)],

@@ -76,7 +76,7 @@ def open_own(path: str | Path, mode: str, buffering: int = -1) -> IO[Any]:
 
 
 def require_regular(path: str | Path) -> None:
-    """Refuse pipes and devices, which would be waited for or read without end.
+    """Refuse pipes and devices, which a reader would wait for or read without end.
 
     Raises:
         UserError: The path is neither missing nor a regular file.
@@ -293,10 +293,10 @@ def whole_folder(folder: Path) -> Iterator[None]:
 def new_folder(folder: Path) -> Iterator[Path]:
     """Write a folder as NAME.part, which gets its name when it is complete; on failure, remove it.
 
-    What an interrupted call has left is discarded.
+    Leftovers of an interrupted call are discarded.
 
     Raises:
-        FileExistsError: NAME.part is not left of an interrupted call.
+        FileExistsError: NAME.part exists, and no interrupted call has left it.
     """
     part = folder.with_name(f"{folder.name}.part")
     stamp = part / _STAMP

@@ -1,4 +1,4 @@
-"""Hold a lock on a folder that one training at a time may write to."""
+"""Hold a lock on a folder that one training run at a time may write to."""
 
 import fcntl
 import glob
@@ -21,7 +21,7 @@ _LOCK = "training.lock"
 
 @contextmanager
 def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
-    """Hold the lock of a training's folder, and remove what a killed save has left there.
+    """Hold the lock of a training run's folder, and remove what a killed save has left there.
 
     The system releases the lock of a killed process. Child processes do not hold it. If the block
     ends with an error, the lock file and the folder are removed where they are new, the folder

@@ -1,4 +1,4 @@
-"""Write signs of life from a training's processes, so that the launcher notices a hang.
+"""Write signs of life from a training run's processes, so that the launcher notices a hang.
 
 Each process keeps one line in a file of the launcher's private folder. Where no launcher watches
 (under srun), the process watches itself. This module imports nothing heavy, and loads before torch.
@@ -19,7 +19,7 @@ TIMEOUT = "HIGHRANK_STALL_TIMEOUT"  # seconds; 0 switches the watch off
 # update, and show no signs of life before they end
 SLOW_PHASES = ("starting", "preparing an epoch", "saving", "ending")
 SLOW_FACTOR = 10
-SLOW_SECONDS = 600.0  # lowest limit of slow phases
+SLOW_SECONDS = 600.0  # shortest limit for slow phases
 # the signal that makes a process write its stacks to its log
 DUMP_SIGNAL = signal.SIGUSR2
 _STDERR = 2  # sys.stderr may be replaced

@@ -9,12 +9,12 @@ from typing import Any
 
 
 def replaces(owner: Any, name: str) -> Callable:
-    """Decorate `new` so that `owner.name(*args)` becomes `new(stock, *args)`, `stock` the old one.
+    """Decorate `new` so that `owner.name(*args)` becomes `new(stock, *args)`.
 
-    `owner` is a module or a class. The stock function stays reachable as `__wrapped__`. Two modules
-    may replace the same function, one around the other; a module that is loaded again finds its
-    own replacement in place, and adds none. A script that runs (`python -m fairseq_cli.train`) is a
-    second module beside `owner`, and gets the replacement, too.
+    `owner` is a module or a class. The stock function, `stock`, stays reachable as `__wrapped__`.
+    Two modules may replace the same function, one around the other; a module that is loaded again
+    finds its own replacement in place, and adds none. A script that runs, such as
+    `python -m fairseq_cli.train`, is a second module next to `owner`; it gets the replacement too.
     """
 
     def install(new: Callable) -> Callable:

@@ -1,6 +1,7 @@
 """Record on which machines a training runs, and find those that no longer answer.
 
-The processes note it when they meet, for the launcher of their machine. Light: no torch.
+The processes note it when they meet, for the launcher of their machine. This module does not import
+torch.
 """
 
 import json

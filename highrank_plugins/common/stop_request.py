@@ -1,6 +1,7 @@
-"""Stop a training when asked: it saves a checkpoint, ends, and resumes when started again.
+"""Stop a training run when asked: it saves a checkpoint, ends, and resumes when started again.
 
-`highrank launch` asks by a file, SLURM and people by a signal. Light: it is imported before torch.
+`highrank launch` asks by a file, SLURM and people by a signal. This module imports nothing heavy,
+since it loads before torch.
 """
 
 import os
@@ -48,7 +49,7 @@ def handle(handler: Callable[[int, FrameType | None], object]) -> None:
 
 
 def listen_unprepared() -> None:
-    """Listen in a training that no launcher has started, if nobody else handles `SIGNALS`."""
+    """Listen in a training run that no launcher has started, if nobody else handles `SIGNALS`."""
     if listening() or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
@@ -57,7 +58,7 @@ def listen_unprepared() -> None:
 
 @contextmanager
 def handlers_restored() -> Iterator[None]:
-    """Restore the signal handlers at the end, for a training within a longer process."""
+    """Restore the signal handlers at the end, for a training run within a longer process."""
     global _listener, _signalled
     if listening() or threading.current_thread() is not threading.main_thread():
         yield
@@ -115,6 +116,6 @@ def _answer(name: str) -> bool:
 
 def _note(_number: int, _frame: FrameType | None) -> None:
     # processes that load data inherit this: a signal to the whole group must leave them working
-    # until the checkpoint is written; they end with their training
+    # until the checkpoint is written; they end with their trainer
     global _signalled
     _signalled = True

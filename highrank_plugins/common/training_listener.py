@@ -1,4 +1,4 @@
-"""Define the events of a training, which `hooks` sends to listeners."""
+"""Define the events of a training run, which `hooks` sends to listeners."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from typing import Any
 class TrainingListener:
     """Receive fairseq's training events: base of optimizers (torch's), tasks and models.
 
-    A listener overrides what it needs; each method does nothing here. Every process is told.
+    A listener overrides what it needs; the methods here do nothing. Every process calls them.
     """
 
     # Also listens, but only in the first process.
@@ -62,7 +62,7 @@ class TrainingListener:
 
     @property
     def finished(self) -> bool:
-        """Whether the training should end."""
+        """Whether the training run should end."""
         return False
 
 

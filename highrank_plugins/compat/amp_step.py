@@ -3,9 +3,9 @@
 What breaks: on a GPU, SGD and NT-ASGD learn at `--lr` over the loss scale (128 and more). Weight
 decay is too strong by that factor, and Adam drifts towards its epsilon. The norm in the log looks
 right.
-Why: `AMPOptimizer.clip_grad_norm` unscales the gradients of torch's optimizer, `step` hands
+Why: `AMPOptimizer.clip_grad_norm` unscales the gradients of torch's optimizer, but `step` hands
 fairseq's wrapper to the scaler, which knows optimizers by their identity and unscales them again.
-What we do: hand it torch's both times.
+What we do: hand torch's optimizer to the scaler both times.
 Delete when: `AMPOptimizer.step` does the same.
 """
 

@@ -1,6 +1,6 @@
-"""Two hundred lines of a training's log are for fairseq's developers.
+"""Two hundred lines of a training run's log are for fairseq's developers.
 
-What breaks: before its first update a training prints every option of fairseq as a dictionary of
+What breaks: before its first update a run prints every option of fairseq as a dictionary of
 10,000 characters. It also prints every layer of the network, each pair of tied tensors, and how
 batches are kept between epochs. What a person looks for, such as sizes of dictionaries or the
 number of parameters, is lost in between. Each checkpoint is announced three times, with the

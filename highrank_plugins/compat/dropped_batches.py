@@ -1,7 +1,7 @@
 """The last batch of every split disappears silently.
 
-What breaks: fairseq-generate translates 1008 of 1014 sentences, fairseq-validate scores and
-fairseq-train sees as few; four sentences give "The dataset is empty".
+What breaks: fairseq-generate translates 1008 of 1014 sentences, and fairseq-validate and
+fairseq-train use as few; four sentences give "The dataset is empty".
 Why: `data_utils.batch_by_size` ends by dropping the last batch if its size is not a multiple of
 `--required-batch-size-multiple`, which is 8 by default.
 What we do: keep it, whatever the multiple is, so that no sentence is lost. The other batches

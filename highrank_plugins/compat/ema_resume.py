@@ -1,7 +1,7 @@
 """Averages of weights (`--store-ema`) do not resume exactly, or not at all.
 
-What breaks: a training that is resumed with `--store-ema` for the first time ends with `KeyError:
-'model'`. With `--ema-update-freq N` a resumed training averages after other updates than an
+What breaks: a run that is resumed with `--store-ema` for the first time ends with `KeyError:
+'model'`. With `--ema-update-freq N` a resumed training run averages after other updates than an
 uninterrupted one, silently.
 Why: `Trainer.load_checkpoint` takes the weights from a dictionary from which it has just deleted
 them. The number of updates since the last average is not in the checkpoint.

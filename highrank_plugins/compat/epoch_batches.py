@@ -1,4 +1,4 @@
-"""A resumed training sees other batches than an unbroken one from epoch 2 on.
+"""A resumed training run sees other batches than an unbroken one from epoch 2 on.
 
 What breaks: after a resume in epoch 2 or later, some sentences of that epoch come twice and some
 never, and the result differs from the unbroken run's. There is no message.

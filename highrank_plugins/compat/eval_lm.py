@@ -1,6 +1,6 @@
 """fairseq-eval-lm prints perplexities of part of the text, or of none of it.
 
-What breaks: with `--tokens-per-sample` above the training's value (the default, 1024,
+What breaks: with `--tokens-per-sample` above the training run's value (the default, 1024,
 often is), blocks are skipped: "Evaluated 0 tokens … Perplexity: 1.00", exit code 0. Tokens with
 infinite score are left out, so a model that gives p = 0 to frequent words looks better than it is.
 NaN gives "Perplexity: nan", exit code 0. A model that was trained on continuous streams is scored

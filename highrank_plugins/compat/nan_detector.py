@@ -1,6 +1,6 @@
-"""A translation training that diverges ends in `StopIteration`.
+"""A translation model whose training diverges ends in `StopIteration`.
 
-What breaks: gradients that are NaN or infinite end a training of any encoder and decoder in a
+What breaks: gradients that are NaN or infinite end a training run of any encoder and decoder in a
 traceback of torch whose last line is `StopIteration`. `gradients are Nan/Inf` is not printed.
 Why: fairseq runs the batch again under `NanDetector`, whose hooks on backward passes
 (`register_backward_hook`) need modules that return tensors. Encoders return a dictionary of lists.

@@ -5,7 +5,7 @@ checkpoint) still translates; the output is arbitrary and the exit code 0. Where
 the message is `AssertionError: 200 < 200`.
 Why: `SequenceGenerator._generate` turns NaN into minus infinity.
 What we do: look at the log-probabilities before that, and at a fused language model's output, and
-raise. One sum per step.
+raise. This takes one sum per step.
 Delete when: fairseq raises.
 """
 

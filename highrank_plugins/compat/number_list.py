@@ -2,7 +2,7 @@
 
 What breaks: `--lr '$rate'` and `--update-freq '1;'` end in a traceback of `ast.literal_eval`, and
 `--lr abc` in "invalid <lambda> value: 'abc'".
-Why: argparse has words for a `ValueError` of an option's type only, and then names that function.
+Why: argparse explains only a `ValueError` of an option's type, and does so by that function's name.
 What we do: say what was expected.
 Delete when: fairseq does so.
 """

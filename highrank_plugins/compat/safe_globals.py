@@ -1,7 +1,7 @@
 """Checkpoints of fairseq cannot be loaded by torch >= 2.6.
 
 What breaks: `WeightsUnpickler error: Unsupported global: GLOBAL argparse.Namespace` when a
-training resumes or a model is loaded; the same for `numpy._core.multiarray.scalar` after
+training run resumes or a model is loaded; the same for `numpy._core.multiarray.scalar` after
 `--eval-bleu`, and for `omegaconf.dictconfig.DictConfig` and
 `fairseq.distributed.utils._TensorPlaceholder` when several processes resume.
 Why: torch.load reads with weights_only=True, which admits tensors and plain containers only.

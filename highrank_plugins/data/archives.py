@@ -22,7 +22,7 @@ _DAMAGE = (
     tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, lzma.LZMAError,
     NotImplementedError,  # a zip with an unknown compression method
 )  # fmt: skip
-LARGEST_RATIO = 200  # of unpacked to packed bytes; text has about 5
+LARGEST_RATIO = 200  # ratio of unpacked to packed bytes; about 5 for text
 SMALLEST_LIMIT = 10**9  # bytes that any archive may unpack to
 _LONGEST_HEADER = 1 << 20
 _HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
@@ -171,7 +171,7 @@ class _Folder:
         """Return the path of a file of the archive.
 
         Raises:
-            ArchiveError: it is outside.
+            ArchiveError: the path lies outside the folder.
         """
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts:
@@ -186,7 +186,7 @@ class _Folder:
         Args:
             content: None for an entry that is neither file nor folder.
         Raises:
-            ArchiveError: content is None, or the archive unpacks to more than is likely.
+            ArchiveError: content is None, or the archive unpacks to more than `largest_size`.
         """
         if content is None:
             raise ArchiveError(

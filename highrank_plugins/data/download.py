@@ -51,7 +51,7 @@ def download(url: str, part: Path, *, size: int | None = None, checked: bool = F
 
     `part` holds the beginning of the file, and only the rest is requested, if the server
     still has the same version of the file: its ETag or date is in `part`.version. A server that
-    cannot send a rest sends all.
+    cannot send a part sends the whole file.
 
     Args:
         size: length of the file in bytes, if known; a longer file is refused.
@@ -71,7 +71,7 @@ def download(url: str, part: Path, *, size: int | None = None, checked: bool = F
             return True
         version = part.with_name(f"{part.name}.version")
         if version.is_symlink():
-            version.unlink()  # the server would be told what the file that it points to holds
+            version.unlink()  # the content of the file it points to would be sent to the server
         if not checked and not version.exists():
             file.truncate(0)
         failures = 0

@@ -101,7 +101,7 @@ class Head(CommandLine, nn.Module):
     def chunk_log_probs(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
-        """Log-probabilities [n, M], at least float32, of features [n, F]."""
+        """Return log-probabilities [n, M], at least float32, of features [n, F]."""
         raise NotImplementedError
 
     def chunk_nll(

@@ -1,4 +1,4 @@
-"""Say what a command line must know of a structure."""
+"""Describe the arguments of a structure to a command line."""
 
 from __future__ import annotations
 

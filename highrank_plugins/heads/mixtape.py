@@ -128,7 +128,7 @@ class Mixtape(MixtapeOptions, Latents, LogitHead):
 
     def tensors(self) -> dict[str, Tensor]:
         tensors = super().tensors()
-        for name in tensors.keys() & {"bias", "gate_bias"}:  # these are added to widened numbers
+        for name in tensors.keys() & {"bias", "gate_bias"}:  # added to widened logits
             tensors[name] = widen(tensors[name])
         if self.gate_weight_norm and self.components > 1:
             raw = tensors["gate_hidden.weight"]

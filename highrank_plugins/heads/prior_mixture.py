@@ -17,7 +17,7 @@ class PriorMixture(Latents, Head):
     Args:
         components: K ≥ 1.
         context_scale: s, see `Latents`.
-        dropout: rate on the contexts h, before they are used.
+        dropout: rate on the contexts h.
         locked_dropout: one mask for all time steps of time-major features [T, B, F].
         num_classes, feature_dim, embed_dim, weight, bias, pointwise: as `Head`.
     Raises:

@@ -1,12 +1,12 @@
-"""A training with other options continues in the --save-dir of another one.
+"""A training run with other options continues in the --save-dir of another one.
 
-What breaks: `fairseq-train` into the directory of an earlier training resumes that training with
+What breaks: `fairseq-train` into the directory of an earlier run resumes that run with
 the new options: another architecture of the same sizes, other data, another seed or learning rate.
 If it was finished, it ends at once with exit code 0. Checkpoints are then of neither training.
 Why: fairseq loads parameters that fit, and compares no option.
 What we do: compare the options of the checkpoint in --save-dir with those of the command, and a
 hash of the sizes of the training data, which each checkpoint holds. Refuse what makes another model
-or another training, and list it. `--max-update`, `--max-epoch`, paths, logging, evaluation and how
+or another run, and list it. `--max-update`, `--max-epoch`, paths, logging, evaluation and how
 often checkpoints are written may change. The number of processes, `--max-tokens` and
 `--update-freq` may change as long as an update has as many tokens; another number of processes
 alone, and another precision, give a warning. `--allow-changed-options` and the options
@@ -133,7 +133,7 @@ def _mapping(block: Any) -> _Options:
 
 
 def _counting(saved: _Options, current: _Options) -> Iterator[tuple[str, str]]:
-    """Yield block and name of the options that make a model or a training."""
+    """Yield block and name of the options that make a model or a training run."""
     for block in _WHOLE:
         both = _mapping(saved.get(block)), _mapping(current.get(block))
         names = both[0].keys() & both[1].keys()  # other versions may have other options

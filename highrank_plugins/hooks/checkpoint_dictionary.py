@@ -6,7 +6,7 @@ code 0. `--lm-path` adds the scores of a language model, whatever its words.
 Why: a checkpoint holds no words, and only the size of a dictionary is compared.
 What we do: add a hash of the words in order, without their counts, to the task's state in each
 checkpoint, for source and target apart. Compare it wherever a task loads that state (generation,
-validation, evaluation, analysis) and before a training loads parameters. Checkpoints without a hash
+validation, evaluation, analysis) and before a run loads parameters. Checkpoints without a hash
 load with one warning. Tasks of many dictionaries are left alone. The dictionary of `--lm-path`
 must equal that of the target.
 Delete when: fairseq stores the dictionary, or a hash of it.

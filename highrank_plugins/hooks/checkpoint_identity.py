@@ -1,6 +1,6 @@
 """A checkpoint of another model is taken for ours where all sizes fit.
 
-What breaks: nothing visibly; a training that is resumed, or started by `--finetune-from-model`,
+What breaks: nothing visibly; a training run that is resumed, or started by `--finetune-from-model`,
 continues with parameters of another meaning: contexts of a Mixture of Softmaxes in a Mixture of
 Contexts, or logits for another function. Nor does a checkpoint say which values unset options had:
 another default in the code makes another function of its parameters.
@@ -35,7 +35,7 @@ def shown_to(trainer, path: str) -> Iterator[None]:
     """Check each checkpoint read in this block by the trainer's model and task.
 
     Raises:
-        UserError: theirs, with the name of the file.
+        UserError: one of them refuses the checkpoint; names the file.
     """
     read = checkpoint_utils.load_checkpoint_to_cpu
 
@@ -74,7 +74,7 @@ def build_model(stock, cfg, task, from_checkpoint=False):
     """Build a model; compare one that is built from a checkpoint with the checkpoint's options.
 
     Raises:
-        UserError: the model's own; an architecture that is not registered.
+        UserError: the model refuses the options, or the architecture is not registered.
     """
     options = by_name(cfg)  # fairseq drops what the model does not know
     arch = options.get("_name") or options.get("arch")

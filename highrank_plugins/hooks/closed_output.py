@@ -3,7 +3,7 @@
 What breaks: `fairseq-eval-lm … | head -1` continues to its end, and prints `--- Logging error ---`
 with 20 lines of `BrokenPipeError` for each line that it cannot write.
 Why: Python's logging reports errors of writing, and never ends the command.
-What we do: end the command, as a shell does (`user_errors.py` makes it exit code 1). A training
+What we do: end the command, as a shell does (`user_errors.py` makes it exit code 1). A training run
 continues silently: its numbers are in `metrics.jsonl`.
 Delete when: never; this is how logging works.
 """
@@ -21,7 +21,7 @@ def handle_error(stock, handler, record) -> None:
     """Handle an error of writing to the log.
 
     Raises:
-        BrokenPipeError: The output has lost its reader, and this is not a training.
+        BrokenPipeError: The output has lost its reader, and this is not a training run.
     """
     error = sys.exc_info()[1]
     if not isinstance(error, BrokenPipeError) or not has_no_reader():

@@ -1,4 +1,4 @@
-"""Data workers outlive their epoch, so that a long training gathers processes and waits for them.
+"""Data workers outlive their epoch, so that a long run gathers processes and waits for them.
 
 What breaks: with --num-workers ≥ 1 each epoch and each validation leaves a process behind, until
 Python happens to collect garbage, which can be dozens of epochs. The collection then takes 5
@@ -27,7 +27,7 @@ from highrank_plugins.common.patching import replaces
 
 @replaces(FrozenBatchSampler, "__init__")
 def __init__(stock, sampler, ordered_batches, *args, **kwargs):
-    """Construct a sampler that does not keep the iterator alive, which owns and outlives it."""
+    """Construct a sampler that holds its iterator weakly, because the iterator owns it."""
     if inspect.ismethod(ordered_batches):
         method = WeakMethod(ordered_batches)
         stock(sampler, lambda *words: method()(*words), *args, **kwargs)

@@ -1,7 +1,7 @@
-"""A training resumes from NaN, and does not name the file.
+"""A training run resumes from NaN, and does not name the file.
 
 What breaks: `checkpoint_last.pt`, `--restore-file` or `--finetune-from-model` holds weights that
-are NaN or infinite, because its training diverged or a script wrote them. The training ends in its
+are NaN or infinite, because its run diverged or a script wrote them. The run ends in its
 first update, with an error of gradients that does not name the file, or in a traceback. If only
 moments of the optimizer or averages (`--store-ema`) are, it trains on: the weights are NaN after
 one update, or the averages for good.

@@ -1,14 +1,14 @@
 """Scheduler and early-stopping state are lost on resume.
 
-What breaks: with `--lr-scheduler reduce_lr_on_plateau`, a training that is resumed at the end of an
+What breaks: with `--lr-scheduler reduce_lr_on_plateau`, a run that is resumed at the end of an
 epoch continues with the learning rate from before that epoch's loss was counted, and with an
-untouched `--lr-patience`. `--patience` counts from 0 again; and a training that it has ended
+untouched `--lr-patience`. `--patience` counts from 0 again; and a training run that it has ended
 continues when it is started again.
 Why: the checkpoint is written before the scheduler receives the loss; the scheduler saves the best
 loss only; early stopping keeps its numbers as attributes of a function.
 What we do: tell the scheduler first (`step_at_end_of_epoch`, which training_events.py calls), and
 keep the numbers in the checkpoint, where `lost_checkpoints.py` finds them (`recall`).
-`finished_training.py` asks whether the training had been ended (`stopped_early`).
+`finished_training.py` asks whether the training run had been ended (`stopped_early`).
 Delete when: fairseq steps schedulers before it saves, and saves all of their state.
 """
 
@@ -73,7 +73,7 @@ def recall(extra_state, forget: bool) -> None:
 
 
 def stopped_early(cfg) -> bool:
-    """Whether `--patience` has ended this training."""
+    """Whether `--patience` has ended this training run."""
     return 0 < cfg.checkpoint.patience <= _numbers()["num_runs"]
 
 

@@ -1,10 +1,10 @@
-"""A finished training that is started again takes one more update.
+"""A finished training run that is started again takes one more update.
 
 What breaks: repeating a command after it reached `--max-update` (a scheduler that restarts jobs, a
 recipe killed just before it noted the end) changes the parameters and writes new checkpoints.
 Why: fairseq compares updates with `--max-update` after an update, never before the first.
 What we do: compare before the first update of an epoch too; and ask the optimizer and `--patience`,
-which may have ended the training (training_events.py, early_stopping_state.py).
+which may have ended the training run (training_events.py, early_stopping_state.py).
 Delete when: `fairseq_cli.train.train` does so.
 """
 

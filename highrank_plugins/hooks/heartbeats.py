@@ -55,7 +55,7 @@ def get_train_iterator(stock, trainer, *args, **kwargs):
 
 
 def _notes_phase(owner: Any, name: str, phase: str) -> None:
-    """Note that a function of fairseq, which interrupts the training, begins and ends."""
+    """Note when a function of fairseq that interrupts the updates begins and ends."""
 
     @replaces(owner, name)
     def around(stock, *args, **kwargs):

@@ -1,10 +1,10 @@
-"""A training with --fp16 that is interrupted ends with other weights, and nothing says so.
+"""A training run with --fp16 that is interrupted ends with other weights, and nothing says so.
 
-What breaks: with plain `--fp16` or `--bf16`, a resumed training differs from an unbroken one (by
+What breaks: with plain `--fp16` or `--bf16`, a resumed run differs from an unbroken one (by
 2.9e-3 after 6 + 6 updates of a tiny model). There is no message.
 Why: fairseq trains float32 copies of the weights, saves the half-precision ones only, and rebuilds
 the copies from these.
-What we do: say so once, at the start of the training, and name what resumes exactly.
+What we do: say so once, at the start of the training run, and name what resumes exactly.
 Delete when: checkpoints hold the copies.
 """
 

@@ -1,11 +1,11 @@
-"""A resumed training builds its model from the command, and fills gaps with today's defaults.
+"""A resumed training run builds its model from the command, and fills gaps with today's defaults.
 
 What breaks: where a newer version sizes a model in another way, checkpoints of an older one fit no
-model: neither generation nor a resumed or finetuned training can load them.
+model: neither generation nor a resumed or finetuned training run can load them.
 Why: fairseq gives options that a checkpoint lacks their present defaults, and builds the model of a
-training before it looks at the checkpoint.
+training run before it looks at the checkpoint.
 What we do: a model's class names the options in which it follows its checkpoint (`kept_options`),
-and their values in older ones. A model that is built from a checkpoint gets them. A training looks
+and their values in older ones. A model that is built from a checkpoint gets them. A run looks
 first at the checkpoint that it will start from, and takes them over; it logs what differs.
 Delete when: no checkpoint of an older version is in use. `checkpoint_identity.py` calls this.
 """
@@ -82,7 +82,7 @@ def _set(cfg: Any, name: str, value: Any) -> None:
 
 
 def _saved_options(cfg: Any) -> dict[str, Any]:
-    """Return the model's options in the checkpoint that a training starts from; {} without one.
+    """Return the model's options in the checkpoint that a training run starts from; {} without one.
 
     Problems with the file are reported when it is loaded.
     """

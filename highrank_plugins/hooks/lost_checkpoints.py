@@ -1,4 +1,4 @@
-"""A training whose last checkpoint is missing or damaged starts from scratch, or not at all.
+"""A training run whose last checkpoint is missing or damaged starts from scratch, or not at all.
 
 What breaks: `checkpoint_last.pt` was deleted, or lost by a full disk, while `--save-dir` holds
 other checkpoints; or `--restore-file` does not exist. In both cases fairseq logs "No existing
@@ -45,14 +45,14 @@ def load_checkpoint(stock, cfg, trainer, **passthrough_args):
         cfg = _with_newest(cfg, trainer)
     else:
         _check_restore_file(cfg.restore_file, suffix)
-    begins = _begins_from_another(cfg, suffix)  # checked before the training writes files
+    begins = _begins_from_another(cfg, suffix)  # checked before the training run writes files
     extra_state, epoch_itr = stock(cfg, trainer, **passthrough_args)
     recall(extra_state, begins or cfg.reset_optimizer or cfg.reset_meters)
     return extra_state, epoch_itr
 
 
 def _begins_from_another(cfg, suffix: str) -> bool:
-    """Whether this is the first start of a training with --finetune-from-model."""
+    """Whether this is the first start of a training run with --finetune-from-model."""
     first = cfg.restore_file == _DEFAULT and not PathManager.exists(_last(cfg, suffix))
     return first and cfg.finetune_from_model is not None and cfg.continue_once is None
 

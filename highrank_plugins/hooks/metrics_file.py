@@ -1,11 +1,11 @@
-"""The numbers of a training are in its log only, in the format of the log.
+"""The numbers of a training run are in its log only, in the format of the log.
 
-What breaks: with `--log-format simple` or `tqdm` the losses of a training can be read from text
-only, with `none` they are lost; TensorBoard's files need TensorBoard.
+What breaks: with `--log-format simple` or `tqdm` the losses of a training run can be read from text
+only, and with `none` they are lost; TensorBoard's files need TensorBoard.
 Why: fairseq gives its statistics to a progress bar, which prints them.
 What we do: also append them to `metrics.jsonl` in `--save-dir`, a JSON object a line: `tag`
 (train_inner, train, or a validation set), `epoch`, `num_updates`, and each statistic as a number.
-A number that is not finite is null. A resumed training drops the lines after its checkpoint first.
+A number that is not finite is null. A resumed run drops the lines after its checkpoint first.
 A symbolic link of that name is an error.
 Delete when: fairseq writes one.
 """
@@ -58,7 +58,7 @@ def _recording(path: Path) -> Iterator[None]:
 
 @replaces(bars, "progress_bar")
 def progress_bar(stock, *args, epoch=None, **kwargs):
-    """Return a progress bar that also records what a training prints."""
+    """Return a progress bar that also records what a training run prints."""
     bar = stock(*args, epoch=epoch, **kwargs)
     return RecordingBar(bar, _written[-1], epoch) if _written else bar
 
@@ -95,7 +95,7 @@ class RecordingBar(bars.BaseProgressBar):
         try:
             with open_own(self.path, "a") as file:
                 file.write(json.dumps(line, allow_nan=False) + "\n")
-        except OSError as error:  # losing the file must not end the training
+        except OSError as error:  # losing the file must not end the training run
             logger.warning("%s: %s; this line was not written", self.path, error)
 
 

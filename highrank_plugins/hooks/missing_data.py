@@ -1,4 +1,4 @@
-"""A wrong DATA directory ends with one line that says what is missing.
+"""A wrong DATA directory ends in a traceback, or in a message that does not help.
 
 What breaks: a mistyped directory ends in a traceback with `FileNotFoundError: [Errno 2] No such
 file or directory: 'data-bin'`, an empty one with `Could not infer language pair`, and a wrong

@@ -1,4 +1,4 @@
-"""A batch that does not fit into memory is skipped, or ends a training without being named.
+"""A batch that does not fit into memory is skipped, or ends a training run without being named.
 
 What breaks: on a GPU fairseq skips a batch that runs out of memory, warns, and ends with exit code
 0: its longest sentences are never trained on. On a CPU, in generation and in evaluation the error
@@ -6,8 +6,8 @@ says neither which batch it was nor what to lower.
 Why: `Trainer.train_step` returns early at an error with the words "out of memory"; no other place
 handles it.
 What we do: end with an error that has the batch's sentences, tokens and longest sentence, and the
-options to lower, with their values. `--max-tokens` and `--update-freq` may change when a training
-resumes, so nothing is lost. A validation in a training is tried again first, as fairseq does.
+options to lower, with their values. `--max-tokens` and `--update-freq` may change when a run
+resumes, so nothing is lost. A validation in a training run is tried again first, as fairseq does.
 Delete when: fairseq names the batch, and trains on all of them.
 """
 
@@ -126,7 +126,7 @@ def _describe(sample: Any) -> str:
 
 
 def _remedy(cfg: Any) -> str:
-    """Return the options to lower, with the values of the training."""
+    """Return the options to lower, with the values of the training run."""
     freq = cfg.optimization.update_freq
     if cfg.dataset.max_tokens is not None:
         first = (

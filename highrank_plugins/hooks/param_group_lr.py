@@ -59,7 +59,7 @@ def _split(built: FairseqOptimizer, rates: Iterable[float]) -> None:
     for rate in rates:
         own = [p for p in everything if own_rate(p) == rate]
         built.optimizer.add_param_group(settings | {"params": own, "lr": rate})
-    # not stored in the groups, because a resumed training takes those from the checkpoint
+    # not stored in the groups, because a resumed training run takes those from the checkpoint
     built.ratios_to_lr = [1.0, *(rate / base for rate in rates)]
 
 

@@ -1,4 +1,4 @@
-"""A training that is asked to stop loses its updates since the last checkpoint.
+"""A training run that is asked to stop loses its updates since the last checkpoint.
 
 What breaks: SIGTERM and SIGUSR1, by which clusters announce the end of a job's time, and SIGHUP,
 which a closing terminal sends, end fairseq-train at once.
@@ -6,7 +6,7 @@ Why: it handles no signals.
 What we do: after each update, and after its validation and checkpoint where these are due, check
 whether `highrank launch` or a signal asked any process to stop (`stop_request.py`). Then all
 processes write the checkpoint and end together, with exit code 75. Nothing is skipped, so the
-resumed training equals an uninterrupted one. Until then a signal has no effect: an update, a
+resumed training run equals an uninterrupted one. Until then a signal has no effect: an update, a
 validation and a checkpoint must fit into the remaining time.
 Delete when: fairseq does so. `training_events.py` calls this.
 """
@@ -39,7 +39,7 @@ def train(stock, *args, **kwargs):
 
 
 def leave_if_asked(cfg, trainer, epoch_itr, is_saved: bool) -> None:
-    """End the process with a checkpoint of this update if any process of the training is asked to.
+    """End the process with a checkpoint of this update if any process of the run is asked to.
 
     Every process must call it after the same update.
     """

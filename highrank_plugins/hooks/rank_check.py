@@ -1,4 +1,4 @@
-"""The processes of a training may hold different parameters, and nothing compares them.
+"""The processes of a training run may hold different parameters, and nothing compares them.
 
 What breaks: after a bit flip in one GPU's memory, or an update that only some processes did, each
 process trains a model of its own. The loss stays plausible, and checkpoints hold rank 0's.
@@ -51,7 +51,7 @@ def _count(word: str) -> int:
 
 @replaces(training, "convert_namespace_to_omegaconf")
 def convert_namespace_to_omegaconf(stock, args):
-    """Return the configuration of a training, with --check-ranks among those of processes."""
+    """Return the configuration of a training run, with --check-ranks among those of processes."""
     cfg = stock(args)
     if args.check_ranks:
         with open_dict(cfg.distributed_training):

@@ -1,11 +1,11 @@
-"""fairseq-train does not log when a training will end.
+"""fairseq-train does not log when a training run will end.
 
 What breaks: the bar of fairseq-train shows the time left of the epoch, and a log file shows none.
 Why: fairseq does not look beyond the epoch.
 What we do: after an epoch, log the time left until `--max-epoch` or `--max-update`, whichever comes
-first, at the speed since the start. Validations and checkpoints count; a resumed training counts
-from its resumption. Early stopping may end it sooner.
-Delete when: fairseq logs the time left of the whole training.
+first, at the speed since the start. Validations and checkpoints count; a resumed run counts from
+its resumption. Early stopping may end it sooner.
+Delete when: fairseq logs the time left of the whole training run.
 """
 
 import logging

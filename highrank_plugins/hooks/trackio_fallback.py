@@ -1,10 +1,10 @@
 """`--wandb-project` does nothing where Weights & Biases is not installed.
 
 What breaks: the training runs, and each epoch says `wandb not found, pip install wandb`. Nothing is
-tracked, which people notice when the training has ended.
+tracked, which people notice when the training run has ended.
 Why: fairseq can use only this tracker, and continues without it.
 What we do: track with trackio instead (extra `track`), which keeps its data on this machine. A
-message says so; where trackio is missing too, one warning names both. A resumed training
+message says so; where trackio is missing too, one warning names both. A resumed training run
 continues the run of its name.
 Delete when: fairseq knows several trackers.
 """

@@ -8,7 +8,7 @@ A model does not learn which of its forward passes belong to which update.
 Why: `Trainer` and `save_checkpoint` call task and optimizer in one process only, or not at all.
 What we do: notify each `TrainingListener` among optimizer (torch's, inside fairseq's), task and
 model in every process, and the model's `monitor` in the first process. A listener that is
-`finished` ends the training. A retried update is announced again.
+`finished` ends the training run. A retried update is announced again.
 Delete when: fairseq has such hooks.
 """
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def listeners(trainer) -> list[TrainingListener]:
-    """Return what listens to a training: the torch optimizer, task, model and monitor."""
+    """Return what listens to a training run: the torch optimizer, task, model and monitor."""
     told = listening(trainer.optimizer.optimizer, trainer.task, trainer.get_model())
     monitors = [listener.monitor for listener in told] if trainer.is_data_parallel_master else []
     return [*told, *listening(*monitors)]
@@ -74,7 +74,7 @@ def validate(stock, cfg, trainer, task, epoch_itr, subsets):
 
 
 def is_finished(trainer) -> bool:
-    """Whether a listener wants the training to end."""
+    """Whether a listener wants the training run to end."""
     return any(listener.finished for listener in listeners(trainer))
 
 

@@ -1,10 +1,10 @@
-"""A signal to all processes of a training ends its data workers before its checkpoint is written.
+"""A signal to all processes of a run ends its data workers before its checkpoint is written.
 
 What breaks: a recipe that is told to stop, SLURM and `kill -- -GROUP` send SIGTERM to the data
-workers, too. These end at once, and the training ends with "DataLoader worker exited unexpectedly"
+workers, too. These end at once, and the run ends with "DataLoader worker exited unexpectedly"
 instead of a checkpoint.
 Why: torch's handler in a worker ends it at any SIGTERM, and replaces the one that it inherits.
-What we do: a worker lets the signals of `stop_request.py` pass, except those that its own training
+What we do: a worker lets the signals of `stop_request.py` pass, except those that its own run
 sends to end it.
 Delete when: torch's workers leave SIGTERM from other processes to their parent.
 """
@@ -22,7 +22,7 @@ from highrank_plugins.common.patching import replaces
 
 @replaces(DataLoader, "__init__")
 def __init__(stock, loader, *args, **kwargs):
-    """Construct a loader whose workers outlive signals to the whole training."""
+    """Construct a loader whose workers outlive signals to the whole training run."""
     stock(loader, *args, **kwargs)
     if loader.worker_init_fn is None:
         loader.worker_init_fn = obey_parent_only

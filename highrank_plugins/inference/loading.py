@@ -73,7 +73,7 @@ class LoadedModel:
 
     @property
     def updates(self) -> int | None:
-        """Return the number of updates of the training; None if the file does not say."""
+        """Return the number of updates of the training run; None if the file does not say."""
         history = self.extra.get("optimizer_history") or [{}]
         found = history[-1].get("num_updates")
         return None if found is None else int(found)
@@ -92,7 +92,7 @@ def load_model(
         device: default the CPU.
         dtype: of the parameters, and so of the whole computation.
     Raises:
-        ValueError: the file is damaged or no checkpoint of a training, its parameters do not fit
+        ValueError: the file is damaged or no checkpoint of a run, its parameters do not fit
             the model, or the dictionaries in `data` are others.
         OSError: it, or a dictionary, is missing.
     """
@@ -148,7 +148,7 @@ def model_without_words(path: Path, config: Any, parameters: dict[str, Tensor]) 
 class _NoTask:
     """Replace the task of a checkpoint without data; words are numbers.
 
-    Their counts fall, as in the dictionary of a training with Mixtape.
+    Their counts fall, as in the dictionary of a training run with Mixtape.
     """
 
     def __init__(self, path: Path, parameters: Mapping[str, Tensor]) -> None:

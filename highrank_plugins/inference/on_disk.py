@@ -115,7 +115,7 @@ def _dtype(collector: Collector) -> str:
 
 
 def _identity(collector: Collector, what: Sequence[str]) -> dict[str, Any]:
-    """Return the values that tell this collection from any other."""
+    """Return the values that distinguish this collection from any other."""
     return {
         "checkpoint": digest_of_file(collector.loaded.path),
         "split": collector.split,

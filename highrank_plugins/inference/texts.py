@@ -76,7 +76,7 @@ class SentenceText:
 
     Args:
         model: encoder and decoder, or a language model, of fairseq or of ours.
-        task: of its training; says how a language model's text is cut into blocks.
+        task: of its training run; says how a language model's text is cut into blocks.
         size: tokens of a batch, with padding; a longer sentence is a batch.
     Raises:
         ValueError: another kind of model, an empty split, sentences longer than the model's

@@ -10,7 +10,8 @@ from torch import Tensor
 from highrank_plugins.losses.plan import LossPlan
 
 # A power of two on the logits' gradients in float16. They exist before a trainer scales the loss,
-# and 2e-8 would become 0. It is fairseq's first --fp16 loss scale: the same range as a stock model.
+# and 2e-8 would become 0. It is fairseq's initial --fp16 loss scale, and gives the range of a stock
+# model.
 HALF_SCALE = 128.0
 
 

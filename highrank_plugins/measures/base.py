@@ -147,7 +147,7 @@ class TextMeasure(Measure):
 class WeightMeasure(Measure):
     """Measure the output layer alone, without a text."""
 
-    # whether the command takes several checkpoints of one training, whose results
+    # whether the command takes several checkpoints of one training run, whose results
     # `figures_of_many` draws
     of_many: ClassVar[bool] = False
 
@@ -160,7 +160,7 @@ class WeightMeasure(Measure):
         raise NotImplementedError
 
     def figures_of_many(self, found: Sequence[Found]) -> list[Figure]:
-        """Return figures of results along a training, each with its number of `updates`."""
+        """Return figures of results along a training run, each with its number of `updates`."""
         return []
 
 
@@ -276,7 +276,7 @@ class Snapshot:
 
 @dataclass
 class MonitoredBatch:
-    """Hold a head at one update of its training, and the counted tokens of a batch, if any.
+    """Hold a head at one update of its training run, and the counted tokens of a batch, if any.
 
     Attributes:
         features, target: [n, F] in the head's dtype, without graph, and [n]; None without a batch.

@@ -68,7 +68,7 @@ class _Part(NamedTuple):
 class ComponentMeasure(base.TextMeasure):
     """Measure what a layer mixes, and its pointwise function.
 
-    That is the prior (MoS, MoC), the gates by word class (Mixtape), slopes and curve (PLIF, …).
+    It measures the prior (MoS, MoC), the gates by word class (Mixtape), slopes and curve (PLIF, …).
     Mixtape is slow: pass --tokens 2000.
     """
 

@@ -1,4 +1,4 @@
-"""Measure the spectrum of the vocabulary matrix, and its change along a training."""
+"""Measure the spectrum of the vocabulary matrix, and its change along a training run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Saturation:
 class SaturationMeasure(base.WeightMeasure):
     """Compute the spectrum of the vocabulary matrix.
 
-    Several checkpoints show it along a training (Godey et al. 2024).
+    Several checkpoints show it along a training run (Godey et al. 2024).
     """
 
     title = "Spectrum of the vocabulary matrix"

@@ -31,8 +31,8 @@ class Unargmaxable:
 class UnargmaxableMeasure(WeightMeasure):
     """Find words that no context can make the most probable.
 
-    Linear programs decide. It applies to a softmax with any increasing pointwise function, not to
-    mixtures.
+    Linear programs decide which. It applies to a softmax with any increasing pointwise function,
+    not to mixtures.
     """
 
     title = "Words that can never be on top"

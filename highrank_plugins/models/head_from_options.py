@@ -192,7 +192,7 @@ def require_sorted_by_count(dictionary: Dictionary, reason: str) -> None:
     Args:
         reason: why the order matters, and how to do without, for the message.
     Raises:
-        UserError: counts that rise (names the line), or that are all the same.
+        UserError: counts rise (names the line), or are all the same.
     """
     counts = _file_counts(dictionary)
     for line, (previous, count) in enumerate(pairwise(counts), start=2):

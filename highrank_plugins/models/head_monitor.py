@@ -66,7 +66,7 @@ class HeadMonitor(TrainingListener):
     def _measure(self, *batch) -> None:
         try:
             self._snapshot = take_snapshot(self.head, *batch)
-        except ValueError as error:  # the training may recover, because fp16 lowers its loss scale
+        except ValueError as error:  # the run may recover, because fp16 lowers its loss scale
             logger.warning("--head-monitor: could not measure this update: %s", error)
 
     def _warn_of_criterion(self) -> None:
@@ -106,7 +106,7 @@ class _EventFile:
     """Write to ``logdir/head``, next to fairseq's ``train_inner``, ``train`` and ``valid``."""
 
     def __init__(self, logdir: str, first: int) -> None:
-        # makes TensorBoard hide an interrupted training's events after this update
+        # makes TensorBoard hide an interrupted training run's events after this update
         self._writer = SummaryWriter(f"{logdir}/head", purge_step=first)
 
     def write(self, snapshot: Snapshot, updates: int) -> None:

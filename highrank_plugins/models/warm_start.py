@@ -104,7 +104,7 @@ def _other_head(there: str, here: str) -> str:
 def fill_new_tables(state_dict: dict[str, Tensor], model: nn.Module) -> list[str]:
     """Put zeros where a checkpoint without relative positions has no tables.
 
-    The training then starts from the function that the checkpoint computes.
+    The training run then starts from the function that the checkpoint computes.
 
     Args:
         state_dict: of the whole model, changed in place.

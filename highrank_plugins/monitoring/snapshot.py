@@ -1,4 +1,4 @@
-"""Measure a head at one update of its training."""
+"""Measure a head at one update of its training run."""
 
 from __future__ import annotations
 

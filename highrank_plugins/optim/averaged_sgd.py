@@ -111,7 +111,7 @@ class AveragedSGD(TrainingListener, ASGD):
         """Switch averaging on if it is due.
 
         Raises:
-            ValueError: an epoch of this training ended without a validation loss (NT-ASGD).
+            ValueError: an epoch of this training run ended without a validation loss (NT-ASGD).
         """
         if self.first_epoch is None:
             self.first_epoch = epoch
@@ -145,7 +145,7 @@ class AveragedSGD(TrainingListener, ASGD):
 
     @property
     def finished(self) -> bool:
-        """Whether the training should end: the losses have stopped improving."""
+        """Whether the training run should end: the losses have stopped improving."""
         return self.stop and non_monotone_trigger(self.losses, self.nonmono) is not None
 
     def before_save(self) -> None:

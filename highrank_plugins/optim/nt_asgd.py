@@ -71,5 +71,5 @@ class NTASGD(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> dict:
-        """Return the options that a resumed training takes from the command line."""
+        """Return the options that a resumed training run takes from the command line."""
         return {"lr": self.cfg.lr[0], "weight_decay": self.cfg.weight_decay}

@@ -34,7 +34,7 @@ class T2TNoamSchedule(FairseqLRScheduler):
     With ``--lr`` c it is fairseq's ``inverse_sqrt`` with ``--lr`` c (D w)^−½ and the same
     ``--warmup-updates``, one update earlier: there the first update has learning rate 0.
 
-    Only the number of updates matters, so a resumed training continues exactly.
+    Only the number of updates matters, so a resumed training run continues exactly.
     """
 
     def __init__(self, cfg: T2TNoamConfig, optimizer: FairseqOptimizer):

@@ -1,1 +1,1 @@
-"""Test whether trainings and checkpoints survive faults on a user's own disk."""
+"""Test whether training runs and checkpoints survive faults on a user's own disk."""

@@ -21,7 +21,7 @@ _WHOLE, _MISSING, _TORN = 0, 1, 2
 
 
 def start_twice(folder: Path) -> Finding:
-    """Lock a folder as a training does, try again, and again after the holder is killed."""
+    """Lock a folder as a training run does, try again, and again after the holder is killed."""
     fault, held = "two runs in one folder", _FORKS.Event()
     process = _FORKS.Process(target=_hold, args=(folder, held))
     process.start()

@@ -1,6 +1,6 @@
 """Kill saves at random moments, let them meet a full disk, and check the files that remain.
 
-The saves are those of a training: the same functions write, link and lock.
+The saves are those of a training run: the same functions write, link and lock.
 """
 
 import ctypes
@@ -64,7 +64,7 @@ def save(folder: Path, updates: int, size: int) -> None:
 
 
 def newest(folder: Path, size: int) -> int:
-    """Return the updates of the checkpoint that a training would resume from.
+    """Return the updates of the checkpoint that a training run would resume from.
 
     Raises:
         ValueError: No checkpoint is complete, or one differs from what was saved.

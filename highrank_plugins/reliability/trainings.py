@@ -1,4 +1,4 @@
-"""Disturb real trainings, and report how they end."""
+"""Disturb real training runs, and report how they end."""
 
 import os
 import random
@@ -29,7 +29,7 @@ _WORDS = "the a cat dog house tree sees eats likes big small red in on under".sp
 
 
 def write_text(folder: Path) -> Path:
-    """Write sentence pairs en-de of a few words for a tiny training."""
+    """Write sentence pairs en-de of a few words for a tiny training run."""
     draw = random.Random(1)
     for name, size in {"train": 200, "valid": 20, "test": 20}.items():
         lines = [draw.choices(_WORDS, k=draw.randint(2, 9)) for _ in range(size)]
@@ -81,11 +81,11 @@ class ObservedTraining:
             )  # fmt: skip
 
     def output(self) -> str:
-        """Return the output of the training so far."""
+        """Return the output of the training run so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def updates(self) -> list[int]:
-        """Return the number of updates that the training has logged."""
+        """Return the number of updates that the training run has logged."""
         return [int(number) for number in re.findall(r"num_updates=(\d+),", self.output())]
 
     def wait_for_updates(self, number: int, seconds: float = float("inf")) -> None:
@@ -149,7 +149,7 @@ def left_of(group: int, seconds: float = 10) -> int:
 
 @dataclass(frozen=True)
 class Ending:
-    """Describe how a training ended after a signal.
+    """Describe how a training run ended after a signal.
 
     Attributes:
         seconds: From the signal to the end.
@@ -164,7 +164,7 @@ class Ending:
 
 
 def disturb(training: ObservedTraining, number: int, rank: int | None = None) -> Ending:
-    """Send a signal to a training, or to one of its ranks, and wait for its end.
+    """Send a signal to a training run, or to one of its ranks, and wait for its end.
 
     Raises:
         subprocess.TimeoutExpired: It did not end within 300 s.
@@ -188,7 +188,7 @@ def _ended(training: ObservedTraining) -> Iterator[ObservedTraining]:
 
 
 def stall_rank(folder: Path) -> Finding:
-    """Stop one of two processes of a training; the other must end, and the first be named."""
+    """Stop one of two processes of a training run; the other must end, and the first be named."""
     fault, log = "stalled rank", folder / "log"
     try:
         data = binarise(write_text(folder), folder)

@@ -13,7 +13,7 @@ _LOWER = ("perplexity", "bits")
 _HIGHER = ("bleu", "chrf", "top_", "similarity")
 _TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}
 NOTHING = Cell("–")
-# a number of a training → heading, format
+# a number of a training run → heading, format
 _COSTS = {
     "parameters": ("parameters", ",.0f"),
     "words_per_second": ("words/s in training", ",.0f"),

@@ -139,7 +139,7 @@ def _command(name: str, cfg: dict[str, Any], pieces: Sequence[tuple[str, str]]) 
 
 
 def _user_dir(common: dict[str, Any]) -> str:
-    """Return the name of the training's user-dir, a package that may register further layers."""
+    """Return the name of the run's user-dir, a package that may register further layers."""
     name = Path(common.get("user_dir") or "highrank_plugins").name
     return "$(highrank user-dir)" if name == "highrank_plugins" else shlex.quote(name)
 

@@ -48,13 +48,13 @@ def export_model(
     left out, because both reveal details of the machine.
 
     Args:
-        data: where the dictionaries are, `dict.*.txt`; None: where the training had them.
+        data: where the dictionaries are, `dict.*.txt`; None: where the training run had them.
         licence: for the card.
         pieces: model or codes that split the text, see `piece_options`.
         results: a recipe's record, whose scores go into the card.
     Raises:
         ValueError: the checkpoint or a file is refused; there are no dictionaries, or others than
-            those of the training; a weight is not finite.
+            those of the training run; a weight is not finite.
         FileExistsError: the folder exists, or another one has the name NAME.part.
     """
     if folder.exists():

@@ -21,7 +21,7 @@ _AXES = {
     "head_dropout": "dropout on the contexts",
     "test_rank": "rank of the log-probabilities (Press)",
 }
-# a number of a training → whether more of it is better
+# a number of a training run → whether more of it is better
 _COSTS = {"parameters": -1, "words_per_second": 1, "peak_memory_gib": -1, "wall_seconds": -1}
 _WIDE = ("rank", "parameters")  # parts of names of numbers that span orders of magnitude
 
@@ -30,7 +30,7 @@ def study_figures(compared: Compared, x: str) -> list[Scatter]:
     """Return a figure of the tested metric over `x`; over an option, also one of a measured rank.
 
     Args:
-        x: a number of the training (such as words_per_second), a metric, or an option of train.
+        x: a number of the training run (such as words_per_second), a metric, or an option of train.
     Raises:
         ValueError: no run has it.
     """

@@ -36,7 +36,7 @@ class RecordedRun:
         return int((self.record.get("seeds") or [1])[0])
 
     def cost(self, name: str) -> float | None:
-        """Return a number of the training, None where the record lacks it."""
+        """Return a number of the training run, None where the record lacks it."""
         value = self.record["train"].get(name)
         return None if value is None else float(value)
 

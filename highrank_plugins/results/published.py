@@ -27,7 +27,7 @@ KINDS: dict[str, tuple[str | None, str]] = {
     "BLEU-4 precision": ("bleu4_precision", ".3f"),
     "BLEU-4 recall": ("bleu4_recall", ".3f"),
 }
-# the same for scores that have a column only if one of our runs has them, or with `everything`
+# scores that have a column only if one of our runs has them, or with `everything`
 DETAILS: dict[str, tuple[str | None, str]] = {
     "train ppl": ("train_perplexity", ".2f"),
     "valid ppl (cache)": (None, ".2f"),
@@ -56,7 +56,7 @@ class Published(BaseModel):
     Attributes:
         table: the table or figure with the scores and cells.
         deviations: standard deviations of scores over seeds.
-        conf: the recipe's configuration that repeats the training.
+        conf: the recipe's configuration that repeats the training run.
         parameters: of the model, where the source states them or they follow from its sizes.
         seeds: number of runs behind the deviations.
         elsewhere: kind or cell → another table that prints it.

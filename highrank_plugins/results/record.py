@@ -30,7 +30,7 @@ def make_record(
 
     Args:
         scores: the signature of the first, the score to report, becomes `signature`.
-        finetuning: a second training, which continued the first.
+        finetuning: a second training run, which continued the first.
         paired: the test against another system, see `scoring.compare`.
         data: digest of the text, equal for equal text and preparation.
         ledger: sentences and tokens of each stage, see `ledger.read_ledger`.

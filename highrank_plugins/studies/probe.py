@@ -90,7 +90,7 @@ def _probe(
 
 
 def training_hours(lines: Iterable[str], options: dict[str, Any]) -> float | None:
-    """Return the hours of a whole training from the log of its first updates.
+    """Return the hours of a whole training run from the log of its first updates.
 
     The first half of the updates, which loads and compiles, does not count. Validations do not
     count either.

@@ -17,7 +17,7 @@ from highrank_plugins.studies.disk import check_disk
 from highrank_plugins.studies.prepared import PreparedMember
 
 _WAIT = 0.05  # seconds between two polls of the running members
-# messages of fairseq and our layers about a training whose loss is NaN
+# messages of fairseq and our layers about a training run whose loss is NaN
 _DIVERGED = re.compile(
     r"FloatingPointError|Minimum loss scale reached|\b(loss|gradient)s?\b.*\bnan\b", re.IGNORECASE
 )
@@ -49,7 +49,7 @@ def slots(threads: int, jobs: int | None) -> list[Environment]:
 
     Args:
         threads: cores that a member uses.
-        jobs: largest number of members at a time; default: as cores or GPUs allow.
+        jobs: largest number of members at a time; default: as many as cores or GPUs allow.
     Raises:
         ValueError: more jobs than cores or GPUs.
     """
@@ -159,7 +159,7 @@ def _stop(number: int, _frame: object) -> None:
 
 
 def _end(running: Sequence[_Running]) -> None:
-    """Ask all recipes to stop, and wait: their trainings save a checkpoint first."""
+    """Ask all recipes to stop, and wait: their training runs save a checkpoint first."""
     for one in running:
         os.killpg(one.process.pid, signal.SIGTERM)
     for one in running:

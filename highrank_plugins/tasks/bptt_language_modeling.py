@@ -272,10 +272,10 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         return {type(self).__name__: self.saved}
 
     def set_checkpoint_dict(self, saved):
-        """Resume from the ``get_checkpoint_dict`` of a training.
+        """Resume from the ``get_checkpoint_dict`` of a training run.
 
         Raises:
-            UserError: the training had another number of streams.
+            UserError: the training run had another number of streams.
         """
         streams = self.training_streams
         if saved["streams"] != streams.count:

@@ -1,4 +1,4 @@
-"""Average checkpoints of a training; the average usually translates better than each of them."""
+"""Average checkpoints of a run; the average usually translates better than each of them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Choose the checkpoints of a training to average."""
+"""Choose the checkpoints of a training run to average."""
 
 import math
 import re

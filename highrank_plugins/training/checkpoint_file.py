@@ -49,9 +49,9 @@ def mapped_model(path: Path) -> "dict[str, Tensor]":
 
 
 def best_checkpoint(directories: list[Path]) -> Path:
-    """Return `checkpoint_best.pt` of the training with the lowest validation loss.
+    """Return `checkpoint_best.pt` of the training run with the lowest validation loss.
 
-    A finetuning is chosen only if it improved on its first training.
+    A finetuning is chosen only if it improved on its first training run.
 
     Raises:
         ValueError: see `look_up`.

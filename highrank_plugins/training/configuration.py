@@ -1,4 +1,4 @@
-"""Define the configuration of a training and of the stages after it: blocks of options."""
+"""Define the configuration of a training run and of the stages after it: blocks of options."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -68,7 +68,7 @@ Options = Annotated[dict[str, Scalar], Field(default_factory=dict)]
 
 
 class Configuration(_Block):
-    """Hold a training and what follows it: a translator has `data`, a language model `corpus`.
+    """Hold a training run and what follows it: a translator has `data`, a language model `corpus`.
 
     Blocks of `Options` hold options of their command in `PROGRAMS`, with underscores; `finetune`
     only what differs from `train`. A step whose block is empty is left out. Further blocks are

@@ -1,4 +1,4 @@
-"""Check that the disk has space for the checkpoints of a training."""
+"""Check that the disk has space for the checkpoints of a training run."""
 
 import shutil
 from collections.abc import Mapping

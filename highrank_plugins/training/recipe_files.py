@@ -20,12 +20,12 @@ STREAMS = "bptt_language_modeling"
 
 
 class Launch(NamedTuple):
-    """Describe the start of a training by `highrank launch`.
+    """Describe the start of a training run by `highrank launch`.
 
     Attributes:
         options: the configuration's options that the user does not replace.
         words: the user's.
-        batch: lines about the size of an update; empty if the options of the training determine
+        batch: lines about the size of an update; empty if the options of the training run determine
             it.
         by_hand: whether the user must run the command on other nodes.
     """
@@ -85,19 +85,19 @@ def _assigned(value: str | Sequence[str]) -> str:
 
 
 def _training_key(configuration: Configuration, launch: Launch | None) -> str:
-    """Return the text of all options that a training depends on."""
+    """Return the text of all options that a training run depends on."""
     lines = [yaml.safe_dump(configuration.train).rstrip()]
     return "\n".join([*lines, *(launch.batch if launch is not None else ())])
 
 
 def launched(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training's options for several processes: without the world size of one."""
+    """Return a training run's options for several processes: without the world size of one."""
     alone = ("distributed_world_size", 1)
     return {name: value for name, value in options.items() if (name, value) != alone}
 
 
 def launch_defaults(configuration: Configuration) -> dict[str, Any]:
-    """Return the block launch; a training on streams keeps `train.batch_size` of them in all.
+    """Return the block launch; a training run on streams keeps `train.batch_size` of them in all.
 
     Raises:
         ConfigurationError: finetuning has another number of streams.

@@ -37,7 +37,7 @@ def parse(line: str) -> Entry | None:
 
 
 class LoggedTraining(NamedTuple):
-    """Hold a training's command, and the result of `summarise` for its log."""
+    """Hold a training run's command, and the result of `summarise` for its log."""
 
     command: str
     summary: dict[str, float]
@@ -48,7 +48,7 @@ _LOGS = ("train.log", "logs/rank0.log")
 
 
 def read_training(folder: Path) -> LoggedTraining:
-    """Read a training that a recipe has run: `command.sh` and the logs of its `--save-dir`.
+    """Read a training run that a recipe has run: `command.sh` and the logs of its `--save-dir`.
 
     Raises:
         OSError: no such command, or no log.
@@ -117,7 +117,7 @@ def _note_numbers(line: str, numbers: dict[str, float]) -> None:
 
 
 def digest(lines: Iterable[str], max_update: float, max_epoch: float) -> Iterator[str]:
-    """Yield the lines about a training in progress that matter to a person.
+    """Yield the lines about a training run in progress that matter to a person.
 
     Numbers become a short line with the time left until `max_update` or `max_epoch` (infinite: no
     such bound). Warnings and errors are passed on; fairseq's other messages stay in the log.

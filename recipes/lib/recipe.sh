@@ -42,7 +42,7 @@ as_typed() {
 # run COMMAND…: print it, then run it.
 run() { log "+ $(as_typed "$@")"; "$@"; }
 
-# write_checksums FOLDER: for binarised data; trainings and evaluations compare them.
+# write_checksums FOLDER: for binarised data; training runs and evaluations compare them.
 write_checksums() (cd -- "$1" && sha256sum -- *.bin *.idx dict*.txt >sha256sums)
 
 # check_checksums PATH: refuse binarised data that no longer has its checksums.
@@ -73,7 +73,7 @@ check_run_name() {
 # --- one run: a directory, and a lock on it ------------------------------------------------------
 
 # open_run DIRECTORY: all stages write there; a second process is refused. Children inherit the
-# lock, so a training that outlived its killed recipe still holds it. The working directory becomes
+# lock, so a training run that outlived its killed recipe still holds it. The working directory becomes
 # the repository's root: printed commands are short and can be pasted there.
 open_run() {
     run_dir=$(absolute "$1")

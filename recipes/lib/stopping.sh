@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Stop a recipe at SIGTERM, SIGHUP or Ctrl-C: the programs of the running stage get SIGTERM, at which a
-# training saves a checkpoint and ends. A second signal kills them.
+# Stop a recipe at SIGTERM, SIGHUP or Ctrl-C: the programs of the running stage get SIGTERM, at which
+# a training run saves a checkpoint and ends. A second signal kills them.
 
 stage_process=''                        # process of the running stage
 stop_signal=''                          # first signal to stop
@@ -30,7 +30,7 @@ on_stop() {
     if [[ -z $stop_signal ]]; then
         stop_signal=$1 stop_second=$SECONDS
         if [[ -z $stage_process ]]; then end_stopped "stopped by SIG$1"; fi
-        log "SIG$1: ending the stage; a training saves a checkpoint first. A second signal ends it at once"
+        log "SIG$1: ending the stage; a training run saves a checkpoint first. A second signal ends it at once"
         signal_stage TERM
     elif [[ -n $stage_process ]] && ((SECONDS - stop_second > 1)); then
         log "SIG$1 again: killing the stage"

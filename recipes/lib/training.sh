@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Shared by recipes that train one configuration: the run with its configuration, the training, the
+# Shared by recipes that train one configuration: the run with its configuration, the training run, the
 # record. The recipes have these options: stage, stop_stage, conf, name, exp_dir, set.
 # shellcheck source=../lib/recipe.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/recipe.sh"
@@ -7,14 +7,14 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/recipe.sh"
 configure_flags=()                      # further flags of highrank train configure
 
 # Set by settings.sh, which configure writes: blocks and values of the configuration, its measures
-# (those of a text again by themselves), the options that a training depends on, and the contents of corpus.yaml.
+# (those of a text again by themselves), the options that a training run depends on, and the contents of corpus.yaml.
 declare -A settings=()
 # shellcheck disable=SC2034
 measures=() text_measures=() training_key='' other_nodes='' dry_run='' archives=() gigabytes=0
 
 # open_configured_run: open the run's directory, and check the configuration before anything runs.
 # $commands gets settings.sh and the command of each block. With --dry-run in --launch, print the
-# start of the training, and do nothing.
+# start of the training run, and do nothing.
 # shellcheck disable=SC2154
 open_configured_run() {
     local status
@@ -86,7 +86,7 @@ train_block() {
     highrank train run "$out/command.sh" --config "$config" --block "$1" --data "$2" \
         --save-dir "$out"
     if [[ -n $through && ! -e $finished ]]; then
-        log "the training has not ended yet; at its end it writes $finished"
+        log "the training run has not ended yet; at its end it writes $finished"
         return 75
     fi
 }

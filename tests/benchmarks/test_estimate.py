@@ -1,4 +1,4 @@
-"""Test the estimated cost of a training, from its configuration and a measured step."""
+"""Test the estimated cost of a training run, from its configuration and a measured step."""
 
 from pathlib import Path
 

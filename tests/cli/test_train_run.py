@@ -1,4 +1,4 @@
-"""`highrank train run`: the exit code, the log and the progress of a training."""
+"""`highrank train run`: the exit code, the log and the progress of a training run."""
 
 import json
 import re

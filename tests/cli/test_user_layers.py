@@ -27,13 +27,13 @@ from tests.trainings import (
     same,
 )
 
-pytestmark = pytest.mark.xdist_group("user_layers")  # they share trainings
+pytestmark = pytest.mark.xdist_group("user_layers")  # they share training runs
 PAGE = (REPOSITORY / "docs" / "howto" / "own_layer.md").read_text()
 CODE = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
 (LINES,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
 DOCUMENTED = LINES.replace("\\\n", "").splitlines()
 TINY = ["--batch-size", 8, "--num-workers", 0]
-ASKS = "pass the --user-dir of its training"
+ASKS = "pass the --user-dir of its training run"
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_an_exported_model_can_be_imported(cooled, home, tmp_path):
         ["model", "import", folder],
     ):
         refused = attempt("highrank", *command, "--output", tmp_path / "no")
-        assert refused.code == 2 and "pass the --user-dir of the training" in refused.output
+        assert refused.code == 2 and "pass the --user-dir of its training run" in refused.output
 
 
 def test_streams_are_scored_while_they_adapt(stream_data, home, tmp_path):

@@ -1,4 +1,4 @@
-"""Which machines of a training no longer answer."""
+"""Which machines of a training run no longer answer."""
 
 import socket
 

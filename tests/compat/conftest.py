@@ -1,4 +1,4 @@
-"""Tiny data and trainings, all in one process: a start of fairseq-train costs seconds."""
+"""Tiny data and training runs, all in one process: a start of fairseq-train costs seconds."""
 
 import random
 from pathlib import Path
@@ -28,7 +28,7 @@ def config(parser_name: str, *argv):
 
 def run_training(data: Path, save_dir: Path, *argv) -> dict:
     """Train on one CPU; return the state in `checkpoint_last.pt`."""
-    # fairseq keeps the best score on the function, from one training to the next
+    # fairseq keeps the best score on the function, from one training run to the next
     vars(checkpoint_utils.save_checkpoint).pop("best", None)
     common = split("--cpu --optimizer adam --lr 1e-2 --num-workers 0 --no-epoch-checkpoints")
     train.main(config("training", data, "--save-dir", save_dir, *common, *argv))

@@ -32,7 +32,7 @@ def without_allow_list():
 
 
 def broadcast_state(checkpoint) -> dict:
-    """Pickle and load what rank 0 sends to the other ranks when a training resumes."""
+    """Pickle and load what rank 0 sends to the other ranks when a training run resumes."""
     state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
     return _split_tensors_from_obj(state, [])
 

@@ -1,6 +1,6 @@
 """Execute every block of the tutorials: on tiny text, or as they are with --run-long.
 
-So are the first own training, the README, and Python in the guides. A page marks what the tests
+So are the first own training run, the README, and Python in the guides. A page marks what the tests
 need to know in comments that no reader sees:
 
     <!-- file: NAME -->     the next block is the content of this file

@@ -1,4 +1,4 @@
-"""Trainings that end by SIGKILL at a chosen or random moment, and start again."""
+"""Training runs that end by SIGKILL at a chosen or random moment, and start again."""
 
 import collections
 import importlib
@@ -52,7 +52,7 @@ class Training:
     processes: int = 1
 
     def start(self, folder: Path, kill: Kill | None = None) -> bool:
-        """Train in `folder`, and return whether the training was killed.
+        """Train in `folder`, and return whether the training run was killed.
 
         Processes that are left when one dies are killed, as by a launcher.
         """
@@ -128,7 +128,7 @@ def _count(function: str, calls: collections.Counter[str], last: int) -> None:
 
 
 def draw(seed: int, folder: Path, seconds: float, processes: int) -> Iterator[Kill]:
-    """Draw kills without end: at a call that the finished training in `folder` did, or any time."""
+    """Draw kills without end: at a call that the finished run in `folder` did, or any time."""
     rng = random.Random(seed)
     calls = json.loads(folder.with_suffix(".calls").read_text())
     while True:

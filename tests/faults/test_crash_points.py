@@ -52,7 +52,7 @@ def sweep(folder: Path, size: int) -> dict[str, dict[str, int]]:
             names.append(name)
             expected = [-signal.SIGKILL] if "SIGKILL" in kind else [SAVED, FAILED]
             assert code in expected, f"{kind} at call {number} ({name}): exit code {code}"
-            # what could not be removed is removed by the next training
+            # what could not be removed is removed by the next training run
             left = name == "unlink" or "from then on" in kind
             check_found(inner, size, -signal.SIGKILL if left else code)
             shutil.rmtree(inner)

@@ -1,4 +1,4 @@
-"""A training of 2,000 updates takes no more memory than at their beginning, and leaves nothing."""
+"""A run of 2,000 updates takes no more memory than at their beginning, and leaves nothing."""
 
 import getpass
 import os

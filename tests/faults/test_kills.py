@@ -1,4 +1,4 @@
-"""Trainings that are killed and started again have the bits of one that is not."""
+"""Training runs that are killed and started again have the bits of one that is not."""
 
 import time
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.xdist_group("kills")
 
 @pytest.fixture(scope="module")
 def unbroken(stream_data, mt_data, tmp_path_factory):
-    """Return a training, the folder and results of its unbroken run, and how long that took."""
+    """Return a training run, the folder and results of its unbroken run, and how long that took."""
     runs = {}
 
     def find(name):
@@ -85,4 +85,4 @@ def test_killed_25_times_at_random_moments(name, unbroken, tmp_path):
         if not is_running:
             assert not differences(results(tmp_path / str(ends)), want), f"after {kills} kills"
             ends += 1
-    print(f"{name}: {kills} kills, {ends} trainings")
+    print(f"{name}: {kills} kills, {ends} training runs")

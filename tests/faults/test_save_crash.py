@@ -2,7 +2,7 @@
 
 A child process saves a checkpoint as fairseq does, under a name of its own and two further ones. At
 each call that changes the disk it is killed (before the call, or within it), or gets an error. A
-training that starts then must find the old checkpoint or the new one, with its exact contents.
+training run that starts then must find the old checkpoint or the new one, with its exact contents.
 """
 
 import errno
@@ -111,7 +111,7 @@ def names_of_calls(folder, size: int) -> list[str]:
 
 
 def check_found(folder, size: int, code: int) -> None:
-    """Assert that a training would find the old or the new checkpoint, and no other."""
+    """Assert that a training run would find the old or the new checkpoint, and no other."""
     for path in folder.glob("checkpoint*.pt"):
         check_archive(path)
     cfg = Namespace(

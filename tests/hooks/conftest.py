@@ -1,4 +1,4 @@
-"""The trainings of tests/compat, in whose process hooks are tried, too; listeners to them."""
+"""The training runs of tests/compat, in whose process hooks are tried, too; listeners to them."""
 
 import pytest
 

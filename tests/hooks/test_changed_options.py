@@ -10,7 +10,7 @@ from tests.compat.conftest import run_training, translation_options
 
 @pytest.fixture
 def used_dir(translator, tmp_path):
-    """Return the --save-dir of a finished training."""
+    """Return the --save-dir of a finished training run."""
     shutil.copytree(translator.parent, tmp_path / "used")
     return tmp_path / "used"
 

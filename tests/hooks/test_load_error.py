@@ -10,7 +10,7 @@ import highrank_plugins.hooks.load_error  # noqa: F401  (importing it applies th
 from highrank_plugins.common.user_error import UserError
 from tests.compat.conftest import run_training, translation_options
 
-REASON = "other sizes; use the options of that training"
+REASON = "other sizes; use the options of that training run"
 GENERIC = "Cannot load model parameters"
 
 

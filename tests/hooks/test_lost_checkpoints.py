@@ -100,7 +100,7 @@ def test_missing_restore_file(data, tmp_path):
 
 
 def test_finetuning_counts_its_own_losses(data, tmp_path):
-    """--patience had ended the training that it starts from."""
+    """--patience had ended the training run that it starts from."""
     rising = {"--lr": 0.5, "--lr-scheduler": "fixed", "--patience": 1}
     first = {**rising, "--max-epoch": 9, "--max-update": 1000}
     ended = run_training(data, tmp_path / "a", *translation_options(**first))

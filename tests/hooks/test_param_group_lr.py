@@ -22,7 +22,7 @@ def parameters():
 
 
 def optimizer(params, *words):
-    """Build the optimizer of a training with --lr 20."""
+    """Build the optimizer of a training run with --lr 20."""
     line = ["data", "--arch", "transformer", "--lr", 20, *words]
     return optim.build_optimizer(config("training", *line).optimizer, list(params))
 

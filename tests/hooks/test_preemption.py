@@ -1,4 +1,4 @@
-"""hooks/preemption.py; whole trainings that are told to end are in tests/training/launch."""
+"""hooks/preemption.py; whole training runs that are told to end are in tests/training/launch."""
 
 import os
 import signal

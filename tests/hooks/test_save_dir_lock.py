@@ -23,7 +23,7 @@ with locked(sys.argv[1]):
 
 @pytest.fixture
 def other(tmp_path):
-    """Start another training that holds the directory."""
+    """Start another training run that holds the directory."""
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
@@ -34,7 +34,7 @@ def other(tmp_path):
 
 
 def test_the_second_training_is_refused_and_the_first_named(data, tmp_path, other):
-    message = rf"in use by another training \(process {other.pid} on .*choose another --save-dir"
+    message = rf"in use by another run \(process {other.pid} on .*choose another --save-dir"
     with pytest.raises(UserError, match=message):
         run_training(data, tmp_path, *translation_options(**{"--max-update": 1}))
     assert [path.name for path in tmp_path.iterdir()] == ["training.lock"]

@@ -19,7 +19,7 @@ from tests.tasks.built import build
 
 @pytest.fixture(scope="module")
 def mos(stream_data, tmp_path_factory):
-    """Return MoS with every dropout of its training."""
+    """Return MoS with every dropout of its training run."""
     path = tmp_path_factory.mktemp("mos") / "mos.pt"
     words = [*RATES, "--head-components", 3, "--head-dropout", 0.3]
     write_checkpoint(path, build(stream_data, *words, arch="awd_lstm_lm_mos"))

@@ -15,7 +15,7 @@ ALL = ["--batch-size", 8, "--required-batch-size-multiple", 1, "--num-workers", 
 
 @pytest.fixture(scope="module")
 def trained(mt_data, lm_data, tmp_path_factory):
-    """Train two translation models and a language model; keep what the first training printed."""
+    """Train two translation models and a language model; keep what the first run printed."""
     folder = tmp_path_factory.mktemp("trained")
     shutil.copytree(mt_data, folder / "data")
     # --lm-path looks for the language model's dictionary here

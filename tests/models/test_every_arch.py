@@ -22,7 +22,7 @@ QUICK = {
 
 
 RECENT = ("softcap", "sigmoid_cap", "multimax")
-# Their layers are trained on another trunk too: those trainings are left to `--all`.
+# Their layers are trained on another trunk too: those training runs are left to `--all`.
 ELSEWHERE = {
     *(f"transformer_{t}_tiny" for t in ("gss", "monotone_mlp", "sigsoftmax", "mos_sigsoftmax")),
     *(f"transformer_lm_{t}" for t in ("moc", "plif", "mos_plif")),
@@ -34,7 +34,7 @@ ELSEWHERE = {
 }
 
 # One layer of each trunk is stopped and resumed, each layer once; tests/faults and
-# tests/tasks/test_resume.py stop trainings at any point.
+# tests/tasks/test_resume.py stop training runs at any point.
 RESUMED = {
     *("transformer_mixtape_tiny", "transformer_plif_tiny", "transformer_moc_tiny"),
     *("transformer_lm_gss", "transformer_lm_monotone_mlp", "transformer_lm_mos_sigsoftmax"),

@@ -1,4 +1,4 @@
-"""--head-monitor: what it shows, and that a training does not notice it."""
+"""--head-monitor: what it shows, and that a training run does not notice it."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -132,7 +132,7 @@ def test_a_negative_interval(mt_data, tmp_path):
 
 
 def monitored(head, features, updates):
-    """Yield updates of a training whose every batch is the same."""
+    """Yield updates of a training run whose every batch is the same."""
     monitor = HeadMonitor(head, 1)
     target = torch.zeros(features.shape[:-1], dtype=torch.long)
     for update in range(updates):

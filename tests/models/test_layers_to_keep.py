@@ -1,4 +1,4 @@
-"""A checkpoint of more layers starts a training of fewer, whose checkpoints can be used."""
+"""A checkpoint of more layers starts a training run of fewer, whose checkpoints can be used."""
 
 import pytest
 

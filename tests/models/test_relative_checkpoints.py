@@ -1,4 +1,4 @@
-"""Trainings with relative positions: resumed, used, started from a checkpoint without them."""
+"""Training runs with relative positions: resumed, used, started from a checkpoint without them."""
 
 import pytest
 import torch

@@ -78,7 +78,7 @@ def test_the_checkpoint_of_another_head_is_refused(old, new, option, mt_data, tm
 
 
 def check_start(data, old, new):
-    """Whether a checkpoint of one model may start the training of another; both as words."""
+    """Whether a checkpoint of one model may start the training run of another; both as words."""
     options = OmegaConf.to_container(build(data, *old).cfg.model, enum_to_str=True)
     build(data, *new).model.check_saved_options(options)
 

@@ -155,7 +155,7 @@ def test_the_history_survives_between_the_epochs():
 
 def test_a_missing_validation_is_an_error():
     optimizer = AveragedSGD(parameters(), lr=1.0)
-    optimizer.before_epoch(4)  # a training that starts again from here
+    optimizer.before_epoch(4)  # a training run that starts again from here
     with pytest.raises(ValueError, match=r"seen 0 .* before epoch 5.*--asgd-at-epoch"):
         optimizer.before_epoch(5)
     AveragedSGD(parameters(), lr=1.0, at_epoch=9).before_epoch(5)

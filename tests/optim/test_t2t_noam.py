@@ -1,4 +1,4 @@
-"""The learning rate is Tensor2Tensor's formula, whatever stops the training on the way."""
+"""The learning rate is Tensor2Tensor's formula, whatever stops the training run on the way."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The configurations of the language-model recipes say what a repeated training needs."""
+"""The configurations of the language-model recipes say what a repeated training run needs."""
 
 from pathlib import Path
 

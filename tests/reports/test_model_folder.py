@@ -104,7 +104,7 @@ def run_card(folder, data):
 
 
 def test_languages_that_fairseq_inferred_are_in_the_card(checkpoint, joined_data, tmp_path):
-    """A training without --source-lang and --target-lang saves none."""
+    """A training run without --source-lang and --target-lang saves none."""
     state = torch.load(checkpoint)
     state["cfg"]["task"]["source_lang"] = state["cfg"]["task"]["target_lang"] = None
     torch.save(state, tmp_path / "inferred.pt")

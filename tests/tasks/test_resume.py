@@ -1,4 +1,4 @@
-"""An interrupted training continues as if it had not been interrupted."""
+"""An interrupted training run continues as if it had not been interrupted."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ STOPS = {"in an epoch": ["--max-update", 39], "between epochs": ["--max-epoch", 
 
 
 def end_of(save_dir):
-    """Return the parts of the last checkpoint that a resumed training could get wrong."""
+    """Return the parts of the last checkpoint that a resumed training run could get wrong."""
     state = torch.load(last(save_dir), weights_only=True)
     return dict(leaves({"model": state["model"], "optimizer": state["last_optimizer_state"]}))
 
@@ -27,7 +27,7 @@ def check_same(got, want):
 
 @pytest.fixture(scope="module")
 def unbroken(stream_data, tmp_path_factory):
-    """Return the ends of uninterrupted trainings, and what they printed."""
+    """Return the ends of uninterrupted training runs, and what they printed."""
     ends = {}
 
     def run(name):
@@ -45,7 +45,7 @@ def unbroken(stream_data, tmp_path_factory):
     [
         ("nt", "in an epoch"),
         ("nt", "between epochs"),
-        # so does the training below that validates on its own text
+        # so does the training run below that validates on its own text
         pytest.param("et", "in an epoch", marks=pytest.mark.long),
     ],
 )

@@ -163,7 +163,7 @@ def test_the_optimizer_is_left_out_and_the_configuration_plain(tmp_path):
 )
 def test_checkpoints_of_other_models_are_refused(tmp_path, second):
     paths = [save(tmp_path / "1.pt", torch.ones(2)), save(tmp_path / "2.pt", **second)]
-    with pytest.raises(ValueError, match=r"2\.pt: .* not belong to one training"):
+    with pytest.raises(ValueError, match=r"2\.pt: .* not belong to one training run"):
         average_checkpoints(paths, tmp_path / "average.pt")
     assert not (tmp_path / "average.pt").exists()
 

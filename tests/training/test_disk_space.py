@@ -1,4 +1,4 @@
-"""The disk space that a training will take, against what it has taken."""
+"""The disk space that a training run will take, against what it has taken."""
 
 import shutil
 from argparse import Namespace

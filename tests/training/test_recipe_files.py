@@ -94,7 +94,7 @@ def test_layers_of_a_user_are_known_to_all_commands_after_the_training(configure
     ],
 )
 def test_what_a_training_depends_on(configure, words, block, key):
-    """Users' finished trainings have these keys: another text would train them again."""
+    """Users' finished training runs have these keys: another text would train them again."""
     configure(f"--launch={words}", launch=block)
     train = yaml.safe_dump(BASE["train"]).rstrip()
     assert configure.bash('echo "$training_key"') == f"{train}\n{key}".rstrip()
@@ -110,7 +110,7 @@ STREAMS = {"task": "bptt_language_modeling", "batch_size": 12, "distributed_worl
     ("words", "key"),
     [
         ("", ""),
-        ("--processes 3", ""),  # of the same streams: the same training
+        ("--processes 3", ""),  # of the same streams: the same training run
         ("--processes 4 --effective-streams 12", ""),
         ("--processes 4 --effective-streams 8", "streams 8"),
     ],
@@ -133,7 +133,7 @@ def test_launched_processes_share_the_streams_of_one(configure, words, key):
         (
             "--processes 5",
             {},
-            "use 4 or 6 processes, or change the training by --effective-streams 15",
+            "use 4 or 6 processes, or change the run by --effective-streams 15",
         ),
         ("--processes 13", {}, "use 12 processes, or"),
         ("--processes 2 --effective-tokens 9", {}, "--effective-tokens and --effective-streams ex"),

@@ -201,7 +201,7 @@ def _of_many(
     output: Path | None,
     plot: Path | None,
 ) -> None:
-    """Measure the checkpoints of one training, with one in memory at a time."""
+    """Measure the checkpoints of one training run, with one in memory at a time."""
     from highrank_plugins.common.files import plain
     from highrank_plugins.inference.loading import load_model
 

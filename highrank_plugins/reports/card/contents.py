@@ -52,7 +52,7 @@ class Part:
 
 @dataclass(frozen=True)
 class CardOptions:
-    """Hold options of the head, the trunk and the training; `model` has all that fairseq stored."""
+    """Hold options of the head, the trunk and the run; `model` has all that fairseq stored."""
 
     head: Maybe[dict[str, Any]]
     trunk: dict[str, Any]

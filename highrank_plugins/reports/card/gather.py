@@ -143,7 +143,7 @@ class Observer(Protocol):
 def _along(
     text: Collector, measures: dict[str, TextMeasure], samples: SampleObserver
 ) -> dict[str, Maybe[Measured]]:
-    """Show the text to all observers at once; if one fails, report why and go on without it."""
+    """Show the text to all observers at once; if one fails, report why and continue without it."""
     failed: dict[str, Maybe[Measured]] = {}
     observers: dict[str, Observer] = {**measures, SAMPLES: samples}
     for block in text.blocks("card"):

@@ -1,1 +1,1 @@
-"""Launch a training on several processes: one machine, many (torchrun), or SLURM (srun)."""
+"""Launch a training run on several processes: one machine, many (torchrun), or SLURM (srun)."""

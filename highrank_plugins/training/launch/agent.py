@@ -1,6 +1,6 @@
 """Run torchrun's agent without unpickling what strangers have put into its store.
 
-The nodes of a training meet in a store that accepts messages from anybody who reaches its port,
+The nodes of a training run meet in a store that accepts messages from anybody who reaches its port,
 and torch unpickles the state it finds there. A pickle can name any function to call. This module
 admits the classes of torch's own state and nothing else.
 """

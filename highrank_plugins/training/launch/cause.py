@@ -1,4 +1,4 @@
-"""Store the cause that ended a training in a file, for the last line of its launcher."""
+"""Store the cause that ended a training run in a file, for the last line of its launcher."""
 
 import json
 import signal

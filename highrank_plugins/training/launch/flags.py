@@ -23,7 +23,7 @@ OURS = (
 
 @dataclass(frozen=True)
 class Place:
-    """Say which process of a training this is.
+    """Say which process of a training run this is.
 
     Attributes:
         local_rank: its number on its machine.
@@ -171,7 +171,7 @@ def with_effective_streams(
         raise ValueError(
             f"--effective-streams {effective_streams}: {world_size} processes cannot have equally "
             f"many; use {' or '.join(map(str, [*below[-1:], *above]))} processes, or change the "
-            f"training by --effective-streams {-(-effective_streams // world_size) * world_size}"
+            f"run by --effective-streams {-(-effective_streams // world_size) * world_size}"
         )
     share = effective_streams // world_size
     processes = "1 process" if world_size == 1 else f"{world_size} processes"

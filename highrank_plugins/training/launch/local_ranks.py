@@ -1,4 +1,4 @@
-"""Start the processes of a training on one machine, and end all of them when one fails.
+"""Start the processes of a training run on one machine, and end all of them when one fails.
 
 torchrun would do so too, but its processes meet at a port that every user of the machine can reach
 and write to. These meet in a file of a folder that belongs to the user alone.
@@ -23,7 +23,7 @@ LAST_WORDS_SECONDS = 5  # lets the others report what they saw before they are k
 
 
 class LocalRanks:
-    """Manage all processes of a training, with the methods of one `Popen`.
+    """Manage all processes of a training run, with the methods of one `Popen`.
 
     Args:
         folder: private to this user; the processes meet in a file there.

@@ -15,10 +15,10 @@ STARTING_SECONDS = 60  # seconds to import torch on a busy machine
 
 @dataclass(frozen=True)
 class Plan:
-    """Describe a training on `nodes` × `per_node` processes.
+    """Describe a training run on `nodes` × `per_node` processes.
 
     Attributes:
-        command: `fairseq-train …`, without what `launch` adds.
+        command: `fairseq-train …`, without the options that `launch` adds.
         gpus: a GPU for each process, else CPU cores.
         rendezvous: HOST:PORT where the nodes meet; not used on one machine, whose processes meet
             in a file.
@@ -65,7 +65,7 @@ class Plan:
 
     @property
     def finished(self) -> Path:
-        """Return a file that exists once the training is complete, and not before."""
+        """Return a file that exists once the training run is complete, and not before."""
         return self.log_dir / "finished"
 
     @property

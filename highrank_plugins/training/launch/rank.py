@@ -1,4 +1,4 @@
-"""Run one process of a training: `python -m …launch.rank --world-size N … -- fairseq-train …`.
+"""Run one process of a training run: `python -m …launch.rank --world-size N … -- fairseq-train …`.
 
 `highrank launch`, its torchrun or srun starts it, and passes its rank in the environment. It
 becomes fairseq-train with all options that follow from that.

@@ -9,7 +9,7 @@ import time
 
 from highrank_plugins.training.launch.plan import STARTING_SECONDS, split_address
 
-STRANGER = 3  # exit code: the store serves another training
+STRANGER = 3  # exit code: the store serves another training run
 RETRY_SECONDS = 0.5
 
 
@@ -17,10 +17,10 @@ def check_rendezvous(address: str, timeout: float, run: str) -> None:
     """Find out whether this machine has the address HOST:PORT, and whether nodes can meet there.
 
     Args:
-        run: the training's name. A store belongs to the first training that asks there: it ends
-            with that training, and would end others.
+        run: the run's name. A store belongs to the first run that asks there: it ends
+            with that run, and would end others.
     Raises:
-        ValueError: the host is unknown; its port is taken by another program or training, which
+        ValueError: the host is unknown; its port is taken by another program or run, which
             takes up to STARTING_SECONDS to detect; or nobody has answered within `timeout` seconds.
     """
     host, port = split_address(address)
@@ -77,7 +77,7 @@ def _wait_for(place: tuple[str, int], address: str, timeout: float) -> None:
 
 
 def _stranger(host: str, port: int, run: str) -> str | None:
-    """Return None if torch's store of this training answers there, else what answers instead."""
+    """Return None if torch's store of this run answers there, else what answers instead."""
     code = (
         "import sys, torch.distributed as d; store = d.TCPStore(sys.argv[1], int(sys.argv[2])); "
         "owner = store.compare_set('highrank', '', sys.argv[3]).decode(); "

@@ -1,4 +1,4 @@
-"""Write the batch script with which SLURM starts a training, a task of srun per process."""
+"""Write the batch script with which SLURM starts a training run, a task of srun per process."""
 
 import shlex
 import subprocess
@@ -53,7 +53,7 @@ exit "$code"
 
 @dataclass(frozen=True)
 class Job:
-    """Hold requests to SLURM besides nodes and GPUs.
+    """Hold what is requested of SLURM besides nodes and GPUs.
 
     Attributes:
         one_gpu_each: each task sees its own GPU only, instead of all GPUs of its node.
@@ -68,7 +68,7 @@ class Job:
 
 
 def sbatch_script(plan: Plan, job: Job) -> str:
-    """Return the script. srun passes signals to every task; a job that was asked requeues."""
+    """Return the script, in which a job that was asked to stop requeues itself."""
     gpus = _gpu_options(plan, job)
     options = [
         f"--job-name={job.name}",
@@ -97,7 +97,7 @@ def sbatch_script(plan: Plan, job: Job) -> str:
 
 
 def check_queue(log_dir: Path) -> None:
-    """Refuse to start while an earlier job of the same training is in the queue.
+    """Refuse to start while an earlier job of the same training run is in the queue.
 
     Raises:
         ValueError: it is in the queue, or squeue does not say.

@@ -38,7 +38,7 @@ def torchrun_words(plan: Plan, address: str) -> list[str]:
 
 
 def run_id(plan: Plan) -> str:
-    """Return a name that tells trainings at one address apart.
+    """Return a name that tells training runs at one address apart.
 
     Equal commands have equal names. It is not secret: every client of the store can list its keys.
     """

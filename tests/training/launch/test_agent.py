@@ -1,4 +1,4 @@
-"""Whoever writes to torchrun's store runs nothing on the machines of a training."""
+"""Whoever writes to torchrun's store runs nothing on the machines of a training run."""
 
 import os
 import pickle

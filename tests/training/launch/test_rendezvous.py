@@ -58,7 +58,7 @@ def test_the_store_of_another_node_is_accepted():
 def test_the_store_of_another_training_is_refused():
     port = free_port()
     stores = [store_at(port)]
-    for _ in range(2):  # nodes of the training that came first
+    for _ in range(2):  # nodes of the training run that came first
         check_rendezvous(address(port), 5, "first")
     with pytest.raises(ValueError, match=r"uses that port \(a run of another command\)"):
         check_rendezvous(address(port), 5, "second")

@@ -1,4 +1,4 @@
-"""After a training every process has the same parameters, those of one process."""
+"""After a training run every process has the same parameters, those of one process."""
 
 import os
 

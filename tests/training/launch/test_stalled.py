@@ -1,4 +1,4 @@
-"""A stopped or killed process ends the training in time, is named, and leaves stacks."""
+"""A stopped or killed process ends the training run in time, is named, and leaves stacks."""
 
 import os
 import re

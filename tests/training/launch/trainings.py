@@ -1,4 +1,4 @@
-"""The training that is launched in several ways, and what one process makes of it."""
+"""The training run that is launched in several ways, and what one process makes of it."""
 
 from pathlib import Path
 
@@ -17,6 +17,6 @@ def command(data: Path, save_dir: Path, updates: int = UPDATES) -> list[str]:
 
 
 def one_process(data: Path, folder: Path) -> Path:
-    """Return the --save-dir of the same training by one process."""
+    """Return the --save-dir of the same training run by one process."""
     train(data, folder / "one", ARCH, UPDATES, *OPTIONS, "--update-freq", 2)
     return folder / "one"

@@ -44,7 +44,7 @@ def check_available(device: torch.device) -> None:
 def auto_takes(head: ChunkedHead, features: Tensor) -> bool:
     """Whether `auto` takes these kernels: on a CPU where they exist and know the function.
 
-    float64, whose elementary functions the kernels compute one by one, is left to torch.
+    float64 is left to torch, since the kernels compute its elementary functions one at a time.
     """
     if features.device.type != "cpu" or features.dtype == torch.float64:
         return False

@@ -30,12 +30,13 @@ logger = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "sources"
 COMPILERS = ("c++", "g++", "clang++")
-# Sums are reordered where they say so (omp simd), products and sums may become one instruction.
+# Sums are reordered where the code says so (omp simd); a product and a sum may become one
+# instruction.
 FLAGS = (
     "-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math",
     "-fopenmp", "-shared", "-fPIC",
 )  # fmt: skip
-# Compilers prefer vectors of 256 bits where a processor also has 512; rows of logits are long.
+# By default, compilers prefer vectors of 256 bits to 512; rows of logits are long enough for 512.
 WIDE_VECTORS = "-mprefer-vector-width=512"
 # Predefined macros: compiler names, versions, and the features that -march=native detected.
 MACROS = ("-march=native", "-dM", "-E", "-x", "c++", os.devnull)

@@ -13,7 +13,7 @@ from highrank_plugins.losses.kernels.triton.tiles import FAR, REST
 
 # Bits of the largest sum: one of 64 is the sign, one stays free.
 BITS = 62
-# Largest log-sum-exp whose z-loss the integers of PLIF's sums hold.
+# Largest log-sum-exp whose z-loss fits the integer sums of PLIF.
 MOST_NORM = 2.0**16
 
 

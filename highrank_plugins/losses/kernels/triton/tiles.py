@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# Numbers of one tile, a power of two as every size here: eight warps with 16 numbers a thread.
+# Numbers in one tile, a power of two like every size here: eight warps, 16 numbers per thread.
 SIZE = 4096
-# Most columns of one tile. Rows that are narrower share a program.
+# Largest number of columns of one tile. Narrower rows share a program.
 COLUMNS = 4096
-# Most rows that share a program: for each a thread holds sums and a target.
+# Largest number of rows that share a program: a thread holds sums and a target for each.
 ROWS = 8
-# Numbers of one tile of Mixtape's tree, times K: about 6 K registers for each.
+# Numbers in one tile of Mixtape's tree, times K: about 6 K registers for each number.
 TREE_SIZE = 2048
-# Numbers of one tile of a mixture that a thread holds, and the threads: three registers for each.
+# Numbers of a mixture's tile that one thread holds, at three registers each; number of threads.
 MIXTURE_NUMBERS = 32
 MIXTURE_THREADS = 128
-# The gradients of PLIF's slopes take z at most at this multiple of T.
+# The gradients of PLIF's slopes clamp z to this multiple of T.
 FAR = 2**20
-# What an integer sum leaves of a gradient beyond PLIF's cells is summed in this part of its unit.
+# The remainder of a gradient beyond PLIF's cells is summed in units this many times smaller.
 REST = 2**30
-# Most components of a learned function whose gradients are sums in the registers of a thread.
+# Largest number of components for which a thread sums a learned function's gradients in registers.
 LEARNED_COMPONENTS = 16
-# Most components whose numbers fit the registers of a thread.
+# Largest number of components whose numbers fit the registers of a thread.
 COMPONENTS = 64
 
 
