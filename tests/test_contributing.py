@@ -48,7 +48,7 @@ def assert_losses_are_the_references(case):
 
 
 @pytest.mark.parametrize("example", [("arcsinh", POINTWISE)], indirect=True)
-def test_a_pointwise_function(example):
+def test_the_example_of_a_pointwise_function_works(example):
     assert "arcsinh" in pointwise_names() and pointwise_options("arcsinh") == {"c": 30.0}
     for case in STRUCTURES:
         assert_losses_are_the_references(case.with_pointwise("arcsinh", c=2.0))
@@ -60,7 +60,7 @@ def test_a_pointwise_function(example):
 
 
 @pytest.mark.parametrize("example", [("tempered", HEADS)], indirect=True)
-def test_a_structure(example):
+def test_the_example_of_a_structure_works(example):
     assert "tempered" in head_names()
     assert_losses_are_the_references(Case("tempered", "plif"))
     head = build(Case("tempered"))
@@ -72,7 +72,7 @@ def test_a_structure(example):
 
 
 @pytest.mark.parametrize("example", [("confidence", MEASURES)], indirect=True)
-def test_a_measure(example):
+def test_the_example_of_a_measure_works(example):
     words = words_of(STRUCTURES[0])
     measure = example["ConfidenceMeasure"].for_card(words)
     measure.start(words, torch.float64)
@@ -86,7 +86,7 @@ def test_a_measure(example):
 
 
 @pytest.mark.slow
-def test_a_recipe(tmp_path):
+def test_the_example_of_a_recipe_works(tmp_path):
     recipe = tmp_path / "recipes" / "captions_en_de"
     (recipe / "conf").mkdir(parents=True)
     (recipe / "run.sh").write_text(EXAMPLES["recipe"])
@@ -105,7 +105,7 @@ def test_a_recipe(tmp_path):
 
 
 @pytest.mark.parametrize("case", [*STRUCTURES, *(Case("softmax", f) for f in ("gss", "plif"))])
-def test_a_kernel(case, monkeypatch):
+def test_the_example_of_a_kernel_works(case, monkeypatch):
     names: dict = {"__name__": "kernel"}
     exec(EXAMPLES["kernel"], names)
     used = []

@@ -57,7 +57,7 @@ def test_register_after_an_import_without_fairseq_may_be_repeated():
     assert run_python(f"{code}\n{REGISTERED}")[-3:] == ["True"] * 3
 
 
-def test_one_version_everywhere():
+def test_the_version_is_the_same_everywhere():
     cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
     assert cited is not None
     assert highrank_plugins.__version__ == metadata.version("highrank_plugins") == cited.group(1)

@@ -46,7 +46,7 @@ _GROUPS: dict[Range, str] = {
     Range(0, 1): "ema_decay",
     Range(-1, 1): "sampling_topp",
     Range(0, 1, above_low=True): "lr_shrink",
-    # counts: a negative one ends a training at once, or is taken for none
+    # counts: a negative one ends a training run at once, or is taken for none
     Range(0): """
         max_update max_epoch warmup_updates clip_norm weight_decay num_workers stop_time_hours
         save_interval_updates validate_interval_updates validate_after_updates data_buffer_size
@@ -99,7 +99,7 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         for number in _numbers(name, value):
             if math.isnan(number):
-                problems[name] = "nan: give a number"
+                problems[name] = "nan: expected a number"
             elif name in RANGES and (problem := RANGES[name].problem(number)):
                 problems[name] = problem
     for copy, original in _COPIES.items():

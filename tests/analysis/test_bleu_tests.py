@@ -44,7 +44,7 @@ def test_a_clear_difference_is_found_and_equal_runs_have_none(test, samples):
     assert "tok:13a" in found.signature
 
 
-def test_another_metric():
+def test_another_metric_is_compared():
     found = paired_bleu({"a": BAD, "b": GOOD}, [REFERENCE], samples=20, metric=CHRF())
     expected = CHRF().corpus_score(GOOD, [REFERENCE]).score
     assert found.scores[1].score == pytest.approx(expected, rel=1e-12)
@@ -60,6 +60,6 @@ def test_another_metric():
         ({"a": BAD, "b": GOOD}, [REFERENCE], "bs", "expected one of bootstrap, randomisation"),
     ],
 )
-def test_bad_input(systems, references, test, message):
+def test_bad_input_is_refused(systems, references, test, message):
     with pytest.raises(ValueError, match=message):
         paired_bleu(systems, references, test)

@@ -35,7 +35,7 @@ def random_head(name, **options):
 
 
 @pytest.mark.parametrize("name", ["mos", "moc"])
-def test_the_prior_of_a_mixture(name):
+def test_the_prior_of_a_mixture_is_its_softmax(name):
     head, features = random_head(name, components=4, dropout=0.5)
     prior = (features.flatten(0, 1) @ head.prior.weight.t()).softmax(-1)
     found, expected = prior_use(head, features), component_use(prior.log())
@@ -44,13 +44,13 @@ def test_the_prior_of_a_mixture(name):
 
 
 @pytest.mark.parametrize("name", ["softmax", "mixtape"])
-def test_heads_without_a_prior(name):
+def test_heads_without_a_prior_are_refused(name):
     head = build_head(name, num_classes=9, feature_dim=5)
     with pytest.raises(ValueError, match=f"{name} has no prior"):
         prior_use(head, torch.zeros(1, 5))
 
 
-def test_bad_priors():
+def test_priors_that_do_not_sum_to_1_are_refused():
     with pytest.raises(ValueError, match="log_prior, row 0: the probabilities sum to 3"):
         component_use(torch.zeros(2, 3))
 
@@ -71,7 +71,7 @@ def gates_of_one_token(head, g):
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 100])
-def test_gates_by_the_frequency_of_the_word(tokens):
+def test_gates_are_averaged_by_the_frequency_of_the_word(tokens):
     head, features = random_head("mixtape", frequent=6, gate_dim=2, gate_noise=1.0)
     gates = np.stack([gates_of_one_token(head, g) for g in features.flatten(0, 1).numpy()])
     entropy, largest = -(gates * np.log(gates)).sum(-1).mean(0), gates.max(-1).mean(0)
@@ -99,19 +99,19 @@ def test_both_ends_of_sharing(frequent, groups):
         ("mixtape", {"frequent": 4}, (2, 1), r"within \(0, 4\)"),
     ],
 )
-def test_bad_gates(name, options, ends, message):
+def test_heads_and_ends_that_do_not_fit_are_refused(name, options, ends, message):
     head, features = random_head(name, **options)
     with pytest.raises(ValueError, match=message):
         gate_sharpness(head, features, ends)
 
 
-def test_no_features():
+def test_features_without_rows_are_refused():
     head, _ = random_head("mixtape")
     with pytest.raises(ValueError, match="no features"):
         gate_sharpness(head, torch.zeros(0, 5, dtype=torch.float64))
 
 
-def test_slopes():
+def test_slopes_are_summarised():
     plif = build_pointwise("plif", bound=2.0, knots=4)
     wanted = torch.tensor([1.0, 2.0, 3.0, 6.0])
     plif.slope_logits.data = wanted.expm1().log()
@@ -141,6 +141,6 @@ def test_curves_go_through_the_origin_and_rise(name):
 
 
 @pytest.mark.parametrize(("low", "high", "points"), [(1, 1, 5), (2, 1, 5), (0, 1, 1)])
-def test_bad_curves(low, high, points):
+def test_invalid_ranges_of_a_curve_are_refused(low, high, points):
     with pytest.raises(ValueError, match="expected low < high and at least two points"):
         pointwise_curve(build_pointwise("identity"), low, high, points)

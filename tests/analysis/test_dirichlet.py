@@ -66,7 +66,7 @@ def test_a_layer_of_full_size_reaches_its_targets():
     assert fit.mode_match == 1
 
 
-def test_bad_input():
+def test_bad_input_is_refused():
     head = build_head("softmax", num_classes=3, feature_dim=2)
     with pytest.raises(ValueError, match=r"targets: expected \[N, 3\], got \(5, 4\)"):
         fit_targets(head, torch.rand(5, 4), SMALL)

@@ -38,7 +38,7 @@ def small_chunks(monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (7, 4), (3, 10)])
-def test_every_pair(shape, small_chunks):
+def test_every_pair_has_its_divergence(shape, small_chunks):
     p, q = log_probs(shape[0]), log_probs(shape[1], seed=2)
     found = pairwise_kld(p, q)
     assert found.dtype == torch.float64
@@ -132,7 +132,7 @@ def test_the_block_is_named():
         (lambda: mean_pairwise_kld([log_probs(2)[:0]]), "no rows"),
     ],
 )
-def test_bad_input(call, message):
+def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 

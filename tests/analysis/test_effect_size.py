@@ -35,7 +35,7 @@ def test_power_is_that_of_the_noncentral_t(effect, n):
     assert _power(effect, n, 0.05) == pytest.approx(want, abs=1e-4)
 
 
-def test_large_and_missing_effects():
+def test_large_effects_need_two_runs_and_missing_ones_have_no_number():
     assert runs_needed(Summary(90, 0.1, 3), Summary(80, 0.1, 3)) == 2
     assert runs_needed(Summary(1, 1, 3), Summary(1, 1, 3)) is None
     assert runs_needed(Summary(1, 0, 3), Summary(2, 0, 3)) == 2

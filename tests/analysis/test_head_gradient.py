@@ -29,7 +29,7 @@ def test_it_is_what_the_vocabulary_matrix_learns_from(case):
         torch.testing.assert_close(gradient.sum((0, 1)), head.bias.grad, rtol=1e-9, atol=1e-12)
 
 
-def test_softmax_minus_one_hot():
+def test_the_gradient_of_a_softmax_is_softmax_minus_one_hot():
     head, features = SOFTMAX.build(), make_features(2, 5)
     expected = head(features).exp().flatten(0, 1)
     expected[torch.arange(10), TARGET.flatten()] -= 1

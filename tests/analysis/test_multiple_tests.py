@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from highrank_plugins.analysis import holm, pearson
 
 
-def test_holm_by_hand():
+def test_holm_equals_values_computed_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
@@ -33,7 +33,7 @@ def test_holm_takes_probabilities(bad):
         holm([0.5, bad])
 
 
-def test_pearson_by_hand():
+def test_pearson_equals_values_computed_by_hand():
     found = pearson([1, 2, 3, 4], [2, 1, 4, 3])
     assert found.r == pytest.approx(0.6)
     assert found.n == 4

@@ -24,7 +24,7 @@ def spectrum_part(part, dtype=torch.float64, method="auto"):
 @pytest.mark.parametrize("sizes", CUTS)
 @pytest.mark.parametrize("method", ["tsqr", "gram"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_spectrum_of_parts(sizes, method, dtype):
+def test_the_spectrum_of_parts_is_that_of_the_whole(sizes, method, dtype):
     x = log_probs().to(dtype)
     want = spectrum([x], dtype, method)
     found = whole_spectrum([spectrum_part(part, dtype, method) for part in x.split(sizes)])
@@ -47,5 +47,5 @@ def test_the_mean_divergence_of_parts(sizes):
     assert mean_kld_of_sums(whole, whole) == pytest.approx(mean_pairwise_kld([p]))
     other = PredictionSums.of([q])
     assert mean_kld_of_sums(whole, other) == pytest.approx(pairwise_kld(p, q).mean().item())
-    with pytest.raises(ValueError, match="P has 20 classes, Q 5"):
+    with pytest.raises(ValueError, match="P has 20 classes, but Q has 5"):
         mean_kld_of_sums(whole, PredictionSums.of([log_probs(3, 5)]))

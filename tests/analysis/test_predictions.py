@@ -34,7 +34,7 @@ def test_share():
     assert [top_k_share(LOG_PROBS, TARGET, k) for k in (1, 2, 3, 4)] == [0.25, 0.5, 1.0, 1.0]
 
 
-def test_entropy():
+def test_mean_entropy_equals_the_value_computed_by_hand():
     by_hand = [-sum(p * math.log(p) for p in row if p > 0) for row in PROBS.tolist()]
     assert mean_entropy(LOG_PROBS) == pytest.approx(sum(by_hand) / 4, rel=1e-12)
 
@@ -50,7 +50,7 @@ def test_entropy():
         (TARGET + 1, 1, r"ids must lie in \[0, 4\), got 1 to 4"),
     ],
 )
-def test_bad_targets(target, k, message):
+def test_bad_targets_are_refused(target, k, message):
     with pytest.raises(ValueError, match=message):
         top_k_share(LOG_PROBS, target, k)
 
@@ -91,6 +91,6 @@ def test_bands_cover_every_token_once():
         (NLL, COUNTS, (0, 10), "bands: ends must increase"),
     ],
 )
-def test_bad_bands(nll, counts, bands, message):
+def test_bad_bands_are_refused(nll, counts, bands, message):
     with pytest.raises(ValueError, match=message):
         perplexity_by_band(nll, counts, bands)

@@ -54,7 +54,7 @@ def test_eps_lies_between_0_and_1(eps):
         effective_rank(values(1.0), eps)
 
 
-def test_entropy():
+def test_spectral_entropy_equals_values_computed_by_hand():
     assert spectral_entropy(torch.ones(7)) == pytest.approx(math.log(7), rel=1e-12)
     assert spectral_entropy(values(3.0, 0.0)) == 0
     expected = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
@@ -74,7 +74,7 @@ def test_decay_is_the_exponent_of_the_squares():
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 3), (3, 3), (1, 5)])
-def test_the_range_of_the_decay(first, last):
+def test_invalid_ranges_of_the_decay_are_refused(first, last):
     with pytest.raises(ValueError, match="1 ≤ first < last ≤ 4"):
         spectral_decay(torch.ones(4), first, last)
 
@@ -91,7 +91,7 @@ def test_the_range_of_the_decay(first, last):
         spectral_decay,
     ],
 )
-def test_bad_singular_values(measure, bad):
+def test_bad_singular_values_are_refused(measure, bad):
     with pytest.raises(ValueError, match="singular_values: "):
         measure(bad)
 

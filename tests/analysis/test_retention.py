@@ -12,7 +12,7 @@ def random(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_by_hand():
+def test_retention_equals_values_computed_by_hand():
     weight = torch.tensor([[2.0, 0.0], [0.0, 3.0], [0.0, 0.0]])  # spans the first two axes
     gradient = torch.tensor([[3.0, 0.0, 4.0], [1.0, 0.0, 0.0], [0.0, 0.0, 2.0]])
     tokens = gradient_retention(weight, gradient, per_token=True)
@@ -21,7 +21,7 @@ def test_by_hand():
     assert float(whole) == pytest.approx(math.sqrt(10 / 30))
 
 
-def test_the_projector_written_out():
+def test_retention_equals_that_of_the_explicit_projector():
     weight, gradient = random(13, 4), random(7, 13, seed=2)
     projector = weight @ torch.linalg.inv(weight.t() @ weight) @ weight.t()
     kept = (gradient @ projector).norm(dim=1) / gradient.norm(dim=1)
@@ -51,7 +51,7 @@ def test_a_square_layer_loses_nothing():
     assert float(gradient_retention(torch.zeros(5, 2), random(3, 5))) == 0
 
 
-def test_tokens_without_a_gradient():
+def test_tokens_without_a_gradient_have_no_retention():
     gradient = random(3, 5)
     gradient[1] = 0
     tokens = gradient_retention(random(5, 2), gradient, per_token=True)
@@ -69,6 +69,6 @@ def test_tokens_without_a_gradient():
         (random(5, 2), random(3, 5) * math.nan, "not finite"),
     ],
 )
-def test_bad_input(weight, gradient, message):
+def test_bad_input_is_refused(weight, gradient, message):
     with pytest.raises(ValueError, match=message):
         gradient_retention(weight, gradient)

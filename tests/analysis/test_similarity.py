@@ -46,7 +46,7 @@ def test_no_correlation_without_spread(chosen):
     assert word_similarity(VECTORS, WORDS, chosen) == (None, len(chosen), 0)
 
 
-def test_words_without_vectors():
+def test_words_without_vectors_are_refused():
     with pytest.raises(ValueError, match="'e' is row 4, but there are 4 vectors"):
         word_similarity(VECTORS[:4], WORDS, pairs(1, 2, 3, 4))
     with pytest.raises(ValueError, match=r"the vector of 'c' has norm 0\.0"):
@@ -55,7 +55,7 @@ def test_words_without_vectors():
         word_similarity(VECTORS + LENGTHS.where(LENGTHS < 5, math.nan), WORDS, pairs(1, 2))
 
 
-def test_files_of_every_layout(tmp_path):
+def test_files_of_every_layout_are_read(tmp_path):
     path = tmp_path / "pairs.txt"
     path.write_bytes(b"car\tautomobile\t3.92\r\nsun sunlight 50.0\n\nkitchen toilet 2.5\t\n")
     assert read_word_pairs(path) == [
@@ -73,7 +73,7 @@ def test_a_bad_line_is_named(tmp_path, line):
         read_word_pairs(path)
 
 
-def test_an_empty_file(tmp_path):
+def test_an_empty_file_is_refused(tmp_path):
     (tmp_path / "empty.txt").touch()
-    with pytest.raises(ValueError, match=r"empty\.txt: no pairs"):
+    with pytest.raises(ValueError, match=r"empty\.txt: the file has no word pairs"):
         read_word_pairs(tmp_path / "empty.txt")

@@ -140,7 +140,7 @@ def test_the_whole_matrix_is_never_held(method, numbers):
 
 
 @pytest.mark.long
-def test_a_large_block_to_1e_10_of_the_largest():
+def test_a_large_block_is_exact_to_1e_10_of_the_largest():
     x = log_probs(5000, 2000, rank=300).add_(matrix(5000, 2000), alpha=1e-3)
     dense = torch.linalg.svdvals(x)
     error = (singular_values(x.split(700)) - dense).abs().max() / dense[0]
@@ -172,7 +172,7 @@ def test_what_is_not_finite_is_named(bad, method):
     ],
 )
 @pytest.mark.parametrize("method", ["tsqr", "gram"])
-def test_bad_blocks(blocks, message, method):
+def test_bad_blocks_are_refused(blocks, message, method):
     with pytest.raises(ValueError, match=message):
         spectrum(blocks, method=method)
 
@@ -185,7 +185,7 @@ def test_bad_blocks(blocks, message, method):
         ({"merge_rows": 0}, "merge_rows must be at least 1"),
     ],
 )
-def test_bad_options(options, message):
+def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         spectrum([matrix()], **options)
 

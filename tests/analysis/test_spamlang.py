@@ -145,7 +145,7 @@ def test_longer_contexts_are_other_runs(tmp_path):
     assert "moc, contexts × 4" in done.stdout
 
 
-def test_a_mistyped_option():
+def test_mistyped_options_are_refused():
     done = command("--heads", "moz")
     assert done.exit_code == 2 and "moz" in done.output
     done = command("--lr", "0")

@@ -9,7 +9,7 @@ from highrank_plugins.analysis import Summary, student_t, summarise, welch_t
 A, B = [3.0, 5.0, 4.0], [7.0, 9.0, 6.0, 10.0]
 
 
-def test_student_by_hand():
+def test_student_t_equals_the_value_computed_by_hand():
     # variances 1 and 10/3, pooled (2 · 1 + 3 · 10/3) / 5 = 12/5
     expected = (4 - 8) / math.sqrt(12 / 5 * (1 / 3 + 1 / 4))
     assert student_t(A, B).statistic == pytest.approx(expected, rel=1e-12)

@@ -27,7 +27,7 @@ def hull_says(points):
     return sorted(set(range(len(points))) - set(ConvexHull(points.numpy()).vertices.tolist()))
 
 
-def test_a_planted_point_inside_a_polygon():
+def test_a_point_inside_a_polygon_is_found():
     weight = torch.cat([CORNERS, torch.tensor([[0.5, 0.3]])])
     assert unargmaxable(weight).tolist() == [4]
     weight[4] = torch.tensor([1.5, 1.0])
@@ -54,7 +54,7 @@ def test_the_program_alone_agrees():
     assert [c for c in range(40) if margins[c] <= unargmaxable_words.NOISE] == hull_says(weight)
 
 
-def test_margins_by_hand():
+def test_margins_equal_values_computed_by_hand():
     # rows ±2 and 0, biases 0, 0, 1: the last leads by 1 at h = 0, in units of 1 (biases)
     weight, bias = torch.tensor([[2.0], [-2.0], [0.0]]).double(), torch.tensor([0, 0, 1.0]).double()
     assert unargmaxable_words.argmax_margin(weight, bias, 2) == pytest.approx(1.0)
@@ -89,7 +89,7 @@ def test_a_bias_is_one_more_coordinate():
     assert unargmaxable(weight, bias).tolist() == sorted(set(range(12)) - winners)
 
 
-def test_a_bound_on_features():
+def test_a_bound_on_features_rules_out_more_words():
     weight, bias = torch.tensor([[1.0], [0.0]]), torch.tensor([-2.0, 0.0])
     assert unargmaxable(weight, bias).tolist() == []
     assert unargmaxable(weight, bias, bound=1.0).tolist() == [0]
@@ -148,7 +148,7 @@ def increasing_heads():
 
 @pytest.mark.parametrize("pointwise", increasing_heads())
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_softmax_layer_with_any_increasing_function(pointwise, bias):
+def test_any_increasing_function_keeps_the_words_of_a_softmax(pointwise, bias):
     torch.manual_seed(1)
     head = build_head("softmax", num_classes=30, feature_dim=3, bias=bias, pointwise=pointwise)
     if bias:
@@ -180,7 +180,7 @@ def test_mixtures_are_reported_as_not_applicable(name):
         ({"weight": CORNERS, "bound": np.nan}, "bound must be a number above 0"),
     ],
 )
-def test_bad_input(arguments, message):
+def test_bad_input_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         unargmaxable(**arguments)
 

@@ -32,7 +32,7 @@ def test_presets_are_cases(kind):
 
 
 @pytest.mark.slow
-def test_a_loss_with_csv_and_plot(tmp_path):
+def test_a_loss_is_timed_with_csv_and_plot(tmp_path):
     words = ["--preset", "softmax_ptb", "--tokens", "16,32", "--classes", "300",
              "--impl", "naive,fused", "--repeats", "2", "--threads", "1",
              "--csv", tmp_path / "x.csv", "--plot", tmp_path / "x.png"]  # fmt: skip
@@ -54,7 +54,7 @@ def test_a_loss_with_csv_and_plot(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["train", "generate"])
-def test_models(kind):
+def test_models_are_timed(kind):
     done = bench(kind, "--model", "transformer_mixtape_tiny --head-frequent-ratio 0.1",
                  "--repeats", 1, "--threads", 1)  # fmt: skip
     assert done.exit_code == 0, done.stderr
@@ -74,7 +74,7 @@ def test_models(kind):
     (["train", "--model", " "], "--model: expected an arch"),
     (["train", "--preset", "wmt"], "known: ui_strings_en_de"),
 ])  # fmt: skip
-def test_bad_input(words, message):
+def test_bad_input_is_refused(words, message):
     done = bench(*words)
     assert done.exit_code == 2 and not done.stdout
     assert message in done.stderr and "Traceback" not in done.stderr
@@ -122,7 +122,7 @@ def test_the_memory_of_a_chunk_reaches_the_loss(monkeypatch, mib, expected):
     assert asked == [expected]
 
 
-def test_largest_batch():
+def test_the_largest_batch_stays_below_the_limit():
     limit = 16 * 2**20
     said: list[str] = []
     case = largest_batch(SMALL, "naive", limit, 1, say=said.append)
@@ -142,7 +142,7 @@ def test_table_compares_by_the_baseline_of_each_process():
     assert last == "| a | fused | 1 | 1,000.0 | 0 % | 1.00 | 1 | 0.50 | 1/4.0 |"
 
 
-def test_labels_of_the_release_before(tmp_path):
+def test_labels_of_the_previous_release_are_accepted(tmp_path):
     """Files and options keep working, and the line on standard error names the new label."""
     kept = tmp_path / "kept.csv"
     write_csv([row("c", "naive", 64, "gemm_floor", [1.0], [2.0], None, 1, "here")], kept)
@@ -156,7 +156,7 @@ def test_labels_of_the_release_before(tmp_path):
     assert "'--contender' is now '--model'" in done.stderr and done.exit_code == 2
 
 
-def test_csv_of_something_else(tmp_path):
+def test_a_csv_without_measurements_is_refused(tmp_path):
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     done = bench("table", tmp_path / "x.csv")
     assert done.exit_code == 2 and "x.csv" in done.stderr and "milliseconds" in done.stderr

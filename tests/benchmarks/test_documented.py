@@ -16,16 +16,16 @@ FILES = sorted({*(DOCS / "benchmarks").glob("*.csv")} - {KERNELS})
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_table(path):
+def test_each_table_is_printed_from_its_file(path):
     assert table(read_csv(path)) in (DOCS / "benchmarks.md").read_text(encoding="utf-8")
 
 
-def test_no_table_without_a_file():
+def test_every_table_has_a_file():
     text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
     assert FILES and text.count("| case | implementation | tokens |") == len(FILES)
 
 
-def test_kernels():
+def test_the_table_of_kernels_is_printed_from_its_file():
     """The table has the larger kernels of bfloat16: with gradient, and with smoothing if it may."""
     with KERNELS.open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["dtype"] == "bfloat16"]
@@ -42,7 +42,7 @@ def test_kernels():
     assert all(row["spilled"] == "0" for row in rows)
 
 
-def test_generation_on_two_processes():
+def test_the_table_of_generation_is_printed_from_its_file():
     text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
     lines = (DOCS / "benchmarks" / "generate_processes.jsonl").read_text(encoding="utf-8")
     for row in map(json.loads, lines.splitlines()[:-1]):

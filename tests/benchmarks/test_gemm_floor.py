@@ -24,7 +24,7 @@ def flops(implementation, case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_as_many_operations_as_the_naive_code(case):
+def test_the_floor_counts_the_operations_of_the_naive_code(case):
     """Every product once forward and twice backward; autograd counts them."""
     products = sum(
         6 * rows * inner * columns for rows, inner, columns in case.layer().products(case.tokens)

@@ -15,7 +15,7 @@ CASE = LossCase("residual", tokens=24, dim=16, classes=50, pointwise="bend", lab
 
 
 @pytest.mark.parametrize("impl", ["gemm_floor", "naive", "reference", "chunked", "auto"])
-def test_a_step(impl):
+def test_every_implementation_takes_a_step(impl):
     assert available(impl, CASE) is None
     loss_step(impl, CASE)()
 

@@ -41,14 +41,14 @@ def assert_is_the_loss(implementation, case):
 
 @pytest.mark.parametrize("implementation", ["naive", "gathered"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_eager(case, implementation):
+def test_eager_code_computes_the_loss(case, implementation):
     assert_is_the_loss(implementation, case)
 
 
 @pytest.mark.parametrize(
     ("implementation", "case"), [("compiled", MOS_GSS), ("gathered_compiled", MIXTAPE)], ids=str
 )
-def test_the_graph_of_the_compiler(implementation, case, monkeypatch):
+def test_torch_captures_the_whole_loss(implementation, case, monkeypatch):
     """Torch captures the whole loss; inductor, which needs long, is left out."""
     monkeypatch.setattr(implementations, "COMPILER", "aot_eager")
     assert_is_the_loss(implementation, case)
@@ -58,7 +58,7 @@ def test_the_graph_of_the_compiler(implementation, case, monkeypatch):
 @pytest.mark.cpp
 @pytest.mark.parametrize("implementation", ["compiled", "gathered_compiled"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_compiled(case, implementation):
+def test_compiled_code_computes_the_loss(case, implementation):
     assert_is_the_loss(implementation, case)
 
 

@@ -80,14 +80,14 @@ def documented(presets, implementations):
 
 
 @pytest.mark.triton
-def test_the_table_of_the_documents():
+def test_a_row_of_the_documented_table_is_reproduced():
     for kept, today in documented(["wmt_en_de/softmax"], ["naive", "triton"]):
         assert kept == pytest.approx(today, rel=0.03, abs=0.02)
 
 
 @pytest.mark.triton
 @pytest.mark.long
-def test_the_whole_table_of_the_documents():
+def test_the_whole_documented_table_is_reproduced():
     for kept, today in documented(["wmt_en_de"], ["naive", "fused", "triton"]):
         assert kept == pytest.approx(today, rel=0.03, abs=0.02)
 
@@ -104,7 +104,7 @@ def test_a_small_chunk_lowers_the_peak_of_a_large_mixture():
     assert peak <= gradients + 160 * 2**20
 
 
-def test_a_table():
+def test_the_command_prints_a_table():
     table = run_roofline(["softmax_ptb"], ["fused"], "rtx4090", {"tokens": 64})
     assert "| softmax_ptb | fused |" in table
 
@@ -115,6 +115,6 @@ def test_a_table():
     (["mos_ptb", "--tokens", "8,9"], "--tokens: give one value; the model covers"),
     (["mos_pbt"], "did you mean 'mos_ptb'"),
 ])  # fmt: skip
-def test_bad_input(words, message):
+def test_bad_input_is_refused(words, message):
     done = CliRunner().invoke(app, ["bench", "roofline", *words])
     assert done.exit_code == 2 and message in done.stderr and not done.stdout

@@ -64,7 +64,7 @@ def whole(checkpoint, data, **options):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_spectrum(dtype, either, tmp_path):
+def test_spectrum_equals_that_of_the_whole_matrix(dtype, either, tmp_path):
     found = analyse(tmp_path, "spectrum", *either, *SIZE, "--dtype", dtype)
     log_probs, *_, head = whole(*either, dtype=dtype)
     want = spectrum([log_probs], getattr(torch, dtype))
@@ -89,7 +89,7 @@ def test_spectrum_prints_what_is_short(mos, tmp_path):
     assert "singular_values" not in done.stdout
 
 
-def test_kld(either, tmp_path):
+def test_kld_equals_that_of_the_whole_matrix(either, tmp_path):
     log_probs, *_ = whole(*either)
     drawn = analyse(tmp_path, "kld", *either, *SIZE, "--pairs", 40, "--seed", 3)
     want = sampled_kld(log_probs, pairs=40, seed=3)
@@ -98,7 +98,7 @@ def test_kld(either, tmp_path):
     assert every["all_pairs"] == pytest.approx(mean_pairwise_kld([log_probs]), rel=1e-4)
 
 
-def test_kld_of_two_checkpoints(stream_data, mos, tmp_path):
+def test_kld_of_two_checkpoints_equals_that_of_the_whole_matrices(stream_data, mos, tmp_path):
     other = write_checkpoint(tmp_path / "b.pt", build(stream_data))
     p, *_ = whole(*mos)
     q, *_ = whole(other, stream_data)
@@ -111,7 +111,7 @@ def test_kld_of_two_checkpoints(stream_data, mos, tmp_path):
     assert drawn["sampled"] == pytest.approx(sampled_kld(p, q, 30)._asdict(), rel=1e-4)
 
 
-def test_predictions(either, tmp_path):
+def test_predictions_equal_those_of_the_whole_matrix(either, tmp_path):
     words = ["--top", "1,3", "--bands", "5,50"]
     found = analyse(tmp_path, "predictions", *either, *SIZE, *words)
     log_probs, _, target, _ = whole(*either)
@@ -128,7 +128,7 @@ def test_predictions(either, tmp_path):
     assert found["uncounted"]["tokens"] == special.sum()
 
 
-def test_retention(either, tmp_path):
+def test_retention_equals_that_of_the_whole_gradient(either, tmp_path):
     found = analyse(tmp_path, "retention", *either, *SIZE)
     _, features, target, head = whole(*either)
     rows = logit_gradient(head, features, target).flatten(0, 1)
@@ -138,7 +138,7 @@ def test_retention(either, tmp_path):
     assert found["tokens"] == 60
 
 
-def test_components_of_a_prior(mos, tmp_path):
+def test_components_report_the_prior(mos, tmp_path):
     found = analyse(tmp_path, "components", *mos, *SIZE)
     _, features, _, head = whole(*mos)
     want = prior_use(head, features)
@@ -147,7 +147,7 @@ def test_components_of_a_prior(mos, tmp_path):
     assert found["gates"] is None and "no gates per class" in found["absent"]["gates"]
 
 
-def test_components_of_gates(stream_data, tmp_path):
+def test_components_report_the_gates(stream_data, tmp_path):
     built = build(stream_data, "--head-frequent-ratio", 0.5, arch="awd_lstm_lm_mixtape")
     path = write_checkpoint(tmp_path / "a.pt", built)
     found = analyse(tmp_path, "components", path, stream_data, *SIZE, "--ends", 4)
@@ -158,7 +158,7 @@ def test_components_of_gates(stream_data, tmp_path):
     assert done.exit_code == 2 and "ends must increase within (0, " in done.output
 
 
-def test_components_of_slopes(lm_data, tmp_path):
+def test_components_report_the_slopes(lm_data, tmp_path):
     built = small.build(lm_data, "transformer_lm_plif", *FEW_KNOTS)
     path = write_checkpoint(tmp_path / "a.pt", built)
     found = analyse(tmp_path, "components", path, lm_data, *SIZE)

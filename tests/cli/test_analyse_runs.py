@@ -65,7 +65,7 @@ def test_ttest_counts_a_run_once(tmp_path):
     assert done.exit_code == 2 and "are of one configuration and seed" in done.output
 
 
-def test_correlation(tmp_path):
+def test_correlation_is_computed_from_records(tmp_path):
     values = [(10, 60.0), (200, 58.0), (3000, 57.9), (90, 61.0)]
     records = [write_record(tmp_path / f"{n}.json", *pair) for n, pair in enumerate(values)]
     found = analyse(tmp_path, "correlation", *records)
@@ -77,7 +77,7 @@ def test_correlation(tmp_path):
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "randomisation"])
-def test_bleu(test, tmp_path):
+def test_bleu_is_tested_against_the_first_system(test, tmp_path):
     texts = {"reference": LINES, "good": LINES.replace("big", "tall"), "bad": "no idea\n" * 3}
     for name, text in texts.items():
         (tmp_path / f"{name}.txt").write_text(text)
@@ -107,7 +107,7 @@ def test_gss_grid_of_records(tmp_path):
     )
 
 
-def test_gss_grid_of_one_checkpoint(lm_data, tmp_path):
+def test_gss_grid_replaces_the_function_of_one_checkpoint(lm_data, tmp_path):
     path = write_checkpoint(tmp_path / "a.pt", small.build(lm_data, "transformer_lm_softmax"))
     words = ["--checkpoint", path, "--data", lm_data, "--tokens", 60, "--c", "0,-1", "--k", "1,2"]
     found = analyse(tmp_path, "gss-grid", *words)
@@ -135,14 +135,14 @@ def test_gss_cannot_be_swapped_in_a_mixture(lm_data, tmp_path):
 TINY = "--classes 12 --dim 2 --steps 200 --components 3".split()
 
 
-def test_dirichlet(tmp_path):
+def test_dirichlet_fits_every_head(tmp_path):
     words = [*TINY, "--targets", 50, "--batch", 50, "--heads", "softmax,mos,mos+gss"]
     fits = analyse(tmp_path, "dirichlet", *words)["fits"]
     assert list(fits) == ["softmax", "mos", "mos+gss"]
     assert fits["mos"]["mean_kl"] < fits["softmax"]["mean_kl"]
 
 
-def test_dirichlet_targets_over_several_dimensions(tmp_path):
+def test_dirichlet_fits_several_dimensions(tmp_path):
     words = ["--classes", 12, "--steps", 200, "--targets", 50, "--heads", "softmax,mos"]
     found = analyse(tmp_path, "dirichlet", *words, "--dim", "4,2")
     assert found["settings"]["dim"] == [2, 4] and [*found["fits_by_dim"]] == ["2", "4"]
@@ -150,7 +150,7 @@ def test_dirichlet_targets_over_several_dimensions(tmp_path):
     assert wide < narrow
 
 
-def test_multimode(tmp_path):
+def test_multimode_fits_every_head(tmp_path):
     words = [*TINY, "--contexts", 40, "--modes", 2]
     found = analyse(tmp_path, "multimode", *words, "--heads", "softmax,mos,moc")
     fits = found["fits"]
@@ -200,7 +200,7 @@ def write_spectrum(path, matrix):
     return path
 
 
-def test_spectra_of_several_models(tmp_path):
+def test_spectra_of_several_models_are_shown_together(tmp_path):
     low = torch.randn(20, 3, dtype=torch.float64) @ torch.randn(3, 8, dtype=torch.float64)
     files = [
         write_spectrum(tmp_path / "softmax.json", low),

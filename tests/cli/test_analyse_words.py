@@ -23,7 +23,7 @@ def softmax(stream_data, tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp("softmax") / "a.pt", built), stream_data
 
 
-def test_word_similarity(softmax, tmp_path):
+def test_word_similarity_equals_the_rank_correlation(softmax, tmp_path):
     pairs = [("Cat", "dog"), ("cat", "house"), ("tree", "house"), ("red", "under")]
     weight = torch.load(softmax[0], weights_only=True)["model"]["decoder.output_projection.weight"]
     words = [line.split()[0] for line in (softmax[1] / "dict.txt").read_text().splitlines()]
@@ -43,7 +43,7 @@ def test_word_similarity(softmax, tmp_path):
     }
 
 
-def test_no_pairs_and_words_without_vectors(softmax, tmp_path):
+def test_bad_pairs_and_words_without_vectors_are_refused(softmax, tmp_path):
     file = tmp_path / "pairs.txt"
     file.write_text("cat cow much\n")
     done = invoke("word-similarity", *softmax, "--pairs", file)
@@ -75,7 +75,7 @@ def test_unargmaxable_does_not_apply_to_mixtures(mos):
     assert found["words"] is None
 
 
-def test_contexts_of_your_own(softmax, mos, tmp_path):
+def test_a_users_contexts_are_continued(softmax, mos, tmp_path):
     file = tmp_path / "contexts.txt"
     file.write_text("the cat dog tree\nred in the\n")
     for checkpoint, data in (softmax, mos):
@@ -117,7 +117,7 @@ def test_the_state_is_carried_to_contexts_of_the_text(softmax, tmp_path):
     assert done.exit_code == 2 and "context 1 is not in the split test" in done.output
 
 
-def test_tokens_that_one_model_predicts_better(softmax, mos, tmp_path):
+def test_compare_finds_the_tokens_that_one_model_predicts_better(softmax, mos, tmp_path):
     """Compare with the log-probabilities of both along the text."""
     output, contexts = tmp_path / "out.json", tmp_path / "contexts.txt"
     words = [softmax[0], *mos, "--margin", 0.01, "--count", 5, "--words", 3, "--segment", 7]
@@ -192,7 +192,7 @@ def test_a_matrix_that_is_not_finite_is_named(stream_data, tmp_path):
     assert done.exit_code == 2 and "diverged.pt: the vocabulary matrix is not fin" in done.output
 
 
-def test_the_published_contexts_of_penn_treebank():
+def test_the_published_contexts_of_penn_treebank_are_accepted():
     """Each is the end of a line and the beginning of the next; Yang et al. 2018 print the words."""
     found = read_contexts(REPOSITORY / "recipes" / "ptb" / "contexts_yang2018.txt")
     words = ["tons", "a", "african", "ual", "conspiracy", "subsidies"]

@@ -32,7 +32,7 @@ def score(folder, *words):
     return highrank("evaluate", "dialogue-score", *given, cwd=folder)
 
 
-def test_text(tmp_path):
+def test_the_commands_write_text_and_count_it(tmp_path):
     corpus = write_pickle(tmp_path / "corpus")
     references = write_references(corpus.parent)
     files = highrank("data", "dialogue-files", "corpus", cwd=corpus.parent.parent)
@@ -44,7 +44,7 @@ def test_text(tmp_path):
 
 
 @pytest.mark.parametrize("command", [["dialogue-files", "."], ["dialogue-text", ".", "."]])
-def test_no_corpus(command, tmp_path):
+def test_a_missing_corpus_is_refused(command, tmp_path):
     result = highrank("data", *command, cwd=tmp_path)
     assert result.returncode == 2
     assert result.stderr.startswith("highrank: . has no corpus: put full_swda_clean_42da")

@@ -29,7 +29,7 @@ def test_this_environment_is_complete(report):
     assert "highrank_plugins" in versions
 
 
-def test_machine(report):
+def test_the_report_describes_the_machine(report):
     assert report["python"] == ".".join(map(str, sys.version_info[:3]))
     assert report["cores"] >= 1
     assert report["memory_gib"] > 0

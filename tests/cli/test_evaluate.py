@@ -168,7 +168,7 @@ def _evaluate(words):
     invoke(words)
 
 
-def test_a_real_kill(call, trained, stream_data, tmp_path):
+def test_an_evaluation_resumes_after_a_real_kill(call, trained, stream_data, tmp_path):
     words = ["evaluate", "dynamic", trained, stream_data, *STEP]
     words += [
         "--output",

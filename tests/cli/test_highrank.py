@@ -156,7 +156,7 @@ def test_recipes_are_a_table():
     assert "yang2018/{moc,mos," in row and "{base}" not in row
 
 
-def test_version():
+def test_the_version_is_printed():
     assert highrank("--version").stdout == f"highrank_plugins {highrank_plugins.__version__}\n"
 
 

@@ -5,7 +5,7 @@ import pytest
 from highrank_plugins.cli.data.bitext import language_pair
 
 
-def test_two_languages():
+def test_two_languages_are_split_at_the_comma():
     assert language_pair("en,de") == ("en", "de")
 
 

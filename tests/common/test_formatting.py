@@ -7,7 +7,7 @@ import pytest
 from highrank_plugins.common.formatting import cell, percent, printed_table, short, table
 
 
-def test_numbers_for_the_eye():
+def test_numbers_are_shortened_for_people():
     shown = [0, 0.25, 12.345, 1234.5, 3e-7, 2.51e-5, 1e6]
     assert list(map(short, shown)) == ["0", "0.25", "12.3", "1,234", "3e-7", "2.5e-5", "1e6"]
     assert [short(value) for value in (math.inf, -math.inf, math.nan)] == ["∞", "−∞", "–"]

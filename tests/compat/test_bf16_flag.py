@@ -30,7 +30,7 @@ def test_parse_known_returns_the_rest(data):
     assert not args.tpu and rest == ["--nonsense"]
 
 
-def test_training_in_bf16(data, tmp_path):
+def test_training_works_in_bf16(data, tmp_path):
     state = run_training(data, tmp_path, *translation_options(), "--memory-efficient-bf16")
     assert state["optimizer_history"][-1]["num_updates"] == 2
     for value in state["model"].values():  # stored in float32

@@ -48,7 +48,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("text", LITERALS)
-def test_literals(text):
+def test_literals_have_the_values_of_eval(text):
     assert literal(text) == LITERALS[text] == eval(text)
 
 
@@ -64,7 +64,7 @@ def test_values_pass_through(value):
     assert literal(value) is value
 
 
-def test_option_helpers_of_fairseq():
+def test_fairseqs_option_helpers_work():
     assert utils.eval_bool(True) is True  # stock: TypeError inside, so the default, False
     assert utils.eval_bool("0", default=True) is False
     assert utils.eval_str_list("1, 2", type=int) == [1, 2]

@@ -55,7 +55,7 @@ def shown(name: str, message: object) -> str | None:
         ("fairseq.data.iterators", "grouped total_num_itrs = 9"),
     ],
 )
-def test_left_out(level, name, message):
+def test_developer_lines_are_left_out(level, name, message):
     level(logging.INFO)
     assert shown(name, message) is None
     level(logging.DEBUG)

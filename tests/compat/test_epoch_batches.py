@@ -36,7 +36,7 @@ def test_resumed_equals_unbroken(stop, unbroken, data, tmp_path):
     assert difference(unbroken, data, tmp_path, TRANSLATION, stop) == 0
 
 
-def test_language_model(data, tmp_path):
+def test_a_language_model_resumes_with_the_same_batches(data, tmp_path):
     whole = train(data / "lm", tmp_path / "whole", LANGUAGE_MODEL, UPDATES)
     assert difference(whole, data / "lm", tmp_path / "parts", LANGUAGE_MODEL, 11) == 0
 

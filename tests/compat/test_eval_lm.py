@@ -25,21 +25,21 @@ def with_weights(checkpoint, folder, change) -> str:
     return str(folder / "changed.pt")
 
 
-def test_right_block_length(data, language_model):
+def test_blocks_of_the_right_length_are_scored(data, language_model):
     assert evaluate(data, language_model, "--tokens-per-sample", 16)["perplexity"] > 1.5
 
 
-def test_blocks_too_long(data, language_model):
+def test_blocks_that_are_too_long_are_refused(data, language_model):
     with pytest.raises(ValueError, match=r"--tokens-per-sample \(now 1024\) to at most 16"):
         evaluate(data, language_model)
 
 
-def test_some_blocks_too_long(data, language_model):
+def test_a_single_block_that_is_too_long_is_refused(data, language_model):
     with pytest.raises(ValueError, match="blocks are longer"):
         evaluate(data, language_model, "--tokens-per-sample", 17)
 
 
-def test_a_checkpoint_of_streams(data, language_model, tmp_path):
+def test_a_checkpoint_of_streams_needs_its_task(data, language_model, tmp_path):
     state = torch.load(language_model)
     state["task_state"] = {"carries_state": True}
     torch.save(state, tmp_path / "streams.pt")
@@ -52,13 +52,13 @@ def test_stock_evaluates_nothing(data, language_model, stock):
     assert evaluate(data, language_model)["perplexity"] == 1
 
 
-def test_empty_split(data, language_model):
+def test_an_empty_split_is_refused(data, language_model):
     task = LanguageModelingTask.__new__(LanguageModelingTask)
     with pytest.raises(ValueError, match="--gen-subset is empty"):
         task.eval_lm_dataloader(dataset=[], max_positions=16)
 
 
-def test_nan(data, language_model, tmp_path):
+def test_nan_scores_are_refused(data, language_model, tmp_path):
     broken = with_weights(language_model, tmp_path, lambda weight: weight.fill_(math.nan))
     with pytest.raises(FloatingPointError, match="infinite or NaN"):
         evaluate(data, broken, "--tokens-per-sample", 16)

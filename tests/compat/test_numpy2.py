@@ -19,7 +19,7 @@ def blocks():
     )
 
 
-def test_sample_break_mode_eos():
+def test_sample_break_mode_eos_works():
     assert [block.tolist() for block in blocks()] == [[4, 5, 2], [6, 2]]
 
 
@@ -31,7 +31,7 @@ def test_stock_needs_compat(monkeypatch):
     assert len(blocks()) == 2
 
 
-def test_buckets():
+def test_buckets_equal_those_of_fairseq():
     sizes = [1, 1, 2, 3, 5, 8, 13, 21]
     buckets = bucket_pad_length_dataset.get_buckets(sizes, 3)
     assert buckets.tolist() == data_utils.get_buckets(sizes, 3).tolist() == [2, 5, 21]

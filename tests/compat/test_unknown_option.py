@@ -15,12 +15,12 @@ def message_of(capsys, *argv) -> str:
     return capsys.readouterr().err.splitlines()[-1]
 
 
-def test_option(capsys):
+def test_a_mistyped_option_gets_a_suggestion(capsys):
     message = message_of(capsys, "--encoder-layrs", "2")
     assert message.endswith("arguments: --encoder-layrs 2; did you mean '--encoder-layers'?")
 
 
-def test_architecture(capsys):
+def test_a_mistyped_architecture_gets_a_suggestion(capsys):
     message = message_of(capsys, "--arch", "transformer_iwslt_de_enn")
     assert message.endswith("'transformer_iwslt_de_enn'; did you mean 'transformer_iwslt_de_en'?")
 
@@ -29,7 +29,7 @@ def test_architecture(capsys):
     ("option", "typed", "meant"),
     [("--optimizer", "adamm", "adam"), ("--criterion", "cross_entrpy", "cross_entropy")],
 )
-def test_another_choice(option, typed, meant, capsys):
+def test_a_mistyped_choice_gets_a_suggestion(option, typed, meant, capsys):
     assert message_of(capsys, option, typed).endswith(f"did you mean '{meant}'?")
 
 

@@ -17,7 +17,7 @@ from tests.stream_corpus import CERTAIN
 from tests.tasks.built import build
 
 
-def test_penalties_by_hand():
+def test_penalties_equal_values_computed_by_hand():
     raw = torch.tensor([[[1.0, 2.0]], [[3.0, -1.0]], [[3.0, 1.0]]])  # [3, 1, 2]
     assert activation_penalty(raw).item() == pytest.approx((1 + 4 + 9 + 1 + 9 + 1) / 6)
     assert temporal_penalty(raw).item() == pytest.approx((4 + 9 + 0 + 4) / 4)
@@ -64,7 +64,7 @@ def test_evaluation_has_no_penalties(stream_data):
     assert_close(loss.data, log["nll_loss"])
 
 
-def test_each_penalty_alone(stream_data):
+def test_each_penalty_is_added_separately(stream_data):
     batch = build(stream_data).batches()[0]
     parts = {}
     for words in ((0, 0), (3, 0), (0, 5), (3, 5)):

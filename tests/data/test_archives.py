@@ -68,7 +68,7 @@ def test_empty_folders_are_made(tmp_path, folder):
     assert (folder / "empty").is_dir()
 
 
-def test_one_compressed_file(tmp_path, folder):
+def test_a_single_compressed_file_is_extracted(tmp_path, folder):
     (tmp_path / "train.txt.gz").write_bytes(gzip.compress(b"a b\n"))
     extract(tmp_path / "train.txt.gz", folder)
     assert content_of(folder) == {"train.txt": b"a b\n"}

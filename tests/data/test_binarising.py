@@ -42,7 +42,9 @@ def stock(pieces, tmp_path_factory):
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("processes", "block"), [(1, 1 << 20), (2, 1000), (1, 1)])
-def test_the_same_bytes_as_fairseq(pieces, stock, tmp_path, monkeypatch, processes, block):
+def test_the_files_have_the_bytes_of_fairseq(
+    pieces, stock, tmp_path, monkeypatch, processes, block
+):
     monkeypatch.setattr(binarising, "_BLOCK", block)
     binarising.binarise(pieces, tmp_path, LANGUAGES, processes)
     assert content(tmp_path) == stock

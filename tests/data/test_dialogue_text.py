@@ -52,7 +52,7 @@ def test_without_references_the_response_is_the_only_one(small):
     assert lines(small / "test.context")[2] == ("<self> hello ! <self> who is it <other> it ' s me")
 
 
-def test_references(small):
+def test_references_become_a_test_set(small):
     entry = {
         "context": ["0-A: <s> <d> </s>", "1-B: <s> Who's there: you? </s> ", "2-A:me"],
         "speaker": "B",
@@ -67,7 +67,7 @@ def test_references(small):
     assert lines(small / "test1.references") == ["oh .\tyes"]
 
 
-def test_the_invented_corpus(tmp_path):
+def test_the_invented_corpus_has_the_expected_counts(tmp_path):
     write_json_lines(tmp_path)
     path = write_references(tmp_path)
     assert input_files(tmp_path)[-1] == path

@@ -25,7 +25,7 @@ def test_both_forms_are_the_same_corpus(tmp_path):
     assert first["valid"][1][2] == Utterance(speaker, words_of(text))
 
 
-def test_words():
+def test_words_are_split_and_lowered():
     assert words_of("Uh-huh, I  don't\tKnow.") == "uh - huh , i don ' t know .".split()
     assert words_of(" \n") == []
 
@@ -92,7 +92,7 @@ def test_no_corpus_at_all_says_what_to_put_where(tmp_path):
         read_corpus(tmp_path)
 
 
-def test_a_pickle_of_something_else(tmp_path):
+def test_a_pickle_without_splits_is_refused(tmp_path):
     path = write_pickle(tmp_path, ["train"])
     with pytest.raises(DialogueError, match=f"{path}: holds a list"):
         read_corpus(tmp_path)

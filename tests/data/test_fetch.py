@@ -47,7 +47,7 @@ def part(output):
     return output.with_name("file.bin.part")
 
 
-def test_the_whole_file(server, output):
+def test_a_whole_file_is_fetched(server, output):
     assert "its sha256 is the published one" in fetch(server.url, output, sha256=SUM)
     assert output.read_bytes() == CONTENT
     assert list(output.parent.iterdir()) == [output]
@@ -243,7 +243,7 @@ def test_another_size_is_refused(server, output):
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
-def test_a_local_copy(tmp_path, output, form):
+def test_a_local_copy_is_fetched(tmp_path, output, form):
     copy = tmp_path / "my copy"
     copy.write_bytes(CONTENT)
     fetch(form.format(copy).replace("my copy", "my%20copy" if "://" in form else "my copy"), output)
@@ -279,7 +279,7 @@ def test_the_ledger_records_the_first_checksum_and_compares_later(server, output
     output.unlink()
     server.content = b"another edition"
     new = hashlib.sha256(server.content).hexdigest()
-    with pytest.raises(ChecksumError, match=f"its sha256 is {new} and was {SUM} when") as caught:
+    with pytest.raises(ChecksumError, match=f"its sha256 is {new} but was {SUM} when") as caught:
         fetch(server.url, output, ledger=ledger)
     assert f"If the earlier file was the wrong one, delete its line in {ledger}" in str(
         caught.value
@@ -311,7 +311,7 @@ def command(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_the_command(server, output):
+def test_the_command_fetches_a_file(server, output):
     code, said = command("fetch", server.url, "--output", output, "--sha256", SUM)
     assert (code, output.read_bytes()) == (0, CONTENT)
     assert "fetched, its sha256 is the published one" in said

@@ -71,7 +71,7 @@ def test_no_sentence_is_long(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_private_terms(page):
+def test_pages_have_no_private_terms(page):
     text = "\n".join(sentences(page))
     assert re.findall(rf"\b(?:{PRIVATE})\b", text, re.IGNORECASE) == []
 
@@ -132,7 +132,7 @@ def test_no_sentence_of_a_docstring_is_long():
     assert found == []
 
 
-def test_no_private_terms_in_code():
+def test_code_has_no_private_terms():
     """Check names, docstrings, comments and messages."""
     term = re.compile(rf"\b(?:{PRIVATE_IN_CODE})\b")
     found = [

@@ -102,7 +102,7 @@ def test_read_a_head_card(translator):
     assert "Mixtape" in page or "mixtape" in page
 
 
-def test_a_layer_of_your_own(translator):
+def test_the_tutorial_on_own_layers_works(translator):
     folder, tiny, _ = translator
     printed = follow("tutorials/own_layer.md", folder, tiny)
     losses = re.findall(r"^(?:reference|chunked|fused) ([\d.]+) ", printed, re.MULTILINE)
@@ -113,7 +113,7 @@ def test_a_layer_of_your_own(translator):
 
 
 @pytest.mark.long
-def test_the_first_own_training(translator, tmp_path):
+def test_the_page_on_the_first_training_works(translator, tmp_path):
     folder, _, _ = translator
     for path in (folder / "text").iterdir():
         shutil.copy(path, tmp_path)
@@ -135,7 +135,7 @@ def test_the_readme_trains_as_the_first_own_training():
 
 @pytest.mark.long
 @pytest.mark.parametrize("guide", ["card", "measure"])
-def test_python_in_a_guide(translator, guide):
+def test_python_in_the_guides_works(translator, guide):
     folder, _, _ = translator
     shutil.copy(folder / "checkpoints" / "checkpoint_best.pt", folder)
     collect = (
@@ -146,7 +146,7 @@ def test_python_in_a_guide(translator, guide):
 
 
 @pytest.mark.long  # four whole recipes: minutes, even of a few words
-def test_a_row_of_a_table(tmp_path):
+def test_the_tutorial_on_a_papers_row_works(tmp_path):
     (tmp_path / "ptb").mkdir()
     write_text(tmp_path / "ptb")
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
@@ -155,7 +155,7 @@ def test_a_row_of_a_table(tmp_path):
     assert "| mos | 2 |" in printed and "| softmax | 2 |" in printed
 
 
-def test_the_readme_in_python():
+def test_python_in_the_readme_works():
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     names: dict = {}
     exec(code, names)

@@ -86,7 +86,7 @@ def test_extreme_scores_stay_finite():
         assert stream(NeuralCache(theta, 0.2, 6), text, [41]).isfinite().all()
 
 
-def test_it_remembers_no_more_than_its_window():
+def test_the_cache_remembers_its_window_only():
     cache = NeuralCache(1.0, 0.1, 5)
     hidden, target, log_probs = make_text()
     stream(cache, (hidden, target, log_probs), [3, 38])

@@ -106,7 +106,7 @@ def names_without_fault(faults: ctypes.CDLL, parent: Path, size: int) -> list[st
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD and /proc are Linux's")
 @pytest.mark.parametrize("size", [100, 3_000_000])
-def test_every_call_of_the_c_library(tmp_path, size):
+def test_a_crash_at_every_call_of_the_c_library_is_survived(tmp_path, size):
     library = tmp_path / "crash.so"
     line = [str(COMPILER), "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library)]
     subprocess.run([*line, str(SOURCE), "-ldl"], check=True)

@@ -45,7 +45,7 @@ def equal(a: object, b: object) -> bool:
 
 
 @pytest.mark.parametrize("counts", COUNTS, ids=["few", "all"])
-def test_checkpoints(translator, tmp_path, counts):
+def test_damaged_checkpoints_are_refused(translator, tmp_path, counts):
     content, draw = translator.read_bytes(), random.Random(1)
     sound = checkpoint_utils.load_checkpoint_to_cpu(str(translator))
     refused = {kind: 0 for kind in counts}
@@ -76,7 +76,7 @@ def read(folder):
 
 @pytest.mark.parametrize("counts", COUNTS, ids=["few", "all"])
 @pytest.mark.parametrize("name", ["train.xx-yy.xx.bin", "train.xx-yy.xx.idx", "dict.xx.txt"])
-def test_binarised_data(data, tmp_path, name, counts):
+def test_damaged_binarised_data_is_refused(data, tmp_path, name, counts):
     folder = tmp_path / "bin"
     shutil.copytree(data, folder, ignore=shutil.ignore_patterns("lm"))
     write_sums(folder)

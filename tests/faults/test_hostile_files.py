@@ -185,7 +185,7 @@ def test_the_payloads_are_real(model, tmp_path):
 
 
 @pytest.mark.parametrize("extent", EXTENT)
-def test_checkpoints(table, model, tmp_path, extent):
+def test_hostile_checkpoints_do_no_harm(table, model, tmp_path, extent):
     files, commands = chosen(hostile_checkpoints(model, table.canary), extent, CHECKPOINT)
     table.measure("checkpoint", commands, CHECKPOINT, model)
     for number, (name, write) in enumerate(files):
@@ -217,7 +217,7 @@ def sources(mt_data, model, tmp_path):
 
 @pytest.mark.parametrize("extent", EXTENT)
 @pytest.mark.parametrize("kind", CHANGED)
-def test_folders(table, sources, tmp_path, kind, extent):
+def test_hostile_folders_do_no_harm(table, sources, tmp_path, kind, extent):
     make, commands = CHANGED[kind]
     files, chosen_commands = chosen(make(table.canary), extent, commands)
     table.measure(kind, chosen_commands, commands, sources[kind])
@@ -229,7 +229,7 @@ def test_folders(table, sources, tmp_path, kind, extent):
 
 
 @pytest.mark.parametrize("extent", EXTENT)
-def test_archives(table, tmp_path, extent):
+def test_hostile_archives_do_no_harm(table, tmp_path, extent):
     files, commands = chosen(hostile_files.archives(table.canary), extent, ARCHIVE)
     whole = itertools.islice((path for path in TEXT.iterdir() if path.is_file()), 1)
     sound = shutil.make_archive(str(tmp_path / "sound"), "gztar", TEXT, next(whole).name)
@@ -241,7 +241,7 @@ def test_archives(table, tmp_path, extent):
 
 
 @pytest.mark.parametrize("extent", EXTENT)
-def test_yaml(table, tmp_path, extent):
+def test_hostile_yaml_does_no_harm(table, tmp_path, extent):
     files, commands = chosen(hostile_files.yamls(table.canary), extent, YAML)
     sound = Path(__file__).parents[2] / "recipes" / "ptb" / "conf" / "base.yaml"
     table.measure("YAML", commands, YAML, sound)

@@ -74,7 +74,7 @@ def test_killed_in_steps_saves_validations_and_between_epochs(name, unbroken, tm
 @pytest.mark.long
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", KILLS)
-def test_killed_25_times_at_random_moments(name, unbroken, tmp_path):
+def test_a_run_killed_25_times_ends_with_the_same_bits(name, unbroken, tmp_path):
     training, folder, want, seconds = unbroken(name)
     moments = draw(7, folder, seconds, training.processes)
     kills = ends = 0

@@ -71,12 +71,12 @@ def check_message(words, function, *args, **options):
 
 
 @pytest.mark.parametrize("name, options, words", HEADS, ids=str)
-def test_head(name, options, words):
+def test_bad_options_of_a_head_are_refused(name, options, words):
     check_message(words, build_head, name, **{**SIZES, **options})
 
 
 @pytest.mark.parametrize("name, options, words", POINTWISE, ids=str)
-def test_pointwise(name, options, words):
+def test_bad_options_of_a_pointwise_function_are_refused(name, options, words):
     check_message(words, build_pointwise, name, **options)
 
 
@@ -85,13 +85,13 @@ def test_names_are_checked_by_option_listings_too():
     check_message(["pilf", "did you mean 'plif'"], pointwise_options, "pilf")
 
 
-def test_options_of_a_built_pointwise_function():
+def test_options_of_a_built_pointwise_function_are_refused():
     check_message(["k", "built"], build_pointwise, build_pointwise("gss"), k=3.0)
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 @pytest.mark.parametrize("shape", [(3, 5), (5,), ()], ids=str)
-def test_feature_size(case, shape):
+def test_features_of_another_size_are_refused(case, shape):
     features = torch.zeros(shape, dtype=torch.float64)
     check_message(["features", "4", str(shape)], case.build(), features)
     target = torch.zeros(shape[:-1], dtype=torch.long)

@@ -47,14 +47,14 @@ def test_contexts_are_dropped_and_scaled(case):
 
 @pytest.mark.parametrize("case", KINDS, ids=str)
 @pytest.mark.parametrize("locked", [False, True])
-def test_locked_over_time(case, locked):
+def test_locked_dropout_is_the_same_at_all_times(case, locked):
     h = contexts(show_contexts(case, locked_dropout=locked))
     assert torch.allclose(h, h[:1].expand_as(h)) == locked
     assert not torch.allclose(h, h[:, :1].expand_as(h))  # never over the batch
 
 
 @pytest.mark.parametrize("case", KINDS, ids=str)
-def test_off_in_evaluation(case):
+def test_dropout_is_off_in_evaluation(case):
     h = contexts(show_contexts(case).eval())
     torch.testing.assert_close(h, torch.full_like(h, TANH))
 
@@ -69,7 +69,7 @@ REGULARISED = [
 
 
 @pytest.mark.parametrize("case", REGULARISED, ids=str)
-def test_same_seed_same_numbers(case):
+def test_the_same_seed_gives_the_same_numbers(case):
     head, features = case.build(), make_features(9, 2)
 
     def sample(seed):
@@ -115,7 +115,7 @@ def gate_logits(head, features=FEATURES):
     return torch.logit((mixed + 1) / 2)
 
 
-def test_gate_dropout():
+def test_gate_dropout_acts_on_frequent_gates():
     own, rare = gate_logits(show_gates(gate_dropout=0.25)).split(20, dim=-1)
     dropped = own.abs() < 1e-9
     assert float(dropped[..., 0].double().mean()) == pytest.approx(0.25, abs=0.1)
@@ -125,7 +125,7 @@ def test_gate_dropout():
     assert rare.abs().max() < 1e-9
 
 
-def test_gate_noise():
+def test_gate_noise_acts_on_frequent_gates():
     own, rare = gate_logits(show_gates(gate_noise=0.5)).split(20, dim=-1)
     noise = own - math.tanh(1.0)
     assert float(noise.std()) == pytest.approx(0.5, rel=0.05)

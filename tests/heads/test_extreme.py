@@ -33,14 +33,14 @@ def check_normalised(log_probs):
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.sampled_from(CASES), st.floats(-3, 4), st.floats(-3, 4), st.integers(0, 99))
-def test_finite_and_normalised(case, log_logits, log_gates, seed):
+def test_extreme_logits_give_normalised_probabilities(case, log_logits, log_gates, seed):
     head, features = extreme(case, logits=10**log_logits, gates=10**log_gates, seed=seed)
     check_normalised(head(features))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", PRODUCT, ids=str)
-def test_every_dtype(case, dtype):
+def test_every_dtype_gives_normalised_probabilities(case, dtype):
     head, features = extreme(case, dtype=dtype)
     check_normalised(head(features))
 
@@ -48,7 +48,7 @@ def test_every_dtype(case, dtype):
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("case", PRODUCT, ids=str)
-def test_finite_gradients(case, smoothing, impl):
+def test_extreme_logits_give_finite_gradients(case, smoothing, impl):
     head, features = extreme(case)
     features.requires_grad_()
     target = torch.arange(5) % CLASSES

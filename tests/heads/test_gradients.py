@@ -24,7 +24,7 @@ def oracle_loss(case, arrays):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_gradients(case):
+def test_gradients_equal_finite_differences(case):
     head, features = case.build(), make_features(4).requires_grad_()
     out = head.nll(features, TARGET, weight=WEIGHT, label_smoothing=0.1, ignore_index=4,
                    impl="reference")  # fmt: skip

@@ -24,7 +24,7 @@ def check_uniform(tensor, bound):
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_output(case):
+def test_output_weights_start_uniform_and_biases_zero(case):
     head = build(case)
     check_uniform(head.weight, 0.1)
     assert torch.equal(head.bias, torch.zeros(CLASSES))
@@ -57,7 +57,7 @@ def test_class_gates_start_shared():
 
 
 @pytest.mark.parametrize("sd", [1.0, 0.25, 0.0])
-def test_plif_slopes(sd):
+def test_plif_slopes_start_around_one(sd):
     torch.manual_seed(0)
     logits = build_pointwise("plif", init_sd=sd).slope_logits.detach().double()
     assert logits.shape == (100_000,)

@@ -11,7 +11,7 @@ TARGET = torch.tensor([4, 1, 4, 0, 6])
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("case", [*PRODUCT, MIXTAPE.with_options(components=8)], ids=str)
-def test_same_loss(case, smoothing):
+def test_naive_code_computes_the_same_loss(case, smoothing):
     head, features = case.build(), make_features(5)
     want = head.nll(features, TARGET, label_smoothing=smoothing, reduction="sum").loss
     got = naive_nll(head, features, TARGET, smoothing)

@@ -27,7 +27,7 @@ def count_tensors(head):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_made_once_for_many_steps(case):
+def test_tensors_are_prepared_once_for_many_steps(case):
     head, features = case.build(), make_features(3)
     calls = count_tensors(head)
     with torch.no_grad():
@@ -70,7 +70,7 @@ def test_gradients_are_not_lost_after_inference(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_copies_and_pickles(case):
+def test_copies_and_pickles_compute_the_same(case):
     head, features = case.build(), make_features(3)
     with torch.no_grad():
         want = head(features)

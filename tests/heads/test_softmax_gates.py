@@ -29,7 +29,7 @@ def test_log_probs_and_losses(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_gradients(case):
+def test_gradients_equal_finite_differences(case):
     head = case.build()
     features = make_features(5).requires_grad_()
     torch.autograd.gradcheck(

@@ -74,12 +74,12 @@ def shapes(module):
 
 
 @pytest.mark.parametrize("name, options, want", STRUCTURES, ids=str)
-def test_structure(name, options, want):
+def test_parameters_of_structures_keep_names_and_shapes(name, options, want):
     assert shapes(build_head(name, num_classes=M, feature_dim=F, **options)) == want
 
 
 @pytest.mark.parametrize("name, options, want", POINTWISE, ids=str)
-def test_pointwise(name, options, want):
+def test_parameters_of_pointwise_functions_keep_names_and_shapes(name, options, want):
     pointwise = build_pointwise(name, **options)
     assert shapes(pointwise) == want
     head = build_head("softmax", num_classes=M, feature_dim=F, pointwise=pointwise)
@@ -93,17 +93,17 @@ def test_frozen_plif_is_not_trained(freeze):
     assert build_pointwise("plif", knots=9, freeze=freeze).slope_logits.requires_grad != freeze
 
 
-def test_options_and_defaults():
+def test_options_keep_names_and_defaults():
     assert {name: head_options(name) for name in HEAD_OPTIONS} == HEAD_OPTIONS
     assert {name: pointwise_options(name) for name in POINTWISE_OPTIONS} == POINTWISE_OPTIONS
 
 
-def test_default_number_of_frequent_classes():
+def test_half_of_the_classes_are_frequent_by_default():
     head = build_head("mixtape", num_classes=11, feature_dim=F)
     assert head.gate_embed.shape == (5, 64)
 
 
 @pytest.mark.parametrize("embed_dim", [None, F])
-def test_sizes(embed_dim):
+def test_a_head_reports_its_sizes(embed_dim):
     head = build_head("mos", num_classes=M, feature_dim=F, embed_dim=embed_dim, bias=False)
     assert (head.num_classes, head.feature_dim, head.embed_dim, head.bias) == (M, F, F, None)

@@ -26,12 +26,12 @@ def test_log_probs(case):
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 @pytest.mark.parametrize("leading", [(), (1,), (3, 2), (2, 1, 3), (0,), (2, 0)], ids=str)
-def test_any_leading_dimensions(case, leading):
+def test_any_leading_dimensions_are_accepted(case, leading):
     check(case, case.build(), make_features(*leading))
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_non_contiguous_features(case):
+def test_non_contiguous_features_are_accepted(case):
     features = make_features(3, 4).transpose(0, 1)
     assert not features.is_contiguous()
     check(case, case.build(), features)
@@ -46,7 +46,7 @@ def test_log_probs_is_forward(case):
 
 @pytest.mark.parametrize("leading", [(), (0,), (5, 9)], ids=str)
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_the_most_probable_classes(case, leading, monkeypatch):
+def test_top_k_finds_the_most_probable_classes(case, leading, monkeypatch):
     """Those of all log-probabilities, from chunks of 16 tokens."""
     monkeypatch.setitem(chunking.DEFAULT_MEMORY, "cpu", (1, 1))
     head, features = case.build(), make_features(*leading).requires_grad_()

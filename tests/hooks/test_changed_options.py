@@ -67,7 +67,7 @@ def test_a_training_resumes(data, used_dir, words, caplog):
     assert ("that training run had other options" in caplog.text) is differs
 
 
-def test_any_options_after_a_named_checkpoint(data, used_dir, tmp_path):
+def test_a_named_checkpoint_allows_any_options(data, used_dir, tmp_path):
     words = ["--finetune-from-model", used_dir / "checkpoint_last.pt", "--lr", "0.5"]
     assert run_training(data, tmp_path / "other", *translation_options(), *words)
 

@@ -56,7 +56,7 @@ def run_generate(data, path, *options):
     return generate.main(config("generation", data, "--path", path, *CPU, *options))
 
 
-def test_generation_and_interactive_translation(other_data, translator):
+def test_generation_and_interactive_translation_compare_dictionaries(other_data, translator):
     folder, message = other_data
     with pytest.raises(ValueError, match=message):
         run_generate(folder, translator)
@@ -71,7 +71,7 @@ def test_stock_generates(other_data, translator, stock):
     run_generate(other_data[0], translator)
 
 
-def test_validation(other_data, translator):
+def test_validation_compares_dictionaries(other_data, translator):
     folder, message = other_data
     line = [folder, "--task", "translation", "--path", translator, *CPU, "--max-tokens", 60]
     args = config("validation", *line)
@@ -79,21 +79,21 @@ def test_validation(other_data, translator):
         validate.main(args, override_args=Namespace(data=str(folder)))
 
 
-def test_evaluation_of_a_language_model(other_text, language_model):
+def test_evaluation_of_a_language_model_compares_dictionaries(other_text, language_model):
     args = config("eval_lm", other_text, "--path", language_model, *CPU)
     with pytest.raises(ValueError, match=MESSAGE.format("target")):
         eval_lm.main(args)
 
 
 @pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
-def test_training(option, other_data, translator, tmp_path):
+def test_training_compares_dictionaries(option, other_data, translator, tmp_path):
     folder, message = other_data
     line = [*translation_options(), option, translator]
     with pytest.raises(ValueError, match=f"{translator}: {message}"):
         run_training(folder, tmp_path / "new", *line)
 
 
-def test_analysis(other_text, language_model, data):
+def test_analysis_compares_dictionaries(other_text, language_model, data):
     with pytest.raises(ValueError, match=f"{language_model}: {MESSAGE.format('target')}"):
         load_model(language_model, str(other_text))
     load_model(language_model, str(data / "lm"))
@@ -124,7 +124,7 @@ def test_each_checkpoint_holds_the_hashes(data, translator, language_model):
     assert state["dictionaries"].keys() == {"source", "target"}
 
 
-def test_a_language_model_of_other_words(data, other_text, translator, tmp_path):
+def test_a_language_model_of_other_words_is_refused(data, other_text, translator, tmp_path):
     run_training(other_text, tmp_path / "lm", *LANGUAGE_MODEL)
     folder = swapped(data, tmp_path / "both")
     shutil.copy(other_text / "dict.txt", folder / "dict.txt")

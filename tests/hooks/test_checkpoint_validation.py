@@ -59,7 +59,7 @@ PICKLED = {
 
 @pytest.mark.parametrize("place", ["model", "cfg", "args", "extra_state", "task_state"])
 @pytest.mark.parametrize("payload", PICKLED)
-def test_pickled_calls(payload, place, state, sentinel, tmp_path):
+def test_pickled_calls_are_refused(payload, place, state, sentinel, tmp_path):
     state[place] = {"x": PICKLED[payload](sentinel)}
     torch.save(state, tmp_path / "hostile.pt")
     with pytest.raises(ValueError, match=r"hostile\.pt is refused: it names"):
@@ -80,7 +80,7 @@ def test_an_old_file_is_converted_as_the_message_says(state, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("payload", PICKLED)
-def test_legacy_format(payload, state, sentinel, tmp_path):
+def test_the_format_before_torch_1_6_is_refused(payload, state, sentinel, tmp_path):
     state["extra_state"] = PICKLED[payload](sentinel)
     torch.save(state, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     with pytest.raises(ValueError, match=r"old\.pt is truncated or is not a checkpoint"):
@@ -112,7 +112,7 @@ def save_with_expression(state, field: str, sentinel, path) -> None:
 
 
 @pytest.mark.parametrize("field", EVALUATED)
-def test_expressions_in_the_configuration(field, state, sentinel, tmp_path):
+def test_expressions_in_the_configuration_are_refused(field, state, sentinel, tmp_path):
     save_with_expression(state, field, sentinel, tmp_path / "hostile.pt")
     with pytest.raises(ValueError, match="not a plain literal"):
         load(tmp_path / "hostile.pt")
@@ -155,21 +155,21 @@ def test_configurations_hold_plain_values(field, message, place, state, tmp_path
         load(tmp_path / "hostile.pt")
 
 
-def test_larger_sizes_than_all_weights(state, tmp_path):
+def test_sizes_beyond_all_weights_are_refused(state, tmp_path):
     state["cfg"]["model"]["decoder_embed_dim"] = 10**7
     torch.save(state, tmp_path / "hostile.pt")
     with pytest.raises(ValueError, match=r"decoder_embed_dim 10000000, but its weights are \d+ by"):
         checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "hostile.pt"))
 
 
-def test_more_layers_than_weights(state, tmp_path):
+def test_more_layers_than_weights_are_refused(state, tmp_path):
     state["cfg"]["model"]["decoder_layers"] = 10**9
     torch.save(state, tmp_path / "hostile.pt")
     with pytest.raises(ValueError, match=r"decoder_layers 1000000000, but its weights are \d+ te"):
         load(tmp_path / "hostile.pt")
 
 
-def test_sparse_weights(state, tmp_path):
+def test_sparse_weights_are_refused(state, tmp_path):
     state["model"] = {
         name: t.to_sparse() if t.dim() == 2 else t for name, t in state["model"].items()
     }
@@ -186,7 +186,7 @@ def test_a_number_that_is_repeated_without_end(state, tmp_path):
         load(tmp_path / "wide.pt")
 
 
-def test_embeddings_of_a_device(state, tmp_path):
+def test_embeddings_from_a_device_are_refused(state, tmp_path):
     state["cfg"]["model"]["decoder_embed_path"] = "/dev/zero"
     torch.save(state, tmp_path / "hostile.pt")
     with pytest.raises(ValueError, match="/dev/zero is a pipe or a device; a file is needed"):
@@ -203,7 +203,7 @@ def test_stock_resolves_interpolations(state, tmp_path, monkeypatch, stock):
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, 0.5, -1])
-def test_truncated(kept, language_model, tmp_path):
+def test_truncated_files_are_refused(kept, language_model, tmp_path):
     content = language_model.read_bytes()
     length = int(kept * len(content)) if isinstance(kept, float) else kept
     (tmp_path / "short.pt").write_bytes(content[:length])
@@ -220,7 +220,7 @@ def flip_a_weight(source, target) -> None:
     target.write_bytes(content)
 
 
-def test_flipped_bit(language_model, tmp_path):
+def test_a_flipped_bit_is_refused(language_model, tmp_path):
     flip_a_weight(language_model, tmp_path / "flipped.pt")
     with pytest.raises(ValueError, match=r"flipped\.pt is damaged \(.*data/.*\): copy it again"):
         load(tmp_path / "flipped.pt")
@@ -232,7 +232,7 @@ def test_stock_loads_the_flipped_bit(language_model, tmp_path, stock):
     load(tmp_path / "flipped.pt")
 
 
-def test_compressed_archive(language_model, tmp_path):
+def test_a_compressed_archive_is_refused(language_model, tmp_path):
     with (
         zipfile.ZipFile(language_model) as source,
         zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as target,
@@ -244,7 +244,7 @@ def test_compressed_archive(language_model, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x05\x06" + bytes(18), b"\x80\x02}."])
-def test_no_checkpoint_at_all(content, tmp_path):
+def test_other_files_are_refused(content, tmp_path):
     (tmp_path / "other.pt").write_bytes(content)
     with pytest.raises(ValueError, match=r"other\.pt is"):
         load(tmp_path / "other.pt")

@@ -50,7 +50,7 @@ def test_parameters_that_do_not_fit(data, translator, start, tmp_path):
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_that_describes_no_model(translator, tmp_path):
+def test_a_model_that_cannot_be_built_is_named(translator, tmp_path):
     state = torch.load(translator, weights_only=True)
     state["cfg"]["model"].encoder_layers = "many"
     torch.save(state, tmp_path / "odd.pt")

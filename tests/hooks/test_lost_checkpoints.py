@@ -94,7 +94,7 @@ def test_restore_file_continues(data, used_dir):
     assert state["optimizer_history"][-1]["num_updates"] == 4
 
 
-def test_missing_restore_file(data, tmp_path):
+def test_a_missing_restore_file_is_refused(data, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"--restore-file nowhere\.pt does not exist"):
         run_training(data, tmp_path, *translation_options(), "--restore-file", "nowhere.pt")
 

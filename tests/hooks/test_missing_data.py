@@ -62,7 +62,7 @@ def test_a_language_model_needs_its_dictionary(data, task):
         check_data(options(task), data)
 
 
-def test_splits(data, tmp_path):
+def test_splits_are_listed(data, tmp_path):
     for name in ("test.idx", "valid1.en-de.de.idx", "dict.txt", "preprocess.log"):
         (tmp_path / name).touch()
     assert splits_of(data) == {"train", "test", "valid1"}

@@ -65,7 +65,7 @@ def test_the_loss_of_our_layers_has_an_option_of_its_own(data, tmp_path, short):
         run_training(data, tmp_path, *options)
 
 
-def test_batches_of_sentences(data, tmp_path, short):
+def test_batches_of_sentences_are_named(data, tmp_path, short):
     short(CrossEntropyCriterion, "forward", cuda, 1)
     options = translation_options(**{"--batch-size": 4})
     del options[options.index("--max-tokens") : options.index("--max-tokens") + 2]
@@ -110,14 +110,14 @@ def test_other_errors_are_left_alone(data, tmp_path, short):
         run_training(data, tmp_path, *translation_options())
 
 
-def test_generation(data, translator, short):
+def test_generation_names_its_batch(data, translator, short):
     short(SequenceGenerator, "_generate", cuda, 1)
     words = [data, "--path", translator, "--batch-size", 3, "--cpu"]
     with pytest.raises(UserError, match=r"in generation: a batch of 3 sent.*or --beam"):
         generate.main(config("generation", *words))
 
 
-def test_scoring(data, language_model, monkeypatch):
+def test_scoring_names_its_batch(data, language_model, monkeypatch):
     monkeypatch.setattr(torch.nn.Embedding, "forward", lambda *args: cpu())
     words = [data / "lm", "--path", language_model, "--task", "language_modeling", "--cpu"]
     with pytest.raises(UserError, match=r"in scoring: a batch of .*or --softmax-batch"):

@@ -37,7 +37,7 @@ def step(built, *params):
 
 
 @pytest.mark.parametrize("name", ["sgd", "nt_asgd", "adam", "adagrad"])
-def test_its_own_rate_with_any_optimizer(name):
+def test_a_parameter_keeps_its_own_rate_with_any_optimizer(name):
     params = parameters()
     built = optimizer(params, "--optimizer", name)
     assert step(built, *params) == pytest.approx([20, 0.02], rel=1e-5)

@@ -167,7 +167,7 @@ def broken(checkpoint, folder, value):
     return folder / "broken.pt"
 
 
-def test_a_text_in_blocks(data, language_model, logged):
+def test_blocks_of_a_text_are_counted(data, language_model, logged):
     line = [data / "lm", "--path", language_model, "--cpu", "--num-workers", 0]
     more = ["--tokens-per-sample", 16, "--gen-subset", "valid"]
     eval_lm.main(config("eval_lm", *line, *more))

@@ -44,7 +44,7 @@ def assert_same(ours: list[dict], theirs: list[dict]) -> None:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_same_hypotheses_without_it(head, mt_data, stock, normalised):
+def test_hypotheses_are_the_same_without_a_second_softmax(head, mt_data, stock, normalised):
     built = build(mt_data, f"transformer_{head}_tiny")
     ours = translate(built)
     assert not normalised
@@ -53,7 +53,7 @@ def test_same_hypotheses_without_it(head, mt_data, stock, normalised):
     assert normalised
 
 
-def test_ensemble(mt_data, stock, normalised):
+def test_an_ensemble_with_a_stock_model_is_normalised(mt_data, stock, normalised):
     """One model of ours and one of fairseq's, which needs its only log_softmax."""
     built = build(mt_data, "transformer_mos_tiny")
     other = build(mt_data, "transformer", "--criterion", "cross_entropy").model.eval()

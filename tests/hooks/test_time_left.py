@@ -25,7 +25,7 @@ class Trainer:
         ((-3, None), 0.0),
     ],
 )
-def test_seconds_left(bounds, left):
+def test_seconds_left_follow_from_the_bounds(bounds, left):
     assert time_left.seconds_left(20.0, 10, *bounds) == left
 
 
@@ -42,7 +42,7 @@ def test_nothing_is_said_before_an_update():
         ({}, []),
     ],
 )
-def test_an_epoch(monkeypatch, caplog, options, said):
+def test_the_time_left_is_logged_after_an_epoch(monkeypatch, caplog, options, said):
     trainer, clock = Trainer(), [0.0]
     monkeypatch.setattr(time_left.time, "monotonic", lambda: clock[0])
 

@@ -44,7 +44,7 @@ def run(data, folder, **changed):
     return run_training(data, folder, *options)
 
 
-def test_what_happens_in_two_epochs(data, tmp_path, told):
+def test_two_epochs_send_all_events_in_order(data, tmp_path, told):
     state = run(data, tmp_path)
     one = ["before_epoch", "before_validation", "after_epoch", "before_save", "task"]
     assert [name for name, *_ in told] == one * 2
@@ -160,7 +160,7 @@ def test_a_misspelt_event_is_found(name):
 
 
 @pytest.mark.parametrize("cls", [FairseqTask, BaseFairseqModel, FairseqOptimizer, Optimizer])
-def test_no_event_shadows_a_method_of_those_that_listen(cls):
+def test_event_names_do_not_shadow_methods_of_listeners(cls):
     assert not NAMES & set(dir(cls))
 
 

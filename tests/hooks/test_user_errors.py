@@ -24,7 +24,7 @@ def raises(error):
     return main
 
 
-def test_one_line(capsys, monkeypatch):
+def test_a_mistake_ends_with_one_line(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train"])
     with pytest.raises(SystemExit) as ended:
         utils.call_main(CFG, raises(UserError("--head mos: too few")))
@@ -37,7 +37,7 @@ def test_a_program_that_calls_fairseq_gets_the_exception():
         utils.call_main(CFG, raises(UserError("--head mos: too few")))
 
 
-def test_a_missing_checkpoint(capsys, monkeypatch):
+def test_a_missing_checkpoint_ends_with_one_line(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-generate"])
     with pytest.raises(SystemExit):
         utils.call_main(CFG, raises(OSError("Model file not found: a.pt")))
@@ -58,7 +58,7 @@ def test_a_defect_keeps_its_traceback(monkeypatch):
         utils.call_main(CFG, raises(ValueError("a defect")))
 
 
-def test_an_assertion_about_options(capsys, monkeypatch):
+def test_an_assertion_about_options_ends_with_one_line(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train"])
     theirs = {"__name__": "fairseq_cli.train"}
     exec("def main(cfg):\n    assert cfg is None, 'Must specify batch size'", theirs)
@@ -79,13 +79,13 @@ def test_while_options_are_read(capsys, monkeypatch):
     assert ended.value.code == 2 and capsys.readouterr().err.endswith("error: no\n")
 
 
-def test_a_training_without_an_architecture():
+def test_training_needs_an_architecture():
     parser = options.get_training_parser()
     with pytest.raises(UserError, match="--arch is missing"):
         options.parse_args_and_arch(parser, input_args=["data"])
 
 
-def test_a_validation_without_a_task():
+def test_validation_needs_a_task():
     parser = options.get_validation_parser()
     with pytest.raises(UserError, match="--task is missing: add the task of the training run"):
         options.parse_args_and_arch(parser, ["data", "--path", "model.pt"])

@@ -62,7 +62,7 @@ def test_logits_are_there_where_there_is_one_vector(any_kind):
             torch.testing.assert_close(block.logits.log_softmax(-1), block.log_probs)
 
 
-def test_part_of_a_text_and_float64(any_kind):
+def test_part_of_a_text_is_collected_in_float64(any_kind):
     path, data, _ = any_kind
     whole = joined(Collector.open(path, data, "valid"), "log_probs")
     wide = Collector.open(path, data, "valid", tokens=41, rows=60, dtype="float64")

@@ -61,14 +61,14 @@ def test_observed_are_outputs_before_dropout_and_scores(mos):
     torch.testing.assert_close(hidden, raw)
 
 
-def test_several_streams_and_part_of_a_text(mos):
+def test_several_streams_and_part_of_a_text_are_cut_into_segments(mos):
     segments = mos.segments("train", 5, count=4)
     assert sum(batch["ntokens"] for batch in segments.starting_at(0)) == len(mos.text("train"))
     some = list(mos.segments("valid", 5, tokens=12).starting_at(1))
     assert torch.equal(torch.cat([b["target"][0] for b in some]), mos.text("valid")[5:12])
 
 
-def test_no_dropout_of_any_kind_with_gradients(mos):
+def test_gradients_are_computed_without_dropout(mos):
     (batch,) = mos.segments("test", 20, tokens=20).starting_at(0)
     gradients = []
     for _ in range(2):

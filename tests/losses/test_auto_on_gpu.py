@@ -41,7 +41,7 @@ def chosen(**options):
     return choice.implementation_for("auto", head, OnCuda(), filtered=False)
 
 
-def test_triton_where_a_launch_succeeds(launches, caplog):
+def test_auto_chooses_triton_where_a_launch_succeeds(launches, caplog):
     assert [chosen(components=2), chosen(components=3)] == ["triton", "triton"]
     assert launches == [CUDA]
     message = "The loss of mos is computed by 'triton' (--head-loss auto)."
@@ -56,7 +56,9 @@ def test_triton_where_a_launch_succeeds(launches, caplog):
         subprocess.CalledProcessError(1, ["gcc"]),
     ],
 )
-def test_fused_where_it_fails_and_the_reason_once(launches, monkeypatch, caplog, error):
+def test_auto_chooses_fused_where_a_launch_fails_and_says_why_once(
+    launches, monkeypatch, caplog, error
+):
     def fail(device):
         raise error
 
@@ -69,7 +71,7 @@ def test_fused_where_it_fails_and_the_reason_once(launches, monkeypatch, caplog,
         kernels.check_available(CUDA)
 
 
-def test_fused_on_an_old_card(launches, monkeypatch, caplog):
+def test_auto_chooses_fused_on_an_old_card(launches, monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (6, 1))
     assert chosen(components=2) == "fused" and launches == []
     assert "compute capability is 6.1, but Triton's kernels need 7.0" in caplog.text

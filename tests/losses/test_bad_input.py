@@ -41,7 +41,7 @@ def call(case, **changed):
 
 
 @pytest.mark.parametrize("changed, words", CALLS, ids=lambda x: "+".join(x))
-def test_message(changed, words):
+def test_messages_name_the_argument(changed, words):
     for case in STRUCTURES:
         with pytest.raises(ValueError, match=f"^{words[0]}") as error:
             call(case, **changed)
@@ -49,7 +49,7 @@ def test_message(changed, words):
             assert word in str(error.value)
 
 
-def test_parameters_of_different_dtypes():
+def test_parameters_of_different_dtypes_are_refused():
     head = STRUCTURES[3].build(classes=CLASSES)
     head.gate_hidden.float()
     with pytest.raises(ValueError, match=r"the parameter gate_hidden.weight is torch.float32"):

@@ -11,7 +11,7 @@ from tests.losses.implementations import CLASSES, TARGET, TOKENS, memory_for
 @pytest.mark.parametrize("impl", ["chunked", "fused", "cpp"])
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_non_reentrant(case, reduction, impl):
+def test_non_reentrant_checkpointing_gives_the_same_gradients(case, reduction, impl):
     head = case.build(classes=CLASSES)
     memory, gradients, calls = memory_for(head, 2, impl), [], []
 

@@ -26,7 +26,7 @@ def gradients(net, function, impl):
 @pytest.mark.parametrize("impl", ["reference", "chunked", "fused", "cpp"])
 @pytest.mark.parametrize("part", ["trunk", "everything"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_compiled(case, part, impl):
+def test_a_compiled_model_has_the_same_gradients(case, part, impl):
     net = Net(case.build(classes=CLASSES))
     want = gradients(net, net, impl)
     torch._dynamo.reset()

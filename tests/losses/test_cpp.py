@@ -71,7 +71,7 @@ def test_float32_is_as_exact_as_torch(case, pointwise, spread):
     ],
     ids=str,
 )
-def test_any_number_of_threads(case, count, threads):
+def test_any_number_of_threads_gives_the_same_numbers(case, count, threads):
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     want = run(head, features, TARGET, impl="reference", reduction="sum", **FULL)
     threads(count)
@@ -129,7 +129,7 @@ def test_auto_takes_it_for_float32_and_functions_that_it_knows(
 @pytest.mark.parametrize("bias", [torch.randn(CLASSES, 2)[:, 0], torch.ones(1).expand(CLASSES)])
 @pytest.mark.parametrize("impl", ONCE)
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_a_bias_with_strides(case, impl, bias):
+def test_a_bias_with_strides_is_read_correctly(case, impl, bias):
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     head.bias = torch.nn.Parameter(bias.double())
     want = run(head, features, TARGET, impl="reference", reduction="sum")
@@ -146,7 +146,7 @@ def pairs(first, target, function):
 
 
 @needs_compiler
-def test_the_exponential_in_float32():
+def test_the_exponential_is_exact_in_float32():
     x = torch.linspace(-86, 0, 100_001)
     values, _ = pairs(x, 1, KernelFunction("identity"))
     wide = x.double().exp()
@@ -154,7 +154,7 @@ def test_the_exponential_in_float32():
 
 
 @needs_compiler
-def test_the_logarithm_in_float32():
+def test_the_logarithm_is_exact_in_float32():
     x = torch.linspace(-30, 30, 100_001)
     line = KernelFunction("gss", (0.0, 3.0))
     f = pairs(x, 1, line)[1] - pairs(x, 0, line)[1]  # f(x) − f(0)
@@ -184,7 +184,7 @@ def test_a_prior_counts_beside_large_logits():
 
 @pytest.mark.parametrize("impl", ONCE)
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_ignored_tokens_with_the_first_class_ruled_out(case, impl):
+def test_ignored_tokens_are_harmless_with_the_first_class_ruled_out(case, impl):
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     with torch.no_grad():
         head.bias[0] = -torch.inf

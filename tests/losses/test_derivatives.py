@@ -41,7 +41,7 @@ class NLL(torch.nn.Module):
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_gradcheck(case, impl, reduction):
+def test_gradients_equal_finite_differences(case, impl, reduction):
     function, inputs = loss_of(case.build(), impl, reduction)
     # along one random direction; tests that compare with `reference` see each number
     assert gradcheck(function, inputs, fast_mode=impl != "reference")

@@ -34,7 +34,7 @@ EACH = [
 
 @pytest.mark.parametrize(("impl", "reduction"), EACH)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_same_seed(case, reduction, impl):
+def test_the_same_seed_gives_the_same_loss(case, reduction, impl):
     steps = 4 if impl == "triton" else STEPS
     target = TARGET[:steps]
     head = case.build(classes=CLASSES).train()

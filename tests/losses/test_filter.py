@@ -29,7 +29,7 @@ filtering = pytest.mark.parametrize("impl", FUSED)
 @pytest.mark.parametrize("dtype", RESOLUTION, ids=str)
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_within_the_bound(case, reduction, dtype, impl):
+def test_filtered_gradients_stay_within_the_bound(case, reduction, dtype, impl):
     """What is left out is below the rounding of what is kept."""
     head, features = peaked(case, dtype)
     options = {"impl": impl, "reduction": reduction, "upstream": torch.tensor(1.0)}
@@ -109,7 +109,7 @@ def test_what_is_not_finite_shows(case):
 
 
 @pytest.mark.parametrize("frequent", [0, 9])
-def test_nothing_to_filter(frequent):
+def test_few_classes_leave_nothing_to_filter(frequent):
     head = STRUCTURES[3].build(classes=9, frequent=frequent)
     for tokens in (0, 3):
         features = make_features(tokens).requires_grad_()

@@ -57,7 +57,7 @@ print("same")
 
 
 @pytest.mark.slow
-def test_two_processes(tmp_path):
+def test_two_sharded_processes_match_one(tmp_path):
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     meeting = str(tmp_path / "meeting")
     running = [

@@ -123,7 +123,7 @@ MOST = {("softmax", "fused"): 275, ("mos", "fused"): 410, ("softmax", "triton"):
 
 @pytest.mark.triton
 @pytest.mark.parametrize(("head", "impl"), MOST)
-def test_peak_memory(head, impl):
+def test_the_peak_of_memory_stays_below_its_bound(head, impl):
     """At the size of wmt_en_de, with K = 15 for a mixture."""
     case = LossCase(head=head, tokens=4096, dim=1024, classes=32768, components=15,
                     label_smoothing=0.1, bias=False, dtype="bfloat16")  # fmt: skip

@@ -66,7 +66,7 @@ def every_head():
 
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case, impl", list(every_head()))
-def test_every_head(case, impl, reduction):
+def test_every_head_matches(case, impl, reduction):
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     for smoothing in (0.0, 0.1):
         want = compare(head, features, TARGET, impl, reduction=reduction,
@@ -77,7 +77,7 @@ def test_every_head(case, impl, reduction):
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("impl", [name for name in ONCE if name != "chunked"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_a_block_of_several_chunks(case, impl, reduction, monkeypatch):
+def test_a_block_of_several_chunks_matches(case, impl, reduction, monkeypatch):
     """As on a GPU: contexts and gates of 35 tokens at once, their logits in three chunks."""
     head, features = case.build(classes=CLASSES), make_features(5 * TOKENS).requires_grad_()
     options = {"reduction": reduction, "label_smoothing": 0.1}
@@ -125,7 +125,7 @@ def test_what_new_memory_holds_does_not_matter(case, impl, filter_gradients, new
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("options", CALLS, ids=lambda options: "+".join(options) or "nothing")
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_every_option(case, options, reduction, impl):
+def test_every_option_matches(case, options, reduction, impl):
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     compare(head, features, TARGET, impl, reduction=reduction, **options)
 
@@ -134,7 +134,7 @@ def test_every_option(case, options, reduction, impl):
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 @pytest.mark.parametrize("leading", [(), (0,), (0, 3), (2, 3), (2, 1, 2)], ids=str)
-def test_any_shape_even_empty(case, leading, reduction, impl):
+def test_any_shape_matches_even_an_empty_one(case, leading, reduction, impl):
     head, features = case.build(classes=CLASSES), make_features(*leading).requires_grad_()
     target = torch.arange(features[..., 0].numel()).reshape(leading)
     upstream = make_features(*leading)[..., 0] if reduction == "none" else torch.tensor(1.3)
@@ -147,7 +147,7 @@ def test_any_shape_even_empty(case, leading, reduction, impl):
 @every_implementation
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_non_contiguous_input(case, reduction, impl):
+def test_non_contiguous_input_matches(case, reduction, impl):
     head = case.build(classes=CLASSES)
     features = make_features(3, 2).transpose(0, 1).requires_grad_()
     target = TARGET[:6].view(3, 2).t()
@@ -160,7 +160,7 @@ def test_non_contiguous_input(case, reduction, impl):
 
 @every_implementation
 @pytest.mark.parametrize("reduction", ["none", "sum"])
-def test_every_token_ignored(reduction, impl):
+def test_a_batch_of_ignored_tokens_matches(reduction, impl):
     head, features = STRUCTURES[2].build(classes=CLASSES), make_features(3).requires_grad_()
     want = compare(head, features, torch.full((3,), -100), impl, reduction=reduction,
                    ignore_index=-100, label_smoothing=0.1, upstream=torch.tensor(2.0))  # fmt: skip

@@ -92,7 +92,7 @@ def assert_as_recorded(found):
 
 @pytest.mark.triton
 @pytest.mark.slow
-def test_instructions_of_a_logit(tmp_path):
+def test_instructions_per_logit_are_as_recorded(tmp_path):
     wmt = (32768, "bfloat16", 0.1, [64])
     found = compiled(
         tmp_path, 90,
@@ -122,7 +122,7 @@ def test_the_record_is_that_of_the_kernels(tmp_path):
 @pytest.mark.parametrize("components", [2, 4, 9, 15, 64])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("capability", [80, 90, 120])
-def test_the_whole_grid(capability, dtype, components, tmp_path):
+def test_the_whole_grid_compiles(capability, dtype, components, tmp_path):
     cases = [
         ("mos", classes, dtype, smoothing, [32], {"components": components, "pointwise": pointwise})
         for classes in (5000, 5001)

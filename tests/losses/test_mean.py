@@ -26,7 +26,7 @@ CALLS = [{}, {"ignore_index": IGNORED}, {"weight": WEIGHT, "ignore_index": IGNOR
 @every_implementation
 @pytest.mark.parametrize("options", CALLS, ids=lambda options: "+".join(options) or "nothing")
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_values_and_gradients(case, options, impl):
+def test_a_mean_has_the_values_and_gradients_of_the_reference(case, options, impl):
     """Against the reference loss per token, whose mean is taken by hand."""
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     ignored = options.get("ignore_index", -100)
@@ -46,7 +46,7 @@ def test_values_and_gradients(case, options, impl):
 
 @every_implementation
 @pytest.mark.parametrize("weighted", [False, True])
-def test_as_in_torch(impl, weighted):
+def test_a_weighted_mean_equals_torchs(impl, weighted):
     """torch weights a token by its class, and ignores −100."""
     head, features = SOFTMAX.build(classes=CLASSES), make_features(TOKENS)
     target = TARGET.masked_fill(TARGET == IGNORED, -100)
@@ -72,7 +72,7 @@ def test_without_tokens_it_is_nan_as_in_torch(tokens):
 
 @pytest.mark.parametrize("impl", ["chunked", "fused", "cpp"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision(dtype, impl):
+def test_half_precision_keeps_small_gradients(dtype, impl):
     """Gradients of a mean are no smaller before they are cast than those of a sum."""
     head = SOFTMAX.build(classes=CLASSES, dtype=dtype)
     features, target = make_features(600).to(dtype).requires_grad_(), torch.arange(600) % CLASSES

@@ -31,7 +31,7 @@ def wide_tiles(monkeypatch):
 @pytest.mark.parametrize("impl", ONCE)
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_largest_tensor(case, reduction, impl):
+def test_the_largest_tensor_is_a_chunk(case, reduction, impl):
     tokens = IN_TRITON if impl == "triton" else TOKENS
     assert largest(case, tokens, impl="reference", reduction=reduction) >= CLASSES * tokens
     # ten float32 tokens fit, with K components each

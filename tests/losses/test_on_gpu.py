@@ -27,7 +27,7 @@ every_implementation = pytest.mark.parametrize("impl", [name for name in ONCE if
 @every_implementation
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_head_in_float64(case, reduction, impl):
+def test_every_head_matches_in_float64(case, reduction, impl):
     head = case.build(classes=CLASSES).to(DEVICE)
     features, target = make_features(TOKENS).to(DEVICE).requires_grad_(), TARGET.to(DEVICE)
     for smoothing in (0.0, 0.1):
@@ -41,7 +41,7 @@ def test_every_head_in_float64(case, reduction, impl):
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", low.CASES, ids=str)
-def test_precision(case, dtype, reduction, impl):
+def test_half_precision_stays_within_its_error(case, dtype, reduction, impl):
     errors = low.average_errors(case, dtype, reduction, impl, device=DEVICE)
     low.check(errors, dtype)
 
@@ -49,7 +49,7 @@ def test_precision(case, dtype, reduction, impl):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_kernels_with_tiles_of_full_size(case, smoothing, dtype, monkeypatch):
+def test_kernels_match_with_tiles_of_full_size(case, smoothing, dtype, monkeypatch):
     """Rows longer than a tile, against the fused loss in float64."""
     monkeypatch.setattr(tiles, "COLUMNS", 4096)
     classes = 10_007

@@ -206,7 +206,7 @@ every_failure = pytest.mark.parametrize("failure", FAILURES, ids=lambda f: f.__n
 
 @every_failure
 @pytest.mark.parametrize("case", STRUCTURES, ids=lambda case: case.head)
-def test_on_a_cpu(failure, case):
+def test_former_failures_pass_on_a_cpu(failure, case):
     replay(failure, case, [impl for impl in ONCE if impl in {*RUNNABLE} - {"triton"}], TOLERANCE)
 
 
@@ -216,7 +216,7 @@ IN_TRITON = [all_ignored, large_bias, repeated_targets]
 
 @pytest.mark.triton
 @pytest.mark.parametrize("failure", IN_TRITON, ids=lambda f: f.__name__)
-def test_triton(failure):
+def test_former_failures_pass_with_triton(failure):
     """Run one head and dtype, since Triton's interpreter takes long."""
     replay(failure, MOS, ["triton"], [torch.bfloat16])
 
@@ -225,7 +225,7 @@ def test_triton(failure):
 @pytest.mark.long
 @every_failure
 @pytest.mark.parametrize("case", STRUCTURES, ids=lambda case: case.head)
-def test_triton_in_full(failure, case, monkeypatch):
+def test_former_failures_pass_with_triton_for_every_head(failure, case, monkeypatch):
     if failure is large_vocabulary:
         monkeypatch.setattr(tiles, "COLUMNS", 4096)
     replay(failure, case, ["triton"], TOLERANCE)

@@ -17,7 +17,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_ruled_out(case):
+def test_a_class_that_is_ruled_out_gets_no_gradient(case):
     head, features = case.build(), make_features(3).requires_grad_()
     with torch.no_grad():
         head.bias[3] = -torch.inf
@@ -32,7 +32,7 @@ def test_ruled_out(case):
 
 @pytest.mark.parametrize("impl", ["fused", "cpp", "triton"])
 @pytest.mark.parametrize("case", [case for case in CASES if case.head == "mos"], ids=str)
-def test_a_target_that_every_component_rules_out(case, impl):
+def test_a_target_that_every_component_rules_out_spoils_no_other(case, impl):
     """Its loss is infinite; it adds nothing to the gradients, and spoils none of the others."""
     head, features = case.build(), make_features(2).requires_grad_()
     with torch.no_grad():

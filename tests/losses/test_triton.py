@@ -24,7 +24,7 @@ def compare(head, features, target, **options):
 @needs_triton
 @pytest.mark.parametrize("columns, size", [(4096, 4096), (8, 32), (16, 16)], ids=str)
 @pytest.mark.parametrize("case", [*STRUCTURES, MIXTAPE.with_options(components=8)], ids=str)
-def test_any_tile(case, columns, size, monkeypatch):
+def test_any_tile_gives_the_same_numbers(case, columns, size, monkeypatch):
     """One tile for everything; programs with part of the rows; one row and part of its columns."""
     monkeypatch.setattr(tiles, "COLUMNS", columns)
     monkeypatch.setattr(tiles, "SIZE", size)
@@ -36,7 +36,7 @@ def test_any_tile(case, columns, size, monkeypatch):
 @needs_triton
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("case", PRODUCT, ids=str)
-def test_extreme_logits(case, smoothing):
+def test_extreme_logits_match(case, smoothing):
     """Logits and gates of ±1e4, in float64."""
     head, features = extreme(case, dtype=torch.float64)
     target = torch.arange(5) % 7
@@ -45,7 +45,7 @@ def test_extreme_logits(case, smoothing):
 
 @needs_triton
 @pytest.mark.parametrize("case", [SOFTMAX, SOFTMAX.with_pointwise("gss"), MIXTAPE], ids=str)
-def test_classes_ruled_out(case):
+def test_a_tile_of_ruled_out_classes_matches(case):
     """A bias of −∞ for a whole tile, the first."""
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     with torch.no_grad():
@@ -69,7 +69,7 @@ def test_the_first_of_equal_classes_is_the_most_probable(case):
 @needs_triton
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_strided_target_and_weight(case, reduction):
+def test_strided_targets_and_weights_match(case, reduction):
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     target, weight = torch.zeros(2 * TOKENS, dtype=torch.long), torch.ones(2 * TOKENS).double()
     target[::2], weight[::2] = TARGET, torch.linspace(-1, 2, TOKENS)

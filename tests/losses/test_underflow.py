@@ -28,7 +28,7 @@ def taken(monkeypatch):
 
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_same_numbers_by_logarithms(case, reduction, taken, monkeypatch):
+def test_the_log_domain_gives_the_same_numbers(case, reduction, taken, monkeypatch):
     """As a GPU takes it, for every block."""
     monkeypatch.setattr(
         TorchKernels,

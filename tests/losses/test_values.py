@@ -15,7 +15,7 @@ from tests.losses.implementations import CLASSES, FULL, IGNORED, TARGET, TOKENS,
 @pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_against_the_oracle(case, smoothing, impl):
+def test_losses_equal_those_of_the_oracle(case, smoothing, impl):
     head, features = case.build(classes=CLASSES), make_features(TOKENS)
     options = {**FULL, "z_loss": 0.0, "label_smoothing": smoothing, "impl": impl}
     log_p = head(features).detach().numpy()
@@ -34,7 +34,7 @@ def test_against_the_oracle(case, smoothing, impl):
 
 
 @pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
-def test_smoothing_by_hand(impl):
+def test_label_smoothing_equals_the_value_computed_by_hand(impl):
     """Probabilities 1/2, 1/4, 1/4 and smoothing 0.2: 0.1 for each wrong class, 0.8 - 0.1 + 0.1 for
     the right one."""
     head = SOFTMAX.build(classes=3, feature_dim=1)
@@ -49,7 +49,7 @@ def test_smoothing_by_hand(impl):
 
 @pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_entropy_and_z_loss_by_hand(case, impl):
+def test_entropy_and_z_loss_equal_values_computed_by_hand(case, impl):
     """Logits log 2, 0, 0 of each of K softmaxes: the log-sum-exp is log 4."""
     head = case.build(classes=3)
     with torch.no_grad():
@@ -94,7 +94,7 @@ def test_only_the_loss_carries_gradients(impl, reduction):
     [("float64", "float64"), ("float32", "float32"), ("float16", "float32"),
      ("bfloat16", "float32")],
 )  # fmt: skip
-def test_dtypes(given, want, impl):
+def test_results_have_at_least_float32(given, want, impl):
     given, want = getattr(torch, given), getattr(torch, want)
     for case in STRUCTURES:
         head, features = case.build(classes=CLASSES, dtype=given), make_features(TOKENS).to(given)

@@ -35,7 +35,7 @@ def both(head, features, **options):
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("frozen", FROZEN, ids="+".join)
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_frozen(case, frozen, reduction):
+def test_frozen_tensors_get_no_gradient(case, frozen, reduction):
     head, features = case.build(classes=CLASSES), make_features(TOKENS)
     tensors = {**dict(head.named_parameters()), "features": features}
     for name, tensor in tensors.items():
@@ -56,7 +56,7 @@ def test_only_some_pointwise_functions_are_trained(case, pointwise, options):
 
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_no_grad(case, reduction):
+def test_losses_work_without_gradients(case, reduction):
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     want = run(head, features, TARGET, impl="reference", reduction=reduction)
     with torch.no_grad():
@@ -70,7 +70,7 @@ def test_no_grad(case, reduction):
 
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_tied_weight_used_elsewhere_too(case, reduction):
+def test_a_tied_weight_may_be_used_elsewhere(case, reduction):
     """The matrix is also the embedding that makes the features, and decays."""
     gradients = []
     for impl in RUNNABLE:
@@ -86,7 +86,7 @@ def test_tied_weight_used_elsewhere_too(case, reduction):
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_gradients_accumulate(case):
+def test_gradients_of_two_batches_accumulate(case):
     """Two batches before a step give the sum of their gradients, each with its own upstream."""
     head, sums = case.build(classes=CLASSES), []
     for impl in RUNNABLE:

@@ -124,7 +124,7 @@ def test_a_measure_of_the_weights(name, case):
     check_shown(measure, measure.measure(words))
 
 
-def test_word_similarity(tmp_path):
+def test_word_similarity_runs(tmp_path):
     pairs = tmp_path / "pairs.txt"
     pairs.write_text("word0 word1 3\nword1 word2 1\nword0 word3 2\nword4 word2 5\n")
     measure = find_measure("word_similarity")([pairs])

@@ -42,5 +42,5 @@ def test_it_names_every_architecture_and_no_other(printed):
         "| `transformer_wmt_en_de` | `transformer_<layer>_wmt_en_de` |  |",
     ],
 )
-def test_rows(printed, row):
+def test_every_row_is_printed(printed, row):
     assert row in printed.splitlines()

@@ -79,7 +79,7 @@ def test_options_are_public():
         ("mos", PTB, 21_500_620),
     ],
 )
-def test_numbers_of_parameters(arch, classes, published):
+def test_numbers_of_parameters_are_the_published_ones(arch, classes, published):
     assert parameters_of(f"awd_lstm_lm_{arch}", classes) == published
 
 
@@ -138,7 +138,7 @@ def test_an_architecture_sets_every_option():
         ("mos_text8", {"decoder_layers": 1, "decoder_last_hidden_size": 910}),
     ],
 )
-def test_values(arch, want):
+def test_architectures_have_the_published_values(arch, want):
     got = vars(settings_of(f"awd_lstm_lm_{arch}"))
     assert want.items() <= got.items()
 

@@ -112,7 +112,7 @@ def test_stock_cross_entropy_gives_the_same_loss(mos):
     torch.testing.assert_close(*losses)
 
 
-def test_features_for_truncated_backpropagation(mos):
+def test_truncated_backpropagation_gets_features_and_state(mos):
     built = mos(*RATES)
     words, _ = inputs_of(built)
     features, state, raw = built.model.train().bptt_features(words)

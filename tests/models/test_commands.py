@@ -45,7 +45,7 @@ def test_an_ensemble_of_a_model_with_itself_is_the_model(trained):
     assert [score for score, _ in twice] == pytest.approx([s for s, _ in alone], abs=1e-3)
 
 
-def test_an_ensemble_of_two_heads(trained):
+def test_an_ensemble_of_two_heads_translates(trained):
     folder, _ = trained
     mos, mixtape = last(folder / "mos"), last(folder / "mixtape")
     scores = [[s for s, _ in translate(folder, p)[0]] for p in (mos, f"{mos}:{mixtape}")]

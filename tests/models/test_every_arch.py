@@ -56,7 +56,7 @@ def marked(arch):
         )
     ),
 )
-def test_translation(arch, mt_data, tmp_path):
+def test_every_translation_arch_learns(arch, mt_data, tmp_path):
     trunk, _, token = arch.removesuffix("_tiny").partition("_")
     options = ["--label-smoothing", "0.1", *ONLY_AT_THE_END]
     options += [*SMALL.get(token, []), *QUICK.get(trunk, [])]
@@ -76,7 +76,7 @@ def test_translation(arch, mt_data, tmp_path):
         )
     ),
 )
-def test_language_model(arch, lm_data, tmp_path):
+def test_every_language_model_arch_learns(arch, lm_data, tmp_path):
     trunk, _, token = arch.partition("_lm_")
     options = [*ONLY_AT_THE_END, *SMALL.get(token, []), *QUICK.get(trunk, [])]
     loss = learn(arch, lm_data, tmp_path, options)

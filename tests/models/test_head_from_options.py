@@ -32,7 +32,7 @@ def test_mixtape_gets_its_options(trunk):
 
 
 @pytest.mark.parametrize("choice", ["paper", "none"])
-def test_gate_biases(trunk, choice):
+def test_gate_biases_follow_the_option(trunk, choice):
     names = set(trunk("mixtape", "--head-gate-biases", choice).head.state_dict())
     biases = {"gate_hidden.bias", "gate_shared.bias", "gate_bias"} & names
     assert biases == ({"gate_bias"} if choice == "paper" else set())

@@ -89,7 +89,7 @@ def test_a_resumed_training_continues_its_curves(mt_data, tmp_path):
 @pytest.mark.parametrize(
     "half", [["--fp16", "--fp16-no-flatten-grads"], ["--memory-efficient-fp16"]]
 )
-def test_half_precision(half, mt_data, tmp_path):
+def test_half_precision_is_monitored(half, mt_data, tmp_path):
     arch, options = "transformer_mos_tiny", [*half, "--fp16-init-scale", 128]
     train(mt_data, tmp_path / "alone", arch, 4, *options)
     logdir = ["--tensorboard-logdir", tmp_path / "events"]
@@ -125,7 +125,7 @@ def test_a_criterion_that_does_not_show_its_batches(mt_data, tmp_path):
     assert "head_effective_rank" in done.output and "head_component_" not in done.output
 
 
-def test_a_negative_interval(mt_data, tmp_path):
+def test_a_negative_interval_is_refused(mt_data, tmp_path):
     where = ["--save-dir", tmp_path, "--arch", "transformer_mos_tiny", "--head-monitor", -3]
     done = attempt("train", mt_data, *TRANSLATION, *OUR_LOSS, *where)
     assert done.code != 0 and "--head-monitor must be at least 0 (0: never), got -3" in done.output

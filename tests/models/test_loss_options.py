@@ -36,9 +36,13 @@ def test_the_z_loss_is_of_training_only(lm_data):
 
 @pytest.mark.parametrize(
     ("value", "why"),
-    [("-1", "must be finite and at least 0"), ("inf", "must be finite"), ("nan", "nan: give a")],
+    [
+        ("-1", "must be finite and at least 0"),
+        ("inf", "must be finite"),
+        ("nan", "nan: expected a"),
+    ],
 )
-def test_weights_of_the_z_loss(value, why, lm_data):
+def test_invalid_weights_of_the_z_loss_are_refused(value, why, lm_data):
     with pytest.raises(UserError, match=f"--head-z-loss {why}"):
         build(lm_data, "transformer_lm_mos", f"--head-z-loss={value}")
 
@@ -53,7 +57,7 @@ def test_more_components_than_triton_serves(lm_data, monkeypatch):
         loss()
 
 
-def test_a_card_without_triton(lm_data, monkeypatch):
+def test_a_gpu_without_triton_falls_back(lm_data, monkeypatch):
     def fail(impl, device):
         raise ValueError(f"impl: 'triton' cannot run on {device}: no C compiler; {triton.INSTEAD}")
 

@@ -36,7 +36,7 @@ def scores(hypotheses):
 
 @pytest.mark.parametrize("softmax_batch", [None, 7])
 @pytest.mark.parametrize("archs", [[arch] for arch in ARCHS] + [ARCHS], ids="+".join)
-def test_stock_numbers(archs, softmax_batch, mt_data):
+def test_scores_equal_those_of_stock(archs, softmax_batch, mt_data):
     built = [build(mt_data, arch) for arch in archs]
     models = [b.model.eval() for b in built]
     sample = built[0].batch()

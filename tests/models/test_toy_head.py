@@ -37,7 +37,7 @@ cli_main()
 """
 
 
-def test_a_head_of_your_own(mt_data, tmp_path):
+def test_a_users_head_trains_and_generates(mt_data, tmp_path):
     (tmp_path / "toy.py").write_text(TOY)
     line = [
         *(sys.executable, "-c", MAIN, mt_data, "--save-dir", tmp_path / "checkpoints"),

@@ -26,14 +26,14 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_options_of_translation(option, mt_data, tmp_path):
+def test_options_of_translation_models_work(option, mt_data, tmp_path):
     words = [option, *OPTIONS[option]]
     done = train(mt_data, tmp_path, "transformer_mixtape_tiny", 30, *words)
     assert valid_losses(done.output)[-1] < unigram_entropy(mt_data / "dict.de.txt")
     assert all(p.isfinite().all() for p in parameters(last(tmp_path)).values())
 
 
-def test_one_matrix_for_all_embeddings(joined_data, tmp_path):
+def test_shared_embeddings_are_saved_as_one_matrix(joined_data, tmp_path):
     words = ["--share-all-embeddings", "--label-smoothing", "0.1"]
     train(joined_data, tmp_path, "transformer_mos_tiny", 5, *words)
     state = parameters(last(tmp_path))
@@ -55,7 +55,7 @@ def test_checkpointed_activations_change_no_gradient(mt_data):
 
 
 @pytest.mark.parametrize("token", ["mos", "mixtape", "gss"])
-def test_features_and_probabilities(token, mt_data):
+def test_features_give_the_probabilities(token, mt_data):
     built = build(mt_data, f"transformer_{token}_tiny")
     model, inputs = built.model.eval(), built.batch()["net_input"]
     features, _ = model(**inputs, features_only=True)

@@ -28,7 +28,7 @@ def snapshot_of(case: Case, **options):
 
 
 @pytest.mark.parametrize("case", HEADS, ids=str)
-def test_the_vocabulary_matrix(case):
+def test_the_vocabulary_matrix_is_measured(case):
     values = torch.linalg.svdvals(case.build().weight.detach())
     found = snapshot_of(case)
     assert found.scalars["spectral_entropy"] == pytest.approx(spectral_entropy(values), rel=1e-9)
@@ -39,7 +39,7 @@ def test_the_vocabulary_matrix(case):
 
 @pytest.mark.parametrize("pointwise", ["identity", "gss", "plif"])
 @pytest.mark.parametrize("case", HEADS, ids=str)
-def test_gradient_retention(case, pointwise):
+def test_gradient_retention_is_measured(case, pointwise):
     head = case.with_pointwise(pointwise).build()
     rows = logit_gradient(head, make_features(2, 5), TARGET).flatten(0, 1)
     expected = float(gradient_retention(head.weight, rows))
@@ -59,7 +59,7 @@ def test_gradient_retention_of_a_matrix_without_full_rank(factor):
 
 
 @pytest.mark.parametrize("case", [MOC, MOS], ids=str)
-def test_the_prior(case):
+def test_the_prior_is_measured(case):
     expected, found = prior_use(case.build(), make_features(2, 5)), snapshot_of(case)
     torch.testing.assert_close(found.component_use, expected.mean_prior)
     assert found.scalars["component_entropy"] == pytest.approx(expected.entropy)
@@ -80,7 +80,7 @@ def test_the_gates_of_the_words_that_come(frequent):
     torch.testing.assert_close(found.component_use, expected)
 
 
-def test_the_sharpness_of_gates():
+def test_the_sharpness_of_gates_is_measured():
     head = MIXTAPE.build()
     frequent, rare = gate_sharpness(head, make_features(2, 5))
     scalars = take_snapshot(head, make_features(2, 5), TARGET).scalars
@@ -88,7 +88,7 @@ def test_the_sharpness_of_gates():
     assert scalars["gate_largest_rare"] == pytest.approx(rare.largest)
 
 
-def test_slopes():
+def test_slopes_are_measured():
     head = MOS.with_pointwise("plif", knots=50).build()
     found = take_snapshot(head)
     expected = slope_statistics(head.pointwise)
@@ -171,7 +171,7 @@ def test_training_mode_changes_nothing_and_nothing_changes_in_training(case):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", HEADS, ids=str)
-def test_half_precision(case, dtype):
+def test_half_precision_is_measured_in_float32(case, dtype):
     rounded = case.build(dtype=dtype)  # the same numbers in both
     features = make_features(2, 5).to(dtype)
     expected = take_snapshot(rounded.double(), features.double(), TARGET)

@@ -168,6 +168,6 @@ def test_a_diverged_training_is_an_error(loss):
 
 
 @pytest.mark.parametrize("option", ["nonmono", "at_epoch"])
-def test_options_out_of_range(option):
+def test_options_out_of_range_are_refused(option):
     with pytest.raises(ValueError, match=f"{option} must be at least 0, got -1"):
         AveragedSGD(parameters(), lr=1.0, **{option: -1})

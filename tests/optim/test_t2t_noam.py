@@ -41,7 +41,7 @@ def test_the_first_update_is_number_one():
     assert max(want) == want[4]
 
 
-def test_the_papers_learning_rates():
+def test_the_schedule_has_the_papers_learning_rates():
     assert {t: 2.5 * noam_factor(t, 1024, 16000) for t in EN_DE} == pytest.approx(EN_DE, rel=1e-4)
     words = "--lr-scheduler t2t_noam --noam-dim 1024 --lr 2.5".split()
     assert build(*words)[1].get_lr() == pytest.approx(EN_DE[1], rel=1e-4)

@@ -26,7 +26,7 @@ from highrank_plugins.optim import non_monotone_trigger
         ([7, 6, 5, 4, 3, 8], 5, None),  # before epoch n + 2
     ],
 )
-def test_table(losses, n, epoch):
+def test_the_trigger_fires_at_the_expected_epoch(losses, n, epoch):
     assert non_monotone_trigger(losses, n) == epoch
 
 

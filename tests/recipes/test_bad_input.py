@@ -177,7 +177,7 @@ def ui_strings(tmp_path):
     return start
 
 
-def test_strings_from_a_local_wheel(ui_strings):
+def test_strings_are_taken_from_a_local_wheel(ui_strings):
     result = ui_strings(*ui_strings.right)
     assert result.returncode == 0, result.stderr
     assert stages_done(result) == [0, 1]

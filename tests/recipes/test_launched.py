@@ -14,7 +14,7 @@ from tests.training.launch.slurm import miniature
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
-def test_a_recipe_on_two_processes(tmp_path):
+def test_a_recipe_trains_on_two_processes(tmp_path):
     data = raw_text(tmp_path / "data")
     words = ["--data", data, "--exp-dir", tmp_path / "exp", "--conf", "softmax", "--name", "a"]
     more = ["--launch=--processes 2", "--processes", 2]

@@ -60,7 +60,7 @@ def test_a_removed_output_is_rebuilt_without_unchanged_stages(toy):
     assert done_stages(toy()) == [0]
 
 
-def test_only_the_stages_asked_for(toy):
+def test_only_the_requested_stages_run(toy):
     assert done_stages(toy("--stop-stage", "0")) == [0]
     assert done_stages(toy("--stage=1", "--stop-stage=1")) == [1]
 

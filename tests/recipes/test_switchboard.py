@@ -94,7 +94,7 @@ class TestWholeRun:
 
 
 @pytest.mark.parametrize("form", [write_pickle, write_json_lines])
-def test_both_forms_of_the_corpus(form, start):
+def test_both_forms_of_the_corpus_are_accepted(form, start):
     form(start.data)
     result = start("--data", start.data)
     assert result.returncode == 0, result.stderr

@@ -51,7 +51,7 @@ def test_lines_and_exit_code(tmp_path, monkeypatch, capsys, tried, code, words):
         (".", False, "needs --faults"),
     ],
 )
-def test_wrong_folders(tmp_path, capsys, monkeypatch, name, with_faults, words):
+def test_wrong_folders_are_refused(tmp_path, capsys, monkeypatch, name, with_faults, words):
     monkeypatch.setattr("signal.signal", lambda *arguments: None)
     with pytest.raises(typer.Exit) as ended:
         doctor(tmp_path / name, faults=with_faults)

@@ -51,7 +51,7 @@ def change(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_every_number_of_the_table(records):
+def test_every_number_of_the_table_is_right(records):
     done = compare(*records, "--columns", "")
     assert done.exit_code == 0, done.output
     head, _, *rows = done.output.split("\n\n")[0].splitlines()
@@ -91,7 +91,7 @@ def test_csv_has_all_digits(records):
     assert mos["parameters"] == "5000.0"
 
 
-def test_latex_and_terminal(records, tmp_path, monkeypatch):
+def test_latex_and_terminal_show_the_numbers(records, tmp_path, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")  # a dumb terminal gets no codes for bold
     text = compare(*records, "--format", "latex").output
     assert r"\textbf{101.42 $\pm$ 0.88}" in text and r"difference [95 \%]" in text

@@ -36,7 +36,7 @@ NLTK = {
 
 
 @pytest.mark.parametrize("sentences", NLTK)
-def test_nltks_numbers(sentences):
+def test_sentence_bleu_equals_nltks_numbers(sentences):
     hypothesis, reference = (text.split() for text in sentences.split(" | "))
     assert sentence_bleu(hypothesis, reference) == pytest.approx(NLTK[sentences], abs=1e-11)
 
@@ -88,7 +88,7 @@ def test_an_empty_response_scores_nothing():
     assert sentence_bleu([], ["yes"]) == [0.0] * 4
 
 
-def test_precision_and_recall():
+def test_precision_and_recall_follow_their_definition():
     hypotheses = [text.split() for text in ("oh yeah", "no", "well i do not know")]
     references = [text.split() for text in ("yeah", "i do not think so")]
     table = [[sentence_bleu(h, r) for r in references] for h in hypotheses]

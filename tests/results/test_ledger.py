@@ -39,7 +39,7 @@ def read(folder, target="de"):
     return read_ledger(folder / "data-bin", folder / "train", target)
 
 
-def test_every_stage_of_a_translator(translator):
+def test_every_stage_of_a_translator_is_counted(translator):
     ledger = read(translator)
     assert ledger["text"]["train.en"] == {
         "in": {"sentences": 5},

@@ -10,7 +10,7 @@ INFO:fairseq_cli.eval_lm:Loss (base 2): 5.8000, Perplexity: 55.72
 """
 
 
-def test_the_result_of_eval_lm(tmp_path):
+def test_the_result_of_eval_lm_is_read(tmp_path):
     log = tmp_path / "test.log"
     log.write_text(LOG)
     scores = read_eval_lm(log, "test")
@@ -27,7 +27,7 @@ def test_a_log_without_result(tmp_path):
         read_eval_lm(log, "test")
 
 
-def test_the_checkpoint_before_finetuning(tmp_path):
+def test_the_perplexity_before_finetuning_is_read(tmp_path):
     for split in ("valid", "test"):
         with pytest.raises(ScoreError, match=f"before_finetuning_{split}.log is missing; score"):
             before_finetuning(tmp_path)

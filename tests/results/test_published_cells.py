@@ -40,7 +40,7 @@ def test_p_values_follow_from_means_and_deviations(task, system):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_p_values_of_frozen_slopes(task):
+def test_p_values_of_frozen_slopes_follow_from_the_scores(task):
     frozen, learned = parthiban(task, "PLIF, frozen"), parthiban(task, "PLIF")
     p_value = student_t(ten_seeds(frozen), ten_seeds(learned)).p_value
     assert f"{p_value:.3g}" == f"{frozen.cells['p against PLIF']:.3g}"
@@ -59,14 +59,14 @@ def test_the_printed_p_of_the_matched_pair_does_not_follow():
 
 
 @pytest.mark.parametrize("system", ["SigSoftmax", "PLIF", "MoS"])
-def test_gains_over_the_softmax(system):
+def test_gains_over_the_softmax_follow_from_the_scores(system):
     softmax = parthiban("ptb", f"softmax, {ONE_SEED}")
     entry = parthiban("ptb", f"{system}, {ONE_SEED}")
     gain = softmax.scores["test ppl"] - entry.scores["test ppl"]
     assert gain == pytest.approx(entry.cells["gain over softmax"], abs=1e-9)
 
 
-def test_gain_of_plif_as_first_reported():
+def test_the_first_reported_gain_of_plif_follows_from_the_scores():
     softmax, plif = (entry_of("ptb", name, "Ganea") for name in ("softmax", "PLIF, 1e5 knots"))
     first = entry_of("ptb", "PLIF, gain as first reported", "Ganea").cells["gain over softmax"]
     assert softmax.scores["test ppl"] - plif.scores["test ppl"] == pytest.approx(first, abs=1e-9)
@@ -100,7 +100,7 @@ def mixtape_times(task: str, cell: str) -> tuple[float, float, float]:
     return found["softmax"], found[mos], found[mixtape]
 
 
-def test_speed_that_the_mixtape_paper_claims():
+def test_the_speed_that_the_mixtape_paper_claims_follows_from_its_tables():
     """3.5 to 10.5 times MoS's at equal memory; a network 20 to 34 % slower, 60 % on 1B."""
     ratios = []
     for task in PAIRS:
@@ -163,7 +163,7 @@ def test_parameters_follow_from_the_sizes(task):
 
 
 @pytest.mark.parametrize("task", ["wmt14_en_de", "ptb", "wikitext2", "text8", "one_billion_word"])
-def test_tolerances(task):
+def test_tolerances_follow_from_deviations(task):
     entries = read_published(task)
     for entry in entries:
         for kind in entry.scores:

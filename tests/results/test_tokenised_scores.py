@@ -29,7 +29,7 @@ def test_splitting_gives_credit_for_parts():
     assert plain.signature.endswith("-de") and split.signature.endswith("-de|compounds:split")
 
 
-def test_by_hand():
+def test_tokenised_bleu_equals_the_value_computed_by_hand():
     # n-grams of 7 and 4 tokens; the one wrong token is in 1, 2, 2 and 2 of them
     scores = scoring.tokenised_scores(
         ["a x c d e f .", "g h i j"], ["a b c d e f .", "g h i j"], "en"

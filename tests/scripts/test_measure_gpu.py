@@ -63,13 +63,13 @@ def test_a_part_that_fails_or_needs_too_long_stops_no_other(tmp_path):
     (["--gpu"], "unknown option '--gpu'"),
     (["--output", "/"], "--output '/' exists"),
 ])  # fmt: skip
-def test_bad_input(words, message):
+def test_bad_input_is_refused(words, message):
     done = measure_gpu(*words)
     assert done.returncode == 2 and message in done.stderr and not done.stdout
 
 
 @pytest.mark.long
-def test_rehearsal(tmp_path):
+def test_a_rehearsal_runs_the_chosen_parts(tmp_path):
     parts = ["--part", "ptb", "--part", "tables"]
     done = measure_gpu("--rehearse", *parts, "--output", tmp_path / "new")
     assert done.returncode == 0, done.stderr

@@ -76,7 +76,7 @@ def test_refuses_a_program_that_is_not_python(clone):
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12"])
-def test_installs_torch_then_the_pins_then_the_project(clone, version):
+def test_setup_installs_torch_then_the_pins_then_the_project(clone, version):
     assert clone.setup(FAKE_VERSION=version).returncode == 0
     calls = [line for line in (clone.root / "calls").read_text().splitlines() if "pip" in line]
     assert "torch==" in calls[0] and "--no-deps" not in calls[0]
@@ -94,7 +94,7 @@ def test_does_nothing_the_second_time(clone):
 
 
 @pytest.mark.parametrize("changed", ["requirements/pinned.txt", "setup.py", "packages"])
-def test_installs_again_when_an_input_or_a_package_changed(clone, changed):
+def test_setup_installs_again_when_an_input_or_a_package_changed(clone, changed):
     clone.setup()
     with (clone.root / changed).open("a") as file:
         file.write("# changed\n")

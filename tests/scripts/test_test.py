@@ -99,7 +99,7 @@ def test_a_failed_check_does_not_stop_the_tests(run, tool):
 @pytest.mark.parametrize(
     ("option", "words"), [("--fast", "-m not slow and not long"), ("--all", "--run-long")]
 )
-def test_fewer_and_more_tests(run, option, words):
+def test_options_select_fewer_or_more_tests(run, option, words):
     assert run(option).returncode == 0
     assert words in run.calls()[-1]
 
@@ -116,7 +116,7 @@ def test_a_missing_set_is_installed_if_it_can_be(run, missing, pip):
     assert install[-2:] == ["--requirement", f"requirements/{missing}.txt"]
 
 
-def test_unknown_option(run):
+def test_an_unknown_option_is_refused(run):
     result = run("--fats")
     assert result.returncode == 2
     assert "--fast" in result.stderr

@@ -13,7 +13,7 @@ STUDIES = sorted(ROOT.glob("recipes/*/studies/*.yaml"))
 
 
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: f"{file.parts[-3]}/{file.stem}")
-def test_a_shipped_study(file):
+def test_every_shipped_study_is_valid(file):
     study = read_study(file)
     assert study.recipe == file.parents[1]
     assert study.settings.baseline in {member.system for member in study.members}

@@ -138,7 +138,7 @@ def test_lengths_are_drawn_again_each_epoch_from_the_seed(stream_data):
     assert lengths(built.batches(epoch=1, num_shards=2, shard_id=1, max_sentences=2)) == one
 
 
-def test_fixed_and_bounded_lengths(stream_data):
+def test_lengths_may_be_fixed_or_bounded(stream_data):
     fixed = lengths(build(stream_data, "--fixed-bptt").batches())
     assert set(fixed[:-1]) == {8}
     bounded = lengths(build(stream_data, "--bptt-max-delta", 1).batches())
@@ -214,7 +214,7 @@ def test_batches_stay_whole_for_any_required_multiple(stream_data):
     assert sum(b["ntokens"] for b in batches) == len(built.task.dataset("train"))
 
 
-def test_a_split_without_tokens(tmp_path):
+def test_a_split_without_tokens_is_refused(tmp_path):
     write_text(tmp_path)
     (tmp_path / "valid.txt").write_text("")
     binarise(tmp_path)
@@ -233,7 +233,7 @@ def test_unknown_words_that_training_never_sees(tmp_path):
         built.task.load_dataset("train")
 
 
-def test_a_dictionary_from_another_corpus(tmp_path):
+def test_a_dictionary_from_another_corpus_is_refused(tmp_path):
     data = binarise(write_text(tmp_path))
     words = (data / "dict.txt").read_text().splitlines()
     (data / "dict.txt").write_text("\n".join(words[: len(WORDS) // 2]) + "\n")
@@ -241,7 +241,7 @@ def test_a_dictionary_from_another_corpus(tmp_path):
         build(data).task.load_dataset("train")
 
 
-def test_another_number_of_streams_than_the_checkpoints(stream_data):
+def test_another_number_of_streams_is_refused_on_resume(stream_data):
     built = build(stream_data)
     first, *_ = built.batches()
     built.task.train_step(first, built.model, built.criterion, Optimizer(1.0), 0)
@@ -259,7 +259,7 @@ def test_another_number_of_streams_than_the_checkpoints(stream_data):
     assert torch.equal(state[0][0], whole[0][0][:, 2:4])
 
 
-def test_the_criterion_elsewhere(stream_data):
+def test_the_criterion_is_refused_without_its_task(stream_data):
     words = "--task language_modeling --arch awd_lstm_lm_softmax --criterion bptt_cross_entropy"
     rest = "--optimizer adam --lr 1e-3 --batch-size 2 --tokens-per-sample 9 --no-save --cpu"
     done = attempt("train", stream_data, *words.split(), *rest.split(), "--max-update", 1)

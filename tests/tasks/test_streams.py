@@ -50,7 +50,7 @@ def test_every_token_is_predicted_once_from_the_one_before_it(total, count, num_
     assert predicted == total
 
 
-def test_streams_by_hand():
+def test_streams_equal_those_written_by_hand():
     whole = streams(8, 3)  # 10 … 17 in 3 streams
     batch = whole[Chunk(0, 3, 3)]
     assert batch["net_input"]["src_tokens"].tolist() == [[EOS, 10, 11], [12, 13, 14], [15, 16, PAD]]
@@ -79,7 +79,7 @@ def test_a_process_without_a_stream_predicts_nothing():
     assert idle["target"].tolist() == [[PAD] * 4]
 
 
-def test_more_streams_than_tokens():
+def test_more_streams_than_tokens_are_refused():
     with pytest.raises(ValueError, match="train: 3 tokens cannot fill 4 streams"):
         streams(3, 4)
 

@@ -206,7 +206,7 @@ def test_checkpoints_without_validation_are_not_the_best(tmp_path):
         best(scored(tmp_path, [None, 3.0]), 2)
 
 
-def test_a_range_of_updates(tmp_path):
+def test_a_range_of_updates_limits_the_choice(tmp_path):
     directory = scored(tmp_path, [None] * 5)
     for count, want in ((None, ["2", "3", "4"]), (2, ["3", "4"])):
         paths = last_checkpoints(directory, count, Updates(20, 40))

@@ -25,7 +25,7 @@ def options(name):
     return configuration.load(CONF / f"{name}.yaml").options("train")
 
 
-def test_parameters_and_compute_by_hand():
+def test_parameters_and_compute_equal_values_computed_by_hand():
     """A softmax of width d on LSTMs: 4h(in + h) + 8h each, d × M once, and its bias."""
     with invented_data({}, 100) as data:
         found = measure({**options("small/softmax"), "decoder_embed_dim": 64}, data)
@@ -42,7 +42,7 @@ def test_the_model_is_that_of_a_training(conf):
         assert training_space(known, data) == 3 * BYTES * measure(known, data).parameters
 
 
-def test_the_matched_pair_of_parthiban_2021(tmp_path):
+def test_the_matched_pair_of_parthiban_2021_is_found(tmp_path):
     """17.53 and 17.56 million parameters, from each other."""
     pair = {"matched_softmax_et": (340, 17_560_880), "matched_mos_et": (280, 17_535_200)}
     for name, other in (tuple(pair), tuple(reversed(pair))):

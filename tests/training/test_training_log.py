@@ -88,7 +88,7 @@ def test_a_log_without_numbers():
     assert summarise(["usage: fairseq-train\n"]) == {"epochs": 0}
 
 
-def test_progress_and_time_left_by_updates_and_by_epochs():
+def test_progress_and_time_left_follow_updates_or_epochs():
     assert list(digest([inner(50, 0.5, 30)], 200, math.inf)) == [
         "epoch 1, update 50: loss 5.5, 1,234 words/s, 25% done, 0:01:30 left"
     ]

@@ -118,7 +118,7 @@ def test_dropout_on_the_input_comes_after_noise(tokens):
     assert torch.equal(seen[1][0], seen[0][1])
 
 
-def test_gradients_with_every_rate_on(tokens):
+def test_gradients_are_right_with_every_rate_on(tokens):
     model = trunk(**RATES)
     names = [name for name, _ in model.named_parameters()]
 
@@ -161,7 +161,7 @@ def test_names_of_parameters_are_public():
     assert list(trunk().state_dict()) == names
 
 
-def test_sizes():
+def test_parameters_have_the_stated_sizes():
     shapes = {name: tuple(p.shape) for name, p in trunk().named_parameters()}
     assert shapes["layers.0.weight_ih_l0"] == (20, 4)
     assert shapes["layers.1.weight_hh_l0"] == (20, 5)

@@ -47,12 +47,12 @@ def test_counts_are_reported(tmp_path):
 @pytest.mark.parametrize(
     "name", ["{}.txt", "ptb.{}.txt", "data/ptb.{}.txt", "simple-examples/data/ptb.{}.txt"]
 )
-def test_layouts(tmp_path, name):
+def test_every_published_layout_is_accepted(tmp_path, name):
     prepare("ptb", made.ptb(tmp_path / "data", name), tmp_path / "out")
     assert (tmp_path / "out" / "test.txt").exists()
 
 
-def test_compressed_files(tmp_path):
+def test_compressed_files_are_read(tmp_path):
     data = made.ptb(tmp_path / "data", "{}.txt")
     for path in list(data.iterdir()):
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
@@ -98,7 +98,7 @@ def test_fairseq_counts_every_line_of_wikitext2_also_empty_ones(tmp_path):
     assert len(dictionary) == len(set(train)) + 2  # <s> and <pad>
 
 
-def test_a_small_vocabulary(tmp_path):
+def test_a_small_vocabulary_replaces_rare_words(tmp_path):
     data = made.ptb(tmp_path / "data")
     options = CorpusOptions(other_text=True, vocab_size=6, max_train_lines=50)
     prepare("ptb", data, tmp_path / "out", options)
@@ -121,7 +121,7 @@ def test_a_missing_split_is_named(tmp_path):
         prepare("ptb", data, tmp_path / "out")
 
 
-def test_no_text_at_all(tmp_path):
+def test_a_folder_without_text_is_refused(tmp_path):
     tmp_path.joinpath("data").mkdir()
     with pytest.raises(CorpusError, match="no training text; put the files there") as refused:
         prepare("wikitext2", tmp_path / "data", tmp_path / "out")
@@ -146,11 +146,11 @@ def test_a_word_that_cannot_be_predicted_is_refused(tmp_path):
     ("options", "message"),
     [({"vocab_size": 0}, "--vocab-size must be"), ({"max_train_lines": 0}, "--max-train-lines m")],
 )
-def test_numbers_below_one(options, message):
+def test_numbers_below_one_are_refused(options, message):
     with pytest.raises(CorpusError, match=message):
         CorpusOptions(**options)
 
 
-def test_an_unknown_corpus(tmp_path):
+def test_an_unknown_corpus_gets_a_suggestion(tmp_path):
     with pytest.raises(CorpusError, match="no corpus 'ptp'; did you mean 'ptb'"):
         prepare("ptp", tmp_path, tmp_path)

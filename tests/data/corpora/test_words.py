@@ -8,7 +8,7 @@ from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.data.corpora.words import WordCounts, read_words
 
 
-def test_lines_and_words(tmp_path):
+def test_lines_are_split_into_words(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(" the  cat \n\n \nÜber\u00a0uns\r\nlast".encode())
     assert list(read_words(path)) == [["the", "cat"], [], [], ["Über", "uns"], ["last"]]

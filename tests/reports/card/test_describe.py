@@ -18,14 +18,14 @@ SIZES = {"num_classes": 9, "feature_dim": 4}
         ("monotone_mlp", {"units": 4, "bound": 5.0}),
     ],
 )
-def test_options_of_the_function(name, options):
+def test_options_of_the_function_are_shown(name, options):
     head = build_head("softmax", **SIZES, pointwise=build_pointwise(name, **options))
     said = describe_head(head)
     for option, value in options.items():
         assert said[f"{name} {option}"] == pytest.approx(value), option
 
 
-def test_biases_of_gates():
+def test_biases_of_gates_are_shown():
     biases = {"gate_hidden_bias": True, "gate_shared_bias": True, "gate_class_bias": False}
     head = build_head("mixtape", **SIZES, components=2, **biases)
     assert {name: describe_head(head)[name] for name in biases} == biases

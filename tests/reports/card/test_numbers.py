@@ -43,7 +43,7 @@ def case(request, mt_data, lm_data, tmp_path_factory):
     return card_of(path, data, tokens=TOKENS), built, *by_fairseq(built)
 
 
-def test_predictions(case):
+def test_predictions_equal_those_of_the_whole_matrix(case):
     card, _, log_probs, target = case
     found = card.results["predictions"]
     nll = -log_probs.gather(1, target.unsqueeze(1)).double().mean().item()
@@ -55,7 +55,7 @@ def test_predictions(case):
     assert list(found.top_k_share) == ["1", "5", "10"]  # of 64 words
 
 
-def test_spectra(case):
+def test_spectra_equal_those_of_the_whole_matrices(case):
     card, built, log_probs, _ = case
     weight = built.model.decoder.output_projection.weight.detach()
     of_weight, of_log_probs = card.results["saturation"], card.results["spectrum"]
@@ -71,7 +71,7 @@ def test_spectra(case):
         assert rank == effective_rank(torch.linalg.svdvals(log_probs.double()), float(eps))
 
 
-def test_divergence(case):
+def test_divergence_equals_that_of_the_whole_matrix(case):
     card, _, log_probs, _ = case
     found = card.results["kld"].all_pairs
     assert found == pytest.approx(mean_pairwise_kld([log_probs]), rel=1e-4)
@@ -147,7 +147,7 @@ def test_retention_components_and_words_that_never_win(arch, mt_data, lm_data, t
         assert prior.mean_prior.tolist() == pytest.approx(use.mean_prior.tolist(), rel=1e-3)
 
 
-def test_slopes(case):
+def test_slopes_equal_those_of_the_layer(case):
     card, built, _, _ = case
     found = card.results["components"]
     function = getattr(built.model.decoder.output_projection, "pointwise", None)

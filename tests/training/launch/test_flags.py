@@ -37,7 +37,7 @@ def test_the_only_visible_gpu_is_number_0():
     assert flags(Place(5, 8, 3), 1)["--device-id"] == ["0"]
 
 
-def test_on_a_cpu():
+def test_cpu_processes_get_gloo_and_legacy_ddp():
     got = flags(Place(1, 2, 1), None)
     assert (got["--distributed-backend"], got["--ddp-backend"]) == (["gloo"], ["legacy_ddp"])
     assert got["--device-id"] == ["0"]
@@ -78,13 +78,13 @@ def test_the_last_value_of_an_option_counts():
         (50_000, 4096, 8, (3125, 2)),
     ],
 )
-def test_an_effective_batch(effective, max_tokens, world, want):
+def test_an_effective_batch_is_split_as_expected(effective, max_tokens, world, want):
     found, freq = fit_batch(effective, max_tokens, world)
     assert (found, freq) == want
     assert abs(found * freq * world - effective) <= 0.1 * effective
 
 
-def test_the_same_effective_batch_on_any_number_of_processes():
+def test_any_number_of_processes_has_the_same_effective_batch():
     sizes = {world: fit_batch(65_536, 4096, world) for world in (1, 2, 8, 32, 64)}
     assert {world * tokens * freq for world, (tokens, freq) in sizes.items()} == {65_536}
 

@@ -38,7 +38,7 @@ def start(tmp_path, monkeypatch):
     return start_ranks
 
 
-def test_all_succeed(start):
+def test_processes_that_succeed_are_reported_silently(start):
     assert start("pass").wait(20) == 0
     assert start.said == []
 
@@ -66,7 +66,7 @@ def test_restarts_meet_in_a_new_file(start):
     ]  # fmt: skip
 
 
-def test_no_restart_after_a_signal(start):
+def test_processes_do_not_restart_after_a_signal(start):
     ranks = start("time.sleep(99)", restarts=3)
     time.sleep(0.5)
     ranks.send_signal(signal.SIGINT)
@@ -74,7 +74,7 @@ def test_no_restart_after_a_signal(start):
     assert not any("again" in line for line in start.said)
 
 
-def test_a_time_limit(start):
+def test_waiting_ends_at_a_time_limit(start):
     ranks = start("time.sleep(99)")
     with pytest.raises(subprocess.TimeoutExpired):
         ranks.wait(0.3)

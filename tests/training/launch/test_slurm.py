@@ -22,7 +22,7 @@ def directives(script: str) -> list[str]:
     return [line.removeprefix("#SBATCH ") for line in script.splitlines() if "#SBATCH" in line]
 
 
-def test_a_task_for_each_gpu_with_one_gpu_each():
+def test_each_task_gets_one_gpu():
     script = sbatch_script(PLAN, Job("en_de", directives=("--partition=gpu",)))
     assert directives(script) == [
         "--job-name=en_de", "--nodes=4", "--ntasks-per-node=8", "--gpus-per-task=1",
@@ -34,7 +34,7 @@ def test_a_task_for_each_gpu_with_one_gpu_each():
     assert "-- fairseq-train 'a b' \\\n    --lr 1\n" in script
 
 
-def test_a_task_for_each_gpu_that_sees_all_of_its_node():
+def test_each_task_sees_all_gpus_of_its_node():
     script = sbatch_script(PLAN, Job(one_gpu_each=False, grace=60))
     assert {"--gpus-per-node=8", "--signal=USR1@60"} <= set(directives(script))
     assert "srun --kill-on-bad-exit=1 --gpu-bind=none --gpus-per-node=8 \\\n" in script
