@@ -159,7 +159,7 @@ def test_unsafe_code_is_found(code):
     assert len(list(unsafe_places(ast.parse(code)))) == 1
 
 
-def test_nothing_refers_to_one_machine_and_nothing_is_left_to_do():
+def test_files_name_no_machine_and_have_no_open_tasks():
     # in pieces, since this file is searched, too
     unwanted = re.compile(
         "|".join(

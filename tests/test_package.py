@@ -47,7 +47,7 @@ REGISTERED = (
 )
 
 
-def test_registers_itself_where_fairseq_is_loaded():
+def test_the_package_registers_itself_where_fairseq_is_loaded():
     loaded = run_python(f"import fairseq, highrank_plugins\n{REGISTERED}")
     assert loaded[-3:] == ["True"] * 3
 

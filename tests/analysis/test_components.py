@@ -85,7 +85,7 @@ def test_gates_are_averaged_by_the_frequency_of_the_word(tokens):
 @pytest.mark.parametrize(
     ("frequent", "groups"), [(0, [(0, 9)]), (9, [(0, 9)]), (1, [(0, 1), (1, 9)])]
 )
-def test_both_ends_of_sharing(frequent, groups):
+def test_classes_without_own_gates_share_one(frequent, groups):
     head, features = random_head("mixtape", frequent=frequent, gate_dim=2)
     assert [group[:2] for group in gate_sharpness(head, features)] == groups
 

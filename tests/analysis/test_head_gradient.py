@@ -18,7 +18,7 @@ def contexts_of(head, features):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_it_is_what_the_vocabulary_matrix_learns_from(case):
+def test_the_gradient_trains_the_vocabulary_matrix(case):
     head, features = case.build(), make_features(2, 5)
     gradient = logit_gradient(head, features, TARGET)
     with torch.no_grad():

@@ -42,7 +42,7 @@ def test_lower_case_and_missing_words():
 
 
 @pytest.mark.parametrize("chosen", [[], pairs(1), pairs(3, 3, 3), [("a", "b", 1), ("a", "b", 2)]])
-def test_no_correlation_without_spread(chosen):
+def test_equal_ranks_have_no_correlation(chosen):
     assert word_similarity(VECTORS, WORDS, chosen) == (None, len(chosen), 0)
 
 

@@ -149,7 +149,7 @@ def test_a_large_block_is_exact_to_1e_10_of_the_largest():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("method", ["tsqr", "gram"])
-def test_what_is_not_finite_is_named(bad, method):
+def test_entries_that_are_not_finite_are_named(bad, method):
     x = matrix()
     x[33, 4] = bad
     with pytest.raises(ValueError, match=f"block 3, row 3: entry 4 is {bad}"):

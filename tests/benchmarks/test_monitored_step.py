@@ -9,7 +9,7 @@ from tests.trainings import NARROW
 
 
 @pytest.mark.parametrize(("option", "measured"), [("--head-monitor 1", 2), ("", 0)])
-def test_it_measures_at_every_step(option, measured, monkeypatch):
+def test_the_monitor_measures_at_every_step(option, measured, monkeypatch):
     seen = []
     monkeypatch.setattr(head_monitor, "take_snapshot", lambda head, *batch: seen.append(batch))
     case = ModelCase(classes=30, sentences=2, length=5, shape=" ".join(NARROW))

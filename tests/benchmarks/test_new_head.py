@@ -20,7 +20,7 @@ def test_every_implementation_takes_a_step(impl):
     loss_step(impl, CASE)()
 
 
-def test_its_naive_code_is_its_own_log_probabilities():
+def test_naive_code_uses_the_heads_own_log_probabilities():
     head, features = CASE.build_head(), torch.randn(24, 16)
     target = torch.arange(24)
     want = head.nll(features, target, label_smoothing=0.1, reduction="sum", impl="reference")
@@ -28,7 +28,7 @@ def test_its_naive_code_is_its_own_log_probabilities():
     torch.testing.assert_close(got, want.loss)
 
 
-def test_it_is_asked_what_it_is():
+def test_a_new_head_describes_itself():
     assert CASE.layer().products(CASE.tokens) == [(24, 16, 50)]
     assert available("liger", CASE) == "plain softmax only"
 

@@ -168,7 +168,7 @@ def test_components_report_the_slopes(lm_data, tmp_path):
     assert z[0] == -20 and f == sorted(f)
 
 
-def test_nothing_to_draw_is_reported(stock, tmp_path):
+def test_a_plot_without_content_is_refused(stock, tmp_path):
     done = invoke("components", *stock, *SIZE, "--plot", tmp_path / "a.png")
     assert done.exit_code == 2
     assert "nothing to draw: the layer does not override Head.log_weights" in done.output

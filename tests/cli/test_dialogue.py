@@ -70,7 +70,7 @@ def test_perplexity_may_be_left_out(folder):
     assert "test_perplexity" not in json.loads((folder / "scores.json").read_text())
 
 
-def test_what_is_refused(folder):
+def test_bad_hypotheses_are_refused(folder):
     result = score(folder, "--scored", "scored")
     assert result.returncode == 2
     assert "--scored and --responses belong together" in result.stderr

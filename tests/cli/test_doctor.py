@@ -58,7 +58,7 @@ def test_problems_are_shown_with_their_remedy(report):
         ("numpy", "0.1", "note", "0.1 was tested"),
     ],
 )
-def test_what_is_wrong_with_a_package(requirement, pinned, field, words):
+def test_problems_of_a_package_are_explained(requirement, pinned, field, words):
     package = doctor.find(Requirement(requirement), pinned)
     assert words in getattr(package, field)
     assert doctor.SETUP in getattr(package, field)
@@ -102,7 +102,7 @@ def test_a_fairseq_that_the_plugin_cannot_use_is_a_problem(broken_module):
     assert plugin.problem == "cannot register with fairseq: RuntimeError: another fairseq"
 
 
-def test_other_pythons_are_a_problem():
+def test_unsupported_pythons_are_a_problem():
     assert doctor.python_problem("3.12.1") is None
     assert "3.13.0" in doctor.python_problem("3.13.0")
 

@@ -10,6 +10,6 @@ def test_two_languages_are_split_at_the_comma():
 
 
 @pytest.mark.parametrize("text", ["", "en", "en,", ",de", "en,de,fr"])
-def test_anything_else_is_refused(text):
+def test_other_numbers_of_languages_are_refused(text):
     with pytest.raises(ValueError, match=f"--languages {text}: expected SOURCE,TARGET"):
         language_pair(text)

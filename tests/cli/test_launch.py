@@ -61,7 +61,7 @@ def test_a_batch_script_is_written(tmp_path):
         ),
     ],
 )
-def test_wrong_use_is_refused(words, message):
+def test_wrong_options_are_refused(words, message):
     result = highrank("launch", *words, *TRAIN)
     assert result.returncode == 2
     assert message in result.stderr

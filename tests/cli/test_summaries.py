@@ -16,7 +16,7 @@ def invoke(*words):
 
 @pytest.mark.parametrize("text", ["", "[1]", "{}", '{"metrics": []}', '{"metrics": {"a": 1}}'])
 @pytest.mark.parametrize("command", ["lm-summary", "summary", "dialogue-summary"])
-def test_no_record(command, text, tmp_path):
+def test_a_file_that_is_not_a_record_is_refused(command, text, tmp_path):
     path = tmp_path / "results.json"
     path.write_text(text)
     texts = [] if command == "lm-summary" else [path] * 3

@@ -27,7 +27,7 @@ def training(tmp_path, monkeypatch):
     return training
 
 
-def test_all_is_logged_and_progress_is_short(training, tmp_path):
+def test_the_log_is_complete_and_progress_is_short(training, tmp_path):
     line = f"a | INFO | train_inner | {json.dumps(ENTRY)}"
     result = training(f"echo '{line}'; printf 'caf\\xe9\\n' >&2")
     assert result.exit_code == 0

@@ -142,7 +142,7 @@ def test_every_measure_runs(cooled, home, tmp_path):
         assert "versions" in json.loads(output.read_text())
 
 
-def test_it_is_collected_described_and_fitted(cooled, home, tmp_path):
+def test_a_users_layer_is_collected_described_and_fitted(cooled, home, tmp_path):
     card = ["--output", tmp_path / "card.html", "--json", tmp_path / "card.json"]
     highrank(home, "analyse", "card", cooled, "--data", home / "data-bin", "--tokens", 40, *card)
     head = json.loads((tmp_path / "card.json").read_text())["configuration"]["head"]
@@ -189,7 +189,7 @@ def test_streams_are_scored_while_they_adapt(stream_data, home, tmp_path):
 @pytest.mark.parametrize(
     ("layer", "impl"), [("--pointwise=arcsinh", "fused"), ("--head=cooled", "naive")]
 )
-def test_its_loss_is_timed(layer, impl, home):
+def test_the_loss_of_a_users_layer_is_timed(layer, impl, home):
     sizes = ["--tokens", 20, "--classes", 50, "--repeats", 1, "--impl", impl]
     assert f"| {impl} |" in highrank(
         home, "bench", "loss", "--preset", "softmax_ptb", layer, *sizes

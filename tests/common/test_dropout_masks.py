@@ -12,14 +12,14 @@ def mask(shape, p, dtype=torch.float32, seed=3):
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.65, 0.999])
-def test_as_many_are_dropped_as_p_says(p):
+def test_the_share_of_dropped_entries_is_p(p):
     found = mask((1000, 1001), p)
     torch.testing.assert_close(found[found != 0].unique(), torch.tensor([1 / (1 - p)]))
     dropped, entries = (found == 0).sum().item(), found.numel()
     assert abs(dropped - p * entries) <= 4 * (p * (1 - p) * entries) ** 0.5 + 2**-16 * entries
 
 
-def test_the_ends():
+def test_masks_are_right_for_p_of_0_and_1():
     assert torch.equal(mask((7,), 1.0), torch.zeros(7))
     assert torch.equal(mask((70_000,), 0.0), torch.ones(70_000))
     assert mask((0, 3), 0.5).shape == (0, 3)

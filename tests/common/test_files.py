@@ -48,7 +48,7 @@ def test_a_new_folder_appears_when_it_is_complete(tmp_path):
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["new", "new/file"]
 
 
-def test_what_an_interrupted_call_has_left_is_discarded(tmp_path):
+def test_leftovers_of_an_interrupted_call_are_discarded(tmp_path):
     with pytest.raises(KeyError), new_folder(tmp_path / "new"):
         shutil.copytree(tmp_path / "new.part", tmp_path / "killed.part")
         raise KeyError

@@ -17,7 +17,7 @@ from highrank_plugins.common.names import did_you_mean, distinct_names
         ([], []),
     ],
 )
-def test_as_short_as_they_differ(paths, names):
+def test_names_are_as_short_as_they_can_be(paths, names):
     assert distinct_names([Path(path) for path in paths]) == names
 
 
@@ -35,7 +35,7 @@ def test_a_near_name_or_meaning_is_suggested(word, known, meant):
 
 
 @pytest.mark.parametrize("word", ["qqqq", "learning_rate"])
-def test_nothing_is_suggested_that_does_not_exist(word):
+def test_words_without_a_near_name_get_no_suggestion(word):
     assert did_you_mean(word, ["arch", "seed"]) == ""
 
 

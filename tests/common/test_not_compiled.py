@@ -5,7 +5,7 @@ import torch
 from highrank_plugins.common.not_compiled import not_compiled
 
 
-def test_it_is_not_traced():
+def test_the_function_is_not_traced():
     seen = []
 
     @not_compiled

@@ -26,7 +26,7 @@ def test_one_machine_has_no_peers(folder):
     assert peers.lost(folder) == ""
 
 
-def test_nothing_is_noted_without_a_launcher(tmp_path, monkeypatch):
+def test_peers_are_noted_only_under_a_launcher(tmp_path, monkeypatch):
     monkeypatch.setenv(stop_request.DIRECTORY, str(tmp_path))
     peers.note(["a"])
     assert list(tmp_path.iterdir()) == []

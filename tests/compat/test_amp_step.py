@@ -44,7 +44,7 @@ def test_an_update_does_not_depend_on_the_loss_scale(scale):
     torch.testing.assert_close(updated(scale), -GRADIENT)
 
 
-def test_no_update_after_an_overflow():
+def test_an_overflow_skips_the_update():
     assert torch.equal(updated(128, torch.tensor([1.0, torch.inf, 3.0])), torch.zeros(3))
 
 

@@ -64,7 +64,7 @@ def test_a_copy_is_a_second_name(files, tmp_path):
     ]
 
 
-def test_what_a_link_points_to_is_not_overwritten(files, tmp_path):
+def test_the_target_of_a_link_is_not_overwritten(files, tmp_path):
     _, new = files
     last = tmp_path / "checkpoint_last.pt"
     last.symlink_to(files[0])
@@ -143,7 +143,7 @@ def test_asynchronous_writes_are_whole_too(files):
     assert size_in(files[0]) == 50_000
 
 
-def test_other_errors_are_those_of_torch(tmp_path):
+def test_other_errors_stay_torchs(tmp_path):
     with pytest.raises((AttributeError, TypeError), match="pickle"):
         checkpoint_utils.torch_persistent_save({"f": lambda: 0}, str(tmp_path / "checkpoint1.pt"))
     assert list(tmp_path.iterdir()) == []
@@ -164,7 +164,7 @@ def save_with_one_failure(monkeypatch, path) -> None:
     assert len(calls) == 2
 
 
-def test_second_attempt_writes_a_whole_file(monkeypatch, files, tmp_path):
+def test_a_second_attempt_writes_a_whole_file(monkeypatch, files, tmp_path):
     save_with_one_failure(monkeypatch, files[0])
     assert size_in(files[0]) == 50_000
     assert not list(tmp_path.glob("*.tmp"))

@@ -53,7 +53,7 @@ def test_literals_have_the_values_of_eval(text):
 
 
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:20])
-def test_everything_else_is_refused_by_name(text):
+def test_other_expressions_are_refused_and_quoted(text):
     with pytest.raises(ValueError, match=r"literal|characters") as error:
         literal(text)
     assert repr(text)[1:20] in str(error.value)
@@ -81,7 +81,7 @@ def test_modules_run_nothing(module, monkeypatch, tmp_path):
     assert "eval" not in vars(module)
 
 
-def test_stock_runs_it(monkeypatch, tmp_path):
+def test_stock_runs_the_expression(monkeypatch, tmp_path):
     monkeypatch.delattr(utils, "eval")
     utils.eval_str_list(f"[open({str(tmp_path / 'executed')!r}, 'w').close()]", type=str)
     assert [path.name for path in tmp_path.iterdir()] == ["executed"]

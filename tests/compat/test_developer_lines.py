@@ -82,7 +82,7 @@ def test_preprocessing_prints_neither_options_nor_none_as_a_language(level):
     "message",
     ["training on 2 devices (GPUs/TPUs)", "num. shared model params: 12 (num. trained: 12)"],
 )
-def test_the_rest_stays(level, message):
+def test_other_lines_stay(level, message):
     level(logging.INFO)
     assert shown("fairseq_cli.train", message) == message
 

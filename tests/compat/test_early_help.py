@@ -16,7 +16,7 @@ def help_text(capsys, *argv) -> str:
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_lists_the_options_of_the_architecture(capsys, flag):
+def test_help_lists_the_options_of_the_architecture(capsys, flag):
     text = help_text(capsys, "--arch", "transformer", flag)  # without data, which is required
     assert "--encoder-attention-heads" in text
     assert "--max-tokens" in text
@@ -42,6 +42,6 @@ def test_other_parsers_are_left_alone(capsys):
     assert "needed" in capsys.readouterr().out
 
 
-def test_stock_lists_none(capsys, stock):
+def test_stock_help_lists_no_option_of_the_architecture(capsys, stock):
     stock(argparse.ArgumentParser, "parse_known_args")
     assert "--encoder-attention-heads" not in help_text(capsys, "--arch", "transformer", "--help")

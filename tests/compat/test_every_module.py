@@ -26,13 +26,13 @@ def test_docstring_has_all_parts(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_has_tests(name):
+def test_every_module_has_tests(name):
     _, package, module = name.split(".")
     assert (ROOT / "tests" / package / f"test_{module}.py").exists()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_second_import_does_not_stack(name):
+def test_a_second_import_does_not_wrap_again(name):
     module = importlib.import_module(name)
     before = [v for v in vars(module).values() if getattr(v, "highrank_patch", False)]
     importlib.reload(module)

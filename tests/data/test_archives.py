@@ -206,7 +206,7 @@ def test_a_missing_archive_is_an_error_of_its_own(tmp_path, folder):
 @pytest.mark.parametrize(
     ("name", "write"), [("a.tgz", write_tar), ("a.tar", write_tar_plain), ("a.zip", write_zip)]
 )
-def test_only_what_is_wanted_is_written(tmp_path, folder, name, write):
+def test_only_wanted_files_are_written(tmp_path, folder, name, write):
     files = {f"./{name}": content for name, content in FILES.items()}
     extract(write(tmp_path / name, files), folder, frozenset({"folder/below.txt", "other"}))
     assert content_of(folder) == {"folder/below.txt": FILES["folder/below.txt"]}

@@ -86,7 +86,7 @@ def test_a_missing_file_of_a_split_is_named(tmp_path):
         read_corpus(tmp_path)
 
 
-def test_no_corpus_at_all_says_what_to_put_where(tmp_path):
+def test_a_missing_corpus_says_what_to_put_where(tmp_path):
     message = f"{tmp_path} has no corpus: put {PICKLE} there, or train.jsonl, valid.jsonl"
     with pytest.raises(DialogueError, match=message):
         read_corpus(tmp_path)

@@ -254,7 +254,7 @@ def test_a_local_copy_is_fetched(tmp_path, output, form):
     ("url", "message"),
     [("ftp://host/file", "expected http://"), ("nowhere.bin", "nowhere.bin: no such file")],
 )
-def test_what_cannot_be_fetched(output, url, message):
+def test_urls_that_cannot_be_fetched_are_refused(output, url, message):
     with pytest.raises(FetchError, match=message):
         fetch(url, output)
 
@@ -325,7 +325,7 @@ def test_the_command_fetches_a_file(server, output):
         (["--sha256", OTHER], f"should be {OTHER}"),
     ],
 )
-def test_wrong_use_exits_2(server, output, arguments, message):
+def test_wrong_options_exit_2(server, output, arguments, message):
     code, said = command("fetch", server.url, "--output", output, *arguments)
     assert code == 2
     assert message in said

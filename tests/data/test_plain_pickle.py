@@ -49,7 +49,7 @@ class Hostile:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_nothing_is_run(protocol, path, tmp_path):
+def test_hostile_pickles_run_nothing(protocol, path, tmp_path):
     marker = tmp_path / "marker"
     path.write_bytes(pickle.dumps({"train": [Hostile(marker)]}, protocol))
     with pytest.raises(ValueError, match=rf"{path} is refused.*GLOBAL.*source that you trust"):
@@ -85,7 +85,7 @@ def test_nothing_is_run(protocol, path, tmp_path):
     ],
     ids=range(20),
 )
-def test_everything_else_is_refused(content, path):
+def test_other_pickles_are_refused(content, path):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"{path} is refused"):
         load_plain(path)

@@ -45,19 +45,19 @@ def learn(model, text, steps=40, **autocast) -> list[float]:
 
 
 @pytest.mark.parametrize("enabled", [False, True])
-def test_it_learns_in_either_precision(model, text, enabled):
+def test_the_example_learns_in_either_precision(model, text, enabled):
     losses = learn(model, text, enabled=enabled)
     assert losses[-1] < losses[0] / 2
 
 
-def test_it_learns_compiled(model, text):
+def test_the_example_learns_when_compiled(model, text):
     eager = learn(model, text, steps=1, enabled=False)
     torch.manual_seed(0)
     compiled = torch.compile(model.__class__(words=30, dim=8), backend="eager")
     assert learn(compiled, text, steps=1, enabled=False) == pytest.approx(eager, rel=1e-5)
 
 
-def test_it_learns_in_a_process_group(model, text):
+def test_the_example_learns_in_a_process_group(model, text):
     torch.distributed.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1
     )
@@ -68,7 +68,7 @@ def test_it_learns_in_a_process_group(model, text):
     assert losses[-1] < losses[0] / 2
 
 
-def test_it_is_saved_loaded_and_predicts(model, text, tmp_path):
+def test_the_example_is_saved_loaded_and_predicts(model, text, tmp_path):
     learn(model, text, enabled=False)
     torch.save(model.state_dict(), tmp_path / "model.pt")
     other = model.__class__(words=30, dim=8)

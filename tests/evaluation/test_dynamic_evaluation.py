@@ -84,7 +84,7 @@ def test_without_a_step_it_is_static_evaluation():
         assert all(torch.equal(a, b) for a, b in zip(parameters, make_parameters(), strict=True))
 
 
-def test_it_learns():
+def test_dynamic_evaluation_learns():
     parameters = make_parameters()
     mean_squares = statistics_of(parameters).finish()
     start = [p.detach().clone() for p in parameters]
@@ -118,7 +118,7 @@ def test_weights_at_the_bound_return_at_once():
     assert p[1] == pytest.approx(3 - 0.8 * (0.1 / 4.55) * 2)
 
 
-def test_it_resumes_where_it_was_stopped():
+def test_an_evaluation_resumes_where_it_was_stopped():
     whole, want = evaluate(0.1, 0.001, 0.2)
     parameters = make_parameters()
     mean_squares = statistics_of(parameters).finish()
@@ -141,7 +141,7 @@ def test_it_resumes_where_it_was_stopped():
     assert all(torch.equal(a, b) for a, b in zip(parameters, want, strict=True))
 
 
-def test_what_a_segment_does_not_use_has_no_gradient():
+def test_unused_parameters_have_gradient_0():
     parameters = [*make_parameters(), torch.ones(3, dtype=torch.float64, requires_grad=True)]
     statistics = GradientStatistics(parameters)
     score = score_with(parameters[:2])

@@ -70,7 +70,7 @@ def test_a_cache_that_is_not_full_leaves_the_models_scores():
     assert (got[12:] != picked[12:]).all()
 
 
-def test_that_attends_to_all_alike_counts_words():
+def test_a_theta_of_0_counts_words():
     hidden, target, log_probs = make_text()
     window, lamb = 8, 0.999999999
     got = stream(NeuralCache(0.0, lamb, window), (hidden, target, log_probs), [41]).exp()

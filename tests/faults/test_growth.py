@@ -31,7 +31,7 @@ def state(process: int) -> tuple[int, int]:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("launched", [False, True], ids=["one process", "two processes"])
-def test_nothing_grows_and_nothing_is_left(launched, tmp_path, monkeypatch):
+def test_a_long_run_neither_grows_nor_leaves_files(launched, tmp_path, monkeypatch):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))

@@ -30,7 +30,7 @@ def build(case):
     return case.build(classes=CLASSES, **({"embed_dim": 4} if case.head == "residual" else {}))
 
 
-def test_they_are_listed():
+def test_new_layers_are_listed():
     assert "residual" in head_names() and "bend" in pointwise_names()
     assert head_options("residual") == {"inner_bias": True}
     assert pointwise_options("bend") == {"start": 0.5}
@@ -51,7 +51,7 @@ def test_chunked_equals_reference(reduction):
             assert want.gradients["pointwise.a"] != 0
 
 
-def test_they_learn():
+def test_new_layers_learn():
     for case in new_heads():
         head, features = build(case).train(), make_features(TOKENS)
         optimiser = torch.optim.Adam(head.parameters(), lr=0.1)

@@ -39,7 +39,7 @@ def test_tensors_are_prepared_once_for_many_steps(case):
 
 @pytest.mark.parametrize("change", ["in place", "load_state_dict", "dtype", "data and eval()"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_never_stale(case, change):
+def test_prepared_tensors_are_never_stale(case, change):
     head, other, features = case.build(), case.build(seed=5), make_features(3)
     with torch.no_grad():
         before = head(features)

@@ -31,7 +31,9 @@ def test_model_and_task_may_refuse(owner, option, data, translator, tmp_path, mo
 
 
 @pytest.mark.parametrize("owner", OWNERS)
-def test_stock_asks_nobody(owner, data, translator, tmp_path, monkeypatch, stock):
+def test_stock_does_not_show_options_to_the_model(
+    owner, data, translator, tmp_path, monkeypatch, stock
+):
     stock(Trainer, "load_checkpoint")
     listen(monkeypatch, owner, **{CHECK: refuse})
     run_training(data, tmp_path, *translation_options(), "--finetune-from-model", translator)

@@ -35,7 +35,7 @@ def test_the_reason_comes_last(data, translator, start, tmp_path, refusing):
     assert str(raised.value) == f"{translator}: {REASON}"
 
 
-def test_stock_comes_last(data, start, tmp_path, refusing, stock):
+def test_stock_replaces_the_reason(data, start, tmp_path, refusing, stock):
     stock(Trainer, "load_checkpoint")
     with pytest.raises(Exception, match=GENERIC):
         run_training(data, tmp_path, *translation_options(), *start)

@@ -29,7 +29,7 @@ def updates(state) -> int:
     return state["optimizer_history"][-1]["num_updates"]
 
 
-def test_resumes_from_the_newest(data, used_dir, caplog):
+def test_training_resumes_from_the_newest_checkpoint(data, used_dir, caplog):
     state = run_training(data, used_dir, *translation_options(**{"--max-update": 4}))
     assert updates(state) == 4
     assert "checkpoint_best.pt, the newest undamaged checkpoint: " in caplog.text
@@ -63,7 +63,7 @@ def test_without_an_undamaged_checkpoint_a_training_does_not_start_over(
 @pytest.mark.parametrize(
     "written", [["1_50"], ["1_50", "best"], ["best"], ["1_50", "best", ".best_loss_3.1"]]
 )
-def test_resumes_where_a_first_save_was_interrupted(data, used_dir, written):
+def test_training_resumes_where_a_first_save_was_interrupted(data, used_dir, written):
     whole = (used_dir / "checkpoint_best.pt").read_bytes()
     for path in used_dir.glob("checkpoint*"):
         path.unlink()

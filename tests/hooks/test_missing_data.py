@@ -46,7 +46,7 @@ def test_the_directory_is_missing(data):
         check_data(options("translation"), f"{data}:{data}/other")
 
 
-def test_nothing_is_binarised(tmp_path):
+def test_a_folder_without_binarised_data_is_refused(tmp_path):
     with pytest.raises(UserError, match="no sentence pairs, such as train"):
         check_data(options("translation"), str(tmp_path))
 

@@ -52,7 +52,7 @@ def test_the_ratio_stays_under_any_schedule():
         assert step(built, *params) == pytest.approx([lr, lr / 1000], rel=1e-4)
 
 
-def test_everything_else_is_shared():
+def test_groups_share_all_other_options():
     built = optimizer(parameters(), "--optimizer", "adam", "--weight-decay", 0.3)
     usual, special = built.param_groups
     assert usual.keys() == special.keys()

@@ -132,7 +132,7 @@ def test_a_slow_first_process_leaves_no_other_behind(tmp_path):
         ({"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "8", "SLURM_PROCID": "0"}, 8),
     ],
 )
-def test_how_many_were_started(environment, count):
+def test_started_processes_are_counted(environment, count):
     assert processes_started(environment) == count
 
 
@@ -148,6 +148,6 @@ def test_how_many_were_started(environment, count):
         ([note(device="x"), note(host="b")], "rank 1 on b sees no GPU, but others do"),
     ],
 )
-def test_what_processes_may_disagree_about(notes, message):
+def test_disagreements_of_processes_are_named(notes, message):
     found = disagreement(notes)
     assert (found is None) if message is None else re.search(message, found)

@@ -64,7 +64,7 @@ def evaluate(request):
     )
 
 
-def test_all_is_scored(evaluate, data, translator, logged):
+def test_every_sample_is_scored(evaluate, data, translator, logged):
     evaluate(data, translator)
     total = SIZES["valid"]
     (line,) = [text for text in logged if text.startswith("valid: scored")]

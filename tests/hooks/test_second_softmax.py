@@ -76,7 +76,7 @@ def test_temperature_needs_it(mt_data, stock, normalised):
     assert_same(ours, translate(built, temperature=0.5))
 
 
-def test_ends_with_the_step(mt_data):
+def test_the_mark_is_removed_after_the_step(mt_data):
     model = build(mt_data, "transformer_mos_tiny").model
     with pytest.raises(KeyboardInterrupt), undivided([model, object()]):
         assert model.as_returned

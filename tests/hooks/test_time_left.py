@@ -29,7 +29,7 @@ def test_seconds_left_follow_from_the_bounds(bounds, left):
     assert time_left.seconds_left(20.0, 10, *bounds) == left
 
 
-def test_nothing_is_said_before_an_update():
+def test_the_time_left_is_unknown_before_an_update():
     assert time_left.seconds_left(20.0, 0, 30) is None
 
 

@@ -67,7 +67,7 @@ def test_a_score_to_be_maximised_is_a_loss_with_its_sign_changed(data, tmp_path,
     assert ("after_epoch", -state["extra_state"]["val_loss"]) in told
 
 
-def test_nothing_is_handed_in_where_nothing_is_saved(data, tmp_path, told):
+def test_listeners_are_not_asked_where_no_checkpoint_is_saved(data, tmp_path, told):
     options = translation_options(**{"--max-update": 0, "--max-epoch": 1})
     with pytest.raises(FileNotFoundError):  # run_training reads the checkpoint
         run_training(data, tmp_path, *options, "--no-save")
@@ -112,7 +112,7 @@ def test_a_model_learns_which_update_it_is(data, tmp_path, monitor):
     assert monitor.told == expected
 
 
-def test_stock_tells_nothing(data, tmp_path, told, monitor, stock):
+def test_stock_sends_no_events(data, tmp_path, told, monitor, stock):
     stock(Trainer, "begin_epoch")
     stock(Trainer, "begin_valid_epoch")
     stock(training, "validate")
@@ -140,7 +140,7 @@ def events_of(cls: type) -> set[str]:
     }
 
 
-def test_what_looks_like_an_event_is_one_and_belongs_to_a_listener():
+def test_methods_named_like_events_belong_to_listeners():
     highrank_plugins.register()
     listeners = set()
     for cls in classes("highrank_plugins."):

@@ -70,7 +70,7 @@ def test_an_assertion_about_options_ends_with_one_line(capsys, monkeypatch):
         utils.call_main(CFG, raises(AssertionError("ours")))
 
 
-def test_while_options_are_read(capsys, monkeypatch):
+def test_a_mistake_in_an_option_ends_with_one_line(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["fairseq_cli/train.py"])
     with pytest.raises(SystemExit) as ended:
         options.parse_args_and_arch(

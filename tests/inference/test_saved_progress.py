@@ -26,7 +26,7 @@ def test_saved_progress_comes_back(tmp_path):
     assert saved(tmp_path / "state").progress == {}
 
 
-def test_it_is_written_when_due(tmp_path):
+def test_progress_is_written_when_due(tmp_path):
     progress = saved(tmp_path / "state", seconds=3600)
     progress.save_if_due()
     assert not progress.path.exists()

@@ -93,7 +93,7 @@ def test_nan_shows(case, dtype, smoothing):
 
 
 @needs_compiler
-def test_there_is_one_pool_of_threads():
+def test_kernels_share_torchs_pool_of_threads():
     """Two OpenMP libraries would each have a pool of threads, and compete for the cores."""
     code = (
         "from highrank_plugins.losses.kernels.cpp.build import library; library()\n"

@@ -111,7 +111,9 @@ def test_a_user_without_home_does_without(monkeypatch):
 @pytest.mark.cpp
 @pytest.mark.parametrize("who", ["file", "folder"])
 @pytest.mark.parametrize("mode", [0o777, 0o775])
-def test_what_others_could_have_written_is_not_loaded(who, mode, quick_compiler, monkeypatch):
+def test_files_that_others_could_have_written_are_not_loaded(
+    who, mode, quick_compiler, monkeypatch
+):
     monkeypatch.setenv("CXX", quick_compiler)
     path = build._compiled(build._compilers()[0])
     monkeypatch.setattr(build, "_is_private", lambda group: False)

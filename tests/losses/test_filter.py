@@ -77,7 +77,7 @@ def test_products_are_skipped(case, impl):
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_nothing_changes_where_every_gradient_matters(case):
+def test_filtering_changes_nothing_where_every_gradient_matters(case):
     head, features = case.build(classes=9), make_features(TOKENS).requires_grad_()
     want = run(head, features, TARGET, impl="fused", reduction="sum")
     got = run(head, features, TARGET, impl="fused", reduction="sum", filter_gradients=True)
@@ -95,7 +95,7 @@ def test_exact_implementations_refuse(impl):
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_what_is_not_finite_shows(case):
+def test_values_that_are_not_finite_stay_visible(case):
     """float16 overflow times 128 is found and undone; NaN stays NaN."""
     head, features = peaked(case, torch.float16)
     options = {"impl": "fused", "reduction": "sum", "weight": torch.full((TOKENS,), 1e3)}

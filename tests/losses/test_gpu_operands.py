@@ -79,7 +79,7 @@ def test_gradients_are_added_up_in_float32(head, classes, options):
     assert seen.kinds.count(ATEN.mm.out) == sums
 
 
-def test_only_where_the_gpu_can(monkeypatch):
+def test_products_add_in_float32_only_where_the_gpu_can(monkeypatch):
     cuda = torch.device("cuda", 0)
     for capability, can in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)

@@ -107,7 +107,7 @@ def new_memory_is_nan():
 @pytest.mark.parametrize("filter_gradients", [False, True])
 @pytest.mark.parametrize("impl", [name for name in ONCE if name != "chunked"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_what_new_memory_holds_does_not_matter(case, impl, filter_gradients, new_memory_is_nan):
+def test_the_content_of_new_memory_does_not_matter(case, impl, filter_gradients, new_memory_is_nan):
     """The first chunk writes the sums of gradients, whose memory held anything."""
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     with torch.no_grad():

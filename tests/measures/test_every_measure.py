@@ -144,7 +144,7 @@ def test_a_custom_layer_is_monitored(case):
     assert ("component_entropy" in found.scalars) == (case.head == "mos")
 
 
-def test_there_is_a_module_for_each_and_it_is_named_like_it():
+def test_every_measure_has_a_module_of_its_name():
     for name, kind in all_measures().items():
         assert Path(inspect.getfile(kind)).stem == name
         assert kind.__doc__

@@ -24,7 +24,7 @@ def test_the_document_is_up_to_date(printed):
     assert DOCUMENT.read_text() == printed, "run: highrank archs > docs/reference/archs.md"
 
 
-def test_it_names_every_architecture_and_no_other(printed):
+def test_the_page_names_every_architecture_and_no_other(printed):
     highrank_plugins.register()
     patterns = re.findall(r"`([\w<>]*<layer>\w*)`", printed.partition("## On")[2])
     named = {pattern.replace("<layer>", token) for pattern in patterns for token in tokens()}

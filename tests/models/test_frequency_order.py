@@ -78,7 +78,7 @@ def unsorted_data(mt_data, tmp_path):
     return tmp_path
 
 
-def test_only_mixtape_with_frequent_classes_needs_it(unsorted_data):
+def test_only_mixtape_with_frequent_classes_needs_sorted_words(unsorted_data):
     build(unsorted_data, "transformer_mos_tiny")
     build(unsorted_data, "transformer_mixtape_tiny", "--head-frequent-ratio", "0")
     with pytest.raises(ValueError, match=r"not sorted by count: line 2.*--head-frequent-ratio 0"):

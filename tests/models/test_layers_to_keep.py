@@ -14,7 +14,7 @@ TRUNKS = {
 
 
 @pytest.mark.parametrize("arch", TRUNKS)
-def test_what_is_kept_is_trained_and_loaded_again(arch, request, tmp_path):
+def test_kept_layers_are_trained_and_loaded_again(arch, request, tmp_path):
     data, encoder = TRUNKS[arch]
     data = request.getfixturevalue(data)
     deep = DEEP if encoder else DEEP[2:]

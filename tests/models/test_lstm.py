@@ -74,7 +74,7 @@ def test_incremental_decoding_equals_one_pass(built):
     assert_close(torch.cat(each, 1), model(**inputs)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_the_start_is_stocks(pair):
+def test_a_model_starts_with_stocks_parameters(pair):
     stock, ours = pair
     want = stock.model.state_dict()
     assert len(dict(ours.model.named_parameters())) == len(dict(stock.model.named_parameters()))

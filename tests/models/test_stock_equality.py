@@ -19,7 +19,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("stock", "ours", "data", "words"), PAIRS, ids=str)
-def test_the_start_is_stocks(stock, ours, data, words, request):
+def test_a_model_starts_with_stocks_parameters(stock, ours, data, words, request):
     data = request.getfixturevalue(data)
     want = build(data, stock, *words).model.state_dict()
     got = build(data, ours, *words).model.state_dict()

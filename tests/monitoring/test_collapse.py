@@ -25,7 +25,7 @@ def test_one_per_cent_of_an_equal_share_is_the_bound():
     assert seen(CollapseWatch(1), above, below) == [[], [1]]
 
 
-def test_after_recovery_it_is_reported_again():
+def test_a_component_is_reported_again_after_recovery():
     assert seen(CollapseWatch(1), DYING, HEALTHY, DYING) == [[2], [], [2]]
 
 

@@ -143,7 +143,7 @@ def test_the_size_of_chunks_changes_nothing(case, monkeypatch):
     torch.testing.assert_close(found.component_use, expected.component_use)
 
 
-def test_some_tokens_stand_for_many():
+def test_a_long_batch_is_sampled_evenly():
     features, target = torch.arange(200.0).unsqueeze(1), torch.arange(200)
     some, words = MonitoredBatch(SOFTMAX.build(), features, target).some(64)
     assert words.tolist() == [200 * i // 64 for i in range(64)]
@@ -188,7 +188,7 @@ def test_autocast_does_not_blur():
 
 
 @pytest.mark.parametrize("broken", ["weight", "latent.bias", "feature"])
-def test_what_is_not_finite(broken):
+def test_values_that_are_not_finite_are_refused(broken):
     head, features = MOS.build(), make_features(2, 5)
     with torch.no_grad():
         place = features if broken == "feature" else head.get_parameter(broken)

@@ -56,7 +56,7 @@ def averages(optimizer, params):
     return [optimizer.state[p]["ax"] for p in params]
 
 
-def test_before_averaging_it_is_sgd():
+def test_the_optimizer_is_sgd_before_averaging():
     ours, own, sgd, others = pair(lambda p: torch.optim.SGD(p, lr=1, weight_decay=0.01))
     walk(ours, own, LRS)
     walk(sgd, others, LRS)
@@ -135,7 +135,7 @@ def epochs_until_averaging(losses, **options):
     return None
 
 
-def test_it_averages_in_the_epoch_after_the_trigger():
+def test_averaging_begins_in_the_epoch_after_the_trigger():
     losses = [9, 3, 8, 8, 8, 1, 1, 9]  # the trigger's table says 5
     assert epochs_until_averaging(losses, nonmono=2) == 6
     assert epochs_until_averaging(losses, nonmono=2, at_epoch=3) == 4

@@ -47,7 +47,7 @@ def test_the_schedule_has_the_papers_learning_rates():
     assert build(*words)[1].get_lr() == pytest.approx(EN_DE[1], rel=1e-4)
 
 
-def test_it_is_inverse_sqrt_one_update_earlier():
+def test_the_schedule_is_inverse_sqrt_one_update_earlier():
     lr = 2.5 * 16**-0.5 * 5**-0.5
     words = ["--lr-scheduler", "inverse_sqrt", "--warmup-updates", 5, "--lr", lr]
     ours, stocks = rates(*build(*NOAM), 12), rates(*build(*words), 13)

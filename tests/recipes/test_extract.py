@@ -83,7 +83,7 @@ def extracted(tmp_path):
     return pairs(tmp_path / "out")
 
 
-def test_what_is_kept(extracted):
+def test_only_useful_pairs_are_kept(extracted):
     kept = {pair for part in extracted.values() for pair in part if "text" not in pair[0]}
     assert kept == {
         ("Turn on the light", "Licht einschalten"),
@@ -106,7 +106,7 @@ def test_a_source_with_two_translations_is_in_one_part(tmp_path):
     assert sum(map(len, sources)) == len(set().union(*sources)) == 300
 
 
-def test_it_is_deterministic(tmp_path, extracted):
+def test_extraction_is_deterministic(tmp_path, extracted):
     extract(tmp_path / "w.whl", tmp_path / "again")
     assert pairs(tmp_path / "again") == extracted
 

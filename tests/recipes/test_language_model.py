@@ -107,7 +107,7 @@ def record(finished, run_dir):
     return json.loads((run_dir / "results.json").read_text())
 
 
-def test_after_the_kill_training_resumes(finished, run_dir, record):
+def test_training_resumes_after_the_kill(finished, run_dir, record):
     assert stages_done(finished) == [3, 4, 5, 6]
     assert "Loaded checkpoint" in (run_dir / "train" / "train.log").read_text()
     assert record["train"]["epochs"] == 3
@@ -191,7 +191,7 @@ def test_the_last_line_is_the_test_perplexity(finished, record):
     assert last == f"test perplexity {record['metrics']['test_perplexity']} {record['signature']}"
 
 
-def test_nothing_is_done_twice(finished, start):
+def test_a_finished_recipe_does_nothing(finished, start):
     assert stages_done(run(start)) == []
 
 

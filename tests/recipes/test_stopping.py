@@ -109,7 +109,7 @@ def test_the_second_signal_kills_programs_that_ignore_the_first(begin, number):
     assert "again: killing the stage" in ended(process, number)
 
 
-def test_between_stages_it_ends_at_once(tmp_path):
+def test_a_recipe_ends_at_once_between_stages(tmp_path):
     script = TOY.replace("run_stage 0", "touch begun; sleep 2\nrun_stage 0")
     (tmp_path / "run.sh").write_text(script.replace("touch begun", f"touch {tmp_path}/begun"))
     process = start(["bash", "run.sh"], tmp_path)

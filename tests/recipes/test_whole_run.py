@@ -67,7 +67,7 @@ def finished(killed, start):
     return result
 
 
-def test_after_the_kill_training_resumes(finished, run_dir):
+def test_training_resumes_after_the_kill(finished, run_dir):
     assert stages_done(finished) == [3, 4, 5, 6]
     log = (run_dir / "train" / "train.log").read_text()
     assert "Loaded checkpoint" in log
@@ -91,7 +91,7 @@ def test_the_record_says_how_to_repeat_it(finished, run_dir):
     assert record["command"] == (run_dir / "train" / "command.sh").read_text().rstrip()
 
 
-def test_what_translates_is_the_average_of_the_last_checkpoints(finished, run_dir):
+def test_the_average_of_the_last_checkpoints_translates(finished, run_dir):
     assert "average/checkpoint.pt" in (run_dir / "generate" / "command.sh").read_text()
     averaged = parameters(run_dir / "average" / "checkpoint.pt")
     third, second = (parameters(run_dir / "train" / f"checkpoint{n}.pt") for n in (3, 2))

@@ -78,7 +78,7 @@ class TestWholeRun:
     def test_papers_scores_are_next_to_ours(self, finished):
         assert "| Transformer big, softmax |" in finished[1].stdout
 
-    def test_again_there_is_nothing_to_do(self, finished, corpus):
+    def test_a_finished_recipe_does_nothing(self, finished, corpus):
         folder, result = finished
         again = run(start(folder, corpus))
         assert stages_done(again) == []
@@ -170,7 +170,7 @@ def kill_at_the_end(command: list[str], name: str, folder) -> None:
 class TestKilled:
     pytestmark = whole
 
-    def test_in_every_stage_of_the_data_it_ends_the_same(self, finished, corpus, tmp_path):
+    def test_a_kill_in_any_stage_of_the_data_changes_nothing(self, finished, corpus, tmp_path):
         for name in ("corpus", "text", "pieces", "data-bin"):
             kill_in(
                 start(tmp_path, corpus, "--stop-stage", 2),
@@ -190,7 +190,7 @@ class TestKilled:
             ours, whole = (content(prepared(f) / name) for f in (tmp_path, finished[0]))
             assert {**ours, ".done": b""} == {**whole, ".done": b""}
 
-    def test_in_training_it_ends_with_the_same_parameters(self, finished, corpus, tmp_path):
+    def test_a_kill_in_training_changes_no_parameter(self, finished, corpus, tmp_path):
         shutil.copytree(prepared(finished[0]), tmp_path / "exp" / NAME / prepared(finished[0]).name)
         folder = tmp_path / "exp" / NAME / "run" / "train"
         command = start(tmp_path, corpus, "--stop-stage", 3)
@@ -202,7 +202,7 @@ class TestKilled:
         for name in ("checkpoint2.pt", "checkpoint3.pt"):
             assert same(parameters(folder / name), parameters(unbroken / name))
 
-    def test_in_every_stage_after_training_it_ends_the_same(self, finished, corpus, tmp_path):
+    def test_a_kill_in_any_later_stage_changes_nothing(self, finished, corpus, tmp_path):
         folder, _ = finished
         run_dir = folder / "exp" / NAME / "run"
         stages = ("average", "generate", "score")

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from highrank_plugins.reliability import file_system
 
 
-def test_this_file_system_has_all(tmp_path):
+def test_this_file_system_supports_saves(tmp_path):
     for fault in (file_system.start_twice, file_system.flush_and_link):
         finding = fault(tmp_path)
         assert finding.survived, finding.line()

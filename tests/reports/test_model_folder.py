@@ -81,7 +81,7 @@ def test_the_card_of_a_language_model_has_a_command_that_scores(lm_data, tmp_pat
     run_card(export(tmp_path), lm_data)
 
 
-def test_so_has_that_of_a_model_of_streams(stream_data, tmp_path):
+def test_the_card_of_a_model_of_streams_has_a_command_that_scores(stream_data, tmp_path):
     train_streams(stream_data, tmp_path, "--max-update", 1)
     run_card(export(tmp_path), stream_data)
 

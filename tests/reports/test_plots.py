@@ -47,7 +47,7 @@ def test_many_bars_have_few_labels():
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_what_is_not_finite_is_a_gap(value):
+def test_values_that_are_not_finite_leave_gaps(value):
     svg(Bars.of({"a": 1.0, "b": value}, "t", ("x", "y")))
     svg(Lines({"c": ([1, 2, 3], [1.0, value, 2.0])}, "t", ("x", "y"), "log"))
 

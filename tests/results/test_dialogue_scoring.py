@@ -113,6 +113,6 @@ def test_contexts_count_alike_whatever_they_have():
     )
 
 
-def test_there_must_be_a_context():
+def test_scoring_needs_a_context():
     with pytest.raises(ScoreError, match="no contexts"):
         dialogue_scores([])

@@ -73,7 +73,7 @@ def test_the_mean_over_all_pairs_is_said_to_be_that(tmp_path):
     assert read_measures(tmp_path, "valid") == {"valid_kld": Score(4.25, "contexts:40|pairs:all")}
 
 
-def test_what_was_not_measured_is_left_out(tmp_path):
+def test_missing_measures_are_left_out(tmp_path):
     assert read_measures(tmp_path, "test") == {}
 
 

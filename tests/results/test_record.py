@@ -22,7 +22,7 @@ def result():
     return record.make_record(scores, configuration, first, second, paired={"scores": []})
 
 
-def test_everything_is_there(result):
+def test_a_record_is_complete(result):
     assert result["metrics"] == {"sacrebleu": 30.1, "chrf": 50.2}
     assert result["signature"] == "sig:bleu"
     assert result["config"]["train"]["arch"] == "x"
@@ -58,7 +58,7 @@ def test_only_files_that_git_knows_make_a_clone_modified(tmp_path, monkeypatch):
     assert record.git_state()["modified"] is True
 
 
-def test_it_survives_json(result, tmp_path):
+def test_a_record_survives_json(result, tmp_path):
     files.write_json(tmp_path / "results.json", result)
     assert json.loads((tmp_path / "results.json").read_text()) == result
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]

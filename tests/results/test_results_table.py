@@ -68,7 +68,7 @@ def test_a_run_counts_once(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"metrics": {}}'])
-def test_no_record(tmp_path, text):
+def test_a_file_that_is_not_a_record_is_refused(tmp_path, text):
     path = tmp_path / "other.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=r"other\.json: not a record of a run"):
@@ -94,7 +94,7 @@ def test_documents_print_spamlang():
     assert grid_table(runs) in (DOCS / "results.md").read_text()
 
 
-def test_no_table_without_records():
+def test_every_table_has_records():
     text = (DOCS / "results.md").read_text()
     assert len(re.findall(r"^\| (run \||system \| seeds).*$", text, re.MULTILINE)) == len(STUDIES)
 

@@ -19,7 +19,7 @@ def generated(tmp_path, numbers, text="Satz"):
 
 
 @pytest.mark.parametrize("count", [1, 7, 1008, 1014])
-def test_as_many_come_out_as_went_in_in_order(tmp_path, count):
+def test_hypotheses_are_read_in_the_order_of_the_inputs(tmp_path, count):
     numbers = random.Random(count).sample(range(count), count)
     got = read_hypotheses(generated(tmp_path, numbers), count)
     assert got == [f"Satz {n}" for n in range(count)]

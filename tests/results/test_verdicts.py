@@ -41,7 +41,7 @@ def verdict_of(paths, paper="parthiban2021", task=None):
     return found
 
 
-def test_the_same_training_agrees_or_differs(tmp_path):
+def test_equal_settings_agree_or_differ(tmp_path):
     paths = write(tmp_path, "plif", [56.75, 56.9, 56.8], "parthiban2021/plif_et")
     found = verdict_of(paths)
     assert (found.verdict, found.published) == ("agrees", "PLIF")
@@ -71,7 +71,7 @@ def test_one_run_each_says_nothing(tmp_path):
         ({"evaluate__eval_streams": 10}, "other scoring", "evaluate.eval_streams 10 (paper: 1)"),
     ],
 )
-def test_why_numbers_cannot_be_compared(tmp_path, changes, why, detail):
+def test_verdicts_say_why_numbers_cannot_be_compared(tmp_path, changes, why, detail):
     found = verdict_of(write(tmp_path, "plif", [56.8, 56.9], "parthiban2021/plif_et", **changes))
     assert (found.verdict, found.why) == ("not comparable", why)
     assert detail in " ".join(found.details)

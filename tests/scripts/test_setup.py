@@ -60,7 +60,7 @@ def clone(tmp_path):
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.13", "3.14", "2.7"])
-def test_refuses_another_python(clone, version):
+def test_setup_refuses_another_python(clone, version):
     result = clone.setup(FAKE_VERSION=version)
     assert result.returncode == 1
     assert version in result.stderr
@@ -69,7 +69,7 @@ def test_refuses_another_python(clone, version):
     assert not (clone.root / ".venv").exists()
 
 
-def test_refuses_a_program_that_is_not_python(clone):
+def test_setup_refuses_a_program_that_is_not_python(clone):
     result = clone.setup(PYTHON="/no/such/python")
     assert result.returncode == 1
     assert "/no/such/python" in result.stderr
@@ -85,7 +85,7 @@ def test_setup_installs_torch_then_the_pins_then_the_project(clone, version):
     assert all("--no-deps" in call for call in calls[1:])
 
 
-def test_does_nothing_the_second_time(clone):
+def test_setup_does_nothing_the_second_time(clone):
     clone.setup()
     result = clone.setup()
     assert result.returncode == 0
@@ -113,7 +113,7 @@ def test_setup_repairs_an_interrupted_installation(clone):
 
 
 @pytest.mark.parametrize("lost", ["bin/python", "bin/activate"])
-def test_repairs_a_venv_that_lost_a_part(clone, lost):
+def test_setup_repairs_a_venv_that_lost_a_part(clone, lost):
     clone.setup()
     (clone.root / ".venv" / lost).unlink()
     assert clone.setup().returncode == 0
@@ -130,7 +130,7 @@ def test_setup_makes_a_new_environment_for_another_python(clone):
     assert "it is of Python 3.11" in result.stderr
 
 
-def test_fails_with_the_report_when_something_cannot_be_imported(clone):
+def test_setup_fails_with_the_report_of_doctor(clone):
     assert clone.setup(FAKE_DOCTOR="1").returncode != 0
     assert "up to date" not in clone.setup().stderr
 

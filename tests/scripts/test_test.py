@@ -64,7 +64,7 @@ def last_line(result):
 
 
 @pytest.mark.parametrize("script", ["scripts/test.sh", ".ci/run"])
-def test_runs_every_check_and_all_tests_at_once(run, script):
+def test_the_script_runs_every_check_and_all_tests(run, script):
     result = run(script=script)
     assert result.returncode == 0
     assert last_line(result) == "7 passed, 0 failed, 1 skipped"  # 4 checks, 3 tests

@@ -107,7 +107,7 @@ def test_failing_members_are_named_and_the_others_continue(tmp_path):
     ("how", "what"),
     [("mos-1-code", "failed with exit code 3"), ("mos-1-nan", "diverged (NaN)")],
 )
-def test_how_a_member_fails(tmp_path, how, what):
+def test_the_table_says_how_a_member_failed(tmp_path, how, what):
     file = write_stub(tmp_path, seeds=[1], options={"failing": how})
     study(file)
     assert f"mos-1: {what}; log: logs/mos-1.log." in table_of(file).decode()

@@ -93,7 +93,7 @@ def test_more_streams_count_every_token_too(stream_data, trained):
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
 )
-def test_what_would_lose_state_or_tokens_is_refused(words, message, stream_data, trained):
+def test_options_that_lose_state_or_tokens_are_refused(words, message, stream_data, trained):
     done = attempt("eval-lm", stream_data, "--path", trained[0], *words)
     assert done.code == 2
     assert message in done.output

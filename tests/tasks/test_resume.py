@@ -49,7 +49,9 @@ def unbroken(stream_data, tmp_path_factory):
         pytest.param("et", "in an epoch", marks=pytest.mark.long),
     ],
 )
-def test_resumed_is_unbroken(stop, averaging, unbroken, stream_data, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    stop, averaging, unbroken, stream_data, tmp_path
+):
     want, output = unbroken(averaging)
     train_streams(stream_data, tmp_path, *AVERAGING[averaging], *STOPS[stop])
     resumed = train_streams(stream_data, tmp_path, *AVERAGING[averaging], *EPOCHS)

@@ -37,7 +37,7 @@ def unbroken(shards, tmp_path_factory):
 
 
 @pytest.mark.parametrize("stop", [["--max-epoch", 1], ["--max-update", 25]])
-def test_resumed_is_unbroken(shards, unbroken, tmp_path, stop):
+def test_a_resumed_run_equals_an_uninterrupted_one(shards, unbroken, tmp_path, stop):
     data = ":".join(map(str, shards))
     train_streams(data, tmp_path, *EPOCHS, *stop)
     resumed = train_streams(data, tmp_path, *EPOCHS)

@@ -33,13 +33,13 @@ def test_a_shell_reads_back_what_was_written():
 
 
 @pytest.mark.parametrize("option", ["train.save_dir", "evaluate.path", "kld.output", "kld.split"])
-def test_what_the_recipe_sets_cannot_be_configured_too(option):
+def test_options_set_by_the_recipe_cannot_be_configured(option):
     with pytest.raises(ConfigurationError, match=f"{option}: set by the recipe, remove it"):
         load(TRANSLATION, [f"{option}=x"])
 
 
 @pytest.mark.parametrize("words", [["--effective-tokens", "65536"], ["--effective-tokens=65536"]])
-def test_what_a_user_gives_to_the_launcher_wins(words):
+def test_the_users_launcher_options_win(words):
     options = unreplaced({"effective_tokens": 32768, "gpus_per_node": 8}, words)
     line = shell_line(PROGRAMS["launch"], options, words)
     assert shlex.split(line.replace("\\\n", "")) == [

@@ -26,7 +26,7 @@ def of_training(arch: str) -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_it_is_what_a_training_takes_and_a_checkpoint_more(mt_data, tmp_path):
+def test_the_estimate_is_one_checkpoint_above_the_space_taken(mt_data, tmp_path):
     arch = "transformer_mixtape_tiny"
     keep = [word for name, value in KEEP.items() for word in (f"--{name.replace('_', '-')}", value)]
     train(mt_data, tmp_path / "save", arch, 6, *keep)

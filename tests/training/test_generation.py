@@ -49,6 +49,6 @@ def test_a_process_that_fails_is_an_error_with_its_last_words(command):
         (["fairseq-generate", "--num-shards", "2"], "ignores it"),
     ],
 )
-def test_what_cannot_be_spread_is_refused(words, message):
+def test_commands_that_cannot_be_spread_are_refused(words, message):
     with pytest.raises(ValueError, match=message):
         check_command(words, 2)

@@ -106,7 +106,7 @@ def test_a_transformer_keeps_widths_that_its_heads_divide():
         ),
     ],
 )
-def test_what_cannot_be_matched(words, message):
+def test_models_that_cannot_be_matched_are_refused(words, message):
     done = CliRunner().invoke(app, ["match", *words])
     assert done.exit_code == 2 and message in done.output
 

@@ -93,7 +93,7 @@ def test_layers_of_a_user_are_known_to_all_commands_after_the_training(configure
         ("--processes 2 --effective-tokens 600", {"effective_tokens": 1200}, "1200\n600"),
     ],
 )
-def test_what_a_training_depends_on(configure, words, block, key):
+def test_keys_of_finished_runs_stay_the_same(configure, words, block, key):
     """Users' finished training runs have these keys: another text would train them again."""
     configure(f"--launch={words}", launch=block)
     train = yaml.safe_dump(BASE["train"]).rstrip()

@@ -70,7 +70,7 @@ def test_updates_after_the_last_epoch_count():
     assert summarise([*LOG, inner(350, 3.5, 210)])["updates"] == 350
 
 
-def test_of_logs_that_overlap_the_furthest_counts():
+def test_overlapping_logs_count_the_furthest_update():
     assert summarise([*LOG, *LOG[:4]])["updates"] == 300
 
 

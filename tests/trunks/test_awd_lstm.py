@@ -33,7 +33,7 @@ def seeded(model, tokens, seed=5):
 
 
 @pytest.mark.parametrize("rates", [{}, RATES], ids=["no rates", "evaluation"])
-def test_it_is_the_equations(rates, tokens):
+def test_the_trunk_computes_the_published_equations(rates, tokens):
     model = trunk(**rates).train(not rates)
     out = model(tokens)
     x = model.embed.weight.detach().numpy()[tokens]

@@ -120,7 +120,7 @@ class Largest(TorchDispatchMode):
         return result
 
 
-def test_nothing_has_a_vector_for_each_pair_of_positions():
+def test_no_tensor_holds_a_vector_for_each_pair_of_positions():
     length, dim = 40, 64
     layer, args = layer_of(16, dim), inputs(length, length, dim)
     with Largest() as largest:

@@ -84,7 +84,7 @@ def _loaded(layer):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_it_stays_active_and_follows_its_own_weights(change, layer, inputs):
+def test_weight_drop_stays_active_and_follows_its_own_weights(change, layer, inputs):
     layer = CHANGES[change](layer.float().double())  # what float32 can hold
     with torch.no_grad():
         layer.weight_hh_l0 *= -2

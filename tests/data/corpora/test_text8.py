@@ -63,7 +63,7 @@ def test_another_length_is_refused(tmp_path, data):
         ("abc", "too short: nothing is left for valid"),
     ],
 )
-def test_text_that_is_refused(tmp_path, text, message):
+def test_invalid_text_is_refused(tmp_path, text, message):
     (tmp_path / "text8").write_text(text)
     with pytest.raises(CorpusError, match=message):
         prepare(tmp_path, tmp_path / "out")

@@ -31,7 +31,7 @@ def test_compressed_text_is_the_same(tmp_path):
         (b"<pad>\n", "a.txt:1: the text has the word <pad>"),
     ],
 )
-def test_text_that_is_refused(tmp_path, content, message):
+def test_invalid_text_is_refused(tmp_path, content, message):
     path = tmp_path / "a.txt"
     path.write_bytes(content)
     with pytest.raises(TextError, match=message):

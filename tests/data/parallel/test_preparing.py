@@ -94,7 +94,7 @@ def test_a_damaged_gz_is_named(folder):
         prepare(folder, texts)
 
 
-def test_nothing_left_is_an_error(folder):
+def test_dropping_every_pair_is_an_error(folder):
     with pytest.raises(
         ValueError, match=r"cleaning has left no sentence pair of the training text: \{'longer"
     ):

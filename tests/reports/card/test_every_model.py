@@ -54,7 +54,7 @@ def test_the_page_is_whole_and_needs_nothing_else(made):
         assert "None" not in page.text and "nan" not in page.text.lower().split()
 
 
-def test_all_that_applies_is_measured(made):
+def test_every_measure_that_applies_is_on_the_card(made):
     arch, card, _ = made
     results = card.results
     assert results.keys() == MEASURED

@@ -34,7 +34,7 @@ def test_torchs_own_state_comes_back():
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_anything_else_is_refused(tmp_path, protocol):
+def test_other_pickles_are_refused(tmp_path, protocol):
     data = pickle.dumps(Hostile(tmp_path / "ran"), protocol)
     with pytest.raises(pickle.PickleError, match=r"names posix.mkdir: another program"):
         StatePickle.loads(data)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-def test_one_of_two_is_lost(mt_data, tmp_path, number):
+def test_a_lost_process_ends_the_other(mt_data, tmp_path, number):
     folder = tmp_path / "two"
     options = ["--processes", 2, "--stall-timeout", STALL_SECONDS]
     training = start(mt_data, folder, *options, updates=100_000)

@@ -20,7 +20,7 @@ NOWHERE = "192.0.2.1:29500"  # RFC 5737: no machine has that address
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_asked_to_stop_while_it_waits_for_a_node(number, tmp_path):
+def test_a_launcher_that_waits_for_a_node_can_be_stopped(number, tmp_path):
     words = ["launch", "--nodes", "2", "--processes", "1", "--rendezvous", NOWHERE]
     words += ["--log-dir", str(tmp_path / "logs"), "--", "fairseq-train", "data"]
     waiting = subprocess.Popen([HIGHRANK, *words], stderr=subprocess.PIPE, text=True)
@@ -64,7 +64,7 @@ def test_processes_that_have_begun_are_not_ended(tmp_path):
     assert supervise._Supervisor(tmp_path).run(partial(child, begins), 1) == 0
 
 
-def test_other_trainings_meet_elsewhere():
+def test_other_runs_have_another_name():
     plan = Plan(("fairseq-train", "data", "--save-dir", "a"), Path("logs"), nodes=2)
     same = replace(plan, log_dir=Path("elsewhere"))
     other = replace(plan, command=("fairseq-train", "data", "--save-dir", "b"))

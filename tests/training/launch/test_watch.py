@@ -113,7 +113,7 @@ def test_beats_are_read_as_they_are_written(tmp_path, monkeypatch):
     assert read_beats(tmp_path) == [Beat(3, 12, 4, 12345, "saving")]
 
 
-def test_how_the_launcher_ended_a_process_does_not_hide_why(tmp_path):
+def test_a_hang_stays_the_cause_after_the_launcher_kills_it(tmp_path):
     assert cause.read(tmp_path) is None
     stall = Cause(1, -6, "rank 1 hangs")
     cause.note(tmp_path, stall)
@@ -164,7 +164,7 @@ def test_an_agent_that_cannot_end_is_killed_when_no_restart_is_left(
     ],
     ids=["lost", "back again", "there", "never answered"],
 )
-def test_there_is_no_restart_without_a_lost_machine(tmp_path, monkeypatch, answers, is_killed):
+def test_a_lost_machine_prevents_a_restart(tmp_path, monkeypatch, answers, is_killed):
     monkeypatch.setattr(watch, "AGENT_SECONDS", 0)
     monkeypatch.setattr(watch, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr(watch.peers, "is_noted", lambda folder: True)
