@@ -231,6 +231,14 @@ def arcsinh(documented, home) -> Path:
     return home / "exp" / "arcsinh" / "checkpoint_best.pt"
 
 
+@pytest.fixture(scope="module")
+def published(arcsinh, home) -> Path:
+    folder, own = home / "published", ["--user-dir", home / "my_layers"]
+    run("highrank", "model", "export", arcsinh, "--data", home / "data-bin", *own,
+        "--output", folder)  # fmt: skip
+    return folder
+
+
 def changed(tmp_path, *pairs) -> Path:
     """Replace the package's code."""
     code = CODE
@@ -267,12 +275,10 @@ def test_another_default_does_not_change_a_checkpoint(arcsinh, home, tmp_path):
 
 
 @pytest.mark.parametrize("code", [NO_OPTION, FIXED], ids=["no option", "a fixed number"])
-def test_code_that_ignores_a_checkpoints_value_is_refused(code, arcsinh, home, tmp_path):
+def test_code_that_ignores_a_checkpoints_value_is_refused(code, arcsinh, published, home, tmp_path):
     user_dir = changed(tmp_path, *code)
     data, at = home / "data-bin", ["--user-dir", user_dir]
-    published, model = tmp_path / "published", tmp_path / "model.pt"
-    right = ["--user-dir", home / "my_layers", "--output", published]
-    run("highrank", "model", "export", arcsinh, "--data", data, *right)
+    model = tmp_path / "model.pt"
     where = (data, user_dir, tmp_path, "transformer_arcsinh", 13)
     for refused in (
         train(*where, "--restore-file", arcsinh, attempt=attempt),
