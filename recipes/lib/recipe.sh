@@ -147,7 +147,12 @@ digest() {
 # run_stage NUMBER NAME WHAT FUNCTION TEXT [PATH…]
 # Runs FUNCTION, which writes into $out, unless it has run with the same TEXT (its options) and the
 # same contents of PATH… (its inputs). $out gets its name, $run_dir/NAME, when it is complete.
+# Before --stage, it refuses output of other options or inputs.
 run_stage() {
+    if (($1 < stage)); then
+        check_earlier_output "$@"
+        return
+    fi
     look_at_stage "$@"
     [[ $stage_due == yes ]] || return 0
     check_output "$run_dir/$2"
@@ -197,6 +202,20 @@ run_resumable_stage() {
     echo "$stage_key" >"$out/.key"
     log_stage "$1" "$2" "$4"
     echo "$stage_key" >"$out/.done"
+}
+
+# check_earlier_output …: with the arguments of run_stage, for a stage before --stage. Refuses output of
+# other options or inputs. Inputs that are no longer there cannot be compared: the output is used.
+check_earlier_output() {
+    local path
+    [[ -e $run_dir/$2/.done ]] || return 0      # the stage that needs it reports it
+    for path in "${@:6}"; do
+        [[ -e $path ]] || return 0
+    done
+    find_stage_key "$@"
+    [[ $(<"$run_dir/$2/.done") == "$stage_key" ]] ||
+        refuse "stage $1 ($2) was run with other options or inputs than this command's:" \
+            "give those of $run_dir/$2${6+ (its inputs: ${*:6:2})}, or run it again with --stage $1"
 }
 
 # check_earlier_work …: with the arguments of run_resumable_stage, for a stage before --stage. Refuses

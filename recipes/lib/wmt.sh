@@ -67,20 +67,27 @@ share_preparation() {
     prepared=${prepared#"$repository/"}
 }
 
-# prepare: stages 0 to 2, by one process at a time; others wait.
+# prepare: stages 0 to 2, by one process at a time; others wait. Later stages compare their inputs.
 prepare() {
     local run_dir=$prepared files=()
-    in_range 0 || in_range 1 || in_range 2 || return 0
+    if ((stage > 2)); then
+        preparing_stages
+        return
+    fi
     refuse_links "$run_dir"
     mkdir -p -- "$run_dir/log"
     log "text and binarised data: $run_dir"
     exec 8>>"$run_dir/.lock"
     flock --nonblock 8 || { log "waiting for another run that prepares them" && flock 8; }
-    find_corpus
-    if in_range 1; then find_texts; fi
-    run_stage 1 text "clean the text" clean_text "$(setting clean)" "$corpus" ${files[@]+"${files[@]}"}
-    data_stages
+    preparing_stages
     exec 8>&-
+}
+
+preparing_stages() {
+    find_corpus
+    if in_range 1 || [[ $stage -gt 1 && -e $texts ]]; then find_texts; else files=("$texts"); fi
+    run_stage 1 text "clean the text" clean_text "$(setting clean)" "$corpus" "${files[@]}"
+    data_stages
 }
 
 # find_corpus: stage 0. $texts is --data if it has none of the archives that $corpus names, or else

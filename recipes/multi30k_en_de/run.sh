@@ -30,6 +30,8 @@ find_text() {
                 files+=("$file")
             elif [[ -f $file.gz ]]; then
                 files+=("$file.gz")
+            elif ! in_range 0; then
+                files+=("$file")        # a later stage does without
             else
                 refuse "neither $file nor $file.gz exists: put the raw text of Multi30k there," \
                     "one sentence per line, or give another folder with --data"
@@ -57,11 +59,11 @@ take_text() {
     done
 }
 
-files=()
-if in_range 0; then
-    find_text
-    check_text
-fi
+files=()                        # a later --stage does without --data, and then compares nothing
+if in_range 0 || [[ -n $data ]]; then find_text; fi
+if in_range 0; then check_text; fi
 open_translation
-run_stage 0 text "take the text from ${data:-nowhere}" take_text "" ${files[@]+"${files[@]}"}
+if ((${#files[@]} > 0)); then
+    run_stage 0 text "take the text from $data" take_text "" "${files[@]}"
+fi
 translation_stages

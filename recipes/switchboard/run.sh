@@ -78,11 +78,13 @@ score_responses() {
     record_scores "$run_dir/data-bin" "$out/scores.json"
 }
 
-files=()
-if in_range 0; then find_corpus; fi
+files=()                        # a later --stage does without --data, and then compares nothing
+if in_range 0 || [[ -n $data ]]; then find_corpus; fi
 open_configured_run
-run_stage 0 text "write contexts and responses of the corpus in ${data:-nowhere}" write_text \
-    "$(setting dialogues)" ${files[@]+"${files[@]}"}
+if ((${#files[@]} > 0)); then
+    run_stage 0 text "write contexts and responses of the corpus in $data" write_text \
+        "$(setting dialogues)" "${files[@]}"
+fi
 run_stage 1 check "check every line" check_text "" "$run_dir/text"
 run_stage 2 data-bin "binarise, dictionaries sorted by frequency" binarise \
     "$(setting data)" "$run_dir/text"

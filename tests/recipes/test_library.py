@@ -100,6 +100,32 @@ def test_work_of_other_inputs_is_not_resumed(toy):
     assert "stage 1 (second) was run with other options or inputs than this" in result.stderr
 
 
+def test_a_later_stage_refuses_the_output_of_other_options(toy):
+    toy()
+    result = toy("--stage", "2", "--value", "7")
+    assert result.returncode == 2
+    assert (
+        "stage 0 (first) was run with other options or inputs than this command's" in result.stderr
+    )
+    assert f"give those of {toy.run}/first, or run it again with --stage 0" in result.stderr
+    assert done_stages(result) == []
+
+
+def test_a_later_stage_refuses_the_output_of_an_input_that_has_changed_since(toy):
+    script = toy.run.parents[1] / "run.sh"
+    corpus = script.parent / "corpus.txt"
+    corpus.write_text("one\n")
+    script.write_text(TOY.replace('first "$value"', 'first "$value" "$OLDPWD/corpus.txt"'))
+    toy()
+    assert done_stages(toy("--stage", "2")) == []
+    corpus.write_text("two\n")
+    result = toy("--stage", "2")
+    assert result.returncode == 2
+    assert f"(its inputs: {corpus}), or run it again with --stage 0" in result.stderr
+    corpus.unlink()  # it cannot be compared, and nothing needs it
+    assert toy("--stage", "2").returncode == 0
+
+
 def test_damaged_binarised_data_is_refused_before_the_work_is_moved_away(toy):
     sums = '(cd "$out" && sha256sum file >sha256sums)'
     script = toy.run.parents[1] / "run.sh"
