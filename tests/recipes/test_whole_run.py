@@ -116,6 +116,19 @@ def test_a_second_run_does_nothing_and_says_the_same(finished, start):
     assert again.stdout == finished.stdout
 
 
+def test_a_later_stage_refuses_the_data_of_another_corpus(finished, start, run_dir):
+    words = [*start(), "--stage", "6"]
+    file = run_dir.parents[2] / "data" / "train.en"
+    text = file.read_bytes()
+    file.write_bytes(text.replace(b"a", b"b", 1))
+    refused = run(words)
+    assert refused.returncode == 2
+    assert "stage 0 (text) was run with other options or inputs" in refused.stderr
+    file.unlink()  # nothing needs it any more
+    assert stages_done(run(words)) == []
+    file.write_bytes(text)
+
+
 def test_changed_options_repeat_the_stages_that_depend_on_them(finished, start, run_dir):
     """The beam changes the translations; measures that are asked for are in the record."""
     asked = {"spectrum__tokens": 200, "kld__pairs": "all", "predictions__top": "1,5"}

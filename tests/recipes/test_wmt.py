@@ -91,16 +91,6 @@ class TestWholeRun:
         accept(NAME, CONF, folder / "exp" / NAME / "other", SETTINGS)
         assert stages_done(run(words)) == []
 
-    def test_a_later_stage_refuses_data_of_other_text(self, finished, corpus):
-        folder, _ = finished
-        file = prepared(folder) / "pieces" / "train.de"
-        text = file.read_bytes()
-        file.write_bytes(text + b"more\n")
-        result = run(start(folder, corpus, "--stage", 6))
-        file.write_bytes(text)
-        assert result.returncode == 2
-        assert "stage 2 (data-bin) was run with other options or inputs" in result.stderr
-
     def test_a_system_does_not_differ_from_itself(self, finished, corpus):
         folder, _ = finished
         run_dir = folder / "exp" / NAME / "run"
