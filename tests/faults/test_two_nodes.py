@@ -84,15 +84,16 @@ class Training:
     """Train on both nodes."""
 
     def __init__(
-        self, nodes: Nodes, data: Path, folder: Path, *more: str, restarts: int = 0
-    ) -> None:
+        self, nodes: Nodes, data: Path, folder: Path, *more: str, restarts: int = 0,
+        stall: int = STALL, meeting: int = 120,
+    ) -> None:  # fmt: skip
         self.logs = [folder / f"launcher{number}.log" for number in range(2)]
         for log in self.logs:
             log.unlink(missing_ok=True)
         line = [
             sys.executable, "-m", "highrank_plugins.cli", "launch", "--nodes", "2",
             "--processes", "1", "--rendezvous", f"{nodes.hosts[0]}:{PORT}",
-            "--stall-timeout", str(STALL), "--rendezvous-timeout", "120",
+            "--stall-timeout", str(stall), "--rendezvous-timeout", str(meeting),
             "--max-restarts", str(restarts), "--",
             "fairseq-train", str(data), *OPTIONS, "--save-dir", str(folder / "save"), *more,
         ]  # fmt: skip
@@ -151,3 +152,30 @@ def test_a_lost_network_ends_all_and_names_the_peer(nodes, tmp_path, restarts):
     finally:
         resumed.kill()
     assert "Loaded checkpoint" in resumed.output()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_launcher_is_waited_for_in_words(nodes, tmp_path, lost):
+    data = binarise(write_text(tmp_path), tmp_path)
+    training = Training(nodes, data, tmp_path, restarts=3, stall=60, meeting=30)
+    left, log = training.launchers[1 - lost], training.logs[1 - lost]
+    try:
+        training.wait_for("num_updates=40,")
+        os.killpg(training.launchers[lost].pid, signal.SIGKILL)
+        began = time.monotonic()
+        assert left.wait(30 + ALLOWED) == 1
+        print(
+            f"ended {time.monotonic() - began:.0f} s after the launcher of node {lost} was killed"
+        )
+    finally:
+        training.kill()
+    said = [line for line in log.read_text().splitlines() if line.startswith("highrank: ")]
+    if lost == 1:  # the other node has the meeting point
+        assert "all processes of this machine have ended" in said[-2]
+        assert "waits up to 30 s (--rendezvous-timeout)" in said[-2]
+        assert "the launcher of another node has not come back within" in said[-1]
+    else:
+        assert "the node where all meet (--rendezvous) is lost" in said[-1]
+    assert "start the same command again" in said[-1]

@@ -8,14 +8,15 @@ admits the classes of torch's own state and nothing else.
 import io
 import os
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
 from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+from torch.distributed.elastic.rendezvous import api, dynamic_rendezvous
 
-from highrank_plugins.common import stop_request
+from highrank_plugins.common import peers, stop_request
 from highrank_plugins.training.launch import cause
 
 _STATE = {
@@ -60,6 +61,21 @@ def main() -> None:
         folder = Path(os.environ[stop_request.DIRECTORY])
         cause.note(folder, cause.Cause(rank, failure.exitcode))
         raise
+    except api.RendezvousError as error:
+        folder = Path(os.environ.get(stop_request.DIRECTORY, "."))
+        if not peers.is_noted(folder):  # they have never met: the launcher says what is needed
+            raise
+        cause.note(folder, cause.Cause(-1, 1, meeting=_why_not_again(error)))
+        sys.exit(1)
+
+
+def _why_not_again(error: api.RendezvousError) -> str:
+    """Return why the nodes of a training have not met again."""
+    if isinstance(error, api.RendezvousTimeoutError):
+        return "the launcher of another node has not come back within --rendezvous-timeout"
+    if isinstance(error, api.RendezvousConnectionError):
+        return "the node where all meet (--rendezvous) is lost, or its launcher has ended"
+    return f"the nodes cannot meet again, since one of them has ended the training ({error})"
 
 
 if __name__ == "__main__":

@@ -17,14 +17,18 @@ class Cause:
     Attributes:
         code: its exit code, or a signal's number with a minus.
         stall: how it hung, if the launcher ended it for that.
+        meeting: why a restart failed, if the nodes did not meet again.
     """
 
     rank: int
     code: int
     stall: str = ""
+    meeting: str = ""
 
     def describe(self) -> str:
         """Return which process it was, and how it ended."""
+        if self.meeting:
+            return self.meeting
         if self.stall:
             return self.stall
         if self.code >= 0:
@@ -39,7 +43,9 @@ class Cause:
         Args:
             logs: the folder of the processes' logs.
         """
-        if self.stall:
+        if self.meeting:
+            advice = f"{RESUME.removeprefix('then ')}. Do so on all nodes"
+        elif self.stall:
             advice = (
                 f"the stacks are at the end of {logs}/rank*.log. Check that process, its "
                 f"machine, disk and network, {RESUME}. --stall-timeout sets a longer wait"
@@ -56,9 +62,10 @@ class Cause:
 
 
 def note(folder: Path, cause: Cause) -> None:
-    """Store a cause in a folder; the end of a hung process does not replace the hang."""
+    """Store a cause in a folder; what follows from a hung process does not replace the hang."""
     before = read(folder)
-    if before is None or not before.stall or cause.stall or cause.code not in _OURS:
+    follows = cause.code in _OURS or bool(cause.meeting)
+    if before is None or not before.stall or cause.stall or not follows:
         (folder / _FILE).write_text(json.dumps(asdict(cause)), encoding="utf-8")
 
 

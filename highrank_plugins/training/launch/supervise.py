@@ -75,7 +75,21 @@ def _start_watched(plan: Plan, folder: Path, say: Callable[[str], object]) -> Ag
     agent = _start(plan, folder, say)
     if not plan.stall_timeout:
         return agent
-    return WatchedAgent(agent, folder, plan.stall_timeout, say, plan.max_restarts)
+    return WatchedAgent(
+        agent, folder, plan.stall_timeout, say, plan.max_restarts, _meeting_again(plan)
+    )
+
+
+def _meeting_again(plan: Plan) -> str:
+    """Return what torchrun waits for before it restarts processes that have failed, in words."""
+    if plan.nodes == 1:
+        return ""
+    return (
+        f"They are restarted once the launchers of all {plan.nodes} nodes have met again at "
+        f"{plan.rendezvous}, for which torchrun waits up to {plan.timeout:.0f} s "
+        "(--rendezvous-timeout). On a node whose launcher has ended, start the same command again; "
+        "Ctrl-C here ends the wait"
+    )
 
 
 def _start(plan: Plan, folder: Path, say: Callable[[str], object]) -> Agent:

@@ -17,6 +17,8 @@ from highrank_plugins.training.launch import cause
 LOOK_SECONDS = 1.0
 DUMP_SECONDS = 2.0  # seconds to write stacks
 AGENT_SECONDS = 10.0  # seconds for an agent to end after its processes
+RESTART_SECONDS = 5.0  # seconds for an agent to replace processes that have ended
+ENDED = ("", "Z")  # states of a process that has ended
 STOPPED = "T"  # state of a process in /proc that SIGSTOP has stopped
 
 
@@ -118,6 +120,7 @@ class WatchedAgent:
         timeout: see `StallWatch`.
         say: receives messages.
         restarts: how often the agent restarts all.
+        meeting: what the agent waits for before it restarts all, in words; empty on one machine.
     """
 
     def __init__(
@@ -127,9 +130,13 @@ class WatchedAgent:
         timeout: float,
         say: Callable[[str], object],
         restarts: int = 0,
+        meeting: str = "",
     ) -> None:
         self._agent, self._folder, self._say = agent, folder, say
-        self._watch = StallWatch(folder, timeout)
+        self._watch, self._timeout = StallWatch(folder, timeout), timeout
+        self._meeting = meeting
+        self._ended: float | None = None  # when all processes of this machine had ended
+        self._waits = False
         self._restarts, self._last = restarts, float("inf")
         # machines behind a firewall, say; None until all have met
         self._never_answered: set[str] | None = None
@@ -154,7 +161,7 @@ class WatchedAgent:
                     raise
             if self._never_answered is None and peers.is_noted(self._folder):
                 self._never_answered = set(peers.silent(self._folder))
-            stall = self._watch.look()
+            stall = None if self._waits_for_others() else self._watch.look()
             if stall is not None:
                 self._end(stall)
                 self._restarts -= 1
@@ -164,6 +171,29 @@ class WatchedAgent:
                 if self._cannot_restart():
                     self._agent.send_signal(signal.SIGKILL)
                 self._last = float("inf")
+
+    def _waits_for_others(self) -> bool:
+        """Whether all processes here have ended, and the agent waits for other launchers.
+
+        Says so once. A machine that no longer answers is waited for until the stall timeout.
+        """
+        beats = read_beats(self._folder)
+        if not self._meeting or self._never_answered is None:
+            return False
+        if any(_state(beat.process) not in ENDED for beat in beats):
+            self._ended, self._waits = None, False
+            return False
+        now = time.monotonic()
+        self._ended = now if self._ended is None else self._ended
+        if not self._waits and now - self._ended > RESTART_SECONDS:
+            self._waits = True
+            self._watch.forget()
+            self._say(f"all processes of this machine have ended. {self._meeting}")
+        elif self._waits and now - self._ended > self._timeout and self._last == float("inf"):
+            self._ended = now
+            if self._cannot_restart():
+                self._last = now + AGENT_SECONDS
+        return self._waits
 
     def _cannot_restart(self) -> bool:
         """Whether no restart is left, or a machine that once answered does not."""

@@ -9,8 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from torch.distributed import TCPStore
+from torch.distributed.elastic.rendezvous import api
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous as torch_state
 
+from highrank_plugins.common import stop_request
+from highrank_plugins.training.launch import agent, cause
 from highrank_plugins.training.launch.agent import StatePickle
 from highrank_plugins.training.launch.torchrun import AGENT_MODULE
 from tests.free_port import free_port
@@ -65,3 +68,29 @@ def test_a_hostile_state_in_the_store(tmp_path, module):
     assert (tmp_path / "ran").exists() == (module != AGENT_MODULE), said
     if module == AGENT_MODULE:
         assert "another program has written to its port" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (api.RendezvousTimeoutError(), "the launcher of another node has not come back within --"),
+        (api.RendezvousConnectionError("c10d"), "the node where all meet (--rendezvous) is lost"),
+        (api.RendezvousClosedError("closed"), "the nodes cannot meet again, since one of them has"),
+    ],
+)
+def test_nodes_that_do_not_meet_again_end_in_one_line(error, message, tmp_path, monkeypatch):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(agent.run, "main", fail)
+    monkeypatch.setenv(stop_request.DIRECTORY, str(tmp_path))
+    with pytest.raises(type(error)):
+        agent.main()  # they have never met: the launcher knows what to say
+    (tmp_path / "peers").write_text('["here", "there"]')
+    with pytest.raises(SystemExit):
+        agent.main()
+    advice = cause.read(tmp_path).advise(tmp_path)
+    assert advice.startswith(message)
+    assert advice.endswith(
+        "; start the same command again: it resumes from the last checkpoint. Do so on all nodes"
+    )

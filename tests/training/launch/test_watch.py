@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from typing import ClassVar
 
 import pytest
 
@@ -180,3 +181,38 @@ def test_a_lost_machine_prevents_a_restart(tmp_path, monkeypatch, answers, is_ki
         with pytest.raises(subprocess.TimeoutExpired):
             agent.wait(0.05)
         assert not stuck.signals
+
+
+@pytest.mark.parametrize("meeting", ["", "They are restarted once all have met"])
+def test_a_wait_for_other_launchers_is_said_once(tmp_path, monkeypatch, meeting):
+    now, alive, said = [0.0], {10: "S"}, []
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(watch, "_state", lambda process: alive.get(process, ""))
+    monkeypatch.setattr(watch.peers, "is_noted", lambda folder: True)
+    monkeypatch.setattr(watch.peers, "silent", lambda folder: [])
+    path = tmp_path / "beat-0"
+
+    class Waiting:
+        """An agent that a scheduler restarts after 30 s."""
+
+        signals: ClassVar[list[int]] = []
+
+        def send_signal(self, number):
+            self.signals.append(number)
+
+        def wait(self, timeout=None):
+            now[0] += 1
+            if now[0] == 5:
+                del alive[10]
+            if now[0] == 35:
+                alive[11] = "S"
+                path.write_text(f"{'11 1 0 starting':<80}\n")
+            if now[0] == 60:
+                return 0
+            raise subprocess.TimeoutExpired("agent", timeout)
+
+    path.write_text(f"{'10 7 3 training':<80}\n")
+    agent = watch.WatchedAgent(Waiting(), tmp_path, 100, said.append, 3, meeting)
+    assert agent.wait() == 0
+    assert said == ([f"all processes of this machine have ended. {meeting}"] if meeting else [])
+    assert Waiting.signals == []
