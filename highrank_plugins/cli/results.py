@@ -1,6 +1,5 @@
 """Provide `highrank results …`: records of runs, and tables of records."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,7 +134,7 @@ def record(
             found,
             settings,
             *map(training_log.read_training, folders),
-            paired=None if paired is None else json.loads(paired.read_text(encoding="utf-8")),
+            paired=None if paired is None else _paired(paired),
             data=_key(data),
             ledger=counts,
         )
@@ -153,13 +152,11 @@ def _key(data: Path | None) -> str | None:
 
 
 def _scores(path: Path, finetuned: bool) -> "dict[str, Score]":
-    from highrank_plugins.common.score import Score
     from highrank_plugins.results import perplexity
     from highrank_plugins.results.measures import read_measures
 
     if not path.is_dir():
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {name: Score(**values) for name, values in found.items()}
+        return _written_scores(path)
     scores: dict[str, Score] = {}
     for split in ("test", "valid", "train"):
         if split != "train" or (path / "train.log").exists():
@@ -167,6 +164,38 @@ def _scores(path: Path, finetuned: bool) -> "dict[str, Score]":
     if finetuned:
         scores |= perplexity.before_finetuning(path)
     return scores | read_measures(path, "test") | read_measures(path / "valid", "valid")
+
+
+def _written_scores(path: Path) -> "dict[str, Score]":
+    """Return the scores in a file of `highrank evaluate score`.
+
+    Raises:
+        ValueError: the file holds no scores; names it. OSError.
+    """
+    from highrank_plugins.common.files import read_json
+    from highrank_plugins.common.score import Score
+
+    found = read_json(path)
+    try:
+        scores = {name: Score(**values) for name, values in found.items()}
+        if scores and all(isinstance(score.value, int | float) for score in scores.values()):
+            return scores
+    except (AttributeError, TypeError):
+        pass
+    raise ValueError(
+        f"{path}: no scores with value and signature; write the file by `highrank evaluate score`"
+    )
+
+
+def _paired(path: Path) -> dict[str, Any]:
+    from highrank_plugins.common.files import read_json
+
+    found = read_json(path)
+    if not isinstance(found, dict) or not {"scores", "signature"} <= found.keys():
+        raise ValueError(
+            f"{path}: not a paired test; write the file by `highrank evaluate score --against`"
+        )
+    return found
 
 
 def lm_summary(

@@ -188,10 +188,11 @@ def _logged(lines: Iterable[bytes], log: IO[bytes]) -> Iterator[str]:
 
 
 def check_own_options(configuration: "Configuration", tree: "Tree") -> None:
-    """Check names and types in the blocks of `highrank` subcommands.
+    """Check names and values in the blocks of `highrank` subcommands.
 
     Raises:
-        ConfigurationError: each unknown name or wrong value, with its file and line.
+        ConfigurationError: each unknown name, wrong value or missing option, with its file and
+            line.
     """
     from highrank_plugins.common.yaml_tree import ConfigurationError
     from highrank_plugins.training.command_line import PROGRAMS, program_of
@@ -202,17 +203,43 @@ def check_own_options(configuration: "Configuration", tree: "Tree") -> None:
         if (program := program_of(tool).words).startswith("highrank ")
         for name, problem in _own_problems(program, configuration.options(tool))
     ]
+    if not problems:
+        problems = [
+            f"{tree.place((measure,))}: {measure}: {problem}"
+            for measure in configuration.measures
+            for problem in _measure_problems(measure, configuration.options(measure))
+        ]
     if problems:
         raise ConfigurationError("\n".join(problems))
+
+
+def _command(program: str) -> Any:
+    command: Any = typer.main.get_command(app)
+    for name in program.split()[1:]:
+        command = command.get_command(None, name)
+    return command
+
+
+def _measure_problems(measure: str, options: dict[str, Any]) -> Iterator[str]:
+    """Yield what a measure's block lacks, or why the measure refuses the values in it."""
+    from highrank_plugins.cli.analyse.measures import check_values
+    from highrank_plugins.measures import find_measure
+    from highrank_plugins.training.command_line import program_of
+
+    for parameter in _command(program_of(measure).words).params:
+        name = parameter.opts[0]
+        if parameter.required and name.startswith("--") and option_name(name) not in options:
+            yield f"{option_name(name)} is missing"
+    try:
+        check_values(find_measure(measure), options)
+    except ValueError as error:
+        yield str(error)
 
 
 def _own_problems(program: str, options: dict[str, Any]) -> Iterator[tuple[str, str]]:
     from highrank_plugins.training.command_line import words_of
 
-    names = program.split()[1:]
-    command: Any = typer.main.get_command(app)
-    for name in names:
-        command = command.get_command(None, name)
+    command = _command(program)
     known = {option: p for p in command.params for option in p.opts if option.startswith("--")}
     for option in options:
         if flag(option) not in known:

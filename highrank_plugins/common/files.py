@@ -91,6 +91,18 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def read_json(path: Path) -> Any:
+    """Return the value in a JSON file.
+
+    Raises:
+        ValueError: the file is not JSON, or is nested too deeply; names it. OSError.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+        raise ValueError(f"{path}: not JSON ({error}); write the file again") from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Write text in UTF-8, see `write_whole`; into a new folder if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from highrank_plugins.common.files import read_json
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.inference.collector import Collector
 from highrank_plugins.inference.saved_progress import SavedProgress
@@ -137,7 +138,9 @@ def _is_finished(folder: Path, description: dict[str, Any]) -> bool:
         return False
     if not (folder / DESCRIPTION).exists():
         raise ValueError(f"--output {folder} exists and is not a collection; name another folder")
-    found = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    found = read_json(folder / DESCRIPTION)
+    if not isinstance(found, dict):
+        raise ValueError(f"--output {folder} holds a damaged {DESCRIPTION}; delete the folder")
     # a complete collection does not depend on who wrote which part
     different = [n for n in description if n != "processes" and found.get(n) != description[n]]
     if different:
@@ -173,7 +176,7 @@ def read_collection(folder: Path) -> dict[str, np.ndarray]:
             f"{folder} holds no finished collection; run the same `highrank analyse collect` "
             "again to resume it"
         )
-    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    description = read_json(folder / DESCRIPTION)
     return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in description["what"]}
 
 

@@ -57,6 +57,8 @@ class PredictionMeasure(base.TextMeasure):
         ] = (10, 100, 1000, 10_000),
     ) -> None:
         perplexity_by_band(torch.zeros(1), torch.ones(1), bands)  # raises for invalid bands
+        if min(top, default=1) < 1:
+            raise ValueError(f"--top {min(top)}: must be at least 1")
         self.top, self.bands = top, bands
 
     @classmethod
@@ -67,8 +69,8 @@ class PredictionMeasure(base.TextMeasure):
         super().start(words, dtype)
         classes = words.head.num_classes
         for k in self.top:
-            if not 1 <= k <= classes:
-                raise ValueError(f"--top {k}: must lie in [1, {classes}], the number of classes")
+            if k > classes:
+                raise ValueError(f"--top {k}: must be at most {classes}, the number of classes")
         self._observed: list[list[Tensor]] = []
 
     def observe(self, block: base.Block) -> None:

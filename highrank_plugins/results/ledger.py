@@ -3,12 +3,12 @@
 Nothing is counted while the stages run: their outputs, reports and logs are read at the end.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from highrank_plugins.common.files import read_json
 from highrank_plugins.common.score import Score
 from highrank_plugins.results.scoring import ScoreError
 
@@ -130,14 +130,14 @@ def _text(text: dict[str, Tally], folder: Path) -> dict[str, dict[str, Tally]]:
     found = {part: _entry(out, out) for part, out in text.items()}
     cleaning, counts = folder / "cleaning.json", folder / "counts.json"
     if cleaning.is_file():
-        left_out = dict(json.loads(cleaning.read_text(encoding="utf-8"))["all"])
+        left_out = dict(read_json(cleaning)["all"])
         total = sum(left_out.values())
         left_out.pop("kept")
         for part in found:
             if part.startswith("train."):
                 found[part] = _entry({"sentences": total}, text[part], left_out)
     if counts.is_file():
-        for part, entry in json.loads(counts.read_text(encoding="utf-8")).items():
+        for part, entry in read_json(counts).items():
             if part in found:
                 out = {**entry["out"], **text[part]}
                 found[part] = _entry(entry["in"], out, entry["left out"])

@@ -1,11 +1,11 @@
 """Read the measures that `highrank analyse` wrote, for a record or a comparison."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from highrank_plugins.common.files import read_json
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures import find_measure, measure_names
@@ -26,9 +26,8 @@ def read_measures(directory: Path, split: str) -> dict[str, Score]:
         if not path.is_file():
             continue
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            scores |= find_measure(name).scores(found, split)
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            scores |= find_measure(name).scores(read_json(path), split)
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
             raise ScoreError(f"{path}: not a result of {name} ({error!r})") from None
     return scores
 
@@ -69,7 +68,7 @@ def read_spectra(paths: Sequence[Path]) -> list[ModelSpectrum]:
 
 def _read(name: str, path: Path) -> ModelSpectrum:
     try:
-        written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        written: dict[str, Any] = read_json(path)
         values = [float(value) for value in written["singular_values"]]
         if not values or values[0] <= 0:
             raise ValueError("no singular value is above 0")

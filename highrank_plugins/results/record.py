@@ -1,10 +1,10 @@
 """Write the JSON record of one run: its configuration, machine and results."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from highrank_plugins.common.files import read_json
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.provenance import git_state, hardware, versions
 
@@ -64,10 +64,10 @@ def load_record(path: Path) -> dict[str, Any]:
         ValueError: not a record. OSError.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
         if isinstance(record["metrics"], dict):
             return dict(record)
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         pass
     raise ValueError(f"{path}: not a record of a run: it has no metrics")
 

@@ -47,7 +47,7 @@ def load_without_weights(path: Path) -> CheckpointState:
     It is read as fairseq reads it, which refuses files that are damaged or could run code.
 
     Raises:
-        ValueError: the file is damaged, or could run code.
+        ValueError: the file is damaged, is not a checkpoint of a training, or could run code.
     """
     import highrank_plugins
 
@@ -55,7 +55,10 @@ def load_without_weights(path: Path) -> CheckpointState:
     from fairseq.checkpoint_utils import load_checkpoint_to_cpu
     from omegaconf import OmegaConf
 
-    state: CheckpointState = load_checkpoint_to_cpu(str(path))
+    try:
+        state: CheckpointState = load_checkpoint_to_cpu(str(path))
+    except KeyError as error:  # fairseq upgrades old formats
+        raise ValueError(f"{path} is not a training checkpoint: it lacks {error}") from None
     state.pop("last_optimizer_state", None)
     del state["model"]
     # stored as plain containers, as fairseq's trainer does

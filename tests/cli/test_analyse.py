@@ -180,7 +180,7 @@ def test_a_plot_without_content_is_refused(stock, tmp_path):
     [
         (["kld", "--pairs", "1"], "--pairs 1: a standard error needs at least 2"),
         (["kld", "--pairs", "some"], "--pairs some: expected whole numbers"),
-        (["predictions", "--top", "0"], "--top 0: must lie in [1, "),
+        (["predictions", "--top", "0"], "--top 0: must be at least 1"),
         (["predictions", "--bands", "5,5"], "bands: ends must increase"),
         (["spectrum", "--split", "nothing"], "nothing"),
         (["spectrum", "--plot", "a.gif"], "--plot a.gif: the name must end with .png"),

@@ -14,7 +14,12 @@ def invoke(*words):
     return CliRunner().invoke(app, words)
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"metrics": []}', '{"metrics": {"a": 1}}'])
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1]", "{}", '{"metrics": []}', '{"metrics": {"a": 1}}', DEEP]
+)
 @pytest.mark.parametrize("command", ["lm-summary", "summary", "dialogue-summary"])
 def test_a_file_that_is_not_a_record_is_refused(command, text, tmp_path):
     path = tmp_path / "results.json"
@@ -49,6 +54,31 @@ def test_a_paired_test_is_part_of_record_and_summary(tmp_path):
     done = invoke("results", "summary", results, *[tmp_path / "text"] * 3)
     assert "training: 3 updates, 9 s, up to epoch 1, 100 words/s\n" in done.output
     assert re.search(rf"against {tmp_path}/other, \d+\.\d\d: p = 0\.\d{{4}} nrefs", done.output)
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "message"),
+    [
+        ("--scores", DEEP, "not JSON"),
+        ("--scores", "[1]", "no scores with value and signature"),
+        ("--scores", "{}", "no scores with value and signature"),
+        ("--scores", '{"a": {"value": "x", "signature": "s"}}', "no scores with value"),
+        ("--scores", '{"a": {"val": 1}}', "no scores with value and signature"),
+        ("--paired", "[1]", "not a paired test"),
+        ("--paired", "[", "not JSON"),
+    ],
+)
+def test_a_file_that_a_record_cannot_read_is_named(tmp_path, option, text, message):
+    files = {"--scores": '{"a": {"value": 1, "signature": "s"}}', option: text}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    (tmp_path / "config.yaml").write_text("data: {vocab_size: 5}\ntrain: {arch: x}\n")
+    (tmp_path / "command.sh").write_text("fairseq-train data\n")
+    (tmp_path / "train.log").write_text("")
+    words = [word for name in files for word in (name, tmp_path / name)]
+    more = ["--config", tmp_path / "config.yaml", "--training", tmp_path]
+    done = invoke("results", "record", *words, *more, "--output", tmp_path / "results.json")
+    assert done.exit_code == 2 and f"{option}: {message}" in done.output
 
 
 def test_a_table_without_baseline_says_so(tmp_path):

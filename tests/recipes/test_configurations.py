@@ -49,6 +49,22 @@ def test_a_wrong_option_is_refused_before_anything_is_computed(change, message):
     assert f"--set {change}: {message}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("components.ends=x", "components: --ends x: expected whole numbers"),
+        ("predictions.top=0", "predictions: --top 0: must be at least 1"),
+        ("predictions.bands=5,3", "predictions: bands: ends must increase"),
+        ("kld.pairs=1", "kld: --pairs 1: a standard error needs at least 2"),
+        ("cache_eval.theta=1", "cache_eval: lambda is missing"),
+    ],
+)
+def test_a_measure_that_would_fail_after_the_training_is_refused_before_it(change, message):
+    with pytest.raises(ConfigurationError) as caught:
+        check(configuration.load_tree(PTB, [change]))
+    assert message in str(caught.value)
+
+
 def test_finetuning_has_the_options_of_the_training():
     settings = configuration.load(PTB)
     options = settings.options("finetune")

@@ -126,6 +126,12 @@ def test_who_may_read_one_file_may_read_all(folder):
     assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
 
 
+def test_a_file_without_training_is_refused(tmp_path):
+    torch.save({"model": {"a": torch.zeros(1)}}, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match=r"weights\.pt is not a training checkpoint: it lacks"):
+        export_model(tmp_path / "weights.pt", tmp_path / "model", None, "MIT")
+
+
 def test_a_folder_that_exists_is_left_alone(checkpoint, folder):
     with pytest.raises(FileExistsError, match="exists: give another --output"):
         export_model(checkpoint, folder, None, "MIT")

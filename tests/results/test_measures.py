@@ -86,3 +86,14 @@ def test_another_file_of_that_name_is_refused(tmp_path, name, text):
     (tmp_path / f"{name}.json").write_text(text)
     with pytest.raises(ScoreError, match=rf"{name}\.json: not a result of {name}"):
         read_measures(tmp_path, "test")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff", b"[" * 100_000, b'{"tokens": 3, "top_k_share": [], "entropy": 1}'],
+    ids=["not text", "nested", "a list"],
+)
+def test_damaged_results_are_refused(tmp_path, content):
+    (tmp_path / "predictions.json").write_bytes(content)
+    with pytest.raises(ScoreError, match=r"predictions\.json: not a result of predictions"):
+        read_measures(tmp_path, "test")

@@ -116,10 +116,22 @@ def _from_text(measure: "type[Measure]", given: dict[str, Any]) -> dict[str, Any
     for name, value in given.items():
         if _is_list(hints[name]):
             kind = get_args(hints[name])[0]
-            found[name] = () if value is None else tuple(numbers(flag(name), value, kind))
+            found[name] = () if value is None else tuple(numbers(flag(name), str(value), kind))
         elif isinstance(value, str) and Literal["all"] in get_args(hints[name]):
             found[name] = value if value == "all" else numbers(flag(name), value, int)[0]
     return found
+
+
+def check_values(measure: "type[Measure]", options: dict[str, Any]) -> None:
+    """Build a measure with the options of its block that are arguments of the constructor.
+
+    Raises:
+        ValueError: the measure refuses a value; the message names the option.
+    """
+    names = inspect.signature(measure).parameters
+    given = {name: value for name, value in options.items() if name in names}
+    if given.keys() >= {n for n, p in names.items() if p.default is inspect.Parameter.empty}:
+        measure(**_from_text(measure, given))
 
 
 def _parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:

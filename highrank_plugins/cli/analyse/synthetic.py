@@ -111,10 +111,8 @@ def spamlang(
     of Godey and Artzi 2026.
     """
     with measuring(None):
-        import json
-
         from highrank_plugins.analysis.spamlang_grid import SpamLangGrid, grid_table, run_grid
-        from highrank_plugins.common.files import write_json
+        from highrank_plugins.common.files import read_json, write_json
         from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
 
         if not lr > 0:
@@ -129,7 +127,7 @@ def spamlang(
         made["hardware"] = hardware()
         done = []
         if output is not None and output.exists():
-            done = json.loads(output.read_text(encoding="utf-8"))["runs"]
+            done = read_json(output)["runs"]
 
         def save(runs: list) -> None:
             if output is not None:
