@@ -82,6 +82,8 @@ def score(
     with user_errors():
         if compound_split:
             scoring.check_compounds(tokenise)
+        if measures is not None and not measures.is_dir():
+            raise ValueError(f"--measures {measures}: no such folder")
         references = scoring.read_lines(reference)
         translations = scoring.read_hypotheses(generated, len(references))
         scores = scoring.score(translations, references)

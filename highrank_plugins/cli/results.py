@@ -233,11 +233,11 @@ def summary(
     The last line is the score.
     """
     from highrank_plugins.results.results_table import read_record
-    from highrank_plugins.results.scoring import read_lines
+    from highrank_plugins.results.scoring import read_together
 
     with user_errors():
         result = read_record(results)
-        sentences = list(zip(*map(read_lines, texts), strict=True))
+        sentences = read_together(texts)
     for index in range(SAMPLES):
         names = ("source", "reference", "translation")
         chosen = sentences[(2 * index + 1) * len(sentences) // (2 * SAMPLES)]
@@ -279,14 +279,16 @@ def dialogue_summary(
     The last line is the perplexity.
     """
     from highrank_plugins.results.record import metric_of
-    from highrank_plugins.results.scoring import read_lines, read_nbest
+    from highrank_plugins.results.scoring import read_nbest, read_together
 
     with user_errors():
         bleu = {name: metric_of(results, name) for name in _BLEU}
         perplexity = metric_of(results, "test_perplexity")
-        sources, good = read_lines(contexts), read_lines(references)
-        hypotheses = read_nbest(generated, len(sources))
-        rows = list(zip(sources, good, hypotheses, strict=True))
+        pairs = read_together([contexts, references])
+        hypotheses = read_nbest(generated, len(pairs))
+        rows = [
+            (source, good, found) for (source, good), found in zip(pairs, hypotheses, strict=True)
+        ]
     for index in range(DIALOGUES):
         source, known, found = rows[(2 * index + 1) * len(rows) // (2 * DIALOGUES)]
         typer.echo(f"   context  {source}")

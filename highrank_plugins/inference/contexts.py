@@ -27,9 +27,13 @@ def read_contexts(path: Path) -> list[list[str]]:
     """Return lines of words; the last word of each is to be predicted.
 
     Raises:
-        ValueError: a line with fewer than two words, or no line; names the line. OSError.
+        ValueError: a line with fewer than two words, or no line; names the line. The file is not
+            UTF-8. OSError.
     """
-    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    try:
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 at byte {error.start:,}; convert it") from None
     contexts = [line.split() for line in lines] if any(lines) else []
     for number, words in enumerate(contexts, 1):
         if len(words) < 2:

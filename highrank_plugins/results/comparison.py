@@ -122,7 +122,7 @@ def compare_records(
     systems: dict[str, list[RecordedRun]] = {}
     for path, record in zip(paths, records, strict=True):
         systems.setdefault(system_of(path, paths), []).append(RecordedRun(path, record))
-    tested = metric or _default_metric(records)
+    tested = _default_metric(records) if metric is None else metric
     shown = [tested]
     for name in metrics_of(records) if columns is None else columns:
         shown += [] if name in shown else [name]

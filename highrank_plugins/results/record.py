@@ -65,11 +65,12 @@ def load_record(path: Path) -> dict[str, Any]:
     """
     try:
         record = read_json(path)
-        if isinstance(record["metrics"], dict):
+        metrics = record["metrics"].values()
+        if all(isinstance(value, int | float) for value in metrics):
             return dict(record)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, AttributeError, KeyError, TypeError):
         pass
-    raise ValueError(f"{path}: not a record of a run: it has no metrics")
+    raise ValueError(f"{path}: not a record of a run: it has no metrics, or other than numbers")
 
 
 def refuse_repeated_runs(

@@ -1,6 +1,7 @@
 """Score the output of fairseq-generate: BLEU and chrF, with signatures to repeat them."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -79,6 +80,22 @@ def read_lines(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise ScoreError(f"{path}: not UTF-8 at byte {error.start:,}; convert it") from None
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n") if text else []
+
+
+def read_together(paths: Sequence[Path]) -> list[tuple[str, ...]]:
+    """Return the lines with the same number of each file.
+
+    Raises:
+        ScoreError: the files differ in length, or are not UTF-8.
+    """
+    texts = [read_lines(path) for path in paths]
+    for path, text in zip(paths, texts, strict=True):
+        if len(text) != len(texts[0]):
+            raise ScoreError(
+                f"{path}: {len(text):,} lines, but {paths[0]} has {len(texts[0]):,}; give files "
+                "of one set, one line per sentence"
+            )
+    return list(zip(*texts, strict=True))
 
 
 def score(hypotheses: list[str], references: list[str]) -> dict[str, Score]:

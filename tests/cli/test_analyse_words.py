@@ -75,6 +75,12 @@ def test_unargmaxable_does_not_apply_to_mixtures(mos):
     assert found["words"] is None
 
 
+def test_contexts_in_another_encoding_are_named(tmp_path):
+    (tmp_path / "contexts.txt").write_bytes(b"der hund\ndie \xfcbung\n")
+    with pytest.raises(ValueError, match=r"contexts\.txt: not UTF-8 at byte 13; convert it"):
+        read_contexts(tmp_path / "contexts.txt")
+
+
 def test_a_users_contexts_are_continued(softmax, mos, tmp_path):
     file = tmp_path / "contexts.txt"
     file.write_text("the cat dog tree\nred in the\n")

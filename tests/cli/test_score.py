@@ -39,6 +39,11 @@ def test_a_file_of_other_translations_is_refused(folder, text):
     assert result.returncode == 2 and "plain: " in result.stderr
 
 
+def test_a_missing_folder_of_measures_is_refused(folder):
+    result = score(folder, "--measures", "nowhere")
+    assert result.returncode == 2 and "--measures nowhere: no such folder" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "names"),
     [

@@ -81,6 +81,18 @@ def test_a_file_that_a_record_cannot_read_is_named(tmp_path, option, text, messa
     assert done.exit_code == 2 and f"{option}: {message}" in done.output
 
 
+def test_texts_of_another_length_are_named(tmp_path):
+    stats = {"train": {"updates": 1, "words_per_second": 1}, "hardware": {"cores": 1}}
+    more = {"versions": {"torch": "2"}, "git": None, "signatures": {}, "signature": ""}
+    record = {"metrics": {"sacrebleu": 1.0, "chrf": 1.0}, **stats, **more}
+    (tmp_path / "results.json").write_text(json.dumps(record))
+    for name, count in {"source": 3, "reference": 3, "translations": 2}.items():
+        (tmp_path / name).write_text("a line\n" * count)
+    texts = [tmp_path / name for name in ("source", "reference", "translations")]
+    done = invoke("results", "summary", tmp_path / "results.json", *texts)
+    assert done.exit_code == 2 and "translations: 2 lines, but" in done.output
+
+
 def test_a_table_without_baseline_says_so(tmp_path):
     stats = {"train": {"updates": 1, "words_per_second": 1}, "hardware": {"cores": 1}}
     record = {"metrics": {"sacrebleu": 1.0}, **stats, "versions": {"torch": "2"}, "git": None}

@@ -85,9 +85,11 @@ def language_pair(text: str) -> tuple[str, str]:
     """Return source and target.
 
     Raises:
-        ValueError: The text has another form.
+        ValueError: The text has another form, or names one language twice.
     """
     source, comma, target = text.partition(",")
     if not (source and comma and target) or "," in target:
         raise ValueError(f"--languages {text}: expected SOURCE,TARGET, for example en,de")
+    if source == target:
+        raise ValueError(f"--languages {text}: source and target are the same language")
     return source, target
