@@ -1,13 +1,15 @@
 """Write signs of life from a training run's processes, so that the launcher notices a hang.
 
 Each process keeps one line in a file of the launcher's private folder. Where no launcher watches
-(under srun), the process watches itself. This module imports nothing heavy, and loads before torch.
+(under srun, or plain torchrun), the process watches itself. This module imports nothing heavy, and
+loads before torch.
 """
 
 import faulthandler
 import os
 import re
 import signal
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 from highrank_plugins.common import stop_request
 
 TIMEOUT = "HIGHRANK_STALL_TIMEOUT"  # seconds; 0 switches the watch off
+DEFAULT_TIMEOUT = 600.0
 # loading data and the first update, a new epoch's batches, and a checkpoint take longer than an
 # update, and show no signs of life before they end
 SLOW_PHASES = ("starting", "preparing an epoch", "saving", "ending")
@@ -72,6 +75,55 @@ class _Pulse:
             faulthandler.dump_traceback_later(limit, exit=True, file=_STDERR)
 
 
+class _Guard(_Pulse):
+    """End this process where nobody watches, so that its launcher ends the others.
+
+    Time in which the whole training run is suspended does not count.
+    """
+
+    def __init__(self, rank: int, timeout: float) -> None:
+        super().__init__(rank, None, timeout)
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch_itself(self, is_new: bool) -> None:
+        """Do nothing: the thread looks at the count."""
+
+    def _watch(self) -> None:
+        count, silent = -1, 0.0
+        while silent <= limit_of(self._phase, self._timeout):
+            time.sleep(_REARM_SECONDS)
+            silent = silent + _REARM_SECONDS if self._count == count else 0.0
+            count = self._count
+        stopped = ", ".join(map(str, _stopped_siblings()))
+        reason = (
+            f"a signal has stopped process {stopped} (SIGSTOP or SIGTSTP)"
+            if stopped
+            else "another rank may hang, or its machine or network is lost"
+        )
+        text = (
+            f"rank {self._rank} (process {os.getpid()}) has made no progress for {silent:.0f} s, "
+            f"{self._phase} after update {self._updates}: {reason}. It ends, and its launcher ends "
+            f"the others; start the same command again to resume. {TIMEOUT} sets the seconds\n"
+        )
+        os.write(_STDERR, text.encode())
+        faulthandler.dump_traceback(_STDERR)
+        os._exit(1)
+
+
+def _stopped_siblings() -> list[int]:
+    """Return the processes of this one's parent that a signal has stopped (Linux)."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:  # it has ended
+            continue
+        state, parent = text.rpartition(")")[2].split()[:2]
+        if state == "T" and int(parent) == os.getppid():
+            found.append(int(path.parent.name))
+    return sorted(found)
+
+
 _pulse: _Pulse | None = None
 
 
@@ -91,6 +143,14 @@ def start(rank: int) -> None:
         path = _path(Path(folder or "."), rank) if watched else None
         _pulse = _Pulse(rank, path, timeout)
         _pulse.beat("starting", None)
+
+
+def guard(rank: int) -> None:
+    """Watch this process from here on, unless a launcher does or `TIMEOUT` is 0."""
+    global _pulse
+    timeout = float(os.environ.get(TIMEOUT, DEFAULT_TIMEOUT))
+    if _pulse is None and timeout > 0:
+        _pulse = _Guard(rank, timeout)
 
 
 def beat(phase: str | None = None, updates: int | None = None) -> None:

@@ -6,7 +6,8 @@ message that they print then names no process.
 Why: fairseq shows no signs of life that could be watched from outside. Its --heartbeat-timeout
 ends the process that waits.
 What we do: note each batch, epoch, validation and checkpoint (`common/heartbeat.py`) with the
-number of the update. `highrank launch` watches the notes.
+number of the update. `highrank launch` watches the notes. Under torchrun, or if fairseq starts
+them, each process watches itself: one that waits ends after `HIGHRANK_STALL_TIMEOUT` seconds (600).
 Delete when: fairseq does so.
 """
 
@@ -15,9 +16,11 @@ from typing import Any
 from fairseq import checkpoint_utils
 from fairseq.trainer import Trainer
 from fairseq_cli import train as training
+from torch import distributed
 
-from highrank_plugins.common.heartbeat import beat
+from highrank_plugins.common.heartbeat import beat, guard
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.hooks.user_errors import is_command
 
 
 @replaces(Trainer, "train_step")
@@ -72,6 +75,8 @@ _notes_phase(checkpoint_utils, "save_checkpoint", "saving")  # others wait for t
 @replaces(training, "main")
 def main(stock, *args, **kwargs):
     """Train; what remains then is to free memory and to leave the process group."""
+    if is_command() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        guard(distributed.get_rank())
     result = stock(*args, **kwargs)
     beat("ending")
     return result

@@ -82,11 +82,11 @@ DIVERGED = (
 def _in_one_line(function, *args, **kwargs):
     try:
         result = function(*args, **kwargs)
-        if _is_command() and sys.stdout is not None:  # None: closed before Python started
+        if is_command() and sys.stdout is not None:  # None: closed before Python started
             sys.stdout.flush()
         return result
     except (UserError, OSError, FloatingPointError) as error:
-        if isinstance(error, BrokenPipeError) and _is_command() and has_no_reader():
+        if isinstance(error, BrokenPipeError) and is_command() and has_no_reader():
             leave(1)
         text = explained(error).replace("Model file not found", "--path: no such file")
         _leave(error, text + DIVERGED if text == "gradients are Nan/Inf" else text)
@@ -102,14 +102,15 @@ def _is_fairseqs(error: Exception) -> bool:
     return frame.f_globals["__name__"].partition(".")[0] in ("fairseq", "fairseq_cli")
 
 
-def _is_command() -> bool:
+def is_command() -> bool:
+    """Whether this process is one of fairseq's commands, not a program that calls fairseq."""
     program = Path(sys.argv[0])
     return program.name.startswith("fairseq-") or program.parent.name == "fairseq_cli"
 
 
 def _leave(error: Exception, message: str) -> None:
     """Print one line and exit, or raise the error if fairseq runs as a library."""
-    if not _is_command():
+    if not is_command():
         raise error
     if sys.stdout is not None:
         sys.stdout.flush()

@@ -1,11 +1,24 @@
 """Test hooks/heartbeats.py; launch/test_stalled.py tests what a launcher does with beats."""
 
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from itertools import groupby
+from pathlib import Path
 
 import pytest
 
+from highrank_plugins.common import heartbeat
 from highrank_plugins.hooks import heartbeats
 from tests.compat.conftest import run_training, translation_options
+from tests.free_port import free_port
+from tests.training.launch.trainings import command
+
+PACKAGE = Path(heartbeat.__file__).parents[1]
+STALL = 5
 
 
 @pytest.fixture
@@ -36,3 +49,46 @@ def test_batches_and_sums_are_signs_within_a_phase(data, tmp_path, beats):
     within = validation[1 : validation.index(("training", None))]
     assert within
     assert set(within) == {(None, None)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_stopped_process_ends_the_others_of_torchrun(mt_data, tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    torchrun += ["--master-port", str(free_port())]
+    script = Path(sys.executable).with_name("fairseq-train")
+    words = [*command(mt_data, tmp_path / "two", 100_000)[1:], "--distributed-world-size", "2"]
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        training = subprocess.Popen(
+            [*torchrun, str(script), *words, "--cpu", "--user-dir", str(PACKAGE)],
+            stdout=file, stderr=file, env=os.environ | {"HIGHRANK_STALL_TIMEOUT": str(STALL)},
+        )  # fmt: skip
+    try:
+        while "num_updates=5," not in log.read_text():
+            assert training.poll() is None, log.read_text()
+            time.sleep(0.1)
+        children = Path(f"/proc/{training.pid}/task/{training.pid}/children").read_text().split()
+        stopped = int(children[-1])
+        os.kill(stopped, signal.SIGSTOP)
+        assert training.wait(STALL + 90) not in (0, 75)  # torchrun gives the others 30 s
+    finally:
+        training.kill()
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    (line,) = [line for line in log.read_text().splitlines() if "has made no progress" in line]
+    assert f"a signal has stopped process {stopped} (SIGSTOP or SIGTSTP)" in line
+    assert re.search(r"^rank 0 .*for \d+ s, training after update \d+:", line)
+
+
+def test_a_process_that_a_launcher_watches_does_not_watch_itself(monkeypatch):
+    started = []
+    monkeypatch.setattr(heartbeat, "_Guard", lambda *given: started.append(given))
+    monkeypatch.setattr(heartbeat, "_pulse", "of a launcher")
+    heartbeat.guard(1)
+    monkeypatch.setattr(heartbeat, "_pulse", None)
+    monkeypatch.setenv(heartbeat.TIMEOUT, "0")
+    heartbeat.guard(1)
+    assert started == []
+    monkeypatch.delenv(heartbeat.TIMEOUT)
+    heartbeat.guard(1)
+    assert started == [(1, 600.0)]
