@@ -21,18 +21,22 @@ from highrank_plugins.cli.user_error import user_errors
 
 def card(
     checkpoint: Annotated[Path, "Any fairseq checkpoint, ours or stock."],
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="DATA", help="Binarised data to predict (default: weights only)."),
+    ] = None,
     output: Annotated[
         Path | None, "HTML file to write (default: CHECKPOINT with the ending .html)."
     ] = None,
-    data: Annotated[str | None, "Binarised data to predict (default: weights only)."] = None,
-    split: Annotated[str, "Split of --data to predict."] = "test",
+    data: Annotated[str | None, "The same as DATA."] = None,
+    split: Annotated[str, "Split of DATA to predict."] = "test",
     tokens: Annotated[int, typer.Option(min=2, help="Use only the first N tokens.")] = 5000,
     json: Annotated[Path | None, "JSON file to write the numbers to."] = None,
     user_dir: UserDir = None,
 ) -> None:
     """Write a page about a checkpoint's output layer.
 
-    Example: highrank analyse card checkpoint_best.pt --data data-bin
+    Example: highrank analyse card checkpoint_best.pt data-bin
 
     The page also shows the configuration, the divergence and the components. It is one file, which
     needs neither network nor scripts. A section that does not apply to the model gives the reason.
@@ -46,7 +50,9 @@ def card(
 
     output = checkpoint.with_suffix(".html") if output is None else output
     with user_errors():
-        made = make_card(checkpoint, data, split, tokens, typed_command())
+        if text is not None and data is not None:
+            raise ValueError(f"DATA {text} and --data {data} are the same option: give one of them")
+        made = make_card(checkpoint, text or data, split, tokens, typed_command())
         write_text(output, render(made))
         if json is not None:
             write_json(json, plain(made.plain()))

@@ -24,7 +24,7 @@ T = TypeVar("T")
 SAMPLES = "samples"
 _NUMBERED = (
     "numbers (#4 is class 4): fairseq keeps the dictionary with the data, not in the checkpoint; "
-    "pass the data with --data"
+    "pass its folder as DATA"
 )
 
 
@@ -83,7 +83,7 @@ def _text(
     from highrank_plugins.inference.collector import Collector
 
     if data is None:
-        return Absent("it needs a text: without --data only the weights are measured")
+        return Absent("it needs a text: without DATA only the weights are measured")
     if isinstance(head, Absent):
         return head
     text = Collector(loaded, split, tokens=tokens)

@@ -31,9 +31,10 @@ def changed(path, target, change):
     return target
 
 
-def test_the_command_writes_page_and_numbers(softmax, mt_data, tmp_path):
+@pytest.mark.parametrize("option", [[], ["--data"]])
+def test_the_command_writes_page_and_numbers(option, softmax, mt_data, tmp_path):
     page, numbers = tmp_path / "card.html", tmp_path / "card.json"
-    words = ["--data", mt_data, "--split", "test", "--tokens", 40, "--output", page]
+    words = [*option, mt_data, "--split", "test", "--tokens", 40, "--output", page]
     done = call(softmax, *words, "--json", numbers)
     assert done.exit_code == 0, done.output
     assert "transformer_softmax" in Page(page.read_text()).text
@@ -62,9 +63,11 @@ def test_a_file_that_is_not_a_checkpoint_is_refused(damage, softmax, tmp_path):
 def test_missing_files_and_other_dictionaries_are_named(softmax, mt_data, lm_data, tmp_path):
     output = ["--output", tmp_path / "card.html"]
     assert "none.pt" in call(tmp_path / "none.pt", *output).output
-    done = call(softmax, "--data", mt_data, "--split", "nothing", *output)
+    done = call(softmax, mt_data, "--data", mt_data, *output)
+    assert done.exit_code == 2 and "are the same option: give one of them" in done.output
+    done = call(softmax, mt_data, "--split", "nothing", *output)
     assert done.exit_code == 2 and "nothing" in done.output
-    done = call(softmax, "--data", tmp_path, *output)
+    done = call(softmax, tmp_path, *output)
     assert done.exit_code == 2 and "dict" in done.output
     assert not (tmp_path / "card.html").exists()
 

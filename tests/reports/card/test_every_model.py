@@ -77,9 +77,9 @@ def test_without_data_the_card_has_the_weights_and_reasons_for_the_rest(made):
     assert card.configuration.head == with_data.configuration.head
     for name, measure in all_measures().items():
         if measure.on_card and issubclass(measure, TextMeasure):
-            assert "without --data" in card.results[name].reason
-            assert "without --data" in card.sections[name].absent
-    assert "without --data" in card.samples.reason
+            assert "without DATA" in card.results[name].reason
+            assert "without DATA" in card.sections[name].absent
+    assert "without DATA" in card.samples.reason
     page = Page(render(card)).text
     assert "Words are numbers (#4 is class 4)" in page
     never = card.results["unargmaxable"]
