@@ -99,6 +99,11 @@ class ComponentMeasure(base.TextMeasure):
 
     def start(self, words: base.Words, dtype: torch.dtype = torch.float32) -> None:
         super().start(words, dtype)
+        if not all(values.isfinite().all() for values in words.head.pointwise.parameters()):
+            raise ValueError(
+                "the pointwise function has parameters that are not finite: training has "
+                "diverged, use an earlier checkpoint"
+            )
         self._gated = _gates_of_nothing(words.head) is not None
         if self.ends and not self._gated:
             raise ValueError(

@@ -162,3 +162,11 @@ def test_options_are_the_arguments_of_the_constructor_and_have_a_help():
             assert parameter.annotation is not inspect.Parameter.empty
     with pytest.raises(ValueError, match="--pairs 1: a standard error"):
         find_measure("kld")(pairs=1)
+
+
+def test_components_refuse_a_pointwise_function_that_has_diverged():
+    words = words_of(SOFTMAX.with_pointwise("plif", knots=20))
+    with torch.no_grad():
+        next(words.head.pointwise.parameters())[0] = torch.nan
+    with pytest.raises(ValueError, match="pointwise function has parameters that are not finite"):
+        find_measure("components")().start(words)
