@@ -21,6 +21,7 @@ from highrank_plugins.common.progress import bar_options
 PAUSES = (1, 2, 4, 8)
 TIMEOUT = 60
 BLOCK = 1 << 18
+OVERLAP = 1 << 16  # bytes that are received again and compared, where no checksum does
 _BUSY = {408, 425, 429}
 
 
@@ -51,7 +52,8 @@ def download(url: str, part: Path, *, size: int | None = None, checked: bool = F
 
     `part` holds the beginning of the file, and only the rest is requested, if the server
     still has the same version of the file: its ETag or date is in `part`.version. A server that
-    cannot send a part sends the whole file.
+    cannot send a part sends the whole file. Servers may give one ETag to two contents: without a
+    published checksum, the last bytes of `part` are requested again, and must be the same.
 
     Args:
         size: length of the file in bytes, if known; a longer file is refused.
@@ -78,7 +80,7 @@ def download(url: str, part: Path, *, size: int | None = None, checked: bool = F
         while True:
             before = _size(file)
             try:
-                sure = _transfer(url, file, version, size)
+                sure = _transfer(url, file, version, size, 0 if checked else OVERLAP)
             except _PASSING as error:
                 failures = failures + 1 if _size(file) <= before else 1
                 _give_up_or_wait(url, error, failures)
@@ -149,9 +151,14 @@ def _size(file: IO[bytes]) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def _transfer(url: str, file: IO[bytes], version: Path, size: int | None) -> bool:
-    """Receive the rest of a file; return whether its length is known."""
-    have = _size(file)
+def _transfer(url: str, file: IO[bytes], version: Path, size: int | None, overlap: int) -> bool:
+    """Receive the rest of a file, and its last `overlap` bytes; return whether its length is known.
+
+    A beginning that is no longer than that is received again.
+    """
+    have = max(0, _size(file) - overlap)
+    if not have:
+        file.truncate(0)
     headers = {"Range": f"bytes={have}-"} if have else {}
     if have and version.exists():
         headers["If-Range"] = version.read_text(encoding="utf-8")
@@ -173,7 +180,25 @@ def _transfer(url: str, file: IO[bytes], version: Path, size: int | None) -> boo
         if start not in (0, have):
             raise _Interrupted(f"the server did not continue at byte {have}")
         _keep_version(answer, version)
+        if start and overlap and not _continues(answer, file, start):
+            file.truncate(0)
+            raise _Interrupted(f"{url} has changed since its beginning was downloaded")
         return _receive(answer, file, start, size)
+
+
+def _continues(answer: http.client.HTTPResponse, file: IO[bytes], start: int) -> bool:
+    """Read those bytes of a response that the file has from `start` on; whether they are equal.
+
+    Raises:
+        _Interrupted: the connection ended within them.
+    """
+    with open(file.name, "rb") as own:
+        own.seek(start)
+        known = own.read()
+    found = answer.read(len(known))
+    if len(found) < len(known) and known.startswith(found):
+        raise _Interrupted(f"the connection ended after {_size(file):,} bytes")
+    return found == known
 
 
 def _keep_version(answer: http.client.HTTPResponse, version: Path) -> None:
@@ -200,11 +225,16 @@ def _start(answer: http.client.HTTPResponse, have: int) -> int:
 def _receive(
     answer: http.client.HTTPResponse, file: IO[bytes], start: int, size: int | None
 ) -> bool:
-    """Append a response to the file; return whether it stated its length."""
+    """Append a response to the file; return whether it stated its length.
+
+    Args:
+        start: position of its first byte. What the file has of it has been read.
+    """
     from tqdm import tqdm
 
     length = answer.headers.get("Content-Length")
     total = None if length is None else start + int(length)
+    start = _size(file)
     most = total if size is None else size
     if size is not None and total is not None and total > size:
         raise DownloadError(f"{answer.url}: has {total:,} bytes, but the file should have {size:,}")

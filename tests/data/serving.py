@@ -1,9 +1,12 @@
 """A file server on this machine with the habits of servers: some know ranges, some fall over."""
 
+import random
 import re
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+CONTENT = random.Random(3).randbytes(700_001)
 
 
 class Server(ThreadingHTTPServer):

@@ -1,0 +1,47 @@
+"""Downloads that resume without a published checksum, which would find a spliced file."""
+
+import pytest
+
+from highrank_plugins.data import download
+from highrank_plugins.data.fetch import FetchError, fetch
+from tests.data.serving import CONTENT
+
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+
+def test_a_beginning_of_an_older_version_is_dropped(server, output, tmp_path, monkeypatch):
+    """Without a published checksum nobody would notice that two versions were joined."""
+    monkeypatch.setattr(download, "OVERLAP", 100)
+    server.content, server.version = b"A" * 5000, '"a"'
+    server.die_after = [2000, 0, 0, 0, 0]
+    with pytest.raises(FetchError):
+        fetch(server.url, output, ledger=tmp_path / "sums")
+    server.content, server.version, server.die_after = b"B" * 5000, '"b"', []
+    fetch(server.url, output, ledger=tmp_path / "sums")
+    assert server.asked[-1] == "bytes=1900-" and output.read_bytes() == b"B" * 5000
+    assert list(output.parent.glob("*.part*")) == []
+
+
+@pytest.mark.parametrize("overlap", [100, 5000])
+def test_a_beginning_of_other_content_with_the_same_etag_is_dropped(
+    server, output, tmp_path, monkeypatch, overlap
+):
+    monkeypatch.setattr(download, "OVERLAP", overlap)
+    server.content, server.version = b"A" * 5000, '"the same"'
+    server.die_after = [2000, 0, 0, 0, 0]
+    with pytest.raises(FetchError):
+        fetch(server.url, output, ledger=tmp_path / "sums")
+    server.content, server.die_after = b"B" * 5000, []
+    fetch(server.url, output, ledger=tmp_path / "sums")
+    assert output.read_bytes() == b"B" * 5000
+
+
+@pytest.mark.parametrize("left", [700_001, 700_000, 300_000, 65_537, 65_536, 1])
+def test_a_beginning_of_the_same_content_is_completed(server, output, part, left):
+    server.version = '"the same"'
+    part.write_bytes(CONTENT[:left])
+    part.with_name(f"{part.name}.version").write_text(server.version)
+    fetch(server.url, output)
+    assert output.read_bytes() == CONTENT
+    first = left - download.OVERLAP
+    assert server.asked == [f"bytes={first}-" if first > 0 else None]
