@@ -6,7 +6,7 @@ checkpoint found" and trains from random weights. A `checkpoint_last.pt` that is
 start, however many undamaged checkpoints the directory holds.
 Why: a missing file is how fairseq recognises the first start, and it looks at no other file.
 What we do: resume from the newest checkpoint in `--save-dir` whose checksums are right, and name
-it. Where none is whole, and where `--restore-file` is missing, refuse. Of several processes the
+it. Where none is whole, where `--restore-file` is missing, and where a folder is given, refuse. Of several processes the
 first one chooses for all. A directory without checkpoints is a first start as before. So is any run
 with `--no-save` (nothing is overwritten), and, where the file is missing, with `--reset-dataloader`
 or `--reset-optimizer`.
@@ -22,6 +22,7 @@ from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 
+from highrank_plugins.common.names import flag
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.torch_archive import first_whole
 from highrank_plugins.common.user_error import UserError
@@ -38,9 +39,12 @@ def load_checkpoint(stock, cfg, trainer, **passthrough_args):
 
     Raises:
         FileNotFoundError: The file to restore from is missing; names it.
-        ValueError: No checkpoint in --save-dir is whole; names them.
+        ValueError: No checkpoint in --save-dir is whole; names them. A folder is named instead of
+            a file.
     """
     suffix = trainer.checkpoint_suffix
+    for option in ("restore_file", "finetune_from_model"):
+        _refuse_folder(flag(option), getattr(cfg, option))
     if cfg.restore_file == _DEFAULT:
         cfg = _with_newest(cfg, trainer)
     else:
@@ -122,6 +126,12 @@ def _choose(cfg, suffix: str) -> str:
         f"--save-dir {cfg.save_dir} holds no undamaged checkpoint: {'; '.join(damage)}. Copy one "
         "there from elsewhere, or move these away to train from scratch"
     )
+
+
+def _refuse_folder(option: str, path: str | None) -> None:
+    """Refuse a folder, for which fairseq trains from random weights."""
+    if path and os.path.isdir(path):
+        raise UserError(f"{option} {path} is a folder; name a checkpoint in it")
 
 
 def _check_restore_file(path: str, suffix: str) -> None:

@@ -109,3 +109,9 @@ def test_finetuning_counts_its_own_losses(data, tmp_path):
     again = {"--lr": 1e-3, "--patience": 1, "--max-epoch": 1, "--max-update": 1000}
     finetuned = run_training(data, tmp_path / "b", *translation_options(**again), *words)
     assert finetuned["optimizer_history"][-1]["num_updates"] > 0
+
+
+@pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
+def test_a_folder_in_place_of_a_checkpoint_is_refused(data, tmp_path, option):
+    with pytest.raises(ValueError, match=f"{option} {tmp_path} is a folder; name a checkpoint"):
+        run_training(data, tmp_path / "save", *translation_options(), option, tmp_path)
