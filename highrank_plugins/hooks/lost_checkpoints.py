@@ -6,10 +6,10 @@ checkpoint found" and trains from random weights. A `checkpoint_last.pt` that is
 start, however many undamaged checkpoints the directory holds.
 Why: a missing file is how fairseq recognises the first start, and it looks at no other file.
 What we do: resume from the newest checkpoint in `--save-dir` whose checksums are right, and name
-it. Where none is whole, where `--restore-file` is missing, and where a folder is given, refuse. Of several processes the
-first one chooses for all. A directory without checkpoints is a first start as before. So is any run
-with `--no-save` (nothing is overwritten), and, where the file is missing, with `--reset-dataloader`
-or `--reset-optimizer`.
+it. Where none is whole, where `--restore-file` is missing, and where a folder is given, refuse. Of
+several processes the first one chooses for all. A directory without checkpoints is a first start as
+before. So is any run with `--no-save` (nothing is overwritten), and, where the file is missing,
+with `--reset-dataloader` or `--reset-optimizer`.
 Delete when: fairseq tells a first start from a lost file.
 """
 
