@@ -243,6 +243,7 @@ look_at_stage() {
         log "stage $1 $2: done before, nothing has changed"
     else
         log "stage $1 $2: $3"
+        refuse_links "$run_dir"         # again: some may have appeared since the start
         stage_due=yes
     fi
 }
