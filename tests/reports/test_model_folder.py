@@ -194,7 +194,7 @@ def test_hostile_names_change_neither_the_page_nor_its_commands():
 
 
 def test_dictionaries_must_be_found(checkpoint, tmp_path):
-    with pytest.raises(ValueError, match="--data DIR"):
+    with pytest.raises(ValueError, match="run as --data"):
         export_model(checkpoint, tmp_path / "out", tmp_path, "MIT")
     assert not (tmp_path / "out").exists()
 
