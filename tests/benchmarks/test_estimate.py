@@ -61,7 +61,7 @@ def test_hours_and_costs():
 @pytest.mark.parametrize(
     ("conf", "change", "message"),
     [
-        ("ptb/conf/yang2018/mos.yaml", "lr=1", "no block data"),
+        ("ptb/conf/yang2018/mos.yaml", "lr=1", "has no block `data`"),
         ("wmt14_en_de/conf/small/mos.yaml", "max_update=null", r"train\.max_update must be"),
         ("wmt14_en_de/conf/small/mos.yaml", "max_tokens=many", r"train\.max_tokens must be"),
         ("wmt14_en_de/conf/small/mos.yaml", "update_freq=4,2", r"train\.update_freq must be"),

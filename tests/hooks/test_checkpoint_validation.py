@@ -83,7 +83,7 @@ def test_an_old_file_is_converted_as_the_message_says(state, tmp_path, monkeypat
 def test_the_format_before_torch_1_6_is_refused(payload, state, sentinel, tmp_path):
     state["extra_state"] = PICKLED[payload](sentinel)
     torch.save(state, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
-    with pytest.raises(ValueError, match=r"old\.pt is truncated or is not a checkpoint"):
+    with pytest.raises(ValueError, match=r"old\.pt is truncated, or is not a checkpoint"):
         load(tmp_path / "old.pt")
 
 
@@ -182,7 +182,7 @@ def test_a_number_that_is_repeated_without_end(state, tmp_path):
     name = next(name for name, t in state["model"].items() if t.dim() == 2)
     state["model"][name] = torch.zeros(1).expand(10**6, 10**6)
     torch.save(state, tmp_path / "wide.pt")
-    with pytest.raises(ValueError, match=rf"wide\.pt is refused: {name} claims 4000000000000 byt"):
+    with pytest.raises(ValueError, match=rf"wide\.pt is refused: {name} declares 4000000000000 byt"):
         load(tmp_path / "wide.pt")
 
 

@@ -111,7 +111,7 @@ def test_a_checkpoint_without_its_updates_is_named(tmp_path, damage):
     damage(tmp_path / "checkpoint_last.pt")
     with pytest.raises(
         ValueError,
-        match=r"checkpoint_last\.pt(: damaged, or no| is truncated or is not a)",
+        match=r"checkpoint_last\.pt(: damaged, or no| is truncated, or is not a)",
     ):
         last_checkpoints(tmp_path, 1)
 
