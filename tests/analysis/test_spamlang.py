@@ -108,7 +108,11 @@ def test_a_control_of_full_rank_is_the_softmax():
 
 @pytest.mark.parametrize(
     ("name", "rank", "message"),
-    [("softmax", 9, "must lie in"), ("softmax", 0, "must lie in"), ("mos", 2, "computes contexts first")],
+    [
+        ("softmax", 9, "must lie in"),
+        ("softmax", 0, "must lie in"),
+        ("mos", 2, "computes contexts first"),
+    ],
 )
 def test_impossible_controls_are_refused(name, rank, message):
     settings = SpamLangSettings(classes=20, dim=8, backward_rank=rank)
