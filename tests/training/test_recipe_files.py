@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.cli.train import check_own_options
+from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.measures import find_measure, measure_names
 from highrank_plugins.training.configuration import load, load_tree, validate
 
@@ -64,13 +65,29 @@ def test_a_step_without_options_has_no_command_and_loses_an_old_one(configure):
     }
 
 
+NEEDED = {  # options without a default
+    "cache_eval": {"theta": 1, "lambda": 0.1, "window": 5},
+    "dynamic_eval": {"lr": 1e-3, "eps": 1e-3, "lambda": 0.1},
+    "word_similarity": {"pairs": "pairs.txt"},
+}
+
+
 @pytest.mark.parametrize("name", measure_names())
 def test_every_measure_may_be_a_block(configure, name):
-    configure(**{name: {}})
+    configure(**{name: NEEDED.get(name, {})})
     assert configure.bash('echo "${measures[*]}"') == name
     command = (configure.folder / f"{name}.sh").read_text()
     assert command.startswith(find_measure(name).command(name))
     check_own_options(validate(load_tree(configure.file, [])), load_tree(configure.file, []))
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_measure_without_a_required_option_is_refused(configure, name):
+    option = next(iter(NEEDED[name]))
+    configure(**{name: {}})
+    tree = load_tree(configure.file, [])
+    with pytest.raises(ConfigurationError, match=rf"conf\.yaml:\d+: {name}: {option} is missing"):
+        check_own_options(validate(tree), tree)
 
 
 def test_layers_of_a_user_are_known_to_all_commands_after_the_training(configure):
