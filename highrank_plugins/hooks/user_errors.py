@@ -17,6 +17,7 @@ from pathlib import Path
 from fairseq import options
 from fairseq.distributed import utils
 from fairseq_cli import generate, preprocess
+from omegaconf import DictConfig, OmegaConf
 
 from highrank_plugins.common.closed_output import has_no_reader, leave
 from highrank_plugins.common.option_ranges import check_ranges
@@ -58,7 +59,16 @@ def _parse(stock, *args, **kwargs):
 @replaces(utils, "call_main")
 def call_main(stock, *args, **kwargs):
     """Run a command, in each of its processes."""
-    return _in_one_line(stock, *args, **kwargs)
+    return _in_one_line(_run_checked, stock, *args, **kwargs)
+
+
+def _run_checked(stock, cfg, *args, **kwargs):
+    """Run a command; fairseq-hydra-train has not read its options by `parse_args_and_arch`."""
+    if isinstance(cfg, DictConfig):
+        for group in OmegaConf.to_container(cfg).values():
+            if isinstance(group, dict):
+                check_ranges(group)
+    return stock(cfg, *args, **kwargs)
 
 
 @replaces(generate, "main")

@@ -182,9 +182,7 @@ def test_a_number_that_is_repeated_without_end(state, tmp_path):
     name = next(name for name, t in state["model"].items() if t.dim() == 2)
     state["model"][name] = torch.zeros(1).expand(10**6, 10**6)
     torch.save(state, tmp_path / "wide.pt")
-    with pytest.raises(
-        ValueError, match=rf"wide\.pt is refused: {name} declares 4000000000000 by"
-    ):
+    with pytest.raises(ValueError, match=rf"wide\.pt is refused: {name} declares 4000000000000 by"):
         load(tmp_path / "wide.pt")
 
 

@@ -147,6 +147,15 @@ def test_a_number_of_generation_out_of_its_range_is_refused(words):
         )
 
 
+@pytest.mark.parametrize(
+    ("change", "option"),
+    [({"optimization": {"lr": [-1.0]}}, "--lr"), ({"dataset": {"batch_size": 0}}, "--batch-size")],
+)
+def test_a_number_of_a_hydra_configuration_out_of_its_range_is_refused(change, option):
+    with pytest.raises(UserError, match=f"^{option} must be at least"):
+        utils.call_main(OmegaConf.merge(CFG, change), raises(AssertionError("it ran")))
+
+
 def test_the_defaults_of_all_commands_are_in_their_ranges():
     import highrank_plugins
 
