@@ -16,7 +16,7 @@ from highrank_plugins.analysis import (
 from highrank_plugins.heads import build_head, build_pointwise, pointwise_names
 
 
-def test_use_by_hand():
+def test_component_use_equals_values_computed_by_hand():
     prior = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.25, 0.5, 0.25], [0.0, 1.0, 0.0]])
     found = component_use(prior.log())
     torch.testing.assert_close(found.mean_prior, prior.double().mean(0))

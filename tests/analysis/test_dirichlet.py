@@ -42,7 +42,7 @@ def test_a_fit_is_measured_by_its_definition():
     assert found.mode_match == 0.5
 
 
-def test_layers_of_unbounded_rank_come_nearer():
+def test_layers_of_unbounded_rank_fit_better():
     """As the paper's figures have it: a learned function, then the mixture, then the softmax."""
     heads = {
         "softmax": {"name": "softmax"},

@@ -105,7 +105,7 @@ def test_the_estimate_is_as_good_as_it_says(small_chunks):
         lambda x: mean_pairwise_kld([log_probs(2), x]),
     ],
 )
-def test_bad_log_probs(measure):
+def test_bad_log_probabilities_are_refused(measure):
     bad = log_probs(3)
     bad[1, 2] = math.nan
     with pytest.raises(ValueError, match="row 1: entry 2 is nan"):

@@ -22,7 +22,7 @@ def test_hedges_g_is_the_difference_in_corrected_deviations():
 
 
 @pytest.mark.parametrize(("effect", "n"), [(1.0, 17), (0.5, 64), (0.8, 26)])
-def test_runs_that_tables_print_for_a_power_of_80_percent(effect, n):
+def test_printed_numbers_of_runs_have_a_power_of_80_percent(effect, n):
     """Cohen 1988, two-sided, alpha 0.05."""
     assert runs_needed(Summary(effect, 1, 9), Summary(0, 1, 9)) == n
 

@@ -51,6 +51,6 @@ def test_pearson_equals_values_computed_by_hand():
         ([1, 2, math.nan], [1, 2, 3], "NaN or infinite"),
     ],
 )
-def test_bad_measures(x, y, message):
+def test_bad_measures_are_refused(x, y, message):
     with pytest.raises(ValueError, match=message):
         pearson(x, y)

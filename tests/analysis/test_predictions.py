@@ -30,7 +30,7 @@ def test_ties_are_taken_in_the_order_of_ids(monkeypatch):
     assert torch.equal(every_rank.sort(0).values, torch.arange(4).unsqueeze(-1).expand(4, 4))
 
 
-def test_share():
+def test_top_k_share_equals_the_value_computed_by_hand():
     assert [top_k_share(LOG_PROBS, TARGET, k) for k in (1, 2, 3, 4)] == [0.25, 0.5, 1.0, 1.0]
 
 

@@ -32,7 +32,7 @@ def test_press_rank_counts_what_lies_above_the_tolerance():
 @pytest.mark.parametrize(
     ("eps", "rank"), [(0.9, 1), (0.41, 1), (0.39, 2), (0.11, 2), (0.09, 3), (1e-6, 4), (1e-30, 5)]
 )
-def test_effective_rank_by_hand(eps, rank):
+def test_effective_rank_equals_values_computed_by_hand(eps, rank):
     s = values(0.6, 0.3, 0.0999, 0.0001, 1e-20).sqrt()  # squares sum to 1
     assert effective_rank(s, eps) == rank
     assert effective_rank(s.flip(0), eps) == rank

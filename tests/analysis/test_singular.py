@@ -113,7 +113,7 @@ def test_a_rank_finer_than_the_method_is_refused():
 
 
 @pytest.mark.parametrize("method", ["tsqr", "gram"])
-def test_a_planted_rank_with_noise_at_the_edge_of_float32(method):
+def test_a_planted_rank_is_found_at_the_edge_of_float32(method):
     rank, rows, width = 17, 300, 80
     planted = matrix(rows, rank, seed=2) @ matrix(rank, width, seed=3)
     noise = matrix(rows, width, seed=4) + 9
@@ -124,7 +124,7 @@ def test_a_planted_rank_with_noise_at_the_edge_of_float32(method):
     assert spectrum(x.split(64)).press_rank() == width
 
 
-def test_log_probs_of_a_softmax_layer():
+def test_log_probabilities_of_a_softmax_have_the_right_spectrum():
     x = log_probs(400, 60, rank=7)
     assert spectrum(x.split(50)).press_rank() == 7 + 1
     assert spectrum(x.split(50), torch.float32).press_rank() == 7 + 1

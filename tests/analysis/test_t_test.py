@@ -37,6 +37,6 @@ def test_runs_and_their_summaries_agree_with_scipy(test, equal):
     ],
 )
 @pytest.mark.parametrize("test", [student_t, welch_t])
-def test_bad_runs(test, a, message):
+def test_bad_runs_are_refused(test, a, message):
     with pytest.raises(ValueError, match=message):
         test(a, [1.0, 1.0])

@@ -101,7 +101,7 @@ def test_tables_of_several_files_have_their_own_machines(tmp_path):
     )
 
 
-def test_memory_counts_what_naive_code_holds():
+def test_memory_counts_the_tensors_of_naive_code():
     """N K M floats several times; less than one of them in chunks is what we promise."""
     whole = 4 * 64 * 64 * 3 * 5000
     case = LossCase("mos", tokens=64 * 64, dim=16, classes=5000, components=3)

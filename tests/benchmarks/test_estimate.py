@@ -47,7 +47,7 @@ def test_parameters_are_those_of_the_layers():
     assert parameters(ours.arch, ours.case(None)) == 100 * 8 + encoder + decoder
 
 
-def test_hours_and_costs():
+def test_hours_and_costs_are_estimated():
     ours = training("wmt14_en_de/conf/yang2019/mixtape.yaml", devices=8)
     found = CostEstimate(ours, 214_600_000, 10_000, 2**31, "a machine")
     hours = 300_000 * 32_768 / 10_000 / 3600

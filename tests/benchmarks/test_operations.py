@@ -20,7 +20,7 @@ def test_a_step_has_the_products_of_its_layer():
     )
 
 
-def test_shares_are_of_the_whole_and_small_ones_are_summed_up():
+def test_small_shares_are_summed_up():
     found = [Operation("matrix products", 90, 3), Operation("exp", 9.6, 2), Operation("a", 0.4, 5)]
     assert operations_table("case", found).splitlines()[2:] == [
         "| matrix products | 90.0 | 90.0% | 3 |",

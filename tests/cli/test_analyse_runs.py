@@ -54,7 +54,7 @@ def test_ttest_of_runs_and_records(tmp_path):
         (["a=1,2", "b=none.json", "--metric", "x"], "none.json: no such file"),
     ],
 )
-def test_ttest_refuses(words, message):
+def test_ttest_refuses_bad_input(words, message):
     done = invoke("ttest", *words)
     assert done.exit_code == 2 and message in done.output
 
@@ -90,7 +90,7 @@ def test_bleu_is_tested_against_the_first_system(test, tmp_path):
     assert "given twice" in invoke("bleu", systems[0], systems[0], *words).output
 
 
-def test_gss_grid_of_records(tmp_path):
+def test_gss_grid_correlates_records(tmp_path):
     cells = [(-1, 2, 30, 60), (-1, 3, 50, 58), (0, 2, 40, 59.5), (0, 3, 70, 57)]
     records = [
         write_record(tmp_path / f"{n}.json", rank, perplexity, c, k)
@@ -180,7 +180,7 @@ def test_with_a_dimension_for_every_word_all_modes_are_on_top(tmp_path):
         (["dirichlet", "--dim", "0,2"], "--dim 0,2: must be at least 1"),
     ],
 )
-def test_synthetic_experiments_refuse(words, message):
+def test_synthetic_experiments_refuse_bad_options(words, message):
     done = invoke(*words)
     assert done.exit_code == 2 and message in done.output
 

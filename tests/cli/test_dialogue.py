@@ -50,7 +50,7 @@ def test_a_missing_corpus_is_refused(command, tmp_path):
     assert result.stderr.startswith("highrank: . has no corpus: put full_swda_clean_42da")
 
 
-def test_scores(folder):
+def test_the_command_scores_responses(folder):
     result = score(folder, "--scored", "scored", "--responses", "responses")
     assert result.returncode == 0, result.stderr
     scores = json.loads((folder / "scores.json").read_text())

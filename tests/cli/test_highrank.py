@@ -209,7 +209,7 @@ def test_output_to_a_full_disk_is_one_line():
 @pytest.mark.parametrize(
     "group", ["data", "train", "evaluate", "analyse", "results", "model", "bench"]
 )
-def test_each_command_is_told_in_a_whole_line(group, monkeypatch):
+def test_each_command_has_a_whole_sentence_in_the_help(group, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = CliRunner().invoke(app, [group, "--help"]).output
     lines = shown[shown.index("Commands:") :].splitlines()[1:]

@@ -94,7 +94,7 @@ def score(target: list[int]):
     return SequenceScorer(Vocabulary()).generate([ForgetsAWord()], sample)
 
 
-def test_infinite_scores():
+def test_infinite_scores_are_refused():
     with pytest.raises(FloatingPointError, match=r"1 of 3 .*\[41\]"):
         score([4, 5, 2])
 

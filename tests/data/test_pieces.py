@@ -35,7 +35,7 @@ def test_pieces_decode_to_the_line_with_folded_space(text, tmp_path):
     ]
 
 
-def test_long_lines_are_learnt_from_too(text, tmp_path):
+def test_pieces_are_learnt_from_long_lines_too(text, tmp_path):
     text.write_text("ab " * 3000 + "Ω\n", encoding="utf-8")
     model = learn_pieces([text], tmp_path / "pieces", vocab_size=10)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))

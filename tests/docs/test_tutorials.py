@@ -94,7 +94,7 @@ def test_train_a_translator(translator):
         assert float(re.findall(r"sacrebleu ([\d.]+)", printed, re.IGNORECASE)[0]) > 90
 
 
-def test_read_a_head_card(translator):
+def test_the_tutorial_on_head_cards_works(translator):
     folder, tiny, _ = translator
     printed = follow("tutorials/read_card.md", folder, tiny)
     assert "predictions" in printed

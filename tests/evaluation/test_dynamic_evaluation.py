@@ -110,7 +110,7 @@ def test_one_form_becomes_the_other():
     torch.testing.assert_close(sums[1], means[1], rtol=1e-12, atol=1e-13)
 
 
-def test_weights_at_the_bound_return_at_once():
+def test_rates_at_the_bound_restore_the_trained_weights():
     p, start = torch.tensor([3.0, 3.0]), torch.tensor([1.0, 1.0])
     rates = decay_rates([torch.tensor([9.0, 0.1])], lamb=0.8)
     update_([p], [torch.zeros(2)], [start], [torch.ones(2)], rates, lr=1.0, eps=1.0, lamb=0.8)

@@ -62,7 +62,7 @@ def unbroken(stream_data, mt_data, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KILLS)
-def test_killed_in_steps_saves_validations_and_between_epochs(name, unbroken, tmp_path):
+def test_a_run_survives_kills_in_steps_saves_and_validations(name, unbroken, tmp_path):
     training, _, want, _ = unbroken(name)
     for index, (function, call) in enumerate(KILLS[name]):
         kill = Kill(function, call, rank=index % training.processes)

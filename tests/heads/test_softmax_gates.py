@@ -14,7 +14,7 @@ TARGET = torch.tensor([4, 1, 4, 0, 6])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_log_probs_and_losses(case):
+def test_log_probabilities_and_losses_equal_those_of_the_oracle(case):
     head, features = case.build(), make_features(5).requires_grad_()
     want = case.oracle_log_probs(arrays_of(head), features.detach().numpy())
     np.testing.assert_allclose(head(features).detach().numpy(), want, rtol=1e-9, atol=1e-12)

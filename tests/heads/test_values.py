@@ -20,7 +20,7 @@ def check(case, head, features):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_log_probs(case):
+def test_log_probabilities_equal_those_of_the_oracle(case):
     check(case, case.build(), make_features(5))
 
 
@@ -58,7 +58,7 @@ def test_top_k_finds_the_most_probable_classes(case, leading, monkeypatch):
     assert not values.requires_grad
 
 
-def test_more_classes_than_there_are():
+def test_more_classes_than_exist_are_refused():
     head = STRUCTURES[0].build()
     for k in (0, 8):
         with pytest.raises(ValueError, match=f"k: expected 1 to 7 classes, got {k}"):

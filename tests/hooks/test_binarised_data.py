@@ -64,7 +64,7 @@ OLD = {
 
 
 @pytest.mark.parametrize("kind", OLD)
-def test_formats_of_fairseqs_that_it_cannot_read(folder, kind):
+def test_formats_that_fairseq_cannot_read_are_refused(folder, kind):
     content, reason = OLD[kind]
     (folder / f"{SPLIT}.idx").write_bytes(content)
     with pytest.raises(UserError, match=rf"{SPLIT}\.idx is damaged: .*{reason}.*; copy it again"):
@@ -124,7 +124,7 @@ def test_another_word_is_noticed_by_its_checksum(folder):
     assert load(folder) != text
 
 
-def test_a_dictionary_that_is_not_utf8(folder):
+def test_a_dictionary_that_is_not_utf8_is_refused(folder):
     with (folder / "dict.xx.txt").open("ab") as file:
         file.write(b"sch\xf6n 3\n")
     with pytest.raises(UserError, match=r"dict\.xx\.txt: byte \d+ is not UTF-8; copy it again"):

@@ -178,7 +178,7 @@ def test_sparse_weights_are_refused(state, tmp_path):
         load(tmp_path / "sparse.pt")
 
 
-def test_a_number_that_is_repeated_without_end(state, tmp_path):
+def test_a_repeated_number_is_refused(state, tmp_path):
     name = next(name for name, t in state["model"].items() if t.dim() == 2)
     state["model"][name] = torch.zeros(1).expand(10**6, 10**6)
     torch.save(state, tmp_path / "wide.pt")

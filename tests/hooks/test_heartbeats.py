@@ -43,7 +43,7 @@ def test_each_phase_of_two_epochs_shows_signs_of_life(data, tmp_path, beats):
     assert updates == list(range(1, int(last) + 1))
 
 
-def test_batches_and_sums_are_signs_within_a_phase(data, tmp_path, beats):
+def test_batches_and_sums_are_signs_of_life(data, tmp_path, beats):
     run_training(data, tmp_path, *translation_options(**{"--max-update": 1}))
     validation = beats[beats.index(("validating", None)) :]
     within = validation[1 : validation.index(("training", None))]

@@ -45,7 +45,7 @@ def train_on(data, folder, *words) -> dict:
     return run_training(data, folder, *MIXTAPE, "--head-frequent-multiple", 5, *words)
 
 
-def test_a_new_training_rounds(data, tmp_path):
+def test_a_new_run_rounds_the_number_of_frequent_classes(data, tmp_path):
     state = train_on(data, tmp_path, "--max-update", 1)
     assert number_of_frequent(state) == ROUNDED
     assert state["cfg"].model.head_frequent_multiple == 5

@@ -41,7 +41,7 @@ def test_stock_replaces_the_reason(data, start, tmp_path, refusing, stock):
         run_training(data, tmp_path, *translation_options(), *start)
 
 
-def test_parameters_that_do_not_fit(data, translator, start, tmp_path):
+def test_parameters_that_do_not_fit_are_explained(data, translator, start, tmp_path):
     wide = translation_options(**{"--encoder-ffn-embed-dim": 16})
     with pytest.raises(
         UserError, match=f"^{translator} does not fit .*size mismatch for"

@@ -51,7 +51,7 @@ def test_a_folder_without_binarised_data_is_refused(tmp_path):
         check_data(options("translation"), str(tmp_path))
 
 
-def test_a_dictionary_is_missing(data):
+def test_a_missing_dictionary_is_named(data):
     with pytest.raises(UserError, match=r"--target-lang fr: .* dict.fr.txt.* of de, en\."):
         check_data(options("translation", "en", "fr"), data)
 

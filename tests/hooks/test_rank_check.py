@@ -37,7 +37,7 @@ def test_any_bit_changes_the_sum(dtype):
     assert bit_sum(tensor) == before
 
 
-def test_order_counts_and_chunks_do_not(monkeypatch):
+def test_order_changes_the_digest_and_chunks_do_not(monkeypatch):
     tensor = torch.arange(10.0)
     whole = bit_sum(tensor)
     assert bit_sum(tensor.flip(0)) != whole

@@ -44,7 +44,7 @@ def test_a_missing_checkpoint_ends_with_one_line(capsys, monkeypatch):
     assert capsys.readouterr().err.endswith("error: --path: no such file: a.pt\n")
 
 
-def test_a_file_that_cannot_be_read(capsys, monkeypatch):
+def test_a_file_that_cannot_be_read_is_refused(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-generate"])
     with pytest.raises(SystemExit) as ended:
         utils.call_main(CFG, raises(PermissionError(13, "Permission denied", "data/dict.txt")))

@@ -77,7 +77,7 @@ def test_auto_chooses_fused_on_an_old_card(launches, monkeypatch, caplog):
     assert "compute capability is 6.1, but Triton's kernels need 7.0" in caplog.text
 
 
-def test_more_components_than_registers(launches):
+def test_more_components_than_registers_are_left_to_fused(launches):
     assert chosen(components=65) == "fused"
     head = build_head("mos", num_classes=9, feature_dim=4, components=65)
     with pytest.raises(

@@ -34,7 +34,7 @@ def test_the_default_is_at_most_half_of_the_tokens_or_what_the_caller_says():
     assert tokens_within(features(20), 100_000, None) == 16  # at least
 
 
-def test_a_budget_holds_what_it_says():
+def test_chunks_stay_within_the_budget():
     assert tokens_within(features(700), 1000, 40_000) == 10
     assert tokens_within(features(700, torch.float64), 1000, 40_000) == 5
     assert tokens_within(features(700, torch.bfloat16), 1000, 40_000) == 10  # sums are wide

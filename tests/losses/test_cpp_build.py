@@ -88,7 +88,7 @@ def test_the_next_compiler_has_its_turn(quick_compiler, monkeypatch, tmp_path):
 
 
 @pytest.mark.cpp
-def test_cxx_may_have_arguments_and_the_cache_a_relative_name(
+def test_cxx_may_have_arguments_and_the_cache_may_be_relative(
     quick_compiler, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("CXX", f"{quick_compiler} -g0")

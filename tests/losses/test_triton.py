@@ -78,7 +78,7 @@ def test_strided_targets_and_weights_match(case, reduction):
 
 @needs_triton
 @pytest.mark.parametrize("function", ["plif", "multimax"])
-def test_a_learned_function_whose_sums_do_not_fit_registers(function, monkeypatch):
+def test_torch_computes_learned_functions_with_too_many_sums(function, monkeypatch):
     """Torch then computes it."""
     monkeypatch.setattr(tiles, "LEARNED_COMPONENTS", 2)
     case = MOS.with_pointwise(function, **({"knots": 8} if function == "plif" else {}))

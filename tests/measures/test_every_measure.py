@@ -58,7 +58,7 @@ def observed(name: str, words: Words, sizes: list[int], processes: int = 1):
 
 @pytest.mark.parametrize("case", [*CASES, *OF_TOYS], ids=str)
 @pytest.mark.parametrize("name", TEXT)
-def test_a_text_measure(name, case):
+def test_every_text_measure_runs(name, case):
     words = words_of(case)
     measure, whole = observed(name, words, [TOKENS])
     check_shown(measure, whole)
@@ -117,7 +117,7 @@ def assert_near(found, expected):
 
 @pytest.mark.parametrize("case", [*CASES, *OF_TOYS], ids=str)
 @pytest.mark.parametrize("name", ["saturation", "unargmaxable"])
-def test_a_measure_of_the_weights(name, case):
+def test_every_measure_of_the_weights_runs(name, case):
     words = words_of(case)
     measure = find_measure(name).for_card(words)
     assert isinstance(measure, WeightMeasure)

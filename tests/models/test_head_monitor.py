@@ -118,7 +118,7 @@ def test_the_first_of_two_processes_writes(mt_data, tmp_path):
     assert same(parameters(last(tmp_path)), parameters(last(tmp_path / "one")))
 
 
-def test_a_criterion_that_does_not_show_its_batches(mt_data, tmp_path):
+def test_a_criterion_that_hides_its_batches_is_warned_about(mt_data, tmp_path):
     stock = ["--criterion", "label_smoothed_cross_entropy"]
     done = train(mt_data, tmp_path, "transformer_mos_tiny", 6, *EVERY_THIRD, *stock)
     assert done.output.count("sees neither features nor targets") == 1

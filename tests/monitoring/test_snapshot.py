@@ -49,7 +49,7 @@ def test_gradient_retention_is_measured(case, pointwise):
 
 
 @pytest.mark.parametrize("factor", [0, 1])
-def test_gradient_retention_of_a_matrix_without_full_rank(factor):
+def test_gradient_retention_is_right_without_full_rank(factor):
     head = SOFTMAX.build()
     with torch.no_grad():
         head.weight[:, 3] = factor * (head.weight[:, 0] - head.weight[:, 1])

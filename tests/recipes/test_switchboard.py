@@ -59,7 +59,7 @@ def whole(tmp_path_factory):
 class TestWholeRun:
     """From the corpus to the scores."""
 
-    def test_scores(self, whole):
+    def test_the_recipe_scores_responses(self, whole):
         assert whole.first.returncode == 0, whole.first.stderr[-3000:]
         assert stages_done(whole.first) == [0, 1, 2, 3, 4, 5, 6]
         record = json.loads((whole.run_dir / "results.json").read_text())

@@ -29,7 +29,9 @@ def raise_error(folder):
         ([raise_error], 1, "FAILED    raise error                 [Errno 28] No space left"),
     ],
 )
-def test_lines_and_exit_code(tmp_path, monkeypatch, capsys, tried, code, words):
+def test_each_fault_prints_a_line_and_sets_the_exit_code(
+    tmp_path, monkeypatch, capsys, tried, code, words
+):
     monkeypatch.setattr(faults, "FAULTS", tried)
     monkeypatch.setattr("signal.signal", lambda *arguments: None)
     with pytest.raises(typer.Exit) as ended:

@@ -101,7 +101,7 @@ def test_precision_and_recall_follow_their_definition():
         assert precision != recall
 
 
-def test_contexts_count_alike_whatever_they_have():
+def test_contexts_weigh_equally_whatever_their_number_of_references():
     one = ([["yeah"]], [["yeah"]])
     many = ([["no"]] * 4, [["yeah"], ["oh"], ["well"]])
     scores = dialogue_scores([one, many])

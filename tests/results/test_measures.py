@@ -68,7 +68,7 @@ def test_every_measure_becomes_scores(tmp_path):
     }
 
 
-def test_the_mean_over_all_pairs_is_said_to_be_that(tmp_path):
+def test_the_report_says_that_the_mean_is_over_all_pairs(tmp_path):
     write(tmp_path, "kld", Divergences(40, None, 4.25, None))
     assert read_measures(tmp_path, "valid") == {"valid_kld": Score(4.25, "contexts:40|pairs:all")}
 

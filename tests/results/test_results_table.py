@@ -28,7 +28,7 @@ def write_record(path: Path, bleu: float) -> Path:
     return path
 
 
-def test_a_row_per_record(tmp_path):
+def test_the_table_has_a_row_per_record(tmp_path):
     paths = [write_record(tmp_path / f"{name}.json", bleu) for name, bleu in [("a", 30), ("b", 31)]]
     rows = results_table(paths).splitlines()
     assert len(rows) == 4

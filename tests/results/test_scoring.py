@@ -62,7 +62,7 @@ def test_an_empty_hypothesis_counts(tmp_path):
     assert read_hypotheses(path, 1) == [""]
 
 
-def test_scores_and_signatures():
+def test_scores_have_signatures():
     references = ["Der Hund läuft schnell.", "Die Katze schläft."]
     perfect = score(references, references)
     assert perfect["sacrebleu"].value == 100

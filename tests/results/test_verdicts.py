@@ -92,7 +92,7 @@ def test_parameters_are_compared_where_both_are_known(tmp_path, parameters, verd
     assert (found.verdict, found.published) == (verdict, "softmax, 17.56M parameters")
 
 
-def test_a_layer_that_the_paper_lacks(tmp_path):
+def test_a_layer_that_the_paper_lacks_is_not_comparable(tmp_path):
     found = verdict_of(write(tmp_path, "gss", [1.0], "parthiban2021/gss_et"), "yang2019")
     assert found.why == "the paper has no such layer"
 
@@ -119,7 +119,7 @@ def test_an_option_makes_another_layer(tmp_path):
     assert verdict_of(paths, "merity2018").why == "the paper has no such layer"
 
 
-def test_names_of_sources():
+def test_names_of_sources_are_shortened():
     assert paper_keys("Krause et al. 2018 by Yang et al. 2018") == {"krause2018", "yang2018"}
     assert paper_keys("Yang et al. 2019 (Mixtape)") == {"yang2019"}
 

@@ -18,7 +18,7 @@ def read(folder, **tree):
     return read_study(write_study(folder, tree))
 
 
-def test_grids_lists_and_seeds(folder):
+def test_grids_lists_and_seeds_become_members(folder):
     members = {
         "softmax": {"conf": "softmax", "seeds": [7]},
         "mos_k{head_components}": {"conf": "mos", "grid": {"head_components": [1, 2]}},
@@ -89,7 +89,7 @@ def test_invalid_studies_are_refused(folder, tree, message):
         ),
     ],
 )
-def test_members_that_cannot_be_run(folder, members, message):
+def test_members_that_cannot_be_run_are_refused(folder, members, message):
     study = read(folder, members=members, seeds=[1])
     with pytest.raises(ConfigurationError, match=message):
         prepare(study, folder / "exp")
@@ -100,6 +100,6 @@ def test_a_baseline_that_is_not_a_member_is_refused(folder):
         read(folder, members={"mos": {"conf": "mos"}}, baseline="moss")
 
 
-def test_a_file_that_is_missing(folder):
+def test_a_missing_study_is_refused(folder):
     with pytest.raises(ConfigurationError, match=r"layer.yaml: no such study.* 'layers'\?"):
         read_study(folder / "layer.yaml")

@@ -113,7 +113,7 @@ def test_the_table_says_how_a_member_failed(tmp_path, how, what):
     assert f"mos-1: {what}; log: logs/mos-1.log." in table_of(file).decode()
 
 
-def test_a_metric_that_no_record_has(tmp_path):
+def test_a_metric_that_no_record_has_is_refused(tmp_path):
     file = write_stub(tmp_path, seeds=[1], metric="test_perplexty")
     for _ in range(2):
         done = study(file, "--jobs", 1)

@@ -180,12 +180,12 @@ def test_a_batch_may_be_computed_again(stream_data):
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
 )
-def test_options_that_do_not_fit(words, message, stream_data):
+def test_options_that_do_not_fit_are_refused(words, message, stream_data):
     with pytest.raises(ValueError, match=message):
         build(stream_data, *words)
 
 
-def test_a_model_without_state(stream_data):
+def test_a_model_without_state_is_refused(stream_data):
     words = "--decoder-embed-dim 8 --decoder-attention-heads 1 --decoder-layers 1".split()
     with pytest.raises(ValueError, match="TransformerLMHeadModel has none"):
         build(stream_data, *words, arch="transformer_lm_softmax")
@@ -202,7 +202,7 @@ def test_a_model_without_state(stream_data):
     ],
     ids=str,
 )
-def test_iterators_that_would_lose_tokens(options, message, stream_data):
+def test_iterators_that_would_lose_tokens_are_refused(options, message, stream_data):
     with pytest.raises(ValueError, match=message):
         build(stream_data).batches(**options)
 
@@ -222,7 +222,7 @@ def test_a_split_without_tokens_is_refused(tmp_path):
         build(tmp_path / "bin").task.load_dataset("valid")
 
 
-def test_unknown_words_that_training_never_sees(tmp_path):
+def test_unknown_words_are_refused_if_training_has_none(tmp_path):
     write_text(tmp_path)
     for split in LINES:
         text = (tmp_path / f"{split}.txt").read_text().replace("<unk>", "the")

@@ -67,7 +67,7 @@ def test_processes_have_rows_of_their_own():
     assert {p["tokens_per_process"] for p in parts} == {whole["ntokens"] / 3}
 
 
-def test_the_padded_end_is_shared_out_too():
+def test_the_padded_end_is_divided_among_processes_too():
     parts = [streams(23, 6, shard, 3)[Chunk(2, 2, 4)] for shard in range(3)]
     assert [p["ntokens"] for p in parts] == [4, 4, 3]
     assert [p["tokens_per_process"] for p in parts] == [11 / 3] * 3

@@ -84,7 +84,7 @@ def test_a_training_elsewhere_is_read_from_the_log_of_its_first_process(tmp_path
     assert found.summary["updates"] == 300
 
 
-def test_a_log_without_numbers():
+def test_a_log_without_numbers_has_an_empty_summary():
     assert summarise(["usage: fairseq-train\n"]) == {"epochs": 0}
 
 

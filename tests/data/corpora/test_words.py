@@ -45,7 +45,7 @@ def test_damaged_text_is_refused(tmp_path):
         list(read_words(path))
 
 
-def test_counts():
+def test_words_and_lines_are_counted():
     counts = WordCounts().add([["b", "a", "<unk>"], [], ["a", "c", "<unk>", "<unk>"]])
     assert (counts.lines, counts.tokens, counts.types) == (3, 10, 5)
     assert counts.most_frequent(10) == ["a", "b", "c"]

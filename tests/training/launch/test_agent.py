@@ -45,7 +45,7 @@ def test_other_pickles_are_refused(tmp_path, protocol):
 
 
 @pytest.mark.parametrize("module", [AGENT_MODULE, "torch.distributed.run"])
-def test_a_hostile_state_in_the_store(tmp_path, module):
+def test_a_hostile_state_in_the_store_runs_nothing(tmp_path, module):
     """The second agent is torch's own, so that the attack is known to work."""
     port = free_port()
     store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
