@@ -1,5 +1,6 @@
 """Split text as published translation models do: Moses' tokens, then BPE of subword-nmt."""
 
+import logging
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -8,15 +9,22 @@ from typing import Any
 from highrank_plugins.data.ordered_map import batches, ordered_map
 from highrank_plugins.data.pieces import BATCH, Encoder, sampled_lines
 
+logger = logging.getLogger(__name__)
+
 
 @cache
 def _tools(language: str) -> tuple[Any, Any]:
     try:
         from sacremoses import MosesPunctNormalizer, MosesTokenizer
+        from sacremoses.corpus import NonbreakingPrefixes
     except ModuleNotFoundError:
         raise ValueError(
             "Moses' tokens need sacremoses: pip install sacremoses subword-nmt"
         ) from None
+    if language not in NonbreakingPrefixes().available_langs.values():
+        logger.warning(
+            "Moses has no abbreviations of language %r; using those of English", language
+        )
     return MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
 
 

@@ -97,3 +97,9 @@ def test_subword_nmt_joins_to_moses_tokens(text, tmp_path):
     assert "@@ " in line
     assert line.replace("@@ ", "") == "Die Größe ist 5 @-@ fach ."
     assert tokenise("5-fach.", "de") == "5-fach ."
+
+
+def test_a_language_without_abbreviations_is_named_once(caplog):
+    for _ in range(2):
+        assert subword_nmt_pieces.tokenise("a b.", "xx") == "a b ."
+    assert caplog.text.count("Moses has no abbreviations of language 'xx'") == 1

@@ -118,8 +118,15 @@ def _from_text(measure: "type[Measure]", given: dict[str, Any]) -> dict[str, Any
             kind = get_args(hints[name])[0]
             found[name] = () if value is None else tuple(numbers(flag(name), str(value), kind))
         elif isinstance(value, str) and Literal["all"] in get_args(hints[name]):
-            found[name] = value if value == "all" else numbers(flag(name), value, int)[0]
+            found[name] = value if value == "all" else _one(flag(name), value)
     return found
+
+
+def _one(option: str, text: str) -> int:
+    found = numbers(option, text, int)
+    if len(found) > 1:
+        raise ValueError(f"{option} {text}: give one number, or all")
+    return found[0]
 
 
 def check_values(measure: "type[Measure]", options: dict[str, Any]) -> None:
