@@ -46,7 +46,7 @@ def doctor(
         raise typer.Exit(_try_faults(folder or Path(), as_json))
     with user_errors():
         if folder is not None:
-            raise ValueError(f"{folder}: a folder needs --faults")
+            raise ValueError(f"{folder}: a folder has no effect without --faults; add --faults")
     report = diagnose()
     typer.echo(json.dumps(report, indent=2) if as_json else render(report))
     raise typer.Exit(1 if report["problems"] else 0)

@@ -1,4 +1,4 @@
-"""Score a text with a model that adapts to it. Needs torch only."""
+"""Score a text with a model that adapts to it. It needs torch only."""
 
 from highrank_plugins.evaluation.dynamic_evaluation import (
     NORMALISATIONS,

@@ -18,5 +18,5 @@ def below_largest(values: Tensor) -> Tensor:
     gradient would then be wrong by up to 13 %, and no longer cancel where they should.
     """
     largest = values.detach().amax(-1, keepdim=True)
-    # −∞ (all biases are) must not be subtracted
+    # −∞, where all biases are −∞, must not be subtracted
     return values - largest.masked_fill(largest == -torch.inf, 0)

@@ -129,7 +129,7 @@ class DynamicEvaluator:
         segments = self.model.segments(split, self.options.bptt, tokens=tokens)
         done = evaluate_segments(name, segments, self.saved, begin)
         if math.isinf(perplexity(done)):
-            raise FloatingPointError("the perplexity is too large for a number: lower --lr")
+            raise FloatingPointError("the perplexity exceeds the range of numbers: lower --lr")
         return done
 
 

@@ -71,7 +71,7 @@ class DivergenceMeasure(base.TextMeasure):
         seed: Annotated[int, "Random seed of the drawn pairs."] = 0,
     ) -> None:
         if pairs != "all" and pairs < 2:
-            raise ValueError(f"--pairs {pairs}: a standard error needs at least 2")
+            raise ValueError(f"--pairs {pairs}: must be at least 2, for a standard error")
         self.pairs, self.seed = pairs, seed
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Measure a head while it trains. Needs torch only."""
+"""Measure a head while it trains. It needs torch only."""
 
 from highrank_plugins.measures.base import Snapshot
 from highrank_plugins.monitoring.collapse import CollapseWatch

@@ -1,4 +1,4 @@
-"""Provide networks between tokens and output layer that fairseq lacks. Needs torch only."""
+"""Provide networks between tokens and output layer that fairseq lacks. It needs torch only."""
 
 from highrank_plugins.trunks.awd_lstm import AWDLSTM, Rates, State, TrunkOutput
 from highrank_plugins.trunks.relative_attention import RelativeAttention

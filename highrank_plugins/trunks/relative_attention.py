@@ -1,4 +1,4 @@
-"""Attend with relative position representations (Shaw et al. 2018). Needs torch only."""
+"""Attend with relative position representations (Shaw et al. 2018). It needs torch only."""
 
 # T queries · S keys · d head_dim · k clip
 

@@ -178,7 +178,7 @@ def test_a_plot_without_content_is_refused(stock, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["kld", "--pairs", "1"], "--pairs 1: a standard error needs at least 2"),
+        (["kld", "--pairs", "1"], "--pairs 1: must be at least 2, for a standard error"),
         (["kld", "--pairs", "10,20"], "--pairs 10,20: give one number, or all"),
         (["kld", "--pairs", "some"], "--pairs some: expected whole numbers"),
         (["predictions", "--top", "0"], "--top 0: must be at least 1"),

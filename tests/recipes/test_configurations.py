@@ -55,7 +55,7 @@ def test_a_wrong_option_is_refused_before_anything_is_computed(change, message):
         ("components.ends=x", "components: --ends x: expected whole numbers"),
         ("predictions.top=0", "predictions: --top 0: must be at least 1"),
         ("predictions.bands=5,3", "predictions: bands: ends must increase"),
-        ("kld.pairs=1", "kld: --pairs 1: a standard error needs at least 2"),
+        ("kld.pairs=1", "kld: --pairs 1: must be at least 2, for a standard error"),
         ("cache_eval.theta=1", "cache_eval: lambda is missing"),
     ],
 )

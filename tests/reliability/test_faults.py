@@ -50,7 +50,7 @@ def test_each_fault_prints_a_line_and_sets_the_exit_code(
     "name, with_faults, words",
     [
         ("none", True, "no such folder; name a folder on the disk to test"),
-        (".", False, "needs --faults"),
+        (".", False, "no effect without --faults"),
     ],
 )
 def test_wrong_folders_are_refused(tmp_path, capsys, monkeypatch, name, with_faults, words):
