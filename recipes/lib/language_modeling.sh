@@ -30,7 +30,7 @@ open_language_model() {
 find_corpus() {
     if [[ -n $data ]]; then
         corpus=$data
-        if in_range 0; then log "stage 0 corpus: it is in $data"; fi
+        if in_range 0; then log "stage 0 corpus: using $data"; fi
     else
         corpus=$run_dir/corpus/files
         run_stage 0 corpus "fetch the corpus" fetch_corpus "" "$recipe_dir/corpus.yaml"
@@ -72,7 +72,7 @@ language_model_stages() {
             "$(setting finetune)" "$data_bin" "$run_dir/train"
         trainings+=("$run_dir/finetune")
     elif in_range 4; then
-        log "stage 4 finetune: $conf asks for none"
+        log "stage 4 finetune: $conf has no finetuning"
     fi
     run_resumable_stage 5 evaluate "perplexities of the best checkpoint" evaluate \
         "$(further_evaluations; for block in evaluate ${measures[@]+"${measures[@]}"}; do setting "$block"; done)" \

@@ -90,7 +90,7 @@ open_run() {
     mkdir -p -- "$run_dir/log"
     exec 9>>"$run_dir/.lock"
     flock --wait 5 9 ||                 # killed processes may take a moment to go
-        refuse "another process works in $run_dir; it was started by process $(<"$run_dir/.lock"):" \
+        refuse "another process is working in $run_dir; it was started by process $(<"$run_dir/.lock"):" \
             "wait for its end, or stop it and what it has started"
     echo $$ >"$run_dir/.lock"
 }
@@ -240,7 +240,7 @@ look_at_stage() {
     if ! in_range "$1"; then return; fi
     find_stage_key "$@"
     if [[ $(cat -- "$run_dir/$2/.done" 2>/dev/null || true) == "$stage_key" ]]; then
-        log "stage $1 $2: done before, nothing has changed"
+        log "stage $1 $2: already done, and nothing has changed"
     else
         log "stage $1 $2: $3"
         refuse_links "$run_dir"         # again: some may have appeared since the start

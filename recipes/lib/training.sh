@@ -22,7 +22,7 @@ open_configured_run() {
     exp_dir=$(absolute "${exp_dir:-$repository/exp}")   # open_run goes elsewhere
     open_run "$exp_dir/${recipe_dir##*/}/${name:-$conf}"
     config=$run_dir/config.yaml commands=$run_dir/commands
-    log "configuration $conf into $run_dir (a new one is checked by fairseq: some seconds)"
+    log "configuration $conf into $run_dir (fairseq checks a new one, which takes a few seconds)"
     run highrank train configure "$recipe_dir/conf/$conf.yaml" --output "$config" \
         --commands "$commands" ${launch:+"--launch=$launch"} \
         ${configure_flags[@]+"${configure_flags[@]}"} ${set[@]+"${set[@]/#/--set=}"} || {
@@ -72,7 +72,7 @@ train_block() {
     local through='' finished=$out/logs/finished
     if asks_for launch; then
         if [[ -e $finished ]]; then
-            log "trained before: $finished"
+            log "already trained: $finished exists"
             return
         fi
         printf -v through '%s \\\n    --log-dir %q -- \\\n    ' "$(<"$commands/launch.sh")" "$out/logs"

@@ -78,7 +78,7 @@ prepare() {
     mkdir -p -- "$run_dir/log"
     log "text and binarised data: $run_dir"
     exec 8>>"$run_dir/.lock"
-    flock --nonblock 8 || { log "waiting for another run that prepares them" && flock 8; }
+    flock --nonblock 8 || { log "waiting for another run that prepares the same data" && flock 8; }
     preparing_stages
     exec 8>&-
 }
@@ -100,7 +100,7 @@ find_corpus() {
         done
         if ((${#given[@]} == 0)); then
             texts=$data
-            if in_range 0; then log "stage 0 corpus: no archive of $corpus is in $data: it holds text"; fi
+            if in_range 0; then log "stage 0 corpus: no archive of $corpus is in $data, so it is taken as text"; fi
             return
         fi
     fi

@@ -32,7 +32,7 @@ def test_stages_run_once(toy):
     assert (toy.run / "third" / "file").read_text() == "first 1\n"
     again = toy()
     assert done_stages(again) == []
-    assert again.stderr.count("done before, nothing has changed") == 3
+    assert again.stderr.count("already done, and nothing has changed") == 3
     assert again.stdout == first.stdout == "set: \n"
 
 
@@ -278,7 +278,7 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(toy):
     result = toy()
     kill(process)
     assert result.returncode == 2
-    assert f"another process works in {toy.run}" in result.stderr
+    assert f"another process is working in {toy.run}" in result.stderr
     assert f"process {process.pid}" in result.stderr
     assert toy().returncode == 0
 
