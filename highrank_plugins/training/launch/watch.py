@@ -188,7 +188,8 @@ class WatchedAgent:
         if not self._waits and now - self._ended > RESTART_SECONDS:
             self._waits = True
             self._watch.forget()
-            self._say(f"all processes of this machine have ended. {self._meeting}")
+            if not self._cannot_restart():
+                self._say(f"all processes of this machine have ended. {self._meeting}")
         elif self._waits and now - self._ended > self._timeout and self._last == float("inf"):
             self._ended = now
             if self._cannot_restart():

@@ -183,13 +183,20 @@ def test_a_lost_machine_prevents_a_restart(tmp_path, monkeypatch, answers, is_ki
         assert not stuck.signals
 
 
-@pytest.mark.parametrize("meeting", ["", "They are restarted once all have met"])
-def test_a_wait_for_other_launchers_is_said_once(tmp_path, monkeypatch, meeting):
+AGAIN = "They are restarted once all have met"
+
+
+@pytest.mark.parametrize(
+    ("meeting", "lost", "is_said"),
+    [("", [], False), (AGAIN, [], True), (AGAIN, ["b"], False)],
+    ids=["one machine", "all answer", "a machine is lost"],
+)
+def test_a_wait_for_other_launchers_is_said_once(tmp_path, monkeypatch, meeting, lost, is_said):
     now, alive, said = [0.0], {10: "S"}, []
     monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(watch, "_state", lambda process: alive.get(process, ""))
     monkeypatch.setattr(watch.peers, "is_noted", lambda folder: True)
-    monkeypatch.setattr(watch.peers, "silent", lambda folder: [])
+    monkeypatch.setattr(watch.peers, "silent", lambda folder: lost if now[0] > 5 else [])
     path = tmp_path / "beat-0"
 
     class Waiting:
@@ -214,5 +221,5 @@ def test_a_wait_for_other_launchers_is_said_once(tmp_path, monkeypatch, meeting)
     path.write_text(f"{'10 7 3 training':<80}\n")
     agent = watch.WatchedAgent(Waiting(), tmp_path, 100, said.append, 3, meeting)
     assert agent.wait() == 0
-    assert said == ([f"all processes of this machine have ended. {meeting}"] if meeting else [])
+    assert said == ([f"all processes of this machine have ended. {meeting}"] if is_said else [])
     assert Waiting.signals == []
