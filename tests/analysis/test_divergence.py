@@ -74,7 +74,7 @@ def test_the_mean_of_all_pairs_in_one_pass(sizes):
     assert pairwise_kld(p, p).mean() == pytest.approx(expected, rel=1e-12)
 
 
-def test_drawn_pairs_are_pairs_and_their_seed_decides():
+def test_pairs_are_drawn_from_their_seed():
     p, q = log_probs(6), log_probs(4, seed=2)
     drawn = sampled_kld(p, q, pairs=2, seed=3)
     again, other = (sampled_kld(p, q, pairs=2, seed=seed) for seed in (3, 4))

@@ -20,7 +20,7 @@ def training(conf: str, *changes: str, devices: int = 1) -> Training:
     return Training.of(conf, load(RECIPES / conf, list(changes)), devices)
 
 
-def test_the_mixtape_papers_training_is_read_from_its_configuration():
+def test_the_mixtape_papers_run_is_read_from_its_configuration():
     ours = training("wmt14_en_de/conf/yang2019/mixtape.yaml", devices=8)
     assert (ours.updates, ours.tokens, ours.classes) == (300_000, 32_768, 32_000)
     assert ours.arch == "transformer_mixtape_wmt_en_de_big"

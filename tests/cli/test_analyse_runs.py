@@ -30,7 +30,7 @@ def test_ttest_gives_published_p_values(tmp_path):
     assert [plif["holm"], mos["holm"]] == holm([plif["p_value"], mos["p_value"]])
 
 
-def test_ttest_of_runs_and_records(tmp_path):
+def test_ttest_reads_runs_and_records(tmp_path):
     a, b = [3.0, 4.0, 5.5], [6.0, 7.0, 9.0]
     records = [write_record(tmp_path / f"{n}.json", 1, value, seed=n) for n, value in enumerate(b)]
     names = ",".join(map(str, records))

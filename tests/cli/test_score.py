@@ -79,7 +79,7 @@ def test_another_system_is_compared(folder):
     assert "bs:1000" in paired["signature"]
 
 
-def test_papers_scores_are_next_to_ours(tmp_path):
+def test_the_table_shows_the_papers_scores_next_to_ours(tmp_path):
     (tmp_path / "results.json").write_text(json.dumps({"metrics": {"sacrebleu": 27.0}}))
     result = highrank(
         "results", "published", "wmt14_en_de", "--results", "results.json", cwd=tmp_path

@@ -40,5 +40,5 @@ def test_the_log_is_complete_and_progress_is_short(training, tmp_path):
 
 
 @pytest.mark.parametrize(("end", "code"), [("exit 75", 75), ("kill -KILL $$", 137)])
-def test_the_exit_code_is_that_of_the_training(training, end, code):
+def test_the_exit_code_is_that_of_the_run(training, end, code):
     assert training(end).exit_code == code

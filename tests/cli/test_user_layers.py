@@ -275,7 +275,9 @@ def test_another_default_does_not_change_a_checkpoint(arcsinh, home, tmp_path):
 
 
 @pytest.mark.parametrize("code", [NO_OPTION, FIXED], ids=["no option", "a fixed number"])
-def test_code_that_ignores_a_checkpoints_value_is_refused(code, arcsinh, published, home, tmp_path):
+def test_code_that_ignores_a_value_of_a_checkpoint_is_refused(
+    code, arcsinh, published, home, tmp_path
+):
     user_dir = changed(tmp_path, *code)
     data, at = home / "data-bin", ["--user-dir", user_dir]
     model = tmp_path / "model.pt"
@@ -318,7 +320,7 @@ def test_an_option_may_not_mean_two_things(argument, message, home, tmp_path):
     assert refused.code == 2 and re.search(message, refused.output)
 
 
-def test_a_recipes_later_steps_have_the_user_dir_of_the_training(home, tmp_path):
+def test_a_recipes_later_steps_have_the_user_dir_of_the_run(home, tmp_path):
     source = REPOSITORY / "recipes" / "multi30k_en_de" / "conf" / "softmax.yaml"
     own = {"user_dir": str(home / "my_layers"), "arch": "transformer_arcsinh", "head_arcsinh_c": 20}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({"base": str(source), "train": own}))

@@ -33,7 +33,7 @@ def test_entries_do_not_depend_on_their_neighbours(lag):
     assert abs(correlation) < 4 / found.numel() ** 0.5
 
 
-def test_the_seed_governs_and_the_dtype_does_not_matter():
+def test_masks_depend_on_the_seed_and_not_on_the_dtype():
     half = mask((50, 3), 0.5, torch.bfloat16)
     assert half.dtype == torch.bfloat16
     assert torch.equal(half.float(), mask((50, 3), 0.5))

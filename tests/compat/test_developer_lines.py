@@ -87,7 +87,7 @@ def test_other_lines_stay(level, message):
     assert shown("fairseq_cli.train", message) == message
 
 
-def test_a_warning_stays(level):
+def test_warnings_stay(level):
     level(logging.INFO)
     logger = logging.getLogger("fairseq.trainer")
     record = logger.makeRecord("", logging.WARNING, "file", 1, "begin training epoch 1", (), None)

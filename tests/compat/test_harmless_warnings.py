@@ -18,7 +18,7 @@ def warnings_of_a_training(data, save_dir, filtered: bool) -> list[str]:
     return [str(warning.message) for warning in caught]
 
 
-def test_a_training_prints_no_warnings(data, tmp_path):
+def test_a_run_prints_no_warnings(data, tmp_path):
     assert warnings_of_a_training(data, tmp_path, filtered=True) == []
 
 

@@ -251,7 +251,7 @@ def test_the_ledger_records_the_first_checksum_and_compares_later(server, output
     assert not output.exists()
 
 
-def test_an_md5_may_be_what_is_published(server, output):
+def test_a_published_md5_is_accepted(server, output):
     md5 = hashlib.md5(CONTENT).hexdigest()
     with pytest.raises(ChecksumError, match=f"its md5 is {md5} but should be {'0' * 32}"):
         fetch(server.url, output, md5="0" * 32)

@@ -48,7 +48,7 @@ def stream(cache, text, sizes):
 @pytest.mark.parametrize("block", [1, 4, 256])
 @pytest.mark.parametrize("sizes", [[41], [1] * 41, [7, 1, 20, 2, 11], [40, 1]], ids=str)
 @pytest.mark.parametrize("window", [1, 5, 19, 40, 41, 100])
-def test_any_pieces_give_the_numbers_of_the_loop(window, sizes, block, monkeypatch):
+def test_pieces_of_any_size_give_the_same_numbers(window, sizes, block, monkeypatch):
     monkeypatch.setattr(neural_cache, "BLOCK", block)
     text = make_text()
     want = plain(*text, theta=0.7, lamb=0.3, window=window)
@@ -56,7 +56,7 @@ def test_any_pieces_give_the_numbers_of_the_loop(window, sizes, block, monkeypat
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
 
 
-def test_without_weight_it_is_the_model():
+def test_a_cache_without_weight_is_the_model():
     hidden, target, log_probs = make_text()
     got = stream(NeuralCache(1.0, 0.0, 5), (hidden, target, log_probs), [10, 31])
     assert torch.equal(got, log_probs.gather(1, target.unsqueeze(1)).squeeze(1))

@@ -28,7 +28,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("words, message", OTHERS.values(), ids=OTHERS)
-def test_another_training_is_refused(data, used_dir, words, message):
+def test_another_run_is_refused(data, used_dir, words, message):
     before = (used_dir / "checkpoint_last.pt").read_bytes()
     refusal = rf"checkpoint_last\.pt: that training run had other options: .*{message}.*--save-dir"
     with pytest.raises(ValueError, match=refusal):
@@ -59,7 +59,7 @@ LEGITIMATE = {
 
 
 @pytest.mark.parametrize("words", LEGITIMATE.values(), ids=LEGITIMATE)
-def test_a_training_resumes(data, used_dir, words, caplog):
+def test_a_run_resumes(data, used_dir, words, caplog):
     state = run_training(data, used_dir, *translation_options(), *words)
     expected = 3 if "--max-update" in words else 2
     assert state["optimizer_history"][-1]["num_updates"] == expected

@@ -84,7 +84,7 @@ def test_a_log_without_a_reader_ends_an_evaluation(monkeypatch):
 
 
 @pytest.mark.parametrize("program", ["/usr/bin/fairseq-train", "/env/fairseq_cli/train.py"])
-def test_a_log_without_a_reader_does_not_end_a_training(program, monkeypatch):
+def test_a_log_without_a_reader_does_not_end_a_run(program, monkeypatch):
     with piped(monkeypatch, program) as (reader, writer):
         reader.close()
         log_to(writer).info("a line")

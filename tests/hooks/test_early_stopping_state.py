@@ -32,7 +32,7 @@ def rate(state: dict) -> float:
 
 
 @pytest.mark.parametrize("patience", [0, 1])
-def test_a_resumed_training_equals_an_uninterrupted_one(data, tmp_path, patience):
+def test_a_resumed_run_equals_an_uninterrupted_one(data, tmp_path, patience):
     more = {"--lr-shrink": 0.5, "--lr-patience": patience}
     unbroken = train(data, tmp_path / "a", 6, **more)
     for epochs in (2, 3, 6):
@@ -52,7 +52,7 @@ def test_stock_forgets_the_last_epoch(data, tmp_path, stock):
     assert not same(resumed, unbroken)
 
 
-def test_patience_keeps_counting_and_ends_the_training_for_good(data, tmp_path):
+def test_patience_keeps_counting_and_ends_the_run_for_good(data, tmp_path):
     unbroken = train(data, tmp_path / "a", 50, **{"--patience": 3})
     epochs = unbroken["extra_state"]["train_iterator"]["epoch"]
     assert 4 <= epochs < 50

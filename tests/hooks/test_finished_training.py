@@ -10,7 +10,7 @@ def updates(state: dict) -> int:
     return state["optimizer_history"][-1]["num_updates"]
 
 
-def test_repeating_a_finished_training_changes_nothing(data, tmp_path):
+def test_repeating_a_finished_run_changes_nothing(data, tmp_path):
     run_training(data, tmp_path, *translation_options())
     before = (tmp_path / "checkpoint_last.pt").read_bytes()
     assert updates(run_training(data, tmp_path, *translation_options())) == 2

@@ -18,7 +18,7 @@ from tests.compat.conftest import run_training, translation_options
         ("", 0),
     ],
 )
-def test_a_training_that_does_not_resume_exactly_says_so_once(data, tmp_path, caplog, flags, times):
+def test_a_run_that_does_not_resume_exactly_says_so_once(data, tmp_path, caplog, flags, times):
     caplog.set_level(logging.INFO)
     for updates in (1, 2):
         caplog.clear()

@@ -51,7 +51,7 @@ def test_a_new_run_rounds_the_number_of_frequent_classes(data, tmp_path):
     assert state["cfg"].model.head_frequent_multiple == 5
 
 
-def test_an_old_training_resumes_with_its_number(data, old, tmp_path, caplog):
+def test_an_old_run_resumes_with_its_number(data, old, tmp_path, caplog):
     (tmp_path / old.name).write_bytes(old.read_bytes())
     caplog.set_level(logging.INFO, "highrank_plugins")
     state = train_on(data, tmp_path, "--max-update", 2)
@@ -64,7 +64,7 @@ def test_an_old_training_resumes_with_its_number(data, old, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("option", ["--finetune-from-model", "--restore-file"])
-def test_a_training_that_starts_from_an_old_one_keeps_it(option, data, old, tmp_path):
+def test_a_run_that_starts_from_an_old_one_keeps_it(option, data, old, tmp_path):
     state = train_on(data, tmp_path, "--max-update", 2, option, old)
     assert number_of_frequent(state) == EXACT
 

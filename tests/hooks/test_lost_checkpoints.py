@@ -37,7 +37,7 @@ def test_training_resumes_from_the_newest_checkpoint(data, used_dir, caplog):
 
 
 @pytest.mark.parametrize("spoil", [damage, lambda path: path.write_bytes(b"")])
-def test_a_training_resumes_from_the_newest_undamaged_checkpoint(data, used_dir, caplog, spoil):
+def test_a_run_resumes_from_the_newest_undamaged_checkpoint(data, used_dir, caplog, spoil):
     for name in ("1_100", "best"):
         spoil(used_dir / f"checkpoint_{name}.pt")
     (used_dir / "checkpoint_last.pt").write_bytes((used_dir / "checkpoint_best.pt").read_bytes())
@@ -48,7 +48,7 @@ def test_a_training_resumes_from_the_newest_undamaged_checkpoint(data, used_dir,
 
 
 @pytest.mark.parametrize("reset", [[], ["--reset-optimizer", "--reset-dataloader"]])
-def test_without_an_undamaged_checkpoint_a_training_does_not_start_over(
+def test_without_an_undamaged_checkpoint_a_run_does_not_start_over(
     data, tmp_path, translator, reset
 ):
     for name in ("best", "last"):

@@ -34,7 +34,7 @@ def test_numbers_are_recorded_with_any_log_format(data, tmp_path, log_format):
     assert first["epoch"] == 1 and isinstance(first["loss"], float) and first["lr"] == 0.01
 
 
-def test_a_resumed_training_has_each_line_once(data, tmp_path):
+def test_a_resumed_run_has_each_line_once(data, tmp_path):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     run_training(data, whole, *short(**{"--max-update": 4}))
     run_training(data, resumed, *short(**{"--max-update": 2}))
@@ -49,7 +49,7 @@ def test_a_resumed_training_has_each_line_once(data, tmp_path):
     assert losses[0] == losses[1]
 
 
-def test_a_training_from_the_start_begins_a_new_file(data, tmp_path):
+def test_a_run_from_the_start_begins_a_new_file(data, tmp_path):
     (tmp_path / METRICS).write_text('{"tag": "train_inner", "num_updates": 1, "old": 1}\n')
     run_training(data, tmp_path, *short())
     assert not any("old" in line for line in lines(tmp_path))
@@ -71,5 +71,5 @@ def test_a_full_disk_costs_a_line_and_no_training(tmp_path, caplog):
     assert "this line was not written" in caplog.text
 
 
-def test_bars_outside_of_a_training_record_nothing(tmp_path):
+def test_bars_outside_of_a_run_record_nothing(tmp_path):
     assert type(bars.progress_bar([], log_format="none")) is bars.NoopProgressBar

@@ -46,7 +46,7 @@ def short(monkeypatch):
 
 
 @pytest.mark.parametrize("fail", [cuda, cublas, cpu, python])
-def test_a_training_names_the_batch_and_what_to_lower(data, tmp_path, short, fail):
+def test_a_run_names_the_batch_and_what_to_lower(data, tmp_path, short, fail):
     short(CrossEntropyCriterion, "forward", fail, 3)
     options = translation_options(**{"--max-update": 9, "--update-freq": 2, "--max-tokens": 40})
     with pytest.raises(UserError) as raised:

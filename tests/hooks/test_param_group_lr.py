@@ -80,13 +80,13 @@ def test_float32_copies_of_half_precision_parameters_have_it_too():
     assert [own_rate(p) for p in copies] == [None, 0.02]
 
 
-def test_an_optimizer_that_lost_it_is_refused():
+def test_an_optimizer_that_lost_the_group_is_refused():
     flat = optimizer([nn.Parameter(torch.zeros(5))], "--optimizer", "sgd")
     with pytest.raises(ValueError, match="--fp16-no-flatten-grads"):
         require_found(SimpleNamespace(model=nn.ParameterList(parameters()), optimizer=flat))
 
 
-def test_a_training_keeps_its_groups_when_it_resumes(data, tmp_path):
+def test_a_run_keeps_its_groups_when_it_resumes(data, tmp_path):
     words = ["--arch", "transformer_plif", *TRANSFORMER, *DECODER, "--max-tokens", 60]
     words += ["--head-plif-knots", 50, "--lr-scheduler", "inverse_sqrt"]
     changed = ["--allow-changed-options"]

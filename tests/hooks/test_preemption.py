@@ -55,7 +55,7 @@ def test_a_checkpoint_of_this_update_is_not_written_twice(monkeypatch, saved, tr
 
 
 @pytest.mark.parametrize(("listening", "asked"), [(True, False), (False, True)])
-def test_other_processes_do_not_end(monkeypatch, saved, trainer, listening, asked):
+def test_other_processes_continue(monkeypatch, saved, trainer, listening, asked):
     request(monkeypatch, listening, asked)
     leave_if_asked(CFG, trainer, "epoch", is_saved=False)
     assert saved == []

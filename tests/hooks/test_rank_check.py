@@ -103,7 +103,7 @@ def train_rank(rank: int, address: str, data: str, folder: str, flipped: int, lo
 
 
 @pytest.mark.parametrize("flipped", [3, 99])
-def test_a_training_ends_at_the_next_check(mt_data, tmp_path, flipped):
+def test_a_run_ends_at_the_next_check(mt_data, tmp_path, flipped):
     address, logs = free_address(), [tmp_path / f"{rank}.log" for rank in (0, 1)]
     children = [
         FORKS.Process(
@@ -131,7 +131,7 @@ def test_a_training_ends_at_the_next_check(mt_data, tmp_path, flipped):
         ),
     ],
 )
-def test_incomparable_trainings_are_refused(mt_data, tmp_path, words, message):
+def test_incomparable_runs_are_refused(mt_data, tmp_path, words, message):
     where = ["--save-dir", tmp_path, "--arch", "transformer_softmax_tiny"]
     done = attempt("train", mt_data, *where, *TRANSLATION, *NARROW, *OUR_LOSS, *words)
     assert done.code != 0 and message in done.output

@@ -33,14 +33,14 @@ def other(tmp_path):
         process.kill()
 
 
-def test_the_second_training_is_refused_and_the_first_named(data, tmp_path, other):
+def test_the_second_run_is_refused_and_the_first_named(data, tmp_path, other):
     message = rf"in use by another run \(process {other.pid} on .*choose another --save-dir"
     with pytest.raises(UserError, match=message):
         run_training(data, tmp_path, *translation_options(**{"--max-update": 1}))
     assert [path.name for path in tmp_path.iterdir()] == ["training.lock"]
 
 
-def test_a_killed_training_leaves_no_lock(data, tmp_path, other):
+def test_a_killed_run_leaves_no_lock(data, tmp_path, other):
     other.kill()
     other.wait()
     run_training(data, tmp_path, *translation_options(**{"--max-update": 1}))
@@ -69,13 +69,13 @@ def test_a_pipe_in_place_of_the_lock_is_refused(tmp_path):
 REFUSED = translation_options(**{"--arch": "transformer_mos", "--head-components": 0})
 
 
-def test_a_refused_training_leaves_no_folder(data, tmp_path):
+def test_a_refused_run_leaves_no_folder(data, tmp_path):
     with pytest.raises(UserError, match="--head-components must be at least 1"):
         run_training(data, tmp_path / "new" / "exp", *REFUSED)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_refused_training_leaves_a_folder_as_it_was(data, tmp_path):
+def test_a_refused_run_leaves_a_folder_as_it_was(data, tmp_path):
     (tmp_path / "notes").touch()
     with pytest.raises(UserError, match="--head-components must be at least 1"):
         run_training(data, tmp_path, *REFUSED)

@@ -30,7 +30,7 @@ def calls(monkeypatch):
     return found
 
 
-def test_a_training_is_one_run_of_trackio(data, tmp_path, calls, caplog):
+def test_a_resumed_run_stays_one_run_of_trackio(data, tmp_path, calls, caplog):
     options = {"--max-tokens": 400, "--max-update": 3, "--log-interval": 1}
     with caplog.at_level("INFO"):
         run_training(

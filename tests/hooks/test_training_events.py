@@ -74,7 +74,7 @@ def test_listeners_are_not_asked_where_no_checkpoint_is_saved(data, tmp_path, to
     assert "before_save" not in {name for name, *_ in told} and ("task",) not in told
 
 
-def test_an_optimizer_may_end_the_training(data, tmp_path, monkeypatch):
+def test_an_optimizer_may_end_the_run(data, tmp_path, monkeypatch):
     listen(monkeypatch, Adam, finished=property(lambda self: self.over))
     listen(
         monkeypatch, Adam, after_epoch=lambda self, loss: setattr(self, "over", True), over=False

@@ -77,7 +77,7 @@ def test_the_share_of_each_component_is_a_curve(mt_data, tmp_path):
     assert sum(shares) == pytest.approx(1, abs=1e-6)
 
 
-def test_a_resumed_training_continues_its_curves(mt_data, tmp_path):
+def test_a_resumed_run_continues_its_curves(mt_data, tmp_path):
     options = [*EVERY_THIRD, "--tensorboard-logdir", tmp_path / "events"]
     for updates in (4, 7):
         train(mt_data, tmp_path, "transformer_softmax_tiny", updates, *options)
@@ -152,7 +152,7 @@ def test_a_collapse_is_a_warning(caplog):
     assert "1% of an equal share. Use fewer (--head-components)" in warning
 
 
-def test_numbers_that_are_not_finite_do_not_end_the_training(caplog):
+def test_numbers_that_are_not_finite_do_not_end_the_run(caplog):
     head = build_head("softmax", num_classes=11, feature_dim=4)
     monitor = monitored(head, torch.full((2, 5, 4), float("inf")), 1)
     (warning,) = [record.getMessage() for record in caplog.records]

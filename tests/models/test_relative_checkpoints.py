@@ -22,7 +22,7 @@ def without(mt_data, tmp_path_factory):
 
 
 @pytest.mark.long
-def test_a_resumed_training_ends_as_an_unbroken_one_and_translates(mt_data, tmp_path):
+def test_a_resumed_run_ends_as_an_unbroken_one_and_translates(mt_data, tmp_path):
     train(mt_data, tmp_path / "whole", ARCH, 12, *RELATIVE)
     train(mt_data, tmp_path / "parts", ARCH, 6, *RELATIVE)
     train(mt_data, tmp_path / "parts", ARCH, 12, *RELATIVE)
@@ -49,7 +49,7 @@ def test_tables_that_were_never_trained_do_not_translate(mt_data, without):
     assert not done.lines("H-")
 
 
-def test_another_training_is_refused_where_the_checkpoint_has_tables(mt_data, tmp_path):
+def test_another_run_is_refused_where_the_checkpoint_has_tables(mt_data, tmp_path):
     train(mt_data, tmp_path / "old", ARCH, 1, "--rel-pos-clip", 4)
     words = ["--arch", ARCH, "--save-dir", tmp_path / "new", *OUR_LOSS, *TRANSLATION, *NARROW]
     start = ["--finetune-from-model", last(tmp_path / "old")]

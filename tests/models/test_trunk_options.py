@@ -82,7 +82,7 @@ def test_scalar_quantisation_is_refused(mt_data):
 
 
 @pytest.mark.parametrize("modules", [None, ["TransformerDecoder"], ["MixtureOfSoftmaxes"]])
-def test_retained_dropout_is_the_heads_too(modules, mt_data):
+def test_retained_dropout_applies_to_the_head_too(modules, mt_data):
     model = build(mt_data, "transformer_mos_tiny", "--head-dropout", "0.5").model
     generation = Namespace(retain_dropout=True, retain_dropout_modules=modules)
     model.prepare_for_inference_(Namespace(generation=generation))

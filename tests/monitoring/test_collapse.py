@@ -29,6 +29,6 @@ def test_a_component_is_reported_again_after_recovery():
     assert seen(CollapseWatch(1), DYING, HEALTHY, DYING) == [[2], [], [2]]
 
 
-def test_another_component_is_reported_alone():
+def test_each_component_is_reported_separately():
     both = torch.tensor([0.999, 0.0005, 0.0005])
     assert seen(CollapseWatch(1), DYING, both) == [[2], [1]]

@@ -69,7 +69,7 @@ def test_the_prior_is_measured(case):
 
 
 @pytest.mark.parametrize("frequent", [0, 3, CLASSES])
-def test_the_gates_of_the_words_that_come(frequent):
+def test_gates_are_averaged_over_the_words_that_come(frequent):
     head = MIXTAPE.with_options(frequent=frequent).build()
     found = take_snapshot(head, make_features(2, 5), TARGET)
     # z_x = Σ_k π_{x,k} z_{x,k}: the components' gradients are in the ratio of their gates

@@ -85,7 +85,7 @@ def test_the_average_is_that_of_all_but_the_first_step():
             torch.testing.assert_close(got, want)
 
 
-def test_evaluation_on_averages_does_not_disturb_the_training():
+def test_evaluation_on_averages_does_not_disturb_the_run():
     ours, own, theirs, others = pair(asgd, at_epoch=0)
     ours.before_epoch(1)
     walk(ours, own, LRS[:3])
@@ -162,7 +162,7 @@ def test_a_missing_validation_is_an_error():
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_diverged_training_is_an_error(loss):
+def test_a_diverged_run_is_an_error(loss):
     with pytest.raises(FloatingPointError, match="diverged"):
         AveragedSGD(parameters(), lr=1.0).after_epoch(loss)
 

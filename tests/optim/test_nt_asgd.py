@@ -53,7 +53,7 @@ def test_invalid_values_are_refused(words, message):
     ],
     ids=["no validation", "not a number"],
 )
-def test_trainings_that_cannot_continue_end(words, message, stream_data, tmp_path):
+def test_runs_that_cannot_continue_end(words, message, stream_data, tmp_path):
     with pytest.raises(CommandFailed, match=message):
         train_streams(stream_data, tmp_path, "--max-epoch", 2, *words)
 
@@ -61,7 +61,7 @@ def test_trainings_that_cannot_continue_end(words, message, stream_data, tmp_pat
 STOP = ["--asgd-at-epoch", 0, "--nonmono", 0, "--nonmono-stop", "--lr", 30, "--max-epoch", 12]
 
 
-def test_a_training_ends_when_its_losses_stop_falling(stream_data, tmp_path):
+def test_a_run_ends_when_its_losses_stop_falling(stream_data, tmp_path):
     """As finetuning does; and starting it again changes nothing."""
     train_streams(stream_data, tmp_path, *STOP)
     before = last(tmp_path).read_bytes()

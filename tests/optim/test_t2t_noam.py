@@ -70,7 +70,7 @@ def test_invalid_values_are_refused(words, message):
         build(*words)
 
 
-def test_a_resumed_training_keeps_its_learning_rates(stream_data, tmp_path):
+def test_a_resumed_run_keeps_its_learning_rates(stream_data, tmp_path):
     words = [*NOAM, "--optimizer", "adam", "--log-format", "json"]
     whole = train_streams(stream_data, tmp_path / "whole", *words, "--max-update", 12)
     train_streams(stream_data, tmp_path / "parts", *words, "--max-update", 7)

@@ -59,13 +59,13 @@ def test_a_wrong_option_is_refused_before_anything_is_computed(change, message):
         ("cache_eval.theta=1", "cache_eval: lambda is missing"),
     ],
 )
-def test_a_measure_that_would_fail_after_the_training_is_refused_before_it(change, message):
+def test_a_measure_that_would_fail_after_the_run_is_refused_before_it(change, message):
     with pytest.raises(ConfigurationError) as caught:
         check(configuration.load_tree(PTB, [change]))
     assert message in str(caught.value)
 
 
-def test_finetuning_has_the_options_of_the_training():
+def test_finetuning_has_the_options_of_the_run():
     settings = configuration.load(PTB)
     options = settings.options("finetune")
     assert options["lr"] == 25 and options["asgd_at_epoch"] == 0

@@ -171,7 +171,7 @@ def test_the_stage_of_evaluation_measures_the_texts_that_are_asked_for(tmp_path,
 @pytest.mark.parametrize(
     ("options", "given"), [("", ""), ("[train.user_dir]=my_layers", " --user-dir=my_layers")]
 )
-def test_word_similarity_knows_the_layers_of_the_training(tmp_path, options, given):
+def test_word_similarity_knows_the_layers_of_the_run(tmp_path, options, given):
     (tmp_path / "pairs").mkdir()
     (tmp_path / "pairs" / "wordsim.txt").touch()
     (tmp_path / "run.sh").write_text(

@@ -75,7 +75,7 @@ class TestWholeRun:
         report = json.loads((prepared(folder) / "text" / "cleaning.json").read_text())
         assert report["all"]["not UTF-8"] == 1
 
-    def test_papers_scores_are_next_to_ours(self, finished):
+    def test_the_table_shows_the_papers_scores_next_to_ours(self, finished):
         assert "| Transformer big, softmax |" in finished[1].stdout
 
     def test_a_finished_recipe_does_nothing(self, finished, corpus):

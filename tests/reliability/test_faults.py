@@ -67,7 +67,7 @@ def test_a_stalled_rank_is_survived(tmp_path):
     assert finding.survived, finding.line()
 
 
-def test_a_training_that_cannot_start_is_reported(tmp_path, monkeypatch):
+def test_a_run_that_cannot_start_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr("highrank_plugins.reliability.trainings.binarise", lambda *folders: "none")
     monkeypatch.setattr("highrank_plugins.reliability.trainings.OPTIONS", ["--no-such-option"])
     monkeypatch.setattr("sys.executable", "/bin/false")

@@ -199,7 +199,7 @@ def test_dictionaries_must_be_found(checkpoint, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_dictionaries_must_be_those_of_the_training(checkpoint, joined_data, tmp_path):
+def test_dictionaries_must_be_those_of_the_run(checkpoint, joined_data, tmp_path):
     for path in joined_data.glob("dict.*.txt"):
         lines = path.read_text().splitlines(keepends=True)
         lines[4:6] = lines[5], lines[4]

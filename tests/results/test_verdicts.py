@@ -110,7 +110,7 @@ def test_a_layer_that_the_paper_lacks_is_not_comparable(tmp_path):
         ({"arch": "awd_lstm_lm_cooled_ptb"}, None),  # a layer of somebody's own
     ],
 )
-def test_the_layer_is_that_of_the_training(options, layer):
+def test_the_layer_is_that_of_the_run(options, layer):
     assert _layer({f"train.{name}": value for name, value in options.items()}) == layer
 
 

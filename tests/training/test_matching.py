@@ -36,7 +36,7 @@ def test_parameters_and_compute_equal_values_computed_by_hand():
 
 
 @pytest.mark.parametrize("conf", ["small/mos", "small/mixtape", "yang2018/mos"])
-def test_the_model_is_that_of_a_training(conf):
+def test_the_model_is_that_of_a_run(conf):
     known = options(conf)
     with invented_data(known, 200) as data:
         assert training_space(known, data) == 3 * BYTES * measure(known, data).parameters

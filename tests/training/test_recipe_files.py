@@ -90,7 +90,7 @@ def test_a_measure_without_a_required_option_is_refused(configure, name):
         check_own_options(validate(tree), tree)
 
 
-def test_layers_of_a_user_are_known_to_all_commands_after_the_training(configure):
+def test_layers_of_a_user_are_known_to_all_commands_after_the_run(configure):
     train = {"user_dir": "my_layers", **BASE["train"]}
     configure(train=train, generate={}, saturation={})
     for block in ("train", "generate", "saturation"):

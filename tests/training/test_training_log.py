@@ -74,7 +74,7 @@ def test_overlapping_logs_count_the_furthest_update():
     assert summarise([*LOG, *LOG[:4]])["updates"] == 300
 
 
-def test_a_training_elsewhere_is_read_from_the_log_of_its_first_process(tmp_path):
+def test_a_run_elsewhere_is_read_from_the_log_of_its_first_process(tmp_path):
     (tmp_path / "command.sh").write_text("highrank launch --slurm job.sh --submit\n")
     (tmp_path / "train.log").write_text("sbatch job.sh: job 1\n")
     (tmp_path / "logs").mkdir()

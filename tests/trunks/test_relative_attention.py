@@ -97,7 +97,7 @@ def test_order_matters_without_any_other_position():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_as_good_as_the_formula_in_half(dtype):
+def test_half_precision_is_as_exact_as_the_formula_in_half(dtype):
     layer, exact = layer_of(3, dim=16), inputs(20, 20, 16)
     want, _ = layer(*exact)
     half, args = layer.to(dtype), [x.to(dtype) for x in exact]

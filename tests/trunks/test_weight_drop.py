@@ -54,7 +54,7 @@ def test_entries_that_are_dropped_get_no_gradient(layer, inputs):
     assert all(p.grad.abs().sum() > 0 for p in layer.parameters())
 
 
-def test_evaluation_is_torchs_lstm_bit_for_bit(layer, inputs):
+def test_evaluation_equals_torchs_lstm_bit_for_bit(layer, inputs):
     stock = torch.nn.LSTM(4, 6).double()
     stock.load_state_dict(layer.state_dict())
     want, want_state = stock(*inputs)

@@ -106,7 +106,7 @@ def sockets_of(processes: list[int]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_training_on_one_machine_is_not_reachable_from_outside(mt_data, tmp_path):
+def test_a_run_on_one_machine_is_not_reachable_from_outside(mt_data, tmp_path):
     from tests.training.launch.trainings import command
 
     words = command(mt_data, tmp_path / "two")

@@ -55,7 +55,7 @@ def test_the_store_of_another_node_is_accepted():
     assert stores  # it serves as long as somebody holds it
 
 
-def test_the_store_of_another_training_is_refused():
+def test_the_store_of_another_run_is_refused():
     port = free_port()
     stores = [store_at(port)]
     for _ in range(2):  # nodes of the training run that came first
