@@ -34,7 +34,9 @@ def other(tmp_path):
 
 
 def test_the_second_run_is_refused_and_the_first_named(data, tmp_path, other):
-    message = rf"in use by another run \(process {other.pid} on .*choose another --save-dir"
+    message = (
+        rf"in use by another training run \(process {other.pid} on .*choose another --save-dir"
+    )
     with pytest.raises(UserError, match=message):
         run_training(data, tmp_path, *translation_options(**{"--max-update": 1}))
     assert [path.name for path in tmp_path.iterdir()] == ["training.lock"]

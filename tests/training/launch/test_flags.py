@@ -131,7 +131,7 @@ def test_a_process_finds_its_place():
 
 def test_another_number_of_processes_than_planned_is_refused():
     check_world_size(Place(0, 16, 0), 16)
-    with pytest.raises(ValueError, match="8 processes were started, 16 were planned"):
+    with pytest.raises(ValueError, match="8 processes were started, but 16 were planned"):
         check_world_size(Place(0, 8, 0), 16)
 
 
