@@ -31,7 +31,7 @@ def test_a_save_that_loses_what_it_confirmed_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(saves, "newest", lambda folder, size: 0)
     finding = saves.kill_saves(tmp_path, kills=4, size=SIZE)
     assert not finding.survived
-    assert finding.details.startswith("after 1 kills: update 0 is the newest, though")
+    assert finding.details.startswith("after 1 kills: update 0 is the newest, although")
     assert finding.line().startswith("FAILED    kill during a save")
 
 
