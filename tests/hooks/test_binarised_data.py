@@ -59,7 +59,7 @@ def test_with_checksums_it_loads(folder, caplog):
 
 OLD = {
     "cut": (b"TNTIDX\0\0" + bytes(8), r"fairseq cannot read it \(AssertionError"),
-    "huffman": (b"HUFFIDX\0\0", r"\.vocab .*missing"),
+    "huffman": (b"HUFFIDX\0\0", r"\.vocab, .*missing"),
 }
 
 
@@ -78,18 +78,23 @@ DAMAGE = {
         b"\xff\xff",
         r"\.bin is damaged: it holds the word number 65535, but the dict",
     ),
-    "cut": ("bin", None, 100, r"\.bin is damaged: .*idx says \d+ bytes, but it has 100"),
+    "cut": ("bin", None, 100, r"\.bin is damaged: .*idx declares \d+ bytes, but it has 100"),
     "empty": ("bin", None, 0, r"\.bin is damaged: .* it has 0"),
     "no index": ("idx", None, 0, r"\.idx is damaged: it does not begin like an index"),
     "half a header": ("idx", None, 20, r"\.idx is damaged: its header"),
-    "cut index": ("idx", None, 300, r"\.idx is damaged: it has 300 bytes, and says 62 sentences"),
+    "cut index": (
+        "idx",
+        None,
+        300,
+        r"\.idx is damaged: it has 300 bytes, but declares 62 sentences",
+    ),
     "magic": ("idx", 0, b"X", r"\.idx is damaged: it does not begin"),
     "type": ("idx", 17, b"\x7f", r"\.idx is damaged: its header"),
     "count": (
         "idx",
         18,
         struct.pack("<Q", 1 << 60),
-        r"\.idx is damaged: it has .* says 1152921504",
+        r"\.idx is damaged: it has .* declares 1152921504",
     ),
     "size 0": ("idx", 26, struct.pack("<i", 0), r"\.idx is damaged: sentence 0 has 0 numbers"),
     "negative": ("idx", 26, struct.pack("<i", -5), r"\.idx is damaged: sentence 0 has -5 numbers"),

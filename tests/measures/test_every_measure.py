@@ -160,7 +160,7 @@ def test_options_are_the_arguments_of_the_constructor_and_have_a_help():
     for kind in all_measures().values():
         for parameter in inspect.signature(kind).parameters.values():
             assert parameter.annotation is not inspect.Parameter.empty
-    with pytest.raises(ValueError, match="--pairs 1: a standard error"):
+    with pytest.raises(ValueError, match="--pairs 1: must be at least 2"):
         find_measure("kld")(pairs=1)
 
 
