@@ -45,6 +45,11 @@ def average(
     with user_errors():
         if output.is_dir():
             raise ValueError(f"--output {output} is a directory: name the file to write")
+        if output.exists() and output.resolve().parent == directory.resolve():
+            raise ValueError(
+                f"--output {output} is a file of the training run: name another file, because an "
+                "average cannot be resumed from"
+            )
         paths = _choose(directory, last, best, from_update, to_update)
         typer.echo(f"averaging {', '.join(path.name for path in paths)} of {directory}")
         average_checkpoints(paths, output)

@@ -282,8 +282,19 @@ def plain(value: Any) -> Any:
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[None]:
-    """Create a folder; if the block fails, remove the files written into it."""
+def whole_folder(folder: Path, *inputs: Path) -> Iterator[None]:
+    """Create a folder; if the block fails, remove the files written into it.
+
+    Args:
+        inputs: folders that the block reads.
+    Raises:
+        ValueError: the folder is one of them, whose files the block would overwrite.
+    """
+    for source in inputs:
+        if source.resolve() == folder.resolve():
+            raise ValueError(
+                f"{folder} holds the input, which the output would overwrite: name another folder"
+            )
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}

@@ -29,6 +29,7 @@ from fairseq.dataclass.initialize import hydra_init
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
+from highrank_plugins.common.checksums import SUMS, read_ledger
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.option_field import described
 from highrank_plugins.common.patching import replaces
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 _Options = dict[str, Any]
 
 _KEY = "training_data"
+_SUMS_KEY = "training_data_sums"
 _NAMED = {"model": "arch", "task": "task", "criterion": "criterion", "optimizer": "optimizer"}
 # blocks whose options all count, and single options of other blocks
 _WHOLE = ("model", "task", "criterion", "optimizer", "lr_scheduler", "ema")
@@ -89,8 +91,11 @@ def check_options(trainer, path: str, state: dict[str, Any]) -> None:
         _mapping(current["model"]).update(model.function_options())
     refused = dict(_differences(saved, current, _counting(saved, current)))
     refused |= _batch_difference(saved, current)
-    before = state.get("extra_state", {}).get(_KEY)
-    if before is not None and before != _hash_of_data(trainer):
+    extra = state.get("extra_state", {})
+    before = {key: extra.get(key) for key in (_KEY, _SUMS_KEY)}
+    now = {_KEY: _hash_of_data(trainer), _SUMS_KEY: _hash_of_sums(trainer)}
+    # older checkpoints lack the second, as does data without sums
+    if any(None not in (before[key], now[key]) and before[key] != now[key] for key in now):
         names = [block["task"].get("data") for block in (saved, current)]
         refused["data"] = (f"{names[0]} then", f"{names[1]} with other training sentences")
     if refused:
@@ -194,9 +199,8 @@ def _batch_difference(saved: _Options, current: _Options) -> _Options:
 def _hash_of_data(trainer) -> str | None:
     """Return a hash of the sizes of all training sentences; None for data without indices."""
     if not hasattr(trainer, "hash_of_data"):
-        subset, data = trainer.cfg.dataset.train_subset, getattr(trainer.cfg.task, "data", None)
-        folders = str(data or "").split(os.pathsep)
-        files = [path for folder in folders for path in sorted(Path(folder).glob(f"{subset}*.idx"))]
+        subset = trainer.cfg.dataset.train_subset
+        files = [p for folder in _folders(trainer) for p in sorted(folder.glob(f"{subset}*.idx"))]
         total = hashlib.sha256()
         for path in files:
             with path.open("rb") as file:
@@ -205,9 +209,26 @@ def _hash_of_data(trainer) -> str | None:
     return trainer.hash_of_data
 
 
+def _hash_of_sums(trainer) -> str | None:
+    """Return a hash of the checksums of all training files; None where a folder has none."""
+    subset, lines = trainer.cfg.dataset.train_subset, []
+    for folder in _folders(trainer):
+        if not (folder / SUMS).exists():
+            return None
+        sums = read_ledger(folder / SUMS)
+        lines += [f"{sums[name]}  {name}\n" for name in sorted(sums) if name.startswith(subset)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _folders(trainer) -> list[Path]:
+    data = getattr(trainer.cfg.task, "data", None)
+    return [Path(folder) for folder in str(data or "").split(os.pathsep)]
+
+
 @replaces(Trainer, "state_dict")
 def state_dict(stock, trainer) -> dict[str, Any]:
-    """Return what a checkpoint holds, with the hash of the training data."""
+    """Return what a checkpoint holds, with the hashes of the training data."""
     state = stock(trainer)
     state["extra_state"][_KEY] = _hash_of_data(trainer)
+    state["extra_state"][_SUMS_KEY] = _hash_of_sums(trainer)
     return state

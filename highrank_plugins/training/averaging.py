@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from highrank_plugins.training.checkpoint_file import mapped_model
+from highrank_plugins.common.names import flag
+from highrank_plugins.training.checkpoint_file import look_up, mapped_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +22,8 @@ def average_checkpoints(paths: list[Path], output: Path) -> None:
     Args:
         output: the file; its folder is created if necessary.
     Raises:
-        ValueError: parameters differ in name or shape; names the file.
+        ValueError: parameters differ in name or shape, or output layer or dictionaries differ;
+            names the file.
         OSError: the folder cannot be created.
     """
     import highrank_plugins
@@ -31,6 +33,8 @@ def average_checkpoints(paths: list[Path], output: Path) -> None:
 
     output.parent.mkdir(parents=True, exist_ok=True)  # raises before the work, which takes minutes
     state = load_without_weights(paths[-1])
+    for path in paths[:-1]:
+        _check_same_function(paths[-1], path)
     total: dict[str, Tensor] = {}
     for path in paths:
         model = mapped_model(path)
@@ -64,6 +68,44 @@ def load_without_weights(path: Path) -> CheckpointState:
     # stored as plain containers, as fairseq's trainer does
     state["cfg"] = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
     return state
+
+
+# options of the output layer that matter in training alone
+_TRAINING_ONLY = ("loss", "monitor", "dropout", "noise", "z_loss", "lr")
+
+
+def _check_same_function(newest: Path, path: Path) -> None:
+    """Compare output layers and dictionaries.
+
+    Raises:
+        ValueError: they differ; names `path` and what differs.
+    """
+    ours, theirs = _function_of(newest), _function_of(path)
+    for name in ours.keys() & theirs.keys():
+        if ours[name] != theirs[name]:
+            what = (
+                "the dictionaries differ"
+                if name == "dictionaries"
+                else (f"{flag(name)} is {theirs[name]}, but {ours[name]} there")
+            )
+            raise ValueError(
+                f"{path} is of another training run than {newest}: {what}; average the "
+                "checkpoints of one run"
+            )
+
+
+def _function_of(path: Path) -> dict[str, Any]:
+    """Return the options of the output layer, and the hashes of the dictionaries, where saved."""
+    state = look_up(path)
+    model = state["cfg"]["model"] if state.get("cfg") else state.get("args")  # older files
+    options = model if isinstance(model, dict) else vars(model)
+    found = {
+        name: value
+        for name, value in options.items()
+        if name.split("_")[0] == "head" and not any(word in name for word in _TRAINING_ONLY)
+    }
+    task_state = state.get("task_state") or {}
+    return found | {"dictionaries": task_state.get("dictionaries")}
 
 
 def _check_same(total: dict[str, "Tensor"], model: dict[str, "Tensor"], path: Path) -> None:

@@ -24,3 +24,13 @@ def test_an_invalid_call_is_refused_before_anything_is_read(tmp_path, words, mes
     assert result.returncode == 2
     assert result.stderr.strip() == f"highrank: {message}"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_checkpoint_of_the_run_is_overwritten(tmp_path):
+    last = tmp_path / "train" / "checkpoint_last.pt"
+    last.parent.mkdir()
+    last.write_bytes(b"kept")
+    result = highrank("model", "average", "train", "--output", last, cwd=tmp_path)
+    assert result.returncode == 2
+    assert f"--output {last} is a file of the training run: name another" in result.stderr
+    assert last.read_bytes() == b"kept"

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from highrank_plugins.common.files import new_folder, open_own, write_text
+from highrank_plugins.common.files import new_folder, open_own, whole_folder, write_text
 from highrank_plugins.common.user_error import UserError
 
 
@@ -63,3 +63,13 @@ def test_a_users_folder_is_not_discarded(tmp_path):
     with pytest.raises(FileExistsError, match="not written by this"), new_folder(tmp_path / "new"):
         pass
     assert (tmp_path / "new.part" / "mine").exists()
+
+
+def test_the_folder_of_the_input_is_not_the_output(tmp_path):
+    (tmp_path / "train.en").write_text("a\n")
+    (tmp_path / "link").symlink_to(tmp_path)
+    for output in (tmp_path / "link", tmp_path / "x" / ".."):
+        message = "holds the input, which the output would overwrite"
+        with pytest.raises(ValueError, match=message), whole_folder(output, tmp_path):
+            raise AssertionError
+    assert (tmp_path / "train.en").read_text() == "a\n"

@@ -1,10 +1,12 @@
 """Test hooks/changed_options.py."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
 import highrank_plugins.hooks.load_error  # noqa: F401  (importing it applies the repair)
+from highrank_plugins.common.checksums import write_sums
 from tests.compat.conftest import run_training, translation_options
 
 
@@ -46,6 +48,20 @@ def test_other_data_are_refused_wherever_they_lie(data, used_dir, tmp_path):
         ValueError, match=r"--data was .*moved then, is .*moved with other training"
     ):
         run_training(tmp_path / "moved", used_dir, *more)
+
+
+def test_sentences_of_equal_lengths_are_told_apart_by_checksums(data, used_dir, tmp_path):
+    folder = Path(shutil.copytree(data, tmp_path / "summed"))
+    write_sums(folder)
+    more = translation_options(**{"--max-update": 3})
+    run_training(folder, used_dir, *more)
+    path = next(folder.glob("train.*.bin"))
+    content = path.read_bytes()
+    path.write_bytes(content[2:4] + content[:2] + content[4:])  # the first two words
+    assert path.read_bytes() != content
+    write_sums(folder)
+    with pytest.raises(ValueError, match="summed with other training sentences"):
+        run_training(folder, used_dir, *more)
 
 
 LEGITIMATE = {

@@ -21,6 +21,8 @@ def save(
     embedding: torch.Tensor,
     steps: int = 0,
     val_loss: float | None = None,
+    options: dict | None = None,
+    words: str | None = None,
     **more: torch.Tensor,
 ) -> Path:
     """Write a checkpoint as fairseq does, with an embedding that is also the output layer."""
@@ -28,7 +30,7 @@ def save(
         "args": None,
         "cfg": {
             "task": {"_name": "translation"},
-            "model": {"_name": "transformer_softmax"},
+            "model": {"_name": "transformer_softmax", **(options or {})},
             "checkpoint": {
                 "maximize_best_checkpoint_metric": val_loss is not None and val_loss < 0
             },
@@ -39,6 +41,7 @@ def save(
             "decoder.steps": torch.tensor([steps]),
             **more,
         },
+        "task_state": {"dictionaries": {"target": words}} if words else {},
         "optimizer_history": [
             {"optimizer_name": "x", "lr_scheduler_state": {}, "num_updates": steps}
         ],
@@ -262,3 +265,30 @@ def test_averaging_needs_the_memory_of_two_checkpoints(tmp_path):
     # a sum in float64 is two in float32; a tensor (an eighth of them) is on its way in both types
     assert max(peaks) < 2.75 * 4 * numbers
     assert peaks[1] < 1.15 * peaks[0]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ({"options": {"head_pointwise": "gss"}}, {"options": {"head_pointwise": "sigsoftmax"}},
+         "--head-pointwise is gss, but sigsoftmax there"),
+        ({"options": {"head_context_scale": 1.0}}, {"options": {"head_context_scale": 4.0}},
+         "--head-context-scale is 1.0, but 4.0 there"),
+        ({"words": "a"}, {"words": "b"}, "the dictionaries differ"),
+    ],
+)  # fmt: skip
+def test_checkpoints_of_other_functions_are_refused(tmp_path, first, second, message):
+    weight = torch.ones(2, 2)
+    paths = [save(tmp_path / "1.pt", weight, **first), save(tmp_path / "2.pt", weight, **second)]
+    with pytest.raises(ValueError, match=f"1.pt is of another training run.*{message}"):
+        average_checkpoints(paths, tmp_path / "average.pt")
+    assert not (tmp_path / "average.pt").exists()
+
+
+def test_options_of_the_training_alone_may_differ(tmp_path):
+    weight = torch.ones(2, 2)
+    paths = [
+        save(tmp_path / f"{rate}.pt", weight, options={"head_dropout": rate}) for rate in (0.1, 0.2)
+    ]
+    average_checkpoints(paths, tmp_path / "average.pt")
+    assert (tmp_path / "average.pt").exists()

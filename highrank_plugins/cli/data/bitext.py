@@ -74,7 +74,7 @@ def clean_texts(
     from highrank_plugins.data.parallel import preparing
     from highrank_plugins.data.parallel.cleaning import Rules
 
-    with user_errors(), whole_folder(output):
+    with user_errors(), whole_folder(output, folder):
         texts = preparing.texts_of(read_corpus(file), file)
         rules = Rules(max_words, max_ratio, drop_duplicates, limit)
         for line in preparing.prepare_texts(texts, folder, output, language_pair(languages), rules):

@@ -104,7 +104,7 @@ def lm_corpus(
     from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 
     logging.disable(logging.INFO)  # hides fairseq's log
-    with user_errors(), whole_folder(output):
+    with user_errors(), whole_folder(output, data):
         workers = workers or usable_cores()
         options = CorpusOptions(vocab_size, max_train_lines, other_text, workers)
         for line in prepare_corpus(name, data, output, options):
@@ -140,6 +140,6 @@ def dialogue_text(
     """
     from highrank_plugins.data.dialogue_text import write_parallel
 
-    with user_errors(), whole_folder(output):
+    with user_errors(), whole_folder(output, corpus):
         for name, counts in write_parallel(corpus, output, context).items():
             typer.echo(f"{name}: {counts.contexts} contexts, {counts.references} references")

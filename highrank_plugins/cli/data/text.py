@@ -75,7 +75,7 @@ def pieces(
 
     training = {name: text / f"train.{name}" for name in languages.split(",")}
     workers = processes or usable_cores()
-    with user_errors(), whole_folder(output):  # created before the work
+    with user_errors(), whole_folder(output, text):  # created before the work
         if algorithm == Algorithm.SENTENCEPIECE:
             model = sentencepiece.learn_pieces(
                 list(training.values()),
@@ -115,5 +115,5 @@ def binarise(
     from highrank_plugins.data import binarising
 
     logging.disable(logging.INFO)  # hides fairseq's log
-    with user_errors(), whole_folder(output):
+    with user_errors(), whole_folder(output, pieces):
         binarising.binarise(pieces, output, language_pair(languages), processes or usable_cores())
