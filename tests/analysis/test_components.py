@@ -107,7 +107,7 @@ def test_heads_and_ends_that_do_not_fit_are_refused(name, options, ends, message
 
 def test_features_without_rows_are_refused():
     head, _ = random_head("mixtape")
-    with pytest.raises(ValueError, match="no features"):
+    with pytest.raises(ValueError, match="features is empty"):
         gate_sharpness(head, torch.zeros(0, 5, dtype=torch.float64))
 
 
