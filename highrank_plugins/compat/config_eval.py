@@ -5,7 +5,7 @@ What breaks: nothing visibly; a model file whose `adaptive_softmax_cutoff`, `cha
 safe (`weights_only=True`). 56 bare calls of eval() in 31 modules do this.
 Why: before dataclasses, fairseq wrote lists as strings, `"[(512, 3)] * 20"`.
 What we do: every module of fairseq gets a global `eval`, found before the built-in one, that
-understands literals and a little arithmetic and raises ValueError for all else. Modules imported
+understands literals and a little arithmetic and raises UserError for all else. Modules imported
 later get theirs from an import hook.
 Delete when: fairseq reads these options with ast.literal_eval.
 """
@@ -15,6 +15,8 @@ import operator
 import sys
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from typing import Any
+
+from highrank_plugins.common.user_error import UserError
 
 _PACKAGES = ("fairseq", "fairseq_cli")
 _MAX_CHARACTERS = 10_000
@@ -30,16 +32,16 @@ def literal(text: Any) -> Any:
     gets booleans) is returned as it is.
 
     Raises:
-        ValueError: for anything else; the message holds the string.
+        UserError: for anything else; the message holds the string.
     """
     if not isinstance(text, str):
         return text
     if len(text) > _MAX_CHARACTERS:
-        raise ValueError(f"{text[:60]!r}… is too long for an option: {len(text)} characters")
+        raise UserError(f"{text[:60]!r}… is too long for an option: {len(text)} characters")
     try:
         return _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
-        raise ValueError(
+        raise UserError(
             f"{text!r} is not a plain literal: fairseq's configuration strings may hold numbers, "
             "strings, lists, tuples and dicts, with + - * between them, but no other code"
         ) from None

@@ -175,7 +175,11 @@ def _save_weights(model: "dict[str, Tensor]", path: Path) -> int:
     # copies tensors that share memory
     tensors = {name: model[name].contiguous().clone() for name in model if name not in tied}
     metadata = {"format": "pt", "tied": json.dumps(tied)}
-    _safetensors().torch.save_file(tensors, path, metadata)
+    library = _safetensors()
+    try:
+        library.torch.save_file(tensors, path, metadata)
+    except library.SafetensorError as error:  # a full disk, for example
+        raise ValueError(f"{path} cannot be written: {error}") from None
     path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors lets only the owner read
     return sum(
         value.numel()

@@ -192,5 +192,7 @@ def test_a_solver_that_gives_up_is_an_error(monkeypatch):
         x, message = None, "time limit reached"
 
     monkeypatch.setattr(scipy.optimize, "linprog", lambda *args, **options: NoAnswer())
-    with pytest.raises(FloatingPointError, match="class 4: the solver HiGHS found no answer: time limit"):
+    with pytest.raises(
+        FloatingPointError, match="class 4: the solver HiGHS found no answer: time limit"
+    ):
         unargmaxable(torch.cat([CORNERS, torch.zeros(1, 2)]))

@@ -7,6 +7,7 @@ import pytest
 from fairseq import utils
 from fairseq.models import fconv, transformer_lm
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.compat.config_eval import literal
 
 LITERALS = {
@@ -54,7 +55,7 @@ def test_literals_have_the_values_of_eval(text):
 
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:20])
 def test_other_expressions_are_refused_and_quoted(text):
-    with pytest.raises(ValueError, match=r"literal|characters") as error:
+    with pytest.raises(UserError, match=r"literal|characters") as error:
         literal(text)
     assert repr(text)[1:20] in str(error.value)
 
@@ -74,7 +75,7 @@ def test_fairseqs_option_helpers_work():
 @pytest.mark.parametrize("module", [utils, transformer_lm, fconv])
 def test_modules_run_nothing(module, monkeypatch, tmp_path):
     attack = f"open({str(tmp_path / 'executed')!r}, 'w')"
-    with pytest.raises(ValueError, match="not a plain literal"):
+    with pytest.raises(UserError, match="not a plain literal"):
         utils.eval_str_list(attack) if module is utils else module.eval(attack)
     assert not list(tmp_path.iterdir())
     monkeypatch.delattr(module, "eval")  # without the workaround the built-in one is found

@@ -51,9 +51,8 @@ def test_batches_and_sums_are_signs_of_life(data, tmp_path, beats):
     assert set(within) == {(None, None)}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.long
+@pytest.mark.timeout(300)
 def test_a_stopped_process_ends_the_others_of_torchrun(mt_data, tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     torchrun += ["--master-port", str(free_port())]

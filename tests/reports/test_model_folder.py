@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from highrank_plugins.reports.model_card import model_card
@@ -191,6 +192,16 @@ def test_hostile_names_change_neither_the_page_nor_its_commands():
         "tags": ["translation", "x`]\nlicense: mine"],
     }
     assert "<b>" not in page.replace(code, "")
+
+
+def test_a_disk_that_is_full_is_named(checkpoint, tmp_path, monkeypatch):
+    def fail(*args):
+        raise SafetensorError("No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
+    with pytest.raises(ValueError, match=r"model\.safetensors cannot be written: No space left"):
+        export_model(checkpoint, tmp_path / "out", None, "MIT")
+    assert not (tmp_path / "out").exists()
 
 
 def test_dictionaries_must_be_found(checkpoint, tmp_path):
