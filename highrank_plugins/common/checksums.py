@@ -6,7 +6,7 @@ A folder of binarised data may hold a ledger of its files, `sha256sums`.
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from highrank_plugins.common.files import require_regular, write_text
@@ -110,10 +110,11 @@ def read_ledger(ledger: Path) -> dict[str, str]:
     return sums
 
 
-def write_sums(folder: Path) -> None:
-    """Write the checksums of a folder of binarised data, as `sha256sum` would."""
-    files = sorted(path for pattern in _BINARISED for path in folder.glob(pattern))
-    write_text(folder / SUMS, "".join(f"{checksum(path)}  {path.name}\n" for path in files))
+def write_sums(folder: Path, others: Mapping[str, str] | None = None) -> None:
+    """Write the checksums of a folder of binarised data, as `sha256sum` would, and `others`."""
+    files = (path for pattern in _BINARISED for path in folder.glob(pattern))
+    sums = {**(others or {}), **{path.name: checksum(path) for path in files}}
+    write_text(folder / SUMS, "".join(f"{sums[name]}  {name}\n" for name in sorted(sums)))
 
 
 def digest_of_words(words: Iterable[str]) -> str:

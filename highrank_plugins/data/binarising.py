@@ -1,5 +1,6 @@
 """Write lines of pieces as fairseq-preprocess does, in several processes."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache, partial
@@ -7,9 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from highrank_plugins.common.checksums import write_sums
-from highrank_plugins.common.files import require_regular
+from highrank_plugins.common.checksums import SUMS, read_ledger, write_sums
+from highrank_plugins.common.files import flush_folder, new_folder, require_regular
 from highrank_plugins.common.text_lines import TextError
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.corpora.binarised import END_NUMBER, SPECIAL, UNKNOWN_NUMBER
 from highrank_plugins.data.ordered_map import ordered_map
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PARTS = ("train", "valid", "test")
+# name within the output of the folder that files are written into before they take their places
+_WHOLE = ".binarised"
 # number of bytes that a process reads at once
 _BLOCK = 1 << 20
 # fairseq pads dictionaries to a multiple of this, which suits GPUs
@@ -29,26 +33,60 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
     """Write one dictionary, `output`/dict.LANGUAGE.txt, and the numbers of all text.
 
     The files equal those of `fairseq-preprocess --joined-dictionary`, which takes two passes in
-    Python, and with `--workers 2` leaves one worker waiting.
+    Python, and with `--workers 2` leaves one worker waiting. They take the place of an earlier
+    result when all are complete: a training that has mapped the earlier files keeps reading them.
 
     Args:
         pieces: folder with {train,valid,test}.LANGUAGE, pieces between spaces.
     Raises:
         TextError: a line is not UTF-8, or has no partner; names file and line.
+        UserError: `output` has a dictionary or checksums that no earlier call has written.
     """
+    others = _require_ours(output, languages)
     for part in PARTS:
         _require_pairs([pieces / f"{part}.{language}" for language in languages])
     counts = Counter[str]()
     blocks = (_blocks(pieces / f"train.{language}") for language in languages)
     for counted in ordered_map(_count, chain.from_iterable(blocks), processes):
         counts.update(counted)
-    for language in languages:
-        dictionary = output / f"dict.{language}.txt"
-        _write_dictionary(dictionary, counts)
-        for part in PARTS:
-            prefix = output / f"{part}.{'-'.join(languages)}.{language}"
-            _write(prefix, pieces / f"{part}.{language}", dictionary, processes)
-    write_sums(output)
+    whole = output / _WHOLE
+    with new_folder(whole) as folder:
+        for language in languages:
+            dictionary = folder / f"dict.{language}.txt"
+            _write_dictionary(dictionary, counts)
+            for part in PARTS:
+                prefix = folder / f"{part}.{'-'.join(languages)}.{language}"
+                _write(prefix, pieces / f"{part}.{language}", dictionary, processes)
+        write_sums(folder, others)
+        # the checksums last: they refuse a mixture of old and new files
+        for name in (*_names(languages), SUMS):
+            os.replace(folder / name, output / name)
+    whole.rmdir()
+    flush_folder(output)
+
+
+def _names(languages: tuple[str, str]) -> list[str]:
+    pair = "-".join(languages)
+    prefixes = [f"{part}.{pair}.{language}" for part in PARTS for language in languages]
+    numbers = [f"{prefix}.{kind}" for prefix in prefixes for kind in ("bin", "idx")]
+    return [*numbers, *(f"dict.{language}.txt" for language in languages)]
+
+
+def _require_ours(output: Path, languages: tuple[str, str]) -> dict[str, str]:
+    """Return the checksums of other files in `output`.
+
+    Raises:
+        UserError: it has dictionaries or checksums, but the checksums do not name all our files.
+    """
+    ledger, names = output / SUMS, _names(languages)
+    sums = read_ledger(ledger) if ledger.exists() else {}
+    for path in (*(output / f"dict.{language}.txt" for language in languages), ledger):
+        if os.path.lexists(path) and not sums.keys() >= set(names):
+            raise UserError(
+                f"{path} is in the way: this command has not written it for {','.join(languages)}; "
+                "move it away, or name another directory"
+            )
+    return {name: value for name, value in sums.items() if name not in names}
 
 
 def _require_pairs(paths: list[Path]) -> None:

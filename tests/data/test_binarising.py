@@ -5,6 +5,8 @@ import subprocess
 
 import pytest
 
+from highrank_plugins.common.files import whole_folder
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import binarising
 from tests.fairseq_cli import run
 from tests.tiny_corpus import TEXT
@@ -66,3 +68,58 @@ def test_blocks_are_all_of_the_text_in_whole_lines(tmp_path, monkeypatch, text, 
     monkeypatch.setattr(binarising, "_BLOCK", size)
     lines = [line for block in binarising._blocks(path) for line in binarising._lines(block)]
     assert lines == text.decode().removesuffix("\n").split("\n") if text else lines == []
+
+
+def shorter(pieces, folder):
+    """Write a shorter text, whose files differ from those of the whole one."""
+    folder.mkdir()
+    for path in pieces.iterdir():
+        (folder / path.name).write_text("".join(path.read_text().splitlines(True)[:3]))
+    binarising._words.cache_clear()
+    return folder
+
+
+def test_an_open_file_keeps_its_bytes_while_a_new_one_takes_its_place(pieces, tmp_path):
+    output = tmp_path / "bin"
+    binarising.binarise(pieces, output, LANGUAGES, 1)
+    before = content(output)
+    files = {path.name: path.open("rb") for path in output.iterdir()}
+    binarising.binarise(shorter(pieces, tmp_path / "short"), output, LANGUAGES, 1)
+    assert {name: files[name].read() for name in before} == before
+    assert content(output)["train.en-de.en.bin"] != before["train.en-de.en.bin"]
+    assert {path.name for path in output.iterdir()} == set(files)
+    for file in files.values():
+        file.close()
+
+
+def test_an_interrupted_call_keeps_the_earlier_files(pieces, tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    output = tmp_path / "bin"
+    binarising.binarise(pieces, output, LANGUAGES, 1)
+    before = {path.name: path.read_bytes() for path in output.iterdir()}
+    short = shorter(pieces, tmp_path / "short")
+    monkeypatch.setattr(binarising, "write_sums", interrupt)
+    with pytest.raises(KeyboardInterrupt), whole_folder(output):
+        binarising.binarise(short, output, LANGUAGES, 1)
+    assert {path.name: path.read_bytes() for path in output.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["dict.en.txt", "dict.de.txt", "sha256sums"])
+def test_files_that_are_not_ours_are_refused_and_kept(pieces, tmp_path, name):
+    text = f"{'0' * 64}  mine\n"
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=rf"{name} is in the way: .* move it away"):
+        binarising.binarise(pieces, tmp_path, LANGUAGES, 1)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == text
+
+
+def test_checksums_of_other_files_stay(pieces, tmp_path):
+    binarising.binarise(pieces, tmp_path, LANGUAGES, 1)
+    sums, line = tmp_path / "sha256sums", f"{'0' * 64}  valid1.en-de.en.bin\n"
+    before = sums.read_text() + line
+    sums.write_text(before)
+    binarising.binarise(pieces, tmp_path, LANGUAGES, 1)
+    assert sums.read_text() == before
