@@ -19,6 +19,7 @@ from fairseq.distributed import utils
 from fairseq_cli import generate, preprocess
 from omegaconf import DictConfig, OmegaConf
 
+import highrank_plugins.hooks.scored_samples  # noqa: F401  (its errors must pass through ours)
 from highrank_plugins.common.closed_output import has_no_reader, leave
 from highrank_plugins.common.option_ranges import check_ranges
 from highrank_plugins.common.patching import replaces

@@ -17,6 +17,8 @@ PROGRAM = "fairseq-generate"
 SKIPS = "--skip-invalid-size-inputs-valid-test"
 # S-0, T-0, H-0, D-0, P-0, A-0, I-0 and E-0_1 of sentence 0, each before a tab
 _LINE = re.compile(rb"[A-Z]-(\d+)(?:_\d+)?\t")
+# the log of hooks/scored_samples.py
+_TOTAL = re.compile(rb"scored_samples \| .*: scored [\d,]+ of ([\d,]+) samples")
 _REFUSED = {
     "--distributed-world-size": "the launcher sets it",
     "--distributed-rank": "the launcher sets it",
@@ -61,7 +63,8 @@ def generate(command: Sequence[str], processes: int) -> list[bytes]:
         shares = [Path(folder, f"share{index}") for index in range(processes)]
         _run(command, shares)
         numbered = [list(_numbered(share)) for share in shares]
-    _check_complete(numbered, may_skip=SKIPS in command)
+        total = max(map(_logged_total, shares))
+    _check_complete(numbered, total, skips=SKIPS in command)
     merged = sorted((pair for share in numbered for pair in share), key=lambda pair: pair[0])
     return [line for _, line in merged]
 
@@ -136,7 +139,17 @@ def _numbered(share: Path) -> Iterator[tuple[int, bytes]]:
                 yield int(match[1]), line
 
 
-def _check_complete(numbered: list[list[tuple[int, bytes]]], may_skip: bool) -> None:
+def _logged_total(share: Path) -> int:
+    """Return the number of sentences in the data, or 0 if the process does not log it."""
+    for file in (share, _log(share)):
+        with file.open("rb") as lines:
+            for line in lines:
+                if not _LINE.match(line) and (match := _TOTAL.search(line)):
+                    return int(match[1].replace(b",", b""))
+    return 0
+
+
+def _check_complete(numbered: list[list[tuple[int, bytes]]], total: int, skips: bool) -> None:
     found: set[int] = set()
     for share in numbered:
         numbers = {number for number, _ in share}
@@ -146,7 +159,11 @@ def _check_complete(numbered: list[list[tuple[int, bytes]]], may_skip: bool) -> 
                 "of fairseq-generate does not divide the batches among processes"
             )
         found |= numbers
-    missing = set(range(max(found, default=-1) + 1)) - found
-    if not found or (missing and not may_skip):
-        first = f"sentence {min(missing)} has no translation" if missing else "nothing was printed"
-        raise ValueError(f"the output of {PROGRAM} is incomplete: {first}")
+    total = max(total, max(found, default=-1) + 1)
+    missing = sorted(set(range(total)) - found)
+    if missing or not found:
+        lost = f"{len(missing):,} of {total:,} sentences have no translation; the first are "
+        lost += f"{missing[:10]}, counted from 0"
+        hint = f". {SKIPS} leaves sentences out: shorten or remove them" if skips else ""
+        what = lost + hint if missing else "nothing was printed"
+        raise ValueError(f"the output of {PROGRAM} is incomplete: {what}")

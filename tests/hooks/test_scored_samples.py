@@ -16,13 +16,14 @@ import highrank_plugins.compat.dropped_batches  # noqa: F401  (no sentence is lo
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks import scored_samples
 from tests.compat.conftest import SIZES, config
-from tests.fairseq_cli import FORKS, run
+from tests.fairseq_cli import FORKS, attempt, run
 from tests.free_port import free_address
 from tests.stream_corpus import train_streams
 from tests.trainings import last
 
 SKIP = "--skip-invalid-size-inputs-valid-test"
 SHORT = ["--max-source-positions", 6, "--max-target-positions", 6]
+LIMITS = '{"max_source_positions": 6, "max_target_positions": 6}'
 
 
 def run_generate(data, path, *options):
@@ -83,6 +84,16 @@ def test_left_out_samples_are_named(evaluate, data, translator):
     else:
         assert str(ended.value).startswith(start)
         assert f"{SKIP} leaves samples out" in str(ended.value)
+
+
+@pytest.mark.parametrize("command", ["generate", "validate"])
+def test_left_out_samples_end_a_command_with_one_line(command, data, translator):
+    words = [data, "--path", translator, "--cpu", "--num-workers", 0, "--task", "translation", SKIP]
+    short = {"generate": SHORT, "validate": ["--model-overrides", LIMITS]}[command]
+    done = attempt(command, *words, *short, "--max-tokens", 60)
+    (line,) = done.lines(f"fairseq-{command}: error: ")
+    assert f"{SKIP} leaves samples out" in line
+    assert done.code == 2 and "Traceback" not in done.output
 
 
 def test_interactive_keeps_line_for_line(data, translator):

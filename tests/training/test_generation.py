@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.training.generation import check_command, generate
+from highrank_plugins.training.generation import _check_complete, check_command, generate
 from tests.trainings import last, train
 
 HIGHRANK = Path(sys.executable).parent / "highrank"
@@ -38,6 +38,21 @@ def test_a_process_that_fails_is_an_error_with_its_last_words(command):
     broken = [word if not word.endswith(".pt") else "missing.pt" for word in command]
     with pytest.raises(ValueError, match=r"fairseq-generate \d of 2 failed: exit 2"):
         generate(broken, 2)
+
+
+def test_several_processes_do_not_leave_long_sentences_out(command):
+    short = ["--max-source-positions", "10", "--skip-invalid-size-inputs-valid-test"]
+    with pytest.raises(ValueError, match=r"10 of 20 sentences have no translation; .* shorten"):
+        generate([*command, *short], 2)
+
+
+@pytest.mark.parametrize("found", [[0, 2], [0, 1]], ids=["between", "last"])
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_lost_sentence_is_noticed(found, skips):
+    lost = ({0, 1, 2} - set(found)).pop()
+    message = f"1 of 3 sentences have no translation; the first are \\[{lost}\\], counted from 0"
+    with pytest.raises(ValueError, match=message):
+        _check_complete([[(number, b"H")] for number in found], 3, skips)
 
 
 @pytest.mark.parametrize(
