@@ -43,7 +43,7 @@ def test_the_commands_write_text_and_count_it(tmp_path):
     assert f"test1: {count} contexts, {3 * count} references" in result.stdout
 
 
-@pytest.mark.parametrize("command", [["dialogue-files", "."], ["dialogue-text", ".", "."]])
+@pytest.mark.parametrize("command", [["dialogue-files", "."], ["dialogue-text", ".", "text"]])
 def test_a_missing_corpus_is_refused(command, tmp_path):
     result = highrank("data", *command, cwd=tmp_path)
     assert result.returncode == 2
