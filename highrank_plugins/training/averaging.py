@@ -71,7 +71,7 @@ def load_without_weights(path: Path) -> CheckpointState:
 
 
 # options of the output layer that matter in training alone
-_TRAINING_ONLY = ("loss", "monitor", "dropout", "noise", "z_loss", "lr")
+_TRAINING_ONLY = ("loss", "monitor", "dropout", "noise", "lr")
 
 
 def _check_same_function(newest: Path, path: Path) -> None:
@@ -81,7 +81,7 @@ def _check_same_function(newest: Path, path: Path) -> None:
         ValueError: they differ; names `path` and what differs.
     """
     ours, theirs = _function_of(newest), _function_of(path)
-    for name in ours.keys() & theirs.keys():
+    for name in sorted(ours.keys() & theirs.keys()):
         if ours[name] != theirs[name]:
             what = (
                 "the dictionaries differ"

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("no_pauses")
 
 
 def test_a_beginning_of_an_older_version_is_dropped(server, output, tmp_path, monkeypatch):
-    """Without a published checksum nobody would notice that two versions were joined."""
+    """Check the bytes before the break, since no published checksum would show a joined file."""
     monkeypatch.setattr(download, "OVERLAP", 100)
     server.content, server.version = b"A" * 5000, '"a"'
     server.die_after = [2000, 0, 0, 0, 0]

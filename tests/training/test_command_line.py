@@ -77,14 +77,19 @@ def test_fairseq_rejects_with_the_place(override, message):
     assert message in problem
 
 
-def test_all_numbers_out_of_range_are_listed_with_file_and_line(tmp_path):
+def refused(tmp_path, options: str) -> tuple[Path, list[str]]:
+    """Return the file of a bad configuration, and the lines of its refusal."""
     path = tmp_path / "bad.yaml"
-    path.write_text(f"base: {TRANSLATION}\ntrain:\n  clip_norm: -1\n  max_update: -5\n")
+    path.write_text(f"base: {TRANSLATION}\ntrain:\n  {options}\n")
     tree = load_tree(path, [])
     with pytest.raises(ConfigurationError) as caught:
         check_options(validate(tree), tree)
-    lines = sorted(str(caught.value).splitlines())
-    assert lines == [
+    return path, str(caught.value).splitlines()
+
+
+def test_all_numbers_out_of_range_are_listed_with_file_and_line(tmp_path):
+    path, lines = refused(tmp_path, "clip_norm: -1\n  max_update: -5")
+    assert sorted(lines) == [
         f"{path}:3: train.clip_norm: must be at least 0, got -1",
         f"{path}:4: train.max_update: must be at least 0, got -5",
     ]
@@ -102,12 +107,7 @@ def test_ranges_are_checked_by_the_command_too(tmp_path):
 
 
 def test_all_unknown_names_are_listed_with_file_and_line(tmp_path):
-    path = tmp_path / "bad.yaml"
-    path.write_text(f"base: {TRANSLATION}\ntrain:\n  clip_nrom: 1\n  warmup_update: 3\n")
-    tree = load_tree(path, [])
-    with pytest.raises(ConfigurationError) as caught:
-        check_options(validate(tree), tree)
-    lines = str(caught.value).splitlines()
+    path, lines = refused(tmp_path, "clip_nrom: 1\n  warmup_update: 3")
     assert lines[0].startswith(f"{path}:3: train.clip_nrom: ")
     assert lines[1].startswith(f"{path}:4: train.warmup_update: ")
     assert len(lines) == 2
