@@ -4,12 +4,14 @@ What breaks: `fairseq-train` into the directory of an earlier run resumes that r
 the new options: another architecture of the same sizes, other data, another seed or learning rate.
 If it was finished, it ends at once with exit code 0. Checkpoints are then of neither training.
 Why: fairseq loads parameters that fit, and compares no option.
-What we do: compare the options of the checkpoint in --save-dir with those of the command, and a
-hash of the sizes of the training data, which each checkpoint holds. Refuse what makes another model
+What we do: compare the options of the checkpoint in --save-dir with those of the command, and
+hashes of the training and validation data, which each checkpoint holds. The validation data choose
+the best checkpoint, and may set the learning rate. Refuse what makes another model
 or another run, and list it. `--max-update`, `--max-epoch`, paths, logging, evaluation and how
 often checkpoints are written may change. The number of processes, `--max-tokens` and
 `--update-freq` may change as long as an update has as many tokens; another number of processes
-alone, and another precision, give a warning. `--allow-changed-options` and the options
+alone, another precision, and other names of validation sets give a warning.
+`--allow-changed-options` and the options
 `--reset-optimizer`, `--reset-lr-scheduler` and `--reset-dataloader` turn refusals into warnings.
 A checkpoint of `--restore-file` or `--finetune-from-model` may have any options.
 Delete when: fairseq compares them. `checkpoint_identity.py` calls this.
@@ -21,6 +23,7 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import make_dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +42,10 @@ from highrank_plugins.common.user_error import UserError
 logger = logging.getLogger(__name__)
 _Options = dict[str, Any]
 
+# names of hashes in checkpoints; None, or no entry in older checkpoints, is compared with nothing
 _KEY = "training_data"
 _SUMS_KEY = "training_data_sums"
+_VALID_KEY = "validation_data"
 _NAMED = {"model": "arch", "task": "task", "criterion": "criterion", "optimizer": "optimizer"}
 # blocks whose options all count, and single options of other blocks
 _WHOLE = ("model", "task", "criterion", "optimizer", "lr_scheduler", "ema")
@@ -51,6 +56,7 @@ _SINGLE = {
 }
 _WARNED = {
     "common": ("fp16", "memory_efficient_fp16", "bf16", "amp"),
+    "dataset": ("valid_subset",),
     "checkpoint": ("best_checkpoint_metric", "maximize_best_checkpoint_metric"),
 }
 # options that may change: lengths of schedules, paths, and how the same result is computed
@@ -91,13 +97,11 @@ def check_options(trainer, path: str, state: dict[str, Any]) -> None:
         _mapping(current["model"]).update(model.function_options())
     refused = dict(_differences(saved, current, _counting(saved, current)))
     refused |= _batch_difference(saved, current)
-    extra = state.get("extra_state", {})
-    before = {key: extra.get(key) for key in (_KEY, _SUMS_KEY)}
-    now = {_KEY: _hash_of_data(trainer), _SUMS_KEY: _hash_of_sums(trainer)}
-    # older checkpoints lack the second, as does data without sums
-    if any(None not in (before[key], now[key]) and before[key] != now[key] for key in now):
+    changed_sets = _changed_sets(state.get("extra_state", {}), _data_hashes(trainer))
+    if changed_sets:
         names = [block["task"].get("data") for block in (saved, current)]
-        refused["data"] = (f"{names[0]} then", f"{names[1]} with other training sentences")
+        sentences = f"{names[1]} with other sentences in {' and '.join(changed_sets)}"
+        refused["data"] = (f"{names[0]} then", sentences)
     if refused:
         _refuse(trainer, path, refused)
     singles = [(block, name) for block, names in _WARNED.items() for name in names]
@@ -196,27 +200,59 @@ def _batch_difference(saved: _Options, current: _Options) -> _Options:
     return {name: (own[0][name], own[1][name]) for name in names}
 
 
-def _hash_of_data(trainer) -> str | None:
-    """Return a hash of the sizes of all training sentences; None for data without indices."""
-    if not hasattr(trainer, "hash_of_data"):
-        subset = trainer.cfg.dataset.train_subset
-        files = [p for folder in _folders(trainer) for p in sorted(folder.glob(f"{subset}*.idx"))]
-        total = hashlib.sha256()
-        for path in files:
-            with path.open("rb") as file:
-                total.update(hashlib.file_digest(file, "sha256").digest())
-        trainer.hash_of_data = total.hexdigest() if files else None
-    return trainer.hash_of_data
+def _changed_sets(before: _Options, now: _Options) -> list[str]:
+    """Return the names of the sets whose hashes in two checkpoints differ."""
+    training = [(before.get(key), now[key]) for key in (_KEY, _SUMS_KEY)]
+    pairs = {"the training set": training}
+    for subset, hashes in now[_VALID_KEY].items():
+        others = before.get(_VALID_KEY, {}).get(subset, ())
+        pairs[f"the validation set '{subset}'"] = list(zip(others, hashes, strict=False))
+    return [
+        name
+        for name, hashes in pairs.items()
+        if any(None not in both and both[0] != both[1] for both in hashes)
+    ]
 
 
-def _hash_of_sums(trainer) -> str | None:
-    """Return a hash of the checksums of all training files; None where a folder has none."""
-    subset, lines = trainer.cfg.dataset.train_subset, []
-    for folder in _folders(trainer):
+def _data_hashes(trainer) -> _Options:
+    """Return the hashes of all data that a checkpoint holds, computed once."""
+    if not hasattr(trainer, "data_hashes"):
+        cfg, folders = trainer.cfg.dataset, _folders(trainer)
+        sizes, sums = _hashes(folders, f"{cfg.train_subset}*")  # train1 and others belong to it
+        valid_sets = [] if cfg.disable_validation else cfg.valid_subset.split(",")
+        end = "*" if cfg.combine_valid_subsets else ".*"
+        trainer.data_hashes = {
+            _KEY: sizes,
+            _SUMS_KEY: sums,
+            # fairseq validates on the first folder
+            _VALID_KEY: {name: _hashes(folders[:1], f"{name}{end}") for name in valid_sets},
+        }
+    return trainer.data_hashes
+
+
+def _hashes(folders: list[Path], pattern: str) -> list[str | None]:
+    """Return the hashes of sizes and of checksums of the files of a set."""
+    return [_hash_of_sizes(folders, f"{pattern}idx"), _hash_of_sums(folders, pattern)]
+
+
+def _hash_of_sizes(folders: list[Path], pattern: str) -> str | None:
+    """Return a hash of the sizes of all sentences; None for data without indices."""
+    files = [path for folder in folders for path in sorted(folder.glob(pattern))]
+    total = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest() if files else None
+
+
+def _hash_of_sums(folders: list[Path], pattern: str) -> str | None:
+    """Return a hash of the checksums of all files; None where a folder has none."""
+    lines = []
+    for folder in folders:
         if not (folder / SUMS).exists():
             return None
         sums = read_ledger(folder / SUMS)
-        lines += [f"{sums[name]}  {name}\n" for name in sorted(sums) if name.startswith(subset)]
+        lines += [f"{sums[name]}  {name}\n" for name in sorted(sums) if fnmatch(name, pattern)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -227,8 +263,7 @@ def _folders(trainer) -> list[Path]:
 
 @replaces(Trainer, "state_dict")
 def state_dict(stock, trainer) -> dict[str, Any]:
-    """Return what a checkpoint holds, with the hashes of the training data."""
+    """Return what a checkpoint holds, with the hashes of its data."""
     state = stock(trainer)
-    state["extra_state"][_KEY] = _hash_of_data(trainer)
-    state["extra_state"][_SUMS_KEY] = _hash_of_sums(trainer)
+    state["extra_state"].update(_data_hashes(trainer))
     return state

@@ -38,30 +38,46 @@ def test_another_run_is_refused(data, used_dir, words, message):
     assert (used_dir / "checkpoint_last.pt").read_bytes() == before
 
 
-def test_other_data_are_refused_wherever_they_lie(data, used_dir, tmp_path):
-    shutil.copytree(data, tmp_path / "moved")
+TRAINING, VALIDATION = "the training set", "the validation set 'valid'"
+
+
+@pytest.mark.parametrize(
+    "source, target, changed", [("valid", "train", TRAINING), ("test", "valid", VALIDATION)]
+)
+def test_other_data_are_refused_wherever_they_lie(
+    data, used_dir, tmp_path, source, target, changed
+):
+    moved = shutil.copytree(data, tmp_path / "moved")
     more = translation_options(**{"--max-update": 3})
-    run_training(tmp_path / "moved", used_dir, *more)
-    for path in (tmp_path / "moved").glob("valid.*"):
-        shutil.copy(path, path.with_name(path.name.replace("valid", "train")))
-    with pytest.raises(
-        ValueError, match=r"--data was .*moved then, is .*moved with other training"
-    ):
-        run_training(tmp_path / "moved", used_dir, *more)
+    run_training(moved, used_dir, *more)
+    for path in moved.glob(f"{source}.*"):
+        shutil.copy(path, path.with_name(path.name.replace(source, target)))
+    message = f"--data was .*moved then, is .*moved with other sentences in {changed}"
+    with pytest.raises(ValueError, match=f"{message}. Choose another --save-dir"):
+        run_training(moved, used_dir, *more)
 
 
-def test_sentences_of_equal_lengths_are_told_apart_by_checksums(data, used_dir, tmp_path):
+@pytest.mark.parametrize("split, changed", [("train", TRAINING), ("valid", VALIDATION)])
+def test_sentences_of_equal_lengths_are_told_apart_by_checksums(
+    data, used_dir, tmp_path, split, changed
+):
     folder = Path(shutil.copytree(data, tmp_path / "summed"))
     write_sums(folder)
     more = translation_options(**{"--max-update": 3})
     run_training(folder, used_dir, *more)
-    path = next(folder.glob("train.*.bin"))
+    path = next(folder.glob(f"{split}.*.bin"))
     content = path.read_bytes()
     path.write_bytes(content[2:4] + content[:2] + content[4:])  # the first two words
     assert path.read_bytes() != content
     write_sums(folder)
-    with pytest.raises(ValueError, match="summed with other training sentences"):
+    with pytest.raises(ValueError, match=f"summed with other sentences in {changed}"):
         run_training(folder, used_dir, *more)
+
+
+def test_another_validation_set_gives_a_warning(data, used_dir, caplog):
+    words = ["--max-update", "3", "--valid-subset", "test", "--ignore-unused-valid-subsets"]
+    run_training(data, used_dir, *translation_options(), *words)
+    assert "--valid-subset was valid, is now test" in caplog.text
 
 
 LEGITIMATE = {
