@@ -41,6 +41,11 @@ def check_archive(path: str | Path, whole: bool = True) -> None:
         OSError: The file is missing or cannot be read.
     """
     require_regular(path)
+    if os.path.islink(path) and not os.path.exists(path):
+        raise DamagedArchiveError(
+            f"{path} is a link to {os.readlink(path)}, which is missing: restore that file, or "
+            "remove the link"
+        )
     state = os.stat(path)
     _check(str(path), whole, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns))
 

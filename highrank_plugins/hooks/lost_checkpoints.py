@@ -3,7 +3,7 @@
 What breaks: `checkpoint_last.pt` was deleted, or lost by a full disk, while `--save-dir` holds
 other checkpoints; or `--restore-file` does not exist. In both cases fairseq logs "No existing
 checkpoint found" and trains from random weights. A `checkpoint_last.pt` that is damaged ends every
-start, however many undamaged checkpoints the directory holds.
+start, however many undamaged checkpoints the directory holds. A link to a missing file is either.
 Why: a missing file is how fairseq recognises the first start, and it looks at no other file.
 What we do: resume from the newest checkpoint in `--save-dir` whose checksums are right, and name
 it. Where none is whole, where `--restore-file` is missing, and where a folder is given, refuse. Of
@@ -111,8 +111,8 @@ def _choose(cfg, suffix: str) -> str:
     """
     last = _last(cfg, suffix)
     found = glob.glob(os.path.join(glob.escape(cfg.save_dir), f"checkpoint*{suffix}.pt"))
-    others = sorted((path for path in found if path != last), key=os.path.getmtime, reverse=True)
-    is_missing = not os.path.exists(last)
+    others = sorted((path for path in found if path != last), key=_time_of, reverse=True)
+    is_missing = not os.path.lexists(last)
     fresh_start = cfg.reset_dataloader or cfg.reset_optimizer or cfg.continue_once
     if is_missing and (fresh_start or not others):
         return last
@@ -126,6 +126,11 @@ def _choose(cfg, suffix: str) -> str:
         f"--save-dir {cfg.save_dir} holds no undamaged checkpoint: {'; '.join(damage)}. Copy one "
         "there from elsewhere, or move these away to train from scratch"
     )
+
+
+def _time_of(path: str) -> float:
+    """Return when a file was written; 0 for a link to a missing file."""
+    return os.path.getmtime(path) if os.path.exists(path) else 0.0
 
 
 def _refuse_folder(option: str, path: str | None) -> None:

@@ -36,11 +36,19 @@ def test_training_resumes_from_the_newest_checkpoint(data, used_dir, caplog):
     assert "checkpoint_last.pt is missing" in caplog.text
 
 
-@pytest.mark.parametrize("spoil", [damage, lambda path: path.write_bytes(b"")])
+def lose_target(path) -> None:
+    """Replace a file by a link to a missing one."""
+    path.unlink()
+    path.symlink_to("lost.pt")
+
+
+@pytest.mark.parametrize("spoil", [damage, lambda path: path.write_bytes(b""), lose_target])
 def test_a_run_resumes_from_the_newest_undamaged_checkpoint(data, used_dir, caplog, spoil):
     for name in ("1_100", "best"):
         spoil(used_dir / f"checkpoint_{name}.pt")
-    (used_dir / "checkpoint_last.pt").write_bytes((used_dir / "checkpoint_best.pt").read_bytes())
+    shutil.copy(
+        used_dir / "checkpoint_best.pt", used_dir / "checkpoint_last.pt", follow_symlinks=False
+    )
     state = run_training(data, used_dir, *translation_options(**{"--max-update": 4}))
     assert updates(state) == 4
     assert "Resuming from" in caplog.text and "checkpoint_1_50.pt, the newest" in caplog.text
@@ -58,6 +66,14 @@ def test_without_an_undamaged_checkpoint_a_run_does_not_start_over(
         ValueError, match=r"holds no undamaged.*best\.pt is damaged.*move these away"
     ):
         run_training(data, tmp_path, *translation_options(), *reset)
+
+
+def test_a_link_to_a_missing_checkpoint_is_refused(data, tmp_path):
+    """Without other checkpoints, the folder looked new."""
+    (tmp_path / "checkpoint_last.pt").symlink_to("lost.pt")
+    message = r"checkpoint_last\.pt is a link to lost\.pt, which is missing.*move these away"
+    with pytest.raises(ValueError, match=message):
+        run_training(data, tmp_path, *translation_options())
 
 
 @pytest.mark.parametrize(
