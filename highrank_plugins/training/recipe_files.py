@@ -1,5 +1,6 @@
 """Write a configuration for recipes: shell variables, and a command per block."""
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,8 +10,9 @@ import yaml
 
 from highrank_plugins.common.files import write_text
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.common.yaml_tree import ConfigurationError
-from highrank_plugins.measures import find_measure
+from highrank_plugins.measures import find_measure, measure_names
 from highrank_plugins.training.command_line import PROGRAMS, program_of, shell_line
 from highrank_plugins.training.configuration import Configuration
 
@@ -42,11 +44,32 @@ def write_recipe_files(
     """Write `settings.sh`, to be sourced, and `BLOCK.sh` with the command of each block.
 
     Args:
-        folder: holds only these files.
+        folder: commands of an earlier configuration are replaced, other files stay.
         more: further variables of the shell, each a word or a list of words.
+    Raises:
+        UserError: the folder has files of these names, but no settings.sh: they are not ours.
     """
-    for old in folder.glob("*.sh"):
-        old.unlink()
+    variables = {
+        "measures": configuration.measures,
+        "text_measures": [name for name in configuration.measures if find_measure(name).of_a_split],
+        "training_key": _training_key(configuration, launch),
+        "other_nodes": "by hand" if launch and launch.by_hand else "",
+        **more,
+    }
+    lines = ["# shellcheck shell=bash disable=SC2034", *_settings(configuration)]
+    lines += [f"{name}={_assigned(value)}" for name, value in variables.items()]
+    settings = folder / "settings.sh"
+    blocks = [folder / f"{block}.sh" for block in (*PROGRAMS, *measure_names())]
+    earlier = [path for path in blocks if os.path.lexists(path)]
+    if earlier and not settings.exists():
+        names = ", ".join(path.name for path in earlier)
+        raise UserError(
+            f"--commands {folder}: {names} would be replaced, and no settings.sh there says that "
+            "this command has written it: name another folder"
+        )
+    write_text(settings, "\n".join(lines) + "\n")  # before all others, as their stamp
+    for path in earlier:
+        path.unlink()
     for block in (*PROGRAMS, *configuration.measures):
         options = getattr(configuration, block)
         if options is not None and (options or block not in _OPTIONAL):
@@ -58,16 +81,6 @@ def write_recipe_files(
     if launch is not None:
         line = shell_line(PROGRAMS["launch"], launch.options, launch.words)
         write_text(folder / "launch.sh", line)
-    variables = {
-        "measures": configuration.measures,
-        "text_measures": [name for name in configuration.measures if find_measure(name).of_a_split],
-        "training_key": _training_key(configuration, launch),
-        "other_nodes": "by hand" if launch and launch.by_hand else "",
-        **more,
-    }
-    lines = ["# shellcheck shell=bash disable=SC2034", *_settings(configuration)]
-    lines += [f"{name}={_assigned(value)}" for name, value in variables.items()]
-    write_text(folder / "settings.sh", "\n".join(lines) + "\n")
 
 
 def _settings(configuration: Configuration) -> Iterator[str]:

@@ -162,16 +162,26 @@ run_stage() {
     echo "$stage_key" >"$out/.key"
     log_stage "$1" "$2" "$4"
     echo "$stage_key" >"$out/.done"
+    list_files "$out" >"$out/.written"
     remove_output "$run_dir/$2"
     mv -- "$out" "$run_dir/$2"
 }
 
+# list_files FOLDER: print the names of all files in it, each followed by NUL.
+list_files() { find "$1" ! -type d -printf '%P\0' | LC_ALL=C sort --zero-terminated; }
+
 # check_output FOLDER: refuse a folder with contents that no stage has written. Stages write .key
-# when they begin, and .done when they are complete.
+# when they begin, .done when they are complete, and then .written, the names of their files.
 check_output() {
     [[ -e $1/.key || -e $1/.done || -z $(ls -A -- "$1" 2>/dev/null) ]] ||
         refuse "$1 was not written by this recipe, which would replace it: move it away, or choose" \
             "another folder by --name or --exp-dir"
+    [[ -f $1/.written && ! -L $1 ]] || return 0     # a link is removed without its files
+    local others
+    others=$(list_files "$1" | LC_ALL=C comm -z -13 -- "$1/.written" - | tr '\0' ' ')
+    [[ -z $others ]] ||
+        refuse "$1 has files that this recipe has not written ($others): move them away, since" \
+            "the stage replaces the folder"
 }
 
 # remove_output FOLDER: remove what a stage has written.

@@ -296,7 +296,7 @@ def test_after_a_kill_half_written_output_of_other_stages_does_not_count(toy):
     (part / ".key").write_text("of another time")
     assert done_stages(toy()) == [0, 1, 2]
     assert sorted(path.name for path in (toy.run / "first").iterdir()) == [
-        ".done", ".key", "file",
+        ".done", ".key", ".written", "file",
     ]  # fmt: skip
     assert not part.exists()
 
@@ -311,6 +311,20 @@ def test_a_users_folder_named_like_a_stage_is_left_alone(toy, folder):
     path = f"{toy.run}/{folder}"
     assert f"{path} was not written by this recipe, which would replace it" in result.stderr
     assert chapter.read_text() == "It was a dark and stormy night."
+
+
+def test_a_users_file_in_the_folder_of_a_stage_is_left_alone(toy):
+    toy()
+    notes = toy.run / "first" / "my notes" / "today.txt"
+    notes.parent.mkdir()
+    notes.write_text("It was a dark and stormy night.")
+    result = toy("--value", "2")
+    assert result.returncode == 2
+    message = "has files that this recipe has not written (my notes/today.txt ): move them away"
+    assert f"{toy.run}/first {message}" in result.stderr
+    assert notes.read_text() == "It was a dark and stormy night."
+    notes.rename(toy.run.parent / "today.txt")
+    assert done_stages(toy("--value", "2")) == [0, 1, 2]
 
 
 def test_an_empty_folder_named_like_a_stage_is_used(toy):

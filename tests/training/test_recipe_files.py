@@ -9,9 +9,11 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.cli.train import check_own_options
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.measures import find_measure, measure_names
 from highrank_plugins.training.configuration import load, load_tree, validate
+from highrank_plugins.training.recipe_files import write_recipe_files
 
 TRAIN = {"arch": "transformer_softmax", "adam_betas": "(0.9, 0.98)", "max_tokens": 600}
 BASE = {"data": {"vocab_size": 7}, "train": TRAIN | {"save_interval_updates": 0}}
@@ -63,6 +65,17 @@ def test_a_step_without_options_has_no_command_and_loses_an_old_one(configure):
     assert not {"finetune.sh", "launch.sh", "corpus.sh"} & {
         path.name for path in configure.folder.iterdir()
     }
+
+
+def test_files_of_the_user_are_left_alone(configure, tmp_path):
+    configure(finetune={"lr": 1})
+    (configure.folder / "mine.sh").write_text("echo mine")
+    configure()
+    assert (configure.folder / "mine.sh").read_text() == "echo mine"
+    (tmp_path / "train.sh").write_text("echo mine")
+    with pytest.raises(UserError, match=r"train\.sh would be replaced.*: name another folder"):
+        write_recipe_files(load(configure.file), tmp_path, None, {})
+    assert (tmp_path / "train.sh").read_text() == "echo mine"
 
 
 NEEDED = {  # options without a default
