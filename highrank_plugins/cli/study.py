@@ -12,6 +12,7 @@ import typer
 
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.files import open_own, try_lock
+from highrank_plugins.common.formatting import size
 
 if TYPE_CHECKING:
     from highrank_plugins.studies.definition import Study
@@ -162,6 +163,6 @@ def _dry_run(
     needed = sum(found[m.member.system].bytes for m in members if not m.is_done())
     typer.echo(
         f"\n{len(hours)} of {len(members)} members to run, {len(environments)} at a time: {left} "
-        f"of training, {needed / 1e9:.2f} GB"
+        f"of training, {size(needed)}"
     )
     check_disk(members, {system: own.bytes for system, own in found.items()})

@@ -13,6 +13,8 @@ from highrank_plugins.common.files import require_regular, write_text
 from highrank_plugins.common.user_error import UserError
 
 SUMS = "sha256sums"
+# folder within the output of complete new files, which take the places of the earlier ones
+COMPLETE = ".binarised"
 _BINARISED = ("*.bin", "*.idx", "dict*.txt")
 DIGITS = {"sha256": 64, "md5": 32}
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")

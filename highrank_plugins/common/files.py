@@ -14,6 +14,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from highrank_plugins.common.formatting import size
 from highrank_plugins.common.user_error import UserError
 
 _BLOCK = 8 << 20
@@ -246,22 +247,35 @@ def _free(target: str) -> int:
     return disk.f_bavail * disk.f_frsize
 
 
+@contextmanager
+def names_full_disk(folder: Path) -> Iterator[None]:
+    """Let errors of a full disk name the folder that the block writes to, and its free space."""
+    try:
+        yield
+    except OSError as error:
+        reason = _NO_SPACE.get(error.errno or 0)
+        if reason is None or error.strerror != os.strerror(error.errno or 0):
+            raise
+        raise OSError(
+            error.errno,
+            f"{reason}: {size(shutil.disk_usage(folder).free)} are free. Free some space and run "
+            "the same command again",
+            str(folder),
+        ) from None
+
+
 def _explained(error: OSError, target: str, expected_bytes: int = 0) -> OSError:
     """Return the error in words that say what to do, with the name of the file."""
     reason = _NO_SPACE.get(error.errno or 0)
     if reason is None:
         return OSError(error.errno, f"it cannot be written ({error.strerror})", target)
-    needed = f", {_size(expected_bytes)} are needed" if expected_bytes else ""
+    needed = f", {size(expected_bytes)} are needed" if expected_bytes else ""
     return OSError(
         error.errno,
-        f"{reason}: {_size(_free(target))} are free{needed}. Free some space and run the same "
+        f"{reason}: {size(_free(target))} are free{needed}. Free some space and run the same "
         "command again; the previous contents are kept",
         target,
     )
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB"
 
 
 def plain(value: Any) -> Any:
@@ -279,37 +293,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value
-
-
-@contextmanager
-def whole_folder(folder: Path, *inputs: Path) -> Iterator[None]:
-    """Create a folder; if the block fails, remove the files written into it.
-
-    Args:
-        inputs: folders that the block reads.
-    Raises:
-        ValueError: the folder is one of them, whose files the block would overwrite.
-    """
-    for source in inputs:
-        if source.resolve() == folder.resolve():
-            raise ValueError(
-                f"{folder} holds the input, which the output would overwrite: name another folder"
-            )
-    is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-    is_whole = False
-    try:
-        yield
-        is_whole = True
-    finally:
-        if not is_whole:
-            for path in folder.iterdir():
-                if path.is_file() and before.get(path.name) != path.stat().st_mtime_ns:
-                    path.unlink()
-            if is_new:
-                with suppress(OSError):  # another process has put files there
-                    folder.rmdir()
 
 
 @contextmanager
@@ -334,8 +317,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
     part.mkdir(parents=True)
     stamp.touch()
     try:
-        yield part
-        stamp.unlink()
-        os.replace(part, folder)
+        with names_full_disk(folder.parent):
+            yield part
+            stamp.unlink()
+            os.replace(part, folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Hold a lock on a folder that one training run at a time may write to."""
+"""Hold a lock on a folder that one training run, or one data command, at a time may write to."""
 
 import fcntl
 import glob
@@ -9,14 +9,25 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
-from highrank_plugins.common.files import open_own
+from highrank_plugins.common.files import names_full_disk, open_own
 from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)
 
-_LOCK = "training.lock"
+
+class _Use(NamedTuple):
+    """Name the lock file of a folder, and what messages call the folder and its users."""
+
+    lock: str
+    folder: str
+    user: str
+    without_folder: str
+
+
+_TRAINING = _Use("training.lock", "--save-dir", "training run", ", or add --no-save")
+_OUTPUT = _Use(".highrank-lock", "folder", "data command", "")
 
 
 @contextmanager
@@ -33,16 +44,69 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
         UserError: Another process holds it; names the process. Or the folder cannot be written, or
             a link has the name of the lock file.
     """
-    new = _missing(Path(folder))
-    file, is_locked = _open_locked(folder)
-    with file:
+    with _held(Path(folder), _TRAINING) as is_locked:
         for left in glob.glob(os.path.join(glob.escape(str(folder)), "checkpoint*.pt.tmp")):
             os.unlink(left)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
+        yield is_locked
+
+
+@contextmanager
+def output_folder(folder: Path, *inputs: Path) -> Iterator[None]:
+    """Create the folder of a data command, and refuse others until the block ends.
+
+    If the block fails, the folder is removed where it is new and empty.
+
+    Args:
+        inputs: folders that the block reads.
+    Raises:
+        ValueError: the folder is one of them, whose files the block would overwrite.
+        UserError: Another data command writes to it; names the process. Or it cannot be written.
+    """
+    for source in inputs:
+        if source.resolve() == folder.resolve():
+            raise ValueError(
+                f"{folder} holds the input, which the output would overwrite: name another folder"
+            )
+    with _held(folder, _OUTPUT):
+        try:
+            yield
+        finally:
+            (folder / _OUTPUT.lock).unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(folder: Path, *inputs: Path) -> Iterator[None]:
+    """Create the folder of a data command; if the block fails, remove the files written into it.
+
+    Raises:
+        ValueError: see `output_folder`, which also holds a lock.
+        OSError: The disk is full; names the folder and the free space.
+    """
+    with output_folder(folder, *inputs):
+        before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
         is_whole = False
         try:
+            with names_full_disk(folder):  # before the files are removed
+                yield
+            is_whole = True
+        finally:
+            if not is_whole:
+                for path in folder.iterdir():
+                    if path.is_file() and before.get(path.name) != path.stat().st_mtime_ns:
+                        path.unlink()
+
+
+@contextmanager
+def _held(folder: Path, use: _Use) -> Iterator[bool]:
+    new = _missing(folder, use)
+    file, is_locked = _open_locked(folder, use)
+    is_whole = False
+    with file:
+        try:
+            with names_full_disk(folder):
+                file.truncate(0)
+                holder = f"process {os.getpid()} on {socket.gethostname()}\n"
+                os.write(file.fileno(), holder.encode())  # unbuffered: closing writes nothing again
             yield is_locked
             is_whole = True
         finally:
@@ -50,23 +114,24 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
                 _remove(new)
 
 
-def _missing(folder: Path) -> list[Path]:
+def _missing(folder: Path, use: _Use) -> list[Path]:
     """Return what does not exist yet: the lock file, the folder, and the folders above it."""
     missing = itertools.takewhile(lambda path: not path.exists(), (folder, *folder.parents))
-    return [] if (folder / _LOCK).exists() else [folder / _LOCK, *missing]
+    lock = folder / use.lock
+    return [] if lock.exists() else [lock, *missing]
 
 
 def _remove(new: list[Path]) -> None:
     """Remove a new lock file, and the new folders if they are empty."""
     with suppress(OSError):  # another process has put files there
         for path in new:
-            path.unlink() if path.name == _LOCK else path.rmdir()
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def _open_locked(folder: str | os.PathLike[str]) -> tuple[IO[str], bool]:
+def _open_locked(folder: Path, use: _Use) -> tuple[IO[str], bool]:
     """Return the open lock file, and whether it is locked."""
     while True:
-        file = _lock_file(folder)
+        file = _lock_file(folder, use)
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _has_its_name(file):
@@ -76,12 +141,12 @@ def _open_locked(folder: str | os.PathLike[str]) -> tuple[IO[str], bool]:
             holder = file.read().strip() or "unknown process"
             file.close()
             raise UserError(
-                f"--save-dir {folder} is in use by another training run ({holder}): wait for "
-                "it, stop it, or choose another --save-dir"
+                f"{use.folder} {folder} is in use by another {use.user} ({holder}): wait for "
+                f"it, stop it, or choose another {use.folder}"
             ) from None
         except OSError as error:
             logger.warning(
-                "%s: cannot be locked (%s); start only one training run in it", folder, error
+                "%s: cannot be locked (%s); start only one %s in it", folder, error, use.user
             )
             return file, False
         file.close()
@@ -94,12 +159,12 @@ def _has_its_name(file: IO[str]) -> bool:
     return False
 
 
-def _lock_file(folder: str | os.PathLike[str]) -> IO[str]:
+def _lock_file(folder: Path, use: _Use) -> IO[str]:
     try:
-        os.makedirs(folder, exist_ok=True)
-        return open_own(os.path.join(folder, _LOCK), "a+")
+        folder.mkdir(parents=True, exist_ok=True)
+        return open_own(folder / use.lock, "a+")
     except OSError as error:
         raise UserError(
-            f"--save-dir {folder} cannot be written ({error.strerror}): choose another --save-dir, "
-            "or add --no-save"
+            f"{use.folder} {folder} cannot be written ({error.strerror}): choose another "
+            f"{use.folder}{use.without_folder}"
         ) from error

@@ -27,6 +27,14 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}\u00a0%"
 
 
+def size(count: float) -> str:
+    """Return a number of bytes in a unit that suits it: 1.4 GB, 20.5 MB, 3.0 kB."""
+    for unit, one in (("GB", 1e9), ("MB", 1e6)):
+        if count >= one:
+            return f"{count / one:,.1f} {unit}"
+    return f"{count / 1e3:.1f} kB"
+
+
 def cell(text: object) -> str:
     """Return text as one cell of a Markdown table; it ends no cell, row or page.
 

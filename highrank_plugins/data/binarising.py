@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from highrank_plugins.common.checksums import SUMS, read_ledger, write_sums
+from highrank_plugins.common.checksums import COMPLETE, SUMS, read_ledger, write_sums
 from highrank_plugins.common.files import flush_folder, new_folder, require_regular
 from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.common.user_error import UserError
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PARTS = ("train", "valid", "test")
-# name within the output of the folder that files are written into before they take their places
-_WHOLE = ".binarised"
 # number of bytes that a process reads at once
 _BLOCK = 1 << 20
 # fairseq pads dictionaries to a multiple of this, which suits GPUs
@@ -35,6 +33,7 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
     The files equal those of `fairseq-preprocess --joined-dictionary`, which takes two passes in
     Python, and with `--workers 2` leaves one worker waiting. They take the place of an earlier
     result when all are complete: a training that has mapped the earlier files keeps reading them.
+    If an earlier call was killed while its files took their places, they first take the rest.
 
     Args:
         pieces: folder with {train,valid,test}.LANGUAGE, pieces between spaces.
@@ -42,6 +41,7 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
         TextError: a line is not UTF-8, or has no partner; names file and line.
         UserError: `output` has a dictionary or checksums that no earlier call has written.
     """
+    _take_places(output)
     others = _require_ours(output, languages)
     for part in PARTS:
         _require_pairs([pieces / f"{part}.{language}" for language in languages])
@@ -49,8 +49,7 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
     blocks = (_blocks(pieces / f"train.{language}") for language in languages)
     for counted in ordered_map(_count, chain.from_iterable(blocks), processes):
         counts.update(counted)
-    whole = output / _WHOLE
-    with new_folder(whole) as folder:
+    with new_folder(output / COMPLETE) as folder:
         for language in languages:
             dictionary = folder / f"dict.{language}.txt"
             _write_dictionary(dictionary, counts)
@@ -58,11 +57,20 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
                 prefix = folder / f"{part}.{'-'.join(languages)}.{language}"
                 _write(prefix, pieces / f"{part}.{language}", dictionary, processes)
         write_sums(folder, others)
-        # the checksums last: they refuse a mixture of old and new files
-        for name in (*_names(languages), SUMS):
-            os.replace(folder / name, output / name)
-    whole.rmdir()
-    flush_folder(output)
+    _take_places(output)
+
+
+def _take_places(output: Path) -> None:
+    """Move complete new files, if any, to the places of the earlier ones.
+
+    The checksums go last: while they are in the folder of the new files, readers refuse `output`.
+    """
+    complete = output / COMPLETE
+    if (complete / SUMS).is_file():
+        for path in sorted(complete.iterdir(), key=lambda path: path.name == SUMS):
+            os.replace(path, output / path.name)
+        complete.rmdir()
+        flush_folder(output)
 
 
 def _names(languages: tuple[str, str]) -> list[str]:
@@ -76,9 +84,12 @@ def _require_ours(output: Path, languages: tuple[str, str]) -> dict[str, str]:
     """Return the checksums of other files in `output`.
 
     Raises:
-        UserError: it has dictionaries or checksums, but the checksums do not name all our files.
+        UserError: it has dictionaries or checksums, but the checksums do not name all our files;
+            or a folder has the name of one of them.
     """
     ledger, names = output / SUMS, _names(languages)
+    for name in names:
+        require_regular(output / name)
     sums = read_ledger(ledger) if ledger.exists() else {}
     for path in (*(output / f"dict.{language}.txt" for language in languages), ledger):
         if os.path.lexists(path) and not sums.keys() >= set(names):

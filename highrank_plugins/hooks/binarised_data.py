@@ -8,7 +8,8 @@ Why: fairseq maps the files and checks nothing in them. They hold no checksums.
 What we do: before a file is opened, check that both are there, that `.idx` agrees with itself and
 with the length of `.bin`, and that the dictionary has all numbers. If the folder has `sha256sums`,
 as `highrank data binarise` writes it, compare the files of the split and the dictionaries with it;
-this notices any change. The first process of each machine reads each file once, at the start.
+this notices any change. A folder whose files `highrank data binarise` was replacing when it was
+killed is refused. The first process of each machine reads each file once, at the start.
 Dictionaries need counts from 0 to 2⁶³ − 1. Raw text and remote paths are left alone.
 Delete when: fairseq stores checksums and compares them.
 """
@@ -24,7 +25,13 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary, indexed_dataset
 
-from highrank_plugins.common.checksums import SUMS, ChecksumError, checksum, read_ledger
+from highrank_plugins.common.checksums import (
+    COMPLETE,
+    SUMS,
+    ChecksumError,
+    checksum,
+    read_ledger,
+)
 from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
@@ -85,7 +92,10 @@ def add_from_file(stock, dictionary, f) -> None:
     Raises:
         UserError: It is damaged; names file and word.
     """
-    if not isinstance(f, str) or not os.path.exists(f):
+    if not isinstance(f, str):
+        return stock(dictionary, f)
+    _refuse_mixture(Path(f).parent)
+    if not os.path.exists(f):
         return stock(dictionary, f)
     require_regular(f)
     _compare_with_sums(Path(f))
@@ -102,8 +112,17 @@ def add_from_file(stock, dictionary, f) -> None:
             raise UserError(f"{f}: the word {word!r} has the count {count}; {_AGAIN}")
 
 
+def _refuse_mixture(folder: Path) -> None:
+    if (folder / COMPLETE / SUMS).exists():
+        raise UserError(
+            f"{folder} may hold files of two texts: `highrank data binarise` is replacing them, or "
+            "was killed while it did; run the same command again, which completes them"
+        )
+
+
 def _has_both(path: str) -> bool:
     index, data = Path(f"{path}.idx"), Path(f"{path}.bin")
+    _refuse_mixture(index.parent)
     for file in (index, data):
         require_regular(file)
     if index.exists() != data.exists():

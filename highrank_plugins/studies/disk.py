@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from highrank_plugins.common.formatting import size
 from highrank_plugins.studies.prepared import PreparedMember
 
 
@@ -51,6 +52,6 @@ def check_disk(members: Sequence[PreparedMember], known: Mapping[str, int] | Non
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise ValueError(
-            f"the study needs {needed / 1e9:.2f} GB more on the disk of {folder}, which has "
-            f"{free / 1e9:.2f} GB free: delete files, or write elsewhere with --exp-dir"
+            f"the study needs {size(needed)} more on the disk of {folder}, which has "
+            f"{size(free)} free: delete files, or write elsewhere with --exp-dir"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import highrank_plugins
+from highrank_plugins.common.formatting import size
 from highrank_plugins.training.command_line import words_of
 
 # bytes per parameter: its weight and Adam's two moments, in float32
@@ -31,7 +32,7 @@ def check_space(options: Mapping[str, object], data: str, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ValueError(
-            f"{needed / 1e9:.1f} GB are needed on the disk of {folder}, {free / 1e9:.1f} GB are "
+            f"{size(needed)} are needed on the disk of {folder}, {size(free)} are "
             "free: free some space, or write elsewhere with --exp-dir"
         )
 

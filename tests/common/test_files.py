@@ -2,10 +2,11 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
-from highrank_plugins.common.files import new_folder, open_own, whole_folder, write_text
+from highrank_plugins.common.files import new_folder, open_own, write_text
 from highrank_plugins.common.user_error import UserError
 
 
@@ -65,11 +66,9 @@ def test_a_users_folder_is_not_discarded(tmp_path):
     assert (tmp_path / "new.part" / "mine").exists()
 
 
-def test_the_folder_of_the_input_is_not_the_output(tmp_path):
-    (tmp_path / "train.en").write_text("a\n")
-    (tmp_path / "link").symlink_to(tmp_path)
-    for output in (tmp_path / "link", tmp_path / "x" / ".."):
-        message = "holds the input, which the output would overwrite"
-        with pytest.raises(ValueError, match=message), whole_folder(output, tmp_path):
-            raise AssertionError
-    assert (tmp_path / "train.en").read_text() == "a\n"
+def test_a_full_disk_is_named_with_its_folder(tmp_path):
+    message = r"disk is full: [\d,.]+ [GMk]B are free\. Free some .*: '.*new'"
+    full = Path("/dev/full")
+    with pytest.raises(OSError, match=message), new_folder(tmp_path / "new" / "part"):
+        full.write_bytes(b"a")
+    assert list((tmp_path / "new").iterdir()) == []

@@ -111,7 +111,7 @@ def test_stock_copy_destroys_it(files, stock):
 @pytest.mark.parametrize("limit", [*range(90_000, 102_000, 2048), 1, 199_000])
 def test_full_disk_leaves_the_old_file(files, limit):
     old, _ = files
-    message = r"limit on file sizes.*MB are free, 0\.2 MB are needed\. Free some space.*best\.pt"
+    message = r"limit on file sizes.*B are free, 200\.0 kB are needed\. Free some space.*best\.pt"
     with largest_file(limit), pytest.raises(OSError, match=message):
         checkpoint_utils.torch_persistent_save(NEW, old)
     assert size_in(old) == 10
@@ -121,7 +121,7 @@ def test_nothing_is_written_to_a_disk_without_space(files, monkeypatch):
     free = os.statvfs_result((4096, 4096, 100, 1, 1, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda folder: free)
     monkeypatch.setattr(torch, "save", None)
-    with pytest.raises(OSError, match=r"the disk is full: 0\.0 MB are free, 0\.2 MB are needed"):
+    with pytest.raises(OSError, match=r"the disk is full: 0\.0 kB are free, 200\.0 kB are needed"):
         checkpoint_utils.torch_persistent_save(NEW, files[0])
 
 

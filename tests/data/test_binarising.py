@@ -1,11 +1,17 @@
 """Binarised text is byte for byte what fairseq-preprocess writes."""
 
+import os
 import shutil
 import subprocess
+from itertools import count
 
 import pytest
+from fairseq.data import Dictionary
 
-from highrank_plugins.common.files import whole_folder
+import highrank_plugins.hooks.binarised_data  # noqa: F401  (importing it applies the repair)
+from highrank_plugins.common.checksums import COMPLETE
+from highrank_plugins.common.folder_lock import output_folder
+from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import binarising
 from tests.fairseq_cli import run
@@ -101,9 +107,43 @@ def test_an_interrupted_call_keeps_the_earlier_files(pieces, tmp_path, monkeypat
     before = {path.name: path.read_bytes() for path in output.iterdir()}
     short = shorter(pieces, tmp_path / "short")
     monkeypatch.setattr(binarising, "write_sums", interrupt)
-    with pytest.raises(KeyboardInterrupt), whole_folder(output):
+    with pytest.raises(KeyboardInterrupt), output_folder(output):
         binarising.binarise(short, output, LANGUAGES, 1)
     assert {path.name: path.read_bytes() for path in output.iterdir()} == before
+
+
+@pytest.mark.parametrize(("moved", "has_earlier"), [(0, True), (7, True), (14, True), (7, False)])
+def test_a_kill_between_earlier_and_new_files_is_refused_and_completed(
+    pieces, tmp_path, monkeypatch, moved, has_earlier
+):
+    class Killed(BaseException):
+        pass
+
+    def replace(source, target):
+        if os.path.basename(os.path.dirname(source)) == COMPLETE and next(until_killed) == moved:
+            raise Killed
+        stock(source, target)
+
+    output, short, stock, until_killed = tmp_path / "bin", tmp_path / "short", os.replace, count()
+    shorter(pieces, short)
+    if has_earlier:
+        binarising.binarise(short, output, LANGUAGES, 1)
+        binarising._words.cache_clear()
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(Killed), output_folder(output):
+        binarising.binarise(pieces, output, LANGUAGES, 1)
+    with pytest.raises(UserError, match=r"files of two texts: .* run the same command again"):
+        Dictionary.load(str(output / "dict.en.txt"))
+    monkeypatch.setattr(os, "replace", stock)
+    (short / "valid.de").write_text("")
+    with pytest.raises(TextError, match="no partner"):  # after it has completed the earlier call
+        binarising.binarise(short, output, LANGUAGES, 1)
+    binarising._words.cache_clear()
+    binarising.binarise(pieces, tmp_path / "whole", LANGUAGES, 1)
+    sums = (tmp_path / "whole" / "sha256sums").read_text()
+    assert (output / "sha256sums").read_text() == sums
+    assert content(output) == content(tmp_path / "whole")
+    assert len(list(output.iterdir())) == 15
 
 
 @pytest.mark.parametrize("name", ["dict.en.txt", "dict.de.txt", "sha256sums"])

@@ -159,11 +159,11 @@ def test_a_disk_that_is_too_small_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda folder: Namespace(free=1500))
     done = study(file, "--jobs", 1)
     assert done.exit_code == 2
-    assert "GB more on the disk of" in done.output and "--exp-dir" in done.output
+    assert "kB more on the disk of" in done.output and "--exp-dir" in done.output
     assert len(starts(file)) == 1  # of the first nothing was known
     other = write_stub(tmp_path / "probed", seeds=[1])
     done = study(other, "--dry-run")
-    assert done.exit_code == 2 and "GB more on the disk of" in done.output and not starts(other)
+    assert done.exit_code == 2 and "kB more on the disk of" in done.output and not starts(other)
 
 
 def test_dry_run_prints_members_commands_hours_and_disk(tmp_path):
@@ -172,7 +172,7 @@ def test_dry_run_prints_members_commands_hours_and_disk(tmp_path):
     assert done.exit_code == 0, done.output
     # 36 epochs of 100 updates, 2 a second
     assert "| mos-2 | to run | 0.50 |" in done.output
-    assert "6 of 6 members to run, 2 at a time: 1.5 h of training, 0.00 GB" in done.output
+    assert "6 of 6 members to run, 2 at a time: 1.5 h of training, 36.9 kB" in done.output
     assert "run.sh --conf mos --name members/" in done.output
     assert not starts(file)
     assert study(file).exit_code == 0

@@ -67,5 +67,5 @@ def test_a_second_name_of_a_checkpoint_takes_no_space(tmp_path):
 
 def test_a_full_disk_is_refused(lm_data, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Namespace(free=1000))
-    with pytest.raises(ValueError, match=r"GB are needed on the disk of .*, 0\.0 GB are free"):
+    with pytest.raises(ValueError, match=r"kB are needed on the disk of .*, 1\.0 kB are free"):
         check_space(of_training("transformer_lm_gss"), str(lm_data), tmp_path)

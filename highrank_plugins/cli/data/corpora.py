@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.common.files import whole_folder
+from highrank_plugins.common.folder_lock import whole_folder
 from highrank_plugins.common.processes import usable_cores
 
 

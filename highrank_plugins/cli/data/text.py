@@ -9,7 +9,7 @@ import typer
 
 from highrank_plugins.cli.data.bitext import language_pair
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.common.files import whole_folder
+from highrank_plugins.common.folder_lock import output_folder, whole_folder
 from highrank_plugins.common.processes import usable_cores
 
 Languages = Annotated[str, typer.Option(help="Languages, separated by commas.")]
@@ -115,5 +115,5 @@ def binarise(
     from highrank_plugins.data import binarising
 
     logging.disable(logging.INFO)  # hides fairseq's log
-    with user_errors(), whole_folder(output, pieces):
+    with user_errors(), output_folder(output, pieces):
         binarising.binarise(pieces, output, language_pair(languages), processes or usable_cores())

@@ -5,6 +5,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from highrank_plugins.common.formatting import size
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.training.launch.flags import check_command
 
@@ -109,6 +110,6 @@ def check_disk(folder: Path, gigabytes: float = 1.0) -> None:
         OSError: less than `gigabytes` are free.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free / 1e9
-    if free < gigabytes:
-        raise OSError(f"{folder}: only {free:.2f} GB are free on its disk; free some space first")
+    free = shutil.disk_usage(folder).free
+    if free < gigabytes * 1e9:
+        raise OSError(f"{folder}: only {size(free)} are free on its disk; free some space first")
