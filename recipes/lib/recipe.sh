@@ -87,12 +87,20 @@ open_run() {
         new_directories+=("$directory")
         directory=$(dirname -- "$directory")
     done
-    mkdir -p -- "$run_dir/log"
+    make_log_folder
     exec 9>>"$run_dir/.lock"
     flock --wait 5 9 ||                 # killed processes may take a moment to go
         refuse "another process is working in $run_dir; it was started by process $(<"$run_dir/.lock"):" \
             "wait for its end, or stop it and what it has started"
     echo $$ >"$run_dir/.lock"
+}
+
+# make_log_folder: make the folder of the run, and log in it, unless they cannot be written.
+make_log_folder() {
+    local said
+    said=$(mkdir -p -- "$run_dir/log" 2>&1) && [[ -w $run_dir && -w $run_dir/log ]] ||
+        refuse "$run_dir cannot be written (${said:-permission denied}): choose another folder by" \
+            "--exp-dir or --name"
 }
 
 # refuse_links FOLDER: refuse a run's folder where a link has the name of a file that recipes write, since

@@ -75,7 +75,7 @@ prepare() {
         return
     fi
     refuse_links "$run_dir"
-    mkdir -p -- "$run_dir/log"
+    make_log_folder
     log "text and binarised data: $run_dir"
     exec 8>>"$run_dir/.lock"
     flock --nonblock 8 || { log "waiting for another run that prepares the same data" && flock 8; }

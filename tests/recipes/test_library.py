@@ -327,6 +327,14 @@ def test_a_users_file_in_the_folder_of_a_stage_is_left_alone(toy):
     assert done_stages(toy("--value", "2")) == [0, 1, 2]
 
 
+def test_a_folder_that_cannot_be_made_is_refused_with_the_reason(toy):
+    toy.run.parent.touch()
+    result = toy()
+    assert result.returncode == 2
+    assert f"error: {toy.run} cannot be written (mkdir: " in result.stderr
+    assert "Not a directory): choose another folder by --exp-dir or --name" in result.stderr
+
+
 def test_an_empty_folder_named_like_a_stage_is_used(toy):
     (toy.run / "first").mkdir(parents=True)
     (toy.run / "second").mkdir()
