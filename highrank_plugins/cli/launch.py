@@ -97,6 +97,7 @@ def launch(
     SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75; the same command resumes from
     it. Run the same command on every node. See docs/howto/clusters.md.
     """
+    from highrank_plugins.training.launch.flags import save_dir
     from highrank_plugins.training.launch.plan import Plan
     from highrank_plugins.training.launch.slurm import Job
 
@@ -106,7 +107,7 @@ def launch(
         gpus, per_node = devices(gpus_per_node, processes)
         plan = Plan(
             _complete(command, effective_tokens, effective_streams, nodes * per_node),
-            log_dir or _default_log_dir(command), nodes, per_node, gpus, rendezvous,
+            log_dir or save_dir(command) / "logs", nodes, per_node, gpus, rendezvous,
             rendezvous_timeout, _restarts(max_restarts, nodes), stall_timeout,
         )  # fmt: skip
         if slurm is not None:
@@ -168,12 +169,6 @@ def _complete(
         return tuple(command)
     typer.echo(f"highrank: {line}", err=True)
     return tuple(command)
-
-
-def _default_log_dir(command: list[str]) -> Path:
-    from highrank_plugins.training.launch.flags import option
-
-    return Path(option(command, "--save-dir") or "checkpoints") / "logs"
 
 
 def _restarts(given: int | None, nodes: int) -> int:

@@ -1,4 +1,4 @@
-"""Hold a lock on a folder that one training run, or one data command, at a time may write to."""
+"""Hold a lock on a folder that one training run, launch or data command at a time may write to."""
 
 import fcntl
 import glob
@@ -28,6 +28,7 @@ class _Use(NamedTuple):
 
 _TRAINING = _Use("training.lock", "--save-dir", "training run", ", or add --no-save")
 _OUTPUT = _Use(".highrank-lock", "folder", "data command", "")
+_LOGS = _Use("launch.lock", "--log-dir", "highrank launch", "")
 
 
 @contextmanager
@@ -97,15 +98,36 @@ def whole_folder(folder: Path, *inputs: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _held(folder: Path, use: _Use) -> Iterator[bool]:
+def log_folder(folder: Path, save_dir: Path, is_shared: bool) -> Iterator[None]:
+    """Create the folder of a launch's logs, which belongs to one training run from then on.
+
+    Args:
+        save_dir: of the training run.
+        is_shared: launchers of other nodes may hold the folder, too, for the same training run.
+    Raises:
+        UserError: Another launch writes to it, or one with another --save-dir has; names it.
+    """
+    kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
+    with _held(folder, _LOGS, os.path.relpath(save_dir.resolve(), folder.resolve()), kind):
+        yield
+
+
+@contextmanager
+def _held(folder: Path, use: _Use, owner: str = "", kind: int = fcntl.LOCK_EX) -> Iterator[bool]:
     new = _missing(folder, use)
-    file, is_locked = _open_locked(folder, use)
+    file, is_locked = _open_locked(folder, use, kind)
     is_whole = False
     with file:
         try:
+            _, _, earlier = file.read().partition("\n")
+            if owner and earlier not in ("", owner):
+                raise UserError(
+                    f"{use.folder} {folder} has the logs of another training run, whose --save-dir "
+                    f"is {os.path.normpath(folder / earlier)}: choose another {use.folder}"
+                )
             with names_full_disk(folder):
                 file.truncate(0)
-                holder = f"process {os.getpid()} on {socket.gethostname()}\n"
+                holder = f"process {os.getpid()} on {socket.gethostname()}\n{owner}"
                 os.write(file.fileno(), holder.encode())  # unbuffered: closing writes nothing again
             yield is_locked
             is_whole = True
@@ -128,17 +150,16 @@ def _remove(new: list[Path]) -> None:
             path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def _open_locked(folder: Path, use: _Use) -> tuple[IO[str], bool]:
-    """Return the open lock file, and whether it is locked."""
+def _open_locked(folder: Path, use: _Use, kind: int) -> tuple[IO[str], bool]:
+    """Return the open lock file, at its start, and whether it is locked."""
     while True:
         file = _lock_file(folder, use)
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, kind | fcntl.LOCK_NB)
             if _has_its_name(file):
                 return file, True
         except (BlockingIOError, PermissionError):
-            file.seek(0)
-            holder = file.read().strip() or "unknown process"
+            holder = file.readline().strip() or "unknown process"
             file.close()
             raise UserError(
                 f"{use.folder} {folder} is in use by another {use.user} ({holder}): wait for "
@@ -162,9 +183,11 @@ def _has_its_name(file: IO[str]) -> bool:
 def _lock_file(folder: Path, use: _Use) -> IO[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return open_own(folder / use.lock, "a+")
+        file = open_own(folder / use.lock, "a+")
     except OSError as error:
         raise UserError(
             f"{use.folder} {folder} cannot be written ({error.strerror}): choose another "
             f"{use.folder}{use.without_folder}"
         ) from error
+    file.seek(0)
+    return file

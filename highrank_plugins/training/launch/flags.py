@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from highrank_plugins.common.names import did_you_mean
 
@@ -86,6 +87,11 @@ def option(words: Sequence[str], name: str) -> str | None:
         elif word.startswith(f"{name}="):
             value = word.partition("=")[2]
     return value
+
+
+def save_dir(words: Sequence[str]) -> Path:
+    """Return the folder of a command's checkpoints."""
+    return Path(option(words, "--save-dir") or "checkpoints")
 
 
 def with_option(words: Sequence[str], name: str, value: str) -> list[str]:

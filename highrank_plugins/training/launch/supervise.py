@@ -14,7 +14,9 @@ from types import FrameType
 
 from highrank_plugins.common import peers, stop_request
 from highrank_plugins.common.files import open_own
+from highrank_plugins.common.folder_lock import log_folder
 from highrank_plugins.training.launch import cause
+from highrank_plugins.training.launch.flags import save_dir
 from highrank_plugins.training.launch.local_ranks import LocalRanks, prepare_child
 from highrank_plugins.training.launch.plan import (
     STARTING_SECONDS,
@@ -34,27 +36,29 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
     """Train, and return the exit code: 0, a failure's, or `stop_request.REQUEUE` to start again.
 
     Raises:
-        ValueError: it cannot start; see `Plan.check_meeting`, `check_gpus`, `check_rendezvous`.
+        ValueError: it cannot start; see `Plan.check_meeting`, `log_folder`, `check_gpus`,
+            `check_rendezvous`.
         SystemExit: stopped before it began, with that code.
     """
     with TemporaryDirectory(prefix="highrank-launch-") as folder:
         answers = Path(folder)
         supervisor = _Supervisor(answers)  # listens from here on, because nodes may arrive late
-        _check(plan, say)
-        plan.finished.unlink(missing_ok=True)
-        code = supervisor.run(partial(_start_watched, plan, answers, say), _patience(plan))
-        if code == 0:
-            plan.finished.touch()
-        elif code == stop_request.REQUEUE:
+        plan.check_meeting()
+        with log_folder(plan.log_dir, save_dir(plan.command), is_shared=plan.nodes > 1):
+            _check(plan, say)
+            plan.finished.unlink(missing_ok=True)
+            code = supervisor.run(partial(_start_watched, plan, answers, say), _patience(plan))
+            if code == 0:
+                plan.finished.touch()
+        if code == stop_request.REQUEUE:
             say(f"stopped; start it again to resume (exit code {code})")
-        else:
+        elif code:
             say(f"failed with exit code {code}: {_advice(plan, answers)}{_silent(answers)}")
     return code
 
 
 def _check(plan: Plan, say: Callable[[str], object]) -> None:
     """Raise an error if the processes cannot run here, or cannot meet."""
-    plan.check_meeting()
     if plan.gpus:
         check_gpus(plan.per_node)
     check_disk(plan.log_dir)

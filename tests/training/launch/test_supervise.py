@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from highrank_plugins.common.folder_lock import log_folder
 from highrank_plugins.common.stop_request import REQUEUE
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.launch import supervise
 from highrank_plugins.training.launch.plan import Plan
 from highrank_plugins.training.launch.torchrun import run_id
@@ -87,3 +89,62 @@ def test_a_link_in_place_of_a_log_is_refused_before_anything_starts(tmp_path):
     assert "rank1.log is a symbolic link" in refused.stderr.splitlines()[-1]
     assert "Traceback" not in refused.stderr
     assert not (tmp_path / "victim").exists()
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from highrank_plugins.common.folder_lock import log_folder
+with log_folder(Path(sys.argv[1], "logs"), Path(sys.argv[1], "a"), sys.argv[2] == "2"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def launched(tmp_path):
+    """Start a launcher on one node or two, which holds the folder of its logs."""
+    held = []
+
+    def start(nodes: int) -> subprocess.Popen[str]:
+        command, pipe = [sys.executable, "-c", HOLD, str(tmp_path), str(nodes)], subprocess.PIPE
+        held.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+        assert held[-1].stdout.readline() == "held\n"
+        return held[-1]
+
+    yield start
+    for process in held:
+        process.communicate("")
+        assert process.returncode == 0
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (1, 2), (2, 1)])
+def test_two_launches_at_once_share_no_logs(tmp_path, launched, first, second):
+    process, logs = launched(first), tmp_path / "logs"
+    (logs / "finished").touch()
+    command = ("fairseq-train", "data", "--save-dir", str(tmp_path / "a"))
+    message = rf"--log-dir {logs} is in use by another highrank launch \(process {process.pid} on "
+    with pytest.raises(UserError, match=message):
+        supervise.launch(Plan(command, logs, second, gpus=False, rendezvous=NOWHERE), print)
+    assert {path.name for path in logs.iterdir()} == {"finished", "launch.lock"}
+
+
+def test_the_nodes_of_a_training_run_share_their_logs(tmp_path, launched):
+    launched(2)
+    launched(2)
+    other, message = tmp_path / "b", r"another training run, whose --save-dir is .*/a: choose"
+    with pytest.raises(UserError, match=message), log_folder(tmp_path / "logs", other, True):
+        raise AssertionError
+
+
+def test_logs_of_another_training_run_are_refused_and_those_of_a_moved_one_are_not(tmp_path):
+    logs = tmp_path / "old" / "logs"
+    with log_folder(logs, tmp_path / "old", is_shared=False):
+        pass
+    message = rf"--log-dir {logs} has the logs of another .* is {tmp_path}/old: choose another"
+    with pytest.raises(UserError, match=message), log_folder(logs, tmp_path, is_shared=False):
+        raise AssertionError
+    (tmp_path / "old").rename(tmp_path / "new")
+    with log_folder(tmp_path / "new" / "logs", tmp_path / "new", is_shared=False):
+        pass
