@@ -1,5 +1,6 @@
 """Provide `highrank results …`: records of runs, and tables of records."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -152,11 +153,25 @@ def _key(data: Path | None) -> str | None:
 
 
 def _scores(path: Path, finetuned: bool) -> "dict[str, Score]":
+    """Return the scores in a file, or in the folder of a model's evaluations.
+
+    Raises:
+        ValueError: scores are missing, or a score is not a finite number; names it. OSError.
+    """
+    scores = _evaluations(path, finetuned) if path.is_dir() else _written_scores(path)
+    for name, score in scores.items():
+        if not isinstance(score.value, int | float) or not math.isfinite(score.value):
+            raise ValueError(
+                f"{path}: {name} is {score.value}, not a finite number: evaluate it again, with "
+                "another checkpoint if this one has diverged"
+            )
+    return scores
+
+
+def _evaluations(path: Path, finetuned: bool) -> "dict[str, Score]":
     from highrank_plugins.results import perplexity
     from highrank_plugins.results.measures import read_measures
 
-    if not path.is_dir():
-        return _written_scores(path)
     scores: dict[str, Score] = {}
     for split in ("test", "valid", "train"):
         if split != "train" or (path / "train.log").exists():
@@ -177,8 +192,7 @@ def _written_scores(path: Path) -> "dict[str, Score]":
 
     found = read_json(path)
     try:
-        scores = {name: Score(**values) for name, values in found.items()}
-        if scores and all(isinstance(score.value, int | float) for score in scores.values()):
+        if scores := {name: Score(**values) for name, values in found.items()}:
             return scores
     except (AttributeError, TypeError):
         pass

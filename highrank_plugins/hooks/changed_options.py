@@ -9,7 +9,7 @@ hashes of the training and validation data, which each checkpoint holds. The val
 the best checkpoint, and may set the learning rate. Refuse what makes another model
 or another run, and list it. `--max-update`, `--max-epoch`, paths, logging, evaluation and how
 often checkpoints are written may change. The number of processes, `--max-tokens` and
-`--update-freq` may change as long as an update has as many tokens; another number of processes
+`--update-freq` may change as long as an update has as many tokens. Another number of processes
 alone, another precision, and other names of validation sets give a warning.
 `--allow-changed-options` and the options
 `--reset-optimizer`, `--reset-lr-scheduler` and `--reset-dataloader` turn refusals into warnings.

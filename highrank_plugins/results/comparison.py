@@ -1,6 +1,5 @@
 """Compare systems by the records of their runs: means, tests, effects, costs, differences."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -168,13 +167,9 @@ def _check_metric(name: str, records: list[Record]) -> None:
 
 
 def _check_signatures(metric: str, systems: Mapping[str, Sequence[RecordedRun]]) -> None:
-    """Refuse scores that were computed differently, and runs without a finite score."""
+    """Refuse scores that were computed differently."""
     first: tuple[Path, str] | None = None
     for run in (run for runs in systems.values() for run in runs):
-        if not math.isfinite(run.record["metrics"].get(metric, 0)):
-            raise ValueError(
-                f"{run.path}: {metric} is not a number; leave it out or repeat the run"
-            )
         signature = run.record.get("signatures", {}).get(metric)
         if metric not in run.record["metrics"] or signature is None:
             continue

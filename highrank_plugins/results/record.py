@@ -1,5 +1,6 @@
 """Write the JSON record of one run: its configuration, machine and results."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,16 +62,18 @@ def load_record(path: Path) -> dict[str, Any]:
     """Load a JSON object with `metrics`, as `results record` and the evaluations write it.
 
     Raises:
-        ValueError: not a record. OSError.
+        ValueError: not a record, or a metric is NaN or infinite. OSError.
     """
     try:
-        record = read_json(path)
-        metrics = record["metrics"].values()
-        if all(isinstance(value, int | float) for value in metrics):
-            return dict(record)
+        record = dict(read_json(path))
+        bad = [name for name, value in record["metrics"].items() if not math.isfinite(value)]
     except (ValueError, AttributeError, KeyError, TypeError):
-        pass
-    raise ValueError(f"{path}: not a record of a run: it has no metrics, or other than numbers")
+        raise ValueError(
+            f"{path}: not a record of a run: it has no metrics, or other than numbers"
+        ) from None
+    if bad:
+        raise ValueError(f"{path}: {bad[0]} is not a number; leave it out or repeat the run")
+    return record
 
 
 def refuse_repeated_runs(

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -51,12 +52,25 @@ def read_training(folder: Path) -> LoggedTraining:
     """Read a training run that a recipe has run: `command.sh` and the logs of its `--save-dir`.
 
     Raises:
+        ValueError: the logs have no numbers of a training run, damaged ones, or NaN; names them.
         OSError: no such command, or no log.
     """
     logs = [path for name in _LOGS if (path := folder / name).exists()] or [folder / _LOGS[0]]
     lines = (line for path in logs for line in path.read_text(encoding="utf-8").splitlines())
     command = (folder / "command.sh").read_text(encoding="utf-8").rstrip()
-    return LoggedTraining(command, summarise(lines))
+    names = ", ".join(map(str, logs))
+    try:
+        summary = summarise(lines)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{names}: a line of numbers is damaged: {error!r}") from None
+    if "updates" not in summary:
+        raise ValueError(
+            f"{names}: no numbers of a training run; give the folder of one that was run with "
+            "--log-format json"
+        )
+    if bad := [f"{name} is {value}" for name, value in summary.items() if not isfinite(value)]:
+        raise ValueError(f"{names}: {', '.join(bad)}: the training run has diverged")
+    return LoggedTraining(command, summary)
 
 
 def summarise(lines: Iterable[str]) -> dict[str, float]:

@@ -15,6 +15,8 @@ def invoke(*words):
 
 
 DEEP = "[" * 100_000
+STATS = {"epoch": 1, "train_num_updates": "3", "train_wall": "9", "train_wps": "100"}
+EPOCH = f"a | INFO | train | {json.dumps(STATS)}\n"
 
 
 @pytest.mark.parametrize(
@@ -39,8 +41,7 @@ def test_a_paired_test_is_part_of_record_and_summary(tmp_path):
     (tmp_path / "config.yaml").write_text("data: {vocab_size: 5}\ntrain: {arch: x}\n")
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "command.sh").write_text("fairseq-train data\n")
-    stats = {"epoch": 1, "train_num_updates": "3", "train_wall": "9", "train_wps": "100"}
-    (tmp_path / "train" / "train.log").write_text(f"a | INFO | train | {json.dumps(stats)}\n")
+    (tmp_path / "train" / "train.log").write_text(EPOCH)
     scores, paired, results = (tmp_path / name for name in ("scores", "paired.json", "results"))
     words = ["--output", scores, "--hypotheses", tmp_path / "ours", "--against", tmp_path / "other"]
     done = invoke("evaluate", "score", tmp_path / "generated", tmp_path / "text", *words)
@@ -62,7 +63,8 @@ def test_a_paired_test_is_part_of_record_and_summary(tmp_path):
         ("--scores", DEEP, "not JSON"),
         ("--scores", "[1]", "no scores with value and signature"),
         ("--scores", "{}", "no scores with value and signature"),
-        ("--scores", '{"a": {"value": "x", "signature": "s"}}', "no scores with value"),
+        ("--scores", '{"a": {"value": "x", "signature": "s"}}', "a is x, not a finite number"),
+        ("--scores", '{"a": {"value": NaN, "signature": "s"}}', "a is nan, not a finite number"),
         ("--scores", '{"a": {"val": 1}}', "no scores with value and signature"),
         ("--paired", "[1]", "not a paired test"),
         ("--paired", "[", "not JSON"),
@@ -74,11 +76,23 @@ def test_a_file_that_a_record_cannot_read_is_named(tmp_path, option, text, messa
         (tmp_path / name).write_text(content)
     (tmp_path / "config.yaml").write_text("data: {vocab_size: 5}\ntrain: {arch: x}\n")
     (tmp_path / "command.sh").write_text("fairseq-train data\n")
-    (tmp_path / "train.log").write_text("")
+    (tmp_path / "train.log").write_text(EPOCH)
     words = [word for name in files for word in (name, tmp_path / name)]
     more = ["--config", tmp_path / "config.yaml", "--training", tmp_path]
     done = invoke("results", "record", *words, *more, "--output", tmp_path / "results.json")
     assert done.exit_code == 2 and f"{option}: {message}" in done.output
+
+
+def test_a_measure_that_is_not_finite_is_named(tmp_path):
+    """The file has null in place of NaN."""
+    from highrank_plugins.cli.results import _scores
+
+    for split in ("test", "valid"):
+        text = "Evaluated 40 tokens in 9.5s\nLoss (base 2): 5.8000, Perplexity: 55.72\n"
+        (tmp_path / f"{split}.log").write_text(text)
+    (tmp_path / "retention.json").write_text(json.dumps({"whole": None, "tokens": 40}))
+    with pytest.raises(ValueError, match="test_retention is None, not a finite number"):
+        _scores(tmp_path, finetuned=False)
 
 
 def test_texts_of_another_length_are_named(tmp_path):

@@ -88,6 +88,24 @@ def test_a_log_without_numbers_has_an_empty_summary():
     assert summarise(["usage: fairseq-train\n"]) == {"epochs": 0}
 
 
+DIVERGED = [valid(1, 100, math.nan), epoch(1, 100, 9000.0, 60)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["usage: fairseq-train\n"], "train.log: no numbers of a training run; give"),
+        (['a | INFO | valid | {"epoch": 1}\n'], "line of numbers is damaged: KeyError"),
+        (DIVERGED, "valid_loss is nan, best_valid_loss is nan: the training run has diverged"),
+    ],
+)
+def test_a_log_of_no_training_run_is_refused(tmp_path, lines, message):
+    (tmp_path / "command.sh").write_text("fairseq-train\n")
+    (tmp_path / "train.log").write_text("".join(lines))
+    with pytest.raises(ValueError, match=message):
+        read_training(tmp_path)
+
+
 def test_progress_and_time_left_follow_updates_or_epochs():
     assert list(digest([inner(50, 0.5, 30)], 200, math.inf)) == [
         "epoch 1, update 50: loss 5.5, 1,234 words/s, 25% done, 0:01:30 left"
