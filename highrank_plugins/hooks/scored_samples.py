@@ -2,7 +2,8 @@
 
 What breaks: with `--skip-invalid-size-inputs-valid-test` fairseq-generate prints 1,011 hypotheses
 for 1,013 inputs, and a score; a warning stands far above them. fairseq-validate leaves as many out.
-On a model of NaN it prints `loss nan`.
+On a model of NaN it prints `loss nan`. If all samples are left out, both end in a
+ZeroDivisionError.
 Why: the commands sum over the batches, and check neither their number nor the sum.
 What we do: count samples (sentences, or blocks of a language model; tokens of streams) in
 fairseq-generate, fairseq-validate and fairseq-eval-lm. Say at the end how many of how many were
@@ -97,17 +98,25 @@ def _counting(cfg: Any) -> Iterator[None]:
         ValueError: A split was not scored completely.
     """
     splits: dict[str, _Split] = {}
-    token = _splits.set(splits)
+    token, empty = _splits.set(splits), None
     try:
         yield
+    except ZeroDivisionError:  # fairseq divides by what was scored of the newest split
+        empty = next(reversed(splits), None)
+        if empty is None or splits[empty].ids:
+            raise
     finally:
         _splits.reset(token)
     ranks = cfg.distributed_training
     parts = max(cfg.dataset.num_shards, ranks.distributed_world_size)
     part = max(cfg.dataset.shard_id, ranks.distributed_rank)
     for name, split in splits.items():
-        if split.ids or parts > 1:
+        if split.ids or parts > 1 or name == empty:
             split.report(name, cfg.dataset.skip_invalid_size_inputs_valid_test, part, parts)
+    if empty is not None:
+        raise UserError(
+            f"{empty}: no sample was scored, because the data, or this part of it, is empty"
+        )
 
 
 def _count(sample: dict[str, Any]) -> bool:

@@ -96,6 +96,27 @@ def test_left_out_samples_end_a_command_with_one_line(command, data, translator)
     assert done.code == 2 and "Traceback" not in done.output
 
 
+@pytest.mark.parametrize("command", ["generate", "validate"])
+def test_a_command_that_leaves_all_samples_out_ends_with_one_line(command, data, translator):
+    words = [data, "--path", translator, "--cpu", "--num-workers", 0, "--task", "translation", SKIP]
+    none = {
+        "generate": ["--max-source-positions", 1],
+        "validate": ["--model-overrides", '{"max_source_positions": 1}'],
+    }
+    done = attempt(command, *words, *none[command], "--max-tokens", 60)
+    (line,) = done.lines(f"fairseq-{command}: error: ")
+    assert "13 of 13 samples were not scored" in line and f"{SKIP} leaves samples out" in line
+    assert done.code == 2 and "Traceback" not in done.output
+
+
+def test_a_part_without_samples_ends_with_one_line(data, translator):
+    part = ["--distributed-world-size", SIZES["test"] + 1, "--distributed-rank", SIZES["test"]]
+    done = attempt("generate", data, "--path", translator, "--cpu", "--batch-size", 1, *part)
+    (line,) = done.lines("fairseq-generate: error: ")
+    assert "test: no sample was scored, because the data, or this part of it, is empty" in line
+    assert done.code == 2
+
+
 def test_interactive_keeps_line_for_line(data, translator):
     lines = (data.parent / "valid.xx").read_text().splitlines()
     words = [data, "--path", translator, "--cpu", "-s", "xx", "-t", "yy", "--buffer-size", 5]
