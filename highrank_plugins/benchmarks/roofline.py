@@ -77,6 +77,8 @@ INSTRUCTIONS = {
 }  # fmt: skip
 # Operations that read or write only the elements that an index names.
 INDEXED = ("gather", "scatter", "scatter_add", "scatter_add_", "scatter_", "index", "index_select")
+# How many of their first operands operations overwrite without reading them.
+OVERWRITES = {"zero_": 1, "fill_": 1, "normal_": 1, "copy_": 1}
 IMPLEMENTATIONS = ("naive", "gathered", "chunked", "fused", "triton")
 
 
@@ -121,7 +123,7 @@ class Seconds(TorchDispatchMode):
         elif name in INDEXED:
             self.others += self.gpu.seconds(2 * min(_bytes([t]) for t in (*given[1:], *made)))
         else:
-            read = [] if name in ("zero_", "fill_", "zeros") else given
+            read = given[OVERWRITES.get(name, 0) :]
             self.others += self.gpu.seconds(_bytes(read) + _bytes(made))
         return result
 

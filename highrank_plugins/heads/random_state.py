@@ -3,13 +3,12 @@
 They are drawn once for the whole batch, before a loss cuts it into chunks. The same seed thus gives
 the same numbers for every implementation of the loss and every chunk size. Gaussian noise is too
 large to keep ((K−1)·S numbers per token), so one seed is drawn, and each block of tokens has a
-generator of its own.
+generator of its own, which draws for one gate after the other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -54,39 +53,36 @@ class ChunkRandomState:
         return x if mask is None else x * mask
 
     def add_noise(self, x: Tensor) -> Tensor:
-        """Return x [n, ...] plus Gaussian noise; x itself without noise."""
-        return x + self.noise_sd * self._noise(x) if self._noisy() else x
+        """Return x [n, J, S] plus Gaussian noise; x itself without noise."""
+        if not self._noisy():
+            return x
+        # half precision gets the same numbers, rounded
+        wide = torch.promote_types(x.dtype, torch.float32)
+        noise_JNS = x.new_empty((x.size(1), x.size(0), x.size(2)), dtype=wide)
+        self.fill_with_noise(noise_JNS)
+        return x + noise_JNS.transpose(0, 1)
 
-    def add_noise_(self, x: Tensor) -> None:
-        """Add the noise in place, for one block of tokens after the other."""
-        if self._noisy():
-            for rows, noise in self._noise_blocks(x):
-                x[rows].add_(noise, alpha=self.noise_sd)
-
-    def _noisy(self) -> bool:
-        return bool(self.noise_sd) and self.start < self.stop
-
-    def _noise(self, x: Tensor) -> Tensor:
-        """Return standard normal numbers of the shape of x [n, ...]."""
-        return torch.cat([noise for _, noise in self._noise_blocks(x)])
-
-    def _noise_blocks(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield rows of x [n, ...] and their numbers; blocks start at multiples of their size."""
+    def fill_with_noise(self, x_JNS: Tensor) -> bool:
+        """Write the noise of these tokens into x [J, n, S]; return whether there is any."""
+        if not self._noisy():
+            return False
+        # device meta, where `highrank bench roofline` runs losses, has no generator
+        device = "cpu" if x_JNS.is_meta else x_JNS.device
         for block in range(self.start // NOISE_BLOCK, math.ceil(self.stop / NOISE_BLOCK)):
             first = block * NOISE_BLOCK
             start, stop = max(self.start, first), min(self.stop, first + NOISE_BLOCK)
-            rows = slice(start - self.start, stop - self.start)
-            yield rows, self._noise_block(block, x)[start - first : stop - first]
+            generator = torch.Generator(device).manual_seed(self.noise_seed + block)
+            for x_NS in x_JNS:
+                rows_NS = x_NS[start - self.start : stop - self.start]
+                whole = stop - start == NOISE_BLOCK and rows_NS.is_contiguous()
+                drawn = rows_NS if whole else x_NS.new_empty(NOISE_BLOCK, x_NS.size(1))
+                drawn.normal_(0, self.noise_sd, generator=generator)
+                if not whole:
+                    rows_NS.copy_(drawn[start - first : stop - first])
+        return True
 
-    def _noise_block(self, block: int, like: Tensor) -> Tensor:
-        # device meta, where `highrank bench roofline` runs losses, has no generator
-        device = "cpu" if like.is_meta else like.device
-        generator = torch.Generator(device).manual_seed(self.noise_seed + block)
-        shape = (NOISE_BLOCK, *like.shape[1:])
-        dtype = torch.promote_types(
-            like.dtype, torch.float32
-        )  # half precision gets the same numbers
-        return torch.randn(shape, generator=generator, device=like.device, dtype=dtype)
+    def _noisy(self) -> bool:
+        return bool(self.noise_sd) and self.start < self.stop
 
 
 def sample_mask(leading: torch.Size, width: int, p: float, locked: bool, like: Tensor) -> Tensor:

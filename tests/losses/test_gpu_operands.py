@@ -141,20 +141,31 @@ def test_a_function_that_no_kernel_knows_is_computed_by_blocks(monkeypatch):
     assert at_once > 2 * by_blocks
 
 
-def test_noise_exists_for_one_block_of_tokens():
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_noise_exists_for_one_block_of_tokens(dtype):
+    """The noise is drawn where it is used, and half precision has the same numbers, rounded."""
     sizes = []
 
     class Sizes(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             result = function(*args, **(kwargs or {}))
-            if function is not ATEN.empty.memory_format and isinstance(result, torch.Tensor):
-                sizes.append(result.numel() if result is not args[0] else 0)
+            if function is ATEN.new_empty.default:
+                sizes.append(result.numel())
             return result
 
     state = ChunkRandomState(noise_sd=0.1, noise_seed=1, start=10, stop=10 + 5 * NOISE_BLOCK)
-    gates = torch.zeros(5 * NOISE_BLOCK, 3, 7)
-    want = state.add_noise(gates)
+    gates_NJS = torch.zeros(5 * NOISE_BLOCK, 3, 7, dtype=dtype)
+    want = state.add_noise(gates_NJS)
+    filled_JNS = torch.ones(3, 5 * NOISE_BLOCK, 7, dtype=dtype)
     with Sizes():
-        state.add_noise_(gates)
-    assert torch.equal(gates, want)
-    assert max(sizes) == NOISE_BLOCK * 3 * 7
+        assert state.fill_with_noise(filled_JNS)
+    assert torch.equal(filled_JNS.transpose(0, 1), want.to(dtype))
+    assert sizes == 3 * 2 * [NOISE_BLOCK * 7]  # the first and the last block are not whole
+    assert abs(want.std().item() - 0.1) < 0.01
+
+
+def test_noise_of_padded_rows_is_that_of_whole_ones():
+    state = ChunkRandomState(noise_sd=0.1, noise_seed=1, start=0, stop=2 * NOISE_BLOCK)
+    whole, padded = torch.empty(3, 2 * NOISE_BLOCK, 7), torch.empty(3, 2 * NOISE_BLOCK, 8)[..., :7]
+    assert state.fill_with_noise(whole) and state.fill_with_noise(padded)
+    assert torch.equal(whole, padded)

@@ -108,16 +108,24 @@ class FusedLoss:
         return kept[:size].view(*outer, stride)[..., :width]
 
     def product(
-        self, rows: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None = None
+        self,
+        rows: Tensor,
+        weight: Tensor,
+        out: Tensor,
+        bias: Tensor | None = None,
+        adds: bool = False,
     ) -> None:
-        """Write rows @ weight^T (+ bias) into `out`.
+        """Write rows @ weight^T (+ bias) into `out`, or add the product to what `out` holds.
 
         Products are in the compute dtype, `out` and `bias` in that of chunks.
         """
         if rows.dtype != out.dtype:
-            out.copy_(torch.mm(rows, weight.t(), out=self._narrow_buffer(out)))
+            found = torch.mm(rows, weight.t(), out=self._narrow_buffer(out))
+            (out.add_ if adds else out.copy_)(found)
             if bias is not None:
                 out.add_(bias)
+        elif adds:
+            torch.addmm(out, rows, weight.t(), out=out)
         elif bias is None:
             torch.mm(rows, weight.t(), out=out)
         else:

@@ -83,9 +83,10 @@ class FusedMixtape(FusedLoss):
         self.product(mixed_ND, self.rare_RD, logits_NM[:, common:])
         self.product(contexts_NKD.flatten(0, 1), self.frequent_SD, leaves_NKS.flatten(0, 1))
         if hidden_JNC is not None:
+            # the product adds to the noise: both passes read and write the gates once
+            noisy = random_state.fill_with_noise(gates_JNS)
             for k in range(self.gates):
-                self.product(hidden_JNC[k], self.gate_weights_JSC[k], gates_JNS[k])
-            random_state.add_noise_(gates_JNS.transpose(0, 1))
+                self.product(hidden_JNC[k], self.gate_weights_JSC[k], gates_JNS[k], adds=noisy)
 
         def block(a: int, b: int) -> Scores:
             part, leaves, gates = logits_NM[a:b], leaves_NKS[a:b], gates_JNS[:, a:b]
