@@ -108,7 +108,7 @@ def test_the_tutorial_on_own_layers_works(translator):
     losses = re.findall(r"^(?:reference|chunked|fused) ([\d.]+) ", printed, re.MULTILINE)
     assert len(losses) == 3
     assert max(map(float, losses)) - min(map(float, losses)) < 1e-9
-    assert printed.count('"perplexity"') >= 2
+    assert '"perplexity"' in printed
     assert "| softmax_ptb" in printed
 
 
