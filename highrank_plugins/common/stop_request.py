@@ -7,6 +7,7 @@ since it loads before torch.
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,11 @@ DIRECTORY = "HIGHRANK_STOP_DIRECTORY"
 # set for processes that `highrank launch` itself starts, not for those of srun
 LAUNCHED = "HIGHRANK_LAUNCHED"
 
-_signalled = False
+# requests within this time, such as one that comes by two ways, are one request
+SAME_REQUEST_SECONDS = 1.0
+_INTERRUPT_DELAY = 0.2
+
+_signalled_at: float | None = None
 _listener: int | None = None
 
 
@@ -38,6 +43,7 @@ def listen() -> None:
     global _listener
     _listener = os.getpid()
     handle(_note)
+    handle_interrupt(lambda: _signalled_at)
     _answer("started")
 
 
@@ -46,6 +52,33 @@ def handle(handler: Callable[[int, FrameType | None], object]) -> None:
     for number in SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def handle_interrupt(asked_at: Callable[[], float | None]) -> None:
+    """Let SIGINT end this process as before, except when one of `SIGNALS` comes with it.
+
+    Args:
+        asked_at: returns when one of them came, by `time.monotonic`.
+    """
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        time.sleep(_INTERRUPT_DELAY)
+        _handle_those_that_came()
+        at = asked_at()
+        if at is None or time.monotonic() - at > SAME_REQUEST_SECONDS:
+            raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def _handle_those_that_came() -> None:
+    """Call the handlers of signals that came together with SIGINT, which Python handles first."""
+    handler = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        signal.raise_signal(signal.SIGINT)  # without a new signal, Python does not look for others
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def listen_unprepared() -> None:
@@ -59,16 +92,16 @@ def listen_unprepared() -> None:
 @contextmanager
 def handlers_restored() -> Iterator[None]:
     """Restore the signal handlers at the end, for a training run within a longer process."""
-    global _listener, _signalled
+    global _listener, _signalled_at
     if listening() or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGINT)}
     try:
         yield
     finally:
         if listening():
-            _listener, _signalled = None, False
+            _listener, _signalled_at = None, None
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -94,7 +127,7 @@ def asked() -> bool:
     """Whether this process is to stop."""
     # SLURM uses signals only; polling a file on a shared disk is too slow
     directory = os.environ.get(DIRECTORY) if LAUNCHED in os.environ else None
-    return _signalled or (directory is not None and Path(directory, "stop").exists())
+    return _signalled_at is not None or (directory is not None and Path(directory, "stop").exists())
 
 
 def leave() -> NoReturn:
@@ -117,5 +150,5 @@ def _answer(name: str) -> bool:
 def _note(_number: int, _frame: FrameType | None) -> None:
     # processes that load data inherit this: a signal to the whole group must leave them working
     # until the checkpoint is written; they end with their trainer
-    global _signalled
-    _signalled = True
+    global _signalled_at
+    _signalled_at = time.monotonic()

@@ -2,10 +2,10 @@
 
 What breaks: a recipe that is told to stop, SLURM and `kill -- -GROUP` send SIGTERM to the data
 workers, too. These end at once, and the run ends with "DataLoader worker exited unexpectedly"
-instead of a checkpoint.
+instead of a checkpoint. So does SIGINT with SIGTERM.
 Why: torch's handler in a worker ends it at any SIGTERM, and replaces the one that it inherits.
 What we do: a worker lets the signals of `stop_request.py` pass, except those that its own run
-sends to end it.
+sends to end it. It ignores SIGINT, at which the run decides.
 Delete when: torch's workers leave SIGTERM from other processes to their parent.
 """
 
@@ -31,6 +31,7 @@ def __init__(stock, loader, *args, **kwargs):
 def obey_parent_only(_worker: int) -> None:
     """Let signals pass by this worker, except those of its parent, which end it."""
     # Python's handlers cannot tell who sent a signal; a thread that waits for it can
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, stop_request.SIGNALS)
     threading.Thread(target=_end_with_parent, name="signals", daemon=True).start()
 

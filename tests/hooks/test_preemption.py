@@ -62,8 +62,8 @@ def test_other_processes_continue(monkeypatch, saved, trainer, listening, asked)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_the_stock_command_saves_and_resumes(mt_data, tmp_path, number):
+@pytest.mark.parametrize("numbers", [(signal.SIGINT, signal.SIGTERM), (signal.SIGHUP,)])
+def test_the_stock_command_saves_and_resumes(mt_data, tmp_path, numbers):
     def start(save_dir):
         program, *words = command(mt_data, save_dir)
         words = [Path(sys.executable).parent / program, *words, "--user-dir", PACKAGE, "--cpu"]
@@ -78,10 +78,11 @@ def test_the_stock_command_saves_and_resumes(mt_data, tmp_path, number):
     while "num_updates=7," not in (tmp_path / "log").read_text():
         assert training.poll() is None, (tmp_path / "log").read_text()
         time.sleep(0.05)
-    training.send_signal(number)
+    for number in numbers:
+        training.send_signal(number)
     assert training.wait(20) == stop_request.REQUEUE
     assert "stopping after update" in (tmp_path / "log").read_text()
-    if number == signal.SIGHUP:
+    if numbers == (signal.SIGHUP,):
         assert last(tmp_path / "stopped").exists()
         return
     assert start(tmp_path / "stopped").wait(120) == 0
@@ -106,6 +107,27 @@ def test_signals_are_handled_while_training_only():
         epoch()
     assert seen[0] != before and seen[1] is True
     assert handlers() == before and not stop_request.listening() and not stop_request.asked()
+
+
+def test_an_interrupt_together_with_a_signal_is_one_request(monkeypatch):
+    def send(*numbers):
+        signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+        for number in numbers:
+            os.kill(os.getpid(), number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # all at once
+
+    monkeypatch.setattr(stop_request, "_INTERRUPT_DELAY", 0.01)
+    with stop_request.handlers_restored():
+        stop_request.listen_unprepared()
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+        assert not stop_request.asked()
+        send(signal.SIGINT, signal.SIGTERM)
+        assert stop_request.asked()
+        monkeypatch.setattr(stop_request, "SAME_REQUEST_SECONDS", 0)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_handlers_of_others_stay():

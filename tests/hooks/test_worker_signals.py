@@ -31,7 +31,7 @@ def test_a_worker_ignores_signals_of_other_processes():
     batches = iter(DataLoader(Slow(), batch_size=1, num_workers=1))
     seen = [int(next(batches))]
     worker = batches._workers[0]
-    for name in ("TERM", "USR1", "HUP"):
+    for name in ("INT", "TERM", "USR1", "HUP"):
         send_from_elsewhere(name, worker.pid)
         seen.append(int(next(batches)))
     seen += [int(batch) for batch in batches]

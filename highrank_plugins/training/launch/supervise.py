@@ -28,7 +28,6 @@ from highrank_plugins.training.launch.rendezvous import check_rendezvous
 from highrank_plugins.training.launch.torchrun import environment, run_id, torchrun_words
 from highrank_plugins.training.launch.watch import Agent, WatchedAgent
 
-SAME_REQUEST_SECONDS = 1.0
 ENDING_SECONDS = 30  # seconds for torchrun to end after the time limit for nodes to meet
 
 
@@ -131,9 +130,10 @@ class _Supervisor:
 
     def __init__(self, answers: Path) -> None:
         self.answers = answers
-        self.asked, self._asked_at = False, 0.0
+        self.asked_at: float | None = None
         self.agent: Agent | None = None
         stop_request.handle(self.ask)
+        stop_request.handle_interrupt(lambda: self.asked_at)
 
     def ask(self, _number: int, _frame: FrameType | None) -> None:
         """Ask all processes to stop; end them if none has begun, or at the second request.
@@ -143,11 +143,12 @@ class _Supervisor:
         if self.agent is None:
             print("stopped before it began", file=sys.stderr)
             raise SystemExit(stop_request.REQUEUE)
-        if self.asked and time.monotonic() - self._asked_at < SAME_REQUEST_SECONDS:
+        before, self.asked_at = self.asked_at, time.monotonic()
+        if before is not None and self.asked_at - before < stop_request.SAME_REQUEST_SECONDS:
+            self.asked_at = before
             return
-        if self.asked or not self._started():
+        if before is not None or not self._started():
             self.agent.send_signal(signal.SIGINT)
-        self.asked, self._asked_at = True, time.monotonic()
         (self.answers / "stop").touch()
 
     def run(self, start: Callable[[], Agent], patience: float | None) -> int:
@@ -158,7 +159,9 @@ class _Supervisor:
         """
         self.agent = start()
         code = self._wait(self.agent, patience)
-        if (self.answers / "stopped").exists() or (self.asked and not self._started()):
+        if (self.answers / "stopped").exists() or (
+            self.asked_at is not None and not self._started()
+        ):
             return stop_request.REQUEUE
         return code if code >= 0 else 128 - code
 
