@@ -105,8 +105,9 @@ find_corpus() {
         fi
     fi
     texts=$run_dir/corpus/files
-    # a later --stage compares the texts; the prepared folder may have come from elsewhere
-    ((stage == 0)) || return 0
+    # a later --stage compares the archives of --data if all are there; the prepared folder may have
+    # come from elsewhere
+    ((stage == 0)) || [[ -n $data && ${#given[@]} == "${#archives[@]}" ]] || return 0
     run_stage 0 corpus "fetch, check and unpack the corpus" fetch_texts "$folder" "$corpus" \
         ${given[@]+"${given[@]}"}
 }

@@ -279,6 +279,11 @@ def test_an_archive_in_data_that_has_changed_is_named(tmp_path):
     archive.write_bytes(archive.read_bytes()[:-1] + b"x")
     said = refused(tmp_path, corpus, "--data", archives)
     assert f"{archive}: its sha256 is " in said
+    said = refused(tmp_path, corpus, "--data", archives, "--stage", 1)
+    assert "stage 0 (corpus) was run with other options or inputs" in said
+    archive.unlink()  # cannot be compared, and is no longer needed
+    said = refused(tmp_path, corpus, "--data", archives, "--stage", 2, "--stop-stage", 2)
+    assert "stage 0" not in said and "start with an earlier --stage" in said
 
 
 def test_data_may_hold_text_and_other_archives(tmp_path, corpus):
