@@ -51,9 +51,9 @@ _GROUPS: dict[Range, str] = {
         max_update max_epoch warmup_updates clip_norm weight_decay num_workers stop_time_hours
         save_interval_updates validate_interval_updates validate_after_updates data_buffer_size
         ema_start_update encoder_layers decoder_layers min_len max_len_b no_repeat_ngram_size
-        adam_eps end_learning_rate curriculum
+        adam_eps end_learning_rate curriculum head_monitor
         """,
-    Range(0, below_high=True): "lr",
+    Range(0, below_high=True): "lr head_z_loss",
     Range(0, 2**32 - 1): "seed",
     Range(0, above_low=True): "temperature fp16_init_scale",
     Range(-1): """
@@ -68,12 +68,25 @@ _GROUPS: dict[Range, str] = {
         required_seq_len_multiple distributed_world_size num_shards beam nbest
         encoder_embed_dim decoder_embed_dim encoder_ffn_embed_dim decoder_ffn_embed_dim
         encoder_attention_heads decoder_attention_heads
+        encoder_hidden_size decoder_hidden_size decoder_last_hidden_size decoder_out_embed_dim
+        decoder_input_dim decoder_output_dim head_embed_dim head_loss_memory
         """,
 }
 # fairseq gives these the value of another option unless they are set
 _COPIES = {
     "batch_size_valid": "batch_size",
     "max_tokens_valid": "max_tokens",
+    "encoder_hidden_size": "encoder_embed_dim",
+    **dict.fromkeys(
+        (
+            "decoder_hidden_size",
+            "decoder_last_hidden_size",
+            "decoder_out_embed_dim",
+            "decoder_input_dim",
+            "decoder_output_dim",
+        ),
+        "decoder_embed_dim",
+    ),
     "decoder_embed_dim": "encoder_embed_dim",
     "decoder_ffn_embed_dim": "encoder_ffn_embed_dim",
 }

@@ -117,6 +117,11 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         model.attach_head(flat, dictionary, locked_dropout=True)
         return model
 
+    @classmethod
+    def head_sizes(cls, cfg: Namespace) -> tuple[int, int, bool]:
+        """Return the widths of features and vocabulary matrix; it is the embedding."""
+        return cfg.decoder_last_hidden_size, cfg.decoder_embed_dim, True
+
     def prepare_for_inference_(self, cfg) -> None:
         """Prepare as ``HeadModel``, but without ``--retain-dropout``: masks are not locked."""
         if getattr(cfg.generation, "retain_dropout", False):

@@ -170,8 +170,6 @@ def _true_or_false(option: str, value: str) -> bool:
 def _of_width(weight: nn.Parameter, embed_dim: int | None, tied: bool) -> nn.Parameter:
     if embed_dim is None or embed_dim == weight.size(1):
         return weight
-    if embed_dim < 1:
-        raise UserError(f"--head-embed-dim must be at least 1, got {embed_dim}")
     if tied:
         raise UserError(
             f"--head-embed-dim {embed_dim}: the shared embeddings have width {weight.size(1)}; "

@@ -2,13 +2,12 @@
 
 from argparse import Namespace
 from collections.abc import Mapping
-from math import inf
 from typing import Any
 
 import torch
 from fairseq.data import Dictionary
 from omegaconf import DictConfig
-from torch import Tensor
+from torch import Tensor, nn
 
 from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.common.user_error import UserError
@@ -47,18 +46,14 @@ class HeadModel(TrainingListener):
         Args:
             locked_dropout: of contexts, see ``head_from_options``.
         Raises:
-            UserError: see ``head_from_options``; ``--head-loss-memory`` below 1,
-                ``--head-monitor`` below 0; ``--quant-noise-scalar``; ``--head-z-loss`` below 0, or
-                for a layer that has none.
+            UserError: see ``head_from_options``; ``--quant-noise-scalar``; ``--head-z-loss`` for a
+                layer that has none.
         """
         if getattr(cfg, "quant_noise_scalar", 0):
             raise UserError(
                 "--quant-noise-scalar has no effect on this output layer, although fairseq's "
                 "log would claim one; leave it out, or use a stock --arch"
             )
-        memory = cfg.head_loss_memory
-        if memory is not None and memory < 1:
-            raise UserError(f"--head-loss-memory must be at least 1 (MiB), got {memory}")
         projection = self.decoder.output_projection
         self.decoder.output_projection = head_from_options(
             cfg,
@@ -69,10 +64,9 @@ class HeadModel(TrainingListener):
             locked_dropout=locked_dropout,
         )
         self.function_options()  # raises here rather than at the first checkpoint
-        if not 0 <= cfg.head_z_loss < inf:
-            raise UserError(f"--head-z-loss must be finite and at least 0, got {cfg.head_z_loss}")
         if cfg.head_z_loss and type(self.head).chunk_log_norms is Head.chunk_log_norms:
             raise UserError(f"--head-z-loss: --head {cfg.head} has no z-loss; leave it out")
+        memory = cfg.head_loss_memory
         self.loss_options = {
             "impl": cfg.head_loss,
             "memory": None if memory is None else memory * 2**20,
@@ -81,6 +75,24 @@ class HeadModel(TrainingListener):
         }
         if cfg.head_monitor:
             self.monitor = HeadMonitor(self.head, cfg.head_monitor)
+
+    @classmethod
+    def check_head(cls, cfg: Namespace) -> None:
+        """Build the head that filled options describe, alone, for 1,000 words.
+
+        Raises:
+            UserError: see ``head_from_options``.
+        """
+        feature_dim, embed_dim, tied = cls.head_sizes(cfg)
+        weight = nn.Parameter(torch.empty(1000, embed_dim))
+        head_from_options(cfg, weight, feature_dim, Dictionary(), tied)
+
+    @classmethod
+    def head_sizes(cls, cfg: Namespace) -> tuple[int, int, bool]:
+        """Return the widths of features and vocabulary matrix, and whether the latter is shared."""
+        tied = cfg.share_decoder_input_output_embed or getattr(cfg, "share_all_embeddings", False)
+        features = cfg.decoder_output_dim
+        return features, cfg.decoder_embed_dim if tied else features, tied
 
     @property
     def head(self) -> Head:

@@ -8,7 +8,6 @@ from fairseq.logging.progress_bar import SummaryWriter
 from torch import Tensor
 
 from highrank_plugins.common.training_listener import TrainingListener
-from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import Head
 from highrank_plugins.monitoring import CollapseWatch, Snapshot, take_snapshot
 
@@ -26,13 +25,9 @@ class HeadMonitor(TrainingListener):
     Args:
         head: to be measured.
         interval: in updates.
-    Raises:
-        UserError: ``interval`` below 1.
     """
 
     def __init__(self, head: Head, interval: int) -> None:
-        if interval < 1:
-            raise UserError(f"--head-monitor must be at least 0 (0: never), got {interval}")
         self.head, self.interval = head, interval
         self.latest: dict[str, float] = {}
         self._due = self._seen = False

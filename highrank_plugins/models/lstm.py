@@ -70,6 +70,12 @@ class LSTMHeadModel(HeadModel, LSTMModel):
         model.replace_output_layer(flat, task.target_dictionary)
         return model
 
+    @classmethod
+    def head_sizes(cls, cfg: Namespace) -> tuple[int, int, bool]:
+        """Return the widths of features and vocabulary matrix, and whether the latter is shared."""
+        features = cfg.decoder_out_embed_dim
+        return features, features, cfg.share_decoder_input_output_embed or cfg.share_all_embeddings
+
     def replace_output_layer(self, cfg: Namespace, dictionary) -> None:
         """Attach the head in place of ``fc_out``, or of the use of the embedding."""
         decoder = self.decoder

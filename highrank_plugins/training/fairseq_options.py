@@ -1,6 +1,7 @@
 """Check options by fairseq's own parser, with our models, before anything is computed."""
 
 import re
+from argparse import Namespace
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NoReturn
@@ -8,6 +9,7 @@ from typing import Any, NoReturn
 import highrank_plugins
 from highrank_plugins.common.names import did_you_mean, flag, option_name
 from highrank_plugins.common.option_ranges import WrongNumbers
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.common.yaml_tree import ConfigurationError, Tree
 from highrank_plugins.training.command_line import PROGRAMS, user_dir, words_of
 from highrank_plugins.training.configuration import Configuration
@@ -18,7 +20,7 @@ def check_options(configuration: Configuration, tree: Tree) -> None:
 
     Raises:
         ConfigurationError: each unknown name or number out of range, or the first value of a wrong
-            type, with its file and line.
+            type, or that the output layer refuses, with its file and line.
     """
     problems: list[str] = []
     for tool in filter(partial(getattr, configuration), _PARSERS):  # blocks that are not empty
@@ -37,13 +39,16 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
 
     given = words_of(options)
     try:
-        _, left = parse_args_and_arch(
+        args, left = parse_args_and_arch(
             parser, ["data", *user_dir(options), *given], parse_known=True
         )
+        _check_head(args)
     except _Rejected as rejection:
         return _explain(parser, str(rejection), options)
     except WrongNumbers as wrong:
         return dict(wrong.problems)
+    except UserError as error:
+        return {_named_option(str(error), options): str(error)}
     # argparse has no public list of its options
     actions = parser._option_string_actions
     program, known = PROGRAMS[tool].words, list(map(option_name, actions))
@@ -58,6 +63,22 @@ def _problems(tool: str, options: Mapping[str, object]) -> dict[str, str]:
         if not isinstance(value, bool) and getattr(actions.get(flag(name)), "nargs", None) == 0
     }
     return unknown | no_flags
+
+
+def _check_head(args: Namespace) -> None:
+    """Check the options of an arch with one of our output layers."""
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    model = ARCH_MODEL_REGISTRY.get(getattr(args, "arch", ""))
+    if hasattr(model, "check_head"):
+        model.check_head(args)
+
+
+def _named_option(message: str, options: Mapping[str, object]) -> str:
+    """Return the first option in a message, apart from the layer's name before the message."""
+    text = re.sub(r"^--head(-pointwise)? \S+: ", "", message)
+    named = map(option_name, re.findall(r"--[\w-]+", text))
+    return next((name for name in named if name in options), "arch")
 
 
 class _Rejected(Exception):

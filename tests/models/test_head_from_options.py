@@ -5,7 +5,7 @@ import torch
 
 from highrank_plugins.heads.pointwise.softcap import Softcap
 from highrank_plugins.hooks.param_group_lr import own_rate
-from tests.models.small import build
+from tests.models.small import build, configure
 
 ARCHS = {"transformer_{}_tiny": "mt_data", "transformer_lm_{}": "lm_data"}
 
@@ -105,6 +105,28 @@ def test_shared_embeddings_are_one_parameter(trunk, joined_data):
 def test_invalid_values_are_refused(trunk, token, words, message):
     with pytest.raises(ValueError, match=message):
         trunk(token, *words)
+
+
+SIZES = ["--encoder-embed-dim", "16", "--decoder-embed-dim", "16"]
+SHARED = ["--share-decoder-input-output-embed"]
+
+
+@pytest.mark.parametrize(
+    ("arch", "words"),
+    [
+        ("transformer_mos_tiny", [*SHARED, "--decoder-output-dim", "24"]),
+        ("transformer_lm_mos", ["--decoder-output-dim", "24"]),
+        ("lstm_mos", [*SIZES, "--decoder-out-embed-dim", "24"]),
+        ("awd_lstm_lm_mos", [*SIZES[2:], "--decoder-last-hidden-size", "24"]),
+    ],
+    ids=str,
+)
+def test_a_head_alone_has_the_sizes_of_the_models(arch, words, mt_data, lm_data):
+    data = lm_data if "_lm_" in arch else mt_data
+    model = build(data, arch, *words).model
+    features, width, tied = model.head_sizes(configure(data, arch, *words).model)
+    assert (features, width) == (model.head.feature_dim, model.head.weight.size(1))
+    assert tied == model.decoder.share_input_output_embed
 
 
 def test_a_target_out_of_range_is_refused(trunk):

@@ -37,8 +37,8 @@ def test_the_z_loss_is_of_training_only(lm_data):
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("-1", "must be finite and at least 0"),
-        ("inf", "must be finite"),
+        ("-1", "must be at least 0 and finite, got -1"),
+        ("inf", "must be at least 0 and finite, got inf"),
         ("nan", "nan: expected a"),
     ],
 )

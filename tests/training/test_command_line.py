@@ -68,6 +68,12 @@ def check(*overrides: str) -> str:
         ("lr=-1", "train.lr: must be at least 0 and finite, got -1"),
         ("dropout=2", "train.dropout: must lie in [0, 1), got 2"),
         ("generate.beam=0", "generate.beam: must be at least 1, got 0"),
+        ("head_components=0", "train.head_components: --head mixtape: --head-components must be"),
+        ("head_components=3", "--head mixtape: --head-components must be a power of two"),
+        ("head_gate_dim=0", "train.head_gate_dim: --head mixtape: --head-gate-dim must be at leas"),
+        ("head_embed_dim=0", "train.head_embed_dim: must be at least 1, got 0"),
+        ("head_gss_k=0", "train.head_gss_k: --head-gss-k: --head mixtape with --head-pointwise"),
+        ("head_pointwise=gs", "train.head_pointwise: --head-pointwise: unknown"),
         ("update_epoch_batch_itr=true", "train.update_epoch_batch_itr: takes a value; quote it"),
     ],
 )
