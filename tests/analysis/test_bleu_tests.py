@@ -28,7 +28,7 @@ GOOD, BAD = spoiled(REFERENCE, 7), spoiled(REFERENCE, 2)
 
 
 @pytest.mark.parametrize(("test", "samples"), [("bootstrap", 200), ("randomisation", 300)])
-def test_a_clear_difference_is_found_and_equal_runs_have_none(test, samples):
+def test_a_clear_difference_is_found_and_identical_systems_show_none(test, samples):
     systems = {"baseline": BAD, "good": GOOD, "the same": BAD}
     found = paired_bleu(systems, [REFERENCE], test, samples)
     assert [score.system for score in found.scores] == list(systems)
@@ -44,7 +44,7 @@ def test_a_clear_difference_is_found_and_equal_runs_have_none(test, samples):
     assert "tok:13a" in found.signature
 
 
-def test_another_metric_is_compared():
+def test_another_metric_can_be_compared():
     found = paired_bleu({"a": BAD, "b": GOOD}, [REFERENCE], samples=20, metric=CHRF())
     expected = CHRF().corpus_score(GOOD, [REFERENCE]).score
     assert found.scores[1].score == pytest.approx(expected, rel=1e-12)

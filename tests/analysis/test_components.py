@@ -85,7 +85,7 @@ def test_gates_are_averaged_by_the_frequency_of_the_word(tokens):
 @pytest.mark.parametrize(
     ("frequent", "groups"), [(0, [(0, 9)]), (9, [(0, 9)]), (1, [(0, 1), (1, 9)])]
 )
-def test_classes_without_own_gates_share_one(frequent, groups):
+def test_classes_without_gates_of_their_own_share_one(frequent, groups):
     head, features = random_head("mixtape", frequent=frequent, gate_dim=2)
     assert [group[:2] for group in gate_sharpness(head, features)] == groups
 
@@ -120,7 +120,7 @@ def test_slopes_are_summarised():
         slope_statistics(build_pointwise("sigsoftmax"))
 
 
-def test_the_published_slopes_have_the_initial_spread_of_ours():
+def test_the_initial_slopes_have_the_published_spread():
     """Ganea et al. 2019 print mean 1.10, sd .62 on WikiText-2: ours start near that."""
     torch.manual_seed(1)
     mean, sd, smallest, largest = slope_statistics(build_pointwise("plif"))

@@ -18,7 +18,7 @@ from highrank_plugins.heads import build_head
 SMALL = DirichletSettings(targets=60, classes=12, dim=3, steps=300, batch=60)
 
 
-def test_targets_are_distributions_of_their_own_seed():
+def test_targets_are_distributions_drawn_from_their_own_seed():
     targets = dirichlet_targets(SMALL)
     assert targets.shape == (60, 12)
     torch.testing.assert_close(targets.sum(1), torch.ones(60))
@@ -59,7 +59,7 @@ def test_layers_of_unbounded_rank_fit_better():
     assert untrained.mean_kl > 1.5 * fits["softmax"].mean_kl
 
 
-def test_a_layer_of_full_size_reaches_its_targets():
+def test_a_full_rank_layer_reaches_its_targets():
     settings = DirichletSettings(targets=20, classes=4, dim=4, alpha=1.0, steps=600, batch=20)
     fit = dirichlet_experiment({"softmax": {"name": "softmax"}}, settings)["softmax"]
     assert fit.mean_kl < 1e-3

@@ -57,7 +57,7 @@ def test_float32_is_computed_in_float64():
     torch.testing.assert_close(pairwise_kld(p, q), all_pairs(p, q), rtol=1e-12, atol=1e-12)
 
 
-def test_classes_that_are_ruled_out():
+def test_a_class_that_only_q_rules_out_makes_the_divergence_infinite():
     one_sided = torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5]], dtype=torch.float64).log()
     half = math.log(0.5)
     expected = [[0.0, 0.5 * 2 * (half - math.log(0.25))], [math.inf, 0.0]]
@@ -67,7 +67,7 @@ def test_classes_that_are_ruled_out():
 
 
 @pytest.mark.parametrize("sizes", [[9], [2, 0, 7], [1] * 9])
-def test_the_mean_of_all_pairs_in_one_pass(sizes):
+def test_the_mean_of_all_pairs_is_computed_in_one_pass(sizes):
     p = log_probs(9)
     expected = float(all_pairs(p, p).mean())
     assert mean_pairwise_kld(iter(p.split(sizes))) == pytest.approx(expected, rel=1e-12)
@@ -86,7 +86,7 @@ def test_pairs_are_drawn_from_their_seed():
     assert near.min() < 1e-12
 
 
-def test_the_estimate_is_as_good_as_it_says(small_chunks):
+def test_the_standard_error_of_the_estimate_is_right(small_chunks):
     p = log_probs(40)
     exact = mean_pairwise_kld([p])
     estimates = [sampled_kld(p, pairs=500, seed=seed) for seed in range(40)]
@@ -114,7 +114,7 @@ def test_bad_log_probabilities_are_refused(measure):
         measure(log_probs(3) + math.log(22))
 
 
-def test_the_block_is_named():
+def test_the_block_with_a_bad_entry_is_named():
     bad = log_probs(3)
     bad[1, 2] = math.nan
     with pytest.raises(ValueError, match="block 1, row 1"):

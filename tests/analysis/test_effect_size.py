@@ -10,7 +10,7 @@ A, B = [3.0, 4.0, 5.5, 4.5], [6.0, 7.0, 9.0]
 
 
 @pytest.mark.parametrize("equal", [True, False])
-def test_an_interval_is_that_of_scipy(equal):
+def test_confidence_intervals_equal_scipys(equal):
     want = ttest_ind(A, B, equal_var=equal).confidence_interval(0.95)
     assert confidence_interval(A, B, equal) == pytest.approx((want.low, want.high))
 
@@ -22,20 +22,20 @@ def test_hedges_g_is_the_difference_in_corrected_deviations():
 
 
 @pytest.mark.parametrize(("effect", "n"), [(1.0, 17), (0.5, 64), (0.8, 26)])
-def test_printed_numbers_of_runs_have_a_power_of_80_percent(effect, n):
+def test_runs_needed_for_a_power_of_80_percent_match_cohens_table(effect, n):
     """Cohen 1988, two-sided, alpha 0.05."""
     assert runs_needed(Summary(effect, 1, 9), Summary(0, 1, 9)) == n
 
 
 @pytest.mark.parametrize(("effect", "n"), [(1, 17), (2, 5), (0.2, 100)])
-def test_power_is_that_of_the_noncentral_t(effect, n):
+def test_power_follows_from_the_noncentral_t_distribution(effect, n):
     freedom, shift = 2 * n - 2, effect * (n / 2) ** 0.5
     bound = t.ppf(0.975, freedom)
     want = nct.sf(bound, freedom, shift) + nct.cdf(-bound, freedom, shift)
     assert _power(effect, n, 0.05) == pytest.approx(want, abs=1e-4)
 
 
-def test_large_effects_need_two_runs_and_missing_ones_have_no_number():
+def test_large_effects_need_two_runs_and_zero_effects_have_no_number():
     assert runs_needed(Summary(90, 0.1, 3), Summary(80, 0.1, 3)) == 2
     assert runs_needed(Summary(1, 1, 3), Summary(1, 1, 3)) is None
     assert runs_needed(Summary(1, 0, 3), Summary(2, 0, 3)) == 2

@@ -18,7 +18,7 @@ def contexts_of(head, features):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_gradient_trains_the_vocabulary_matrix(case):
+def test_the_logit_gradient_gives_the_gradients_of_matrix_and_bias(case):
     head, features = case.build(), make_features(2, 5)
     gradient = logit_gradient(head, features, TARGET)
     with torch.no_grad():
@@ -51,7 +51,7 @@ class OneSoftmax(Head):
         return torch.nn.functional.linear(features, tensors["weight"]).log_softmax(-1)
 
 
-def test_a_layer_that_says_nothing_of_its_logits_is_a_softmax():
+def test_a_layer_that_says_nothing_about_its_logits_is_treated_as_a_softmax():
     head = OneSoftmax(CLASSES, 4).double()
     probs = head.log_probs(make_features(2, 5)).flatten(0, 1).exp()
     expected = probs - torch.nn.functional.one_hot(TARGET.flatten(), CLASSES)

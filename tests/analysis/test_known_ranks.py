@@ -21,12 +21,12 @@ def rank(name, bias=True, **options):
     return spectrum(log_probs.split(64)).press_rank()
 
 
-def test_one_softmax_of_linear_logits_has_d_plus_2():
+def test_one_softmax_of_linear_logits_has_rank_d_plus_2():
     assert rank("softmax") == rank("moc", components=3) == DIM + 2
     assert rank("softmax", bias=False) == rank("moc", bias=False, components=3) == DIM + 1
 
 
-def test_a_mixture_of_softmaxes_is_not_bounded():
+def test_a_mixture_of_softmaxes_has_full_rank():
     assert rank("mos", components=3) == CLASSES
     assert rank("mos", components=1) == DIM + 2
 
@@ -36,7 +36,7 @@ def test_pointwise_functions_lift_the_rank(pointwise):
     assert rank("softmax", pointwise=pointwise) == CLASSES
 
 
-def test_mixtape_is_bounded_in_its_rare_columns_only():
+def test_mixtape_has_a_bounded_rank_in_its_rare_columns_only():
     assert rank("mixtape", frequent=0) == DIM + 2
     assert rank("mixtape", frequent=20) == 20 + DIM + 2
     assert rank("mixtape", frequent=CLASSES) == CLASSES

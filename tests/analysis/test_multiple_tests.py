@@ -28,7 +28,7 @@ def test_holm_rejects_what_stepping_down_rejects(p_values, level):
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan])
-def test_holm_takes_probabilities(bad):
+def test_holm_refuses_values_that_are_not_probabilities(bad):
     with pytest.raises(ValueError, match=r"p-values must lie in \[0, 1\]"):
         holm([0.5, bad])
 
@@ -51,6 +51,6 @@ def test_pearson_equals_values_computed_by_hand():
         ([1, 2, math.nan], [1, 2, 3], "NaN or infinite"),
     ],
 )
-def test_bad_measures_are_refused(x, y, message):
+def test_pearson_refuses_bad_input(x, y, message):
     with pytest.raises(ValueError, match=message):
         pearson(x, y)

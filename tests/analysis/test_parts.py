@@ -33,13 +33,13 @@ def test_the_spectrum_of_parts_is_that_of_the_whole(sizes, method, dtype):
     assert found.smallest_reliable == pytest.approx(want.smallest_reliable)
 
 
-def test_one_row_in_all_is_refused():
+def test_a_single_row_in_total_is_refused():
     with pytest.raises(ValueError, match="a single row always has rank 1"):
         whole_spectrum([spectrum_part(log_probs(1))])
 
 
 @pytest.mark.parametrize("sizes", CUTS)
-def test_the_mean_divergence_of_parts(sizes):
+def test_the_mean_divergence_of_parts_is_that_of_the_whole(sizes):
     p, q = log_probs(), log_probs(31, seed=2)
     parts = [PredictionSums.of([part]) for part in p.split(sizes)]
     whole = sum(parts[1:], parts[0])

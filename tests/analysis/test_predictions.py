@@ -22,7 +22,7 @@ LOG_PROBS = PROBS.log()
 TARGET = torch.tensor([3, 1, 0, 0])
 
 
-def test_ties_are_taken_in_the_order_of_ids(monkeypatch):
+def test_ties_are_broken_by_id(monkeypatch):
     assert target_ranks(LOG_PROBS, TARGET).tolist() == [2, 1, 0, 2]
     monkeypatch.setattr(predictions, "chunks", lambda x: iter(x.split(3)))
     assert target_ranks(LOG_PROBS, TARGET).tolist() == [2, 1, 0, 2]

@@ -49,7 +49,7 @@ def test_effective_rank_follows_its_definition():
 
 
 @pytest.mark.parametrize("eps", [0.0, 1.0, -0.1, 2.0, float("nan")])
-def test_eps_lies_between_0_and_1(eps):
+def test_eps_must_lie_between_0_and_1(eps):
     with pytest.raises(ValueError, match=r"eps must lie in \(0, 1\)"):
         effective_rank(values(1.0), eps)
 

@@ -32,7 +32,7 @@ def test_ties_have_the_mean_of_their_ranks():
     )
 
 
-def test_words_are_lowered_and_missing_ones_counted():
+def test_words_are_lowercased_and_missing_ones_are_counted():
     found = word_similarity(
         VECTORS, WORDS, [("A", "B", 9), ("a", "C", 8), ("a", "z", 1), ("y", "z", 2)]
     )

@@ -36,7 +36,7 @@ def test_blocks_of_any_size_give_the_dense_values(sizes, method):
 
 
 @pytest.mark.parametrize("merge_rows", [1, 3, 20, 1000])
-def test_the_rows_merged_at_once_change_nothing(merge_rows):
+def test_the_number_of_rows_merged_at_once_changes_nothing(merge_rows):
     x = matrix()
     values = spectrum(x.split(9), merge_rows=merge_rows).values
     torch.testing.assert_close(values, torch.linalg.svdvals(x), rtol=1e-12, atol=0)
@@ -44,7 +44,7 @@ def test_the_rows_merged_at_once_change_nothing(merge_rows):
 
 @pytest.mark.parametrize("rows", [2, 19, 20, 21, 40, 41])
 @pytest.mark.parametrize("method", ["tsqr", "gram"])
-def test_there_are_as_many_values_as_the_smaller_side(rows, method):
+def test_the_smaller_side_decides_the_number_of_values(rows, method):
     x = matrix(rows)
     found = spectrum([x], method=method)
     assert found.shape == (rows, WIDTH)
@@ -63,7 +63,7 @@ def test_triangles_of_parts_are_blocks_of_the_whole():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("method", ["tsqr", "gram"])
-def test_narrow_blocks_are_computed_in_the_dtype_asked_for(dtype, method):
+def test_narrow_blocks_are_computed_in_the_requested_dtype(dtype, method):
     x = matrix().to(dtype)
     values = singular_values(x.split(10), torch.float64, method)
     torch.testing.assert_close(values, torch.linalg.svdvals(x.double()), rtol=1e-11, atol=0)
@@ -131,7 +131,7 @@ def test_log_probabilities_of_a_softmax_have_the_right_spectrum():
 
 
 @pytest.mark.parametrize(("method", "numbers"), [("tsqr", 2 * WIDTH**2), ("gram", WIDTH**2)])
-def test_the_whole_matrix_is_never_held(method, numbers):
+def test_the_whole_matrix_is_never_in_memory(method, numbers):
     blocks = (matrix(20, seed=seed) for seed in range(100))
     with Largest() as seen:
         found = spectrum(blocks, method=method)
@@ -190,7 +190,7 @@ def test_bad_options_are_refused(options, message):
         spectrum([matrix()], **options)
 
 
-def test_the_spectrum_says_how_it_came_about():
+def test_the_spectrum_records_how_it_was_computed():
     found = spectrum([matrix()], dtype=torch.float32, method="tsqr")
     assert isinstance(found, Spectrum)
     assert (found.shape, found.dtype, found.method) == ((ROWS, WIDTH), torch.float32, "tsqr")

@@ -68,7 +68,7 @@ def test_contexts_of_a_softmax_are_its_features(case):
 
 
 @pytest.mark.parametrize("rank", [1, 3, 6])
-def test_the_gradient_passes_the_largest_directions(case, rank):
+def test_only_the_largest_directions_let_the_gradient_pass(case, rank):
     features = case[0].requires_grad_()
     weight, gradient = torch.randn(30, 6).double(), torch.randn(5, 30).double()
     passed = with_low_rank_gradient(features, weight, rank)
@@ -90,7 +90,7 @@ def test_the_retention_of_a_control_is_that_of_the_largest_directions(case, rank
     assert found == pytest.approx((want, want), rel=1e-6)
 
 
-def test_a_layer_learns_and_repeats_itself():
+def test_a_layer_learns_and_its_run_is_reproducible():
     found = spamlang({"name": "softmax"}, TINY)
     assert found.steps is not None and found.steps % TINY.every == 0 and found.accuracy >= 0.99
     assert found == spamlang({"name": "softmax"}, TINY)
@@ -139,7 +139,7 @@ def test_the_command_repeats_no_run(tmp_path):
     assert grid_table(runs) in done.stdout
 
 
-def test_longer_contexts_are_other_runs(tmp_path):
+def test_runs_with_another_context_scale_are_kept_apart(tmp_path):
     file = tmp_path / "runs.json"
     for scale in (1, 4):
         done = command(

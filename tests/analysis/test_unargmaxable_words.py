@@ -46,7 +46,7 @@ def test_the_convex_hull_agrees(dim):
     assert found.tolist() == expected
 
 
-def test_the_program_alone_agrees():
+def test_the_linear_program_alone_agrees():
     weight = random(40, 3, seed=2)
     margins = [
         unargmaxable_words.argmax_margin(weight, torch.zeros(40).double(), c) for c in range(40)
@@ -148,7 +148,7 @@ def increasing_heads():
 
 @pytest.mark.parametrize("pointwise", increasing_heads())
 @pytest.mark.parametrize("bias", [True, False])
-def test_any_increasing_function_keeps_the_words_of_a_softmax(pointwise, bias):
+def test_any_increasing_function_leaves_the_same_words_unargmaxable(pointwise, bias):
     torch.manual_seed(1)
     head = build_head("softmax", num_classes=30, feature_dim=3, bias=bias, pointwise=pointwise)
     if bias:
