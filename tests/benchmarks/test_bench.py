@@ -27,12 +27,12 @@ def bench(*words):
 
 
 @pytest.mark.parametrize("kind", ["loss", "train", "generate"])
-def test_presets_are_cases(kind):
+def test_each_kind_of_benchmark_has_presets(kind):
     assert presets(kind)
 
 
 @pytest.mark.slow
-def test_a_loss_is_timed_with_csv_and_plot(tmp_path):
+def test_a_loss_is_timed_and_written_to_csv_and_plot(tmp_path):
     words = ["--preset", "softmax_ptb", "--tokens", "16,32", "--classes", "300",
              "--impl", "naive,fused", "--repeats", "2", "--threads", "1",
              "--csv", tmp_path / "x.csv", "--plot", tmp_path / "x.png"]  # fmt: skip
@@ -89,7 +89,7 @@ def test_a_plot_is_drawn_against_the_size_that_varies():
     assert (size(replace(found, tokens=32)), label) == (32, "tokens")  # as --within has found
 
 
-def test_tables_of_several_files_have_their_own_machines(tmp_path):
+def test_tables_of_several_files_name_their_own_machines(tmp_path):
     for machine in ("first", "second"):
         measured = row("c", "naive", 64, "gemm_floor", [1.0], [2.0], None, 1, machine)
         write_csv([measured], tmp_path / f"{machine}.csv")
@@ -133,7 +133,7 @@ def test_the_largest_batch_stays_below_the_limit():
         largest_batch(SMALL, "naive", 1000, 1)
 
 
-def test_table_compares_by_the_baseline_of_each_process():
+def test_the_table_compares_with_the_baseline_of_each_process():
     slow = row(
         "a", "naive", 1, "gemm_floor", [4.0, 4.0], [2.0, 2.0], 2**22, 1, ""
     )  # the machine was busy

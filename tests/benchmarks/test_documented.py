@@ -50,7 +50,7 @@ def test_the_table_of_generation_is_printed_from_its_file():
 
 
 @pytest.mark.parametrize("path", sorted((DOCS / "benchmarks").glob("data_path_*.jsonl")), ids=str)
-def test_the_documented_cost_of_data_is_that_of_the_file(path):
+def test_the_documented_data_costs_are_those_of_the_file(path):
     text = (DOCS / "howto" / "wmt14.md").read_text(encoding="utf-8")
     *rows, total = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
     for row in rows:

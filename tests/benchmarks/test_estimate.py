@@ -28,7 +28,7 @@ def test_the_mixtape_papers_run_is_read_from_its_configuration():
     assert ours.case(520).work() == 520
 
 
-def test_a_batch_is_what_each_of_many_devices_would_have():
+def test_a_batch_is_the_share_of_one_of_many_devices():
     ours = training("wmt14_en_de/conf/big/mixtape.yaml", devices=32)
     assert (ours.max_tokens, ours.tokens) == (1024, 32_768)
     assert ours.case(None).work() == 39 * 26
@@ -39,7 +39,7 @@ def test_without_effective_tokens_every_device_adds_its_batch():
     assert ours.tokens == 4 * 1024 * 3
 
 
-def test_parameters_are_those_of_the_layers():
+def test_parameters_are_counted_layer_by_layer():
     ours = training("wmt14_en_de/conf/small/softmax.yaml", *TINY, "data.vocab_size=100")
     attention, norm, feed_forward = 4 * (8 * 8 + 8), 16, 2 * (8 * 8 + 8)
     encoder = attention + feed_forward + 2 * norm

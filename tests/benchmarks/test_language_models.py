@@ -47,7 +47,7 @@ def test_the_baseline_is_compared_by_token():
         assert child.measured(request)["baseline_seconds"] == [2.0]
 
 
-def test_the_largest_batch_has_any_number_of_streams(monkeypatch):
+def test_the_largest_batch_may_have_any_number_of_streams(monkeypatch):
     monkeypatch.setattr(process, "peak", lambda kind, case, *_: 100 * case.sentences)
     found = process.largest_batch(CASE, SOFTMAX, limit=1_350, threads=1, kind="train")
     assert found.sentences == 13 and found.length == 5

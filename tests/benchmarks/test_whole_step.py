@@ -39,7 +39,7 @@ def test_the_update_of_adam_moves_every_parameter():
 
 
 @pytest.mark.triton
-def test_separate_gates_take_time_in_the_step():
+def test_more_separate_gates_add_products_to_the_step():
     found = [
         estimate_step(f"transformer_mixtape --head-frequent-ratio {r} --head-loss triton", CASE,
                       GPUS["a100"]).products
@@ -60,14 +60,14 @@ def test_the_command_prints_a_row_for_each_model():
     assert "| `transformer_softmax` |" in rows[3] and rows[3].endswith("| 1.00 |")
 
 
-def test_a_model_of_ones_own_replaces_the_presets():
+def test_a_given_model_replaces_the_presets():
     found = run("ui_strings_en_de", "--impl", "fused", "--model", "transformer_moc")
     assert [line.split("`")[1] for line in found.output.splitlines()[2:]] == [
         "transformer", "transformer_softmax", "transformer_moc",
     ]  # fmt: skip
 
 
-def test_a_model_needs_whole_steps():
+def test_the_option_model_needs_whole_step():
     found = CliRunner().invoke(app, ["bench", "roofline", "mos_ptb", "--model", "transformer_moc"])
     assert found.exit_code == 2 and "--model needs --whole-step" in found.output
 
