@@ -81,7 +81,7 @@ def test_spectrum_equals_that_of_the_whole_matrix(dtype, either, tmp_path):
         assert found["press_rank"] <= head.feature_dim + 2
 
 
-def test_spectrum_prints_what_is_short(mos, tmp_path):
+def test_spectrum_prints_no_long_lists(mos, tmp_path):
     output = tmp_path / "new" / "folder" / "spectrum.json"
     done = invoke("spectrum", *mos, *SIZE, "--output", output)
     assert json.loads(done.stdout)["contexts"] == 60

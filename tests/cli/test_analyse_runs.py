@@ -59,7 +59,7 @@ def test_ttest_refuses_bad_input(words, message):
     assert done.exit_code == 2 and message in done.output
 
 
-def test_ttest_counts_a_run_once(tmp_path):
+def test_ttest_refuses_two_records_of_one_run(tmp_path):
     paths = [write_record(tmp_path / f"{name}.json", 1, 80.0) for name in "ac"]
     done = invoke("ttest", f"a={paths[0]},{paths[1]}", "x=81,82", "--metric", "test_perplexity")
     assert done.exit_code == 2 and "are of one configuration and seed" in done.output
@@ -123,7 +123,7 @@ def test_gss_grid_replaces_the_function_of_one_checkpoint(lm_data, tmp_path):
     assert "give records, or --checkpoint" in invoke("gss-grid").output
 
 
-def test_gss_cannot_be_swapped_in_a_mixture(lm_data, tmp_path):
+def test_gss_grid_refuses_a_mixture(lm_data, tmp_path):
     path = write_checkpoint(tmp_path / "a.pt", small.build(lm_data, "transformer_lm_mos"))
     done = invoke("gss-grid", "--checkpoint", path, "--data", lm_data)
     assert (
@@ -213,7 +213,7 @@ def test_spectra_of_several_models_are_shown_together(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"singular_values": []}', '{"press_rank": 3}'])
-def test_spectra_refuse_another_file(tmp_path, text):
+def test_spectra_refuse_files_of_another_kind(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     done = invoke("spectra", tmp_path / "a.json")
     assert done.exit_code == 2 and "a.json: not a result of analyse spectrum" in done.output

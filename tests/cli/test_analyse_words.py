@@ -155,7 +155,7 @@ def test_compare_finds_the_tokens_that_one_model_predicts_better(softmax, mos, t
     assert done.exit_code == 0, done.output
 
 
-def test_models_of_other_texts_are_not_compared(softmax, mt_data, tmp_path):
+def test_models_of_different_texts_are_not_compared(softmax, mt_data, tmp_path):
     built = small.build(mt_data, "transformer_softmax")
     other = write_checkpoint(tmp_path / "other.pt", built)
     done = invoke("compare", softmax[0], other, softmax[1])

@@ -59,7 +59,7 @@ def eval_lm(data, path, split):
     return loss, int(re.search(r"Evaluated (\d+) tokens", output)[1])
 
 
-def test_without_a_step_both_are_what_eval_lm_finds(call, trained, stream_data, tmp_path):
+def test_without_a_step_both_equal_eval_lm(call, trained, stream_data, tmp_path):
     bits, tokens = eval_lm(stream_data, trained, "test")
     assert call("dynamic", *STEP, "--lr", 0, "--lambda", 0).exit_code == 0
     dynamic = record(tmp_path)
@@ -107,7 +107,7 @@ def test_the_record_says_what_was_done(call, tmp_path):
 
 
 @pytest.mark.parametrize(("command", "words"), [("dynamic", GRID), ("cache", CACHE_GRID)])
-def test_the_best_on_valid_is_used_on_test(command, words, call, tmp_path):
+def test_the_best_point_on_valid_is_used_on_test(command, words, call, tmp_path):
     done = call(command, *words, "--grid-tokens", 40)
     assert done.exit_code == 0, done.output
     found = record(tmp_path)
@@ -132,7 +132,7 @@ class Killed(BaseException):
     ("command", "words", "kills"),
     [("dynamic", GRID, [3, 11, 20, 17, 9]), ("cache", CACHE_GRID, [2, 5, 4, 8])],
 )
-def test_a_killed_evaluation_resumes_to_the_same_result(
+def test_a_killed_evaluation_resumes_with_the_same_result(
     command, words, kills, call, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(cache_evaluation, "CHUNK", 7)
@@ -214,7 +214,7 @@ def test_the_state_of_another_evaluation_is_refused(call, tmp_path, monkeypatch)
     assert "text of valid: None there" in done.output
 
 
-def test_without_an_output_the_result_is_printed_and_the_progress_lies_beside_the_checkpoint(
+def test_without_an_output_the_progress_is_saved_next_to_the_checkpoint(
     call, trained, stream_data, tmp_path, monkeypatch
 ):
     def see(progress):

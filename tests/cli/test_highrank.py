@@ -36,7 +36,7 @@ def invoke(*words):
     return CliRunner().invoke(app, list(words), prog_name="highrank")
 
 
-def test_help_names_every_group_and_fits_a_screen():
+def test_help_names_every_group_and_fits_on_a_screen():
     result = highrank("--help")
     assert result.returncode == 0
     assert all(f"\n  {name} " in result.stdout for name in COMMANDS)
@@ -52,7 +52,7 @@ def test_each_subcommand_has_help(words):
 
 
 @pytest.mark.parametrize("words", list(all_commands()), ids=" ".join)
-def test_each_help_has_an_example_that_can_be_typed(words):
+def test_each_help_text_has_an_example_that_parses(words):
     command = found = typer.main.get_command(app)
     for word in words:
         found = found.get_command(None, word)
@@ -87,7 +87,7 @@ def test_an_old_name_works_and_names_the_new_one(old):
     ]
 
 
-def test_the_old_table_over_seeds_names_the_command_of_the_help():
+def test_the_old_seeds_table_names_the_new_command():
     result = CliRunner().invoke(app, ["seeds-table", "--help"])
     assert "'highrank compare'" in result.stderr and "--baseline" in result.stdout
 
@@ -143,13 +143,13 @@ def test_user_dir_is_the_package_from_anywhere(tmp_path):
     assert result.stdout == PACKAGE + "\n"
 
 
-def test_module_form_is_the_same_command(tmp_path):
+def test_the_module_form_runs_the_same_command(tmp_path):
     command = [sys.executable, "-m", "highrank_plugins.cli", "user-dir"]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.stdout == PACKAGE + "\n"
 
 
-def test_recipes_are_a_table():
+def test_recipes_are_listed_in_a_table():
     lines = invoke("recipes").output.splitlines()
     assert lines[0] == "| recipe | trains | configurations (--conf) |"
     row = next(line for line in lines if line.startswith("| `recipes/ptb/run.sh` | Word-level"))
@@ -199,7 +199,7 @@ def test_output_without_a_reader_ends_a_command_silently(line):
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_output_to_a_full_disk_is_one_line():
+def test_output_to_a_full_disk_fails_with_one_line():
     with open("/dev/full", "w") as full:
         done = subprocess.run([HIGHRANK, "recipes"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2

@@ -33,7 +33,7 @@ def test_a_file_that_is_not_a_record_is_refused(command, text, tmp_path):
     )
 
 
-def test_a_paired_test_is_part_of_record_and_summary(tmp_path):
+def test_a_paired_test_is_part_of_the_record_and_the_summary(tmp_path):
     for name, text in {"text": "a b c d e\n" * 4, "other": "a b c d\n" * 4}.items():
         (tmp_path / name).write_text(text)
     generated = "".join(f"D-{number}\t-0.1\ta b c d e\n" for number in range(4))
@@ -95,7 +95,7 @@ def test_a_measure_that_is_not_finite_is_named(tmp_path):
         _scores(tmp_path, finetuned=False)
 
 
-def test_texts_of_another_length_are_named(tmp_path):
+def test_texts_of_different_lengths_are_named(tmp_path):
     stats = {"train": {"updates": 1, "words_per_second": 1}, "hardware": {"cores": 1}}
     more = {"versions": {"torch": "2"}, "git": None, "signatures": {}, "signature": ""}
     record = {"metrics": {"sacrebleu": 1.0, "chrf": 1.0}, **stats, **more}
@@ -107,7 +107,7 @@ def test_texts_of_another_length_are_named(tmp_path):
     assert done.exit_code == 2 and "translations: 2 lines, but" in done.output
 
 
-def test_a_table_without_baseline_says_so(tmp_path):
+def test_a_table_without_a_baseline_says_so(tmp_path):
     stats = {"train": {"updates": 1, "words_per_second": 1}, "hardware": {"cores": 1}}
     record = {"metrics": {"sacrebleu": 1.0}, **stats, "versions": {"torch": "2"}, "git": None}
     paths = [tmp_path / f"mos-{seed}.json" for seed in (1, 2)]
@@ -128,7 +128,7 @@ def test_published_scores_need_a_record(tmp_path):
     assert done.exit_code == 2 and "results.json: not a record of a run" in done.output
 
 
-def test_measures_of_both_texts_are_scores_of_a_record(tmp_path):
+def test_measures_of_both_splits_become_scores_of_a_record(tmp_path):
     """They lie in the folder of the evaluation, and in `valid` below it."""
     from highrank_plugins.cli.results import _scores
 

@@ -106,7 +106,7 @@ def test_sentences_are_translated_as_they_come(cooled, home):
     assert done.lines("H-0")
 
 
-def test_a_language_model_has_an_architecture_too(lm_data, home, tmp_path):
+def test_a_users_layer_has_a_language_model_architecture_too(lm_data, home, tmp_path):
     user_dir = ["--user-dir", home / "my_layers"]
     options = ["--head-temperature", 3, "--max-update", 2, "--head-monitor", 1]
     words = [*LANGUAGE_MODEL, *NARROW_LM, *OUR_LOSS, *options, "--save-dir", tmp_path]
@@ -117,7 +117,7 @@ def test_a_language_model_has_an_architecture_too(lm_data, home, tmp_path):
     assert "Perplexity" in done.output
 
 
-def test_yaml_trains_it_and_its_default_is_in_the_checkpoint(home, tmp_path):
+def test_yaml_trains_a_users_layer_and_the_checkpoint_holds_its_default(home, tmp_path):
     arch, task = "transformer_arcsinh", {"_name": "translation", "data": str(home / "data-bin")}
     settings = config(arch, task, NARROW, home / "data-bin", tmp_path / "yaml", {})
     settings["common"]["user_dir"] = str(home / "my_layers")
@@ -173,7 +173,7 @@ def test_an_exported_model_can_be_imported(cooled, home, tmp_path):
         assert refused.code == 2 and "pass the --user-dir of its training run" in refused.output
 
 
-def test_streams_are_scored_while_they_adapt(stream_data, home, tmp_path):
+def test_streams_are_scored_while_the_model_adapts(stream_data, home, tmp_path):
     user_dir = ["--user-dir", home / "my_layers"]
     options = [*CERTAIN, "--max-update", 2, "--optimizer", "adam", "--lr", 0.01, *user_dir]
     train_streams(stream_data, tmp_path, *options, arch="awd_lstm_lm_arcsinh")
@@ -196,7 +196,7 @@ def test_the_loss_of_a_users_layer_is_timed(layer, impl, home):
     )
 
 
-def test_profile_takes_the_layer(home):
+def test_the_loss_of_a_users_layer_is_profiled(home):
     words = ["--impl", "naive", "--repeats", "1", "--user-dir", "my_layers"]
     shown = highrank(
         home, "bench", "profile", "--preset", "softmax_ptb", "--pointwise", "arcsinh", *words
@@ -255,7 +255,7 @@ NO_OPTION = [("self, c: float = 30.0", "self"), (CHECK, ""), ("self.c = c", "sel
 FIXED = [*NO_OPTION, ('z / c)."""\n', 'z / c)."""\n\n    constants = ("c",)\n')]
 
 
-def test_another_default_does_not_change_a_checkpoint(arcsinh, home, tmp_path):
+def test_a_changed_default_does_not_change_a_checkpoint(arcsinh, home, tmp_path):
     user_dir = changed(tmp_path, ("c: float = 30.0", "c: float = 5.0"))
     card = ["--output", tmp_path / "card.html", "--json", tmp_path / "card.json"]
     run("highrank", "analyse", "card", arcsinh, "--user-dir", user_dir, *card)
@@ -320,7 +320,7 @@ def test_an_option_may_not_mean_two_things(argument, message, home, tmp_path):
     assert refused.code == 2 and re.search(message, refused.output)
 
 
-def test_a_recipes_later_steps_have_the_user_dir_of_the_run(home, tmp_path):
+def test_later_steps_of_a_recipe_get_the_user_dir_of_the_run(home, tmp_path):
     source = REPOSITORY / "recipes" / "multi30k_en_de" / "conf" / "softmax.yaml"
     own = {"user_dir": str(home / "my_layers"), "arch": "transformer_arcsinh", "head_arcsinh_c": 20}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({"base": str(source), "train": own}))
@@ -331,7 +331,7 @@ def test_a_recipes_later_steps_have_the_user_dir_of_the_run(home, tmp_path):
     assert f"--user-dir {home / 'my_layers'}" in found and found.count("--user-dir") == 1
 
 
-def test_a_recipe_says_where_a_relative_user_dir_begins(tmp_path):
+def test_a_recipe_says_which_folder_a_relative_user_dir_belongs_to(tmp_path):
     source = REPOSITORY / "recipes" / "multi30k_en_de" / "conf" / "softmax.yaml"
     words = ["--output", tmp_path / "resolved.yaml", "--set", "user_dir=nowhere"]
     refused = attempt("highrank", "train", "configure", source, *words)
