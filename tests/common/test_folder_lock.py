@@ -10,7 +10,7 @@ from highrank_plugins.common.folder_lock import whole_folder
 from highrank_plugins.common.user_error import UserError
 
 
-def test_the_folder_of_the_input_is_not_the_output(tmp_path):
+def test_the_folder_of_the_input_is_refused_as_output(tmp_path):
     (tmp_path / "train.en").write_text("a\n")
     (tmp_path / "link").symlink_to(tmp_path)
     for output in (tmp_path / "link", tmp_path / "x" / ".."):

@@ -30,12 +30,12 @@ def test_names_are_as_short_as_they_can_be(paths, names):
         ("num_beams", ["beam", "nbest"], "beam"),
     ],
 )
-def test_a_near_name_or_meaning_is_suggested(word, known, meant):
+def test_a_similar_name_or_a_synonym_is_suggested(word, known, meant):
     assert did_you_mean(word, known) == f"; did you mean {meant!r}?"
 
 
 @pytest.mark.parametrize("word", ["qqqq", "learning_rate"])
-def test_words_without_a_near_name_get_no_suggestion(word):
+def test_words_without_a_similar_name_get_no_suggestion(word):
     assert did_you_mean(word, ["arch", "seed"]) == ""
 
 

@@ -11,7 +11,7 @@ from highrank_plugins.common.patching import replaces
 from tests.models.small import build
 
 
-def test_a_stock_generator_is_scripted(mt_data):
+def test_a_stock_generator_can_be_scripted(mt_data):
     highrank_plugins.register()
     assert hasattr(EnsembleModel.forward_decoder, "highrank_patch")
     built = build(mt_data, "transformer_tiny", "--criterion", "cross_entropy")
@@ -23,7 +23,7 @@ def test_a_stock_generator_is_scripted(mt_data):
         assert ours[0]["tokens"].equal(theirs[0]["tokens"])
 
 
-def test_a_script_that_runs_gets_the_replacement_of_its_module(monkeypatch, tmp_path):
+def test_a_running_script_gets_the_replacement_of_its_module(monkeypatch, tmp_path):
     modules = [types.ModuleType(name) for name in ("fairseq_cli.toy", "__main__", "other")]
     for module, name in zip(modules, ("toy.py", "toy.py", "other.py"), strict=True):
         module.__file__ = str(tmp_path / name)
