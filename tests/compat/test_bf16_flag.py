@@ -14,7 +14,7 @@ def test_bf16_does_not_turn_tpu_on(data, flag):
     assert common.bf16 and not common.tpu
 
 
-def test_tpu_given_stays(data):
+def test_an_explicit_tpu_flag_is_kept(data):
     assert config("training", data, *translation_options(), "--bf16", "--tpu").common.tpu
 
 

@@ -43,7 +43,7 @@ def size_in(path) -> int:
     return len(torch.load(path)["x"])
 
 
-def test_copy_and_save_replace(files):
+def test_copy_and_save_replace_an_existing_file(files):
     old, new = files
     assert PathManager.copy(new, old, overwrite=True)
     assert size_in(old) == 50_000
@@ -51,7 +51,7 @@ def test_copy_and_save_replace(files):
     assert size_in(new) == 10
 
 
-def test_a_copy_is_a_second_name(files, tmp_path):
+def test_a_copy_is_a_hard_link(files, tmp_path):
     old, new = files
     for _ in range(2):
         PathManager.copy(new, old, overwrite=True)
@@ -83,14 +83,14 @@ def no_links(monkeypatch):
     monkeypatch.setattr(os, "link", refuse)
 
 
-def test_without_links_it_is_copied(files, no_links):
+def test_without_hard_links_the_file_is_copied(files, no_links):
     old, new = files
     PathManager.copy(new, old, overwrite=True)
     assert size_in(old) == 50_000
     assert not os.path.samefile(new, old)
 
 
-def test_interrupted_copy_leaves_the_old_file(files, no_links, tmp_path):
+def test_an_interrupted_copy_leaves_the_old_file(files, no_links, tmp_path):
     old, new = files
     with largest_file(100_000), pytest.raises(OSError, match="limit on file sizes"):
         PathManager.copy(new, old, overwrite=True)
@@ -98,7 +98,7 @@ def test_interrupted_copy_leaves_the_old_file(files, no_links, tmp_path):
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_stock_copy_destroys_it(files, stock):
+def test_stock_destroys_the_old_file_in_an_interrupted_copy(files, stock):
     old, new = files
     stock(PathManager, "copy")
     with largest_file(100_000), pytest.raises(OSError, match="too large"):
@@ -109,7 +109,7 @@ def test_stock_copy_destroys_it(files, stock):
 
 # 2 kB apart, since torch words a full disk in its own way at some sizes
 @pytest.mark.parametrize("limit", [*range(90_000, 102_000, 2048), 1, 199_000])
-def test_full_disk_leaves_the_old_file(files, limit):
+def test_a_full_disk_leaves_the_old_file(files, limit):
     old, _ = files
     message = r"limit on file sizes.*B are free, 200\.0 kB are needed\. Free some space.*best\.pt"
     with largest_file(limit), pytest.raises(OSError, match=message):
@@ -125,7 +125,7 @@ def test_nothing_is_written_to_a_disk_without_space(files, monkeypatch):
         checkpoint_utils.torch_persistent_save(NEW, files[0])
 
 
-def test_a_disk_that_holds_something_else_is_noticed(files, monkeypatch):
+def test_a_disk_that_stores_other_bytes_is_noticed(files, monkeypatch):
     flush = os.fsync
 
     def damage(handle):
@@ -138,12 +138,12 @@ def test_a_disk_that_holds_something_else_is_noticed(files, monkeypatch):
     assert size_in(files[0]) == 10
 
 
-def test_asynchronous_writes_are_whole_too(files):
+def test_asynchronous_writes_are_complete_too(files):
     checkpoint_utils.torch_persistent_save(NEW, files[0], async_write=True)
     assert size_in(files[0]) == 50_000
 
 
-def test_other_errors_stay_torchs(tmp_path):
+def test_other_errors_of_torch_are_left_alone(tmp_path):
     with pytest.raises((AttributeError, TypeError), match="pickle"):
         checkpoint_utils.torch_persistent_save({"f": lambda: 0}, str(tmp_path / "checkpoint1.pt"))
     assert list(tmp_path.iterdir()) == []
@@ -164,13 +164,13 @@ def save_with_one_failure(monkeypatch, path) -> None:
     assert len(calls) == 2
 
 
-def test_a_second_attempt_writes_a_whole_file(monkeypatch, files, tmp_path):
+def test_a_second_attempt_writes_a_complete_file(monkeypatch, files, tmp_path):
     save_with_one_failure(monkeypatch, files[0])
     assert size_in(files[0]) == 50_000
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_stock_second_attempt_appends(monkeypatch, files, stock):
+def test_stock_appends_at_the_second_attempt(monkeypatch, files, stock):
     stock(checkpoint_utils, "torch_persistent_save")
     save_with_one_failure(monkeypatch, files[0])
     with open(files[0], "rb") as file:

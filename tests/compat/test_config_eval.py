@@ -73,7 +73,7 @@ def test_fairseqs_option_helpers_work():
 
 
 @pytest.mark.parametrize("module", [utils, transformer_lm, fconv])
-def test_modules_run_nothing(module, monkeypatch, tmp_path):
+def test_no_module_runs_an_expression(module, monkeypatch, tmp_path):
     attack = f"open({str(tmp_path / 'executed')!r}, 'w')"
     with pytest.raises(UserError, match="not a plain literal"):
         utils.eval_str_list(attack) if module is utils else module.eval(attack)

@@ -95,7 +95,7 @@ def test_warnings_stay(level):
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_fairseq_still_logs_them(name):
+def test_fairseq_still_logs_the_lines_that_are_left_out(name):
     """Each start of a line stands in the source of its module."""
     source = inspect.getsource(SOURCES[name])
     plain = developer_lines._LINES[name].replace("\\", "")

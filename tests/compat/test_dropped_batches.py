@@ -32,7 +32,7 @@ def test_no_sentence_is_lost(multiple, vectorised, limits):
         assert all(len(batch) for batch in got)
 
 
-def test_full_batches_are_those_of_fairseq(stock):
+def test_full_batches_equal_those_of_fairseq(stock):
     ours = batches(101, 8)
     stock(data_utils, "batch_by_size")
     theirs = batches(101, 8)
@@ -58,7 +58,7 @@ def test_generate_translates_every_sentence(data, translator, capsys):
     assert hypotheses(data, translator, capsys) == SIZES["test"]
 
 
-def test_stock_generate_loses_some(data, translator, capsys, stock):
+def test_stock_generate_loses_sentences(data, translator, capsys, stock):
     stock(generate, "main")  # hooks/scored_samples.py refuses
     stock(data_utils, "batch_by_size")
     assert hypotheses(data, translator, capsys) < SIZES["test"]

@@ -22,7 +22,7 @@ def test_help_lists_the_options_of_the_architecture(capsys, flag):
     assert "--max-tokens" in text
 
 
-def test_help_without_an_architecture(capsys):
+def test_help_works_without_an_architecture(capsys):
     assert "--max-tokens" in help_text(capsys, "--help")
 
 

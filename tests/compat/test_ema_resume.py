@@ -33,7 +33,7 @@ def test_resumed_averages_equal_uninterrupted_ones(data, tmp_path):
         assert same(unbroken["extra_state"][averages], resumed["extra_state"][averages])
 
 
-def test_stock_averages_after_other_updates(data, tmp_path, stock):
+def test_stock_averages_differ_after_a_resume(data, tmp_path, stock):
     stock(Trainer, "load_checkpoint")
     unbroken, resumed = train_in_two_ways(data, tmp_path)
     assert same(unbroken["model"], resumed["model"])

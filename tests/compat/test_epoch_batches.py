@@ -41,7 +41,7 @@ def test_a_language_model_resumes_with_the_same_batches(data, tmp_path):
     assert difference(whole, data / "lm", tmp_path / "parts", LANGUAGE_MODEL, 11) == 0
 
 
-def test_a_resumed_run_of_stock_differs(data, tmp_path, stock):
+def test_a_resumed_run_of_stock_fairseq_differs(data, tmp_path, stock):
     stock(Trainer, "get_train_iterator")
     whole = train(data, tmp_path / "whole", TRANSLATION, UPDATES)
     assert difference(whole, data, tmp_path / "parts", TRANSLATION, 11) > 1e-4

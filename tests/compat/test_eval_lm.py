@@ -99,7 +99,7 @@ def test_infinite_scores_are_refused():
         score([4, 5, 2])
 
 
-def test_finite_scores_pass_padding_is_ignored():
+def test_finite_scores_pass_and_padding_is_ignored():
     assert score([4, 6, 1, 1])[0][0]["positional_scores"].tolist() == [-1, -1]
 
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_docstring_has_all_parts(name):
+def test_every_docstring_has_all_parts(name):
     source = Path(ROOT, *name.split(".")).with_suffix(".py").read_text()
     story = ast.get_docstring(ast.parse(source))
     for part in ("What breaks:", "Why:", "What we do:", "Delete when:"):

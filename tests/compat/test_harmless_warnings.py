@@ -22,7 +22,7 @@ def test_a_run_prints_no_warnings(data, tmp_path):
     assert warnings_of_a_training(data, tmp_path, filtered=True) == []
 
 
-def test_stock_prints_many(data, tmp_path):
+def test_stock_prints_many_warnings(data, tmp_path):
     assert len(warnings_of_a_training(data, tmp_path, filtered=False)) >= 6
 
 

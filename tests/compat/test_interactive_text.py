@@ -27,7 +27,7 @@ def test_lines_end_at_line_feeds_and_are_utf8(monkeypatch, tmp_path, source):
     assert list(interactive.buffered_read(name, 2)) == [["grün\u2028 \x85\rx", ""], ["ÿ"]]
 
 
-def test_stock_takes_bytes_for_text(monkeypatch, tmp_path, stock):
+def test_stock_accepts_invalid_bytes_and_splits_at_carriage_returns(monkeypatch, tmp_path, stock):
     stock(interactive, "buffered_read")
     typed(monkeypatch, b"gr\xffn\n")
     assert list(interactive.buffered_read("-", 1)) == [["gr\udcffn"]]

@@ -29,7 +29,7 @@ def test_debug_becomes_info(root, monkeypatch):
     assert root.level == logging.INFO
 
 
-def test_environment_decides(root, monkeypatch):
+def test_the_environment_decides_the_level(root, monkeypatch):
     monkeypatch.setenv("LOGLEVEL", "warning")
     root.setLevel(logging.DEBUG)
     importlib.reload(logging_level)

@@ -10,7 +10,7 @@ from tests.compat.conftest import run_training, translation_options
 DIVERGES = translation_options(**{"--max-update": 9, "--lr": "1e30"})
 
 
-def test_a_diverged_translator_says_so(data, tmp_path):
+def test_a_diverged_translator_is_reported(data, tmp_path):
     with pytest.raises(FloatingPointError, match="gradients are Nan/Inf"):
         run_training(data, tmp_path, *DIVERGES)
 

@@ -56,7 +56,7 @@ def test_stock_translates_nan(data, translator, one_nan, stock):
     assert translate(data, "--path", translator) is not None
 
 
-def test_sound_models_translate(data, translator):
+def test_models_without_nan_translate(data, translator):
     assert translate(data, "--path", translator) is not None
 
 
@@ -67,7 +67,7 @@ class Fused(torch.nn.Module):
         return torch.full((*tokens.shape, 20), float("nan")), None
 
 
-def test_language_model_is_watched(data, translator):
+def test_the_language_model_is_checked_too(data, translator):
     models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(translator)])
     generator = SequenceGenerator(models, task.target_dictionary, lm_model=Fused())
     with pytest.raises(FloatingPointError, match="--lm-path"):

@@ -21,7 +21,7 @@ def test_a_value_that_is_not_a_number_is_reported(option, value, capsys):
     )
 
 
-def test_stock_raises_what_argparse_cannot_say(stock):
+def test_stock_raises_an_error_that_argparse_does_not_report(stock):
     stock(utils, "eval_str_list")
     with pytest.raises(SyntaxError):
         options.get_training_parser().parse_known_args(["data", "--lr", "$rate"])

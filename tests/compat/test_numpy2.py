@@ -19,11 +19,11 @@ def blocks():
     )
 
 
-def test_sample_break_mode_eos_works():
+def test_the_break_mode_eos_works():
     assert [block.tolist() for block in blocks()] == [[4, 5, 2], [6, 2]]
 
 
-def test_stock_needs_compat(monkeypatch):
+def test_stock_needs_numpys_module_compat(monkeypatch):
     monkeypatch.delattr(np, "compat")
     with pytest.raises(AttributeError, match="compat"):
         blocks()

@@ -48,24 +48,24 @@ VALUES = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_values_that_fairseq_stores_load(name):
+def test_values_that_fairseq_stores_can_be_loaded(name):
     assert np.all(through_torch(VALUES[name]) == VALUES[name])
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_stock_torch_refuses_them(name, without_allow_list):
+def test_stock_torch_refuses_values_that_fairseq_stores(name, without_allow_list):
     with pytest.raises(UnpicklingError, match="Unsupported"):
         through_torch(VALUES[name])
 
 
-def test_broadcast_state_loads(translator):
+def test_a_broadcast_state_can_be_loaded(translator):
     state = broadcast_state(translator)
     received = through_torch(state)
     assert received["cfg"] == state["cfg"]
     assert received["model"] == state["model"]  # placeholders
 
 
-def test_stock_torch_refuses_broadcast_state(translator, request):
+def test_stock_torch_refuses_a_broadcast_state(translator, request):
     state = broadcast_state(translator)
     request.getfixturevalue("without_allow_list")
     with pytest.raises(UnpicklingError, match="DictConfig"):
@@ -81,12 +81,12 @@ class Call:
 
 
 @pytest.mark.parametrize("function", [os.system, eval, getattr, functools.partial, np.load])
-def test_functions_stay_refused(function, tmp_path):
+def test_functions_are_still_refused(function, tmp_path):
     with pytest.raises(UnpicklingError, match=r"[Uu]nsupported"):
         through_torch(Call(function, f"touch {tmp_path}/executed"))
     assert not list(tmp_path.iterdir())
 
 
-def test_arrays_of_objects_stay_refused():
+def test_arrays_of_objects_are_still_refused():
     with pytest.raises(UnpicklingError, match=r"Unsupported|ObjectDType"):
         through_torch(np.array([None], dtype=object))

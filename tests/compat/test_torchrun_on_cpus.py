@@ -22,7 +22,7 @@ PLACE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "WORLD_SIZE": "2", "RAN
 
 
 @pytest.mark.parametrize(("given", "chosen"), [("pytorch_ddp", "legacy_ddp"), ("slowmo", "slowmo")])
-def test_processes_without_gpus_take_what_runs_on_cpus(monkeypatch, given, chosen):
+def test_processes_without_gpus_use_backends_that_run_on_cpus(monkeypatch, given, chosen):
     for name, value in PLACE.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
@@ -34,7 +34,7 @@ def test_processes_without_gpus_take_what_runs_on_cpus(monkeypatch, given, chose
 
 
 @pytest.mark.slow
-def test_torchrun_saves_when_it_is_told_to_end(mt_data, tmp_path):
+def test_torchrun_saves_when_it_is_told_to_stop(mt_data, tmp_path):
     program, *words = command(mt_data, tmp_path / "exp")
     torchrun = [PROGRAMS / "torchrun", "--standalone", "--nproc-per-node", "2", PROGRAMS / program]
     plugins = ["--user-dir", Path(highrank_plugins.__file__).parent]

@@ -39,7 +39,7 @@ def test_the_usage_is_left_out(capsys):
     assert "usage:" not in capsys.readouterr().err
 
 
-def test_suggestions_need_a_near_name_and_short_lists_stay(capsys):
+def test_suggestions_need_a_similar_name_and_short_lists_of_choices_stay(capsys):
     assert "did you mean" not in message_of(capsys, "--qqqq")
     assert "choose from" in message_of(capsys, "--ddp-backend", "mine")
 
