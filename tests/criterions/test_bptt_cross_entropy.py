@@ -37,7 +37,7 @@ def losses(built, batch):
     return built.criterion(built.model, batch)
 
 
-def test_the_training_loss_is_nll_and_weighted_penalties(stream_data):
+def test_the_training_loss_is_the_nll_plus_weighted_penalties(stream_data):
     built = build(stream_data, *CERTAIN)
     built.model.double()
     batch = built.batches()[0]
@@ -76,7 +76,7 @@ def test_each_penalty_is_added_separately(stream_data):
     assert parts[3, 5] == pytest.approx(both, rel=1e-6)
 
 
-def test_the_penalty_is_of_dropped_outputs_in_ar_and_raw_ones_in_tar(stream_data):
+def test_ar_penalises_dropped_outputs_and_tar_raw_ones(stream_data):
     built = build(stream_data, "--dropout", 0.5)
     raw = torch.randn(6, 4, 8)
     dropped = raw * 2 * (torch.rand(raw.shape) < 0.5)
@@ -84,7 +84,7 @@ def test_the_penalty_is_of_dropped_outputs_in_ar_and_raw_ones_in_tar(stream_data
     assert_close(built.criterion.penalty(dropped, raw), want)
 
 
-def test_perplexity_is_that_of_the_nll(stream_data):
+def test_perplexity_is_computed_from_the_nll(stream_data):
     built = build(stream_data)
     logs = [
         {"loss": 90.0, "nll_loss": 70.0, "ntokens": 30, "sample_size": 30},
@@ -116,7 +116,7 @@ def gradients_of_rank(data, rank, address, unused, path):
 
 
 @pytest.mark.parametrize("unused", [False, True])
-def test_shared_out_streams_have_the_gradients_of_all(unused, stream_data, tmp_path):
+def test_streams_shared_by_two_processes_have_the_gradients_of_all(unused, stream_data, tmp_path):
     address = free_address()
     paths = [tmp_path / str(rank) for rank in (0, 1)]
     ranks = [

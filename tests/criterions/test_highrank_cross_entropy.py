@@ -48,7 +48,7 @@ def check_gradients(got, want, **tolerance):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_settings_are_stocks(setting, mt_data):
+def test_every_setting_gives_stocks_numbers(setting, mt_data):
     built = build(mt_data, "transformer_mixtape_tiny", *SETTINGS[setting])
     built.model.eval()
     batch = built.batch()
@@ -63,7 +63,7 @@ def test_settings_are_stocks(setting, mt_data):
 
 
 @pytest.mark.parametrize("token", sorted(tokens()))
-def test_every_head_is_like_stocks_formula_in_double_precision(token, lm_data):
+def test_every_head_equals_stocks_formula_in_double_precision(token, lm_data):
     built = build(lm_data, f"transformer_lm_{token}", "--label-smoothing", "0.2")
     model, batch = built.model.double().eval(), built.batch()
     loss, _, log, got = results(built, built.criterion, batch)
@@ -98,7 +98,7 @@ def test_the_loss_may_be_changed_in_place(mt_data):
 
 
 @pytest.mark.parametrize("level", ["reference", "chunked"])
-def test_levels_and_memory_are_options(level, mt_data, monkeypatch):
+def test_the_implementation_and_its_memory_are_options(level, mt_data, monkeypatch):
     words = ["--head-loss", level, "--head-loss-memory", "3"]
     built = build(mt_data, "transformer_mos_tiny", *words)
     seen = {}
