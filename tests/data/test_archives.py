@@ -113,7 +113,7 @@ def test_hostile_tar_archives_are_refused(tmp_path, folder, kind):
 
 
 @pytest.mark.parametrize("name", ["/tmp/evil", "../evil", "a/../../evil"])
-def test_names_in_zip_archives_stay_inside(tmp_path, folder, name):
+def test_names_in_zip_archives_that_lead_outside_are_refused(tmp_path, folder, name):
     with pytest.raises(ArchiveError, match="would lie outside of the folder"):
         extract(write_zip(tmp_path / "a.zip", {name: b"x"}), folder)
     assert list(folder.parent.iterdir()) == []
@@ -158,7 +158,7 @@ def test_the_checksum_at_the_very_end_is_read(tmp_path, folder):
 
 
 @pytest.mark.parametrize("blocks", [2, 20])
-def test_a_tar_without_its_end_is_cut(tmp_path, folder, blocks):
+def test_a_tar_without_its_end_is_refused(tmp_path, folder, blocks):
     path = write_tar_plain(tmp_path / "a.tar")
     whole = path.read_bytes().rstrip(b"\0")
     path.write_bytes(whole + bytes(-len(whole) % 512))  # between two files
@@ -170,7 +170,7 @@ def test_a_tar_without_its_end_is_cut(tmp_path, folder, blocks):
 
 @pytest.mark.parametrize("byte", [b"\0", b"\xff"])
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
-def test_a_broken_header_is_not_the_end(tmp_path, folder, suffix, byte):
+def test_a_broken_header_is_not_taken_for_the_end(tmp_path, folder, suffix, byte):
     """tarfile takes it for that, unless it is the first."""
     plain = write_tar_plain(tmp_path / "plain.tar", {"one": b"1", "two": b"2", "three": b"3"})
     content = bytearray(plain.read_bytes())
@@ -182,7 +182,7 @@ def test_a_broken_header_is_not_the_end(tmp_path, folder, suffix, byte):
     assert not folder.exists()
 
 
-def test_a_broken_header_with_nothing_after_it_is_not_the_end(tmp_path, folder):
+def test_a_broken_header_with_nothing_after_it_is_not_taken_for_the_end(tmp_path, folder):
     path = write_tar_plain(tmp_path / "a.tar", {"one": b"1", "empty": b""})
     content = bytearray(path.read_bytes())
     content[1024:1536] = b"\xff" * 512
@@ -191,13 +191,13 @@ def test_a_broken_header_with_nothing_after_it_is_not_the_end(tmp_path, folder):
         extract(path, folder)
 
 
-def test_other_kinds_are_refused(tmp_path, folder):
+def test_other_kinds_of_files_are_refused(tmp_path, folder):
     (tmp_path / "a.rar").write_bytes(b"x")
     with pytest.raises(ArchiveError, match=r"expected a name that ends with \.tar\.gz"):
         extract(tmp_path / "a.rar", folder)
 
 
-def test_a_missing_archive_is_an_error_of_its_own(tmp_path, folder):
+def test_a_missing_archive_raises_file_not_found(tmp_path, folder):
     with pytest.raises(FileNotFoundError):
         extract(tmp_path / "a.zip", folder)
     assert list(folder.parent.iterdir()) == []
@@ -248,7 +248,7 @@ def test_a_sparse_file_is_refused(tmp_path, folder):
         extract(tmp_path / "a.tar", folder)
 
 
-def test_an_unknown_method_of_a_zip_is_damage(tmp_path, folder):
+def test_an_unknown_compression_method_counts_as_damage(tmp_path, folder):
     path = write_zip(tmp_path / "a.zip", {"a": b"text" * 100})
     data = bytearray(path.read_bytes())
     for signature, place in ((b"PK\3\4", 8), (b"PK\1\2", 10)):

@@ -126,7 +126,7 @@ def test_malformed_words_are_refused(folder, fault, packed):
     refused(folder, attempt(folder, "lm-corpus", *words), r"test\.txt")
 
 
-def test_sixty_malformed_corpora_are_tried():
+def test_more_than_sixty_malformed_corpora_are_tried():
     assert sum(map(len, FAULTS.values())) + 2 * len(NO_TEXT) > 60
 
 

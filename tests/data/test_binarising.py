@@ -50,7 +50,7 @@ def stock(pieces, tmp_path_factory):
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(("processes", "block"), [(1, 1 << 20), (2, 1000), (1, 1)])
-def test_the_files_have_the_bytes_of_fairseq(
+def test_the_files_equal_those_of_fairseq_byte_for_byte(
     pieces, stock, tmp_path, monkeypatch, processes, block
 ):
     monkeypatch.setattr(binarising, "_BLOCK", block)
@@ -58,7 +58,7 @@ def test_the_files_have_the_bytes_of_fairseq(
     assert content(tmp_path) == stock
 
 
-def test_the_checksums_are_those_of_all_files(pieces, tmp_path):
+def test_the_checksums_cover_all_files(pieces, tmp_path):
     binarising.binarise(pieces, tmp_path, LANGUAGES, 1)
     checked = subprocess.run(
         ["sha256sum", "--check", "sha256sums"], cwd=tmp_path, check=True, capture_output=True
@@ -68,7 +68,7 @@ def test_the_checksums_are_those_of_all_files(pieces, tmp_path):
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 8, 9, 100])
 @pytest.mark.parametrize("text", [b"", b"a\n", b"abc\nd\n\nefg\n", b"abc\nd"])
-def test_blocks_are_all_of_the_text_in_whole_lines(tmp_path, monkeypatch, text, size):
+def test_blocks_cover_the_text_in_whole_lines(tmp_path, monkeypatch, text, size):
     path = tmp_path / "text"
     path.write_bytes(text)
     monkeypatch.setattr(binarising, "_BLOCK", size)
@@ -113,7 +113,7 @@ def test_an_interrupted_call_keeps_the_earlier_files(pieces, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(("moved", "has_earlier"), [(0, True), (7, True), (14, True), (7, False)])
-def test_a_kill_between_earlier_and_new_files_is_refused_and_completed(
+def test_a_mix_of_earlier_and_new_files_is_refused_and_then_completed(
     pieces, tmp_path, monkeypatch, moved, has_earlier
 ):
     class Killed(BaseException):

@@ -26,7 +26,7 @@ def entry(url="http://127.0.0.1:9/a", sha256=UNKNOWN, more=""):
 @pytest.mark.parametrize(
     ("sha256", "said"), [(SUM, "is the published one"), (UNKNOWN, "was recorded in")]
 )
-def test_files_come_into_the_folder(tmp_path, sha256, said):
+def test_files_are_downloaded_into_the_folder(tmp_path, sha256, said):
     with serving(CONTENT) as server:
         file = write(
             tmp_path / "corpus.yaml", entry(server.url, sha256, f"    size: {len(CONTENT)}\n")

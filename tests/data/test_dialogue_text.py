@@ -44,7 +44,7 @@ def test_every_utterance_but_the_first_is_a_response(small):
     ]
 
 
-def test_without_references_the_response_is_the_only_one(small):
+def test_without_references_the_response_is_the_only_reference(small):
     write_parallel(small, small, context=9)
     for kind in ("context", "response"):
         assert lines(small / f"test1.{kind}") == lines(small / f"test.{kind}")

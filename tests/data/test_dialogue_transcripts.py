@@ -13,7 +13,7 @@ from highrank_plugins.data.dialogue_transcripts import (
 from tests.dialogue_corpus import PICKLE, SIZES, corpus, write_json_lines, write_pickle
 
 
-def test_both_forms_are_the_same_corpus(tmp_path):
+def test_both_forms_give_the_same_corpus(tmp_path):
     write_pickle(tmp_path / "a")
     write_json_lines(tmp_path / "b")
     write_json_lines(tmp_path / "c" / "json_data")
@@ -25,7 +25,7 @@ def test_both_forms_are_the_same_corpus(tmp_path):
     assert first["valid"][1][2] == Utterance(speaker, words_of(text))
 
 
-def test_words_are_split_and_lowered():
+def test_words_are_split_and_lowercased():
     assert words_of("Uh-huh, I  don't\tKnow.") == "uh - huh , i don ' t know .".split()
     assert words_of(" \n") == []
 
@@ -56,7 +56,7 @@ def test_malformed_dialogues_are_named(utterances, message, tmp_path):
         read_corpus(tmp_path)
 
 
-def test_json_lines_are_named_by_line(tmp_path):
+def test_bad_json_lines_are_named_by_their_number(tmp_path):
     write_json_lines(tmp_path)
     path = tmp_path / "valid.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)

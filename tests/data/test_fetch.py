@@ -56,7 +56,7 @@ def test_a_server_that_dies_midway_is_asked_for_the_rest(server, output):
     assert server.asked == [None, "bytes=300000-", "bytes=300000-", "bytes=400000-"]
 
 
-def test_a_server_that_always_dies_leaves_the_beginning(server, output):
+def test_a_server_that_keeps_dying_leaves_a_partial_file(server, output):
     server.die_after = [300_000, 0, 0, 0, 0]
     with pytest.raises(FetchError) as refused:
         fetch(server.url, output, sha256=SUM)
@@ -72,7 +72,7 @@ def test_a_server_that_always_dies_leaves_the_beginning(server, output):
     assert server.asked[-1] == "bytes=300000-"
 
 
-def test_a_beginning_of_unknown_version_needs_a_checksum(server, output, part):
+def test_a_partial_file_of_unknown_version_needs_a_checksum(server, output, part):
     part.write_bytes(b"another file")
     fetch(server.url, output)
     assert server.asked == [None] and output.read_bytes() == CONTENT
@@ -157,19 +157,19 @@ def test_a_server_without_ranges_sends_all_again(server, output, part):
     assert server.asked == ["bytes=14-"]
 
 
-def test_a_part_that_is_complete_needs_no_more(server, output, part):
+def test_a_complete_partial_file_is_accepted(server, output, part):
     part.write_bytes(CONTENT)
     fetch(server.url, output, sha256=SUM)
     assert output.read_bytes() == CONTENT
 
 
-def test_a_part_longer_than_the_file_is_dropped(server, output, part):
+def test_a_partial_file_longer_than_the_file_is_discarded(server, output, part):
     part.write_bytes(CONTENT + b"more")
     fetch(server.url, output, sha256=SUM)
     assert server.asked == [f"bytes={len(CONTENT) + 4}-", None]
 
 
-def test_a_part_of_another_file_is_found_by_its_checksum(server, output, part):
+def test_a_part_of_another_file_is_detected_by_its_checksum(server, output, part):
     part.write_bytes(b"x" * 1000)
     with pytest.raises(ChecksumError, match=f"should be {SUM}"):
         fetch(server.url, output, sha256=SUM)
@@ -200,7 +200,7 @@ def test_without_network_it_says_which_file_to_put_where(output):
     assert f"from {url} and put it at {output}" in str(refused.value)
 
 
-def test_another_size_is_refused(server, output):
+def test_a_wrong_size_is_refused(server, output):
     with pytest.raises(ChecksumError, match=r"has 700,001 bytes but should have 700,002"):
         fetch(server.url, output, size=len(CONTENT) + 1)
     assert not output.exists()
@@ -289,7 +289,7 @@ def test_the_command_fetches_a_file(server, output):
         (["--sha256", OTHER], f"should be {OTHER}"),
     ],
 )
-def test_wrong_options_exit_2(server, output, arguments, message):
+def test_wrong_options_end_with_exit_code_2(server, output, arguments, message):
     code, said = command("fetch", server.url, "--output", output, *arguments)
     assert code == 2
     assert message in said

@@ -46,7 +46,7 @@ def test_items_are_not_all_read_at_once():
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_an_error_ends_it(processes):
+def test_an_error_in_an_item_ends_the_map(processes):
     results = ordered_map(fails_at_three, range(100), processes)
     with pytest.raises(ValueError, match="three"):
         list(results)
@@ -79,7 +79,7 @@ def test_no_process_outlives_a_killed_main_process():
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 5])
-def test_batches_are_all_items(count):
+def test_batches_cover_all_items(count):
     found = list(batches(range(count), 2))
     assert [n for batch in found for n in batch] == list(range(count))
     assert all(len(batch) == 2 for batch in found[:-1])

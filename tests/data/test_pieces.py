@@ -89,7 +89,7 @@ def test_two_processes_write_what_one_writes(text, tmp_path, monkeypatch):
     assert len((tmp_path / "1").read_text().split("\n")) == 61
 
 
-def test_subword_nmt_joins_to_moses_tokens(text, tmp_path):
+def test_subword_nmt_pieces_join_to_moses_tokens(text, tmp_path):
     codes = subword_nmt_pieces.learn_codes({"de": text}, tmp_path / "codes", operations=20)
     assert codes.read_text().startswith("#version")
     encode = subword_nmt_pieces.encoder(codes, "de")

@@ -29,7 +29,7 @@ def test_plain_values_come_back(value, protocol, path):
     assert load_plain(path) == value
 
 
-def test_text_of_python_2_is_utf_8(path):
+def test_text_of_python_2_is_read_as_utf_8(path):
     # as cPickle of Python 2 writes {'k': u'é', 's': 'é'} with protocol 2, and ['a'] with 0
     text = b"U\x01kq\x02X\x02\x00\x00\x00\xc3\xa9q\x03U\x01sU\x02\xc3\xa9u."
     path.write_bytes(b"\x80\x02}q\x01(" + text)

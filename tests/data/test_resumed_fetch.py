@@ -9,7 +9,7 @@ from tests.data.serving import CONTENT
 pytestmark = pytest.mark.usefixtures("no_pauses")
 
 
-def test_a_beginning_of_an_older_version_is_dropped(server, output, tmp_path, monkeypatch):
+def test_a_partial_file_of_an_older_version_is_discarded(server, output, tmp_path, monkeypatch):
     """Check the bytes before the break, since no published checksum would show a joined file."""
     monkeypatch.setattr(download, "OVERLAP", 100)
     server.content, server.version = b"A" * 5000, '"a"'
@@ -23,7 +23,7 @@ def test_a_beginning_of_an_older_version_is_dropped(server, output, tmp_path, mo
 
 
 @pytest.mark.parametrize("overlap", [100, 5000])
-def test_a_beginning_of_other_content_with_the_same_etag_is_dropped(
+def test_a_partial_file_of_other_content_with_the_same_etag_is_discarded(
     server, output, tmp_path, monkeypatch, overlap
 ):
     monkeypatch.setattr(download, "OVERLAP", overlap)
@@ -37,7 +37,7 @@ def test_a_beginning_of_other_content_with_the_same_etag_is_dropped(
 
 
 @pytest.mark.parametrize("left", [700_001, 700_000, 300_000, 65_537, 65_536, 1])
-def test_a_beginning_of_the_same_content_is_completed(server, output, part, left):
+def test_a_partial_file_of_the_same_content_is_completed(server, output, part, left):
     server.version = '"the same"'
     part.write_bytes(CONTENT[:left])
     part.with_name(f"{part.name}.version").write_text(server.version)

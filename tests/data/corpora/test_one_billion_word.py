@@ -78,7 +78,7 @@ def test_files_equal_those_of_fairseq_preprocess(data, output, tmp_path):
             assert (folder / name).read_bytes() == (tmp_path / "bin" / name).read_bytes(), name
 
 
-def test_several_processes_write_the_same(data, output, tmp_path):
+def test_several_processes_write_the_same_files(data, output, tmp_path):
     options = CorpusOptions(other_text=True, vocab_size=12, workers=2)
     prepare(data, tmp_path / "two", options)
     assert files(tmp_path / "two") == files(output)
@@ -94,7 +94,7 @@ def test_counts_are_reported(data, tmp_path):
     assert said[3].endswith("of which 12 are kept")
 
 
-def test_the_folder_in_the_archive_may_be_given_itself(data, output, tmp_path):
+def test_the_folder_inside_the_archive_may_be_given_directly(data, output, tmp_path):
     prepare(data / ARCHIVE, tmp_path / "out")
     assert files(tmp_path / "out") == files(output)
 

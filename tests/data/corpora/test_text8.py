@@ -32,7 +32,7 @@ def load(tmp_path):
 
 
 @pytest.mark.parametrize("block", [1 << 20, 7])
-def test_the_three_parts_are_the_text(tmp_path, data, load, monkeypatch, block):
+def test_the_three_parts_make_up_the_text(tmp_path, data, load, monkeypatch, block):
     monkeypatch.setattr(text8, "_BLOCK", block)
     said = prepare(data, tmp_path / "out")
     whole = (data / "text8").read_text()
@@ -50,7 +50,7 @@ def test_the_dictionary_is_sorted_by_count(tmp_path, data):
     assert rows[0][0] == "_"
 
 
-def test_another_length_is_refused(tmp_path, data):
+def test_a_wrong_length_is_refused(tmp_path, data):
     with pytest.raises(CorpusError, match="characters: expected 100000000, found 4000"):
         prepare(data, tmp_path / "out", CorpusOptions())
 

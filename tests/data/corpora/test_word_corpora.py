@@ -24,7 +24,7 @@ def tokens_as_awd_lstm_counts(path):
         return [word for line in file for word in [*line.split(), "<eos>"]]
 
 
-def test_the_text_is_the_words(tmp_path):
+def test_words_are_written_unchanged(tmp_path):
     data = made.ptb(tmp_path / "data")
     prepare("ptb", data, tmp_path / "out")
     for split, count in made.LINES.items():
@@ -80,7 +80,7 @@ def test_the_published_text_passes(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_fairseq_counts_every_line_of_wikitext2_also_empty_ones(tmp_path):
+def test_fairseq_counts_every_line_of_wikitext2_even_empty_ones(tmp_path):
     from fairseq.data import Dictionary, data_utils
 
     data = made.wikitext2(tmp_path / "data")

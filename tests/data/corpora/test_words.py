@@ -15,7 +15,7 @@ def test_lines_are_split_into_words(tmp_path):
     assert list(read_words(path, lower=True))[3] == ["über", "uns"]
 
 
-def test_compressed_text_is_the_same(tmp_path):
+def test_compressed_text_is_read(tmp_path):
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"a b\n"))
     assert list(read_words(path)) == [["a", "b"]]

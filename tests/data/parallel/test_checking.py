@@ -96,7 +96,7 @@ def test_a_missing_file_is_named(files):
 
 
 @pytest.mark.parametrize("longer", [0, 1])
-def test_different_lengths_name_the_first_line_without_partner(files, longer):
+def test_different_lengths_name_the_first_line_without_a_partner(files, longer):
     files[longer].write_bytes(GOOD + b"drei\nvier\n")
     (problem,) = problems(files)
     assert problem.startswith(f"{files[longer]}:3: this line has no partner")
@@ -112,7 +112,7 @@ def test_problems_of_both_files_are_listed_up_to_a_limit(files):
 
 
 @given(st.lists(st.binary(max_size=8), min_size=1, max_size=6))
-def test_text_passes_exactly_if_each_line_is_clean(tmp_path_factory, lines):
+def test_text_passes_if_and_only_if_each_line_is_clean(tmp_path_factory, lines):
     path = tmp_path_factory.getbasetemp() / "any.txt"
     data = b"\n".join(lines)
     path.write_bytes(data)

@@ -25,7 +25,7 @@ def clean(*pairs: tuple[str | bytes, str | bytes], **rules: object):
         (("a a a", "b"), "with one side 2 times longer than the other"),
     ],
 )
-def test_a_pair_is_dropped_for_a_reason(pair, reason):
+def test_a_dropped_pair_is_counted_with_its_reason(pair, reason):
     kept, counts = clean(pair, ("yes", "ja"), max_words=3, max_ratio=2.0)
     assert kept == [("yes", "ja")]
     assert counts == {reason: 1, KEPT: 1}

@@ -101,13 +101,13 @@ def test_dropping_every_pair_is_an_error(folder):
         prepare(folder, max_words=1)
 
 
-def test_the_limit_counts_what_is_kept(folder):
+def test_the_limit_counts_only_kept_pairs(folder):
     for language in ("en", "de"):
         (folder / f"t.{language}").write_bytes(b"\n1\n2\n3\n")
     assert prepare(folder, limit=2)[1]["train.en"] == b"1\n2\n"
 
 
-def test_segments_are_those_of_sacrebleu(tmp_path):
+def test_segments_equal_those_of_sacrebleu(tmp_path):
     from sacrebleu.dataset.fake_sgml import FakeSGMLDataset
 
     sentences = [b"A &amp; B", b"  two  spaces ", "Größe\u00a0x".encode(), b"a <seg> b", b"<seg"]
