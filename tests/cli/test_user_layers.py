@@ -173,7 +173,7 @@ def test_an_exported_model_can_be_imported(cooled, home, tmp_path):
         assert refused.code == 2 and "pass the --user-dir of its training run" in refused.output
 
 
-def test_streams_are_scored_while_the_model_adapts(stream_data, home, tmp_path):
+def test_dynamic_evaluation_and_cache_score_a_users_layer(stream_data, home, tmp_path):
     user_dir = ["--user-dir", home / "my_layers"]
     options = [*CERTAIN, "--max-update", 2, "--optimizer", "adam", "--lr", 0.01, *user_dir]
     train_streams(stream_data, tmp_path, *options, arch="awd_lstm_lm_arcsinh")
