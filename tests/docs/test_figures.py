@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_figures_are_those_of_the_records(tmp_path):
+def test_figures_are_drawn_from_the_records(tmp_path):
     script = ROOT / "scripts" / "draw_figures.py"
     subprocess.run([sys.executable, script, "--output", tmp_path], check=True)
     drawn = sorted(path.name for path in tmp_path.iterdir())

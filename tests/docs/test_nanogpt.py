@@ -79,7 +79,7 @@ def test_the_changed_model_learns_and_generates(text):
     torch.testing.assert_close(logits.logsumexp(-1), torch.zeros(6, 1), rtol=0, atol=1e-5)
 
 
-def test_a_softmax_is_the_original(text):
+def test_a_softmax_has_the_loss_of_the_original(text):
     changed = re.sub(
         r'"mos", (.*?),\s+components=4, context_scale=4.0', r'"softmax", \1', change(MODEL)
     )

@@ -65,7 +65,7 @@ def words(sentence: str) -> int:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_sentence_is_long(page):
+def test_no_sentence_is_too_long(page):
     long = [text for text in sentences(page) if words(text) > LONGEST]
     assert [text for text in long if not text.startswith(tuple(EXCEPTIONS))] == []
 
@@ -122,7 +122,7 @@ def docstring_sentences(source: str) -> Iterator[str]:
                 yield " ".join(sentence.split())
 
 
-def test_no_sentence_of_a_docstring_is_long():
+def test_no_sentence_of_a_docstring_is_too_long():
     found = [
         (path.name, sentence)
         for path in sources()

@@ -68,7 +68,7 @@ def test_the_example_learns_in_a_process_group(model, text):
     assert losses[-1] < losses[0] / 2
 
 
-def test_the_example_is_saved_loaded_and_predicts(model, text, tmp_path):
+def test_the_example_predicts_after_it_is_saved_and_loaded(model, text, tmp_path):
     learn(model, text, enabled=False)
     torch.save(model.state_dict(), tmp_path / "model.pt")
     other = model.__class__(words=30, dim=8)

@@ -55,7 +55,7 @@ def test_nothing_is_loaded_from_a_network(site):
         ("configuration", ["character_coverage", "sentencepiece, subword_nmt", "spectrum"]),
     ],
 )
-def test_generated_pages_have_the_names_of_the_code(site, page, words):
+def test_generated_pages_contain_the_names_in_the_code(site, page, words):
     text = text_of(site / "reference" / "generated" / f"{page}.html")
     assert [word for word in words if word not in text] == []
 

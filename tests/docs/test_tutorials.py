@@ -86,7 +86,7 @@ def translator(request, tmp_path_factory) -> tuple[Path, bool, str]:
     return folder, request.param, follow("tutorials/translator.md", folder, request.param)
 
 
-def test_train_a_translator(translator):
+def test_the_tutorial_on_training_a_translator_works(translator):
     folder, tiny, printed = translator
     assert re.search(r"^D-0\s", printed, re.MULTILINE) and "sacrebleu" in printed.lower()
     assert (folder / "checkpoints" / "checkpoint_best.pt").is_file()
@@ -102,7 +102,7 @@ def test_the_tutorial_on_head_cards_works(translator):
     assert "Mixtape" in page or "mixtape" in page
 
 
-def test_the_tutorial_on_own_layers_works(translator):
+def test_the_tutorial_on_custom_layers_works(translator):
     folder, tiny, _ = translator
     printed = follow("tutorials/own_layer.md", folder, tiny)
     losses = re.findall(r"^(?:reference|chunked|fused) ([\d.]+) ", printed, re.MULTILINE)
@@ -113,7 +113,7 @@ def test_the_tutorial_on_own_layers_works(translator):
 
 
 @pytest.mark.long
-def test_the_page_on_the_first_training_works(translator, tmp_path):
+def test_the_page_on_the_first_training_run_works(translator, tmp_path):
     folder, _, _ = translator
     for path in (folder / "text").iterdir():
         shutil.copy(path, tmp_path)
