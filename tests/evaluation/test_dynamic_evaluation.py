@@ -54,7 +54,7 @@ def static(parameters, segments=TEST):
 
 @pytest.mark.parametrize(("statistic", "normalise"), FORMS)
 @pytest.mark.parametrize("lamb", [0.05, 0.9])  # without and with rates at their bound
-def test_numbers_are_those_of_the_equations(statistic, normalise, lamb):
+def test_numbers_follow_the_equations(statistic, normalise, lamb):
     options = (0.03, 0.002, lamb, statistic, normalise)
     losses, parameters = evaluate(*options)
     want_losses, want_parameters = plain_dynamic_evaluation(TRAIN, TEST, *options)
@@ -63,7 +63,7 @@ def test_numbers_are_those_of_the_equations(statistic, normalise, lamb):
         torch.testing.assert_close(got, torch.from_numpy(want), rtol=1e-12, atol=1e-13)
 
 
-def test_rates_reach_their_bound_only_in_one_of_these_cases():
+def test_only_a_large_lambda_takes_rates_to_their_bound():
     mean_squares = statistics_of(make_parameters()).finish()
     for lamb, bounded in ((0.05, False), (0.9, True)):
         largest = max(rate.max().item() for rate in decay_rates(mean_squares, lamb))
@@ -77,7 +77,7 @@ def test_a_segment_is_scored_before_it_is_learnt_from():
     assert all(abs(a - b) > 1e-3 for a, b in zip(losses[1:], fixed[1:], strict=True))
 
 
-def test_without_a_step_it_is_static_evaluation():
+def test_dynamic_evaluation_without_a_step_is_static():
     for lamb in (0, 0.3):  # nothing leaves the trained weights, so nothing returns
         losses, parameters = evaluate(lr=0, eps=0.001, lamb=lamb)
         assert losses == static(make_parameters())
@@ -101,7 +101,7 @@ def test_dynamic_evaluation_learns():
     assert scored[-1].nll < scored[0].nll - 1
 
 
-def test_one_form_becomes_the_other():
+def test_both_published_forms_agree_after_rescaling():
     tensors, segments = len(make_parameters()), len(TRAIN)
     lr, eps, lamb = 0.04, 0.003, 0.8
     sums = evaluate(lr, eps, lamb, "sum", "sum")
@@ -151,12 +151,12 @@ def test_unused_parameters_have_gradient_0():
     assert all(torch.equal(a, b) for a, b in zip(statistics.finish(), want, strict=False))
 
 
-def test_gradients_exist_under_no_grad():
+def test_gradients_are_gathered_under_no_grad():
     with torch.no_grad():
         assert statistics_of(make_parameters()).segments == len(TRAIN)
 
 
-def test_weights_that_run_away_are_reported():
+def test_weights_that_diverge_are_reported():
     with pytest.raises(FloatingPointError, match="lower --lr"):
         evaluate(lr=1e308, eps=1e-3, lamb=0)
 

@@ -56,13 +56,13 @@ def test_pieces_of_any_size_give_the_same_numbers(window, sizes, block, monkeypa
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
 
 
-def test_a_cache_without_weight_is_the_model():
+def test_a_cache_of_weight_0_changes_nothing():
     hidden, target, log_probs = make_text()
     got = stream(NeuralCache(1.0, 0.0, 5), (hidden, target, log_probs), [10, 31])
     assert torch.equal(got, log_probs.gather(1, target.unsqueeze(1)).squeeze(1))
 
 
-def test_a_cache_that_is_not_full_leaves_the_models_scores():
+def test_a_cache_that_is_not_full_keeps_the_models_scores():
     hidden, target, log_probs = make_text()
     got = stream(NeuralCache(1.0, 0.5, 12), (hidden, target, log_probs), [5] * 8 + [1])
     picked = log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
@@ -86,7 +86,7 @@ def test_extreme_scores_stay_finite():
         assert stream(NeuralCache(theta, 0.2, 6), text, [41]).isfinite().all()
 
 
-def test_the_cache_remembers_its_window_only():
+def test_the_cache_remembers_only_its_window():
     cache = NeuralCache(1.0, 0.1, 5)
     hidden, target, log_probs = make_text()
     stream(cache, (hidden, target, log_probs), [3, 38])
