@@ -127,7 +127,7 @@ class Training:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("restarts", [0, 3])
-def test_a_lost_network_ends_all_and_names_the_peer(nodes, tmp_path, restarts):
+def test_a_lost_network_ends_all_processes_and_names_the_peer(nodes, tmp_path, restarts):
     data = binarise(write_text(tmp_path), tmp_path)
     training = Training(nodes, data, tmp_path, restarts=restarts)
     try:
@@ -157,7 +157,7 @@ def test_a_lost_network_ends_all_and_names_the_peer(nodes, tmp_path, restarts):
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_lost_launcher_is_waited_for_in_words(nodes, tmp_path, lost):
+def test_waiting_for_a_lost_launcher_is_announced(nodes, tmp_path, lost):
     data = binarise(write_text(tmp_path), tmp_path)
     training = Training(nodes, data, tmp_path, restarts=3, stall=60, meeting=30)
     left, log = training.launchers[1 - lost], training.logs[1 - lost]
