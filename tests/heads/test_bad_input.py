@@ -91,7 +91,7 @@ def test_options_of_a_built_pointwise_function_are_refused():
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 @pytest.mark.parametrize("shape", [(3, 5), (5,), ()], ids=str)
-def test_features_of_another_size_are_refused(case, shape):
+def test_features_of_the_wrong_size_are_refused(case, shape):
     features = torch.zeros(shape, dtype=torch.float64)
     check_message(["features", "4", str(shape)], case.build(), features)
     target = torch.zeros(shape[:-1], dtype=torch.long)

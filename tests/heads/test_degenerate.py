@@ -28,7 +28,7 @@ def test_softmax_is_torch_log_softmax():
 
 
 @pytest.mark.parametrize("pointwise, options", POINTWISE, ids=str)
-def test_mos_of_one_is_moc_of_one(pointwise, options):
+def test_mos_and_moc_of_one_component_are_equal(pointwise, options):
     mos = MOS.with_pointwise(pointwise, **options).build(components=1)
     moc = MOC.with_pointwise(pointwise, **options).build(components=1, seed=5)
     same(mos, with_parameters(moc, mos))
@@ -73,6 +73,6 @@ def test_mixtape_shares_every_gate_without_frequent_classes(components):
     same(none, with_parameters(every, none, **silent))
 
 
-def test_mixtape_of_one_is_moc_of_one():
+def test_mixtape_and_moc_of_one_component_are_equal():
     moc = MOC.build(components=1)
     same(moc, with_parameters(MIXTAPE.build(components=1, seed=5), moc))

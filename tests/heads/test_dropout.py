@@ -47,7 +47,7 @@ def test_contexts_are_dropped_and_scaled(case):
 
 @pytest.mark.parametrize("case", KINDS, ids=str)
 @pytest.mark.parametrize("locked", [False, True])
-def test_locked_dropout_is_the_same_at_all_times(case, locked):
+def test_locked_dropout_is_the_same_at_all_time_steps(case, locked):
     h = contexts(show_contexts(case, locked_dropout=locked))
     assert torch.allclose(h, h[:1].expand_as(h)) == locked
     assert not torch.allclose(h, h[:, :1].expand_as(h))  # never over the batch
@@ -83,7 +83,7 @@ def test_the_same_seed_gives_the_same_numbers(case):
 
 
 @pytest.mark.parametrize("case", REGULARISED, ids=str)
-def test_numbers_do_not_depend_on_gradients(case):
+def test_masks_do_not_depend_on_gradients_being_computed(case):
     """Without gradients a long batch is computed in parts: the masks are the same."""
     head, features = case.build().train(), make_features(70, 3)
     head.floats_per_token = lambda: 10**7
@@ -137,13 +137,13 @@ def test_gate_noise_acts_on_frequent_gates():
 
 
 @pytest.mark.parametrize("option", ["gate_noise", "gate_dropout"])
-def test_gates_are_quiet_in_evaluation(option):
+def test_gate_dropout_and_noise_are_off_in_evaluation(option):
     own = gate_logits(show_gates(**{option: 0.5}).eval())[..., :20]
     torch.testing.assert_close(own, torch.full_like(own, math.tanh(1.0)))
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_no_dropout_leaves_the_random_state_alone(case):
+def test_a_head_without_dropout_leaves_the_random_state_alone(case):
     head = case.build().train()
     before = torch.get_rng_state()
     head(make_features(3))

@@ -31,7 +31,7 @@ def test_output_weights_start_uniform_and_biases_zero(case):
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_given_weight_is_the_very_object_and_keeps_its_values(case):
+def test_a_given_weight_is_used_itself_and_keeps_its_values(case):
     weight = nn.Parameter(torch.randn(CLASSES, FEATURE_DIM))
     before = weight.detach().clone()
     head = build(case, weight=weight)
@@ -40,7 +40,7 @@ def test_given_weight_is_the_very_object_and_keeps_its_values(case):
 
 
 @pytest.mark.parametrize("case", STRUCTURES[1:], ids=str)
-def test_linear_maps_are_torch_default(case):
+def test_linear_maps_are_initialised_as_torch_does(case):
     head, bound = build(case), 1 / math.sqrt(FEATURE_DIM)
     linears = {n: p for n, p in head.named_parameters()
                if n.split(".")[0] in ("prior", "latent", "gate_hidden", "gate_shared")}  # fmt: skip
@@ -65,7 +65,7 @@ def test_plif_slopes_start_around_one(sd):
     assert float(logits.std()) == pytest.approx(sd, rel=0.02, abs=1e-6)
 
 
-def test_gss_learns_from_the_given_values():
+def test_gss_starts_at_the_given_values():
     gss = build_pointwise("gss", c=0.5, k=3.0, learn=True)
     assert gss.c.item() == 0.5
     assert gss.log_k.exp().item() == pytest.approx(3.0, rel=1e-6)

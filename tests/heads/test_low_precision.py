@@ -30,7 +30,7 @@ def error(got, truth):
 
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_error_is_at_most_twice_plain_torch(case, dtype):
+def test_the_error_is_at_most_twice_that_of_plain_torch(case, dtype):
     sizes = {"classes": 50, "feature_dim": 16}
     options = {} if case.head == "softmax" else {"embed_dim": 12}
     head = case.build(**sizes, **options, dtype=dtype)
@@ -43,7 +43,7 @@ def test_error_is_at_most_twice_plain_torch(case, dtype):
         assert error(ours[name], truth[name]) <= 2 * error(usual[name], truth[name]), name
 
 
-def test_plain_code_is_right():
+def test_plain_code_equals_the_heads():
     """In float64 the yardstick itself equals the heads."""
     for case in STRUCTURES:
         head = case.build()

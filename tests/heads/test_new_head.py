@@ -66,6 +66,6 @@ def test_new_layers_learn():
 
 
 @pytest.mark.parametrize("registry, name", TOYS, ids=lambda x: str(getattr(x, "kind", x)))
-def test_a_name_is_taken_once(registry, name):
+def test_a_name_can_be_registered_only_once(registry, name):
     with pytest.raises(ValueError, match=f"{name}.*already registered"):
         registry.register(name)(object)

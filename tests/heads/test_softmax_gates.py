@@ -54,7 +54,7 @@ def test_fused_losses_are_refused(impl):
         head.nll(make_features(5), TARGET, impl=impl)
 
 
-def test_two_components_are_a_tree():
+def test_softmax_gates_of_two_components_equal_the_tree():
     """The softmax of one gate logit and 0 is the sigmoid of that logit."""
     options = {**OPTIONS, "components": 2}
     softmax = Case("mixtape", options=options).build()
@@ -64,6 +64,6 @@ def test_two_components_are_a_tree():
     torch.testing.assert_close(softmax(features), tree(features))
 
 
-def test_other_gates_are_refused():
+def test_unknown_gates_are_refused():
     with pytest.raises(ValueError, match="gates must be tree or softmax, got 'sparse'"):
         build_head("mixtape", num_classes=7, feature_dim=6, gates="sparse")

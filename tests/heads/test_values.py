@@ -39,7 +39,7 @@ def test_non_contiguous_features_are_accepted(case):
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_log_probs_is_forward(case):
+def test_log_probs_equals_forward(case):
     head, features = case.build(), make_features(5)
     assert torch.equal(head(features), head.log_probs(features))
 
@@ -58,7 +58,7 @@ def test_top_k_finds_the_most_probable_classes(case, leading, monkeypatch):
     assert not values.requires_grad
 
 
-def test_more_classes_than_exist_are_refused():
+def test_numbers_of_top_classes_out_of_range_are_refused():
     head = STRUCTURES[0].build()
     for k in (0, 8):
         with pytest.raises(ValueError, match=f"k: expected 1 to 7 classes, got {k}"):
