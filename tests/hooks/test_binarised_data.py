@@ -36,7 +36,7 @@ def change(path, place: int, value: bytes) -> None:
     path.write_bytes(content)
 
 
-def test_without_checksums_it_loads_and_says_so_once(folder, caplog):
+def test_data_without_checksums_is_loaded_with_one_message(folder, caplog):
     caplog.set_level(logging.INFO)
     load(folder)
     load(folder)
@@ -50,7 +50,7 @@ def test_dictionaries_alone_need_no_checksums(folder, tmp_path, caplog):
     assert "sha256sums" not in caplog.text
 
 
-def test_with_checksums_it_loads(folder, caplog):
+def test_data_with_checksums_is_loaded_silently(folder, caplog):
     caplog.set_level(logging.INFO)
     write_sums(folder)
     load(folder)
@@ -118,7 +118,7 @@ def test_damage_is_named(folder, suffix, place, value, message, sums):
         load(folder)
 
 
-def test_another_word_is_noticed_by_its_checksum(folder):
+def test_a_changed_word_is_detected_by_its_checksum(folder):
     text = load(folder)
     write_sums(folder)
     content = (folder / f"{SPLIT}.bin").read_bytes()
@@ -137,14 +137,14 @@ def test_a_dictionary_that_is_not_utf8_is_refused(folder):
 
 
 @pytest.mark.parametrize("count", ["-3", "9" * 27, "x", ""])
-def test_dictionaries_are_checked(folder, count):
+def test_bad_counts_in_a_dictionary_are_refused(folder, count):
     with (folder / "dict.xx.txt").open("a") as file:
         file.write(f"word {count}\n")
     with pytest.raises(ValueError, match=r"dict\.xx\.txt: .*word"):
         load(folder)
 
 
-def test_a_dictionary_has_a_checksum(folder):
+def test_a_changed_dictionary_is_detected_by_its_checksum(folder):
     write_sums(folder)
     change(folder / "dict.xx.txt", 0, b"X")
     with pytest.raises(ValueError, match=r"dict\.xx\.txt is damaged, or was written after"):
@@ -162,7 +162,7 @@ def test_a_missing_file_is_named(folder, missing):
 
 
 @pytest.mark.slow
-def test_the_command_for_training_compares(mt_data, tmp_path):
+def test_fairseq_train_compares_checksums(mt_data, tmp_path):
     shutil.copytree(mt_data, tmp_path / "mt")
     write_sums(tmp_path / "mt")
     for path in (tmp_path / "mt").glob("*.bin"):

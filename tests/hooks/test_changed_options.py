@@ -30,7 +30,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("words, message", OTHERS.values(), ids=OTHERS)
-def test_another_run_is_refused(data, used_dir, words, message):
+def test_a_run_with_other_options_is_refused(data, used_dir, words, message):
     before = (used_dir / "checkpoint_last.pt").read_bytes()
     refusal = rf"checkpoint_last\.pt: that training run had other options: .*{message}.*--save-dir"
     with pytest.raises(ValueError, match=refusal):
@@ -44,9 +44,7 @@ TRAINING, VALIDATION = "the training set", "the validation set 'valid'"
 @pytest.mark.parametrize(
     "source, target, changed", [("valid", "train", TRAINING), ("test", "valid", VALIDATION)]
 )
-def test_other_data_are_refused_wherever_they_lie(
-    data, used_dir, tmp_path, source, target, changed
-):
+def test_other_data_is_refused_wherever_it_is(data, used_dir, tmp_path, source, target, changed):
     moved = shutil.copytree(data, tmp_path / "moved")
     more = translation_options(**{"--max-update": 3})
     run_training(moved, used_dir, *more)
@@ -91,7 +89,7 @@ LEGITIMATE = {
 
 
 @pytest.mark.parametrize("words", LEGITIMATE.values(), ids=LEGITIMATE)
-def test_a_run_resumes(data, used_dir, words, caplog):
+def test_a_run_with_legitimate_changes_resumes(data, used_dir, words, caplog):
     state = run_training(data, used_dir, *translation_options(), *words)
     expected = 3 if "--max-update" in words else 2
     assert state["optimizer_history"][-1]["num_updates"] == expected
@@ -104,7 +102,7 @@ def test_a_named_checkpoint_allows_any_options(data, used_dir, tmp_path):
     assert run_training(data, tmp_path / "other", *translation_options(), *words)
 
 
-def test_another_precision_gives_a_warning(data, used_dir, caplog):
+def test_another_best_checkpoint_metric_gives_a_warning(data, used_dir, caplog):
     words = ["--max-update", "3", "--best-checkpoint-metric", "ppl"]
     run_training(data, used_dir, *translation_options(), *words)
     assert "--best-checkpoint-metric was loss, is now ppl" in caplog.text

@@ -66,7 +66,7 @@ def test_generation_and_interactive_translation_compare_dictionaries(other_data,
         )
 
 
-def test_stock_generates(other_data, translator, stock):
+def test_stock_generates_with_another_dictionary(other_data, translator, stock):
     stock(FairseqTask, "load_state_dict")
     run_generate(other_data[0], translator)
 
@@ -138,7 +138,7 @@ def test_a_translation_model_is_refused_as_a_language_model(data, translator):
         run_generate(data, translator, "--lm-path", translator, "--lm-weight", 0.1)
 
 
-def test_stock_fuses_other_words(data, other_text, translator, tmp_path, stock):
+def test_stock_fuses_a_language_model_of_other_words(data, other_text, translator, tmp_path, stock):
     stock(SequenceGenerator, "__init__")
     run_training(other_text, tmp_path / "lm", *LANGUAGE_MODEL)
     folder = swapped(data, tmp_path / "both")
@@ -147,7 +147,7 @@ def test_stock_fuses_other_words(data, other_text, translator, tmp_path, stock):
     run_generate(folder, translator, *fusion)
 
 
-def test_streams_are_neither_finetuned_nor_resumed(tmp_path):
+def test_streams_of_another_dictionary_are_neither_finetuned_nor_resumed(tmp_path):
     data = binarise(write_text(tmp_path))
     train_streams(data, tmp_path / "old", "--max-update", 2)
     path = last(tmp_path / "old")

@@ -21,7 +21,9 @@ def refuse(self, saved):
 
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
-def test_model_and_task_may_refuse(owner, option, data, translator, tmp_path, monkeypatch):
+def test_the_model_and_the_task_may_refuse_a_checkpoint(
+    owner, option, data, translator, tmp_path, monkeypatch
+):
     listen(monkeypatch, owner, **{CHECK: refuse})
     read = checkpoint_utils.load_checkpoint_to_cpu
     with pytest.raises(ValueError) as raised:
@@ -60,7 +62,7 @@ def test_a_legacy_model_sees_the_options_too(data, translator, tmp_path, monkeyp
     assert [options["encoder_layers"] for options in seen] == [1]
 
 
-def test_a_model_for_generation_may_refuse_too(translator, monkeypatch):
+def test_a_model_may_refuse_a_checkpoint_for_generation_too(translator, monkeypatch):
     load = checkpoint_utils.load_model_ensemble_and_task
     listen(monkeypatch, TransformerModel, check_saved_options=refuse)
     with pytest.raises(ValueError, match="another meaning"):

@@ -42,7 +42,7 @@ def load(path):
     return checkpoint_utils.load_model_ensemble_and_task([str(path)])
 
 
-def test_sound_checkpoints_load(language_model, translator):
+def test_undamaged_checkpoints_are_loaded(language_model, translator):
     for path in (language_model, translator):
         models, _, _ = load(path)
         assert len(models) == 1
@@ -148,14 +148,14 @@ def endless() -> dict:
     ids=["string", "nested", "key", "namespace", "tensor", "endless"],
 )
 @pytest.mark.parametrize("place", ["cfg", "args"])
-def test_configurations_hold_plain_values(field, message, place, state, tmp_path):
+def test_configurations_may_hold_only_plain_values(field, message, place, state, tmp_path):
     state[place] = {"task": {"data": field}}
     torch.save(state, tmp_path / "hostile.pt")
     with pytest.raises(ValueError, match=rf"hostile\.pt is refused.*{message}"):
         load(tmp_path / "hostile.pt")
 
 
-def test_sizes_beyond_all_weights_are_refused(state, tmp_path):
+def test_sizes_larger_than_the_weights_are_refused(state, tmp_path):
     state["cfg"]["model"]["decoder_embed_dim"] = 10**7
     torch.save(state, tmp_path / "hostile.pt")
     with pytest.raises(ValueError, match=r"decoder_embed_dim 10000000, but its weights are \d+ by"):
@@ -178,7 +178,7 @@ def test_sparse_weights_are_refused(state, tmp_path):
         load(tmp_path / "sparse.pt")
 
 
-def test_a_repeated_number_is_refused(state, tmp_path):
+def test_a_tensor_that_repeats_one_number_is_refused(state, tmp_path):
     name = next(name for name, t in state["model"].items() if t.dim() == 2)
     state["model"][name] = torch.zeros(1).expand(10**6, 10**6)
     torch.save(state, tmp_path / "wide.pt")
@@ -257,7 +257,7 @@ def test_a_tensor_is_not_a_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--restore-file", "--finetune-from-model"])
-def test_training_refuses_too(option, data, translator, sentinel, tmp_path):
+def test_training_refuses_a_hostile_checkpoint_too(option, data, translator, sentinel, tmp_path):
     state = torch.load(translator)
     state["extra_state"]["x"] = Call(os.system, f"touch {sentinel}")
     torch.save(state, tmp_path / "hostile.pt")

@@ -40,7 +40,7 @@ def log_to(stream):
     return logger
 
 
-def test_a_pipe_has_a_reader_until_that_ends(monkeypatch):
+def test_a_pipe_has_a_reader_until_its_other_end_is_closed(monkeypatch):
     with piped(monkeypatch) as (reader, _):
         assert not has_no_reader()
         reader.close()

@@ -43,7 +43,7 @@ def test_workers_end_when_their_iterator_is_dropped(buffered, no_garbage_collect
     assert not multiprocessing.active_children()
 
 
-def test_a_loader_that_is_used_again_gets_the_batches_of_its_epoch():
+def test_a_reused_loader_yields_the_batches_of_its_epoch():
     batches = EpochBatchIterator(
         Numbers(), list, [[i] for i in range(20)], num_workers=1, reuse_dataloader=True
     )

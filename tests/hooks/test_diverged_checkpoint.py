@@ -28,7 +28,7 @@ def test_bad_weights_are_refused(data, broken, tmp_path, option):
     assert not list(tmp_path.glob("saved/*.pt"))
 
 
-def test_the_last_checkpoint_is_refused(data, broken, tmp_path):
+def test_a_last_checkpoint_with_bad_weights_is_refused(data, broken, tmp_path):
     broken = broken.rename(tmp_path / "checkpoint_last.pt")
     with pytest.raises(UserError, match=f"^{broken}: .*move this one away"):
         run_training(data, tmp_path, *translation_options(**{"--max-update": 4}))
@@ -59,7 +59,7 @@ def test_bad_averages_are_refused(data, translator, tmp_path):
         run_training(data, tmp_path / "saved", *options, "--store-ema", "--allow-changed-options")
 
 
-def test_stock_trains_on(data, broken, tmp_path, stock):
+def test_stock_starts_training_from_bad_weights(data, broken, tmp_path, stock):
     stock(Trainer, "load_checkpoint")
     options = [*translation_options(**{"--max-update": 4}), "--restore-file", broken]
     with pytest.raises(FloatingPointError) as raised:

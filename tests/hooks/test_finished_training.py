@@ -17,7 +17,7 @@ def test_repeating_a_finished_run_changes_nothing(data, tmp_path):
     assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
 
 
-def test_a_higher_bound_resumes(data, tmp_path):
+def test_a_higher_max_update_resumes_a_finished_run(data, tmp_path):
     run_training(data, tmp_path, *translation_options())
     further = run_training(data, tmp_path, *translation_options(**{"--max-update": 3}))
     assert updates(further) == 3

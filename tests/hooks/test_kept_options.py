@@ -51,7 +51,7 @@ def test_a_new_run_rounds_the_number_of_frequent_classes(data, tmp_path):
     assert state["cfg"].model.head_frequent_multiple == 5
 
 
-def test_an_old_run_resumes_with_its_number(data, old, tmp_path, caplog):
+def test_an_old_run_resumes_with_its_number_of_frequent_classes(data, old, tmp_path, caplog):
     (tmp_path / old.name).write_bytes(old.read_bytes())
     caplog.set_level(logging.INFO, "highrank_plugins")
     state = train_on(data, tmp_path, "--max-update", 2)
@@ -64,18 +64,18 @@ def test_an_old_run_resumes_with_its_number(data, old, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("option", ["--finetune-from-model", "--restore-file"])
-def test_a_run_that_starts_from_an_old_one_keeps_it(option, data, old, tmp_path):
+def test_a_run_that_starts_from_an_old_one_keeps_its_number(option, data, old, tmp_path):
     state = train_on(data, tmp_path, "--max-update", 2, option, old)
     assert number_of_frequent(state) == EXACT
 
 
-def test_an_old_checkpoint_generates(data, old):
+def test_an_old_checkpoint_generates_with_its_number(data, old):
     (model,), _ = checkpoint_utils.load_model_ensemble([str(old)], {"data": str(data)})
     assert model.head.frequent == EXACT
     assert load_model(old, None).head.frequent == EXACT
 
 
-def test_an_exported_folder_keeps_it(data, old, tmp_path):
+def test_an_exported_folder_keeps_the_number(data, old, tmp_path):
     export_model(old, tmp_path / "folder", data, licence="mit")
     import_model(tmp_path / "folder", tmp_path / "again.pt")
     assert load_model(tmp_path / "again.pt", str(data)).head.frequent == EXACT

@@ -102,7 +102,7 @@ def test_reset_starts_over(data, used_dir, flag):
     assert run_training(data, used_dir, *translation_options(), flag)
 
 
-def test_restore_file_continues(data, used_dir):
+def test_restore_file_resumes_from_the_named_checkpoint(data, used_dir):
     options = translation_options(**{"--max-update": 4})
     state = run_training(
         data, used_dir, *options, "--restore-file", used_dir / "checkpoint_1_50.pt"

@@ -49,7 +49,7 @@ def test_a_resumed_run_has_each_line_once(data, tmp_path):
     assert losses[0] == losses[1]
 
 
-def test_a_run_from_the_start_begins_a_new_file(data, tmp_path):
+def test_a_run_from_scratch_starts_a_new_file(data, tmp_path):
     (tmp_path / METRICS).write_text('{"tag": "train_inner", "num_updates": 1, "old": 1}\n')
     run_training(data, tmp_path, *short())
     assert not any("old" in line for line in lines(tmp_path))
@@ -65,7 +65,7 @@ def test_statistics_become_numbers():
     assert metrics_file.plain(math.nan) is None and metrics_file.plain(math.inf) is None
 
 
-def test_a_full_disk_costs_a_line_and_no_training(tmp_path, caplog):
+def test_a_full_disk_loses_a_line_but_does_not_end_training(tmp_path, caplog):
     bar = metrics_file.RecordingBar(bars.NoopProgressBar([]), tmp_path / "missing" / METRICS, 1)
     bar.log({"loss": 1.0}, tag="train_inner", step=1)
     assert "this line was not written" in caplog.text

@@ -41,7 +41,7 @@ def test_complete_data_is_accepted(data):
     check_data(options("masked_lm"), data)
 
 
-def test_the_directory_is_missing(data):
+def test_a_missing_directory_is_named(data):
     with pytest.raises(UserError, match=r"DATA .*other: no such directory\. Give the directory"):
         check_data(options("translation"), f"{data}:{data}/other")
 

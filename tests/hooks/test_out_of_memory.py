@@ -58,7 +58,7 @@ def test_a_run_names_the_batch_and_what_to_lower(data, tmp_path, short, fail):
     assert (tmp_path / "crash.pt").exists() == (fail is python)  # fairseq's, of unknown errors
 
 
-def test_the_loss_of_our_layers_has_an_option_of_its_own(data, tmp_path, short):
+def test_the_memory_option_of_our_losses_is_named(data, tmp_path, short):
     short(CrossEntropyCriterion, "forward", cuda, 1)
     options = translation_options(**{"--arch": "transformer_mos", "--head-loss-memory": 64})
     with pytest.raises(UserError, match=r"--head-loss-memory MIB \(now 64\) bounds"):
@@ -73,7 +73,7 @@ def test_batches_of_sentences_are_named(data, tmp_path, short):
         run_training(data, tmp_path, *options)
 
 
-def test_a_validation_is_tried_again_first(data, tmp_path, monkeypatch, caplog):
+def test_a_validation_is_retried_first(data, tmp_path, monkeypatch, caplog):
     real, calls = CrossEntropyCriterion.forward, []
 
     def once(criterion, model, sample, reduce=True):

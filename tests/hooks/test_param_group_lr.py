@@ -67,12 +67,12 @@ def test_a_zero_rate_has_no_ratio():
         optimizer(params, "--optimizer", "sgd", "--lr", 0)
 
 
-def test_parameters_without_are_left_alone():
+def test_parameters_without_a_rate_of_their_own_are_left_alone():
     built = optimizer([nn.Parameter(torch.zeros(1))], "--optimizer", "sgd")
     assert len(built.param_groups) == 1
 
 
-def test_float32_copies_of_half_precision_parameters_have_it_too():
+def test_float32_copies_of_half_precision_parameters_have_the_rate_too():
     usual, special = parameters()
     special.data = special.data.half()
     usual.data = usual.data.half()

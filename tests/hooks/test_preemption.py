@@ -39,7 +39,7 @@ def request(monkeypatch, listening=True, asked=True):
     monkeypatch.delenv(stop_request.DIRECTORY, raising=False)
 
 
-def test_a_process_that_is_asked_saves_and_ends_with_code_75(monkeypatch, saved, trainer):
+def test_a_process_that_is_asked_to_stop_saves_and_ends_with_code_75(monkeypatch, saved, trainer):
     request(monkeypatch)
     with pytest.raises(SystemExit) as ended:
         leave_if_asked(CFG, trainer, "epoch", is_saved=False)
@@ -55,7 +55,9 @@ def test_a_checkpoint_of_this_update_is_not_written_twice(monkeypatch, saved, tr
 
 
 @pytest.mark.parametrize(("listening", "asked"), [(True, False), (False, True)])
-def test_other_processes_continue(monkeypatch, saved, trainer, listening, asked):
+def test_processes_that_are_not_asked_to_stop_continue(
+    monkeypatch, saved, trainer, listening, asked
+):
     request(monkeypatch, listening, asked)
     leave_if_asked(CFG, trainer, "epoch", is_saved=False)
     assert saved == []
@@ -90,7 +92,7 @@ def test_the_stock_command_saves_and_resumes(mt_data, tmp_path, numbers):
     assert same(parameters(last(tmp_path / "stopped")), parameters(last(tmp_path / "whole")))
 
 
-def test_signals_are_handled_while_training_only():
+def test_signals_are_handled_only_while_training():
     def handlers():
         return [signal.getsignal(number) for number in stop_request.SIGNALS]
 
@@ -139,7 +141,7 @@ def test_handlers_of_others_stay():
         signal.signal(signal.SIGTERM, mine)
 
 
-def test_a_hangup_that_is_ignored_stays_so():
+def test_an_ignored_hangup_stays_ignored():
     before = [signal.getsignal(number) for number in stop_request.SIGNALS]
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -103,7 +103,7 @@ def train_rank(rank: int, address: str, data: str, folder: str, flipped: int, lo
 
 
 @pytest.mark.parametrize("flipped", [3, 99])
-def test_a_run_ends_at_the_next_check(mt_data, tmp_path, flipped):
+def test_a_run_ends_at_the_check_after_a_flipped_bit(mt_data, tmp_path, flipped):
     address, logs = free_address(), [tmp_path / f"{rank}.log" for rank in (0, 1)]
     children = [
         FORKS.Process(

@@ -117,7 +117,7 @@ def test_a_part_without_samples_ends_with_one_line(data, translator):
     assert done.code == 2
 
 
-def test_interactive_keeps_line_for_line(data, translator):
+def test_interactive_prints_a_line_for_each_line(data, translator):
     lines = (data.parent / "valid.xx").read_text().splitlines()
     words = [data, "--path", translator, "--cpu", "-s", "xx", "-t", "yy", "--buffer-size", 5]
     words += ["--batch-size", 5, "--max-len-b", 5, SKIP, *SHORT]

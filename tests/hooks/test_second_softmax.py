@@ -66,7 +66,7 @@ def test_an_ensemble_with_a_stock_model_is_normalised(mt_data, stock, normalised
     assert len(normalised) == 3 * steps
 
 
-def test_temperature_needs_it(mt_data, stock, normalised):
+def test_a_temperature_needs_the_second_softmax(mt_data, stock, normalised):
     built = build(mt_data, "transformer_mixtape_tiny")
     ours = translate(built, temperature=0.5)
     for divided in normalised:

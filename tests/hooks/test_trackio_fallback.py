@@ -54,7 +54,7 @@ def test_without_a_tracker_one_warning_names_both(monkeypatch, calls, caplog):
     assert "neither wandb nor trackio is installed" in caplog.text and "`track`" in caplog.text
 
 
-def test_wandb_comes_first(monkeypatch, calls):
+def test_wandb_takes_precedence(monkeypatch, calls):
     wandb = SimpleNamespace(init=lambda **kwargs: calls.append(("wandb", kwargs["project"])))
     monkeypatch.setattr(bars, "wandb", wandb)
     bar = bars.progress_bar([], log_format="none", wandb_project="layers")

@@ -53,21 +53,21 @@ def test_two_epochs_send_all_events_in_order(data, tmp_path, told):
     assert losses[1] == state["extra_state"]["val_loss"]
 
 
-def test_a_validation_within_an_epoch_is_not_that_of_the_epoch(data, tmp_path, told):
+def test_a_validation_within_an_epoch_does_not_end_the_epoch(data, tmp_path, told):
     run(data, tmp_path, **{"--validate-interval-updates": 1, "--max-epoch": 1})
     names = [name for name, *_ in told]
     assert names.count("before_validation") > 1
     assert names.count("after_epoch") == 1
 
 
-def test_a_score_to_be_maximised_is_a_loss_with_its_sign_changed(data, tmp_path, told):
+def test_a_score_to_maximise_is_sent_as_its_negative(data, tmp_path, told):
     changed = {"--best-checkpoint-metric": "ppl", "--max-epoch": 1}
     options = [*translation_options(**({"--max-update": 0} | changed))]
     state = run_training(data, tmp_path, *options, "--maximize-best-checkpoint-metric")
     assert ("after_epoch", -state["extra_state"]["val_loss"]) in told
 
 
-def test_listeners_are_not_asked_where_no_checkpoint_is_saved(data, tmp_path, told):
+def test_listeners_are_not_asked_when_no_checkpoint_is_saved(data, tmp_path, told):
     options = translation_options(**{"--max-update": 0, "--max-epoch": 1})
     with pytest.raises(FileNotFoundError):  # run_training reads the checkpoint
         run_training(data, tmp_path, *options, "--no-save")

@@ -132,7 +132,7 @@ def test_an_option_that_is_not_a_number_is_refused(option, known):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("known", [False, True])
-def test_a_number_out_of_its_range_is_refused(words, message, known):
+def test_an_option_out_of_range_is_refused(words, message, known):
     parser, line = options.get_training_parser(), ["data", "--arch", "transformer", *words.split()]
     with pytest.raises(UserError) as refused:
         options.parse_args_and_arch(parser, input_args=line, parse_known=known)
@@ -140,7 +140,7 @@ def test_a_number_out_of_its_range_is_refused(words, message, known):
 
 
 @pytest.mark.parametrize("words", ["--beam 0", "--temperature 0", "--sampling-topp 2", "--nbest 0"])
-def test_a_number_of_generation_out_of_its_range_is_refused(words):
+def test_an_option_of_generation_out_of_range_is_refused(words):
     with pytest.raises(UserError, match=f"^{words.split()[0]} must "):
         options.parse_args_and_arch(
             options.get_generation_parser(), ["data", "--path", "model.pt", *words.split()]
@@ -151,12 +151,12 @@ def test_a_number_of_generation_out_of_its_range_is_refused(words):
     ("change", "option"),
     [({"optimization": {"lr": [-1.0]}}, "--lr"), ({"dataset": {"batch_size": 0}}, "--batch-size")],
 )
-def test_a_number_of_a_hydra_configuration_out_of_its_range_is_refused(change, option):
+def test_an_option_of_a_hydra_configuration_out_of_range_is_refused(change, option):
     with pytest.raises(UserError, match=f"^{option} must be at least"):
         utils.call_main(OmegaConf.merge(CFG, change), raises(AssertionError("it ran")))
 
 
-def test_the_defaults_of_all_commands_are_in_their_ranges():
+def test_the_defaults_of_all_commands_are_within_their_ranges():
     import highrank_plugins
 
     highrank_plugins.register()

@@ -27,7 +27,7 @@ def send_from_elsewhere(name: str, pid: int) -> None:
     subprocess.run(["bash", "-c", f"kill -s {name} {pid}"], check=True)
 
 
-def test_a_worker_ignores_signals_of_other_processes():
+def test_a_worker_ignores_signals_from_other_processes():
     batches = iter(DataLoader(Slow(), batch_size=1, num_workers=1))
     seen = [int(next(batches))]
     worker = batches._workers[0]
@@ -54,5 +54,5 @@ def test_the_parent_ends_a_worker(start):
     batches._shutdown_workers()
 
 
-def test_a_function_of_the_user_stays():
+def test_the_users_own_worker_init_fn_is_kept():
     assert DataLoader(Slow(), num_workers=1, worker_init_fn=print).worker_init_fn is print
