@@ -40,7 +40,7 @@ def by_fairseq(built, split):
         yield built.model.get_normalized_probs(out, log_probs=True)[0], batch["target"][0]
 
 
-def test_blocks_are_what_fairseq_predicts_in_the_order_of_the_text(any_kind):
+def test_blocks_equal_the_predictions_of_fairseq_in_the_order_of_the_text(any_kind):
     path, data, built = any_kind
     log_probs, words = zip(*by_fairseq(built, "valid"), strict=True)
     collector = Collector.open(path, data, "valid", rows=80)
@@ -52,7 +52,7 @@ def test_blocks_are_what_fairseq_predicts_in_the_order_of_the_text(any_kind):
     assert [block.first for block in collector.blocks()] == collector.starts[:-1]
 
 
-def test_logits_are_there_where_there_is_one_vector(any_kind):
+def test_logits_exist_only_for_layers_with_one_vector_of_them(any_kind):
     path, data, _ = any_kind
     collector = Collector.open(path, data, "valid", tokens=30)
     for block in collector.blocks():
@@ -74,7 +74,7 @@ def test_part_of_a_text_is_collected_in_float64(any_kind):
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_the_parts_of_several_processes_are_the_whole(any_kind, count):
+def test_the_parts_of_several_processes_make_up_the_whole(any_kind, count):
     path, data, _ = any_kind
     whole = joined(Collector.open(path, data, "valid", rows=60, tokens=300), "log_probs")
     parts = [
@@ -104,7 +104,7 @@ def test_a_stream_carries_its_state_through_blocks_and_processes(stream_data, tm
     torch.testing.assert_close(torch.cat([joined(p, "log_probs") for p in parts]), want)
 
 
-def test_a_checkpoint_on_lines_does_not_carry_a_state(lm_data, tmp_path):
+def test_a_checkpoint_trained_on_lines_carries_no_state(lm_data, tmp_path):
     built = small.build(lm_data, "awd_lstm_lm_softmax")
     path = write_checkpoint(tmp_path / "a.pt", built)
     log_probs, _ = zip(*by_fairseq(built, "valid"), strict=True)
@@ -137,7 +137,7 @@ def test_an_adaptive_softmax_is_refused(lm_data, tmp_path):
         Collector.open(path, str(lm_data), "valid")
 
 
-def test_nan_names_its_token(lm_data, tmp_path):
+def test_nan_is_reported_with_its_token(lm_data, tmp_path):
     built = small.build(lm_data, "transformer_lm", *STOCK)
     path = write_checkpoint(tmp_path / "a.pt", built)
     state = torch.load(path, weights_only=True)

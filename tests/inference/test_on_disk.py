@@ -40,7 +40,7 @@ def collector(either, **options):
     return Collector.open(*either, "test", **({"rows": 40, "tokens": 60} | options))
 
 
-def test_the_arrays_are_the_blocks(either, tmp_path):
+def test_the_arrays_equal_the_blocks(either, tmp_path):
     done = write_collection(collector(either), tmp_path / "c", ALL)
     assert done["rows"] == 60 and done["what"] == ALL
     arrays = read_collection(tmp_path / "c")
@@ -59,7 +59,7 @@ def test_the_arrays_are_the_blocks(either, tmp_path):
 
 
 @pytest.mark.parametrize("after", [1, 2, 5])
-def test_a_killed_collection_resumes_to_the_same(either, after, tmp_path, monkeypatch):
+def test_a_killed_collection_resumes_with_the_same_files(either, after, tmp_path, monkeypatch):
     options = {"rows": 9 if "stream" in either[1] else 40, "tokens": 200}
     write_collection(collector(either, **options), tmp_path / "whole", ALL)
     computed = []
@@ -86,7 +86,7 @@ def test_a_killed_collection_resumes_to_the_same(either, after, tmp_path, monkey
         assert (tmp_path / "c" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
-def test_nan_keeps_what_came_before(stream, tmp_path, monkeypatch):
+def test_nan_ends_a_collection_and_keeps_what_came_before(stream, tmp_path, monkeypatch):
     feature = Block.log_probs.func
 
     def broken(block):
@@ -112,7 +112,7 @@ def test_another_collection_is_refused(stream, tmp_path):
         write_collection(collector(stream), tmp_path / "mine", ["targets"])
 
 
-def test_another_text_or_another_cut_of_it_is_refused(either, stream_data, tmp_path):
+def test_another_text_or_another_part_of_it_is_refused(either, stream_data, tmp_path):
     write_collection(collector(either), tmp_path / "c", ["targets"])
     other = Collector.open(*either, "valid", rows=40, tokens=60)
     other.split = "test"  # as if other data lay in the folder

@@ -57,7 +57,7 @@ def in_two(words):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_measures_of_two_are_those_of_one(command, files, tmp_path):
+def test_two_processes_give_the_measures_of_one(command, files, tmp_path):
     words = ["analyse", command, *files, *SIZE, *COMMANDS[command], "--output"]
     in_two([*words, str(tmp_path / "two.json")])
     words.append(str(tmp_path / "one.json"))
@@ -84,7 +84,7 @@ def same(one, two, place):
 
 
 @pytest.mark.slow
-def test_torchrun_writes_the_memory_maps_of_one(files, tmp_path):
+def test_torchrun_writes_the_memory_maps_of_one_process(files, tmp_path):
     torchrun = Path(sys.executable).with_name("torchrun")
     words = ["collect", *files, *SIZE, "--output"]
     line = [torchrun, "--standalone", "--nproc-per-node=2", "-m", "highrank_plugins.cli", *words]
@@ -104,7 +104,7 @@ def test_torchrun_writes_the_memory_maps_of_one(files, tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_shares_are_the_whole_in_order(count):
+def test_shares_make_up_the_whole_in_order(count):
     shares = [Processes(rank, count).share(7) for rank in range(count)]
     assert [i for share in shares for i in share] == list(range(7))
     assert min(map(len, shares)) >= 7 // count

@@ -14,7 +14,7 @@ def saved(path, seconds=0.0, identity=IDENTITY):
     return SavedProgress(path, dict(identity), seconds)
 
 
-def test_saved_progress_comes_back(tmp_path):
+def test_saved_progress_can_be_read_back(tmp_path):
     first = saved(tmp_path / "state")
     plain = {"position": 3, "nll": [0.1], "state": None}
     first.progress["test"] = {**plain, "extra_state": [torch.arange(3.0)]}
@@ -56,7 +56,7 @@ def test_the_progress_of_another_evaluation_is_refused_with_the_differences(tmp_
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "text", "empty", "foreign"])
-def test_damage_is_refused(tmp_path, damage):
+def test_damaged_progress_is_refused(tmp_path, damage):
     path = tmp_path / "state"
     progress = saved(path)
     progress.progress["weights"] = torch.arange(1000.0)

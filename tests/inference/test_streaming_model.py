@@ -46,7 +46,7 @@ def test_every_token_is_scored_once_with_its_whole_context(mos, length):
     assert sum(sums) == pytest.approx(want.sum().item(), rel=1e-6)
 
 
-def test_observed_are_outputs_before_dropout_and_scores(mos):
+def test_observe_returns_outputs_before_dropout_and_scores(mos):
     want, state, parts = in_one_go(mos, "test"), None, []
     for batch in mos.segments("test", 7).starting_at(0):
         hidden, target, log_probs, state = mos.observe(batch, state)
