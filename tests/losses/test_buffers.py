@@ -10,7 +10,7 @@ from tests.losses.implementations import CLASSES, TARGET, TOKENS, WEIGHT
 @pytest.mark.parametrize("impl", ["chunked", "fused", "cpp"])
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_targets_and_weights_are_those_of_the_call(case, reduction, impl):
+def test_the_gradient_uses_the_targets_and_weights_of_the_call(case, reduction, impl):
     head, gradients = case.build(classes=CLASSES), []
     for reuse in (False, True):
         head.zero_grad()

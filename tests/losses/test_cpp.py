@@ -82,7 +82,7 @@ def test_any_number_of_threads_gives_the_same_numbers(case, count, threads):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_nan_shows(case, dtype, smoothing):
+def test_nan_stays_visible(case, dtype, smoothing):
     head, features = case.build(classes=CLASSES, dtype=dtype), make_features(TOKENS).to(dtype)
     features[2] = torch.nan
     out = head.nll(features.requires_grad_(), TARGET, impl="cpp", label_smoothing=smoothing)
@@ -116,7 +116,7 @@ def test_kernels_share_torchs_pool_of_threads():
     ],
     ids=str,
 )
-def test_auto_takes_it_for_float32_and_functions_that_it_knows(
+def test_auto_takes_cpp_for_float32_and_functions_that_it_knows(
     case, dtype, impl, caplog, monkeypatch
 ):
     monkeypatch.setattr(choice, "_logged", set())
@@ -173,7 +173,7 @@ def test_a_tensor_that_a_kernel_would_misread_is_refused():
 
 
 @needs_compiler
-def test_a_prior_counts_beside_large_logits():
+def test_a_prior_counts_next_to_large_logits():
     """Both components are sure of the class, so that the likelihood is the sum of their priors."""
     head, features = MOS.build(classes=2), make_features(3)
     with torch.no_grad():
@@ -201,7 +201,7 @@ def test_another_device_is_named():
 
 
 @pytest.mark.parametrize("impl", ONCE)
-def test_a_fused_loss_of_another_module_has_all_kernels(impl):
+def test_a_fused_loss_of_another_module_works_with_all_kernels(impl):
     class Other(FusedLogits):
         pass
 

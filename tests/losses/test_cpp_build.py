@@ -78,7 +78,7 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
 
 
 @pytest.mark.cpp
-def test_the_next_compiler_has_its_turn(quick_compiler, monkeypatch, tmp_path):
+def test_the_next_compiler_is_tried_if_the_first_fails(quick_compiler, monkeypatch, tmp_path):
     for name, script in (("c++", "exit 1"), ("g++", f'exec {quick_compiler} "$@"')):
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
@@ -97,7 +97,7 @@ def test_cxx_may_have_arguments_and_the_cache_may_be_relative(
     assert not isinstance(build.library(), build.Unavailable)
 
 
-def test_a_user_without_home_does_without(monkeypatch):
+def test_a_user_without_a_home_gets_the_reason(monkeypatch):
     monkeypatch.delenv("HIGHRANK_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
 
@@ -166,7 +166,7 @@ def test_the_first_use_compiles_and_the_next_does_not(quick_compiler, caplog, mo
 
 
 @pytest.mark.cpp
-def test_processes_that_compile_at_once_agree(quick_compiler, monkeypatch, tmp_path):
+def test_processes_that_compile_at_the_same_time_agree(quick_compiler, monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", quick_compiler)
     running = [
         subprocess.Popen([sys.executable, "-c", LOAD], stdout=subprocess.PIPE, text=True)

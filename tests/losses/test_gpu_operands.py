@@ -58,7 +58,7 @@ CASES = [
 @pytest.mark.triton
 @pytest.mark.parametrize("impl", ["fused", "triton"])
 @pytest.mark.parametrize(("head", "classes", "options"), CASES, ids=str)
-def test_products_load_16_bytes(head, classes, options, impl):
+def test_operands_of_products_are_aligned_to_16_bytes(head, classes, options, impl):
     seen = step(impl, head, classes, **options)
     assert seen.operands
     for matrix in seen.operands:
@@ -88,7 +88,7 @@ def test_products_add_in_float32_only_where_the_gpu_can(monkeypatch):
 
 
 @pytest.mark.parametrize("is_first", [False, True])
-def test_the_sum_of_a_product_is_the_product(monkeypatch, is_first):
+def test_all_ways_of_adding_a_product_agree(monkeypatch, is_first):
     """Compare all ways of adding; those with `out_dtype` are replaced by their definition."""
     generator = torch.Generator().manual_seed(0)
     grad, rows = torch.randn(9, 5, generator=generator), torch.randn(9, 4, generator=generator)
@@ -123,7 +123,7 @@ MOST = {("softmax", "fused"): 275, ("mos", "fused"): 410, ("softmax", "triton"):
 
 @pytest.mark.triton
 @pytest.mark.parametrize(("head", "impl"), MOST)
-def test_the_peak_of_memory_stays_below_its_bound(head, impl):
+def test_peak_memory_stays_below_its_bound(head, impl):
     """At the size of wmt_en_de, with K = 15 for a mixture."""
     case = LossCase(head=head, tokens=4096, dim=1024, classes=32768, components=15,
                     label_smoothing=0.1, bias=False, dtype="bfloat16")  # fmt: skip
@@ -132,7 +132,7 @@ def test_the_peak_of_memory_stays_below_its_bound(head, impl):
 
 
 @pytest.mark.triton
-def test_a_function_that_no_kernel_knows_is_computed_by_blocks(monkeypatch):
+def test_a_function_that_no_kernel_knows_is_computed_in_blocks(monkeypatch):
     case = LossCase(head="softmax", tokens=4096, dim=256, classes=32768, bias=False,
                     dtype="bfloat16", pointwise="monotone_mlp")  # fmt: skip
     by_blocks, _ = peak_of(case, "triton")
@@ -164,7 +164,7 @@ def test_noise_exists_for_one_block_of_tokens(dtype):
     assert abs(want.std().item() - 0.1) < 0.01
 
 
-def test_noise_of_padded_rows_is_that_of_whole_ones():
+def test_padded_rows_get_the_same_noise_as_whole_ones():
     state = ChunkRandomState(noise_sd=0.1, noise_seed=1, start=0, stop=2 * NOISE_BLOCK)
     whole, padded = torch.empty(3, 2 * NOISE_BLOCK, 7), torch.empty(3, 2 * NOISE_BLOCK, 8)[..., :7]
     assert state.fill_with_noise(whole) and state.fill_with_noise(padded)

@@ -170,7 +170,7 @@ def test_a_batch_of_ignored_tokens_matches(reduction, impl):
 
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("tokens", [1, 3, TOKENS])
-def test_chunks_have_the_size_that_was_asked_for(tokens, reduction):
+def test_chunks_have_the_requested_size(tokens, reduction):
     head, features = STRUCTURES[2].build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     with recorded_chunks(head) as sizes:
         run(head, features, TARGET, reduction=reduction, impl="chunked",
@@ -179,7 +179,7 @@ def test_chunks_have_the_size_that_was_asked_for(tokens, reduction):
     assert sum(sizes) == TOKENS * (2 if reduction == "none" else 1)  # "none" computes again
 
 
-def test_auto_is_one_of_the_implementations():
+def test_auto_matches_the_reference():
     head, features = STRUCTURES[2].build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     assert_same(run(head, features, TARGET, **FULL),
                 run(head, features, TARGET, impl="reference", **FULL))  # fmt: skip

@@ -103,13 +103,13 @@ def check(errors, precision):
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize(("case", "impl"), EACH)
-def test_half_precision_stays_within_its_error(case, dtype, reduction, impl):
+def test_half_precision_stays_within_its_error_bound(case, dtype, reduction, impl):
     check(average_errors(case, dtype, reduction, impl), dtype)
 
 
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize(("case", "impl"), IN_TORCH)
-def test_autocast_stays_within_its_error(case, reduction, impl):
+def test_autocast_stays_within_its_error_bound(case, reduction, impl):
     check(average_errors(case, torch.float32, reduction, impl, autocast=True), torch.bfloat16)
 
 

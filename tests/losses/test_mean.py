@@ -60,7 +60,7 @@ def test_a_weighted_mean_equals_torchs(impl, weighted):
 
 
 @pytest.mark.parametrize("tokens", [0, 2])
-def test_without_tokens_it_is_nan_as_in_torch(tokens):
+def test_a_mean_without_tokens_is_nan_as_in_torch(tokens):
     head, target = SOFTMAX.build(classes=CLASSES), torch.full((tokens,), -100)
     logits = torch.zeros(tokens, CLASSES)
     assert F.cross_entropy(logits, target).isnan()

@@ -41,7 +41,7 @@ def test_every_head_matches_in_float64(case, reduction, impl):
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", low.CASES, ids=str)
-def test_half_precision_stays_within_its_error(case, dtype, reduction, impl):
+def test_half_precision_stays_within_its_error_bound(case, dtype, reduction, impl):
     errors = low.average_errors(case, dtype, reduction, impl, device=DEVICE)
     low.check(errors, dtype)
 

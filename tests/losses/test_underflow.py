@@ -45,7 +45,7 @@ def test_the_log_domain_gives_the_same_numbers(case, reduction, taken, monkeypat
 @pytest.mark.parametrize("impl", ["fused", "cpp"])
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", [c for c in CASES if c.pointwise not in BOUNDED], ids=str)
-def test_underflow_is_seen_and_exact(case, reduction, impl, taken):
+def test_underflow_is_detected_and_the_result_exact(case, reduction, impl, taken):
     """For some of the tokens: the contexts of the others weigh against the bias."""
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     with torch.no_grad():

@@ -65,7 +65,7 @@ def test_entropy_and_z_loss_equal_values_computed_by_hand(case, impl):
 
 @pytest.mark.parametrize("impl", [*IMPLEMENTATIONS, "auto"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_accuracy_counts(case, impl):
+def test_accuracy_counts_correct_tokens(case, impl):
     head, features = case.build(classes=CLASSES), make_features(TOKENS)
     target = head(features).argmax(-1)
     target[1] = (target[1] + 1) % CLASSES  # a miss
@@ -94,7 +94,7 @@ def test_only_the_loss_carries_gradients(impl, reduction):
     [("float64", "float64"), ("float32", "float32"), ("float16", "float32"),
      ("bfloat16", "float32")],
 )  # fmt: skip
-def test_results_have_at_least_float32(given, want, impl):
+def test_results_are_at_least_float32(given, want, impl):
     given, want = getattr(torch, given), getattr(torch, want)
     for case in STRUCTURES:
         head, features = case.build(classes=CLASSES, dtype=given), make_features(TOKENS).to(given)
