@@ -66,7 +66,7 @@ def test_every_text_measure_runs(name, case):
     assert_near(plain(parts), plain(whole))
 
 
-def test_a_dictionary_with_equal_counts_counts_as_uncounted():
+def test_a_dictionary_of_equal_counts_is_treated_as_uncounted():
     words = words_of(SOFTMAX)
     words.dictionary.count[words.dictionary.nspecial :] = [1] * (
         len(words.dictionary) - words.dictionary.nspecial
@@ -151,12 +151,12 @@ def test_every_measure_has_a_module_of_its_name():
     assert set(measure_names()) >= {"spectrum", "kld", "predictions", "retention", "components"}
 
 
-def test_a_name_that_is_mistyped_has_a_suggestion():
+def test_a_mistyped_name_gets_a_suggestion():
     with pytest.raises(ValueError, match="did you mean 'spectrum'"):
         find_measure("spectrom")
 
 
-def test_options_are_the_arguments_of_the_constructor_and_have_a_help():
+def test_options_have_types_and_errors_name_them():
     for kind in all_measures().values():
         for parameter in inspect.signature(kind).parameters.values():
             assert parameter.annotation is not inspect.Parameter.empty
