@@ -48,7 +48,7 @@ def stock_settings(model, preset):
 
 
 @pytest.mark.parametrize(("model", "preset"), PRESETS, ids=str)
-def test_an_arch_is_its_stock_preset_but_for_the_head(model, preset):
+def test_an_arch_equals_its_stock_preset_except_for_the_head(model, preset):
     want = stock_settings(model, preset) | ADAPTIVE_OFF
     of_the_trunk = [
         f.name

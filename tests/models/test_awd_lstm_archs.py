@@ -79,7 +79,7 @@ def test_options_are_public():
         ("mos", PTB, 21_500_620),
     ],
 )
-def test_numbers_of_parameters_are_the_published_ones(arch, classes, published):
+def test_parameter_counts_are_the_published_ones(arch, classes, published):
     assert parameters_of(f"awd_lstm_lm_{arch}", classes) == published
 
 
@@ -94,7 +94,7 @@ def test_numbers_of_parameters_are_the_published_ones(arch, classes, published):
         ("mos_text8", TEXT8, 8.45),
     ],
 )
-def test_rounded_numbers_of_parameters_are_the_published_ones(arch, classes, millions):
+def test_rounded_parameter_counts_are_the_published_ones(arch, classes, millions):
     decimals = len(str(millions).partition(".")[2])
     found = parameters_of(f"awd_lstm_lm_{arch}", classes) / MILLION
     assert round(found, decimals) == millions

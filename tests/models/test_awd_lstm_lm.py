@@ -45,7 +45,7 @@ def test_every_parameter_learns(built):
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_the_loss_is_the_probability_of_the_target(built):
+def test_the_loss_is_the_negative_log_probability_of_the_target(built):
     words, target = inputs_of(built)
     model, pad = built.model.eval(), built.task.target_dictionary.pad()
     log_probs, _ = model(words)
@@ -66,7 +66,7 @@ def test_evaluation_is_deterministic_and_training_is_not(built):
     assert torch.equal(first, again)
 
 
-def test_state_carried_is_one_long_pass(built):
+def test_carrying_the_state_equals_one_long_pass(built):
     words, target = inputs_of(built)
     model = built.model.eval()
     whole = model(words, target=target, reduction="none")
@@ -156,7 +156,7 @@ def test_half_precision_scores_in_float32(mos):
     torch.testing.assert_close(got, want, rtol=0.05, atol=0.05)
 
 
-def test_the_hub_scores_and_writes(lm_data, tmp_path):
+def test_the_hub_scores_and_generates(lm_data, tmp_path):
     train(lm_data, tmp_path, "awd_lstm_lm_mos", 4)
     hub = AWDLSTMLanguageModel.from_pretrained(
         str(tmp_path), "checkpoint_last.pt", str(lm_data)

@@ -36,7 +36,7 @@ def translate(folder, path, *options):
     return [hypotheses[i] for i in range(20)], done
 
 
-def test_an_ensemble_of_a_model_with_itself_is_the_model(trained):
+def test_an_ensemble_of_a_model_with_itself_equals_the_model(trained):
     folder, _ = trained
     mos = last(folder / "mos")
     alone, _ = translate(folder, mos)
@@ -52,7 +52,7 @@ def test_an_ensemble_of_two_heads_translates(trained):
     assert scores[0] != scores[1]
 
 
-def test_a_language_model_helps(trained):
+def test_a_language_model_changes_the_scores(trained):
     folder, _ = trained
     helped, _ = translate(
         *(folder, last(folder / "mos"), "--lm-path", last(folder / "lm"), "--lm-weight", "0.3"),
@@ -73,7 +73,7 @@ def test_sampling_depends_on_the_seed_only(trained):
     assert sample(2) != first
 
 
-def test_scores_of_references_are_the_models(trained):
+def test_scores_of_references_agree_with_the_validation_loss(trained):
     folder, output = trained
     words = ["--gen-subset", "valid", "--score-reference", *ALL]
     done = run("generate", folder / "data", "--path", last(folder / "mos"), *words)

@@ -21,7 +21,7 @@ def script(name, *words):
 
 
 @pytest.mark.slow
-def test_train_and_generate(mt_data, tmp_path):
+def test_a_trained_model_generates(mt_data, tmp_path):
     arch = ["--arch", "transformer_mixtape_tiny", "--max-update", 2]
     trained = script(
         "train", mt_data, "--save-dir", tmp_path, *arch, *TRANSLATION, *NARROW, *OUR_LOSS
@@ -33,7 +33,7 @@ def test_train_and_generate(mt_data, tmp_path):
     assert sum(line.startswith("H-") for line in generated.stdout.splitlines()) == 20
 
 
-def test_a_model_trains_by_its_own_name(mt_data, tmp_path):
+def test_a_model_trains_under_its_own_name(mt_data, tmp_path):
     model = ["--arch", "transformer_highrank", "--head", "moc"]
     words = [*model, *TRANSLATION, *NARROW, *OUR_LOSS, "--save-dir", tmp_path]
     run("train", mt_data, *words, "--max-update", 2)

@@ -28,7 +28,7 @@ def train_rank(data, save_dir, rank, address):
     return run("train", data, *where, *TRANSLATION, *NARROW, *OUR_LOSS, *WORDS, *group)
 
 
-def test_two_processes_are_two_batches_of_one(mt_data, tmp_path):
+def test_two_processes_equal_one_with_two_batches(mt_data, tmp_path):
     address = free_address()
     with ThreadPoolExecutor() as pool:
         ranks = [

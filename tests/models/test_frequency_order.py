@@ -40,7 +40,7 @@ def test_a_reversed_dictionary_is_named_at_the_first_word_after_its_padding():
         require_sorted_by_count(made, "it matters")
 
 
-def test_padding_within_the_words_ends_no_check():
+def test_padding_among_the_words_does_not_end_the_check():
     made = dictionary([9, 5], padding=2)
     made.add_symbol("late", 7)
     with pytest.raises(ValueError, match=r"line 5 \('late'\) has 7, the line before 0"):

@@ -48,7 +48,7 @@ def own_layer(monkeypatch):
     monkeypatch.setitem(HEADS._classes, "own", Own)
 
 
-def test_arguments_of_an_own_layer_keep_their_names(own_layer):
+def test_arguments_of_a_custom_layer_keep_their_names(own_layer):
     chosen = choose_head({"head": "own"}, {}, TRUNK, language_model=True)
     assert chosen["head_frequent"] == 3
     assert chosen["head_locked_dropout"] is False
@@ -62,7 +62,7 @@ def test_arguments_of_an_own_layer_keep_their_names(own_layer):
         ("head_locked_dropout", "of own (default: False)"),
     ],
 )
-def test_the_help_of_an_own_option_comes_from_its_layer(own_layer, option, text):
+def test_the_help_of_a_custom_option_comes_from_its_layer(own_layer, option, text):
     assert _derived_field(option, derived_defaults()[option])[2].metadata["help"] == text
 
 
@@ -110,7 +110,7 @@ def test_the_slopes_may_have_their_own_learning_rate():
     assert choose(MOS_PLIF, head_plif_lr=0.02)["head_plif_lr"] == 0.02
 
 
-def test_any_pointwise_function_may_have_such_a_rate(monkeypatch):
+def test_any_pointwise_function_may_have_its_own_learning_rate(monkeypatch):
     monkeypatch.setattr(MonotoneMLP, "own_rate", "centres")
     chosen = choose(head_pointwise="monotone_mlp", head_monotone_mlp_lr=0.1)
     assert chosen["head_monotone_mlp_lr"] == 0.1
@@ -118,7 +118,7 @@ def test_any_pointwise_function_may_have_such_a_rate(monkeypatch):
         choose(head_pointwise="gss", head_monotone_mlp_lr=0.1)
 
 
-def test_a_foreign_option_is_answered_with_all_that_the_head_has():
+def test_the_error_about_a_foreign_option_lists_the_options_of_the_head():
     with pytest.raises(ValueError, match="no such option; it has") as refused:
         choose(head="mos", head_gss_c=0.5)
     listed = set(str(refused.value).partition("it has ")[2].split(", "))

@@ -100,7 +100,7 @@ def test_half_precision_is_monitored(half, mt_data, tmp_path):
 
 
 @pytest.mark.long
-def test_the_first_of_two_processes_writes(mt_data, tmp_path):
+def test_only_the_first_of_two_processes_writes(mt_data, tmp_path):
     address, arch = free_address(), "transformer_mos_tiny"
     where = ["--arch", arch, "--max-update", 4, *TRANSLATION, *NARROW, *OUR_LOSS, "--dropout", 0]
     group = [
@@ -142,7 +142,7 @@ def monitored(head, features, updates):
     return monitor
 
 
-def test_a_collapse_is_a_warning(caplog):
+def test_a_collapse_gives_a_warning(caplog):
     head = build_head("mos", num_classes=11, feature_dim=4, components=3)
     with torch.no_grad():
         head.prior.weight.copy_(torch.tensor([[9.0], [9.0], [0.0]]).expand(3, 4))

@@ -56,7 +56,7 @@ def config(arch, task, shape, data, save_dir, head):
 
 
 @pytest.mark.parametrize("arch", CASES)
-def test_yaml_is_the_command_line(arch, request, tmp_path):
+def test_yaml_trains_what_the_command_line_trains(arch, request, tmp_path):
     task, shape, data, head = CASES[arch]
     data = request.getfixturevalue(data)
     settings = config(arch, task, shape, data, tmp_path / "yaml", head)

@@ -21,7 +21,7 @@ def step(data, token, *words):
     return model, loss
 
 
-def test_the_z_loss_is_of_training_only(lm_data):
+def test_the_z_loss_is_added_only_in_training(lm_data):
     model, loss = step(lm_data, "mos", "--head-components", "2", "--head-z-loss", "0.1")
     assert torch.equal(loss().loss, loss().nll)
     features, _ = model.features(torch.tensor([[4, 5, 6]]))

@@ -52,7 +52,7 @@ def test_every_parameter_learns(built):
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_the_loss_is_the_probability_of_the_target(built):
+def test_the_loss_is_the_negative_log_probability_of_the_target(built):
     sample, pad = built.batch(), built.task.target_dictionary.pad()
     model, target = built.model.eval(), sample["target"]
     log_probs, _ = model(**sample["net_input"])
@@ -83,7 +83,7 @@ def test_a_model_starts_with_stocks_parameters(pair):
 
 
 @pytest.mark.parametrize("loss", [SMOOTH, STOCK], ids=["ours", "stock's"])
-def test_loss_and_gradients_are_stocks(loss, pair):
+def test_loss_and_gradients_equal_stocks(loss, pair):
     stock, ours = pair
     if loss is STOCK:
         ours.criterion = stock.criterion
@@ -100,7 +100,7 @@ def test_loss_and_gradients_are_stocks(loss, pair):
         )
 
 
-def test_a_stock_state_is_ours(pair):
+def test_a_stock_state_can_be_loaded(pair):
     stock, ours = pair
     for parameter in stock.model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
@@ -127,7 +127,7 @@ def trained(mt_data, tmp_path_factory):
 
 
 @pytest.mark.parametrize("token", ["softmax", "mixtape"])
-def test_a_stock_checkpoint_starts_a_head(token, mt_data, trained, tmp_path):
+def test_a_head_can_start_from_a_stock_checkpoint(token, mt_data, trained, tmp_path):
     start = ["--lr", "0", "--finetune-from-model", trained]
     done = train(mt_data, tmp_path, f"lstm_{token}", 1, *start)
     old, new = parameters(trained), parameters(last(tmp_path))

@@ -30,7 +30,7 @@ def test_options_are_public():
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_an_arch_is_its_stock_preset_but_for_the_head(preset):
+def test_an_arch_equals_its_stock_preset_except_for_the_head(preset):
     stock = Namespace()
     ARCH_CONFIG_REGISTRY[f"lstm{preset}"](stock)
     want = vars(stock) | {"adaptive_softmax_cutoff": ADAPTIVE_OFF["adaptive_softmax_cutoff"]}

@@ -18,7 +18,7 @@ NEW = ("head_z_loss", "head_loss_filter", "head_monitor", "head_loss", "rel_pos_
         ("awd_lstm_lm_mos", "lm_data"),
     ],
 )
-def test_unknown_options_have_their_defaults(arch, data, request):
+def test_options_that_a_checkpoint_lacks_have_their_defaults(arch, data, request):
     built = build(request.getfixturevalue(data), arch)
     stored = OmegaConf.to_container(built.cfg.model, resolve=True, enum_to_str=True)
     older = OmegaConf.create({name: v for name, v in stored.items() if name not in NEW})

@@ -22,7 +22,7 @@ def without(mt_data, tmp_path_factory):
 
 
 @pytest.mark.long
-def test_a_resumed_run_ends_as_an_unbroken_one_and_translates(mt_data, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_one_and_translates(mt_data, tmp_path):
     train(mt_data, tmp_path / "whole", ARCH, 12, *RELATIVE)
     train(mt_data, tmp_path / "parts", ARCH, 6, *RELATIVE)
     train(mt_data, tmp_path / "parts", ARCH, 12, *RELATIVE)
@@ -41,7 +41,7 @@ def test_a_checkpoint_without_tables_starts_with_zeros_and_says_so(mt_data, with
     assert all(not new[name].any() and name in done.output for name in added)
 
 
-def test_tables_that_were_never_trained_do_not_translate(mt_data, without):
+def test_a_model_with_untrained_tables_does_not_translate(mt_data, without):
     overrides = ["--model-overrides", "{'rel_pos_clip': 4}"]
     done = attempt("generate", mt_data, "--path", without, *GENERATION, *overrides)
     assert done.code == 2
@@ -49,7 +49,7 @@ def test_tables_that_were_never_trained_do_not_translate(mt_data, without):
     assert not done.lines("H-")
 
 
-def test_another_run_is_refused_where_the_checkpoint_has_tables(mt_data, tmp_path):
+def test_a_run_without_tables_refuses_a_checkpoint_with_tables(mt_data, tmp_path):
     train(mt_data, tmp_path / "old", ARCH, 1, "--rel-pos-clip", 4)
     words = ["--arch", ARCH, "--save-dir", tmp_path / "new", *OUR_LOSS, *TRANSLATION, *NARROW]
     start = ["--finetune-from-model", last(tmp_path / "old")]
@@ -69,7 +69,7 @@ def model_of(clip, *sides, layers=1):
     return torch.nn.ModuleDict(named)
 
 
-def test_one_side_may_be_new():
+def test_the_tables_of_one_side_may_be_new():
     state = model_of(2, "encoder").state_dict()
     assert fill_new_tables(state, model_of(2, "encoder", "decoder")) == [
         "decoder.0.relative.key_table",

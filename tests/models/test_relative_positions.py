@@ -41,7 +41,7 @@ def empty_tables(model):
 
 
 @pytest.mark.parametrize("where", ["both", "encoder", "decoder"])
-def test_tables_are_all_that_is_new_in_translation(where, mt_data):
+def test_only_tables_are_added_to_a_translation_model(where, mt_data):
     stock = build(mt_data, MT).model
     model = build(mt_data, MT, *CLIP, "--rel-pos-in", where).model
     sides = ["encoder", "decoder"] if where == "both" else [where]
@@ -49,7 +49,7 @@ def test_tables_are_all_that_is_new_in_translation(where, mt_data):
     assert type(model.decoder.layers[0].encoder_attn) is MultiheadAttention
 
 
-def test_tables_are_all_that_is_new_in_a_language_model(lm_data):
+def test_only_tables_are_added_to_a_language_model(lm_data):
     model = build(lm_data, LM, *CLIP).model
     assert added(model, build(lm_data, LM).model) == tables("decoder")
     assert model.decoder.layers[0].self_attn.relative.clip == 3
@@ -94,7 +94,7 @@ def test_padding_changes_nothing(mt_data):
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_targets_padded_on_the_left_have_the_loss_of_those_on_the_right(half, mt_data):
+def test_padding_targets_on_the_left_does_not_change_the_loss(half, mt_data):
     losses = []
     for words in (RELATIVE, [*RELATIVE, "--left-pad-target"]):
         built = build(mt_data, MT, *words)
@@ -132,7 +132,7 @@ def test_steps_of_a_language_model_equal_its_forward_pass(lm_data):
     torch.testing.assert_close(torch.cat(steps, 1), want, rtol=0, atol=1e-5)
 
 
-def test_weights_are_returned_as_stocks_are(mt_data):
+def test_attention_weights_are_returned_as_by_stock(mt_data):
     stock = build(mt_data, MT).model.encoder.layers[0].self_attn.eval()
     ours = empty_tables(build(mt_data, MT, *CLIP).model).encoder.layers[0].self_attn.eval()
     x = torch.randn(5, 2, 32)

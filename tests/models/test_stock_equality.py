@@ -28,7 +28,7 @@ def test_a_model_starts_with_stocks_parameters(stock, ours, data, words, request
 
 
 @pytest.mark.parametrize(("stock", "ours", "data", "words"), PAIRS, ids=str)
-def test_ten_updates_are_stocks(stock, ours, data, words, request, tmp_path):
+def test_ten_updates_equal_stocks(stock, ours, data, words, request, tmp_path):
     data = request.getfixturevalue(data)
     train(data, tmp_path / "stock", stock, 10, *STOCK, *STEADY, *words)
     train(data, tmp_path / "ours", ours, 10, *SMOOTH, *STEADY, *words)
@@ -54,7 +54,7 @@ def error(gradients, want):
     return (squares / sum(w.square().sum() for w in want.values())).sqrt().item()
 
 
-def test_half_precision_is_as_good_as_stocks(mt_data):
+def test_half_precision_is_as_accurate_as_stocks(mt_data):
     want = build(mt_data, "transformer_tiny", *STOCK)
     loss, _, _ = want.criterion(want.model.eval(), want.batch(sentences=20))
     loss.backward()

@@ -66,7 +66,7 @@ def test_no_log_probability_of_other_classes_is_kept(mt_data):
     assert stock.nbytes >= whole > 2 * lean.nbytes > 0
 
 
-def test_an_implementation_of_another_device_is_replaced(mt_data, monkeypatch):
+def test_an_implementation_for_another_device_is_replaced(mt_data, monkeypatch):
     """A model that was trained on a GPU is scored on a CPU."""
 
     def needs_a_gpu(_):

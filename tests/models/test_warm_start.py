@@ -25,7 +25,7 @@ def stock(mt_data, tmp_path_factory):
 
 
 @pytest.mark.parametrize("token", HEADS)
-def test_a_stock_checkpoint_starts_a_head(token, mt_data, stock, tmp_path):
+def test_a_head_can_start_from_a_stock_checkpoint(token, mt_data, stock, tmp_path):
     done = train(
         *(mt_data, tmp_path, f"transformer_{token}_tiny", 1, "--lr", "0"),
         *("--finetune-from-model", last(stock)),
@@ -37,7 +37,7 @@ def test_a_stock_checkpoint_starts_a_head(token, mt_data, stock, tmp_path):
     assert bool(added) == (token != "softmax")
 
 
-def test_our_softmax_checkpoint_serves_stock_fairseq(mt_data, tmp_path):
+def test_stock_fairseq_can_start_from_our_softmax_checkpoint(mt_data, tmp_path):
     train(mt_data, tmp_path / "ours", "transformer_softmax_tiny", 2)
     stock = ["--criterion", "cross_entropy", "--lr", "0"]
     start = ["--finetune-from-model", last(tmp_path / "ours")]
