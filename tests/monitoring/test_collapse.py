@@ -20,7 +20,7 @@ def test_the_mean_over_the_window_counts():
     assert seen(CollapseWatch(2), HEALTHY, DYING, DYING, DYING) == [[], [], [2], []]
 
 
-def test_one_per_cent_of_an_equal_share_is_the_bound():
+def test_one_per_cent_of_an_equal_share_is_the_threshold():
     above, below = (torch.tensor([1 - x, x]) for x in (0.00501, 0.00499))
     assert seen(CollapseWatch(1), above, below) == [[], [1]]
 

@@ -69,7 +69,7 @@ def test_the_prior_is_measured(case):
 
 
 @pytest.mark.parametrize("frequent", [0, 3, CLASSES])
-def test_gates_are_averaged_over_the_words_that_come(frequent):
+def test_gates_are_averaged_over_the_target_words(frequent):
     head = MIXTAPE.with_options(frequent=frequent).build()
     found = take_snapshot(head, make_features(2, 5), TARGET)
     # z_x = Σ_k π_{x,k} z_{x,k}: the components' gradients are in the ratio of their gates
@@ -106,7 +106,7 @@ def test_without_a_batch_only_parameters_are_measured(components):
 
 
 @pytest.mark.parametrize("case", [MOS, MIXTAPE], ids=str)
-def test_one_component_has_no_use_to_be_measured(case):
+def test_the_use_of_a_single_component_is_not_measured(case):
     found = snapshot_of(case.with_options(components=1))
     assert found.component_use is None
     assert found.scalars.keys() == {"spectral_entropy", "effective_rank", "gradient_retention"}
@@ -154,7 +154,7 @@ NOISY = {"dropout": 0.5, "gate_dropout": 0.5, "gate_noise": 1.0}
 
 
 @pytest.mark.parametrize("case", HEADS, ids=str)
-def test_training_mode_changes_nothing_and_nothing_changes_in_training(case):
+def test_training_mode_changes_no_value_and_measuring_changes_no_state(case):
     if case.head != "softmax":
         options = NOISY if case.head == "mixtape" else {"dropout": 0.5}
         case = case.with_options(**options)
@@ -180,7 +180,7 @@ def test_half_precision_is_measured_in_float32(case, dtype):
         assert found.scalars[name] == pytest.approx(value, rel=100 * torch.finfo(dtype).eps)
 
 
-def test_autocast_does_not_blur():
+def test_autocast_does_not_lower_the_precision():
     head, features = MOS.build(dtype=torch.float32), make_features(2, 5)
     expected = take_snapshot(head, features, TARGET)
     with torch.autocast("cpu", torch.bfloat16):
