@@ -63,7 +63,7 @@ def test_the_optimizer_is_sgd_before_averaging():
     assert equal(own, others)
 
 
-def test_averaging_is_torchs_from_the_first_step():
+def test_averaging_equals_torchs_from_the_first_step():
     ours, own, theirs, others = pair(asgd, at_epoch=0)
     ours.before_epoch(1)
     walk(ours, own, LRS)
@@ -72,7 +72,7 @@ def test_averaging_is_torchs_from_the_first_step():
     assert equal(averages(ours, own), averages(theirs, others))
 
 
-def test_the_average_is_that_of_all_but_the_first_step():
+def test_the_average_covers_all_steps_but_the_first():
     ours, own, *_ = pair(asgd, at_epoch=0)
     ours.before_epoch(1)
     seen = []
@@ -142,7 +142,7 @@ def test_averaging_begins_in_the_epoch_after_the_trigger():
     assert epochs_until_averaging(losses, nonmono=9) is None
 
 
-def test_the_history_survives_between_the_epochs():
+def test_the_history_of_losses_survives_a_resume_between_epochs():
     first = AveragedSGD(parameters(), lr=1.0, nonmono=0)
     for epoch, loss in ((1, 3.0), (2, 4.0)):
         first.before_epoch(epoch)

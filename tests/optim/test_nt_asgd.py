@@ -25,7 +25,7 @@ def test_options_reach_the_optimizer():
     assert (group["t0"], group["lambd"]) == (0, 0)
 
 
-def test_five_epochs_without_an_epoch_are_the_default():
+def test_five_epochs_and_no_fixed_start_are_the_default():
     inner = build().optimizer
     assert (inner.nonmono, inner.at_epoch) == (5, None)
 
@@ -53,7 +53,7 @@ def test_invalid_values_are_refused(words, message):
     ],
     ids=["no validation", "not a number"],
 )
-def test_runs_that_cannot_continue_end(words, message, stream_data, tmp_path):
+def test_runs_that_cannot_continue_end_with_a_remedy(words, message, stream_data, tmp_path):
     with pytest.raises(CommandFailed, match=message):
         train_streams(stream_data, tmp_path, "--max-epoch", 2, *words)
 
