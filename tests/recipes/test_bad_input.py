@@ -88,7 +88,7 @@ def test_a_missing_file_is_named(multi30k):
     ("line", "message"),
     [(b"sch\xf6n\n", ":251:4: byte 0xf6 is not UTF-8"), (b"\n", ":251:1: empty line")],
 )
-def test_bad_text_is_refused_in_the_file_that_was_given(multi30k, line, message):
+def test_bad_text_is_refused_with_the_name_of_the_given_file(multi30k, line, message):
     for language, text in (("de", line), ("en", b"nice\n")):
         with (multi30k.data / f"train.{language}").open("ab") as file:
             file.write(text)
@@ -99,7 +99,7 @@ def test_bad_text_is_refused_in_the_file_that_was_given(multi30k, line, message)
     assert not (multi30k.run_dir / "text").exists()
 
 
-def test_bad_text_is_refused_in_the_compressed_file_that_was_given(multi30k):
+def test_bad_text_is_refused_with_the_name_of_the_given_compressed_file(multi30k):
     plain = multi30k.data / "valid.en"
     file = plain.with_name("valid.en.gz")
     file.write_bytes(gzip.compress(plain.read_bytes().replace(b"\n", b"\r\n", 1)))
@@ -129,7 +129,7 @@ def test_text_of_unequal_length_is_refused(multi30k):
         (["--set", "launch.processes=2", "--launch=--gpus-per-node 2"], "exclude each other"),
     ],
 )
-def test_wrong_configurations_exit_2(multi30k, arguments, message):
+def test_wrong_configurations_end_with_exit_code_2(multi30k, arguments, message):
     result = multi30k("--data", multi30k.data, *arguments)
     assert result.returncode == 2
     assert message in result.stderr

@@ -21,7 +21,7 @@ def check(tree):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(RECIPES)))
-def test_fairseq_and_our_commands_take_it(file):
+def test_fairseq_and_our_commands_accept_every_configuration(file):
     settings = check(configuration.load_tree(file, []))
     assert "arch" in settings.train
 
@@ -65,7 +65,7 @@ def test_a_measure_that_would_fail_after_the_run_is_refused_before_it(change, me
     assert message in str(caught.value)
 
 
-def test_finetuning_has_the_options_of_the_run():
+def test_finetuning_inherits_the_options_of_the_run():
     settings = configuration.load(PTB)
     options = settings.options("finetune")
     assert options["lr"] == 25 and options["asgd_at_epoch"] == 0

@@ -92,7 +92,7 @@ def test_only_useful_pairs_are_kept(extracted):
     }
 
 
-def test_each_pair_is_in_one_part_once(extracted):
+def test_each_pair_is_in_exactly_one_part(extracted):
     everything = [pair for part in extracted.values() for pair in part]
     assert len(everything) == len(set(everything)) == 303
     assert all(extracted.values())

@@ -195,26 +195,26 @@ def test_a_finished_recipe_does_nothing(finished, start):
     assert stages_done(run(start)) == []
 
 
-def test_other_perplexities_are_collected_again(finished, start, run_dir):
+def test_changed_perplexities_are_collected_again(finished, start, run_dir):
     """Perplexities are in logs, which the digests of stages leave out."""
     with (run_dir / "evaluate" / "test.log").open("a") as log:
         log.write("another line\n")
     assert stages_done(run(start)) == [6]
 
 
-def test_without_data_it_says_what_is_needed(tmp_path):
+def test_an_unknown_scale_is_refused(tmp_path):
     result = run(recipe("ptb", "--exp-dir", tmp_path, "--scale", "tiny", "--data", tmp_path))
     assert result.returncode == 2 and "--scale 'tiny': choose full or small" in result.stderr
 
 
 @pytest.mark.parametrize("splits", ["valid", "valid,test,tset", "", "train, valid,test"])
-def test_other_splits_are_refused(tmp_path, splits):
+def test_unknown_splits_are_refused(tmp_path, splits):
     result = run(recipe("ptb", "--exp-dir", tmp_path / "exp", f"--splits={splits}"))
     assert result.returncode == 2
     assert f"--splits '{splits}': expected valid,test or train,valid,test" in result.stderr
 
 
-def test_another_measured_text_is_refused(tmp_path):
+def test_an_unknown_measured_text_is_refused(tmp_path):
     result = run(recipe("ptb", "--exp-dir", tmp_path / "exp", "--measured=train"))
     assert result.returncode == 2
     assert "--measured 'train': expected test or valid,test" in result.stderr

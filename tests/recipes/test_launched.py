@@ -72,7 +72,7 @@ def launched(tmp_path, launch: str) -> list[str]:
     return recipe("multi30k_en_de", *words, settings=overrides(max_epoch=2))
 
 
-def test_a_recipe_on_two_nodes_says_what_the_other_is_to_run(tmp_path):
+def test_a_recipe_on_two_nodes_says_what_to_run_on_the_other(tmp_path):
     meeting = f"--nodes 2 --processes 1 --rendezvous 127.0.0.1:{free_port()}"
     first = subprocess.Popen(launched(tmp_path, meeting), stderr=subprocess.PIPE, text=True)
     said = next(line for line in first.stderr if "on every other node: " in line)
@@ -86,7 +86,7 @@ def test_a_recipe_on_two_nodes_says_what_the_other_is_to_run(tmp_path):
     assert json.loads((run_dir / "results.json").read_text())["train"]["updates"] > 0
 
 
-def test_a_recipe_submits_its_training_to_slurm_and_continues_after_its_end(tmp_path):
+def test_a_recipe_submits_its_training_to_slurm_and_continues_after_the_job(tmp_path):
     env = miniature(tmp_path)
     path = {"PATH": env["PATH"]}
     script = tmp_path / "job.sh"

@@ -19,7 +19,7 @@ def test_waiting_threads_leave_the_core_to_others(toy, environment, turns):
     assert f"turns: {turns}\n" in toy(**environment).stderr
 
 
-def test_a_log_counts_where_it_is_named(toy):
+def test_a_changed_log_repeats_only_the_stages_that_name_it(toy):
     toy()
     (toy.run.parents[1] / "notes.log").write_text("new")
     assert done_stages(toy()) == [2]
@@ -171,7 +171,7 @@ def test_a_failed_stage_is_named_with_its_log_and_leaves_no_output(toy):
         (["value=3"], "unexpected word 'value'"),
     ],
 )
-def test_wrong_options_exit_2(toy, arguments, message):
+def test_wrong_options_end_with_exit_code_2(toy, arguments, message):
     result = toy(*arguments)
     assert result.returncode == 2
     assert message in result.stderr
@@ -190,7 +190,7 @@ def test_wrong_options_exit_2(toy, arguments, message):
         (["--stage=2", "--stop-stage=1"], "--stage 2 is after --stop-stage 1"),
     ],
 )
-def test_wrong_stages_exit_2(toy, arguments, message):
+def test_wrong_stages_end_with_exit_code_2(toy, arguments, message):
     result = toy(*arguments)
     assert result.returncode == 2
     assert message in result.stderr

@@ -33,7 +33,7 @@ def test_a_configuration_is_complete(path):
 
 
 @pytest.mark.parametrize("recipe", ["ptb", "wikitext2", "one_billion_word"])
-def test_mixtape_of_full_size_has_the_rates_that_the_small_one_trains_with(recipe):
+def test_full_size_mixtape_has_the_rates_of_the_small_one(recipe):
     small = load_tree(RECIPES / "ptb" / "conf" / "small" / "mixtape_regularised.yaml", [])
     full = load_tree(RECIPES / recipe / "conf" / "yang2019" / "mixtape.yaml", [])
     shared = ["lr", "warmup_updates", "head_gate_weight_norm", "head_gate_noise"]
@@ -43,7 +43,7 @@ def test_mixtape_of_full_size_has_the_rates_that_the_small_one_trains_with(recip
     assert {name: got[name] for name in shared} == {name: want[name] for name in shared}
 
 
-def test_bases_are_used():
+def test_every_base_is_used():
     used = {
         (path.parent / line.removeprefix("base: ")).resolve()
         for path in RECIPES.glob("*/conf/**/*.yaml")

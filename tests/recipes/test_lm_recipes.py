@@ -82,7 +82,7 @@ def test_wikitext2_counts_empty_lines(wikitext2):
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("one_billion_word")
-def test_one_billion_word_trains_on_a_shard_an_epoch(one_billion):
+def test_one_billion_word_trains_on_one_shard_per_epoch(one_billion):
     record = results(one_billion)
     log = (one_billion[1] / "train" / "train.log").read_text()
     sizes = [int(size) for size in re.findall(r"train: (\d+) tokens in 4 streams", log)]
@@ -105,7 +105,7 @@ def test_bits_of_text8_are_per_character(text8):
     assert 0 < metrics["test_bits"] < math.log2(31)
 
 
-def test_other_counts_than_the_published_ones_are_refused(tmp_path):
+def test_counts_that_differ_from_the_published_ones_are_refused(tmp_path):
     data = made.wikitext2(tmp_path / "data")
     changes = {"corpus.other_text": "false"}
     result, run_dir = start(
@@ -126,7 +126,7 @@ def test_a_wrong_archive_is_refused(tmp_path):
     assert not (run_dir / "corpus").exists()
 
 
-def test_an_archive_that_was_put_there_by_hand_is_recorded_and_unpacked(tmp_path):
+def test_an_archive_that_was_placed_by_hand_is_recorded_and_unpacked(tmp_path):
     download = tmp_path / "exp" / "ptb" / "download"
     download.mkdir(parents=True)
     text = made.ptb(tmp_path / "text")
@@ -140,7 +140,7 @@ def test_an_archive_that_was_put_there_by_hand_is_recorded_and_unpacked(tmp_path
     assert len((run_dir / "text" / "train.txt").read_text().splitlines()) == made.LINES["train"]
 
 
-def test_measures_of_a_text_are_those_of_the_validation_text(tmp_path):
+def test_only_measures_of_a_text_are_repeated_on_the_validation_text(tmp_path):
     """The output layer alone is measured once, and what exists is not measured again."""
     (tmp_path / "run.sh").write_text(
         f"source {RECIPES}/lib/training.sh\n"
@@ -157,7 +157,7 @@ def test_measures_of_a_text_are_those_of_the_validation_text(tmp_path):
 
 
 @pytest.mark.parametrize(("measured", "asked"), [("test", "test"), ("valid,test", "test valid")])
-def test_the_stage_of_evaluation_measures_the_texts_that_are_asked_for(tmp_path, measured, asked):
+def test_the_evaluation_stage_measures_the_requested_texts(tmp_path, measured, asked):
     (tmp_path / "run.sh").write_text(
         f"source {RECIPES}/lib/language_modeling.sh\n"
         "highrank() { echo best.pt; }; evaluate_split() { :; }; trainings=(train)\n"
@@ -171,7 +171,7 @@ def test_the_stage_of_evaluation_measures_the_texts_that_are_asked_for(tmp_path,
 @pytest.mark.parametrize(
     ("options", "given"), [("", ""), ("[train.user_dir]=my_layers", " --user-dir=my_layers")]
 )
-def test_word_similarity_knows_the_layers_of_the_run(tmp_path, options, given):
+def test_word_similarity_gets_the_user_dir_of_the_run(tmp_path, options, given):
     (tmp_path / "pairs").mkdir()
     (tmp_path / "pairs" / "wordsim.txt").touch()
     (tmp_path / "run.sh").write_text(

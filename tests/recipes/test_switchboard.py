@@ -82,12 +82,12 @@ class TestWholeRun:
             f"|references:{3 * contexts}"
         )
 
-    def test_a_second_run_does_nothing_and_says_the_same(self, whole):
+    def test_a_second_run_does_nothing_and_prints_the_same(self, whole):
         again = whole()
         assert stages_done(again) == []
         assert again.stdout == whole.first.stdout
 
-    def test_other_hypotheses_are_scored_again(self, whole):
+    def test_changed_hypotheses_are_scored_again(self, whole):
         changed = whole("generate.nbest=2")
         assert changed.returncode == 0, changed.stderr[-3000:]
         assert stages_done(changed) == [5, 6]
@@ -128,7 +128,7 @@ class Hostile:
         return os.mkdir, (self.folder,)
 
 
-def test_bad_corpora_are_refused_in_the_file_that_was_given(start, tmp_path):
+def test_bad_corpora_are_refused_with_the_name_of_the_given_file(start, tmp_path):
     path = write_pickle(start.data, corpus() | {"valid": [Hostile(tmp_path / "made")]})
     result = start("--data", start.data)
     assert result.returncode == 2
@@ -142,7 +142,7 @@ def test_bad_corpora_are_refused_in_the_file_that_was_given(start, tmp_path):
     assert not start.text.exists()
 
 
-def test_an_unknown_option_of_the_dialogues_is_named(start):
+def test_an_unknown_dialogue_option_is_named(start):
     write_pickle(start.data)
     result = start("--data", start.data, "--set", "dialogues.contxt=3")
     assert result.returncode == 2

@@ -110,7 +110,7 @@ def test_training_can_be_watched(finished, run_dir):
     assert list((run_dir / "train" / "tensorboard").rglob("events.out.tfevents.*"))
 
 
-def test_a_second_run_does_nothing_and_says_the_same(finished, start):
+def test_a_second_run_does_nothing_and_prints_the_same(finished, start):
     again = run(start())
     assert stages_done(again) == []
     assert again.stdout == finished.stdout

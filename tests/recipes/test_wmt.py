@@ -105,7 +105,7 @@ class TestWholeRun:
 
 @pytest.mark.long
 @pytest.mark.xdist_group("wmt")
-def test_moses_tokens_and_subword_nmt_give_text_again(tmp_path, corpus):
+def test_moses_tokens_and_subword_nmt_pieces_become_text_again(tmp_path, corpus):
     settings = [*SETTINGS, "data.algorithm=subword_nmt", "max_epoch=1", "average.last=1"]
     result = run(start(tmp_path, corpus, settings=settings))
     assert result.returncode == 0, result.stderr[-3000:]
@@ -122,7 +122,7 @@ def test_moses_tokens_and_subword_nmt_give_text_again(tmp_path, corpus):
 
 @pytest.mark.long
 @pytest.mark.xdist_group("wmt")
-def test_two_processes_train_as_one_with_twice_the_batches(finished, corpus, tmp_path):
+def test_two_processes_train_like_one_with_twice_the_batches(finished, corpus, tmp_path):
     data = prepared(finished[0])
     settings = [*SETTINGS, "dropout=0", "max_epoch=1", "launch.effective_tokens=1200"]
     trained = []
@@ -243,7 +243,7 @@ def test_an_archive_that_has_changed_is_named_with_its_checksums(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../outside", "/outside"])
-def test_an_archive_that_leaves_its_folder_is_refused(tmp_path, name):
+def test_an_archive_that_escapes_its_folder_is_refused(tmp_path, name):
     corpus = publish(tmp_path / "archives")
     write_tar(tmp_path / "archives" / "web.tgz", {name: b"x"})
     said = refused(tmp_path, corpus)
@@ -251,14 +251,14 @@ def test_an_archive_that_leaves_its_folder_is_refused(tmp_path, name):
     assert not (prepared(tmp_path) / "corpus").exists()
 
 
-def test_a_cut_archive_is_damaged(tmp_path):
+def test_a_truncated_archive_is_reported_as_damaged(tmp_path):
     corpus = publish(tmp_path / "archives")
     path = tmp_path / "archives" / "web.tgz"
     path.write_bytes(path.read_bytes()[:-100])
     assert "web.tgz.part: it is a damaged .tgz" in refused(tmp_path, corpus)
 
 
-def test_archives_may_lie_in_data_and_none_is_fetched(tmp_path, corpus):
+def test_archives_in_data_are_used_and_none_is_fetched(tmp_path, corpus):
     archives = tmp_path / "archives"
     publish(archives)
     giga = (archives / "giga.tar").rename(tmp_path / "giga.tar")
@@ -310,7 +310,7 @@ def test_the_corpus_cannot_be_reversed(tmp_path, corpus):
     assert not list((tmp_path / "exp" / NAME).glob("prepared-*"))
 
 
-def test_a_line_without_partner_is_named(tmp_path, corpus):
+def test_a_line_without_a_partner_is_named(tmp_path, corpus):
     files = tmp_path / "files"
     for name in ("training/web.de-en", "giga", "dev/news"):
         for language in ("en", "de"):
