@@ -41,7 +41,7 @@ def test_a_full_disk_is_survived(tmp_path):
     assert "tried: a limit on file sizes, a full disk of its own (tmpfs)" in finding.details
 
 
-def test_a_writer_in_place_fails_on_a_full_disk(tmp_path, monkeypatch):
+def test_a_writer_that_overwrites_in_place_fails_on_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(saves, "write_whole", overwrite)
     monkeypatch.setattr(saves, "link_whole", copy)
     monkeypatch.setattr(saves, "save", lambda *args: saves.write_whole(last(args[0]), write(*args)))
@@ -58,7 +58,7 @@ def write(folder, updates, size):
     return lambda file: file.write(os.urandom(4 * size)) and file.flush()
 
 
-def test_other_contents_are_found(tmp_path):
+def test_wrong_contents_are_detected(tmp_path):
     saves.save(tmp_path, 3, SIZE)
     assert saves.newest(tmp_path, SIZE) == 3
     with pytest.raises(ValueError, match="differs from what was saved"):
