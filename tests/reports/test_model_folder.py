@@ -45,7 +45,7 @@ def test_the_checkpoint_comes_back_with_equal_tensors_tied_as_before(checkpoint,
     assert len(others) == len({before[name].data_ptr() for name in before if name not in tied})
 
 
-def test_an_imported_model_translates_alike(joined_data, checkpoint, folder, tmp_path):
+def test_an_imported_model_translates_in_the_same_way(joined_data, checkpoint, folder, tmp_path):
     import_model(folder, tmp_path / "back.pt")
     outputs = [
         run("generate", joined_data, "--path", path, "--max-len-b", 10).lines("H-")
@@ -55,7 +55,7 @@ def test_an_imported_model_translates_alike(joined_data, checkpoint, folder, tmp
     assert outputs[0] == outputs[1]
 
 
-def test_the_folder_is_whole_and_tells_no_paths(folder):
+def test_the_folder_is_complete_and_reveals_no_paths(folder):
     assert {path.name for path in folder.iterdir()} == {
         "model.safetensors", "config.json", "README.md", "dict.en.txt", "dict.de.txt",
     }  # fmt: skip
@@ -123,11 +123,11 @@ def test_languages_that_fairseq_inferred_are_in_the_card(checkpoint, joined_data
     assert "--source-lang SOURCE_LANGUAGE --target-lang TARGET_LANGUAGE" in card
 
 
-def test_who_may_read_one_file_may_read_all(folder):
+def test_all_files_have_the_same_permissions(folder):
     assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
 
 
-def test_a_file_without_training_is_refused(tmp_path):
+def test_a_file_that_is_not_a_training_checkpoint_is_refused(tmp_path):
     torch.save({"model": {"a": torch.zeros(1)}}, tmp_path / "weights.pt")
     with pytest.raises(ValueError, match=r"weights\.pt is not a training checkpoint: it lacks"):
         export_model(tmp_path / "weights.pt", tmp_path / "model", None, "MIT")
@@ -145,7 +145,7 @@ def test_a_folder_that_exists_is_left_alone(checkpoint, folder):
         ("codes", b"#version: 0.2\n", "--tokenizer moses --bpe subword_nmt --bpe-codes out/codes"),
     ],
 )
-def test_with_what_cut_the_text_the_card_translates_plain_text(
+def test_with_a_model_of_pieces_the_card_translates_plain_text(
     checkpoint, tmp_path, name, content, options
 ):
     (tmp_path / name).write_bytes(content)
@@ -156,7 +156,7 @@ def test_with_what_cut_the_text_the_card_translates_plain_text(
     assert "takes text as people write it" in card
 
 
-def test_another_file_than_pieces_is_refused(checkpoint, tmp_path):
+def test_a_file_that_is_no_model_of_pieces_is_refused(checkpoint, tmp_path):
     (tmp_path / "notes.txt").write_text("text")
     with pytest.raises(ValueError, match=r"--pieces .*notes\.txt is neither a model"):
         export_model(checkpoint, tmp_path / "out", None, "MIT", pieces=tmp_path / "notes.txt")
@@ -194,7 +194,7 @@ def test_hostile_names_change_neither_the_page_nor_its_commands():
     assert "<b>" not in page.replace(code, "")
 
 
-def test_a_disk_that_is_full_is_named(checkpoint, tmp_path, monkeypatch):
+def test_a_full_disk_is_reported(checkpoint, tmp_path, monkeypatch):
     def fail(*args):
         raise SafetensorError("No space left on device (os error 28)")
 
@@ -301,7 +301,7 @@ def test_weights_that_are_not_finite_are_refused(folder, tmp_path, dtype, value,
         import_model(damaged, tmp_path / "back.pt")
 
 
-def test_weights_that_are_cut_are_refused_without_a_checksum(folder, tmp_path):
+def test_truncated_weights_are_refused_without_a_checksum(folder, tmp_path):
     damaged = without_sums(folder, tmp_path / "copy")
     (damaged / "model.safetensors").write_bytes(b"short")
     with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
@@ -334,7 +334,9 @@ def test_an_existing_checkpoint_is_left_alone(folder, tmp_path):
         ("valid_loss", "x", "valid_loss must be a number or null"),
     ],
 )
-def test_a_configuration_of_a_wrong_type_names_the_key(folder, tmp_path, key, value, message):
+def test_a_configuration_value_of_the_wrong_type_is_named_by_its_key(
+    folder, tmp_path, key, value, message
+):
     config = json.loads((folder / "config.json").read_text()) | {key: value}
     damaged = copy_with(folder, tmp_path / "copy", "config.json", json.dumps(config).encode())
     with pytest.raises(ValueError, match=f"config.json: {message}"):

@@ -20,7 +20,7 @@ def axes_of(figure):
     return plot
 
 
-def test_curves_have_their_values_and_the_scale_that_is_asked_for():
+def test_curves_have_their_values_and_the_requested_scale():
     figure = Lines(CURVES.series, "t", ("x", "y"), "loglog", dashed=("&",))
     plot = axes_of(figure)
     one, other = plot.lines
@@ -53,7 +53,7 @@ def test_values_that_are_not_finite_leave_gaps(value):
 
 
 @pytest.mark.parametrize("figure", [CURVES, SHARES], ids=lambda figure: figure.title)
-def test_a_figure_of_a_page_has_its_colours_and_names_itself(figure):
+def test_a_figure_on_a_page_has_the_colours_of_the_page_and_a_label(figure):
     text = svg(figure)
     page = Page(text)
     assert "var(--c0)" in text and "var(--dim)" in text

@@ -68,7 +68,7 @@ def test_variants_have_markers_and_values_of_an_option_share_one():
     assert found["moc_k2"] == found["moc_k15"]
 
 
-def test_no_label_lies_on_another_or_on_a_point():
+def test_no_label_overlaps_another_one_or_a_point():
     plot = Figure(figsize=(7, 4.5)).subplots()
     places = {f"system_{n}": (n / 20, 0.5 + n / 60) for n in range(12)}
     plot.scatter(*zip(*places.values(), strict=True))
@@ -82,14 +82,14 @@ def test_no_label_lies_on_another_or_on_a_point():
     assert not any(box.contains(*point) for box in boxes for point in points)
 
 
-def test_the_frontier_has_what_nothing_beats(records):
+def test_the_frontier_has_the_systems_that_no_other_beats(records):
     (figure,) = study_figures(compare_records(records), "words_per_second")
     assert figure.frontier == ["softmax", "mos_k2", "mos_k5"]  # moc_k2 is slower and worse
     assert figure.axes == ("speed of training (words/s)", "test perplexity")
     assert figure.groups["mos_k2"] == [(500, 58.1), (500, 58.2)]
 
 
-def test_over_an_option_there_are_rank_and_metric(records):
+def test_rank_and_metric_are_plotted_over_an_option(records):
     rank, perplexity = study_figures(compare_records(records), "head_components")
     assert rank.scale == "log" and perplexity.scale == "linear"
     assert rank.axes == ("components K", "rank of the log-probabilities (Press)")
@@ -99,7 +99,7 @@ def test_over_an_option_there_are_rank_and_metric(records):
     assert scatter.scale == "logx"
 
 
-def test_files_and_what_is_refused(records, tmp_path):
+def test_plots_are_written_and_an_unknown_axis_is_refused(records, tmp_path):
     words = ["compare", *map(str, records), "--plot"]
     for name, x in {"a.png": "words_per_second", "b.svg": "head_components"}.items():
         done = CliRunner().invoke(app, [*words, str(tmp_path / name), "--x", x])

@@ -99,9 +99,7 @@ def test_words_are_escaped(softmax, mt_data):
     assert "&lt;/s&gt;" in page and "</s>" not in page
 
 
-def test_a_layer_that_is_too_large_for_the_programs_says_what_to_call(
-    softmax, mt_data, monkeypatch
-):
+def test_a_layer_too_large_for_linear_programs_says_what_to_run(softmax, mt_data, monkeypatch):
     monkeypatch.setattr(unargmaxable, "LARGEST", 10)
     card = card_of(softmax, mt_data)
     assert "`highrank analyse unargmaxable`" in card.results["unargmaxable"].reason

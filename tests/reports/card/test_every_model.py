@@ -38,7 +38,7 @@ def made(request, mt_data, lm_data, stream_data, tmp_path_factory):
     return arch, card_of(path, data), card_of(path)
 
 
-def test_the_page_is_whole_and_needs_nothing_else(made):
+def test_the_page_is_complete_and_self_contained(made):
     for card in made[1:]:
         html = render(card)
         page = Page(html)
@@ -87,7 +87,7 @@ def test_without_data_the_card_has_the_weights_and_reasons_for_the_rest(made):
     assert all(re.fullmatch(r"#\d+", word) for word in never.words or [])
 
 
-def test_the_numbers_are_json(made):
+def test_the_numbers_are_valid_json(made):
     for card in made[1:]:
         text = json.dumps(plain(card.plain()), allow_nan=False)
         again = json.loads(text)

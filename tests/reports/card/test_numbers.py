@@ -77,7 +77,7 @@ def test_divergence_equals_that_of_the_whole_matrix(case):
     assert found == pytest.approx(mean_pairwise_kld([log_probs]), rel=1e-4)
 
 
-def test_bands_cover_every_token_and_give_its_loss(case):
+def test_bands_cover_every_token_and_add_up_to_the_loss(case):
     card, built, _, target = case
     found = card.results["predictions"]
     bands = [*found.bands, found.uncounted]
@@ -88,7 +88,7 @@ def test_bands_cover_every_token_and_give_its_loss(case):
     assert found.uncounted.tokens == special
 
 
-def test_samples_are_pieces_of_the_text_with_the_top_words(case):
+def test_samples_are_excerpts_of_the_text_with_the_top_words(case):
     card, built, log_probs, target = case
     words = [built.task.target_dictionary[i] for i in target.tolist()]
     assert len(card.samples) == 3
@@ -118,7 +118,7 @@ def test_parameters_are_counted_once(case):
 
 
 @pytest.mark.parametrize("arch", ["transformer_softmax", "transformer_lm_moc"])
-def test_retention_components_and_words_that_never_win(arch, mt_data, lm_data, tmp_path):
+def test_retention_components_and_unargmaxable_words_are_right(arch, mt_data, lm_data, tmp_path):
     data = lm_data if "_lm" in arch else mt_data
     path, built = checkpoint(tmp_path, arch, data)
     card, model = card_of(path, data, tokens=20), built.model.eval()
