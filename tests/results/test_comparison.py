@@ -70,14 +70,14 @@ def test_every_number_of_the_table_is_right(records):
     assert "**" not in rows[2] and f"| {p[1]:.2g} | {adjusted[1]:.2g} |" in rows[2]
 
 
-def test_worse_is_not_bold_and_welch_is_another_test(records):
+def test_a_worse_system_is_not_bold_and_welchs_test_can_be_chosen(records):
     done = compare(*records, "--baseline", "mos", "--test", "welch")
     assert "**" not in done.output and "Welch" in done.output
     p = ttest_ind(RUNS["softmax"], RUNS["mos"], equal_var=False).pvalue
     assert f"| {p:.2g} |" in done.output
 
 
-def test_other_metrics_are_a_table_of_their_own(records):
+def test_other_metrics_have_a_table_of_their_own(records):
     _, other = compare(*records).output.split("\n\n| system | ")
     assert other.splitlines()[0] == "valid ppl |"
     assert "| mos | 105.42 ± 0.88 |" in other
@@ -190,7 +190,7 @@ def test_runs_that_do_not_vary_and_single_runs_are_not_tested(records, tmp_path)
     assert compared.notes[0] == "b is not tested: neither its runs nor the baseline's vary."
 
 
-def test_records_of_recipes_are_named_by_their_folders(records, tmp_path):
+def test_records_of_recipes_are_named_after_their_folders(records, tmp_path):
     paths = []
     for folder, record in zip(["x-1", "x-2", "softmax"], records[:2] + records[3:4], strict=True):
         paths.append(tmp_path / folder / "results.json")
@@ -203,7 +203,7 @@ def test_records_of_recipes_are_named_by_their_folders(records, tmp_path):
     ]
 
 
-def test_translations_that_a_run_keeps_are_compared_by_bootstrap(tmp_path):
+def test_saved_translations_are_compared_by_bootstrap(tmp_path):
     reference = [f"the cat {word} on the old mat today" for word in ("sat", "lay", "is", "was")] * 5
     texts = {"softmax-1": [line.replace("cat", "dog") for line in reference], "mos-1": reference}
     paths = []

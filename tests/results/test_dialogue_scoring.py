@@ -74,7 +74,7 @@ def slow_bleu(hypothesis, reference, order):
     return product ** (1 / order) * (math.exp(1 - longer) if longer > 1 else 1)
 
 
-def test_random_sentences_are_the_slow_count():
+def test_scores_of_random_sentences_equal_a_slow_count():
     draw = random.Random(3)
     for _ in range(500):
         words = "abcd"[: draw.randint(1, 4)]
@@ -84,7 +84,7 @@ def test_random_sentences_are_the_slow_count():
         assert sentence_bleu(hypothesis, reference) == pytest.approx(want, rel=1e-12)
 
 
-def test_an_empty_response_scores_nothing():
+def test_an_empty_response_scores_zero():
     assert sentence_bleu([], ["yes"]) == [0.0] * 4
 
 

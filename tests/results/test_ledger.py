@@ -74,7 +74,7 @@ def perplexity(tokens):
     return Score(9.0, f"tokens:{tokens}|eval:static")
 
 
-def test_a_language_model_is_scored_whole_or_refused(tmp_path):
+def test_scores_of_part_of_a_text_are_refused(tmp_path):
     for split, sizes in {"train": [2, 1], "test": [4]}.items():
         write_index(tmp_path / "data-bin" / f"{split}.idx", sizes)
     (tmp_path / "text").mkdir()

@@ -68,7 +68,7 @@ def test_every_measure_becomes_scores(tmp_path):
     }
 
 
-def test_the_report_says_that_the_mean_is_over_all_pairs(tmp_path):
+def test_the_signature_says_that_the_mean_is_over_all_pairs(tmp_path):
     write(tmp_path, "kld", Divergences(40, None, 4.25, None))
     assert read_measures(tmp_path, "valid") == {"valid_kld": Score(4.25, "contexts:40|pairs:all")}
 
@@ -82,7 +82,7 @@ WITH_SCORES = [name for name, measure in all_measures().items() if "scores" in v
 
 @pytest.mark.parametrize("name", [*WITH_SCORES, "dynamic_eval", "cache_eval"])
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"metrics": {}}'])
-def test_another_file_of_that_name_is_refused(tmp_path, name, text):
+def test_a_file_that_is_not_a_result_of_its_measure_is_refused(tmp_path, name, text):
     (tmp_path / f"{name}.json").write_text(text)
     with pytest.raises(ScoreError, match=rf"{name}\.json: not a result of {name}"):
         read_measures(tmp_path, "test")

@@ -20,7 +20,7 @@ def test_the_result_of_eval_lm_is_read(tmp_path):
     assert scores["test_perplexity"].signature == "tokens:82430|eval:static"
 
 
-def test_a_log_without_result_is_refused(tmp_path):
+def test_a_log_without_a_result_is_refused(tmp_path):
     log = tmp_path / "test.log"
     log.write_text(LOG.splitlines()[0])
     with pytest.raises(ScoreError, match=r"test\.log: fairseq-eval-lm has printed no result"):

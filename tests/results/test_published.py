@@ -8,7 +8,7 @@ from tests.recipes.running import RECIPES
 
 
 @pytest.mark.parametrize("task", read_tree(FILE).values)
-def test_entries_are_complete_and_of_a_recipe(task):
+def test_entries_are_complete_and_belong_to_a_recipe(task):
     assert (RECIPES / task).is_dir()
     for entry in read_published(task):
         assert entry.source and entry.table
@@ -54,7 +54,7 @@ def test_perplexities_have_deviations():
     assert any(row.startswith(gss) for row in rows)
 
 
-def test_details_are_shown_where_a_run_has_them_or_all_are_wanted():
+def test_details_are_shown_if_a_run_has_them_or_on_request():
     details = ("train ppl", "ε-rank (1e-4)", "ms/batch (layer)", "p against softmax")
     heading = table("ptb", {}).splitlines()[0]
     assert not any(kind in heading for kind in details)

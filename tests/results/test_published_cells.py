@@ -117,7 +117,7 @@ def test_the_speed_that_the_mixtape_paper_claims_follows_from_its_tables():
     assert max(slower.values()) == pytest.approx(0.34, abs=0.01)
 
 
-def test_mos_costs_two_to_five_times_a_softmax_by_the_table_of_ganea():
+def test_mos_costs_two_to_five_times_a_softmax_in_ganeas_table():
     for task, mos, ratio in (
         ("ptb", "MoS, K = 15, d = 400", 2.5),
         ("wikitext2", "MoS, as Yang et al. 2018 have it", 4.6),

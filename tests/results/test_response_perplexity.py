@@ -19,7 +19,7 @@ def perplexity(tmp_path):
     return perplexity
 
 
-def test_the_perplexity_is_two_to_the_mean(perplexity):
+def test_the_perplexity_is_two_to_the_power_of_the_mean_loss(perplexity):
     found = perplexity(SCORED)
     assert (found.value, found.signature) == (4.0, "tokens:5")
 

@@ -36,7 +36,7 @@ def test_the_table_has_a_row_per_record(tmp_path):
     assert rows[3].startswith("| b | 31.00 |")
 
 
-def test_parameters_and_seconds_of_an_epoch_have_columns_where_a_record_has_them(tmp_path):
+def test_parameters_and_seconds_per_epoch_have_columns_if_a_record_has_them(tmp_path):
     paths = [write_record(tmp_path / f"{name}.json", 30) for name in "ab"]
     record = json.loads(paths[0].read_text())
     record["train"] |= {"parameters": 1234567, "seconds_per_epoch": 61.5}
@@ -55,7 +55,7 @@ def test_runs_with_equal_file_names_get_distinct_names(tmp_path):
     assert [row.split(" | ")[0] for row in rows] == ["| mos", "| softmax"]
 
 
-def test_a_run_counts_once(tmp_path):
+def test_a_run_given_twice_is_refused(tmp_path):
     run = {"config": {"train": {"arch": "a"}}, "seeds": [1]}
     paths = [write_record(tmp_path / f"{name}.json", 30) for name in ("a", "b", "c")]
     for path, seed in zip(paths, (1, 2, 1), strict=True):
@@ -89,7 +89,7 @@ def test_documents_print_the_records(study):
     assert records and table_of(records) in (DOCS / "results.md").read_text()
 
 
-def test_documents_print_spamlang():
+def test_documents_print_the_table_of_spamlang():
     runs = json.loads((DOCS / "records" / "spamlang.json").read_text())["runs"]
     assert grid_table(runs) in (DOCS / "results.md").read_text()
 
@@ -99,7 +99,7 @@ def test_every_table_has_records():
     assert len(re.findall(r"^\| (run \||system \| seeds).*$", text, re.MULTILINE)) == len(STUDIES)
 
 
-def test_the_score_in_the_quickstart_is_a_record():
+def test_the_scores_in_the_quickstart_come_from_records():
     """Each `sacreBLEU <score> <signature>` of the page is the last line of a recorded run."""
     page = (DOCS / "start" / "quickstart.md").read_text()
     records = [json.loads(path.read_text()) for path in DOCS.glob("records/*/*.json")]

@@ -44,7 +44,7 @@ def test_only_german_compounds_are_split(language):
         scoring.check_compounds(language)
 
 
-def test_a_system_against_itself_has_no_difference(tmp_path):
+def test_a_system_does_not_differ_from_itself(tmp_path):
     baseline = tmp_path / "other.de"
     baseline.write_text("".join(f"{line}\n" for line in HYPOTHESES))
     paired = compare(baseline, tmp_path / "ours", HYPOTHESES, REFERENCES)

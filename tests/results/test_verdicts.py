@@ -51,12 +51,12 @@ def test_equal_settings_agree_or_differ(tmp_path):
 
 
 @pytest.mark.parametrize(("value", "word"), [(56.9, "agrees"), (57.9, "differs")])
-def test_a_single_run_lies_among_further_runs_or_not(tmp_path, value, word):
+def test_a_single_run_is_compared_with_the_range_of_further_runs(tmp_path, value, word):
     found = verdict_of(write(tmp_path, "plif", [value], "parthiban2021/plif_et"))
     assert found.verdict == word and "95% of further runs lie in [56.5" in found.why
 
 
-def test_one_run_each_says_nothing(tmp_path):
+def test_one_run_of_each_is_not_comparable(tmp_path):
     found = verdict_of(write(tmp_path, "mixtape", [56.4], "yang2019/mixtape"), "yang2019")
     assert found.verdict == "not comparable" and found.why.startswith("one run each")
 
@@ -110,11 +110,11 @@ def test_a_layer_that_the_paper_lacks_is_not_comparable(tmp_path):
         ({"arch": "awd_lstm_lm_cooled_ptb"}, None),  # a layer of somebody's own
     ],
 )
-def test_the_layer_is_that_of_the_run(options, layer):
+def test_the_layer_is_read_from_the_options_of_the_run(options, layer):
     assert _layer({f"train.{name}": value for name, value in options.items()}) == layer
 
 
-def test_an_option_makes_another_layer(tmp_path):
+def test_a_pointwise_function_makes_a_different_layer(tmp_path):
     paths = write(tmp_path, "softmax", [56.4], "merity2018/softmax", head_pointwise="gss")
     assert verdict_of(paths, "merity2018").why == "the paper has no such layer"
 
