@@ -10,5 +10,5 @@ import pytest
 
 @pytest.mark.xdist_group("together")
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one worker needs no groups")
-def test_groups_hold(request):
+def test_tests_of_a_group_share_a_worker(request):
     assert request.node.nodeid.endswith("@together")

@@ -39,7 +39,7 @@ def test_the_commands_exist(tmp_path):
         assert given["--device"] == "cuda" and given["--csv"].endswith(f"gpu_{name}.csv")
 
 
-def test_a_part_that_fails_or_needs_too_long_stops_no_other(tmp_path):
+def test_a_part_that_fails_or_takes_too_long_does_not_stop_the_others(tmp_path):
     script = tmp_path / "scripts" / "measure_gpu.sh"
     script.parent.mkdir()
     script.write_text(SCRIPT.read_text(encoding="utf-8").replace("part ptb 300", "part ptb 1"))

@@ -60,7 +60,7 @@ def clone(tmp_path):
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.13", "3.14", "2.7"])
-def test_setup_refuses_another_python(clone, version):
+def test_setup_refuses_an_unsupported_python(clone, version):
     result = clone.setup(FAKE_VERSION=version)
     assert result.returncode == 1
     assert version in result.stderr
@@ -135,7 +135,7 @@ def test_setup_fails_with_the_report_of_doctor(clone):
     assert "up to date" not in clone.setup().stderr
 
 
-def test_help_and_unknown_options(clone):
+def test_help_is_printed_and_an_unknown_option_is_refused(clone):
     assert "usage" in clone.setup("--help").stdout
     result = clone.setup("--hlep")
     assert result.returncode == 2
