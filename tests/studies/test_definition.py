@@ -40,7 +40,7 @@ def test_grids_lists_and_seeds_become_members(folder):
     assert by_name["mixtape_dropout_0.5-2"] == {"lr": 3, "bptt": 9, "dropout": 0.5}
 
 
-def test_options_that_are_paths_are_seen_from_the_file(folder, tmp_path, monkeypatch):
+def test_options_that_are_paths_are_relative_to_the_file(folder, tmp_path, monkeypatch):
     (folder / "text").mkdir()
     study = read(folder, members={"a": {"conf": "mos"}}, options={"data": "text", "scale": "small"})
     assert study.options == {"data": str(folder / "text"), "scale": "small"}

@@ -27,7 +27,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_what_numbers_depend_on_changes_the_key(folder):
+def test_everything_that_numbers_depend_on_changes_the_key(folder):
     data = {"options": {"data": "text"}}
     keys = [key_of(folder), key_of(folder, set={"lr": 2}), key_of(folder, seeds=[2])]
     keys += [key_of(folder, options={"scale": "small"}), key_of(folder, **data)]
@@ -39,7 +39,7 @@ def test_what_numbers_depend_on_changes_the_key(folder):
     assert len({*keys}) == len(keys)
 
 
-def test_names_places_and_comments_do_not(folder):
+def test_names_places_and_comments_do_not_change_the_key(folder):
     key = key_of(folder, options={"data": "text"})
     (folder / "text").rename(folder / "moved")
     script = folder / "stub" / "run.sh"
@@ -58,7 +58,7 @@ def test_names_places_and_comments_do_not(folder):
         ("heads/notes.md", "words", True),
     ],
 )
-def test_code_counts_where_numbers_depend_on_it(tmp_path, place, text, same):
+def test_only_code_that_numbers_depend_on_changes_the_digest(tmp_path, place, text, same):
     package = tmp_path / "package"
     for room in ("heads", "cli"):
         (package / room).mkdir(parents=True)

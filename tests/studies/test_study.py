@@ -39,7 +39,7 @@ def rows_of(file):
 
 
 @pytest.mark.slow
-def test_killed_five_times_the_table_is_the_same_byte_for_byte(tmp_path):
+def test_five_kills_do_not_change_a_byte_of_the_table(tmp_path):
     whole = write_stub(tmp_path / "whole", options={"pause": 0.15})
     assert run_study(whole).returncode == 0
     broken = write_stub(tmp_path / "broken", options={"pause": 0.15})
@@ -81,7 +81,7 @@ def test_a_member_that_is_done_is_not_run_again_under_another_name(tmp_path):
     assert json.loads((link / "results.json").read_text())["seeds"] == [1]
 
 
-def test_another_option_is_another_member(tmp_path):
+def test_a_changed_option_makes_a_new_member(tmp_path):
     file = write_stub(tmp_path, seeds=[1])
     study(file)
     changed = {"members": {"mos_lr{lr}": {"conf": "mos", "grid": {"lr": [1, 2]}}}, "seeds": [1]}
@@ -194,7 +194,7 @@ def test_a_second_process_and_too_many_jobs_are_refused(tmp_path):
         assert process.wait(20) == 128 + 15
 
 
-def test_slurm_gets_an_array_of_what_is_not_done(tmp_path, monkeypatch):
+def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypatch):
     file = write_stub(tmp_path, seeds=[1], slurm={"partition": "cpu", "time": "01:00:00"})
     assert study(file, "--only", "mos-1").exit_code == 0
     fake = tmp_path / "bin" / "sbatch"
