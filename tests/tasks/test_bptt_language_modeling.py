@@ -9,7 +9,7 @@ from tests.stream_corpus import CERTAIN, LINES, WORDS, binarise, write_text
 from tests.tasks.built import build
 
 
-def test_carried_through_chunks_is_one_long_pass(stream_data):
+def test_carrying_the_state_through_chunks_equals_one_long_pass(stream_data):
     built = build(stream_data, *CERTAIN)
     batches = built.batches()
     assert len(batches) > 5
@@ -33,7 +33,7 @@ def test_no_gradient_goes_back_through_the_state(stream_data):
         assert all(not t.requires_grad for layer in states for t in layer)
 
 
-def test_an_update_of_several_chunks_can_be_tried_again(stream_data):
+def test_an_update_of_several_chunks_can_be_retried(stream_data):
     built = build(stream_data, *CERTAIN)
     chunks, optimizer = built.batches()[:3], Optimizer(lr=1.0)
 
@@ -71,7 +71,7 @@ def test_validation_in_an_epoch_leaves_the_training_state_alone(stream_data):
     built.task.training_state.give(second)
 
 
-def test_the_training_text_is_validated_on_as_any_other(stream_data):
+def test_the_training_text_can_be_validated_on_like_any_other(stream_data):
     built = build(stream_data)
     built.batches()
     streams = built.task.training_streams
@@ -101,7 +101,7 @@ class Optimizer:
         loss.backward()
 
 
-def test_the_rate_is_in_proportion_to_the_drawn_length(stream_data):
+def test_the_learning_rate_is_proportional_to_the_drawn_length(stream_data):
     built = build(stream_data, "--bptt", 10)
     optimizer = Optimizer(lr=20.0)
     batches = built.batches()
@@ -185,7 +185,7 @@ def test_options_that_do_not_fit_are_refused(words, message, stream_data):
         build(stream_data, *words)
 
 
-def test_a_model_without_state_is_refused(stream_data):
+def test_a_model_without_a_state_is_refused(stream_data):
     words = "--decoder-embed-dim 8 --decoder-attention-heads 1 --decoder-layers 1".split()
     with pytest.raises(ValueError, match="TransformerLMHeadModel has none"):
         build(stream_data, *words, arch="transformer_lm_softmax")

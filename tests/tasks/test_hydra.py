@@ -34,7 +34,7 @@ def config(data, save_dir):
     }
 
 
-def test_yaml_is_the_command_line(stream_data, tmp_path):
+def test_yaml_trains_what_the_command_line_trains(stream_data, tmp_path):
     settings = yaml.safe_dump(config(stream_data, tmp_path / "yaml"))
     (tmp_path / "streams.yaml").write_text("# @package _group_\n" + settings)
     where = ["--config-dir", tmp_path, "--config-name", "streams"]

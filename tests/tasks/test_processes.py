@@ -31,7 +31,7 @@ def train_two(data, save_dir, *options):
 
 
 @pytest.mark.slow
-def test_two_processes_are_one(stream_data, tmp_path):
+def test_two_processes_equal_one(stream_data, tmp_path):
     train_streams(stream_data, tmp_path / "one", *WORDS, "--max-epoch", 2)
     train_two(stream_data, tmp_path / "two", "--max-update", 22)  # in epoch 2
     outputs = train_two(stream_data, tmp_path / "two", "--max-epoch", 2)

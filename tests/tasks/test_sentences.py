@@ -22,7 +22,7 @@ def trained(stream_data, tmp_path_factory):
     return last(folder)
 
 
-def test_the_hub_scores_and_writes(stream_data, trained):
+def test_the_hub_scores_and_generates(stream_data, trained):
     hub = AWDLSTMLanguageModel.from_pretrained(
         str(trained.parent), trained.name, str(stream_data)
     ).eval()
@@ -33,7 +33,7 @@ def test_the_hub_scores_and_writes(stream_data, trained):
     assert hub.sample(SENTENCE, beam=2, min_len=6).startswith(f"{SENTENCE} ")
 
 
-def test_sentences_that_are_typed_are_continued(stream_data, trained):
+def test_typed_sentences_are_continued(stream_data, trained):
     words = [stream_data, "--path", trained, *TASK, "--beam", 2, "--min-len", 6]
     done = run("interactive", *words, stdin=f"{SENTENCE}\nthe cat\n")
     first, second = (line.split("\t")[2] for line in done.lines("H-"))
@@ -41,7 +41,7 @@ def test_sentences_that_are_typed_are_continued(stream_data, trained):
 
 
 @pytest.mark.parametrize("words", [["--score-reference"], []], ids=str)
-def test_a_text_is_not_generated(words, stream_data, trained):
+def test_generating_a_text_is_refused(words, stream_data, trained):
     where = [stream_data, "--path", trained, *TASK, "--gen-subset", "valid", "--batch-size", 1]
     done = attempt("generate", *where, *words)
     assert done.code == 2

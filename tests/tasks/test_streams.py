@@ -98,7 +98,7 @@ def test_the_last_chunk_scales_the_learning_rate_by_its_drawn_length():
     assert streams(10, 1)[Chunk(8, 2, 6)]["lr_scale"] == 1.5
 
 
-def test_lengths_are_the_papers():
+def test_lengths_have_the_distribution_of_the_paper():
     """One draw in 20 is around half the length; none is below 5 or above the bound."""
     drawn = [c.drawn for c in chunk_plan(2_000_000, 70, np.random.RandomState(1))]
     short = np.asarray([x for x in drawn if x < 52])
