@@ -290,7 +290,7 @@ def test_no_two_classes_have_one_name():
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-def test_near_names_are_suggested_in_one_place():
+def test_similar_names_are_suggested_in_one_place():
     files = [path for path in source_files() if ROOT / "tests" not in path.parents]
     users = [path for path in files if "get_close_matches" in path.read_text()]
     assert users == [PACKAGE / "common" / "names.py"]
