@@ -68,7 +68,7 @@ def last(directory: Path, count: int) -> list[str]:
     return [path.stem.removeprefix("checkpoint") for path in last_checkpoints(directory, count)]
 
 
-def test_the_last_are_taken_in_the_order_of_training(tmp_path):
+def test_the_last_checkpoints_are_taken_in_training_order(tmp_path):
     updates = {"1": 20, "2": 35, "_2_30": 30, "_3_40": 40, "_3_100": 100, "10": 450}
     directory = directory_of(tmp_path, updates | {"_11_500": 500, "_best": 700})
     assert last(directory, 7) == ["1", "_2_30", "2", "_3_40", "_3_100", "10", "_11_500"]
@@ -80,7 +80,7 @@ def test_the_end_of_training_is_the_newest_even_if_only_in_checkpoint_last(tmp_p
     assert last(directory, 2) == ["_1_400", "_last"]
 
 
-def test_an_old_checkpoint_last_takes_its_place(tmp_path):
+def test_an_old_checkpoint_last_is_sorted_by_its_updates(tmp_path):
     directory = directory_of(tmp_path, {"_last": 150, "_1_200": 200, "_1_400": 400})
     assert last(directory, 2) == ["_1_200", "_1_400"]
 
@@ -119,7 +119,7 @@ def test_a_checkpoint_without_its_updates_is_named(tmp_path, damage):
         last_checkpoints(tmp_path, 1)
 
 
-def test_mean_of_float32_is_as_exact_as_float32_can_be(tmp_path):
+def test_the_mean_of_float32_is_as_exact_as_float32_can_be(tmp_path):
     generator = torch.Generator().manual_seed(0)
     values = [torch.randn(5, 3, generator=generator) * 10**i for i in (-6, 0, 6)]
     paths = [save(tmp_path / f"{i}.pt", value, steps=i) for i, value in enumerate(values)]
@@ -154,7 +154,7 @@ def test_tied_weights_stay_tied_and_others_apart(tmp_path):
     assert model["other"].data_ptr() != output.data_ptr()
 
 
-def test_the_optimizer_is_left_out_and_the_configuration_plain(tmp_path):
+def test_the_optimizer_is_left_out_and_the_configuration_is_plain(tmp_path):
     state = averaged([save(tmp_path / "1.pt", torch.ones(2))], tmp_path)
     assert "last_optimizer_state" not in state
     assert type(state["cfg"]) is dict
@@ -191,7 +191,7 @@ def scored(tmp_path: Path, scores: list[float | None]) -> Path:
     return tmp_path
 
 
-def test_the_best_are_taken_by_loss_in_the_order_of_training(tmp_path):
+def test_the_best_checkpoints_are_taken_by_loss_in_training_order(tmp_path):
     directory = scored(tmp_path, [5.0, 3.0, None, 2.0, 4.0])
     save(directory / "checkpoint_best.pt", torch.ones(2), 40, 2.0)  # a copy
     save(directory / "checkpoint.best_loss_1.000.pt", torch.ones(2), 25, 1.0)
@@ -204,7 +204,7 @@ def test_a_score_to_maximise_is_maximised(tmp_path):
     assert best(scored(tmp_path, [-5.0, -3.0, -4.0]), 2) == ["2", "3"]
 
 
-def test_checkpoints_without_validation_are_not_the_best(tmp_path):
+def test_checkpoints_without_a_validation_score_are_never_the_best(tmp_path):
     with pytest.raises(ValueError, match="found 1 of 2 checkpoints with a validation score"):
         best(scored(tmp_path, [None, 3.0]), 2)
 
@@ -218,7 +218,7 @@ def test_a_range_of_updates_limits_the_choice(tmp_path):
         last_checkpoints(directory, None, Updates(99))
 
 
-def test_flipped_bits_in_any_of_them_are_found(tmp_path):
+def test_a_flipped_bit_in_any_checkpoint_is_detected(tmp_path):
     weights = torch.zeros(1000)
     paths = [save(tmp_path / f"{i}.pt", weights) for i in range(3)]
     content = bytearray(paths[0].read_bytes())
@@ -285,7 +285,7 @@ def test_checkpoints_of_other_functions_are_refused(tmp_path, first, second, mes
     assert not (tmp_path / "average.pt").exists()
 
 
-def test_options_of_the_training_alone_may_differ(tmp_path):
+def test_options_that_only_affect_training_may_differ(tmp_path):
     weight = torch.ones(2, 2)
     paths = [
         save(tmp_path / f"{rate}.pt", weight, options={"head_dropout": rate}) for rate in (0.1, 0.2)

@@ -27,7 +27,7 @@ def test_a_damaged_file_is_named(tmp_path, content):
         best_checkpoint([tmp_path])
 
 
-def test_a_file_cut_in_half_is_named(tmp_path):
+def test_a_file_without_its_end_is_named(tmp_path):
     file = write(tmp_path / "a", 1.0) / "checkpoint_best.pt"
     file.write_bytes(file.read_bytes()[:-200])
     with pytest.raises(ValueError, match=r"checkpoint_best\.pt is truncated"):

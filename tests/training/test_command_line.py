@@ -77,7 +77,7 @@ def check(*overrides: str) -> str:
         ("update_epoch_batch_itr=true", "train.update_epoch_batch_itr: takes a value; quote it"),
     ],
 )
-def test_fairseq_rejects_with_the_place(override, message):
+def test_an_option_that_fairseq_rejects_is_named_with_its_place(override, message):
     problem = check(override)
     assert problem.startswith(f"--set {override}: ")
     assert message in problem

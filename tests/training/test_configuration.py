@@ -30,7 +30,7 @@ def write(tmp_path):
     return write
 
 
-def test_child_adds_replaces_and_removes(write):
+def test_a_child_adds_replaces_and_removes_options(write):
     text = "base: base.yaml\ntrain:\n  arch: transformer_mos\n  lr: null\n  seed: 3\n"
     configuration = load(write("mos.yaml", text))
     assert configuration.train == {"arch": "transformer_mos", "keep_last_epochs": 3, "seed": 3}
@@ -38,7 +38,7 @@ def test_child_adds_replaces_and_removes(write):
     assert configuration.generate == {}
 
 
-def test_bases_have_bases(write):
+def test_bases_may_have_bases(write):
     write("middle.yaml", "base: base.yaml\ntrain: {seed: 1, dropout: 0.3}\n")
     configuration = load(write("leaf.yaml", "base: middle.yaml\ntrain: {seed: 2}\n"))
     assert configuration.train["seed"] == 2
@@ -46,7 +46,7 @@ def test_bases_have_bases(write):
     assert configuration.data.vocab_size == 100
 
 
-def test_overrides_are_of_train_unless_they_name_a_block(write):
+def test_overrides_apply_to_train_unless_they_name_a_block(write):
     path = write("leaf.yaml", "base: base.yaml\n")
     configuration = load(path, ["lr=1e-4", "fp16=true", "data.vocab_size=7", "generate.beam=2"])
     assert configuration.train["lr"] == "1e-4"
@@ -68,7 +68,7 @@ def test_translations_are_joined_as_the_text_was_split(write, overrides, options
     assert configuration.options("generate") == options | {"beam": 2}
 
 
-def test_text_is_the_same_configuration_and_does_not_depend_on_order(write):
+def test_the_text_gives_the_same_configuration_in_a_fixed_order(write):
     configuration = load(write("a.yaml", BASE + "generate: {flag: 'True', beam: 5}\n"))
     again = load(write("b.yaml", configuration.text()))
     assert again == configuration
@@ -122,7 +122,7 @@ def test_errors_say_where_and_what(write, text, message):
         ("basw", "; there are: big/mixtape, big/mos, small/mixtape"),
     ],
 )
-def test_a_missing_file_is_looked_for_in_the_whole_folder_conf(tmp_path, missing, hint):
+def test_a_missing_file_is_searched_for_in_the_whole_conf_folder(tmp_path, missing, hint):
     for name in ("base", "big/base_mixture", "big/mixtape", "big/mos", "small/mixtape"):
         file = tmp_path / "conf" / f"{name}.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def test_errors_in_a_base_name_the_base(write):
 
 
 @pytest.mark.parametrize("assignment", ["lr", "=3", "train.=3"])
-def test_overrides_have_a_form(write, assignment):
+def test_malformed_overrides_are_refused(write, assignment):
     with pytest.raises(ConfigurationError, match="write --set key=value"):
         load(write("leaf.yaml", "base: base.yaml\n"), [assignment])
 
@@ -156,14 +156,14 @@ def test_a_kilobyte_of_aliases_is_refused_at_once(write):
         load(write("bad.yaml", "a0: &a0 {x: 1}\n" + nested))
 
 
-def test_other_bytes_are_named(write):
+def test_bytes_that_are_not_utf_8_are_named(write):
     path = write("bad.yaml", "")
     path.write_bytes(b"train:\n  arch: \xe4\n")
     with pytest.raises(ConfigurationError, match=r"bad\.yaml: not UTF-8 at byte 15"):
         load(path)
 
 
-def test_words_and_times_are_text(write):
+def test_words_and_times_are_read_as_text(write):
     text = "base: base.yaml\ntrain: {source_lang: no, target_lang: on, a: 12:30, b: 2024-09-09}\n"
     options = load(write("leaf.yaml", text), ["c=010", "d=yes"]).options("train")
     expected = {"source_lang": "no", "target_lang": "on", "a": "12:30", "b": "2024-09-09"}

@@ -48,7 +48,7 @@ def test_several_processes_do_not_leave_long_sentences_out(command):
 
 @pytest.mark.parametrize("found", [[0, 2], [0, 1]], ids=["between", "last"])
 @pytest.mark.parametrize("skips", [False, True])
-def test_a_lost_sentence_is_noticed(found, skips):
+def test_a_lost_sentence_is_detected(found, skips):
     lost = ({0, 1, 2} - set(found)).pop()
     message = f"1 of 3 sentences have no translation; the first are \\[{lost}\\], counted from 0"
     with pytest.raises(ValueError, match=message):
@@ -64,6 +64,6 @@ def test_a_lost_sentence_is_noticed(found, skips):
         (["fairseq-generate", "--num-shards", "2"], "ignores it"),
     ],
 )
-def test_commands_that_cannot_be_spread_are_refused(words, message):
+def test_commands_that_several_processes_cannot_share_are_refused(words, message):
     with pytest.raises(ValueError, match=message):
         check_command(words, 2)

@@ -36,7 +36,7 @@ def test_parameters_and_compute_equal_values_computed_by_hand():
 
 
 @pytest.mark.parametrize("conf", ["small/mos", "small/mixtape", "yang2018/mos"])
-def test_the_model_is_that_of_a_run(conf):
+def test_parameters_agree_with_the_disk_space_of_a_run(conf):
     known = options(conf)
     with invented_data(known, 200) as data:
         assert training_space(known, data) == 3 * BYTES * measure(known, data).parameters
@@ -68,7 +68,7 @@ def test_small_models_match_within_half_a_percent(conf, by):
     assert match.options["decoder_embed_dim"] != known["decoder_embed_dim"]
 
 
-def test_widths_are_those_of_the_other_model():
+def test_widths_are_copied_from_the_other_model():
     known, target = options("small/mos"), options("small/softmax")
     with invented_data(known, 3004) as data:
         match = solve(known, target, "width", data)
@@ -111,7 +111,7 @@ def test_models_that_cannot_be_matched_are_refused(words, message):
     assert done.exit_code == 2 and message in done.output
 
 
-def test_without_a_file_it_is_printed():
+def test_without_a_file_the_match_is_printed():
     done = CliRunner().invoke(app, ["match", "mos", "--to", "softmax"])
     tree = yaml.safe_load(done.output)
     assert tree["base"].endswith("recipes/ptb/conf/small/mos.yaml") and tree["train"]

@@ -49,7 +49,7 @@ def configure(tmp_path):
     return configure
 
 
-def test_bash_has_every_value(configure):
+def test_bash_reads_every_value(configure):
     configure()
     assert configure.bash("echo ${settings[train.adam_betas]} ${settings[data.vocab_size]}") == (
         "(0.9, 0.98) 7"
@@ -103,7 +103,7 @@ def test_a_measure_without_a_required_option_is_refused(configure, name):
         check_own_options(validate(tree), tree)
 
 
-def test_layers_of_a_user_are_known_to_all_commands_after_the_run(configure):
+def test_all_commands_get_the_user_dir_of_the_run(configure):
     train = {"user_dir": "my_layers", **BASE["train"]}
     configure(train=train, generate={}, saturation={})
     for block in ("train", "generate", "saturation"):
@@ -187,7 +187,7 @@ def test_a_dry_run_is_printed(configure):
     assert configure.bash("echo $dry_run") == "yes"
 
 
-def test_files_of_a_corpus_are_known_to_bash(configure, tmp_path):
+def test_bash_reads_the_files_of_a_corpus(configure, tmp_path):
     corpus = Path(tmp_path / "corpus.yaml")
     corpus.write_text("gigabytes: 3\nfiles:\n  a.tgz: {url: x, sha256: unknown, source: nobody}\n")
     configure("--corpus", corpus)

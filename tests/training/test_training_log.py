@@ -43,7 +43,7 @@ LOG = [
 ]
 
 
-def test_summary_has_the_last_numbers_the_median_speed_and_the_best_loss():
+def test_the_summary_has_the_last_numbers_the_median_speed_and_the_best_loss():
     assert summarise(LOG) == {
         "updates": 300,
         "wall_seconds": 180,

@@ -27,7 +27,7 @@ class Hostile:
         return os.mkdir, (self.path,)
 
 
-def test_torchs_own_state_comes_back():
+def test_torchs_own_state_is_read_back():
     state = torch_state._RendezvousState()
     node = torch_state._NodeDesc("here", 12, 0)
     state.participants[node] = 0
@@ -78,7 +78,7 @@ def test_a_hostile_state_in_the_store_runs_nothing(tmp_path, module):
         (api.RendezvousClosedError("closed"), "the nodes cannot meet again, since one of them has"),
     ],
 )
-def test_nodes_that_do_not_meet_again_end_in_one_line(error, message, tmp_path, monkeypatch):
+def test_nodes_that_do_not_meet_again_end_with_one_line(error, message, tmp_path, monkeypatch):
     def fail():
         raise error
 

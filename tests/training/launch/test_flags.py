@@ -43,7 +43,7 @@ def test_cpu_processes_get_gloo_and_legacy_ddp():
     assert got["--device-id"] == ["0"]
 
 
-def test_a_ddp_backend_of_the_users_is_kept():
+def test_the_users_ddp_backend_is_kept():
     assert "--ddp-backend" not in flags(Place(0, 2, 0), 2, [*TRAIN, "--ddp-backend=no_c10d"])
 
 
@@ -94,7 +94,7 @@ def test_more_processes_than_tokens_are_refused():
         fit_batch(4, 4096, 8)
 
 
-def test_the_command_gets_update_freq_and_says_what_that_is():
+def test_the_command_gets_update_freq_and_says_what_it_amounts_to():
     words, line = with_effective_batch(TRAIN, 32_768, 4)
     assert words == [*TRAIN, "--update-freq", "2"]
     assert "4 processes × --max-tokens 4096 × 2 = 32768 tokens per update" in line
@@ -129,7 +129,7 @@ def test_a_process_finds_its_place():
         find_place({}, "env://")
 
 
-def test_another_number_of_processes_than_planned_is_refused():
+def test_a_number_of_processes_that_was_not_planned_is_refused():
     check_world_size(Place(0, 16, 0), 16)
     with pytest.raises(ValueError, match="8 processes were started, but 16 were planned"):
         check_world_size(Place(0, 8, 0), 16)

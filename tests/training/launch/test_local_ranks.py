@@ -38,7 +38,7 @@ def start(tmp_path, monkeypatch):
     return start_ranks
 
 
-def test_processes_that_succeed_are_reported_silently(start):
+def test_processes_that_succeed_end_silently(start):
     assert start("pass").wait(20) == 0
     assert start.said == []
 
@@ -82,7 +82,7 @@ def test_waiting_ends_at_a_time_limit(start):
     assert ranks.wait(20) == -signal.SIGKILL
 
 
-def test_a_stop_request_passes_by_a_process_that_does_not_listen_yet(start):
+def test_a_stop_request_does_not_end_a_process_that_is_not_listening_yet(start):
     ranks = start("time.sleep(2)")
     ranks.send_signal(signal.SIGTERM)
     assert ranks.wait(20) == 0

@@ -78,7 +78,7 @@ def test_an_unreachable_node_is_named_in_time():
     assert 1 < time.monotonic() - began < 10
 
 
-def test_a_node_that_comes_later_is_waited_for(monkeypatch):
+def test_a_node_that_arrives_later_is_waited_for(monkeypatch):
     port, stores = free_port(), []
     # the address is another machine's
     monkeypatch.setattr(rendezvous, "_bind", lambda place: rendezvous.errno.EADDRNOTAVAIL)

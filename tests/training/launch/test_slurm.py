@@ -41,7 +41,7 @@ def test_each_task_sees_all_gpus_of_its_node():
 
 
 @pytest.mark.parametrize("one_gpu_each", [True, False])
-def test_the_script_is_clean(one_gpu_each, tmp_path):
+def test_the_script_passes_shellcheck(one_gpu_each, tmp_path):
     (tmp_path / "job.sh").write_text(sbatch_script(PLAN, Job(one_gpu_each=one_gpu_each)))
     checked = subprocess.run(
         ["shellcheck", tmp_path / "job.sh"], capture_output=True, text=True,
@@ -66,7 +66,7 @@ def slurm(tmp_path):
         ("RUNNING", 0, False),
     ],
 )
-def test_a_job_is_queued_again_unless_it_failed_or_was_cancelled(slurm, state, code, requeued):
+def test_a_job_is_requeued_unless_it_failed_or_was_cancelled(slurm, state, code, requeued):
     folder, env = slurm
     (folder / "logs").mkdir()  # `launch` makes it
     answer = "touch $HIGHRANK_STOP_DIRECTORY/stopped" if code == REQUEUE else f"exit {code}"

@@ -49,7 +49,7 @@ def restored():
 
 
 @pytest.mark.usefixtures("restored")
-def test_processes_that_never_begin_are_given_up(tmp_path, monkeypatch):
+def test_processes_that_never_start_are_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(supervise, "ENDING_SECONDS", 1)
     deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(99)"
     began = time.monotonic()
@@ -59,14 +59,14 @@ def test_processes_that_never_begin_are_given_up(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("restored")
-def test_processes_that_have_begun_are_not_ended(tmp_path):
+def test_processes_that_have_started_are_not_killed(tmp_path):
     begins = (
         f"import pathlib, time; pathlib.Path({str(tmp_path)!r}, 'started').touch(); time.sleep(2)"
     )
     assert supervise._Supervisor(tmp_path).run(partial(child, begins), 1) == 0
 
 
-def test_other_runs_have_another_name():
+def test_different_runs_have_different_names():
     plan = Plan(("fairseq-train", "data", "--save-dir", "a"), Path("logs"), nodes=2)
     same = replace(plan, log_dir=Path("elsewhere"))
     other = replace(plan, command=("fairseq-train", "data", "--save-dir", "b"))

@@ -62,7 +62,7 @@ def process_of(rank: int, save_dir: Path) -> int:
     raise AssertionError(f"rank {rank} does not run")
 
 
-def test_a_stopped_run_saves_and_resumes_to_the_same_end(mt_data, unbroken, tmp_path):
+def test_a_stopped_run_saves_and_resumes_with_the_same_result(mt_data, unbroken, tmp_path):
     first = start(mt_data, tmp_path / "two", "--processes", 2)
     wait_for_update(tmp_path / "two" / "logs" / "rank0.log", 5, first)
     began = time.monotonic()

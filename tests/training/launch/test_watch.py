@@ -44,13 +44,13 @@ def test_the_process_with_the_least_progress_is_named(look):
     )
 
 
-def test_a_stopped_process_is_named_though_another_is_behind(look):
+def test_a_stopped_process_is_named_even_if_another_is_behind(look):
     beats = Beat(0, 10, 40, 7, "training"), Beat(1, 11, 41, 7, "saving")
     found = look(*beats, state={11: "T"})
     assert found.beat.rank == 1 and "a signal has stopped it" in found.describe()
 
 
-def test_a_process_that_waits_for_a_disk_says_so(look):
+def test_a_process_that_waits_for_a_disk_is_described_as_waiting(look):
     beats = Beat(0, 10, 41, 7, "training"), Beat(1, 11, 40, 7, "training")
     assert look(*beats, state={11: "D"}).describe().endswith("update 7 and waits for a disk")
 
@@ -191,7 +191,9 @@ AGAIN = "They are restarted once all have met"
     [("", [], False), (AGAIN, [], True), (AGAIN, ["b"], False)],
     ids=["one machine", "all answer", "a machine is lost"],
 )
-def test_a_wait_for_other_launchers_is_said_once(tmp_path, monkeypatch, meeting, lost, is_said):
+def test_a_wait_for_other_launchers_is_announced_once(
+    tmp_path, monkeypatch, meeting, lost, is_said
+):
     now, alive, said = [0.0], {10: "S"}, []
     monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(watch, "_state", lambda process: alive.get(process, ""))
