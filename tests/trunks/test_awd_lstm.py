@@ -47,7 +47,7 @@ def test_the_trunk_computes_the_published_equations(rates, tokens):
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_state_carried_is_one_long_pass(training, tokens):
+def test_carrying_the_state_equals_one_long_pass(training, tokens):
     model = trunk().train(training)
     whole = model(tokens)
     first = model(tokens[:2])
@@ -70,7 +70,7 @@ def test_each_rate_acts_in_training_and_not_in_evaluation(name, tokens):
     assert torch.equal(evaluated[0], trunk().eval()(tokens).features)
 
 
-def test_rates_can_be_taken_off(tokens):
+def test_rates_can_be_turned_off(tokens):
     model = trunk(**RATES)
     model.rates = Rates()
     assert torch.equal(seeded(model, tokens).features, trunk()(tokens).features)
@@ -97,7 +97,7 @@ def test_the_last_dropout_is_on_features_alone_and_locked(tokens):
     assert_locked(out.features, out.raw)
 
 
-def test_dropout_between_layers_is_nowhere_else(tokens):
+def test_dropout_between_layers_acts_nowhere_else(tokens):
     model = trunk(dropouth=0.5)
     seen, out = inputs_and_outputs(model, tokens)
     assert torch.equal(seen[0][0], model.embed.weight[tokens])
@@ -131,7 +131,7 @@ def test_gradients_are_right_with_every_rate_on(tokens):
     assert torch.autograd.gradcheck(features, values)
 
 
-def test_copies_and_checkpoints_are_the_model(tokens, tmp_path):
+def test_copies_and_checkpoints_compute_the_same(tokens, tmp_path):
     model = trunk(**RATES)
     want = seeded(model, tokens).features
     torch.save(model.state_dict(), tmp_path / "trunk.pt")
@@ -143,7 +143,7 @@ def test_copies_and_checkpoints_are_the_model(tokens, tmp_path):
         assert torch.allclose(seeded(other, tokens).features, want, rtol=1e-5, atol=1e-5)
 
 
-def test_a_copy_learns_alone(tokens):
+def test_training_a_copy_does_not_change_the_original(tokens):
     model = trunk(**RATES)
     want = seeded(model, tokens).features
     other = copy.deepcopy(model)
@@ -211,7 +211,7 @@ def test_tokens_and_states_that_do_not_fit_are_refused(tokens):
 
 
 @pytest.mark.gpu
-def test_cuda_gives_the_same_and_gradients_in_evaluation(tokens):
+def test_cuda_gives_the_same_values_and_gradients(tokens):
     model = trunk(torch.float32, **RATES).eval()
     want = model(tokens).features
     want.sum().backward()

@@ -16,7 +16,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize(("head", "words"), SIZES)
-def test_numbers_of_parameters_are_the_published_ones(head, words):
+def test_parameter_counts_are_the_published_ones(head, words):
     (embed_dim, hidden_size, last), count = SIZES[head, words]
     with torch.device("meta"):
         trunk = AWDLSTM(words, embed_dim, hidden_size, layers=3, last_hidden_size=last)

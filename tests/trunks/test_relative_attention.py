@@ -48,7 +48,7 @@ def gradients(outputs, leaves):
 
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize(("queries", "keys", "clip"), SIZES)
-def test_values_and_gradients_are_the_formulas(queries, keys, clip, kind):
+def test_values_and_gradients_follow_the_formula(queries, keys, clip, kind):
     layer, (q, k, v) = layer_of(clip), inputs(queries, keys)
     tables = (layer.key_table, layer.value_table)
     mask = mask_of(kind, queries, keys)
@@ -71,7 +71,7 @@ def test_dropout_acts_on_both_sums_and_not_on_the_weights_returned():
 
 
 @pytest.mark.parametrize("clip", [1, 3, 16])
-def test_one_query_at_a_time_gives_the_whole(clip):
+def test_one_query_at_a_time_gives_the_same_result(clip):
     layer, (q, k, v) = layer_of(clip), inputs(7, 7)
     want, _ = layer(q, k, v, mask_of("causal", 7, 7))
     steps = [
@@ -89,7 +89,7 @@ def test_tables_of_zeros_leave_torchs_attention():
     assert_close(layer(q, k, v, mask_of("causal", 6, 6))[0], want)
 
 
-def test_order_matters_without_any_other_position():
+def test_order_matters_without_other_information_on_positions():
     layer, (_, k, v) = layer_of(2), inputs(1, 4)
     same = k.mean(2, keepdim=True).expand(-1, -1, 4, -1)
     _, weights = layer(same, same, v)

@@ -94,7 +94,7 @@ def test_weight_drop_stays_active_and_follows_its_own_weights(change, layer, inp
     torch.testing.assert_close(run(layer, *inputs)[0], torch.from_numpy(want))
 
 
-def test_a_locked_mask_is_one_for_all_steps():
+def test_a_locked_mask_is_the_same_at_all_steps():
     x = torch.ones(7, 3, 50)
     torch.manual_seed(0)
     y = locked_dropout(x, 0.25)
@@ -120,7 +120,7 @@ def test_a_word_is_dropped_everywhere_or_nowhere():
     assert torch.equal(embed_words(weight, tokens, 0.0), weight[tokens])
 
 
-def test_noise_has_the_standard_deviation_asked_for():
+def test_noise_has_the_requested_standard_deviation():
     torch.manual_seed(0)
     noise = add_noise(torch.ones(100, 100), 0.3) - 1
     assert noise.std() == pytest.approx(0.3, abs=0.01)
