@@ -71,7 +71,7 @@ def gates_of_one_token(head, g):
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 100])
-def test_gates_are_averaged_by_the_frequency_of_the_word(tokens):
+def test_gates_are_averaged_in_groups_of_word_frequency(tokens):
     head, features = random_head("mixtape", frequent=6, gate_dim=2, gate_noise=1.0)
     gates = np.stack([gates_of_one_token(head, g) for g in features.flatten(0, 1).numpy()])
     entropy, largest = -(gates * np.log(gates)).sum(-1).mean(0), gates.max(-1).mean(0)

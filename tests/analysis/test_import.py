@@ -9,7 +9,7 @@ import highrank_plugins.analysis as analysis
 PRINT_LOADED = "import sys; print(*{name.split('.')[0] for name in sys.modules})"
 
 
-def test_importing_it_loads_neither_scipy_nor_fairseq():
+def test_importing_the_package_loads_neither_scipy_nor_fairseq():
     command = [sys.executable, "-c", f"import highrank_plugins.analysis; {PRINT_LOADED}"]
     loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     assert "torch" in loaded

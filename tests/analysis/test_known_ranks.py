@@ -32,7 +32,7 @@ def test_a_mixture_of_softmaxes_has_full_rank():
 
 
 @pytest.mark.parametrize("pointwise", ["sigsoftmax", "gss", "plif"])
-def test_pointwise_functions_lift_the_rank(pointwise):
+def test_pointwise_functions_raise_the_rank(pointwise):
     assert rank("softmax", pointwise=pointwise) == CLASSES
 
 

@@ -51,7 +51,7 @@ def test_the_smaller_side_decides_the_number_of_values(rows, method):
     torch.testing.assert_close(found.values, torch.linalg.svdvals(x), rtol=1e-9, atol=1e-9)
 
 
-def test_triangles_of_parts_are_blocks_of_the_whole():
+def test_triangles_of_parts_can_stand_in_for_the_parts():
     x = matrix()
     parts = [triangle(part.split(7)) for part in x.split([30, 3, 50])]
     assert [len(part) for part in parts] == [WIDTH, 3, WIDTH]

@@ -98,7 +98,7 @@ def test_a_layer_learns_and_its_run_is_reproducible():
     assert spamlang({"name": "mos"}, short).steps is None
 
 
-def test_a_control_of_full_rank_is_the_softmax():
+def test_a_control_of_full_rank_equals_the_softmax():
     plain = spamlang({"name": "softmax"}, TINY)
     full = spamlang({"name": "softmax"}, SpamLangSettings(**vars(TINY) | {"backward_rank": 8}))
     assert full.steps == plain.steps and full.contexts == pytest.approx(plain.contexts)
@@ -125,7 +125,7 @@ def command(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def test_the_command_repeats_no_run(tmp_path):
+def test_the_command_does_not_repeat_a_run(tmp_path):
     file = tmp_path / "runs.json"
     done = command("--heads", "softmax,moc", "--seeds", "1,2", "--output", file)
     assert done.exit_code == 0, done.output

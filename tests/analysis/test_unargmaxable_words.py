@@ -65,7 +65,7 @@ def test_margins_equal_values_computed_by_hand():
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
-def test_units_do_not_matter(scale):
+def test_the_scale_does_not_matter(scale):
     weight, bias = random(40, 3, seed=2), random(40, seed=3)
     expected = unargmaxable(weight, bias).tolist()
     assert len(expected) > 5
@@ -81,7 +81,7 @@ def test_biases_decide_where_directions_do_not():
     assert unargmaxable(weight, torch.tensor([0.0, 0.0, -0.1])).tolist() == [2]
 
 
-def test_a_bias_is_one_more_coordinate():
+def test_a_bias_acts_as_one_more_coordinate():
     # with biases: the upper envelope of planes over R², by a fine grid of directions and lengths
     weight, bias = random(12, 2, seed=3), random(12, seed=4)
     grid = torch.cartesian_prod(*[torch.linspace(-40, 40, 801, dtype=torch.float64)] * 2)
