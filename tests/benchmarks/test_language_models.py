@@ -33,7 +33,7 @@ def test_a_step_trains_and_carries_the_state(monkeypatch):
     assert any(not torch.equal(a, b) for a, b in zip(weights, after, strict=True))
 
 
-def test_the_baseline_is_compared_by_token():
+def test_the_baseline_is_compared_per_token():
     case = {"classes": 60, "sentences": 6, "length": 5, "task": CASE.task, "baseline": SOFTMAX}
     request = {
         "kind": "train", "case": case, "baseline_case": case | {"sentences": 2},

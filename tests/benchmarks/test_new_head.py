@@ -34,11 +34,11 @@ def test_a_new_head_describes_itself():
 
 
 @pytest.mark.parametrize("impl", ["fused", "cpp", "triton"])
-def test_a_fused_implementation_is_left_out_for_a_layer_without_one(impl):
+def test_implementations_are_left_out_for_a_layer_without_a_fused_loss(impl):
     assert available(impl, CASE) == "residual has no fused loss"
     assert available(impl, replace(CASE, head="softmax")) is None
 
 
-def test_an_unknown_layer_is_named():
+def test_a_mistyped_layer_gets_a_suggestion():
     with pytest.raises(CaseError, match="did you mean 'residual'"):
         LossCase("resdual", tokens=24, dim=16, classes=50).layer()

@@ -29,7 +29,7 @@ def test_small_shares_are_summed_up():
     ]
 
 
-def test_an_implementation_that_cannot_do_a_case_is_refused():
+def test_an_implementation_that_cannot_run_a_case_is_refused():
     changes = {"reduction": "sum", "dtype": "float32", "device": "cpu"}
     with pytest.raises(CaseError, match="mos_ptb: --impl linear_cross_entropy: plain softmax only"):
         profile_losses(["mos_ptb"], "linear_cross_entropy", changes, 1, 1, echo=print)
