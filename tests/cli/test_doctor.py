@@ -38,7 +38,7 @@ def test_the_report_describes_the_machine(report):
     assert report["cpu_kernels"].endswith(".so") or "compiler" in report["cpu_kernels"]
 
 
-def test_text_shows_what_the_json_has(report):
+def test_the_text_shows_what_the_json_has(report):
     text = doctor.render(report)
     assert "Nothing required is missing." in text
     assert all(package["version"] in text for package in report["packages"])

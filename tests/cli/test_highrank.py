@@ -209,7 +209,7 @@ def test_output_to_a_full_disk_fails_with_one_line():
 @pytest.mark.parametrize(
     "group", ["data", "train", "evaluate", "analyse", "results", "model", "bench"]
 )
-def test_each_command_has_a_whole_sentence_in_the_help(group, monkeypatch):
+def test_each_command_has_a_complete_sentence_in_the_help(group, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = CliRunner().invoke(app, [group, "--help"]).output
     lines = shown[shown.index("Commands:") :].splitlines()[1:]

@@ -55,7 +55,7 @@ def test_a_missing_folder_of_measures_is_refused(folder):
         ),
     ],
 )
-def test_requested_scores_are_returned(folder, words, names):
+def test_only_the_requested_scores_are_written(folder, words, names):
     assert score(folder, *words).returncode == 0
     scores = json.loads((folder / "scores.json").read_text())
     assert scores.keys() == names

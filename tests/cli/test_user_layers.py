@@ -100,7 +100,7 @@ def test_the_documented_lines_run(documented, home):
     assert "| `arcsinh` | f(z) = c asinh(z / c). | c 30.0 |" in heads
 
 
-def test_sentences_are_translated_as_they_come(cooled, home):
+def test_sentences_are_translated_interactively(cooled, home):
     words = ["--path", cooled, "--user-dir", home / "my_layers", "--max-len-b", 5]
     done = run("interactive", home / "data-bin", *words, stdin="a dog\n")
     assert done.lines("H-0")
