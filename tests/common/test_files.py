@@ -28,7 +28,7 @@ def test_a_pipe_is_refused_at_once(tmp_path, mode):
         open_own(tmp_path / "pipe", mode)
 
 
-def test_a_folder_is_reported_as_one(tmp_path):
+def test_a_folder_in_place_of_a_file_is_reported(tmp_path):
     with pytest.raises(IsADirectoryError):
         open_own(tmp_path, "w")
 

@@ -25,7 +25,7 @@ def test_numbers_are_shortened_for_people():
         (0.5, "0.5"),
     ],
 )
-def test_a_cell_stays_within_its_table(text, shown):
+def test_a_cell_cannot_break_its_table(text, shown):
     assert cell(text) == shown
     assert table(["head"], [[str(text)]]).splitlines()[2:] == [f"| {shown} |"]
 
