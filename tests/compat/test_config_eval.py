@@ -61,7 +61,7 @@ def test_other_expressions_are_refused_and_quoted(text):
 
 
 @pytest.mark.parametrize("value", [True, 0, None, (0.9, 0.98), [1]])
-def test_values_pass_through(value):
+def test_values_that_are_not_text_pass_through(value):
     assert literal(value) is value
 
 

@@ -62,7 +62,7 @@ def test_developer_lines_are_left_out(level, name, message):
     assert shown(name, message) == str(message)
 
 
-def test_options_become_a_note(level):
+def test_options_are_replaced_by_a_note(level):
     level(logging.INFO)
     assert shown("fairseq_cli.train", OmegaConf.create({"common": {"seed": 1}})) == NOTE
     level(logging.DEBUG)

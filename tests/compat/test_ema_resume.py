@@ -40,7 +40,7 @@ def test_stock_averages_differ_after_a_resume(data, tmp_path, stock):
     assert not same(unbroken["extra_state"]["ema"], resumed["extra_state"]["ema"])
 
 
-def test_averages_begin_at_the_weights_of_a_checkpoint(data, translator, tmp_path):
+def test_averages_start_from_the_weights_of_a_checkpoint(data, translator, tmp_path):
     start = torch.load(translator, weights_only=True)["model"]
     more = ["--finetune-from-model", translator]
     state = train(data, tmp_path, 1, *DECAY, *more)

@@ -18,11 +18,11 @@ def root():
     logger.setLevel(before)
 
 
-def test_fairseq_still_sets_debug():
+def test_fairseq_still_sets_the_debug_level():
     assert "basicConfig(level=logging.DEBUG)" in inspect.getsource(wav2vec2_classification)
 
 
-def test_debug_becomes_info(root, monkeypatch):
+def test_the_debug_level_becomes_info(root, monkeypatch):
     monkeypatch.delenv("LOGLEVEL", raising=False)
     root.setLevel(logging.DEBUG)
     importlib.reload(logging_level)
