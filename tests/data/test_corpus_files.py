@@ -58,6 +58,6 @@ def test_mistakes_are_named_with_their_line(tmp_path, text, message):
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*/corpus.yaml")), ids=lambda p: p.parent.name)
-def test_a_checksum_has_a_source_that_can_be_read(path):
+def test_a_checksum_has_a_source_that_can_be_looked_up(path):
     for file in read_corpus_files(path).values():
         assert file.sha256 == UNKNOWN or "/" in file.source  # owner/repository and a path

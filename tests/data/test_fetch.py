@@ -97,7 +97,7 @@ def test_another_file_is_not_recorded(server, output, tmp_path, name, content, p
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.zip"])
-def test_a_bomb_is_not_recorded(server, output, tmp_path, monkeypatch, name):
+def test_a_decompression_bomb_is_not_recorded(server, output, tmp_path, monkeypatch, name):
     monkeypatch.setattr(archives, "SMALLEST_LIMIT", 10**6)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
@@ -157,7 +157,7 @@ def test_a_server_without_ranges_sends_all_again(server, output, part):
     assert server.asked == ["bytes=14-"]
 
 
-def test_a_complete_partial_file_is_accepted(server, output, part):
+def test_a_partial_file_that_is_already_complete_is_accepted(server, output, part):
     part.write_bytes(CONTENT)
     fetch(server.url, output, sha256=SUM)
     assert output.read_bytes() == CONTENT
@@ -193,7 +193,7 @@ def test_a_deleted_file_is_not_requested_again(server, output):
     assert list(output.parent.iterdir()) == []
 
 
-def test_without_network_it_says_which_file_to_put_where(output):
+def test_without_a_network_the_error_says_which_file_to_put_where(output):
     url = "http://127.0.0.1:9/file.bin"
     with pytest.raises(FetchError, match="no connection") as refused:
         fetch(url, output)

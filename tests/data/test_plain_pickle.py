@@ -24,7 +24,7 @@ def path(tmp_path):
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
-def test_plain_values_come_back(value, protocol, path):
+def test_plain_values_are_read_back(value, protocol, path):
     path.write_bytes(pickle.dumps(value, protocol))
     assert load_plain(path) == value
 
