@@ -46,5 +46,5 @@ def test_a_verdict_compares_orders(monkeypatch, systems, verdict):
     assert found.startswith(verdict)
 
 
-def test_ranks_that_no_seed_changes_are_compared():
+def test_ranks_without_variance_are_compared():
     assert papers_page.p_value([66, 66], [46, 46]) == 0 and papers_page.p_value([1, 1], [1, 1]) == 1

@@ -123,7 +123,7 @@ def test_the_page_on_the_first_training_run_works(translator, tmp_path):
     assert (tmp_path / "checkpoints" / "checkpoint_best.pt").is_file()
 
 
-def test_the_readme_trains_as_the_first_page_does():
+def test_the_readme_uses_the_training_command_of_the_first_page():
     """The README shows a part of the command; the page has all of it."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"fairseq-train (.*?) …", readme.replace("\\\n", ""))
