@@ -180,6 +180,6 @@ def test_invalid_values_are_refused(call, message):
         call()
 
 
-def test_broken_statistics_are_refused():
+def test_statistics_that_are_not_finite_are_refused():
     with pytest.raises(FloatingPointError, match="not finite"):
         decay_rates([torch.tensor([1.0, float("nan")])], 0.1)
