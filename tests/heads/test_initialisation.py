@@ -31,7 +31,7 @@ def test_output_weights_start_uniform_and_biases_zero(case):
 
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_a_given_weight_is_used_itself_and_keeps_its_values(case):
+def test_a_given_weight_is_not_copied_and_keeps_its_values(case):
     weight = nn.Parameter(torch.randn(CLASSES, FEATURE_DIM))
     before = weight.detach().clone()
     head = build(case, weight=weight)

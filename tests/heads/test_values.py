@@ -58,7 +58,7 @@ def test_top_k_finds_the_most_probable_classes(case, leading, monkeypatch):
     assert not values.requires_grad
 
 
-def test_numbers_of_top_classes_out_of_range_are_refused():
+def test_top_k_refuses_a_k_out_of_range():
     head = STRUCTURES[0].build()
     for k in (0, 8):
         with pytest.raises(ValueError, match=f"k: expected 1 to 7 classes, got {k}"):
