@@ -104,7 +104,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("suffix, place, value, message", DAMAGE.values(), ids=DAMAGE)
 @pytest.mark.parametrize("sums", [False, True])
-def test_damage_is_named(folder, suffix, place, value, message, sums):
+def test_a_damaged_file_is_named(folder, suffix, place, value, message, sums):
     path = folder / f"{SPLIT}.{suffix}"
     if sums:
         write_sums(folder)

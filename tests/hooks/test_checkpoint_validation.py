@@ -244,13 +244,13 @@ def test_a_compressed_archive_is_refused(language_model, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x05\x06" + bytes(18), b"\x80\x02}."])
-def test_other_files_are_refused(content, tmp_path):
+def test_files_that_are_not_checkpoints_are_refused(content, tmp_path):
     (tmp_path / "other.pt").write_bytes(content)
     with pytest.raises(ValueError, match=r"other\.pt is"):
         load(tmp_path / "other.pt")
 
 
-def test_a_tensor_is_not_a_checkpoint(tmp_path):
+def test_a_file_that_holds_a_single_tensor_is_refused(tmp_path):
     torch.save(torch.zeros(3), tmp_path / "tensor.pt")
     with pytest.raises(ValueError, match=r"tensor\.pt is not a checkpoint of fairseq"):
         load(tmp_path / "tensor.pt")

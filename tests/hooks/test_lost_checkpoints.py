@@ -79,7 +79,7 @@ def test_a_link_to_a_missing_checkpoint_is_refused(data, tmp_path):
 @pytest.mark.parametrize(
     "written", [["1_50"], ["1_50", "best"], ["best"], ["1_50", "best", ".best_loss_3.1"]]
 )
-def test_training_resumes_where_a_first_save_was_interrupted(data, used_dir, written):
+def test_training_resumes_after_an_interrupted_first_save(data, used_dir, written):
     whole = (used_dir / "checkpoint_best.pt").read_bytes()
     for path in used_dir.glob("checkpoint*"):
         path.unlink()
@@ -98,7 +98,7 @@ def test_stock_starts_over(data, used_dir, stock):
 
 
 @pytest.mark.parametrize("flag", ["--reset-optimizer", "--reset-dataloader"])
-def test_reset_starts_over(data, used_dir, flag):
+def test_a_reset_option_starts_over(data, used_dir, flag):
     assert run_training(data, used_dir, *translation_options(), flag)
 
 
@@ -115,7 +115,7 @@ def test_a_missing_restore_file_is_refused(data, tmp_path):
         run_training(data, tmp_path, *translation_options(), "--restore-file", "nowhere.pt")
 
 
-def test_finetuning_counts_its_own_losses(data, tmp_path):
+def test_finetuning_counts_only_its_own_losses(data, tmp_path):
     """--patience had ended the training run that it starts from."""
     rising = {"--lr": 0.5, "--lr-scheduler": "fixed", "--patience": 1}
     first = {**rising, "--max-epoch": 9, "--max-update": 1000}

@@ -43,7 +43,7 @@ def test_a_parameter_keeps_its_own_rate_with_any_optimizer(name):
     assert step(built, *params) == pytest.approx([20, 0.02], rel=1e-5)
 
 
-def test_the_ratio_stays_under_any_schedule():
+def test_the_ratio_stays_the_same_under_any_schedule():
     params = parameters()
     built = optimizer(params, "--optimizer", "sgd")
     for lr in (1e-7, 20, 7):

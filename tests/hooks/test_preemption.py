@@ -132,7 +132,7 @@ def test_an_interrupt_together_with_a_signal_is_one_request(monkeypatch):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_handlers_of_others_stay():
+def test_existing_signal_handlers_are_kept():
     mine = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         stop_request.listen_unprepared()

@@ -56,7 +56,7 @@ def refused(children, message: str, folder: Path) -> None:
     assert not (folder / "save" / "checkpoint_last.pt").exists()
 
 
-def test_fewer_processes_than_announced_end_with_the_missing_rank(mt_data, tmp_path):
+def test_a_missing_process_ends_the_others_in_time(mt_data, tmp_path):
     address, began = free_address(), time.monotonic()
     folders = [tmp_path / str(rank) for rank in (0, 1)]
     for folder in folders:
@@ -148,6 +148,6 @@ def test_started_processes_are_counted(environment, count):
         ([note(device="x"), note(host="b")], "rank 1 on b sees no GPU, but others do"),
     ],
 )
-def test_disagreements_of_processes_are_named(notes, message):
+def test_disagreements_between_processes_are_named(notes, message):
     found = disagreement(notes)
     assert (found is None) if message is None else re.search(message, found)

@@ -117,7 +117,7 @@ def test_a_part_without_samples_ends_with_one_line(data, translator):
     assert done.code == 2
 
 
-def test_interactive_prints_a_line_for_each_line(data, translator):
+def test_interactive_prints_a_line_for_each_line_of_input(data, translator):
     lines = (data.parent / "valid.xx").read_text().splitlines()
     words = [data, "--path", translator, "--cpu", "-s", "xx", "-t", "yy", "--buffer-size", 5]
     words += ["--batch-size", 5, "--max-len-b", 5, SKIP, *SHORT]
@@ -163,7 +163,7 @@ def count_together(rank: int, address: str, lost: bool, log: str) -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_processes_of_one_evaluation_are_compared_together(lost, tmp_path):
+def test_samples_of_all_processes_are_counted_together(lost, tmp_path):
     address, log = free_address(), str(tmp_path / "log")
     ranks = [FORKS.Process(target=count_together, args=(r, address, lost, log)) for r in (0, 1)]
     for rank in ranks:

@@ -45,7 +45,7 @@ def test_a_resumed_run_stays_one_run_of_trackio(data, tmp_path, calls, caplog):
     assert len(said) == 1 and "wandb is not installed; tracking with trackio" in said[0]
 
 
-def test_without_a_tracker_one_warning_names_both(monkeypatch, calls, caplog):
+def test_without_a_tracker_one_warning_names_both_trackers(monkeypatch, calls, caplog):
     monkeypatch.setitem(sys.modules, "trackio", None)  # as if it were not installed
     for _ in range(2):
         bar = bars.progress_bar([], log_format="none", wandb_project="layers")

@@ -140,7 +140,7 @@ def test_an_option_out_of_range_is_refused(words, message, known):
 
 
 @pytest.mark.parametrize("words", ["--beam 0", "--temperature 0", "--sampling-topp 2", "--nbest 0"])
-def test_an_option_of_generation_out_of_range_is_refused(words):
+def test_a_generation_option_out_of_range_is_refused(words):
     with pytest.raises(UserError, match=f"^{words.split()[0]} must "):
         options.parse_args_and_arch(
             options.get_generation_parser(), ["data", "--path", "model.pt", *words.split()]
@@ -151,7 +151,7 @@ def test_an_option_of_generation_out_of_range_is_refused(words):
     ("change", "option"),
     [({"optimization": {"lr": [-1.0]}}, "--lr"), ({"dataset": {"batch_size": 0}}, "--batch-size")],
 )
-def test_an_option_of_a_hydra_configuration_out_of_range_is_refused(change, option):
+def test_a_hydra_option_out_of_range_is_refused(change, option):
     with pytest.raises(UserError, match=f"^{option} must be at least"):
         utils.call_main(OmegaConf.merge(CFG, change), raises(AssertionError("it ran")))
 

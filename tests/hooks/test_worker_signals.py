@@ -41,7 +41,7 @@ def test_a_worker_ignores_signals_from_other_processes():
 
 
 @pytest.mark.parametrize("start", ["fork", "forkserver"])
-def test_the_parent_ends_a_worker(start):
+def test_the_parent_can_end_a_worker(start):
     loader = DataLoader(Slow(), batch_size=1, num_workers=1, multiprocessing_context=start)
     batches = iter(loader)
     next(batches)
