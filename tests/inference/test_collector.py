@@ -40,7 +40,7 @@ def by_fairseq(built, split):
         yield built.model.get_normalized_probs(out, log_probs=True)[0], batch["target"][0]
 
 
-def test_blocks_equal_the_predictions_of_fairseq_in_the_order_of_the_text(any_kind):
+def test_blocks_equal_fairseqs_predictions_in_text_order(any_kind):
     path, data, built = any_kind
     log_probs, words = zip(*by_fairseq(built, "valid"), strict=True)
     collector = Collector.open(path, data, "valid", rows=80)
@@ -52,7 +52,7 @@ def test_blocks_equal_the_predictions_of_fairseq_in_the_order_of_the_text(any_ki
     assert [block.first for block in collector.blocks()] == collector.starts[:-1]
 
 
-def test_logits_exist_only_for_layers_with_one_vector_of_them(any_kind):
+def test_only_layers_with_a_single_logit_vector_have_logits(any_kind):
     path, data, _ = any_kind
     collector = Collector.open(path, data, "valid", tokens=30)
     for block in collector.blocks():

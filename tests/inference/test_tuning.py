@@ -29,11 +29,11 @@ def evaluate_with(best, asked, broken=()):
     return evaluate
 
 
-def test_a_perplexity_beyond_floats_is_infinite():
+def test_a_perplexity_beyond_the_range_of_floats_is_infinite():
     assert str(Outcome({"lr": 9.0}, 1, 800.0)) == "lr 9.0: perplexity inf"
 
 
-def test_points_are_every_combination_in_order():
+def test_points_are_all_combinations_in_order():
     assert POINTS == [
         {"lr": 0.1, "lambda": 0.0},
         {"lr": 0.1, "lambda": 0.5},
