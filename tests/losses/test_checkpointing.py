@@ -32,7 +32,7 @@ def test_non_reentrant_checkpointing_gives_the_same_gradients(case, reduction, i
     torch.testing.assert_close(*gradients, rtol=0, atol=0)
 
 
-def test_saved_tensors_of_the_loss_stay_where_they_are():
+def test_saved_tensor_hooks_do_not_see_the_contexts_of_blocks():
     """Hooks such as `save_on_cpu` see tensors that outlive the call, not the contexts of blocks."""
     case = next(case for case in STRUCTURES if case.head == "mos")
     head, saved = case.build(classes=CLASSES), []

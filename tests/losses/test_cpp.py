@@ -195,7 +195,7 @@ def test_ignored_tokens_are_harmless_with_the_first_class_ruled_out(case, impl):
     assert_same(run(head, features, target, impl=impl, **options), want)
 
 
-def test_another_device_is_named():
+def test_a_device_other_than_a_cpu_is_refused():
     with pytest.raises(ValueError, match="'cpp' needs a CPU, but the features are on cuda"):
         cpp.check_available(torch.device("cuda"))
 

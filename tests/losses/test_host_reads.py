@@ -26,7 +26,7 @@ class CountReads(TorchDispatchMode):
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
-def test_the_host_reads_nothing_for_each_chunk(case, dtype, reduction, impl):
+def test_the_host_reads_no_number_per_chunk(case, dtype, reduction, impl):
     """On a CPU the range of targets and a factor of 1 are checked, on any device overflow."""
     head = case.build(classes=CLASSES).to(dtype)
     features = make_features(10 * TOKENS).to(dtype).requires_grad_()

@@ -128,7 +128,7 @@ def test_a_missing_triton_is_named(monkeypatch):
 
 
 @needs_triton
-def test_a_cpu_without_the_interpreter_is_named(monkeypatch):
+def test_a_cpu_without_the_interpreter_is_refused(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")
     code = (
         "import torch; from highrank_plugins.heads import build_head\n"
@@ -142,7 +142,7 @@ def test_a_cpu_without_the_interpreter_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("impl", ["fused", "triton"])
-def test_a_head_without_fused_loss_is_named(impl):
+def test_a_head_without_a_fused_loss_is_refused(impl):
     head = SOFTMAX.build()
     head.fused = None
     with pytest.raises(ValueError, match="softmax has no fused loss; use impl='chunked'"):
