@@ -21,7 +21,7 @@ def test_sorted_counts_pass(counts):
     require_sorted_by_count(dictionary(counts, padding=2), "it matters")
 
 
-def test_symbols_that_a_task_adds_have_no_count_of_their_own():
+def test_symbols_that_a_task_adds_need_no_count():
     made = dictionary([9, 5], padding=2)
     made.add_symbol("<lang:de>")
     require_sorted_by_count(made, "it matters")

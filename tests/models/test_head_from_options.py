@@ -121,7 +121,7 @@ SHARED = ["--share-decoder-input-output-embed"]
     ],
     ids=str,
 )
-def test_a_head_alone_has_the_sizes_of_the_models(arch, words, mt_data, lm_data):
+def test_head_sizes_equal_those_of_the_built_model(arch, words, mt_data, lm_data):
     data = lm_data if "_lm_" in arch else mt_data
     model = build(data, arch, *words).model
     features, width, tied = model.head_sizes(configure(data, arch, *words).model)

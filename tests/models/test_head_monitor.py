@@ -40,7 +40,7 @@ def events(folder) -> EventAccumulator:
 @pytest.mark.parametrize(
     "arch", [*SOME, *(pytest.param(a, marks=LONG) for a in SHOWN if a not in SOME)]
 )
-def test_every_model_shows_what_its_head_has(arch, mt_data, lm_data, tmp_path):
+def test_every_model_logs_the_measures_of_its_head(arch, mt_data, lm_data, tmp_path):
     data = lm_data if "_lm_" in arch else mt_data
     common = [*OPTIONS.get(arch, []), "--update-freq", 2, "--disable-validation"]
     train(data, tmp_path / "alone", arch, 7, *common)
@@ -67,7 +67,7 @@ def test_every_model_shows_what_its_head_has(arch, mt_data, lm_data, tmp_path):
     )
 
 
-def test_the_share_of_each_component_is_a_curve(mt_data, tmp_path):
+def test_the_share_of_each_component_is_logged_as_a_curve(mt_data, tmp_path):
     logdir = ["--tensorboard-logdir", tmp_path / "events"]
     train(
         mt_data, tmp_path, "transformer_mos_tiny", 3, *EVERY_THIRD, *logdir, "--head-components", 3
@@ -118,7 +118,7 @@ def test_only_the_first_of_two_processes_writes(mt_data, tmp_path):
     assert same(parameters(last(tmp_path)), parameters(last(tmp_path / "one")))
 
 
-def test_a_criterion_that_hides_its_batches_is_warned_about(mt_data, tmp_path):
+def test_a_criterion_that_hides_its_batches_gives_a_warning(mt_data, tmp_path):
     stock = ["--criterion", "label_smoothed_cross_entropy"]
     done = train(mt_data, tmp_path, "transformer_mos_tiny", 6, *EVERY_THIRD, *stock)
     assert done.output.count("sees neither features nor targets") == 1

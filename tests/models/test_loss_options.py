@@ -57,7 +57,7 @@ def test_more_components_than_triton_supports_are_refused(lm_data, monkeypatch):
         loss()
 
 
-def test_a_gpu_without_triton_falls_back(lm_data, monkeypatch):
+def test_without_triton_scoring_falls_back_and_training_is_refused(lm_data, monkeypatch):
     def fail(impl, device):
         raise ValueError(f"impl: 'triton' cannot run on {device}: no C compiler; {triton.INSTEAD}")
 

@@ -64,7 +64,7 @@ def test_layers_that_training_drops_have_tables_too(mt_data):
 
 
 @pytest.mark.parametrize(("arch", "data"), TRUNKS)
-def test_clip_0_is_off(arch, data, request):
+def test_a_clip_distance_of_0_adds_no_tables(arch, data, request):
     data = request.getfixturevalue(data)
     model = build(data, arch, "--rel-pos-clip", 0).model
     assert not added(model, build(data, arch).model)
