@@ -53,7 +53,7 @@ def test_invalid_values_are_refused(words, message):
     ],
     ids=["no validation", "not a number"],
 )
-def test_runs_that_cannot_continue_end_with_a_remedy(words, message, stream_data, tmp_path):
+def test_runs_that_cannot_continue_name_the_remedy(words, message, stream_data, tmp_path):
     with pytest.raises(CommandFailed, match=message):
         train_streams(stream_data, tmp_path, "--max-epoch", 2, *words)
 
