@@ -185,7 +185,7 @@ def test_strings_are_taken_from_a_local_wheel(ui_strings):
     assert stages_done(ui_strings(*ui_strings.right)) == []
 
 
-def test_without_network_it_says_which_file_to_put_where(ui_strings):
+def test_without_a_network_the_error_says_which_file_to_put_where(ui_strings):
     result = ui_strings()
     assert result.returncode == 2
     place = ui_strings.run_dir.parent / "download" / "homeassistant-2026.11.0-py3-none-any.whl"

@@ -123,7 +123,7 @@ def test_python_is_started_for_work_and_five_times_for_plumbing(finished, starts
     assert len(commands) - len(work) == 5  # trained and finetuned
 
 
-def test_rare_words_are_unknown(finished, run_dir):
+def test_rare_words_become_unknown(finished, run_dir):
     words = (run_dir / "text" / "train.txt").read_text().split()
     assert len(set(words)) == 12 + 1 and "<unk>" in words
 

@@ -218,7 +218,7 @@ def test_missing_programs_are_refused_with_the_requirements(toy, tmp_path):
     assert "flock is missing" in result.stderr
 
 
-def test_flags_win_over_environment_and_arrays_collect(toy):
+def test_flags_override_the_environment_and_arrays_accumulate(toy):
     environment = {"HIGHRANK_VALUE": "3", "HIGHRANK_NAME": "there", "HIGHRANK_SET": "a b"}
     result = toy("--name", "here", "--set", "c d", **environment)
     assert (toy.run / "first" / "file").read_text() == "first 3\n"

@@ -82,7 +82,7 @@ def test_the_last_line_is_the_score_after_samples(finished, run_dir):
     assert sum(row.startswith(" translation") for row in samples) == 5
 
 
-def test_the_record_says_how_to_repeat_it(finished, run_dir):
+def test_the_record_says_how_to_repeat_the_run(finished, run_dir):
     record = json.loads((run_dir / "results.json").read_text())
     assert set(record["metrics"]) == {"sacrebleu", "chrf"}
     assert record["config"]["train"]["arch"] == "transformer_mixtape"
@@ -105,7 +105,7 @@ def test_every_test_sentence_has_its_translation(finished, run_dir):
     assert len((run_dir / "score" / "test.de").read_text().splitlines()) == 20
 
 
-def test_training_can_be_watched(finished, run_dir):
+def test_training_shows_its_progress_and_writes_tensorboard_files(finished, run_dir):
     assert "% done, 0:00:" in finished.stderr
     assert list((run_dir / "train" / "tensorboard").rglob("events.out.tfevents.*"))
 

@@ -60,7 +60,7 @@ def finished(tmp_path_factory, corpus):
 class TestWholeRun:
     pytestmark = whole
 
-    def test_all_stages_end_in_the_score(self, finished):
+    def test_all_stages_run_and_end_with_the_score(self, finished):
         folder, result = finished
         assert stages_done(result) == [0, 1, 1, 2, 3, 4, 5, 6]
         record = json.loads((folder / "exp" / NAME / "run" / "results.json").read_text())
