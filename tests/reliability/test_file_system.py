@@ -13,7 +13,7 @@ def test_this_file_system_supports_saves(tmp_path):
     assert finding.survived, finding.line()
 
 
-def test_a_lock_without_effect_is_found(tmp_path, monkeypatch):
+def test_a_lock_without_effect_is_detected(tmp_path, monkeypatch):
     monkeypatch.setattr(file_system, "locked", contextmanager(lambda folder: iter([True])))
     finding = file_system.start_twice(tmp_path)
     assert not finding.survived
@@ -21,13 +21,13 @@ def test_a_lock_without_effect_is_found(tmp_path, monkeypatch):
     assert "-o flock" in finding.advice
 
 
-def test_a_folder_without_locks_is_found(tmp_path, monkeypatch):
+def test_a_folder_without_locks_is_detected(tmp_path, monkeypatch):
     monkeypatch.setattr(file_system, "locked", contextmanager(lambda folder: iter([False])))
     monkeypatch.setattr(file_system, "_WAIT_SECONDS", 0.2)
     assert file_system.start_twice(tmp_path).details == "no process could lock the folder"
 
 
-def test_a_rename_that_is_a_copy_is_found(tmp_path, monkeypatch):
+def test_a_rename_that_is_a_copy_is_detected(tmp_path, monkeypatch):
     def copy(source, target):
         target.write_bytes(b"")
         target.write_bytes(source.read_bytes())
@@ -38,7 +38,7 @@ def test_a_rename_that_is_a_copy_is_found(tmp_path, monkeypatch):
     assert "times torn" in finding.details
 
 
-def test_flushes_that_fail_are_found(tmp_path, monkeypatch):
+def test_flushes_that_fail_are_detected(tmp_path, monkeypatch):
     def fail(handle):
         raise OSError(5, "Input/output error")
 

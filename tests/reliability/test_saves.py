@@ -27,7 +27,7 @@ def test_kills_are_survived(tmp_path):
     assert {path.suffix for path in tmp_path.iterdir()} == {".pt", ".lock"}
 
 
-def test_a_save_that_loses_what_it_confirmed_is_found(tmp_path, monkeypatch):
+def test_a_save_that_loses_what_it_confirmed_is_detected(tmp_path, monkeypatch):
     monkeypatch.setattr(saves, "newest", lambda folder, size: 0)
     finding = saves.kill_saves(tmp_path, kills=4, size=SIZE)
     assert not finding.survived
