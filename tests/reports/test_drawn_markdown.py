@@ -11,7 +11,7 @@ def plain(page: str, width: int = 80) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def test_a_table_loses_its_marks_and_keeps_its_cells(monkeypatch):
+def test_a_table_loses_its_markup_and_keeps_its_cells(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     page = table(["`run`", "ppl"], [["a|b", "8.5"], ["`<c>`", "**107.25**"]])
     assert plain(page) == [" run      ppl", "─" * 14, " a|b      8.5", " <c>   107.25"]
@@ -26,7 +26,7 @@ def test_headings_and_paragraphs_fit_the_terminal():
     assert drawn_markdown("line\n", 80) == "line\n" and drawn_markdown("", 80) == ""
 
 
-def test_headings_are_bold_where_a_terminal_can_show_it(monkeypatch):
+def test_headings_are_bold_if_the_terminal_supports_it(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     assert drawn_markdown("# Title\n", 80) == "\x1b[1mTitle\x1b[0m\n"
     monkeypatch.setenv("TERM", "dumb")

@@ -145,7 +145,7 @@ def test_a_folder_that_exists_is_left_alone(checkpoint, folder):
         ("codes", b"#version: 0.2\n", "--tokenizer moses --bpe subword_nmt --bpe-codes out/codes"),
     ],
 )
-def test_with_a_model_of_pieces_the_card_translates_plain_text(
+def test_with_a_file_of_pieces_the_card_translates_plain_text(
     checkpoint, tmp_path, name, content, options
 ):
     (tmp_path / name).write_bytes(content)
@@ -156,7 +156,7 @@ def test_with_a_model_of_pieces_the_card_translates_plain_text(
     assert "takes text as people write it" in card
 
 
-def test_a_file_that_is_no_model_of_pieces_is_refused(checkpoint, tmp_path):
+def test_a_file_that_does_not_define_pieces_is_refused(checkpoint, tmp_path):
     (tmp_path / "notes.txt").write_text("text")
     with pytest.raises(ValueError, match=r"--pieces .*notes\.txt is neither a model"):
         export_model(checkpoint, tmp_path / "out", None, "MIT", pieces=tmp_path / "notes.txt")

@@ -63,7 +63,7 @@ def test_a_figure_on_a_page_has_the_colours_of_the_page_and_a_label(figure):
     assert svg(figure) == text  # the same bytes
 
 
-def test_texts_are_escaped():
+def test_text_is_escaped():
     figure = Bars.of({"<script>a</script>": 1.0}, '<b>"quoted"', ("<i>", "y"))
     text = svg(figure)
     assert "<script>" not in text and "<b>" not in text and "<i>" not in text

@@ -32,7 +32,7 @@ def changed(path, target, change):
 
 
 @pytest.mark.parametrize("option", [[], ["--data"]])
-def test_the_command_writes_page_and_numbers(option, softmax, mt_data, tmp_path):
+def test_the_command_writes_a_page_and_its_numbers(option, softmax, mt_data, tmp_path):
     page, numbers = tmp_path / "card.html", tmp_path / "card.json"
     words = [*option, mt_data, "--split", "test", "--tokens", 40, "--output", page]
     done = call(softmax, *words, "--json", numbers)
