@@ -67,6 +67,6 @@ def test_details_are_shown_if_a_run_has_them_or_on_request():
     assert "2.02e-15" in everything
 
 
-def test_an_unknown_task_names_the_nearest():
+def test_a_mistyped_task_gets_a_suggestion():
     with pytest.raises(ValueError, match="'wmt14_en_ed'; did you mean 'wmt14_en_de'"):
         read_published("wmt14_en_ed")

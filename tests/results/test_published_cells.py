@@ -46,7 +46,7 @@ def test_p_values_of_frozen_slopes_follow_from_the_scores(task):
     assert f"{p_value:.3g}" == f"{frozen.cells['p against PLIF']:.3g}"
 
 
-def test_the_printed_p_of_the_matched_pair_does_not_follow():
+def test_the_printed_p_of_the_matched_pair_does_not_follow_from_its_scores():
     softmax = parthiban("ptb", "softmax, 17.56M parameters")
     mos = parthiban("ptb", "MoS, 17.53M parameters")
     ours, theirs = (
@@ -179,7 +179,7 @@ def test_tolerances_follow_from_deviations(task):
         assert tolerance(entries, entries[0], "sacrebleu") == pytest.approx(0.1)
 
 
-def test_every_kind_has_a_number():
+def test_every_kind_of_score_is_published_somewhere():
     used = {kind for task in (*PAIRS, *TASKS, "text8", "switchboard")
             for entry in read_published(task) for kind in entry.scores}  # fmt: skip
     assert used == set(ALL_KINDS)

@@ -56,7 +56,7 @@ def test_bytes_that_are_not_text_are_named(tmp_path):
         read_lines(path)
 
 
-def test_an_empty_hypothesis_counts(tmp_path):
+def test_an_empty_hypothesis_is_kept(tmp_path):
     path = tmp_path / "test.txt"
     path.write_text("D-0\t-1.0\t\n")
     assert read_hypotheses(path, 1) == [""]

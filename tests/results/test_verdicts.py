@@ -41,7 +41,7 @@ def verdict_of(paths, paper="parthiban2021", task=None):
     return found
 
 
-def test_equal_settings_agree_or_differ(tmp_path):
+def test_runs_with_equal_settings_agree_or_differ(tmp_path):
     paths = write(tmp_path, "plif", [56.75, 56.9, 56.8], "parthiban2021/plif_et")
     found = verdict_of(paths)
     assert (found.verdict, found.published) == ("agrees", "PLIF")
