@@ -94,7 +94,7 @@ def test_setup_does_nothing_the_second_time(clone):
 
 
 @pytest.mark.parametrize("changed", ["requirements/pinned.txt", "setup.py", "packages"])
-def test_setup_installs_again_when_an_input_or_a_package_changed(clone, changed):
+def test_setup_installs_again_when_an_input_or_a_package_changes(clone, changed):
     clone.setup()
     with (clone.root / changed).open("a") as file:
         file.write("# changed\n")

@@ -106,7 +106,7 @@ def test_options_select_fewer_or_more_tests(run, option, words):
 
 @pytest.mark.parametrize("pip", ["0", "1"])
 @pytest.mark.parametrize("missing", ["triton", "docs"])
-def test_a_missing_set_is_installed_if_it_can_be(run, missing, pip):
+def test_a_missing_set_of_requirements_is_installed_if_possible(run, missing, pip):
     result = run(**{f"FAKE_{missing.upper()}": "0"}, FAKE_PIP=pip)  # 0: python finds none
     assert result.returncode == 0
     assert f"== installing requirements/{missing}.txt" in result.stdout
