@@ -166,7 +166,7 @@ def test_a_disk_that_is_too_small_is_refused(tmp_path, monkeypatch):
     assert done.exit_code == 2 and "kB more on the disk of" in done.output and not starts(other)
 
 
-def test_dry_run_prints_members_commands_hours_and_disk(tmp_path):
+def test_a_dry_run_prints_members_commands_hours_and_disk(tmp_path):
     file = write_stub(tmp_path, seeds=[1, 2])
     done = study(file, "--dry-run", "--jobs", 2)
     assert done.exit_code == 0, done.output
