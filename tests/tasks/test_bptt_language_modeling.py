@@ -60,7 +60,7 @@ def test_an_update_of_several_chunks_can_be_retried(stream_data):
     assert list(built.task.training_state.states) == [end]
 
 
-def test_validation_in_an_epoch_leaves_the_training_state_alone(stream_data):
+def test_validation_within_an_epoch_leaves_the_training_state_alone(stream_data):
     built = build(stream_data, *CERTAIN)
     first, second, *_ = built.batches()
     built.task.train_step(first, built.model, built.criterion, Optimizer(1.0), 0)

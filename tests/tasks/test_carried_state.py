@@ -13,7 +13,7 @@ def compute(carried: CarriedState, position: int, length: int, value: float) -> 
     carried.take(batch | {"next_state": [torch.full((1, 1), value)]})
 
 
-def test_a_new_epoch_forgets_the_end_of_the_one_before():
+def test_a_new_epoch_forgets_the_end_of_the_previous_one():
     carried = CarriedState()
     for position, value in ((0, 1.0), (4, 2.0)):
         compute(carried, position, 4, value)

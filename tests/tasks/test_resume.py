@@ -62,7 +62,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert f"averaging the weights {switched[averaging]}" in output
 
 
-def test_a_run_that_validates_on_its_own_text_can_be_resumed(unbroken, stream_data, tmp_path):
+def test_a_run_that_validates_on_its_training_text_can_be_resumed(unbroken, stream_data, tmp_path):
     words = [*AVERAGING["et"], "--valid-subset", "valid,train", "--batch-size-valid", 1]
     train_streams(stream_data, tmp_path, *words, *STOPS["in an epoch"])
     done = train_streams(stream_data, tmp_path, *words, *EPOCHS)

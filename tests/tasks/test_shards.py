@@ -23,7 +23,7 @@ def shards(tmp_path_factory):
     return folders
 
 
-def test_each_epoch_has_the_next_shard(shards, tmp_path):
+def test_each_epoch_uses_the_next_shard(shards, tmp_path):
     done = train_streams(":".join(map(str, shards)), tmp_path, "--max-epoch", 3)
     sizes = re.findall(r"train: ([\d,]+) tokens in 4 streams", done.output)
     assert sizes[0] == sizes[2] != sizes[1]
