@@ -272,7 +272,7 @@ def test_no_module_is_too_small():
     assert not crumbs
 
 
-def test_no_two_classes_have_one_name():
+def test_no_two_classes_have_the_same_name():
     """Aliases of types count, too; those of commands are options and have the options' names."""
     places: dict[str, set[str]] = {}
     for module in MODULES:
