@@ -42,7 +42,7 @@ def structures_in(tree: ast.AST) -> Iterator[str]:
     [path for path in MODULES if part_of(path) not in ("heads", "losses")],
     ids=lambda path: str(path.relative_to(PACKAGE)),
 )
-def test_no_structure_is_named(module):
+def test_no_other_module_names_a_structure(module):
     found = list(structures_in(ast.parse(module.read_text())))
     assert bool(found) == (str(module.relative_to(PACKAGE)) in ALLOWED), found
 
