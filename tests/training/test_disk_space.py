@@ -59,7 +59,7 @@ def test_the_disk_must_hold_the_checkpoints_to_come(tmp_path, there, needed):
     assert still_needed(1000, tmp_path) == needed
 
 
-def test_a_second_name_of_a_checkpoint_takes_no_space(tmp_path):
+def test_a_second_link_to_a_checkpoint_takes_no_space(tmp_path):
     (tmp_path / "checkpoint_best.pt").write_bytes(bytes(300))
     (tmp_path / "checkpoint_last.pt").hardlink_to(tmp_path / "checkpoint_best.pt")
     assert still_needed(1000, tmp_path) == 700

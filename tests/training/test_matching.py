@@ -79,7 +79,7 @@ def test_widths_are_copied_from_the_other_model():
     }
 
 
-def test_a_transformer_keeps_widths_that_its_heads_divide():
+def test_a_transformer_gets_a_width_that_its_heads_divide():
     softmax = {**TRANSFORMER, "arch": "transformer", "encoder_embed_dim": 48}
     softmax = {name: value for name, value in softmax.items() if name != "head_components"}
     softmax["decoder_embed_dim"] = 48

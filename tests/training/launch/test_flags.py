@@ -115,7 +115,7 @@ def test_the_command_gets_smaller_batches_on_many_processes(given):
         ([*TRAIN, "--update-freq", "2"], "remove one of the two"),
     ],
 )
-def test_an_effective_batch_needs_and_excludes_options(command, message):
+def test_an_effective_batch_needs_some_options_and_excludes_others(command, message):
     with pytest.raises(ValueError, match=message):
         with_effective_batch(command, 4096, 1)
 
@@ -129,7 +129,7 @@ def test_a_process_finds_its_place():
         find_place({}, "env://")
 
 
-def test_a_number_of_processes_that_was_not_planned_is_refused():
+def test_an_unplanned_number_of_processes_is_refused():
     check_world_size(Place(0, 16, 0), 16)
     with pytest.raises(ValueError, match="8 processes were started, but 16 were planned"):
         check_world_size(Place(0, 8, 0), 16)

@@ -72,7 +72,7 @@ def test_waiting_for_a_slow_phase_does_not_count_as_a_hang(look, phase):
     assert look(seconds=20).beat.rank == 0
 
 
-def test_time_in_which_the_launcher_was_stopped_does_not_count(look):
+def test_time_during_which_the_launcher_was_stopped_does_not_count(look):
     beats = Beat(0, 10, 40, 7, "training"), Beat(1, 11, 41, 7, "training")
     assert look(*beats, seconds=50, step=3600.0) is None
 
@@ -98,7 +98,7 @@ def test_without_a_launcher_a_process_watches_itself(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_beats_are_read_as_they_are_written(tmp_path, monkeypatch):
+def test_beats_are_read_back_as_written(tmp_path, monkeypatch):
     monkeypatch.setenv("HIGHRANK_STALL_TIMEOUT", "60")
     monkeypatch.setenv("HIGHRANK_LAUNCHED", "1")
     monkeypatch.setenv("HIGHRANK_STOP_DIRECTORY", str(tmp_path))
