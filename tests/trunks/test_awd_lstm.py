@@ -91,7 +91,7 @@ def assert_locked(after, before, kept=0.5):
     assert torch.equal(ratio, ratio[:1].expand_as(ratio))
 
 
-def test_the_last_dropout_is_on_features_alone_and_locked(tokens):
+def test_the_last_dropout_acts_only_on_features_and_is_locked(tokens):
     out = seeded(trunk(dropout=0.5), tokens)
     assert torch.equal(out.raw, trunk()(tokens).raw)
     assert_locked(out.features, out.raw)

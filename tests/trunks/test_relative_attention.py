@@ -60,7 +60,7 @@ def test_values_and_gradients_follow_the_formula(queries, keys, clip, kind):
         assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
-def test_dropout_acts_on_both_sums_and_not_on_the_weights_returned():
+def test_dropout_acts_on_both_sums_and_not_on_the_returned_weights():
     layer, (q, k, v) = layer_of(2), inputs(5, 5)
     torch.manual_seed(3)
     kept = torch.empty(BATCH, HEADS, 5, 5).bernoulli_(0.5).double() * 2
@@ -80,7 +80,7 @@ def test_one_query_at_a_time_gives_the_same_result(clip):
     assert_close(torch.cat(steps, -2), want)
 
 
-def test_tables_of_zeros_leave_torchs_attention():
+def test_tables_of_zeros_give_torchs_attention():
     layer, (q, k, v) = layer_of(2), inputs(6, 6)
     with torch.no_grad():
         layer.key_table.zero_()
@@ -89,7 +89,7 @@ def test_tables_of_zeros_leave_torchs_attention():
     assert_close(layer(q, k, v, mask_of("causal", 6, 6))[0], want)
 
 
-def test_order_matters_without_other_information_on_positions():
+def test_order_matters_without_other_position_information():
     layer, (_, k, v) = layer_of(2), inputs(1, 4)
     same = k.mean(2, keepdim=True).expand(-1, -1, 4, -1)
     _, weights = layer(same, same, v)
