@@ -16,7 +16,7 @@ def sentences(count=60):
 
 
 def spoiled(lines, every):
-    """Every n-th sentence without its last three words replaced."""
+    """Replace the last three words of every n-th sentence."""
     return [
         line if i % every else " ".join([*line.split()[:-3], "x", "y", "z"])
         for i, line in enumerate(lines)

@@ -56,7 +56,7 @@ def test_priors_that_do_not_sum_to_1_are_refused():
 
 
 def gates_of_one_token(head, g):
-    """π [S + 1, K] by the products of the tree, class by class; K = 4."""
+    """Return π [S + 1, K] by the products of the tree, class by class; K = 4."""
     gates = []
     hidden = np.tanh(head.gate_hidden.weight.detach().numpy() @ g).reshape(3, -1)
     shared = head.gate_shared.weight.detach().numpy() @ g
@@ -121,7 +121,7 @@ def test_slopes_are_summarised():
 
 
 def test_the_initial_slopes_have_the_published_spread():
-    """Ganea et al. 2019 print mean 1.10, sd .62 on WikiText-2: ours start near that."""
+    """Compare with Ganea et al. 2019, who print mean 1.10 and sd .62 on WikiText-2."""
     torch.manual_seed(1)
     mean, sd, smallest, largest = slope_statistics(build_pointwise("plif"))
     assert mean == pytest.approx(1.10, abs=0.02)

@@ -43,7 +43,7 @@ def test_a_fit_is_measured_by_its_definition():
 
 
 def test_layers_of_unbounded_rank_fit_better():
-    """As the paper's figures have it: a learned function, then the mixture, then the softmax."""
+    """Find the paper's order: a learned function, then the mixture, then the softmax."""
     heads = {
         "softmax": {"name": "softmax"},
         "mos": {"name": "mos", "components": 4},

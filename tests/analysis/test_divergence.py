@@ -22,7 +22,7 @@ def log_probs(rows, seed=1, classes=CLASSES):
 
 
 def kld(log_p, log_q):
-    """One pair, class by class."""
+    """Return the divergence of one pair, class by class."""
     pairs = zip(log_p.tolist(), log_q.tolist(), strict=True)
     return math.fsum(math.exp(a) * (a - b) for a, b in pairs)
 
@@ -33,7 +33,7 @@ def all_pairs(p, q):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """Chunks of three rows."""
+    """Cut matrices into chunks of three rows."""
     monkeypatch.setattr(divergence, "chunks", lambda x: iter(x.split(3)))
 
 

@@ -23,7 +23,7 @@ def test_hedges_g_is_the_difference_in_corrected_deviations():
 
 @pytest.mark.parametrize(("effect", "n"), [(1.0, 17), (0.5, 64), (0.8, 26)])
 def test_runs_needed_for_a_power_of_80_percent_match_cohens_table(effect, n):
-    """Cohen 1988, two-sided, alpha 0.05."""
+    """Compare with Cohen 1988, two-sided, alpha 0.05."""
     assert runs_needed(Summary(effect, 1, 9), Summary(0, 1, 9)) == n
 
 

@@ -12,7 +12,7 @@ TARGET = torch.tensor([[0, 3, 6, 2, 1], [5, 4, 6, 0, 2]])
 
 
 def contexts_of(head, features):
-    """h [n, K, D]."""
+    """Return h [n, K, D]."""
     inputs = head.token_inputs(features.flatten(0, 1), head.tensors(), ChunkRandomState())
     return inputs["contexts"].view(TARGET.numel(), -1, head.embed_dim)
 
@@ -45,7 +45,7 @@ def test_gradients_of_parameters_and_the_graph_are_left_alone():
 
 
 class OneSoftmax(Head):
-    """A structure that does not define its logits."""
+    """Stand for a structure that does not define its logits."""
 
     def chunk_log_probs(self, features, tensors, random_state):
         return torch.nn.functional.linear(features, tensors["weight"]).log_softmax(-1)

@@ -106,7 +106,7 @@ def test_equal_rows_never_win_alone():
 
 @pytest.fixture
 def solved(monkeypatch):
-    """Names of the classes that went to HiGHS."""
+    """Record the names of the classes that went to HiGHS."""
     names = []
     solve = unargmaxable_words._largest_delta
 
