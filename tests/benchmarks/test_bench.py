@@ -102,7 +102,7 @@ def test_tables_of_several_files_name_their_own_machines(tmp_path):
 
 
 def test_memory_counts_the_tensors_of_naive_code():
-    """N K M floats several times; less than one of them in chunks is what we promise."""
+    """Expect several tensors of N K M floats in naive code, and less than one in chunks."""
     whole = 4 * 64 * 64 * 3 * 5000
     case = LossCase("mos", tokens=64 * 64, dim=16, classes=5000, components=3)
     naive, ours = (measure("loss", "x", case, name, "gemm_floor", 1, 1).memory

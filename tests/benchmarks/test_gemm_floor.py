@@ -25,7 +25,7 @@ def flops(implementation, case):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_floor_counts_the_operations_of_the_naive_code(case):
-    """Every product once forward and twice backward; autograd counts them."""
+    """Count every product once forward and twice backward, as autograd does."""
     products = sum(
         6 * rows * inner * columns for rows, inner, columns in case.layer().products(case.tokens)
     )

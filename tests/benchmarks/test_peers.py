@@ -49,7 +49,7 @@ def test_eager_code_computes_the_loss(case, implementation):
     ("implementation", "case"), [("compiled", MOS_GSS), ("gathered_compiled", MIXTAPE)], ids=str
 )
 def test_torch_captures_the_whole_loss(implementation, case, monkeypatch):
-    """Torch captures the whole loss; inductor, which needs long, is left out."""
+    """Leave out inductor, which takes long."""
     monkeypatch.setattr(implementations, "COMPILER", "aot_eager")
     assert_is_the_loss(implementation, case)
 

@@ -95,7 +95,7 @@ def test_the_whole_documented_table_is_reproduced():
 @pytest.mark.triton
 @pytest.mark.long
 def test_a_small_chunk_lowers_the_peak_of_a_large_mixture():
-    """A MoS in bfloat16, its sums in float32: its gradients and 160 MiB."""
+    """Bound the peak of a MoS in bfloat16 by its gradients and 160 MiB."""
     case = LossCase(
         "mos", tokens=4096, dim=1024, classes=32768, components=15, dtype="bfloat16", bias=False,
         memory=32,
