@@ -163,7 +163,7 @@ def test_models_of_different_texts_are_not_compared(softmax, mt_data, tmp_path):
 
 
 def test_saturation_follows_the_updates(stream_data, tmp_path):
-    """Give a flat spectrum, a known one and an untrained matrix, out of order."""
+    """Pass a flat spectrum, a known one and an untrained matrix, out of order."""
     built = build(stream_data)
     path = write_checkpoint(tmp_path / "first.pt", built)
     state = torch.load(path, weights_only=True)
@@ -199,7 +199,7 @@ def test_a_matrix_that_is_not_finite_is_named(stream_data, tmp_path):
 
 
 def test_the_published_contexts_of_penn_treebank_are_accepted():
-    """Each is the end of a line and the beginning of the next; Yang et al. 2018 print the words."""
+    """Check the last words, which Yang et al. 2018 print, and that each spans two lines."""
     found = read_contexts(REPOSITORY / "recipes" / "ptb" / "contexts_yang2018.txt")
     words = ["tons", "a", "african", "ual", "conspiracy", "subsidies"]
     assert [context[-1] for context in found] == words

@@ -23,7 +23,7 @@ CACHE_GRID = "--theta 0,0.5 --lambda 0.1,0.3 --window 5,20 --grid".split()
 
 @pytest.fixture(scope="module")
 def trained(stream_data, tmp_path_factory):
-    """MoS whose words depend on those before them."""
+    """Train a MoS whose words depend on those before them."""
     folder = tmp_path_factory.mktemp("trained")
     words = "--optimizer adam --lr 0.03 --clip-norm 1 --max-epoch 3 --head-components 2".split()
     train_streams(stream_data, folder, *CERTAIN, *words, arch="awd_lstm_lm_mos")

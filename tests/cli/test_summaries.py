@@ -129,7 +129,7 @@ def test_published_scores_need_a_record(tmp_path):
 
 
 def test_measures_of_both_splits_become_scores_of_a_record(tmp_path):
-    """They lie in the folder of the evaluation, and in `valid` below it."""
+    """Put them into the folder of the evaluation, and into `valid` below it."""
     from highrank_plugins.cli.results import _scores
 
     for split in ("test", "valid"):
