@@ -27,7 +27,7 @@ def test_masks_are_right_for_p_of_0_and_1():
 
 @pytest.mark.parametrize("lag", [1, 2, 3, 4, 8, 1001])
 def test_entries_do_not_depend_on_their_neighbours(lag):
-    """Four of them come from one draw of the generator."""
+    """Compare neighbours, since four entries come from one draw of the generator."""
     found = mask((1000, 1001), 0.5).flatten() - 1
     correlation = (found[lag:] * found[:-lag]).mean().item()
     assert abs(correlation) < 4 / found.numel() ** 0.5
