@@ -82,12 +82,12 @@ def test_preprocessing_prints_neither_options_nor_none_as_a_language(level):
     "message",
     ["training on 2 devices (GPUs/TPUs)", "num. shared model params: 12 (num. trained: 12)"],
 )
-def test_other_lines_stay(level, message):
+def test_other_lines_are_kept(level, message):
     level(logging.INFO)
     assert shown("fairseq_cli.train", message) == message
 
 
-def test_warnings_stay(level):
+def test_warnings_are_kept(level):
     level(logging.INFO)
     logger = logging.getLogger("fairseq.trainer")
     record = logger.makeRecord("", logging.WARNING, "file", 1, "begin training epoch 1", (), None)
@@ -96,7 +96,7 @@ def test_warnings_stay(level):
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_fairseq_still_logs_the_lines_that_are_left_out(name):
-    """Each start of a line stands in the source of its module."""
+    """Find each start of a line in the source of its module."""
     source = inspect.getsource(SOURCES[name])
     plain = developer_lines._LINES[name].replace("\\", "")
     for part in re.split(r"\||\(\?:|\)", plain):

@@ -46,7 +46,7 @@ def test_a_second_import_does_not_wrap_again(name):
 
 
 def test_repairs_are_independent():
-    """Each can be deleted alone once fairseq no longer needs it."""
+    """Keep each deletable alone, for when fairseq no longer needs it."""
     for module in pkgutil.iter_modules(compat.__path__):
         tree = ast.parse(Path(compat.__path__[0], f"{module.name}.py").read_text())
         for node in ast.walk(tree):

@@ -26,7 +26,7 @@ def test_stock_prints_many_warnings(data, tmp_path):
     assert len(warnings_of_a_training(data, tmp_path, filtered=False)) >= 6
 
 
-def test_other_warnings_stay():
+def test_other_warnings_are_shown():
     importlib.reload(harmless_warnings)
     with pytest.warns(UserWarning, match="the loss is odd"):
         warnings.warn("the loss is odd", stacklevel=1)

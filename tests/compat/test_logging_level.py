@@ -36,7 +36,7 @@ def test_the_environment_decides_the_level(root, monkeypatch):
     assert root.level == logging.WARNING
 
 
-def test_other_levels_stay(root):
+def test_other_levels_are_kept(root):
     root.setLevel(logging.ERROR)
     importlib.reload(logging_level)
     assert root.level == logging.ERROR
