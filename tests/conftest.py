@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _logging():
-    """Commands that run in this process switch fairseq's off."""
+    """Restore logging, since commands in this process switch fairseq's off."""
     yield
     logging.disable(logging.NOTSET)
 
