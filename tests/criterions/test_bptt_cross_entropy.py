@@ -32,7 +32,7 @@ def test_penalties_are_computed_in_float32_at_least():
 
 
 def losses(built, batch):
-    """Loss, sample size and log of a batch that begins the streams."""
+    """Return loss, sample size and log of a batch that begins the streams."""
     batch["net_input"]["state"] = None
     return built.criterion(built.model, batch)
 
@@ -102,7 +102,7 @@ SIX_AT_THE_END = ["--fixed-bptt", "--bptt", 10]  # of 136 positions
 
 
 def gradients_of_rank(data, rank, address, unused, path):
-    """Gradients of the end of the streams, where padding differs, of one of two ranks."""
+    """Save one of two ranks' gradients at the end of the streams, where padding differs."""
     init_process_group("gloo", init_method=address, rank=rank, world_size=2)
     built = build(data, *CERTAIN, *SIX_AT_THE_END)
     wrapped = DistributedDataParallel(built.model, find_unused_parameters=unused)

@@ -20,7 +20,7 @@ SETTINGS = {
 
 
 def stock_twin(criterion):
-    """Stock's criterion with the same settings."""
+    """Return stock's criterion with the same settings."""
     return LabelSmoothedCrossEntropyCriterion(
         criterion.task,
         criterion.sentence_avg,
