@@ -171,7 +171,7 @@ def test_a_tar_without_its_end_is_refused(tmp_path, folder, blocks):
 @pytest.mark.parametrize("byte", [b"\0", b"\xff"])
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
 def test_a_broken_header_is_not_taken_for_the_end(tmp_path, folder, suffix, byte):
-    """tarfile takes it for that, unless it is the first."""
+    """Damage a header that tarfile takes for the end, unless it is the first."""
     plain = write_tar_plain(tmp_path / "plain.tar", {"one": b"1", "two": b"2", "three": b"3"})
     content = bytearray(plain.read_bytes())
     content[1024:1536] = byte * 512

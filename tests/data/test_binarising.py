@@ -156,7 +156,7 @@ def test_files_that_are_not_ours_are_refused_and_kept(pieces, tmp_path, name):
     assert (tmp_path / name).read_text() == text
 
 
-def test_checksums_of_other_files_stay(pieces, tmp_path):
+def test_checksums_of_other_files_are_kept(pieces, tmp_path):
     binarising.binarise(pieces, tmp_path, LANGUAGES, 1)
     sums, line = tmp_path / "sha256sums", f"{'0' * 64}  valid1.en-de.en.bin\n"
     before = sums.read_text() + line
