@@ -14,7 +14,7 @@ ANSWERS = ["yeah it's a {colour} {thing}", "no we don't have a {thing}", "uh-huh
 
 
 def corpus() -> dict[str, list[dict]]:
-    """`{"train": [dialogue, …], "valid": …, "test": …}`."""
+    """Return `{"train": [dialogue, …], "valid": …, "test": …}`."""
     draw = random.Random(50)
     return {split: [_dialogue(draw) for _ in range(size)] for split, size in SIZES.items()}
 
@@ -51,7 +51,7 @@ def write_json_lines(folder: Path, dialogues: dict | None = None) -> Path:
 
 
 def references() -> list[dict]:
-    """Contexts of the test set, the beginning of each dialogue first, with three responses."""
+    """Return every context of the test dialogues with three responses, in order."""
     draw = random.Random(51)
     entries = []
     for dialogue in corpus()["test"]:
