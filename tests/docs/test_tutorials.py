@@ -124,7 +124,7 @@ def test_the_page_on_the_first_training_run_works(translator, tmp_path):
 
 
 def test_the_readme_uses_the_training_command_of_the_first_page():
-    """The README shows a part of the command; the page has all of it."""
+    """Compare the part of the command that the README shows with the page."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"fairseq-train (.*?) …", readme.replace("\\\n", ""))
     blocks = [text for _, text, _ in blocks_of(DOCS / "start" / "first_training.md", tiny=False)]
