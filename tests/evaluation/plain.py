@@ -11,7 +11,7 @@ WORDS, WIDTH = 7, 4
 
 
 def make_parameters(seed: int = 0) -> list[Tensor]:
-    """Embedding [M, D], which is also the output matrix, and bias [M], in float64."""
+    """Return embedding [M, D], which is also the output matrix, and bias [M], in float64."""
     generator = torch.Generator().manual_seed(seed)
     shapes = [(WORDS, WIDTH), (WORDS,)]
     return [
@@ -21,7 +21,7 @@ def make_parameters(seed: int = 0) -> list[Tensor]:
 
 
 def make_segments(lengths: list[int], seed: int = 1) -> list[tuple[Tensor, Tensor]]:
-    """(words, next words), int64 [T] each, of T = each of `lengths`."""
+    """Return (words, next words), int64 [T] each, for each T of `lengths`."""
     generator = torch.Generator().manual_seed(seed)
     text = torch.randint(WORDS, (sum(lengths) + 1,), generator=generator)
     pairs = zip(text[:-1].split(lengths), text[1:].split(lengths), strict=True)
@@ -45,7 +45,7 @@ def score_with(parameters: list[Tensor]):
 
 
 def plain_gradients(embedding, bias, words, target, state):
-    """Mean nll, its gradients, and the state afterwards; all by hand."""
+    """Compute mean nll, its gradients, and the state afterwards, all by hand."""
     features = embedding[words] + state
     logits = features @ embedding.T + bias
     probs = np.exp(logits - logits.max(1, keepdims=True))
@@ -62,7 +62,7 @@ def plain_gradients(embedding, bias, words, target, state):
 
 
 def plain_dynamic_evaluation(train, test, lr, eps, lamb, statistic, normalise):
-    """(mean nll of each test segment, the parameters in the end)."""
+    """Return (mean nll of each test segment, the parameters in the end)."""
     start = [p.detach().numpy().copy() for p in make_parameters()]
     squares, state = [np.zeros_like(p) for p in start], np.zeros(WIDTH)
     for words, target in train:

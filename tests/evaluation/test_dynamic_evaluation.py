@@ -33,7 +33,7 @@ def statistics_of(parameters):
 
 
 def evaluate(lr, eps, lamb, statistic="rms", normalise="mean"):
-    """(mean nll of each test segment, parameters in the end)."""
+    """Return (mean nll of each test segment, parameters in the end)."""
     parameters = make_parameters()
     mean_squares = statistics_of(parameters).finish(statistic)
     start = [p.detach().clone() for p in parameters]

@@ -10,7 +10,7 @@ TOKENS, WIDTH, WORDS = 41, 3, 6
 
 
 def make_text(tokens=TOKENS):
-    """Hidden [N, F], targets [N], log-probabilities of the model [N, M]."""
+    """Return hidden [N, F], targets [N] and log-probabilities of the model [N, M]."""
     generator = torch.Generator().manual_seed(8)
     hidden = torch.randn(tokens, WIDTH, generator=generator, dtype=torch.float64)
     target = torch.randint(WORDS, (tokens,), generator=generator)
@@ -19,7 +19,7 @@ def make_text(tokens=TOKENS):
 
 
 def plain(hidden, target, log_probs, theta, lamb, window):
-    """log P(target), one token after another."""
+    """Return log P(target), one token after another."""
     scores = []
     for t in range(len(target)):
         probs = np.exp(log_probs[t].numpy())
