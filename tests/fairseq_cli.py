@@ -29,18 +29,18 @@ FORKS.set_forkserver_preload([*COMMANDS.values(), "highrank_plugins", "torch._dy
 
 @dataclass
 class Finished:
-    """Exit status and everything that a command printed."""
+    """Hold the exit status and everything that a command printed."""
 
     code: int
     output: str
 
     def lines(self, start: str) -> list[str]:
-        """Lines that begin with `start`."""
+        """Return the lines that begin with `start`."""
         return [line for line in self.output.splitlines() if line.startswith(start)]
 
 
 class CommandFailed(AssertionError):
-    """A command that should have succeeded did not."""
+    """Signal that a command failed that should have succeeded."""
 
 
 def attempt(command: str, *arguments: object, stdin: str = "", timeout: float = 120) -> Finished:
@@ -61,7 +61,7 @@ def attempt(command: str, *arguments: object, stdin: str = "", timeout: float = 
 
 
 def run(command: str, *arguments: object, **options) -> Finished:
-    """Like `attempt`, but a failure is an error that shows the end of the output."""
+    """Do as `attempt`, but raise an error with the end of the output after a failure."""
     done = attempt(command, *arguments, **options)
     if done.code != 0:
         raise CommandFailed(f"{command} {arguments} ended with {done.code}:\n{done.output[-4000:]}")
