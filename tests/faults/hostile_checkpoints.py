@@ -120,7 +120,7 @@ class _Named:
 
 
 class _Pickler(pickle._Pickler):
-    """A pickler in Python that writes `_Named` as a global."""
+    """Pickle in Python, and write `_Named` as a global."""
 
     def save(self, obj, save_persistent_id=True):
         if isinstance(obj, _Named):
@@ -145,7 +145,7 @@ def _filled(value: object, path: str) -> object:
 
 
 class _Module:
-    """What torch.save takes for the module pickle."""
+    """Stand for the module pickle in torch.save."""
 
     Pickler = _Pickler
     dump, dumps, load, loads = pickle.dump, pickle.dumps, pickle.load, pickle.loads

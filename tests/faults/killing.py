@@ -36,7 +36,7 @@ WAIT_SECONDS = 900  # then it is stuck
 
 @dataclass(frozen=True)
 class Kill:
-    """SIGKILL at the n-th call of a function in one rank, or after some seconds in all."""
+    """Describe a SIGKILL at one rank's n-th call of a function, or after seconds in all."""
 
     function: str = ""
     call: int = 0
@@ -46,7 +46,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Training:
-    """A command `fairseq-train`, as words without --save-dir, and its number of processes."""
+    """Hold the words of `fairseq-train` without --save-dir, and the number of processes."""
 
     words: tuple[str, ...]
     processes: int = 1

@@ -56,7 +56,7 @@ class Faults:
 
 
 class _Written:
-    """A file whose writes are counted."""
+    """Count the writes of a file."""
 
     def __init__(self, path: str, faults: Faults) -> None:
         self.faults = faults
