@@ -20,7 +20,7 @@ CLASSES, FEATURE_DIM, EMBED_DIM = 7, 4, 3
 
 @dataclass(frozen=True)
 class Case:
-    """A head by name: what `build` needs to make it, and the oracle to repeat it."""
+    """Describe a head by name: what `build` needs to make it, and the oracle to repeat it."""
 
     head: str
     pointwise: str = "identity"

@@ -28,7 +28,7 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
 
 
 def softplus(x: Any) -> Any:
-    """log(1 + e^x)."""
+    """Return log(1 + e^x)."""
     flip = np.where(np.real(x) > 0, -1.0, 1.0)
     return np.where(np.real(x) > 0, x, 0) + np.log1p(np.exp(flip * x))
 
@@ -45,7 +45,7 @@ def identity(z: np.ndarray, p: Arrays, options: Options) -> np.ndarray:
 
 
 def sigsoftmax(z: np.ndarray, p: Arrays, options: Options) -> np.ndarray:
-    """e^f(z) = e^z sigmoid(z)."""
+    """Return f with e^f(z) = e^z sigmoid(z)."""
     return z + log_sigmoid(z)
 
 
@@ -105,7 +105,7 @@ POINTWISE = {
 
 
 def contexts(p: Arrays, g: np.ndarray, options: Options) -> list[np.ndarray]:
-    """h_k = s tanh(A_k g + a_k); component k owns rows k*d .. (k+1)*d - 1."""
+    """Return h_k = s tanh(A_k g + a_k); component k owns rows k*d .. (k+1)*d - 1."""
     d = p["weight"].shape[1]
     h = options.get("context_scale", 1) * np.tanh(p["latent.weight"] @ g + p["latent.bias"])
     return [h[k * d : (k + 1) * d] for k in range(len(h) // d)]
@@ -199,7 +199,7 @@ def log_probs(head: str, pointwise: str, p: Arrays, features: np.ndarray, option
 
 def losses(log_p: np.ndarray, target: np.ndarray, weight: np.ndarray, eps: float,
            ignore_index: int | None) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """fairseq's label smoothing, token by token: (weighted smoothed loss, plain nll)."""
+    """Smooth labels as fairseq does, by token: (weighted smoothed loss, plain nll)."""
     loss = np.zeros(len(target), dtype=log_p.dtype)
     nll = np.zeros(len(target), dtype=log_p.dtype)
     each = eps / (log_p.shape[-1] - 1)
@@ -211,7 +211,7 @@ def losses(log_p: np.ndarray, target: np.ndarray, weight: np.ndarray, eps: float
 
 
 def gradients(function: Callable[[Arrays], Any], at: Arrays) -> dict[str, np.ndarray]:
-    """d function / d each entry of each array, by complex steps."""
+    """Return d function / d each entry of each array, by complex steps."""
     result = {}
     for name, array in at.items():
         result[name] = np.zeros(array.shape)

@@ -23,7 +23,7 @@ def moc(p: dict[str, Tensor], g: Tensor) -> Tensor:
 
 
 def mixtape(p: dict[str, Tensor], g: Tensor) -> Tensor:
-    """Four components; gates of the whole vocabulary at once."""
+    """Compute four components, with gates of the whole vocabulary at once."""
     (frequent, gate_dim), classes = p["gate_embed"].shape, p["weight"].size(0)
     hidden = linear(g, p["gate_hidden.weight"]).tanh().unflatten(-1, (3, gate_dim))
     own = linear(hidden, p["gate_embed"]) + p["gate_bias"].t()
@@ -35,7 +35,7 @@ def mixtape(p: dict[str, Tensor], g: Tensor) -> Tensor:
 
 
 def mos(p: dict[str, Tensor], g: Tensor) -> Tensor:
-    """Already log-probabilities: normalising them again changes nothing."""
+    """Return log-probabilities, which another normalisation does not change."""
     prior = linear(g, p["prior.weight"]).float().log_softmax(-1)
     rows = linear(contexts(p, g), p["weight"], p["bias"]).float().log_softmax(-1)
     return (prior.unsqueeze(-1) + rows).logsumexp(-2)

@@ -99,7 +99,7 @@ def test_features_of_the_wrong_size_are_refused(case, shape):
 
 
 def test_the_right_size_is_accepted():
-    """The other tests fail for the reason they give."""
+    """Show that the other tests fail for the reason that they give."""
     for case in STRUCTURES:
         assert case.build()(make_features(2)).shape == (2, 7)
         build_head(case.head, **SIZES, weight=nn.Parameter(torch.zeros(10, 4)))

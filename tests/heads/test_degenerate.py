@@ -15,7 +15,7 @@ def same(one, other):
 
 
 def with_parameters(head, source, **changed):
-    """`head` with those parameters of `source` that it has, and `changed`."""
+    """Return `head` with those parameters of `source` that it has, and `changed`."""
     own = head.state_dict()
     head.load_state_dict(own | {k: v for k, v in source.state_dict().items() if k in own} | changed)
     return head
@@ -64,7 +64,7 @@ def test_mixtape_without_frequent_classes_is_moc():
 
 @pytest.mark.parametrize("components", [2, 4, 8])
 def test_mixtape_shares_every_gate_without_frequent_classes(components):
-    """S = 0 is S = M whose own gates add nothing to the shared ones."""
+    """Compare S = 0 with S = M whose own gates add nothing to the shared ones."""
     none = MIXTAPE.build(components=components, frequent=0)
     every = MIXTAPE.build(components=components, frequent=none.num_classes, seed=5)
     silent = {name: torch.zeros_like(t) for name, t in every.state_dict().items()

@@ -84,7 +84,7 @@ def test_the_same_seed_gives_the_same_numbers(case):
 
 @pytest.mark.parametrize("case", REGULARISED, ids=str)
 def test_masks_do_not_depend_on_gradients_being_computed(case):
-    """Without gradients a long batch is computed in parts: the masks are the same."""
+    """Compute a long batch without gradients, in parts: the masks are the same."""
     head, features = case.build().train(), make_features(70, 3)
     head.floats_per_token = lambda: 10**7
     torch.manual_seed(3)

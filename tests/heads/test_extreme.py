@@ -13,7 +13,7 @@ GATES = ("prior.weight", "gate_shared.weight", "gate_embed", "gate_bias")
 
 
 def extreme(case, *, logits=1e4, gates=1e4, dtype=torch.float32, seed=0):
-    """Features in [-1, 1], and a head whose logits and gate logits reach the given sizes."""
+    """Return features in [-1, 1], and a head whose logits and gates reach given sizes."""
     head = case.build(dtype=torch.float64, seed=seed)
     with torch.no_grad():
         head.weight.mul_(logits / head.weight.abs().sum(-1).max())
@@ -61,7 +61,7 @@ def test_extreme_logits_give_finite_gradients(case, smoothing, impl):
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_far_tails_are_exact(case):
-    """Log-probabilities near -1e4, where a probability would be 0."""
+    """Compare log-probabilities near -1e4, where a probability would be 0."""
     head, features = extreme(case, dtype=torch.float64)
     got = head(features).detach().numpy()
     assert got.min() < -1e3

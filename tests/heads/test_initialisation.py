@@ -18,7 +18,7 @@ def build(case, **options):
 
 
 def check_uniform(tensor, bound):
-    """All within the bound, and spread as a uniform variable is (2000 numbers or more)."""
+    """Assert that 2000 numbers or more are uniform within the bound."""
     assert tensor.abs().max() <= bound
     assert float(tensor.detach().std()) == pytest.approx(bound / math.sqrt(3), rel=0.05)
 

@@ -11,7 +11,7 @@ FEATURES, TARGET = make_features(64, feature_dim=16), torch.arange(64) % 50
 
 
 def value_and_gradients(log_probs, inputs):
-    """Log-probabilities, and the gradient of the mean nll in every input."""
+    """Return log-probabilities, and the gradient of the mean nll in every input."""
     value = log_probs()
     (-value.gather(-1, TARGET.unsqueeze(-1)).mean()).backward()
     return {"log_probs": value.detach()} | {name: t.grad for name, t in inputs.items()}
@@ -44,7 +44,7 @@ def test_the_error_is_at_most_twice_that_of_plain_torch(case, dtype):
 
 
 def test_plain_code_equals_the_heads():
-    """In float64 the yardstick itself equals the heads."""
+    """Check the yardstick itself in float64."""
     for case in STRUCTURES:
         head = case.build()
         got = plain.log_probs(case.head, dict(head.named_parameters()), make_features(5))

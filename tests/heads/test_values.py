@@ -47,7 +47,7 @@ def test_log_probs_equals_forward(case):
 @pytest.mark.parametrize("leading", [(), (0,), (5, 9)], ids=str)
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_top_k_finds_the_most_probable_classes(case, leading, monkeypatch):
-    """Those of all log-probabilities, from chunks of 16 tokens."""
+    """Compare the top k of chunks of 16 tokens with those of all log-probabilities."""
     monkeypatch.setitem(chunking.DEFAULT_MEMORY, "cpu", (1, 1))
     head, features = case.build(), make_features(*leading).requires_grad_()
     want = head(features).topk(3)

@@ -13,7 +13,7 @@ TOYS = [(HEADS, "residual"), (POINTWISE, "bend")]
 
 @pytest.fixture
 def toys(monkeypatch):
-    """Both toys, for one test only and without fairseq's architectures and options."""
+    """Register both toys for one test, without fairseq's architectures and options."""
     for registry, name in TOYS:
         monkeypatch.setattr(registry, "_listeners", [])
         importlib.import_module(f"{__name__}.{name}")
