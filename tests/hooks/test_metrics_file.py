@@ -71,5 +71,5 @@ def test_a_full_disk_loses_a_line_but_does_not_end_training(tmp_path, caplog):
     assert "this line was not written" in caplog.text
 
 
-def test_bars_outside_of_a_run_record_nothing(tmp_path):
+def test_bars_outside_a_run_record_nothing(tmp_path):
     assert type(bars.progress_bar([], log_format="none")) is bars.NoopProgressBar

@@ -104,7 +104,7 @@ def monitor(monkeypatch):
     return listening
 
 
-def test_a_model_learns_which_update_it_is(data, tmp_path, monitor):
+def test_a_model_is_told_the_number_of_each_update(data, tmp_path, monitor):
     options = translation_options(**{"--max-update": 2, "--update-freq": 2})
     run_training(data, tmp_path, *options, "--tensorboard-logdir", str(tmp_path))
     here = str(tmp_path)
