@@ -6,7 +6,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class Largest(TorchDispatchMode):
-    """The largest tensor that any operation returned, in float32 numbers."""
+    """Record the largest tensor that any operation returned, in float32 numbers."""
 
     numel = 0
 
