@@ -11,7 +11,7 @@ from tests.losses import interpreter
 
 @pytest.fixture(autouse=True)
 def nan_in_unwritten_memory(request):
-    """`torch.empty` gives NaN while losses are tested."""
+    """Make `torch.empty` give NaN while losses are tested."""
     assert torch.utils.deterministic.fill_uninitialized_memory
     # on a GPU some operations of torch have no deterministic form
     on_gpu = request.node.get_closest_marker("gpu") is not None

@@ -28,7 +28,7 @@ FULL = {"weight": WEIGHT, "label_smoothing": 0.1, "ignore_index": IGNORED, "accu
 
 @dataclass
 class Outcome:
-    """Values of one call, and the gradient of everything that has one, by name."""
+    """Hold the values of one call, and every gradient by name."""
 
     values: dict[str, Tensor]
     gradients: dict[str, Tensor] = field(default_factory=dict)
@@ -59,7 +59,7 @@ def run(head: nn.Module, features: Tensor, target: Tensor, *, seed: int = 0,
 
 
 def assert_same(got: Outcome, want: Outcome, rtol: float = 1e-9, atol: float = 1e-11) -> None:
-    """Equal values and equal gradients, in the very same places."""
+    """Assert equal values and equal gradients, in the same places."""
     for ours, theirs in ((got.values, want.values), (got.gradients, want.gradients)):
         assert ours.keys() == theirs.keys()
         for name, tensor in theirs.items():
@@ -79,13 +79,13 @@ def memory_for(head: nn.Module, tokens: int, impl: str = "chunked") -> int:
 
 
 def some_of(sizes: list, impl: str) -> list:
-    """Sizes of chunks: all of them, or two for the kernels, whose interpreter is slow."""
+    """Return all sizes of chunks, or two for the kernels, whose interpreter is slow."""
     return sizes if impl != "triton" else [sizes[1], sizes[-1]]
 
 
 @contextmanager
 def recorded_chunks(head: nn.Module) -> Iterator[list[int]]:
-    """Sizes of the chunks that the head is asked for, whichever method is used."""
+    """Record the sizes of the chunks that the head is asked for, by any method."""
     sizes: list[int] = []
 
     def record(method):

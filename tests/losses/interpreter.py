@@ -13,7 +13,7 @@ def mend(patch: pytest.MonkeyPatch) -> None:
 
 
 def round_to_bfloat16(patch: pytest.MonkeyPatch) -> None:
-    """float32 → bfloat16 goes to the nearest even number; the interpreter cuts off."""
+    """Round float32 to the nearest even bfloat16; the interpreter cuts off."""
     import triton.language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 

@@ -137,7 +137,7 @@ def test_a_bias_with_strides_is_read_correctly(case, impl, bias):
 
 
 def pairs(first, target, function):
-    """Values [n, 2] of logits (first, 0) that became gradients, and their nll [n]."""
+    """Return the gradients [n, 2] that replace logits (first, 0), and their nll [n]."""
     values = torch.stack((first, torch.zeros_like(first)), -1)
     nll, target = torch.empty_like(first), torch.full_like(first, target, dtype=torch.long)
     given, factor = KernelInput(values, None, function, None), torch.ones_like(first)

@@ -34,7 +34,7 @@ if [[ -e {made} ]]; then exec cp {made} "${{@: -1}}"; fi
 
 @pytest.fixture(autouse=True)
 def new_process(tmp_path, monkeypatch):
-    """As in a new process, with an empty cache."""
+    """Start as a new process does, with an empty cache."""
     monkeypatch.setenv("HIGHRANK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cpp, "_logged", set())
     build.library.cache_clear()

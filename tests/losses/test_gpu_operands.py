@@ -20,7 +20,7 @@ PRODUCTS = {ATEN.mm.default, ATEN.mm.out, ATEN.addmm.out, ATEN.addmm_.default,
 
 
 class Products(TorchDispatchMode):
-    """Matrices of half-precision products of the size of the vocabulary, and kinds of products."""
+    """Record half-precision products of the vocabulary's size: operands and kinds."""
 
     def __init__(self):
         super().__init__()
@@ -124,7 +124,7 @@ MOST = {("softmax", "fused"): 275, ("mos", "fused"): 410, ("softmax", "triton"):
 @pytest.mark.triton
 @pytest.mark.parametrize(("head", "impl"), MOST)
 def test_peak_memory_stays_below_its_bound(head, impl):
-    """At the size of wmt_en_de, with K = 15 for a mixture."""
+    """Measure at the size of wmt_en_de, with K = 15 for a mixture."""
     case = LossCase(head=head, tokens=4096, dim=1024, classes=32768, components=15,
                     label_smoothing=0.1, bias=False, dtype="bfloat16")  # fmt: skip
     peak, gradients = peak_of(case, impl)

@@ -11,7 +11,7 @@ READS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.defa
 
 
 class CountReads(TorchDispatchMode):
-    """`.item()`, `bool(tensor)` and the like, and sizes that depend on values."""
+    """Count `.item()`, `bool(tensor)` and the like, and sizes that depend on values."""
 
     def __init__(self):
         super().__init__()

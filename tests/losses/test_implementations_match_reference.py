@@ -78,7 +78,7 @@ def test_every_head_matches(case, impl, reduction):
 @pytest.mark.parametrize("impl", [name for name in ONCE if name != "chunked"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_a_block_of_several_chunks_matches(case, impl, reduction, monkeypatch):
-    """As on a GPU: contexts and gates of 35 tokens at once, their logits in three chunks."""
+    """Compute contexts of 35 tokens at once, and their logits in three chunks, as a GPU does."""
     head, features = case.build(classes=CLASSES), make_features(5 * TOKENS).requires_grad_()
     options = {"reduction": reduction, "label_smoothing": 0.1}
     if reduction == "none":

@@ -56,8 +56,9 @@ def sizes(impl, device="cpu"):
 
 
 def relative_errors(got, truth):
-    """Norm of the error over the norm of the truth; of every value, and of every gradient that is
-    not 0 by nature, as that of a constant added to all logits."""
+    """Return the norm of the error over the norm of the truth, for each value and gradient.
+
+    Gradients that are 0 by nature are left out, as that of a constant added to all logits."""
     pairs = {name: (got.values[name], truth.values[name]) for name in truth.values}
     pairs |= {name: (got.gradients[name], truth.gradients[name]) for name in truth.gradients}
     pairs = {name: (a.double(), b.double()) for name, (a, b) in pairs.items()}
@@ -65,8 +66,9 @@ def relative_errors(got, truth):
 
 
 def average_errors(case, dtype, reduction, impl, autocast=False, device="cpu"):
-    """Root mean square over a few heads of the errors of the reference and of another one, with one
-    token a chunk (a third of all for Triton's kernels) and with all of them in one."""
+    """Return root mean squares over a few heads: the errors of the reference and of another one.
+
+    Chunks are one token (a third of all for Triton's kernels), and then all of them."""
     count, seeds = sizes(impl, device)
     upstream = torch.linspace(-1, 2, count) if reduction == "none" else torch.tensor(1.7)
     options = {"reduction": reduction, "upstream": upstream, "label_smoothing": 0.1}
@@ -115,7 +117,7 @@ def test_autocast_stays_within_its_error_bound(case, reduction, impl):
 
 @pytest.mark.parametrize(("case", "impl"), IN_TORCH)
 def test_autocast_does_not_reach_the_backward_pass(case, impl):
-    """Sum computes gradients inside the caller's autocast, none after it: the same numbers."""
+    """Compare sum, whose gradients arise inside autocast, with none, whose arise after it."""
     head = build(case, torch.float32, seed=0)
     tokens, _ = sizes(impl)
     features = make_features(tokens, feature_dim=FEATURE_DIM).float().requires_grad_()

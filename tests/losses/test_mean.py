@@ -27,7 +27,7 @@ CALLS = [{}, {"ignore_index": IGNORED}, {"weight": WEIGHT, "ignore_index": IGNOR
 @pytest.mark.parametrize("options", CALLS, ids=lambda options: "+".join(options) or "nothing")
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_a_mean_has_the_values_and_gradients_of_the_reference(case, options, impl):
-    """Against the reference loss per token, whose mean is taken by hand."""
+    """Compare with the reference loss per token, whose mean is taken by hand."""
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     ignored = options.get("ignore_index", -100)
     counted = ignored != TARGET

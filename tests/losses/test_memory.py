@@ -23,7 +23,7 @@ def largest(case, tokens, **options):
 
 @pytest.fixture
 def wide_tiles(monkeypatch):
-    """As outside of tests: fewer of them, for the kernels' interpreter."""
+    """Use tiles as wide as outside tests: fewer of them, for the kernels' interpreter."""
     monkeypatch.setattr(tiles, "COLUMNS", 4096)
 
 
@@ -42,7 +42,7 @@ def test_the_largest_tensor_is_a_chunk(case, reduction, impl):
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_log_probs_without_gradients_hold_one_softmax_per_token(case):
-    """They are N × M by nature, but K times that only for a chunk."""
+    """Allow N × M log-probabilities, but K times that only for a chunk."""
     head = case.build(classes=CLASSES, dtype=torch.float32)
     head.floats_per_token = lambda: 2**20
     with Largest() as seen, torch.no_grad():
@@ -52,7 +52,7 @@ def test_log_probs_without_gradients_hold_one_softmax_per_token(case):
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_log_probs_of_a_short_batch_are_one_chunk(case):
-    """A step of a beam search: two chunks would be copied into one tensor."""
+    """Save a beam search a copy: two chunks would be joined into one tensor."""
     head = case.build(classes=CLASSES, dtype=torch.float32)
     chunks, chunk_log_probs = [], head.chunk_log_probs
 

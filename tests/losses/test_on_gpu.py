@@ -50,7 +50,7 @@ def test_half_precision_stays_within_its_error_bound(case, dtype, reduction, imp
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_kernels_match_with_tiles_of_full_size(case, smoothing, dtype, monkeypatch):
-    """Rows longer than a tile, against the fused loss in float64."""
+    """Compare rows longer than a tile with the fused loss in float64."""
     monkeypatch.setattr(tiles, "COLUMNS", 4096)
     classes = 10_007
     options = {"embed_dim": 48} if case.head != "softmax" else {}

@@ -25,7 +25,7 @@ def compare(head, features, target, **options):
 @pytest.mark.parametrize("columns, size", [(4096, 4096), (8, 32), (16, 16)], ids=str)
 @pytest.mark.parametrize("case", [*STRUCTURES, MIXTAPE.with_options(components=8)], ids=str)
 def test_any_tile_gives_the_same_numbers(case, columns, size, monkeypatch):
-    """One tile for everything; programs with part of the rows; one row and part of its columns."""
+    """Try one tile for all, tiles of some rows, and tiles of part of one row."""
     monkeypatch.setattr(tiles, "COLUMNS", columns)
     monkeypatch.setattr(tiles, "SIZE", size)
     monkeypatch.setattr(tiles, "TREE_SIZE", size)
@@ -37,7 +37,7 @@ def test_any_tile_gives_the_same_numbers(case, columns, size, monkeypatch):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("case", PRODUCT, ids=str)
 def test_extreme_logits_match(case, smoothing):
-    """Logits and gates of ±1e4, in float64."""
+    """Compare logits and gates of ±1e4 in float64."""
     head, features = extreme(case, dtype=torch.float64)
     target = torch.arange(5) % 7
     compare(head, features.requires_grad_(), target, reduction="sum", label_smoothing=smoothing)
@@ -46,7 +46,7 @@ def test_extreme_logits_match(case, smoothing):
 @needs_triton
 @pytest.mark.parametrize("case", [SOFTMAX, SOFTMAX.with_pointwise("gss"), MIXTAPE], ids=str)
 def test_a_tile_of_ruled_out_classes_matches(case):
-    """A bias of −∞ for a whole tile, the first."""
+    """Give the whole first tile a bias of −∞."""
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     with torch.no_grad():
         head.bias[:9] = -torch.inf
@@ -79,7 +79,6 @@ def test_strided_targets_and_weights_match(case, reduction):
 @needs_triton
 @pytest.mark.parametrize("function", ["plif", "multimax"])
 def test_torch_computes_learned_functions_with_too_many_sums(function, monkeypatch):
-    """Torch then computes it."""
     monkeypatch.setattr(tiles, "LEARNED_COMPONENTS", 2)
     case = MOS.with_pointwise(function, **({"knots": 8} if function == "plif" else {}))
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()

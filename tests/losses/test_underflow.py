@@ -14,7 +14,7 @@ BOUNDED = ("monotone_mlp", "softcap", "sigmoid_cap")  # no probability underflow
 
 @pytest.fixture
 def taken(monkeypatch):
-    """How often the pass through logarithms was taken."""
+    """Count how often the pass through logarithms was taken."""
     calls: list[int] = []
     original = log_domain.log_domain_pass
 
@@ -29,7 +29,7 @@ def taken(monkeypatch):
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_log_domain_gives_the_same_numbers(case, reduction, taken, monkeypatch):
-    """As a GPU takes it, for every block."""
+    """Take the pass for every block, as a GPU does."""
     monkeypatch.setattr(
         TorchKernels,
         "mixture_pass",
@@ -46,7 +46,7 @@ def test_the_log_domain_gives_the_same_numbers(case, reduction, taken, monkeypat
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("case", [c for c in CASES if c.pointwise not in BOUNDED], ids=str)
 def test_underflow_is_detected_and_the_result_exact(case, reduction, impl, taken):
-    """For some of the tokens: the contexts of the others weigh against the bias."""
+    """Let some tokens underflow; the contexts of the others outweigh the bias."""
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     with torch.no_grad():
         head.bias.copy_(torch.linspace(0, -2000, CLASSES))  # e^-2000 is 0 in float64

@@ -87,7 +87,7 @@ def test_a_tied_weight_may_be_used_elsewhere(case, reduction):
 
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_gradients_of_two_batches_accumulate(case):
-    """Two batches before a step give the sum of their gradients, each with its own upstream."""
+    """Sum the gradients of two batches before a step, each with its own upstream."""
     head, sums = case.build(classes=CLASSES), []
     for impl in RUNNABLE:
         head.zero_grad()
