@@ -102,7 +102,7 @@ def check_shown(measure, result):
 
 
 def assert_near(found, expected):
-    """Equal but for rounding; what names single blocks apart."""
+    """Assert equality up to rounding, except for what names single blocks."""
     if isinstance(expected, dict):
         for name in expected.keys() - {"batches", "first"}:
             assert_near(found[name], expected[name])
