@@ -31,7 +31,7 @@ def settings_of(arch, **given):
 
 
 def dictionary_of(classes):
-    """`<s>`, `<pad>`, `</s>` and `<unk>`, and words, sorted by count."""
+    """Return a dictionary of special symbols and words, sorted by count."""
     dictionary = Dictionary()
     for index in range(classes - len(dictionary)):
         dictionary.add_symbol(f"word{index}", n=classes - index)

@@ -34,7 +34,7 @@ def test_language_models_have_defaults_of_their_own():
 
 
 class Own(LogitHead):
-    """A structure whose arguments have names that Mixtape's arguments have, too."""
+    """Stand for a structure that shares names of arguments with Mixtape."""
 
     option_help: ClassVar = {"frequent": "the number of something else"}
 
