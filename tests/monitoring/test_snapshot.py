@@ -113,7 +113,7 @@ def test_the_use_of_a_single_component_is_not_measured(case):
 
 
 class OneSoftmax(Head):
-    """A layer of a user's own, which does not define its logits."""
+    """Stand for a user's layer that does not define its logits."""
 
     def chunk_log_probs(self, features, tensors, random_state):
         return torch.nn.functional.linear(features, tensors["weight"]).log_softmax(-1)
