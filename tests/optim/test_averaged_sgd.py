@@ -21,7 +21,7 @@ def groups(params):
 
 
 def walk(optimizer, params, lrs, seed=0):
-    """Take steps with other random gradients each, the second group at a tenth of the rate."""
+    """Take steps, each with new random gradients; the second group has a tenth of the rate."""
     draw = torch.Generator().manual_seed(seed)
     for lr in lrs:
         optimizer.zero_grad()
@@ -33,7 +33,7 @@ def walk(optimizer, params, lrs, seed=0):
 
 
 def pair(reference, **options):
-    """Ours and torch's, on equal parameters."""
+    """Return our optimizer and torch's, on equal parameters."""
     own, others = parameters(), parameters()
     ours = AveragedSGD(groups(own), lr=LRS[0], weight_decay=0.01, **options)
     for group, scale in zip(ours.param_groups, (1, 0.1), strict=True):

@@ -62,7 +62,7 @@ STOP = ["--asgd-at-epoch", 0, "--nonmono", 0, "--nonmono-stop", "--lr", 30, "--m
 
 
 def test_a_run_ends_when_its_losses_stop_falling(stream_data, tmp_path):
-    """As finetuning does; and starting it again changes nothing."""
+    """End as finetuning does, and change nothing when started again."""
     train_streams(stream_data, tmp_path, *STOP)
     before = last(tmp_path).read_bytes()
     state = torch.load(last(tmp_path), weights_only=True)

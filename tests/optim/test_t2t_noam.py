@@ -25,7 +25,7 @@ def build(*words):
 
 
 def rates(schedule, optimizer, updates):
-    """Learning rates of the updates 1, 2, …, as a trainer sets them."""
+    """Return the learning rates of the updates 1, 2, …, as a trainer sets them."""
     found = []
     for done in range(updates):
         schedule.step_update(done)
