@@ -88,7 +88,7 @@ def test_a_missing_file_is_named(multi30k):
     ("line", "message"),
     [(b"sch\xf6n\n", ":251:4: byte 0xf6 is not UTF-8"), (b"\n", ":251:1: empty line")],
 )
-def test_bad_text_is_refused_with_the_name_of_the_given_file(multi30k, line, message):
+def test_the_error_about_bad_text_names_the_given_file(multi30k, line, message):
     for language, text in (("de", line), ("en", b"nice\n")):
         with (multi30k.data / f"train.{language}").open("ab") as file:
             file.write(text)
@@ -99,7 +99,7 @@ def test_bad_text_is_refused_with_the_name_of_the_given_file(multi30k, line, mes
     assert not (multi30k.run_dir / "text").exists()
 
 
-def test_bad_text_is_refused_with_the_name_of_the_given_compressed_file(multi30k):
+def test_the_error_about_bad_text_names_the_given_compressed_file(multi30k):
     plain = multi30k.data / "valid.en"
     file = plain.with_name("valid.en.gz")
     file.write_bytes(gzip.compress(plain.read_bytes().replace(b"\n", b"\r\n", 1)))

@@ -57,7 +57,7 @@ def whole(tmp_path_factory):
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("switchboard")
 class TestWholeRun:
-    """From the corpus to the scores."""
+    """Run the recipe from the corpus to the scores."""
 
     def test_the_recipe_scores_responses(self, whole):
         assert whole.first.returncode == 0, whole.first.stderr[-3000:]
@@ -128,7 +128,7 @@ class Hostile:
         return os.mkdir, (self.folder,)
 
 
-def test_bad_corpora_are_refused_with_the_name_of_the_given_file(start, tmp_path):
+def test_the_error_about_a_bad_corpus_names_the_given_file(start, tmp_path):
     path = write_pickle(start.data, corpus() | {"valid": [Hostile(tmp_path / "made")]})
     result = start("--data", start.data)
     assert result.returncode == 2
