@@ -25,14 +25,14 @@ def checkpoint(folder, arch, data, *words):
 
 
 def card_of(path, data=None, split="valid", tokens=100) -> Card:
-    """`make_card` of a few tokens."""
+    """Return `make_card` of a few tokens."""
     return make_card(
         path, None if data is None else str(data), split, tokens, "highrank analyse card …"
     )
 
 
 class Page(HTMLParser):
-    """Tags of a page, checked for being closed in order, and its text."""
+    """Read a page's tags, which must be closed in order, and its text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ SECTIONS = {"configuration", "parameters", "samples", *MEASURED}
 
 @pytest.fixture(scope="module", params=EACH)
 def made(request, mt_data, lm_data, stream_data, tmp_path_factory):
-    """Architecture, card with data, card without."""
+    """Return the architecture, a card with data, and one without."""
     arch = request.param
     data = lm_data if "_lm" in arch else mt_data
     data = stream_data if arch.startswith("streams:") else data

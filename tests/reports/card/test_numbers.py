@@ -23,7 +23,7 @@ TOKENS = 90
 
 @torch.no_grad()
 def by_fairseq(built, split="valid"):
-    """log P [n, M] and targets [n] of the split's first tokens, sentence by sentence."""
+    """Return log P [n, M] and targets [n] of the split's first tokens, by sentence."""
     built.model.eval()
     built.task.load_dataset(split)
     data, rows, words = built.task.dataset(split), [], []
@@ -37,7 +37,7 @@ def by_fairseq(built, split="valid"):
 
 @pytest.fixture(scope="module", params=["transformer", "transformer_mos", "transformer_lm_plif"])
 def case(request, mt_data, lm_data, tmp_path_factory):
-    """Card, model and what fairseq predicts with it."""
+    """Return a card, its model and what fairseq predicts with it."""
     data = lm_data if "_lm" in request.param else mt_data
     path, built = checkpoint(tmp_path_factory.mktemp("card"), request.param, data)
     return card_of(path, data, tokens=TOKENS), built, *by_fairseq(built)
