@@ -101,7 +101,7 @@ def mixtape_times(task: str, cell: str) -> tuple[float, float, float]:
 
 
 def test_the_speed_that_the_mixtape_paper_claims_follows_from_its_tables():
-    """3.5 to 10.5 times MoS's at equal memory; a network 20 to 34 % slower, 60 % on 1B."""
+    """Find 3.5 to 10.5 times MoS's speed, and a network 20 to 34 % slower, 60 % on 1B."""
     ratios = []
     for task in PAIRS:
         _, mos, mixtape = mixtape_times(task, "ms/instance (layer)")

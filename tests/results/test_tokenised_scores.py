@@ -9,7 +9,7 @@ REFERENCES = ["Eine Nord-Süd-Linie fährt hier sehr oft.", "Er liest 10 Bücher
 HYPOTHESES = ["Eine Nord-Süd-Bahn fährt hier sehr oft.", "Er liest 10 Bücher, sie nicht."]
 
 
-def test_compounds_become_tokens():
+def test_the_parts_of_hyphenated_compounds_become_tokens():
     assert scoring.split_compounds("die Nord-Süd-Linie - gut") == (
         "die Nord ##AT##-##AT## Süd ##AT##-##AT## Linie - gut"
     )
