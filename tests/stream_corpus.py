@@ -20,7 +20,7 @@ STREAMS = """--task bptt_language_modeling --bptt 8 --optimizer nt_asgd --lr 2 -
 
 
 def write_text(folder: Path, lines: dict[str, int] = LINES) -> Path:
-    """Sentences that go on from the one before, so that a carried state is worth something."""
+    """Write sentences that continue the one before, so that a carried state helps."""
     draw = random.Random(2)
     for name, count in lines.items():
         first = draw.randrange(len(WORDS))
@@ -34,7 +34,7 @@ def write_text(folder: Path, lines: dict[str, int] = LINES) -> Path:
 
 
 def binarise(folder: Path, *options: object) -> Path:
-    """`folder/bin` from the texts of `write_text`."""
+    """Make `folder/bin` from the texts of `write_text`."""
     prefixes = [x for s in LINES for x in (f"--{s}pref", folder / f"{s}.txt")]
     run("preprocess", "--only-source", *prefixes, *options, "--destdir", folder / "bin")
     return folder / "bin"
@@ -49,6 +49,6 @@ def stream_data(tmp_path_factory) -> Path:
 def train_streams(
     data: Path, save_dir: Path, *options: object, arch: str = "awd_lstm_lm_softmax"
 ) -> Finished:
-    """fairseq-train on streams; later options win."""
+    """Run fairseq-train on streams; later options win."""
     where = [data, "--save-dir", save_dir, "--arch", arch]
     return run("train", *where, *SHAPE, *LOSS, *STREAMS, *options)
