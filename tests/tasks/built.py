@@ -25,5 +25,5 @@ def configure(data, *words: object, arch: str = "awd_lstm_lm_softmax"):
 
 
 def build(data, *words: object, arch: str = "awd_lstm_lm_softmax") -> WithBatches:
-    """Everything short of the trainer, seeded."""
+    """Build everything short of the trainer, seeded."""
     return WithBatches.of(configure(data, *words, arch=arch))

@@ -83,7 +83,7 @@ def test_the_training_text_can_be_validated_on_like_any_other(stream_data):
 
 
 class Optimizer:
-    """Remembers the rate of its steps."""
+    """Record the rate of each step."""
 
     def __init__(self, lr):
         self.lr, self.steps = lr, []

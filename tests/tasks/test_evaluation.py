@@ -27,7 +27,7 @@ def validation_loss(folder):
 
 
 def in_one_go(data, path):
-    """Mean bits of all tokens of the validation text, in a single forward pass."""
+    """Return mean bits of the validation tokens in one forward pass, and their number."""
     (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)])
     task.load_dataset("valid")
     tokens = task.dataset("valid").tokens
@@ -39,7 +39,7 @@ def in_one_go(data, path):
 
 
 def scored(output):
-    """Bits per token, and the number of tokens, of fairseq-eval-lm."""
+    """Return bits per token, and the number of tokens, as fairseq-eval-lm printed them."""
     loss = float(re.search(r"Loss \(base 2\): ([\d.]+)", output)[1])
     return loss, int(re.search(r"Evaluated (\d+) tokens", output)[1])
 

@@ -13,7 +13,7 @@ WORDS = [*CERTAIN, "--asgd-at-epoch", 1]
 
 
 def train_two(data, save_dir, *options):
-    """Both ranks, each with half of the streams."""
+    """Train on both ranks, each with half of the streams."""
     address = free_address()
     group = [
         *("--distributed-world-size", 2, "--device-id", 0, "--batch-size", 2),

@@ -12,7 +12,7 @@ EPOCHS = ["--max-epoch", 3, "--asgd-at-epoch", 2]
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    """`a:b` with different training texts, of one dictionary; the other splits are in the first."""
+    """Write two folders of one dictionary; the second has only a training text."""
     folders = []
     for lines in (LINES, LINES | {"train": 60}):
         folder = write_text(tmp_path_factory.mktemp("shard"), lines)

@@ -14,7 +14,7 @@ PAD, EOS = DICTIONARY.pad(), DICTIONARY.eos()
 
 
 def text(total):
-    """Tokens 10, 11, …, each another."""
+    """Return the tokens 10, 11, …, all different."""
     return SplitTokens(torch.arange(10, 10 + total), "train")
 
 
@@ -23,7 +23,7 @@ def streams(total, count, shard=0, num_shards=1):
 
 
 def everything(parts, lengths):
-    """Source and target of all chunks, side by side, of all processes below each other."""
+    """Return source and target: chunks side by side, processes below each other."""
     chunks = [part[chunk] for part in parts for chunk in lengths]
     per_part = len(lengths)
     rows = []
