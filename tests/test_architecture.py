@@ -38,12 +38,12 @@ WITHOUT_FAIRSEQ |= {"measures", "monitoring", "reliability"}
 
 
 def part_of(module: Path) -> str:
-    """`heads` for highrank_plugins/heads/mos.py; empty for the files at the top."""
+    """Return `heads` for highrank_plugins/heads/mos.py; empty for the files at the top."""
     return module.relative_to(PACKAGE).parts[0] if module.parent != PACKAGE else ""
 
 
 def imported_names(module: Path) -> Iterator[str]:
-    """Full names of the modules and attributes that a file imports, also inside functions."""
+    """Return full names of what a file imports, also inside functions."""
     return names_in(ast.parse(module.read_text()), module)
 
 
@@ -67,7 +67,7 @@ def allowed_parts(part: str) -> set[str]:
 
 
 def own_parts(module: Path) -> set[str]:
-    """Which parts of this package a file imports."""
+    """Return the parts of this package that a file imports."""
     names = (name.split(".") for name in imported_names(module))
     return {
         name[1]
@@ -199,7 +199,7 @@ def imported_modules(module: Path) -> set[str]:
 
 
 def test_imports_have_no_cycles():
-    """An import within a function counts, too: it hides a circle, and leaves it there."""
+    """Count imports within functions, too: they hide a circle, and leave it there."""
     assert not circles({module_name(module): imported_modules(module) for module in MODULES})
 
 
