@@ -13,7 +13,7 @@ PRINT_LOADED = "import sys; print(*{name.split('.')[0] for name in sys.modules})
 
 
 def run_python(code: str) -> list[str]:
-    """Words that the code prints in a fresh interpreter."""
+    """Return the words that the code prints in a fresh interpreter."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
