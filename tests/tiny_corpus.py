@@ -14,20 +14,20 @@ TEXT = Path(__file__).parent / "text" / "tiny"
 
 @pytest.fixture(scope="session")
 def mt_data(tmp_path_factory) -> Path:
-    """Binarised En-De, dictionaries apart."""
+    """Return binarised En-De with two dictionaries."""
     return _preprocess(tmp_path_factory.mktemp("mt"), "--source-lang", "en", "--target-lang", "de")
 
 
 @pytest.fixture(scope="session")
 def joined_data(tmp_path_factory) -> Path:
-    """Binarised En-De with one dictionary."""
+    """Return binarised En-De with one dictionary."""
     languages = ["--source-lang", "en", "--target-lang", "de", "--joined-dictionary"]
     return _preprocess(tmp_path_factory.mktemp("joined"), *languages)
 
 
 @pytest.fixture(scope="session")
 def lm_data(tmp_path_factory, mt_data) -> Path:
-    """Binarised German with the dictionary of `mt_data`, also good for --lm-path."""
+    """Return binarised German with the dictionary of `mt_data`, also good for --lm-path."""
     folder = tmp_path_factory.mktemp("lm")
     dictionary = ["--srcdict", mt_data / "dict.de.txt"]
     return _preprocess(folder, "--only-source", *dictionary, suffix=".de")
@@ -42,7 +42,7 @@ def _preprocess(folder: Path, *options: object, suffix: str = "") -> Path:
 
 
 def unigram_entropy(dictionary: Path) -> float:
-    """Bits per token of the training text, end of sentence included."""
+    """Return bits per token of the training text, end of sentence included."""
     counts = Counter(dict(_counts(dictionary)))
     counts["</s>"] = len((TEXT / "train.de").read_text().splitlines())
     total = counts.total()
@@ -56,6 +56,6 @@ def _counts(dictionary: Path):
 
 
 def valid_losses(output: str) -> list[float]:
-    """nll (base 2) of every validation, or loss where the criterion reports no nll."""
+    """Return the nll (base 2) of every validation, or the loss if there is no nll."""
     pattern = r"valid on 'valid' subset \| loss ([\d.]+)(?: \| nll_loss ([\d.]+))?"
     return [float(nll or loss) for loss, nll in re.findall(pattern, output)]
