@@ -172,7 +172,7 @@ def test_words_and_times_are_read_as_text(write):
 
 @pytest.mark.parametrize("name", ["save_interval_updates", "keep_last_epochs"])
 def test_a_number_that_yaml_reads_as_text_is_named(write, name):
-    """YAML 1.1 wants a point and a sign in 1.0e+3."""
+    """Pass 1e3: YAML 1.1 needs a point and a sign, as in 1.0e+3."""
     with pytest.raises(
         ConfigurationError, match=f"train.{name}: expected a whole number, got '1e3"
     ):

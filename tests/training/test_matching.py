@@ -26,7 +26,7 @@ def options(name):
 
 
 def test_parameters_and_compute_equal_values_computed_by_hand():
-    """A softmax of width d on LSTMs: 4h(in + h) + 8h each, d × M once, and its bias."""
+    """Count a softmax of width d on LSTMs: 4h(in + h) + 8h each, d × M once, its bias."""
     with invented_data({}, 100) as data:
         found = measure({**options("small/softmax"), "decoder_embed_dim": 64}, data)
     lstms = [(64, 128), (128, 128), (128, 64)]
@@ -43,7 +43,7 @@ def test_parameters_agree_with_the_disk_space_of_a_run(conf):
 
 
 def test_the_matched_pair_of_parthiban_2021_is_found(tmp_path):
-    """17.53 and 17.56 million parameters, from each other."""
+    """Find 17.53 from 17.56 million parameters, and the other way round."""
     pair = {"matched_softmax_et": (340, 17_560_880), "matched_mos_et": (280, 17_535_200)}
     for name, other in (tuple(pair), tuple(reversed(pair))):
         output = tmp_path / f"{name}.yaml"

@@ -202,7 +202,7 @@ def test_a_wait_for_other_launchers_is_announced_once(
     path = tmp_path / "beat-0"
 
     class Waiting:
-        """An agent that a scheduler restarts after 30 s."""
+        """Stand for an agent that a scheduler restarts after 30 s."""
 
         signals: ClassVar[list[int]] = []
 
