@@ -24,14 +24,14 @@ OUR_LOSS = ["--criterion", "highrank_cross_entropy"]
 
 
 def train(data: Path, save_dir: Path, arch: str, updates: int, *options: object) -> Finished:
-    """Train `updates` updates in all; continues what `save_dir` holds."""
+    """Train for `updates` updates in all; resume what `save_dir` holds."""
     criterion = [] if "--criterion" in options else OUR_LOSS
     where = ["--save-dir", save_dir, "--arch", arch, "--max-update", updates]
     return run("train", data, *where, *task_and_shape(arch), *criterion, *options)
 
 
 def task_and_shape(arch: str) -> list[str]:
-    """Task and sizes of a tiny model of this architecture's trunk."""
+    """Return task and sizes of a tiny model of this architecture's trunk."""
     if arch.startswith("awd_lstm_lm"):
         return [*LANGUAGE_MODEL, *NARROW_AWD]
     if arch.startswith("transformer_lm"):
@@ -47,12 +47,12 @@ def last(save_dir: Path) -> Path:
 
 
 def parameters(checkpoint: Path) -> dict[str, torch.Tensor]:
-    """Model parameters of a checkpoint."""
+    """Return the model parameters of a checkpoint."""
     return torch.load(checkpoint, weights_only=True)["model"]
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    """Equal bit for bit, names included."""
+    """Return whether all are equal bit for bit, names included."""
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
