@@ -6,7 +6,7 @@ import torch
 
 
 def relative_attention(q, k, v, tables, clip, mask=None, dropout=None):
-    """Contexts and weights of the last T of S positions, in torch so that gradients can be had."""
+    """Return contexts and weights of the last T of S positions, in torch for gradients."""
     queries, keys = q.size(-2), k.size(-2)
     a_k, a_v = tables
     contexts, all_weights = [], []

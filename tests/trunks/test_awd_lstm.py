@@ -85,7 +85,7 @@ def inputs_and_outputs(model, tokens):
 
 
 def assert_locked(after, before, kept=0.5):
-    """`after` is `before` [T, B, D] times one mask for all steps, of zeros and 1/kept."""
+    """Assert that `after` is `before` [T, B, D] times one mask of zeros and 1/kept."""
     ratio = (after / before).round(decimals=9)
     assert set(ratio.unique().tolist()) == {0.0, 1 / kept}
     assert torch.equal(ratio, ratio[:1].expand_as(ratio))

@@ -108,7 +108,7 @@ def test_half_precision_is_as_exact_as_the_formula_in_half(dtype):
 
 
 class Largest(TorchDispatchMode):
-    """Elements of the largest memory behind the result of any operation."""
+    """Record the elements of the largest memory behind any operation's result."""
 
     size = 0
 
