@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from highrank_plugins.cli import make_group
-from highrank_plugins.cli.options import Changes, UserDir, numbers
+from highrank_plugins.cli.options import Changes, UserDir, names, numbers
 from highrank_plugins.cli.printing import echo_markdown
 from highrank_plugins.cli.user_error import user_errors
 
@@ -97,7 +97,7 @@ def loss(
     changes |= _layer(head=head, pointwise=pointwise, user_dir=user_dir)
     grid = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
     with user_errors():
-        implementations = [_today(name.strip()) for name in impl.split(",")]
+        implementations = [_today(name) for name in names("--impl", impl)]
         failed = run_losses(
             preset, implementations, changes, _grid(grid), within, repeats, threads, csv, plot,
             echo=echo_markdown,
@@ -172,7 +172,7 @@ def _losses(
     if models:
         raise ValueError("--model needs --whole-step: a loss alone has no model")
     sizes = {name: _one(name, values) for name, values in _grid(grid).items()}
-    implementations = [_today(name.strip()) for name in impl.split(",")]
+    implementations = [_today(name) for name in names("--impl", impl)]
     return run_roofline(presets, implementations, gpu, sizes)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from highrank_plugins.cli.options import TestKind
+from highrank_plugins.cli.options import TestKind, names
 from highrank_plugins.cli.user_error import user_errors
 
 Format = Literal["terminal", "markdown", "latex", "csv"]
@@ -57,7 +57,7 @@ def compare(
         from highrank_plugins.results.comparison import compare_records
 
         check_plot(plot)
-        shown = None if columns is None else list(filter(None, columns.split(",")))
+        shown = [] if columns == "" else columns and names("--columns", columns)
         compared = compare_records(records, metric, baseline, test, alpha, shown)
         on_terminal = output is None and sys.stdout.isatty()
         if plot is not None:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from highrank_plugins.cli.options import names
 from highrank_plugins.cli.user_error import user_errors
 
 
@@ -47,9 +48,9 @@ def match(
         base, target = (find_configuration(folder, name) for name in (system, to))
         settings, reference = configuration.load(base), configuration.load(target)
         count = words or (0 if data else dictionary_size(folder.name, settings))
-        names = tuple(filter(None, (free or "").split(",")))
+        sizes = tuple(names("--free", free)) if free else ()
         found = match_configurations(
-            settings, reference, by, words=count, data=data, free=names, step=step
+            settings, reference, by, words=count, data=data, free=sizes, step=step
         )
         place = Path() if output is None else output.parent
         text = matched_yaml(base, found, by, f"{system} of the size of {to}", place)

@@ -2,7 +2,7 @@
 
 import logging
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -56,6 +56,21 @@ Changes = Annotated[
 Number = TypeVar("Number", int, float)
 
 
+def names(option: str, text: str) -> list[str]:
+    """Return the names in `text`.
+
+    Args:
+        option: its name, for the message.
+    Raises:
+        ValueError: A name is empty, or is given twice; names the option.
+    """
+    found = [word.strip() for word in text.split(",")]
+    if "" in found:
+        raise ValueError(f"{option} {text!r}: expected names separated by commas")
+    _refuse_repeated(option, text, found)
+    return found
+
+
 def numbers(option: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
     """Return the numbers in `text`.
 
@@ -63,10 +78,18 @@ def numbers(option: str, text: str, kind: Callable[[str], Number]) -> list[Numbe
         option: its name, for the message.
         kind: int or float.
     Raises:
-        ValueError: The text is invalid; names the option.
+        ValueError: The text is invalid, or a number is given twice; names the option.
     """
     try:
-        return [kind(word) for word in text.split(",")]
+        found = [kind(word) for word in text.split(",")]
     except ValueError:
         what = "whole numbers" if kind is int else "numbers"
         raise ValueError(f"{option} {text}: expected {what} separated by commas") from None
+    _refuse_repeated(option, text, found)
+    return found
+
+
+def _refuse_repeated(option: str, text: str, values: Sequence[str | float]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{option} {text}: {value} is given twice; give it once")

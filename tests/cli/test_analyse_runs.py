@@ -178,9 +178,16 @@ def test_with_a_dimension_for_every_word_all_modes_are_on_top(tmp_path):
         (["dirichlet", "--alpha", 0], "--alpha 0.0: must be above 0"),
         (["dirichlet", "--dim", "2,x"], "--dim 2,x: expected whole numbers separated by commas"),
         (["dirichlet", "--dim", "0,2"], "--dim 0,2: must be at least 1"),
+        (["dirichlet", "--dim", "2,2"], "--dim 2,2: 2 is given twice; give it once"),
+        (["multimode", "--heads", "mos,"], "--heads 'mos,': expected names separated by commas"),
+        (["spamlang", "--heads", "mos, mos"], "--heads mos, mos: mos is given twice"),
+        (
+            ["collect", "x.pt", "data", "--output", "x", "--what", "logits,logits"],
+            "logits is given",
+        ),
     ],
 )
-def test_synthetic_experiments_refuse_bad_options(words, message):
+def test_bad_options_are_refused(words, message):
     done = invoke(*words)
     assert done.exit_code == 2 and message in done.output
 

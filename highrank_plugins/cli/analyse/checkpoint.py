@@ -15,7 +15,7 @@ from highrank_plugins.cli.analyse.running import (
     along_a_text,
     report,
 )
-from highrank_plugins.cli.options import Data, Device, UserDir
+from highrank_plugins.cli.options import Data, Device, UserDir, names
 from highrank_plugins.cli.user_error import user_errors
 
 
@@ -87,10 +87,11 @@ def collect(
         from highrank_plugins.inference.collector import Collector
         from highrank_plugins.inference.on_disk import write_collection
 
+        quantities = names("--what", what)
         collector = Collector.open(
             checkpoint, data, split, tokens=tokens, rows=segment, dtype=dtype.value,
             device=device, processes=processes,
         )  # fmt: skip
-        done = write_collection(collector, output, what.split(","), save_seconds)
+        done = write_collection(collector, output, quantities, save_seconds)
         if processes.rank == 0:
             report(done, None)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from highrank_plugins.cli.analyse.running import DataOfCheckpoint, Output, Plot, measuring, report
-from highrank_plugins.cli.options import UserDir, numbers
+from highrank_plugins.cli.options import UserDir, names, numbers
 from highrank_plugins.cli.printing import echo_markdown
 
 Heads = Annotated[str, "Layers, separated by commas: mos, plif (on a softmax), mos+plif, …"]
@@ -55,8 +55,8 @@ def dirichlet(
         from highrank_plugins.common.progress import bar
         from highrank_plugins.reports.plots import draw
 
-        chosen = heads_named(heads.split(","), components)
-        sizes = sorted({*numbers("--dim", dim, int)})
+        chosen = heads_named(names("--heads", heads), components)
+        sizes = sorted(numbers("--dim", dim, int))
         if sizes[0] < 1:
             raise ValueError(f"--dim {dim}: must be at least 1")
         if not alpha > 0:
@@ -118,7 +118,7 @@ def spamlang(
         if not lr > 0:
             raise ValueError(f"--lr {lr}: must be above 0")
         grid = SpamLangGrid(
-            heads=list(filter(None, heads.split(","))), components=components, steps=steps, lr=lr,
+            heads=names("--heads", heads), components=components, steps=steps, lr=lr,
             classes=numbers("--classes", classes, int), dims=numbers("--dim", dim, int),
             seeds=numbers("--seeds", seeds, int), context_scale=context_scale,
             backward_ranks=numbers("--backward-rank", backward_rank, int) if backward_rank else (),
@@ -195,7 +195,7 @@ def multimode(
             )
             from highrank_plugins.common.progress import bar
 
-            chosen = heads_named(heads.split(","), components)
+            chosen = heads_named(names("--heads", heads), components)
             settings = MultimodeSettings(
                 contexts=contexts, modes=modes, learn_words=learn_words,
                 classes=classes, dim=dim, steps=steps, lr=lr, seed=seed,

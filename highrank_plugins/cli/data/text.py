@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from highrank_plugins.cli.data.bitext import language_pair
+from highrank_plugins.cli.options import names
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.folder_lock import output_folder, whole_folder
 from highrank_plugins.common.processes import usable_cores
@@ -73,7 +74,8 @@ def pieces(
     from highrank_plugins.data import subword_nmt_pieces
     from highrank_plugins.data.binarising import PARTS
 
-    training = {name: text / f"train.{name}" for name in languages.split(",")}
+    with user_errors():
+        training = {name: text / f"train.{name}" for name in names("--languages", languages)}
     workers = processes or usable_cores()
     with user_errors(), whole_folder(output, text):  # created before the work
         if algorithm == Algorithm.SENTENCEPIECE:
