@@ -77,7 +77,7 @@ INSTRUCTIONS = {
 }  # fmt: skip
 # Operations that read or write only the elements that an index names.
 INDEXED = ("gather", "scatter", "scatter_add", "scatter_add_", "scatter_", "index", "index_select")
-# How many of their first operands operations overwrite without reading them.
+# Number of first operands that an operation overwrites without reading them.
 OVERWRITES = {"zero_": 1, "fill_": 1, "normal_": 1, "copy_": 1}
 IMPLEMENTATIONS = ("naive", "gathered", "chunked", "fused", "triton")
 

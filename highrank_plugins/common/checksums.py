@@ -13,7 +13,7 @@ from highrank_plugins.common.files import require_regular, write_text
 from highrank_plugins.common.user_error import UserError
 
 SUMS = "sha256sums"
-# folder within the output of complete new files, which take the places of the earlier ones
+# folder within the output for complete new files, which then replace the earlier ones
 COMPLETE = ".binarised"
 _BINARISED = ("*.bin", "*.idx", "dict*.txt")
 DIGITS = {"sha256": 64, "md5": 32}

@@ -249,7 +249,7 @@ def _free(target: str) -> int:
 
 @contextmanager
 def names_full_disk(folder: Path) -> Iterator[None]:
-    """Let errors of a full disk name the folder that the block writes to, and its free space."""
+    """Add to errors about a full disk the folder that the block writes to, and its free space."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Hold a lock on a folder that one training run, launch or data command at a time may write to."""
+"""Lock a folder that only one training run, launch or data command may write to at a time."""
 
 import fcntl
 import glob
@@ -53,15 +53,15 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
 
 @contextmanager
 def output_folder(folder: Path, *inputs: Path) -> Iterator[None]:
-    """Create the folder of a data command, and refuse others until the block ends.
+    """Create the folder of a data command, and refuse other commands until the block ends.
 
-    If the block fails, the folder is removed where it is new and empty.
+    If the block fails, a folder that is new and empty is removed.
 
     Args:
         inputs: folders that the block reads.
     Raises:
         ValueError: the folder is one of them, whose files the block would overwrite.
-        UserError: Another data command writes to it; names the process. Or it cannot be written.
+        UserError: Another data command writes to it (names the process), or it is not writable.
     """
     for source in inputs:
         if source.resolve() == folder.resolve():
@@ -105,7 +105,7 @@ def log_folder(folder: Path, save_dir: Path, is_shared: bool) -> Iterator[None]:
         save_dir: of the training run.
         is_shared: launchers of other nodes may hold the folder, too, for the same training run.
     Raises:
-        UserError: Another launch writes to it, or one with another --save-dir has; names it.
+        UserError: Another launch writes to it, or it has the logs of another --save-dir; names it.
     """
     kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
     with _held(folder, _LOGS, os.path.relpath(save_dir.resolve(), folder.resolve()), kind):
@@ -128,7 +128,7 @@ def _held(folder: Path, use: _Use, owner: str = "", kind: int = fcntl.LOCK_EX) -
             with names_full_disk(folder):
                 file.truncate(0)
                 holder = f"process {os.getpid()} on {socket.gethostname()}\n{owner}"
-                os.write(file.fileno(), holder.encode())  # unbuffered: closing writes nothing again
+                os.write(file.fileno(), holder.encode())  # unbuffered: nothing is left for close()
             yield is_locked
             is_whole = True
         finally:

@@ -24,7 +24,7 @@ DIRECTORY = "HIGHRANK_STOP_DIRECTORY"
 # set for processes that `highrank launch` itself starts, not for those of srun
 LAUNCHED = "HIGHRANK_LAUNCHED"
 
-# requests within this time, such as one that comes by two ways, are one request
+# requests within this time count as one, such as a request that arrives in two ways
 SAME_REQUEST_SECONDS = 1.0
 _INTERRUPT_DELAY = 0.2
 
@@ -63,7 +63,7 @@ def handle_interrupt(asked_at: Callable[[], float | None]) -> None:
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         time.sleep(_INTERRUPT_DELAY)
-        _handle_those_that_came()
+        _handle_pending_signals()
         at = asked_at()
         if at is None or time.monotonic() - at > SAME_REQUEST_SECONDS:
             raise KeyboardInterrupt
@@ -72,8 +72,8 @@ def handle_interrupt(asked_at: Callable[[], float | None]) -> None:
         signal.signal(signal.SIGINT, interrupt)
 
 
-def _handle_those_that_came() -> None:
-    """Call the handlers of signals that came together with SIGINT, which Python handles first."""
+def _handle_pending_signals() -> None:
+    """Call the handlers of signals that arrived with SIGINT, which Python handles first."""
     handler = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         signal.raise_signal(signal.SIGINT)  # without a new signal, Python does not look for others

@@ -32,8 +32,8 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
 
     The files equal those of `fairseq-preprocess --joined-dictionary`, which takes two passes in
     Python, and with `--workers 2` leaves one worker waiting. They take the place of an earlier
-    result when all are complete: a training that has mapped the earlier files keeps reading them.
-    If an earlier call was killed while its files took their places, they first take the rest.
+    result when all are complete; a training run that has mapped earlier files keeps reading them.
+    If an earlier call was killed while it replaced files, this one first replaces the others.
 
     Args:
         pieces: folder with {train,valid,test}.LANGUAGE, pieces between spaces.

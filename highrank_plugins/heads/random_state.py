@@ -2,8 +2,8 @@
 
 They are drawn once for the whole batch, before a loss cuts it into chunks. The same seed thus gives
 the same numbers for every implementation of the loss and every chunk size. Gaussian noise is too
-large to keep ((K−1)·S numbers per token), so one seed is drawn, and each block of tokens has a
-generator of its own, which draws for one gate after the other.
+large to keep ((K−1)·S numbers per token), so only one seed is drawn. Each block of tokens has its
+own generator, which draws for one gate after another.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def _refuse_mixture(folder: Path) -> None:
     if (folder / COMPLETE / SUMS).exists():
         raise UserError(
             f"{folder} may hold files of two texts: `highrank data binarise` is replacing them, or "
-            "was killed while it did; run the same command again, which completes them"
+            "was killed before it had finished; run the same command again to complete it"
         )
 
 

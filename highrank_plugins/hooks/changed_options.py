@@ -2,7 +2,7 @@
 
 What breaks: `fairseq-train` into the directory of an earlier run resumes that run with
 the new options: another architecture of the same sizes, other data, another seed or learning rate.
-If it was finished, it ends at once with exit code 0. Checkpoints are then of neither training.
+If it was finished, it ends at once with exit code 0. The checkpoints then belong to neither run.
 Why: fairseq loads parameters that fit, and compares no option.
 What we do: compare the options of the checkpoint in --save-dir with those of the command, and
 hashes of the training and validation data, which each checkpoint holds. The validation data choose
@@ -42,7 +42,7 @@ from highrank_plugins.common.user_error import UserError
 logger = logging.getLogger(__name__)
 _Options = dict[str, Any]
 
-# names of hashes in checkpoints; None, or no entry in older checkpoints, is compared with nothing
+# names of hashes in checkpoints; None, and hashes that older checkpoints lack, are not compared
 _KEY = "training_data"
 _SUMS_KEY = "training_data_sums"
 _VALID_KEY = "validation_data"

@@ -102,7 +102,7 @@ def _candidates(cfg: Any) -> Iterator[str]:
     elif not PathManager.path_requires_pathmanager(cfg.save_dir):
         yield os.path.join(cfg.save_dir, _DEFAULT)
         found = glob.glob(os.path.join(glob.escape(cfg.save_dir), "checkpoint*.pt"))
-        # a link to a missing file has no time
+        # a link to a missing file has no modification time
         yield from sorted(filter(os.path.isfile, found), key=os.path.getmtime, reverse=True)
     if cfg.finetune_from_model:
         yield cfg.finetune_from_model

@@ -3,7 +3,8 @@
 What breaks: `checkpoint_last.pt` was deleted, or lost by a full disk, while `--save-dir` holds
 other checkpoints; or `--restore-file` does not exist. In both cases fairseq logs "No existing
 checkpoint found" and trains from random weights. A `checkpoint_last.pt` that is damaged ends every
-start, however many undamaged checkpoints the directory holds. A link to a missing file is either.
+start, however many undamaged checkpoints the directory holds. For fairseq, a link to a missing
+file is a missing file.
 Why: a missing file is how fairseq recognises the first start, and it looks at no other file.
 What we do: resume from the newest checkpoint in `--save-dir` whose checksums are right, and name
 it. Where none is whole, where `--restore-file` is missing, and where a folder is given, refuse. Of

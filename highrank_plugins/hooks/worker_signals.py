@@ -2,10 +2,10 @@
 
 What breaks: a recipe that is told to stop, SLURM and `kill -- -GROUP` send SIGTERM to the data
 workers, too. These end at once, and the run ends with "DataLoader worker exited unexpectedly"
-instead of a checkpoint. So does SIGINT with SIGTERM.
+instead of a checkpoint. SIGINT together with SIGTERM has the same effect.
 Why: torch's handler in a worker ends it at any SIGTERM, and replaces the one that it inherits.
 What we do: a worker lets the signals of `stop_request.py` pass, except those that its own run
-sends to end it. It ignores SIGINT, at which the run decides.
+sends to end it. It ignores SIGINT, which its run handles.
 Delete when: torch's workers leave SIGTERM from other processes to their parent.
 """
 

@@ -119,7 +119,7 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
 
     @classmethod
     def head_sizes(cls, cfg: Namespace) -> tuple[int, int, bool]:
-        """Return the widths of features and vocabulary matrix; it is the embedding."""
+        """Return the widths of features and vocabulary matrix, which is the embedding."""
         return cfg.decoder_last_hidden_size, cfg.decoder_embed_dim, True
 
     def prepare_for_inference_(self, cfg) -> None:

@@ -78,7 +78,7 @@ class HeadModel(TrainingListener):
 
     @classmethod
     def check_head(cls, cfg: Namespace) -> None:
-        """Build the head that filled options describe, alone, for 1,000 words.
+        """Build only the head that complete options describe, for 1,000 words.
 
         Raises:
             UserError: see ``head_from_options``.

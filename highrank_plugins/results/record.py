@@ -69,7 +69,7 @@ def load_record(path: Path) -> dict[str, Any]:
         bad = [name for name, value in record["metrics"].items() if not math.isfinite(value)]
     except (ValueError, AttributeError, KeyError, TypeError):
         raise ValueError(
-            f"{path}: not a record of a run: it has no metrics, or other than numbers"
+            f"{path}: not a record of a run: its metrics are missing, or are not numbers"
         ) from None
     if bad:
         raise ValueError(f"{path}: {bad[0]} is not a number; leave it out or repeat the run")

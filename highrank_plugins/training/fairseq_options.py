@@ -19,8 +19,8 @@ def check_options(configuration: Configuration, tree: Tree) -> None:
     """Check the options in the blocks of fairseq's commands; imports it (seconds).
 
     Raises:
-        ConfigurationError: each unknown name or number out of range, or the first value of a wrong
-            type, or that the output layer refuses, with its file and line.
+        ConfigurationError: each unknown name or number out of range, or the first value that is of
+            a wrong type or that the output layer refuses, with its file and line.
     """
     problems: list[str] = []
     for tool in filter(partial(getattr, configuration), _PARSERS):  # blocks that are not empty

@@ -44,7 +44,7 @@ def write_recipe_files(
     """Write `settings.sh`, to be sourced, and `BLOCK.sh` with the command of each block.
 
     Args:
-        folder: commands of an earlier configuration are replaced, other files stay.
+        folder: commands of an earlier configuration are replaced, other files are kept.
         more: further variables of the shell, each a word or a list of words.
     Raises:
         UserError: the folder has files of these names, but no settings.sh: they are not ours.
@@ -64,10 +64,10 @@ def write_recipe_files(
     if earlier and not settings.exists():
         names = ", ".join(path.name for path in earlier)
         raise UserError(
-            f"--commands {folder}: {names} would be replaced, and no settings.sh there says that "
-            "this command has written it: name another folder"
+            f"--commands {folder}: {names} would be replaced, but this command has not written the "
+            "folder (settings.sh is missing): name another folder"
         )
-    write_text(settings, "\n".join(lines) + "\n")  # before all others, as their stamp
+    write_text(settings, "\n".join(lines) + "\n")  # first: it marks the others as ours
     for path in earlier:
         path.unlink()
     for block in (*PROGRAMS, *configuration.measures):

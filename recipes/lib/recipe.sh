@@ -95,7 +95,7 @@ open_run() {
     echo $$ >"$run_dir/.lock"
 }
 
-# make_log_folder: make the folder of the run, and log in it, unless they cannot be written.
+# make_log_folder: make the run's folder and its folder log, or say why they cannot be written.
 make_log_folder() {
     local said
     said=$(mkdir -p -- "$run_dir/log" 2>&1) && [[ -w $run_dir && -w $run_dir/log ]] ||
