@@ -24,13 +24,13 @@ class Observed:
 
     Attributes:
         code: Exit status; None after a timeout.
-        deeds: Programs that it started and paths outside its folder that it changed.
+        effects: Programs that it started and paths outside its folder that it changed.
         peak: Bytes by which its memory grew at most.
     """
 
     code: int | None
     output: str
-    deeds: list[str]
+    effects: list[str]
     peak: int
 
 
@@ -40,9 +40,11 @@ def observe(command: str, *words: object, folder: Path, stdin: str = "") -> Obse
     if command not in ("preprocess", "highrank"):
         argv += ["--user-dir", str(REPOSITORY / "highrank_plugins")]
     with tempfile.TemporaryDirectory() as notes:
-        log, typed, deeds, peak = (Path(notes, name) for name in ("log", "stdin", "deeds", "peak"))
+        log, typed, effects, peak = (
+            Path(notes, name) for name in ("log", "stdin", "effects", "peak")
+        )
         typed.write_text(stdin)
-        names = tuple(map(str, (log, typed, deeds, peak)))
+        names = tuple(map(str, (log, typed, effects, peak)))
         child = FORKS.Process(target=_child, args=(command, argv, str(folder), names))
         child.start()
         child.join(60)
@@ -53,19 +55,19 @@ def observe(command: str, *words: object, folder: Path, stdin: str = "") -> Obse
         return Observed(
             child.exitcode if ended else None,
             log.read_text(errors="replace") if log.exists() else "",
-            deeds.read_text().splitlines() if deeds.exists() else [],
+            effects.read_text().splitlines() if effects.exists() else [],
             int(peak.read_text()) if peak.exists() else 0,
         )
 
 
 def _child(command: str, argv: list[str], folder: str, names: tuple[str, ...]) -> None:
-    log, typed, deeds, peak = names
+    log, typed, effects, peak = names
     os.chdir(folder)
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the server
     before, most = _status("VmRSS"), _status("VmSize") + _MOST
     resource.setrlimit(resource.RLIMIT_AS, (most, most))  # spare the machine
-    notes = os.open(deeds, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    notes = os.open(effects, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     allowed = (folder, *_CACHES, log, peak, "/dev/null", "/dev/shm", "/proc/self")
     sys.addaudithook(lambda event, args: _note(event, args, notes, allowed))
     try:

@@ -128,7 +128,7 @@ class Table:
         for command, line in commands.items():
             seen = self.attempt(line, file)
             limit = self.sound[f"{kind} {command}"] + FACTORS.get(name, 2) * size + SLACK
-            wrong = [*seen.deeds]
+            wrong = [*seen.effects]
             if self.canary.exists():
                 wrong.append("ran code")
                 self.canary.unlink()
