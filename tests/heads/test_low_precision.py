@@ -35,12 +35,12 @@ def test_the_error_is_at_most_twice_that_of_plain_torch(case, dtype):
     options = {} if case.head == "softmax" else {"embed_dim": 12}
     head = case.build(**sizes, **options, dtype=dtype)
     ours = run(head, FEATURES.to(dtype), head)
-    usual = run(head, FEATURES.to(dtype),
+    naive = run(head, FEATURES.to(dtype),
                 lambda x: plain.log_probs(case.head, dict(head.named_parameters()), x))  # fmt: skip
     truth = run(head.double(), FEATURES.to(dtype).double(), head)
     assert ours["log_probs"].dtype == torch.float32
     for name in truth:
-        assert error(ours[name], truth[name]) <= 2 * error(usual[name], truth[name]), name
+        assert error(ours[name], truth[name]) <= 2 * error(naive[name], truth[name]), name
 
 
 def test_plain_code_equals_the_heads():
