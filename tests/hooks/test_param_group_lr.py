@@ -16,9 +16,9 @@ register()
 
 
 def parameters():
-    usual, special = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2))
+    ordinary, special = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2))
     set_own_rate(special, 0.02)
-    return usual, special
+    return ordinary, special
 
 
 def optimizer(params, *words):
@@ -54,10 +54,10 @@ def test_the_ratio_stays_the_same_under_any_schedule():
 
 def test_groups_share_all_other_options():
     built = optimizer(parameters(), "--optimizer", "adam", "--weight-decay", 0.3)
-    usual, special = built.param_groups
-    assert usual.keys() == special.keys()
-    shared = set(usual) - {"params", "lr"}
-    assert shared and all(usual[name] == special[name] for name in shared)
+    ordinary, special = built.param_groups
+    assert ordinary.keys() == special.keys()
+    shared = set(ordinary) - {"params", "lr"}
+    assert shared and all(ordinary[name] == special[name] for name in shared)
     assert special["weight_decay"] == 0.3
 
 
@@ -73,10 +73,10 @@ def test_parameters_without_a_rate_of_their_own_are_left_alone():
 
 
 def test_float32_copies_of_half_precision_parameters_have_the_rate_too():
-    usual, special = parameters()
+    ordinary, special = parameters()
     special.data = special.data.half()
-    usual.data = usual.data.half()
-    copies = optim.FP16Optimizer.build_fp32_params(None, [usual, special], flatten=False)
+    ordinary.data = ordinary.data.half()
+    copies = optim.FP16Optimizer.build_fp32_params(None, [ordinary, special], flatten=False)
     assert [own_rate(p) for p in copies] == [None, 0.02]
 
 
@@ -93,9 +93,9 @@ def test_a_run_keeps_its_groups_when_it_resumes(data, tmp_path):
     for updates, rate, more in ((2, 0.5, []), (4, 0.5, []), (6, 0.25, changed)):
         last = ["--head-plif-lr", rate, "--max-update", updates, *more]
         state = run_training(data, tmp_path, *words, *last)
-        usual, slopes = state["last_optimizer_state"]["param_groups"]
+        ordinary, slopes = state["last_optimizer_state"]["param_groups"]
         assert len(slopes["params"]) == 1
-        assert slopes["lr"] / usual["lr"] == pytest.approx(rate / 1e-2)
+        assert slopes["lr"] / ordinary["lr"] == pytest.approx(rate / 1e-2)
 
 
 def test_stock_has_one_rate_for_all(stock):
