@@ -95,9 +95,9 @@ def average_errors(case, dtype, reduction, impl, autocast=False, device="cpu"):
 
 
 def check(errors, precision):
-    usual, *others = errors
+    of_reference, *others = errors
     for ours in others:
-        for name, error in usual.items():
+        for name, error in of_reference.items():
             # one rounding of the result more: plain torch may be lucky with a single number
             assert ours[name] <= 2 * error + torch.finfo(precision).eps / 2, name
 
@@ -144,13 +144,13 @@ def test_small_gradients_survive_in_float16(reduction, impl):
     features = torch.tensor([[1.0, -0.5]], dtype=torch.float16, requires_grad=True)
     options = {"reduction": reduction, "upstream": torch.tensor(128.0)}
     target = torch.tensor([0])
-    usual = run(head, features, target, impl="reference", **options)
+    of_reference = run(head, features, target, impl="reference", **options)
     got = run(head, features, target, impl=impl, **options)
     truth = run(head.double(), features.detach().double(), target, impl="reference", **options)
     for name in ("weight", "bias"):
         want = truth.gradients[name][1]
         assert 1e-6 < want.abs().max() < 4e-6
-        ours, theirs = (o.gradients[name][1].double() for o in (got, usual))
+        ours, theirs = (o.gradients[name][1].double() for o in (got, of_reference))
         assert ours.abs().min() > 0
         assert (ours - want).norm() <= 2 * (theirs - want).norm() + 1e-9, name
 
@@ -165,8 +165,8 @@ def test_large_gradients_do_not_overflow_in_float16(reduction, impl):
     with torch.no_grad():
         head.bias[0] = -20.0
     options = {"reduction": reduction, "upstream": torch.tensor(1.0)}
-    usual = run(head, features, target, impl="reference", **options)
+    of_reference = run(head, features, target, impl="reference", **options)
     got = run(head, features, target, impl=impl, **options)
-    assert torch.isfinite(usual.gradients["weight"]).all()
-    for name, gradient in usual.gradients.items():
+    assert torch.isfinite(of_reference.gradients["weight"]).all()
+    for name, gradient in of_reference.gradients.items():
         torch.testing.assert_close(got.gradients[name], gradient, rtol=2e-3, atol=1e-3)

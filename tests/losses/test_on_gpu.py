@@ -61,7 +61,7 @@ def test_kernels_match_with_tiles_of_full_size(case, smoothing, dtype, monkeypat
     target = (torch.arange(33, device=DEVICE) * 311) % classes
     calls = {"label_smoothing": smoothing, "reduction": "sum", "upstream": torch.tensor(0.7)}
     got = run(head, features, target, impl="triton", **calls)
-    usual = run(head, features, target, impl="reference", **calls)
+    of_reference = run(head, features, target, impl="reference", **calls)
     truth = run(head.double(), features.detach().double().requires_grad_(), target, impl="fused",
                 **calls)  # fmt: skip
-    low.check([low.relative_errors(usual, truth), low.relative_errors(got, truth)], dtype)
+    low.check([low.relative_errors(of_reference, truth), low.relative_errors(got, truth)], dtype)
