@@ -14,7 +14,7 @@ GENERATION = ["--batch-size", 8, "--num-workers", 0, "--beam", 2]
 
 
 @pytest.fixture(scope="module")
-def without(mt_data, tmp_path_factory):
+def without_tables(mt_data, tmp_path_factory):
     """Write a checkpoint without relative positions."""
     folder = tmp_path_factory.mktemp("without")
     train(mt_data, folder, ARCH, 4)
@@ -31,19 +31,21 @@ def test_a_resumed_run_equals_an_uninterrupted_one_and_translates(mt_data, tmp_p
     assert len(done.lines("H-")) == 20
 
 
-def test_a_checkpoint_without_tables_starts_with_zeros_and_says_so(mt_data, without, tmp_path):
-    start = ["--finetune-from-model", without, "--lr", 0, "--rel-pos-clip", 4]
+def test_a_checkpoint_without_tables_starts_with_zeros_and_says_so(
+    mt_data, without_tables, tmp_path
+):
+    start = ["--finetune-from-model", without_tables, "--lr", 0, "--rel-pos-clip", 4]
     done = train(mt_data, tmp_path, ARCH, 1, *start)
-    old, new = parameters(without), parameters(last(tmp_path))
+    old, new = parameters(without_tables), parameters(last(tmp_path))
     assert same({name: new[name] for name in old}, old)
     added = sorted(new.keys() - old.keys())
     assert len(added) == 4
     assert all(not new[name].any() and name in done.output for name in added)
 
 
-def test_a_model_with_untrained_tables_does_not_translate(mt_data, without):
+def test_a_model_with_untrained_tables_does_not_translate(mt_data, without_tables):
     overrides = ["--model-overrides", "{'rel_pos_clip': 4}"]
-    done = attempt("generate", mt_data, "--path", without, *GENERATION, *overrides)
+    done = attempt("generate", mt_data, "--path", without_tables, *GENERATION, *overrides)
     assert done.code == 2
     assert "decoder.layers.0.self_attn.relative.key_table" in done.output
     assert not done.lines("H-")
