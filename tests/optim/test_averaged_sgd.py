@@ -20,7 +20,7 @@ def groups(params):
     return [{"params": params[:1]}, {"params": params[1:], "weight_decay": 0.3}]
 
 
-def walk(optimizer, params, lrs, seed=0):
+def take_steps(optimizer, params, lrs, seed=0):
     """Take steps, each with new random gradients; the second group has a tenth of the rate."""
     draw = torch.Generator().manual_seed(seed)
     for lr in lrs:
@@ -58,16 +58,16 @@ def averages(optimizer, params):
 
 def test_the_optimizer_is_sgd_before_averaging():
     ours, own, sgd, others = pair(lambda p: torch.optim.SGD(p, lr=1, weight_decay=0.01))
-    walk(ours, own, LRS)
-    walk(sgd, others, LRS)
+    take_steps(ours, own, LRS)
+    take_steps(sgd, others, LRS)
     assert equal(own, others)
 
 
 def test_averaging_equals_torchs_from_the_first_step():
     ours, own, theirs, others = pair(asgd, at_epoch=0)
     ours.before_epoch(1)
-    walk(ours, own, LRS)
-    walk(theirs, others, LRS)
+    take_steps(ours, own, LRS)
+    take_steps(theirs, others, LRS)
     assert equal(own, others)
     assert equal(averages(ours, own), averages(theirs, others))
 
@@ -77,7 +77,7 @@ def test_the_average_covers_all_steps_but_the_first():
     ours.before_epoch(1)
     seen = []
     for step, lr in enumerate(LRS):
-        walk(ours, own, [lr], seed=step)
+        take_steps(ours, own, [lr], seed=step)
         seen.append([p.detach().clone() for p in own])
         counted = seen if step == 0 else seen[1:]
         mean = [torch.stack(values).mean(0) for values in zip(*counted, strict=True)]
@@ -88,13 +88,13 @@ def test_the_average_covers_all_steps_but_the_first():
 def test_evaluation_on_averages_does_not_disturb_the_run():
     ours, own, theirs, others = pair(asgd, at_epoch=0)
     ours.before_epoch(1)
-    walk(ours, own, LRS[:3])
-    walk(theirs, others, LRS[:3])
+    take_steps(ours, own, LRS[:3])
+    take_steps(theirs, others, LRS[:3])
     ours.before_validation()
     ours.before_save()
     assert equal(own, averages(theirs, others))
-    walk(ours, own, LRS[3:], seed=9)
-    walk(theirs, others, LRS[3:], seed=9)
+    take_steps(ours, own, LRS[3:], seed=9)
+    take_steps(theirs, others, LRS[3:], seed=9)
     assert equal(own, others)
     assert equal(averages(ours, own), averages(theirs, others))
 
@@ -103,7 +103,7 @@ def test_evaluation_on_averages_does_not_disturb_the_run():
 def test_a_loaded_optimizer_continues_exactly(swapped):
     ours, own, *_ = pair(asgd, at_epoch=0)
     ours.before_epoch(1)
-    walk(ours, own, LRS[:3])
+    take_steps(ours, own, LRS[:3])
     if swapped:
         ours.before_save()
     saved = copy.deepcopy(ours.state_dict())
@@ -111,7 +111,7 @@ def test_a_loaded_optimizer_continues_exactly(swapped):
     resumed = AveragedSGD(groups(again), lr=1.0, weight_decay=0.01, at_epoch=0)
     resumed.load_state_dict(saved)
     for optimizer, params in ((ours, own), (resumed, again)):
-        walk(optimizer, params, LRS[3:], seed=4)
+        take_steps(optimizer, params, LRS[3:], seed=4)
     assert equal(own, again)
     assert equal(averages(ours, own), averages(resumed, again))
 
@@ -119,7 +119,7 @@ def test_a_loaded_optimizer_continues_exactly(swapped):
 def test_a_step_with_averages_in_the_model_is_refused():
     ours, own, *_ = pair(asgd, at_epoch=0)
     ours.before_epoch(1)
-    walk(ours, own, LRS)
+    take_steps(ours, own, LRS)
     ours.before_validation()
     with pytest.raises(RuntimeError, match="zero_grad"):
         ours.step()
