@@ -37,7 +37,7 @@ def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 60) ->
         time.sleep(0.05)
 
 
-def left_of(leader: int, seconds: float = 10) -> list[str]:
+def remaining_processes(leader: int, seconds: float = 10) -> list[str]:
     """Return the names of the processes of a group that still run after some seconds."""
     end = time.monotonic() + seconds
     while (names := group(leader)) and time.monotonic() < end:
@@ -80,7 +80,7 @@ def ended(process: subprocess.Popen[str], number: int) -> str:
     assert f"stage 0 (first) was stopped by {signal.Signals(number).name}" in err
     assert "the same command resumes it" in err
     assert "never" not in out + err
-    assert left_of(process.pid) == []
+    assert remaining_processes(process.pid) == []
     return err
 
 
@@ -144,7 +144,7 @@ def test_a_run_saves_and_is_resumed(tmp_path, launch):
     process.terminate()
     _, said = process.communicate(timeout=60)
     assert process.returncode == 75 and "the same command resumes it" in said, said[-3000:]
-    assert left_of(process.pid) == []
+    assert remaining_processes(process.pid) == []
     assert "stopping after update" in log.read_text()
     assert (log.parent / "checkpoint_last.pt").exists()
     ended_at = len(log.read_text())
@@ -156,7 +156,7 @@ def test_a_run_saves_and_is_resumed(tmp_path, launch):
     time.sleep(2)
     process.terminate()
     process.communicate(timeout=60)
-    assert left_of(process.pid) == []
+    assert remaining_processes(process.pid) == []
 
 
 def test_a_loop_over_recipes_ends_at_ctrl_c(begin, tmp_path):
@@ -171,4 +171,4 @@ def test_a_loop_over_recipes_ends_at_ctrl_c(begin, tmp_path):
     _, said = process.communicate(timeout=30)
     assert said.count("stage 0 first: write") == 1
     assert process.returncode == -signal.SIGINT
-    assert left_of(process.pid) == []
+    assert remaining_processes(process.pid) == []
