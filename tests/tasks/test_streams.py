@@ -102,11 +102,11 @@ def test_lengths_have_the_distribution_of_the_paper():
     """One draw in 20 is around half the length; none is below 5 or above the bound."""
     drawn = [c.drawn for c in chunk_plan(2_000_000, 70, np.random.RandomState(1))]
     short = np.asarray([x for x in drawn if x < 52])
-    usual = np.asarray([x for x in drawn if x >= 52])
+    long = np.asarray([x for x in drawn if x >= 52])
     assert len(short) / len(drawn) == pytest.approx(0.05, abs=0.005)
     # int() cuts half a token off
-    assert usual.mean() == pytest.approx(69.5, abs=0.1)
-    assert usual.std() == pytest.approx(5, abs=0.1)
+    assert long.mean() == pytest.approx(69.5, abs=0.1)
+    assert long.std() == pytest.approx(5, abs=0.1)
     assert short.mean() == pytest.approx(34.5, abs=0.3)
     bounded = [c.drawn for c in chunk_plan(20_000, 70, np.random.RandomState(1), longest=72)]
     assert max(bounded) == 72
