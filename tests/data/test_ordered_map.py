@@ -56,7 +56,7 @@ def dies(number: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_killed_process_is_named():
+def test_a_killed_process_is_reported():
     with pytest.raises(OSError, match="one of 2 processes was killed"):
         list(ordered_map(dies, range(3), 2))
 
