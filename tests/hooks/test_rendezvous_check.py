@@ -148,6 +148,6 @@ def test_started_processes_are_counted(environment, count):
         ([note(device="x"), note(host="b")], "rank 1 on b sees no GPU, but others do"),
     ],
 )
-def test_disagreements_between_processes_are_named(notes, message):
+def test_disagreements_between_processes_are_reported(notes, message):
     found = disagreement(notes)
     assert (found is None) if message is None else re.search(message, found)
