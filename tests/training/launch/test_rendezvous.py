@@ -88,7 +88,7 @@ def test_a_node_that_arrives_later_is_waited_for(monkeypatch):
     timer.join()
 
 
-def test_another_program_on_another_node_is_named(occupied, monkeypatch):
+def test_another_program_on_another_node_is_reported(occupied, monkeypatch):
     monkeypatch.setattr(rendezvous, "_bind", lambda place: rendezvous.errno.EADDRNOTAVAIL)
     with pytest.raises(ValueError, match=f":{occupied}: another program uses that port"):
         check_rendezvous(address(occupied), 60, "ours")
