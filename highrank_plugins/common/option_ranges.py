@@ -63,7 +63,7 @@ _GROUPS: dict[Range, str] = {
     # divisors and sizes
     Range(1): """
         batch_size batch_size_valid max_tokens max_tokens_valid update_freq tokens_per_sample
-        save_interval validate_interval log_interval ema_update_freq
+        save_interval validate_interval log_interval ema_update_freq max_valid_steps
         max_source_positions max_target_positions required_batch_size_multiple
         required_seq_len_multiple distributed_world_size num_shards beam nbest
         encoder_embed_dim decoder_embed_dim encoder_ffn_embed_dim decoder_ffn_embed_dim
@@ -106,7 +106,7 @@ def check_ranges(options: Mapping[str, Any]) -> None:
 
     Raises:
         WrongNumbers: Options are NaN, with which fairseq would train (`--dropout nan` drops
-            nothing), or outside of `RANGES`.
+            nothing), or outside of `RANGES`; --nbest exceeds --beam.
     """
     problems: dict[str, str] = {}
     for name, value in options.items():
@@ -115,6 +115,10 @@ def check_ranges(options: Mapping[str, Any]) -> None:
                 problems[name] = "nan: expected a number"
             elif name in RANGES and (problem := RANGES[name].problem(number)):
                 problems[name] = problem
+    beam, nbest = options.get("beam"), options.get("nbest")
+    if not problems and isinstance(beam, int) and isinstance(nbest, int) and nbest > beam:
+        # fairseq would print as many hypotheses as it has beams
+        problems["nbest"] = f"must be at most --beam {beam}, got {nbest}"
     for copy, original in _COPIES.items():
         if copy in problems and problems[copy] == problems.get(original):
             del problems[copy]

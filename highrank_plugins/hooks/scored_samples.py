@@ -11,7 +11,8 @@ scored. Raise if they differ, also with that option, and name the first ones lef
 validation loss that is infinite or NaN. Processes of one evaluation compare what they scored
 together; a separate part (`--num-shards`) says which part of the text it is. Tasks with steps of
 their own are not counted. In fairseq-interactive a line that the option leaves out gets an empty
-hypothesis of score -inf and a warning, so that outputs stay line for line.
+hypothesis of score -inf and a warning, so that outputs stay line for line. A training run with
+`--max-valid-steps` warns at its start that it validates on a part, with the numbers of batches.
 Delete when: fairseq compares both.
 """
 
@@ -29,6 +30,7 @@ import torch
 import torch.distributed as dist
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks import FairseqTask
+from fairseq.trainer import Trainer
 from fairseq_cli import eval_lm, generate, interactive, validate
 
 from highrank_plugins.common.patching import replaces
@@ -162,6 +164,22 @@ def inference_step(stock, task, generator, models, sample, *args, **kwargs):
     hypotheses = stock(task, generator, models, sample, *args, **kwargs)
     _count(sample)
     return hypotheses
+
+
+@replaces(Trainer, "get_valid_iterator")
+def get_valid_iterator(stock, trainer, subset, *args, **kwargs):
+    """Return the batches of a validation set; warn once if --max-valid-steps leaves some out."""
+    found = stock(trainer, subset, *args, **kwargs)
+    steps = trainer.cfg.dataset.max_valid_steps
+    said = vars(trainer).setdefault("partly_validated", set())
+    # fairseq takes one batch more than the option says
+    if steps is not None and steps + 1 < len(found) and subset not in said:
+        said.add(subset)
+        logger.warning(
+            f"{subset}: --max-valid-steps {steps} validates on the first {steps + 1:,} of "
+            f"{len(found):,} batches; losses and the best checkpoint go by this part"
+        )
+    return found
 
 
 @replaces(interactive, "make_batches")

@@ -15,7 +15,7 @@ from torch.distributed import destroy_process_group, init_process_group
 import highrank_plugins.compat.dropped_batches  # noqa: F401  (no sentence is lost)
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks import scored_samples
-from tests.compat.conftest import SIZES, config
+from tests.compat.conftest import SIZES, config, run_training, translation_options
 from tests.fairseq_cli import FORKS, attempt, run
 from tests.free_port import free_address
 from tests.stream_corpus import train_streams
@@ -218,3 +218,10 @@ def test_streams_count_tokens(stream_data, tmp_path):
     tokens = line.rpartition("scored ")[2].split()[0]
     assert line.endswith(f"valid: scored {tokens} of {tokens} tokens")
     assert f"valid: scored {tokens} of {tokens} tokens" in validated
+
+
+def test_a_validation_on_a_part_of_the_batches_is_said_once(data, tmp_path, logged):
+    chosen = {"--max-valid-steps": 1, "--validate-interval-updates": 1, "--batch-size-valid": 3}
+    run_training(data, tmp_path, *translation_options(**chosen))
+    part = "--max-valid-steps 1 validates on the first 2 of 5 batches"
+    assert [part in message for message in logged] == [True]

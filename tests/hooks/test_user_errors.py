@@ -139,7 +139,9 @@ def test_an_option_out_of_range_is_refused(words, message, known):
     assert str(refused.value) == message
 
 
-@pytest.mark.parametrize("words", ["--beam 0", "--temperature 0", "--sampling-topp 2", "--nbest 0"])
+@pytest.mark.parametrize(
+    "words", ["--beam 0", "--temperature 0", "--sampling-topp 2", "--nbest 0", "--nbest 6"]
+)
 def test_a_generation_option_out_of_range_is_refused(words):
     with pytest.raises(UserError, match=f"^{words.split()[0]} must "):
         options.parse_args_and_arch(
