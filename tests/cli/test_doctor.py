@@ -11,6 +11,8 @@ from packaging.requirements import Requirement
 
 from highrank_plugins.cli import doctor
 
+pytestmark = pytest.mark.xdist_group("doctor")  # they share a report
+
 
 @pytest.fixture(scope="module")
 def report():

@@ -20,6 +20,8 @@ CACHE = "--theta 0.5 --lambda 0.2 --window 9".split()
 GRID = "--lr 0.003,0.01 --eps 0.001 --lambda 0.01,0.1 --train-batch-size 10 --grid".split()
 CACHE_GRID = "--theta 0,0.5 --lambda 0.1,0.3 --window 5,20 --grid".split()
 
+pytestmark = pytest.mark.xdist_group("evaluate")  # they share trained models
+
 
 @pytest.fixture(scope="module")
 def trained(stream_data, tmp_path_factory):

@@ -30,6 +30,8 @@ OTHER_OPTIONS = {"--signal", "--kill-on-bad-exit", "--gpus-per-task", "--gpu-bin
 }  # fmt: skip
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|[…$<{*]|\.\.\.|\b[A-Z]\b")
 
+pytestmark = pytest.mark.xdist_group("documented_commands")  # they share the parsers of fairseq
+
 
 def commands_of(text: str) -> Iterator[list[str]]:
     """Yield the words of each command of a page."""

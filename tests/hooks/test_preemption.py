@@ -13,6 +13,7 @@ from fairseq import checkpoint_utils
 
 from highrank_plugins.common import stop_request
 from highrank_plugins.hooks.preemption import leave_if_asked
+from tests.fairseq_cli import run
 from tests.training.launch.trainings import command
 from tests.trainings import last, parameters, same
 
@@ -66,17 +67,16 @@ def test_processes_that_are_not_asked_to_stop_continue(
 @pytest.mark.slow
 @pytest.mark.parametrize("numbers", [(signal.SIGINT, signal.SIGTERM), (signal.SIGHUP,)])
 def test_the_stock_command_saves_and_resumes(mt_data, tmp_path, numbers):
-    def start(save_dir):
-        program, *words = command(mt_data, save_dir)
-        words = [Path(sys.executable).parent / program, *words, "--user-dir", PACKAGE, "--cpu"]
-        log = (tmp_path / "log").open("w")
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(
-            words, stdout=log, stderr=subprocess.STDOUT, env=environment,
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # not that of nohup
-        )  # fmt: skip
+    def words(save_dir):
+        return [*command(mt_data, save_dir), "--cpu"]
 
-    training = start(tmp_path / "stopped")
+    program, *stopped = words(tmp_path / "stopped")
+    training = subprocess.Popen(
+        [Path(sys.executable).parent / program, *stopped, "--user-dir", PACKAGE],
+        stdout=(tmp_path / "log").open("w"), stderr=subprocess.STDOUT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # not that of nohup
+    )  # fmt: skip
     while "num_updates=7," not in (tmp_path / "log").read_text():
         assert training.poll() is None, (tmp_path / "log").read_text()
         time.sleep(0.05)
@@ -87,8 +87,8 @@ def test_the_stock_command_saves_and_resumes(mt_data, tmp_path, numbers):
     if numbers == (signal.SIGHUP,):
         assert last(tmp_path / "stopped").exists()
         return
-    assert start(tmp_path / "stopped").wait(120) == 0
-    assert start(tmp_path / "whole").wait(120) == 0
+    run("train", *stopped)
+    run("train", *words(tmp_path / "whole")[1:])
     assert same(parameters(last(tmp_path / "stopped")), parameters(last(tmp_path / "whole")))
 
 

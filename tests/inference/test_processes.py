@@ -28,6 +28,8 @@ COMMANDS = {
 SIZE = ["--tokens", "60", "--segment", "20"]
 VOLATILE = ("command", "versions", "git", "hardware", "processes")
 
+pytestmark = pytest.mark.xdist_group("processes")  # they share collected files
+
 
 @pytest.fixture(scope="module")
 def files(stream_data, tmp_path_factory):

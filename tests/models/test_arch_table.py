@@ -13,6 +13,8 @@ from highrank_plugins.heads.tokens import tokens
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "archs.md"
 
+pytestmark = pytest.mark.xdist_group("arch_table")  # they share a table
+
 
 @pytest.fixture(scope="module")
 def printed() -> str:

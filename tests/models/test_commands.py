@@ -12,6 +12,8 @@ from tests.trainings import last, train
 
 ALL = ["--batch-size", 8, "--required-batch-size-multiple", 1, "--num-workers", 0]
 
+pytestmark = pytest.mark.xdist_group("commands")  # they share trained models
+
 
 @pytest.fixture(scope="module")
 def trained(mt_data, lm_data, tmp_path_factory):

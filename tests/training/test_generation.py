@@ -12,6 +12,8 @@ from tests.trainings import last, train
 HIGHRANK = Path(sys.executable).parent / "highrank"
 USER_DIR = str(Path(__file__).parents[2] / "highrank_plugins")
 
+pytestmark = pytest.mark.xdist_group("generation")  # they share a trained model
+
 
 @pytest.fixture(scope="module")
 def command(mt_data, tmp_path_factory):
