@@ -43,10 +43,17 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
         Whether the folder is locked; False on a file system without locks, which is logged.
     Raises:
         UserError: Another process holds it; names the process. Or the folder cannot be written, or
-            a link has the name of the lock file.
+            a link has the name of the lock file. Or a file has the name of an incomplete
+            checkpoint, where no training run has been.
     """
+    is_new = not os.path.exists(os.path.join(folder, _TRAINING.lock))
     with _held(Path(folder), _TRAINING) as is_locked:
         for left in glob.glob(os.path.join(glob.escape(str(folder)), "checkpoint*.pt.tmp")):
+            if is_new:
+                raise UserError(
+                    f"{left} was not written by a training run of this folder, which would replace "
+                    "it: move it away, or choose another --save-dir"
+                )
             os.unlink(left)
         yield is_locked
 

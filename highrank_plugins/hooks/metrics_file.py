@@ -5,14 +5,16 @@ only, and with `none` they are lost; TensorBoard's files need TensorBoard.
 Why: fairseq gives its statistics to a progress bar, which prints them.
 What we do: also append them to `metrics.jsonl` in `--save-dir`, a JSON object a line: `tag`
 (train_inner, train, or a validation set), `epoch`, `num_updates`, and each statistic as a number.
-A number that is not finite is null. A resumed run drops the lines after its checkpoint first.
-A symbolic link of that name is an error.
+A number that is not finite is null. A resumed run drops the lines after its checkpoint first. At
+update 0, the lines of an earlier run are kept in `metrics.before-TIME.jsonl`. A file that no
+training run has written is an error, and so is a symbolic link of that name.
 Delete when: fairseq writes one.
 """
 
 import json
 import logging
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Number
@@ -27,10 +29,12 @@ from fairseq_cli import train as training
 
 from highrank_plugins.common.files import open_own, write_text
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)
 
 METRICS = "metrics.jsonl"
+_START = '{"tag": '  # of each line, see `RecordingBar`
 _written: list[Path] = []  # files of this process's training
 
 
@@ -114,11 +118,28 @@ def plain(stat: Any) -> Any:
 
 
 def drop_later_lines(path: Path, updates: int) -> None:
-    """Drop the lines after an update, and those that an interruption has cut."""
-    if not path.is_file():
+    """Drop the lines after an update, and those that an interruption has cut.
+
+    Before the first update, all lines are kept under another name.
+
+    Raises:
+        UserError: No training run has written a line; names it.
+    """
+    if not path.is_file() or path.stat().st_size == 0:
         return
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    kept = [line for line in lines if updates and _updates_of(line) <= updates]
+    for number, line in enumerate(lines, 1):
+        if not _START.startswith(line.strip("\0")[: len(_START)]):
+            raise UserError(
+                f"{path}:{number}: no training run has written this line. Training would replace "
+                "the file: move it away, or choose another --save-dir"
+            )
+    if not updates:
+        earlier = path.with_suffix(time.strftime(".before-%Y%m%d-%H%M%S.jsonl"))
+        logger.info("The numbers of an earlier training run are kept in %s", earlier)
+        path.rename(earlier)
+        return
+    kept = [line for line in lines if _updates_of(line) <= updates]
     if kept != lines:
         write_text(path, "".join(f"{line}\n" for line in kept))
 

@@ -8,6 +8,7 @@ import torch
 from fairseq.logging import progress_bar as bars
 from fairseq.logging.meters import AverageMeter, StopwatchMeter
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks import metrics_file
 from highrank_plugins.hooks.metrics_file import METRICS
 from tests.compat.conftest import run_training, translation_options
@@ -53,6 +54,17 @@ def test_a_run_from_scratch_starts_a_new_file(data, tmp_path):
     (tmp_path / METRICS).write_text('{"tag": "train_inner", "num_updates": 1, "old": 1}\n')
     run_training(data, tmp_path, *short())
     assert not any("old" in line for line in lines(tmp_path))
+    (earlier,) = tmp_path.glob("metrics.before-*.jsonl")
+    assert json.loads(earlier.read_text())["old"] == 1
+
+
+@pytest.mark.parametrize("content", ["my notes", '{"tag": "train"}\n{"step": 1, "loss": 2}\n'])
+def test_a_file_of_the_user_is_refused_and_kept(data, tmp_path, content):
+    (tmp_path / METRICS).write_text(content)
+    message = r"metrics\.jsonl:\d: no training run has written this line.*: move it away"
+    with pytest.raises(UserError, match=message):
+        run_training(data, tmp_path, *short())
+    assert (tmp_path / METRICS).read_text() == content
 
 
 def test_statistics_become_numbers():

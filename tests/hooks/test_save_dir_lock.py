@@ -49,6 +49,20 @@ def test_a_killed_run_leaves_no_lock(data, tmp_path, other):
     assert (tmp_path / "checkpoint_last.pt").exists()
 
 
+def test_a_users_file_with_the_name_of_an_incomplete_checkpoint_is_kept(tmp_path):
+    part = tmp_path / "checkpoint1.pt.tmp"
+    part.write_text("precious")
+    message = r"checkpoint1\.pt\.tmp was not written by a training run of this folder.*move it away"
+    with pytest.raises(UserError, match=message), locked(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [part.name]
+    part.unlink()
+    with locked(tmp_path):
+        part.write_text("left by a kill")
+    with locked(tmp_path):
+        assert not part.exists()
+
+
 LINKED = "is a symbolic link, a pipe or a device in place of one of our files: remove it"
 
 
