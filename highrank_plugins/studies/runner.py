@@ -144,7 +144,8 @@ def run_members(
 
 def _check_metric(members: Sequence[PreparedMember], metric: str | None) -> None:
     """Refuse to continue if the finished members show that the metric is misspelt."""
-    records = [load_record(member.record)["metrics"] for member in members if member.is_done()]
+    finished = (one for one in members if one.is_done() and not one.has_diverged())
+    records = [load_record(member.record)["metrics"] for member in finished]
     if metric is None or not records or any(metric in record for record in records):
         return
     there = dict.fromkeys(name for record in records for name in record)

@@ -1,7 +1,5 @@
 """Write the table of a study, which depends only on the members' numbers."""
 
-import json
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,7 +41,7 @@ def study_tables(
         if not member.is_done():
             what = failed[member.name].what if member.name in failed else "not run"
             notes.append(f"{member.name}: {what}; log: {log}.")
-        elif _diverged(member.record):
+        elif member.has_diverged():
             notes.append(f"{member.name}: diverged (NaN); log: {log}.")
         else:
             usable.append(_link(member, folder))
@@ -67,11 +65,6 @@ def study_tables(
 
 def _system(record: Path) -> str:
     return record.parent.name.rpartition("-")[0]
-
-
-def _diverged(record: Path) -> bool:
-    metrics = json.loads(record.read_text(encoding="utf-8"))["metrics"]
-    return not all(math.isfinite(value) for value in metrics.values())
 
 
 def _link(member: PreparedMember, folder: Path) -> Path:
