@@ -5,6 +5,7 @@ A group is imported only when it runs or its own help is shown. Keep the top of 
 import torch, fairseq and pydantic inside the functions.
 """
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
@@ -17,8 +18,9 @@ from typer.core import TyperGroup
 from typer.models import OptionInfo
 
 import highrank_plugins
+from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.closed_output import has_no_reader, leave
-from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.common.names import did_you_mean, flag
 from highrank_plugins.common.user_error import explained
 
 # group or subcommand → its line in the help, and the typer group or function, as module:name
@@ -113,11 +115,41 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
 
     As in typer, a parameter with a default is an option, one without is an argument. Parameters
     with bounds or other names, and options that are required, have `typer.Option` themselves.
+    The command refuses an output file that would replace an input.
     """
     signature = inspect.signature(command, eval_str=True)
     told = [_with_help(parameter) for parameter in signature.parameters.values()]
-    vars(command)["__signature__"] = signature.replace(parameters=told)
-    return command
+
+    @functools.wraps(command)
+    def checked(**given: Any) -> None:
+        with user_errors():
+            _refuse_replacing(given)
+        command(**given)
+
+    vars(checked)["__signature__"] = signature.replace(parameters=told)
+    return checked
+
+
+# parameters that name a file to write
+_OUTPUTS = ("output", "hypotheses", "plot", "csv", "json", "summary")
+
+
+def _refuse_replacing(given: Mapping[str, Any]) -> None:
+    """Compare the files that a command writes with those that it reads, and with each other.
+
+    Raises:
+        ValueError: An output is one of the others; names it.
+    """
+    files: dict[Path, str] = {}
+    for name, value in sorted(given.items(), key=lambda item: item[0] in _OUTPUTS):
+        for path in value if isinstance(value, list) else [value]:
+            if not isinstance(path, Path) or (path.exists() and not path.is_file()):
+                continue  # folders have checks of their own, and devices keep nothing
+            if files.setdefault(path.resolve(), name) != name and name in _OUTPUTS:
+                raise ValueError(
+                    f"{flag(name)} {path} would replace another file of this command: name another "
+                    "file"
+                )
 
 
 def _with_help(parameter: inspect.Parameter) -> inspect.Parameter:
@@ -182,8 +214,9 @@ def _load(name: str) -> Any:
             _name_values(command.callback)
         return typer.main.get_command(found)
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command()(with_help(found))
-    _name_values(found)
+    checked = with_help(found)
+    _name_values(checked)
+    single.command()(checked)
     return typer.main.get_command(single)
 
 

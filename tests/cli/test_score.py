@@ -45,6 +45,21 @@ def test_a_missing_folder_of_measures_is_refused(folder):
 
 
 @pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--output", "reference"], "--output reference"),
+        (["--hypotheses", "scores.json"], "--hypotheses scores.json"),
+    ],
+)
+def test_an_output_over_another_file_is_refused(folder, words, named):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    result = score(folder, *words)
+    assert result.returncode == 2
+    assert f"{named} would replace another file of this command: name another" in result.stderr
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
     ("words", "names"),
     [
         ([], {"sacrebleu", "chrf"}),
