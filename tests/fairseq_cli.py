@@ -43,15 +43,26 @@ class CommandFailed(AssertionError):
     """Signal that a command failed that should have succeeded."""
 
 
-def attempt(command: str, *arguments: object, stdin: str = "", timeout: float = 120) -> Finished:
-    """Run `fairseq-<command>` with our plug-in, or `highrank`, and return how it ended."""
+def attempt(
+    command: str,
+    *arguments: object,
+    stdin: str = "",
+    timeout: float = 120,
+    folder: Path | None = None,
+) -> Finished:
+    """Run `fairseq-<command>` with our plug-in, or `highrank`, and return how it ended.
+
+    Args:
+        folder: where the command runs; None: where the tests do.
+    """
     argv = [f"fairseq-{command}", *map(str, arguments)]
     if command not in ("preprocess", "hydra-train", "highrank") and "--user-dir" not in argv:
         argv += ["--user-dir", str(REPOSITORY / "highrank_plugins")]
-    with tempfile.TemporaryDirectory() as folder:
-        log, typed = Path(folder, "log"), Path(folder, "stdin")
+    with tempfile.TemporaryDirectory() as temporary:
+        log, typed = Path(temporary, "log"), Path(temporary, "stdin")
         typed.write_text(stdin)
-        child = FORKS.Process(target=_run, args=(command, argv, str(log), str(typed)))
+        files = (str(log), str(typed), str(folder or Path.cwd()))
+        child = FORKS.Process(target=_run, args=(command, argv, *files))
         child.start()
         child.join(timeout)
         if child.is_alive():
@@ -68,7 +79,8 @@ def run(command: str, *arguments: object, **options) -> Finished:
     return done
 
 
-def _run(command: str, argv: list[str], log: str, typed: str) -> None:
+def _run(command: str, argv: list[str], log: str, typed: str, folder: str) -> None:
+    os.chdir(folder)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)
