@@ -182,7 +182,7 @@ def test_a_plot_without_content_is_refused(stock, tmp_path):
         (["kld", "--pairs", "10,20"], "--pairs 10,20: give one number, or all"),
         (["kld", "--pairs", "some"], "--pairs some: expected whole numbers"),
         (["predictions", "--top", "0"], "--top 0: must be at least 1"),
-        (["predictions", "--bands", "5,5"], "bands: ends must increase"),
+        (["predictions", "--bands", "5,5"], "--bands 5,5: 5 is given twice; give it once"),
         (["spectrum", "--split", "nothing"], "nothing"),
         (["spectrum", "--plot", "a.gif"], "--plot a.gif: the name must end with .png"),
         (["spectrum", "--dtype", "float32", "--method", "svd"], "'svd'"),
