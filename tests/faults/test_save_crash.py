@@ -140,6 +140,7 @@ def test_every_crash_leaves_an_undamaged_checkpoint(tmp_path, fault, size, every
             continue
         folder = tmp_path / str(number)
         folder.mkdir()
+        (folder / "training.lock").touch()  # as in each folder of a training run
         save(folder, 1, size)
         code = save_in_child(folder, size, Faults(number, fault))
         assert code in ([-signal.SIGKILL] if isinstance(fault, str) else [SAVED, FAILED])
