@@ -79,7 +79,7 @@ def run(command: str, *arguments: object, **options) -> Finished:
     return done
 
 
-def _run(command: str, argv: list[str], log: str, typed: str, folder: str) -> None:
+def _run(command: str, argv: list[str], log: str, typed: str, folder: str = os.curdir) -> None:
     os.chdir(folder)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1)
