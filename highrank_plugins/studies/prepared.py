@@ -1,7 +1,6 @@
 """Resolve the members of a study: configuration, key, folders and the command of each."""
 
 import json
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -61,11 +60,6 @@ class PreparedMember:
     def is_done(self) -> bool:
         """Whether the record of a complete run exists."""
         return self.finished.exists() and self.record.is_file()
-
-    def has_diverged(self) -> bool:
-        """Whether a metric in the record of a complete run is NaN or infinite."""
-        metrics = json.loads(self.record.read_text(encoding="utf-8"))["metrics"]
-        return not all(math.isfinite(value) for value in metrics.values())
 
 
 def study_folder(study: Study, exp_dir: Path) -> Path:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from highrank_plugins.common.files import open_own, try_lock, write_text
+from highrank_plugins.common.files import open_own, read_json, try_lock, write_text
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import usable_cores
-from highrank_plugins.results.record import load_record
 from highrank_plugins.studies.disk import check_disk
 from highrank_plugins.studies.prepared import PreparedMember
 
@@ -144,8 +143,8 @@ def run_members(
 
 def _check_metric(members: Sequence[PreparedMember], metric: str | None) -> None:
     """Refuse to continue if the finished members show that the metric is misspelt."""
-    finished = (one for one in members if one.is_done() and not one.has_diverged())
-    records = [load_record(member.record)["metrics"] for member in finished]
+    # only the names count: a member that has diverged may have them, too
+    records = [read_json(member.record)["metrics"] for member in members if member.is_done()]
     if metric is None or not records or any(metric in record for record in records):
         return
     there = dict.fromkeys(name for record in records for name in record)

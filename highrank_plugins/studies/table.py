@@ -1,11 +1,12 @@
 """Write the table of a study, which depends only on the members' numbers."""
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from highrank_plugins.common.files import write_text
+from highrank_plugins.common.files import read_json, write_text
 from highrank_plugins.reports.comparison_tables import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
@@ -41,7 +42,7 @@ def study_tables(
         if not member.is_done():
             what = failed[member.name].what if member.name in failed else "not run"
             notes.append(f"{member.name}: {what}; log: {log}.")
-        elif member.has_diverged():
+        elif _diverged(member.record):
             notes.append(f"{member.name}: diverged (NaN); log: {log}.")
         else:
             usable.append(_link(member, folder))
@@ -65,6 +66,12 @@ def study_tables(
 
 def _system(record: Path) -> str:
     return record.parent.name.rpartition("-")[0]
+
+
+def _diverged(record: Path) -> bool:
+    """Whether a metric of a record is NaN or infinite."""
+    metrics = read_json(record)["metrics"]
+    return not all(math.isfinite(value) for value in metrics.values())
 
 
 def _link(member: PreparedMember, folder: Path) -> Path:
