@@ -61,16 +61,16 @@ GPUS = {
 # mixture, 4 in a tree): docs/benchmarks/kernels_sm90.csv. Torch computes any other function.
 INSTRUCTIONS = {
     "softmax_kernel": {
-        "identity": 33.6, "sigsoftmax": 66.3, "gss": 69.3, "softcap": 66.0, "sigmoid_cap": 67.1,
-        "multimax": 100.8, "plif": 149.8,
+        "identity": 30.7, "sigsoftmax": 63.0, "gss": 66.1, "softcap": 61.8, "sigmoid_cap": 62.6,
+        "multimax": 96.0, "plif": 147.0,
     },
     "gradient_kernel": {
-        "identity": 15.0, "sigsoftmax": 37.4, "gss": 39.2, "softcap": 32.2, "sigmoid_cap": 33.2,
-        "multimax": 53.8, "plif": 103.0,
+        "identity": 12.0, "sigsoftmax": 34.1, "gss": 36.1, "softcap": 29.1, "sigmoid_cap": 30.7,
+        "multimax": 49.8, "plif": 100.0,
     },
     "mixture_kernel": {
-        "identity": 40.2, "sigsoftmax": 72.4, "gss": 75.4, "softcap": 71.6, "sigmoid_cap": 72.3,
-        "multimax": 95.7, "plif": 121.3,
+        "identity": 31.2, "sigsoftmax": 63.4, "gss": 66.4, "softcap": 62.3, "sigmoid_cap": 63.3,
+        "multimax": 86.4, "plif": 113.0,
     },
     "tree_forward_kernel": {"identity": 19.1},
     "tree_backward_kernel": {"identity": 22.8},

@@ -15,6 +15,7 @@ from highrank_plugins.losses.kernels.triton import tiles
 HARDWARE: tl.constexpr = tl.constexpr(not triton.knobs.runtime.interpret)
 FAR: tl.constexpr = tl.constexpr(tiles.FAR)
 REST: tl.constexpr = tl.constexpr(tiles.REST)
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -163,6 +164,16 @@ def store_table_sums(place, sums, f: tl.constexpr, t):
             slope = (1 - 2 * (i % 2)) * (1 + i // 2)
             tl.store(place + 2 * i, slope * t[2 * i + 1] * tl.sum(sums[2 * i], 0))
             tl.store(place + 2 * i + 1, tl.sum(sums[2 * i + 1], 0))
+
+
+@triton.jit
+def exp_below(x, top, log_sum):
+    """Return e^(x − top − log_sum), exact to the last bits where x and top are large and near.
+
+    The product and the second difference are one instruction; x − (top + log_sum) would lose
+    log_sum to rounding.
+    """
+    return tl.exp2((x - top) * LOG2_E - log_sum * LOG2_E)
 
 
 @triton.jit

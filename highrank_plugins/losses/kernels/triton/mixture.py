@@ -11,6 +11,7 @@ import triton.language as tl
 
 from highrank_plugins.losses.kernels.triton.function import (
     add_table_sums,
+    exp_below,
     fast_log,
     function_of,
     load_tables,
@@ -23,13 +24,13 @@ from highrank_plugins.losses.kernels.triton.tree import load_tiles
 
 @triton.jit(
     do_not_specialize_on_alignment=[
-        "log_norm", "log_prior", "target", "factor", "smooth_sum", "share", "correct", "entropy",
+        "norms", "log_prior", "target", "factor", "smooth_sum", "share", "correct", "entropy",
         "tables", "table_sums",
     ]
 )  # fmt: skip
 def mixture_kernel(
     logits, token_stride, component_stride,
-    log_norm, log_prior, target, factor,
+    norms, log_prior, target, factor,
     smooth_sum, share, correct, entropy, tables, table_sums,
     classes,
     components: tl.constexpr,
@@ -44,16 +45,16 @@ def mixture_kernel(
     nothing underflows.
 
     Args:
-        log_norm: log-sum-exp of each component's values [n, K].
+        norms: log-sum-exp of each component's values [n, K, 2], see `softmax_kernel`.
     """
-    wide: tl.constexpr = log_norm.dtype.element_ty
+    wide: tl.constexpr = norms.dtype.element_ty
     narrow: tl.constexpr = logits.dtype.element_ty
     token = tl.program_id(0).to(tl.int64)
     label = tl.load(target + token)
     t = load_tables(tables, f)
     start_of_token = logits + token * token_stride
-    # log P_kx is f minus lse, log π_k P_kx is f minus shift
-    lse, shift = load_shifts(log_norm, log_prior, token * components, components)
+    # log π_k P_kx is f − top − rest
+    tops, rests, log_priors = load_norms(norms, log_prior, token * components, components)
 
     shares = ()
     for _ in tl.static_range(components):
@@ -68,7 +69,7 @@ def mixture_kernel(
         inside = column < classes
         place = start_of_token + column
         values = load_tiles(place, inside, component_stride, components, wide)
-        joint, top = log_joint(values, shift, components, f, t)
+        joint, top = log_joint(values, tops, rests, components, f, t)
         parts, total = exponentials(joint, top, components)
         log_mixture = tl.where(inside, top + fast_log(total), float("-inf"))
         if correct is not None:
@@ -95,21 +96,30 @@ def mixture_kernel(
         tl.debug_barrier()  # every thread has read its logits
         scale = tl.load(factor + token)
         own = ()
+        apart = ()  # log π_k − log |own|
         for j in tl.static_range(components):
-            own = own + (tl.sum(shares[j], 0) + 2 * z_weight * lse[j],)
-            tl.store(share + token * components + j, own[j] - 2 * z_weight * lse[j])
+            row = token * components + j
+            own_share = tl.sum(shares[j], 0)
+            tl.store(share + row, own_share)
+            if z_weight > 0:
+                lse = tl.load(norms + 2 * row) + tl.load(norms + 2 * row + 1)
+                own_share += 2 * z_weight * lse
+            own = own + (own_share,)
+            apart = apart + (log_priors[j] - tl.log(tl.abs(own_share)),)
         table = no_table_sums(table_sums, f, COLUMNS, wide)
         for start in range(0, classes, COLUMNS):
             column = start + tl.arange(0, COLUMNS)
             inside = column < classes
             place = start_of_token + column
             values = load_tiles(place, inside, component_stride, components, wide)
-            joint, top = log_joint(values, shift, components, f, t)
+            joint, top = log_joint(values, tops, rests, components, f, t)
             parts, total = exponentials(joint, top, components)
             weight = class_weight(column, label, target_weight, smoothing_weight, wide) / total
             for j in tl.static_range(components):
-                log_prob = joint[j] + (shift[j] - lse[j])
-                grad = scale * (tl.exp(log_prob) * own[j] - parts[j] * weight)
+                every = exp_below(joint[j], 0.0, apart[j])  # P_kx own
+                if z_weight > 0:
+                    every = tl.where(own[j] < 0, -every, every)
+                grad = scale * (every - parts[j] * weight)
                 table = add_table_sums(table, table_sums, grad, values[j], inside, f, t)
                 grad = times_slope(grad, values[j], f, t)
                 tl.store(place, grad.to(narrow), mask=inside)
@@ -118,24 +128,25 @@ def mixture_kernel(
 
 
 @triton.jit
-def load_shifts(log_norm, log_prior, row, components: tl.constexpr):
-    """Load the log-sum-exp of each component, and the same minus log π."""
-    lse = ()
-    shift = ()
+def load_norms(norms, log_prior, row, components: tl.constexpr):
+    """Load both summands of each component's log-sum-exp, the second less log π; and log π."""
+    tops = ()
+    rests = ()
+    log_priors = ()
     for j in tl.static_range(components):
-        norm = tl.load(log_norm + row + j)
-        lse = lse + (norm,)
-        shift = shift + (norm - tl.load(log_prior + row + j),)
-    return lse, shift
+        tops = tops + (tl.load(norms + 2 * (row + j)),)
+        log_priors = log_priors + (tl.load(log_prior + row + j),)
+        rests = rests + (tl.load(norms + 2 * (row + j) + 1) - log_priors[j],)
+    return tops, rests, log_priors
 
 
 @triton.jit
-def log_joint(values, shift, components: tl.constexpr, f: tl.constexpr, t):
+def log_joint(values, tops, rests, components: tl.constexpr, f: tl.constexpr, t):
     """Return log π_k P_kx of each component, and the largest, or 0 where that is −∞."""
     joint = ()
     top = tl.full(values[0].shape, float("-inf"), values[0].dtype)
     for j in tl.static_range(components):
-        joint = joint + (function_of(values[j], f, t) - shift[j],)
+        joint = joint + (function_of(values[j], f, t) - tops[j] - rests[j],)
         top = tl.maximum(top, joint[j])
     return joint, tl.where(top == float("-inf"), 0.0, top)
 
@@ -146,7 +157,7 @@ def exponentials(joint, top, components: tl.constexpr):
     parts = ()
     total = tl.zeros(top.shape, top.dtype)
     for j in tl.static_range(components):
-        parts = parts + (tl.exp(joint[j] - top),)
+        parts = parts + (exp_below(joint[j], top, 0.0),)
         total += parts[j]
     return parts, total
 

@@ -89,19 +89,21 @@ class TritonKernels(CompiledKernels):
         target_N, log_prior_NK = block.target_N.contiguous(), block.log_prior_NK.contiguous()
         given = KernelInput.of(self, block.logits_NKM, bias_M)
         rows = given.values.flatten(0, 1)
-        nll_NK, log_norm_NK = torch.empty_like(log_prior_NK), torch.empty_like(log_prior_NK)
+        nll_NK = torch.empty_like(log_prior_NK)
+        norms_NK2 = log_prior_NK.new_empty(*log_prior_NK.shape, 2)
         only_nll = Scores(nll_NK)
-        _softmax(given, rows, target_N, None, PLAIN, only_nll, log_norm_NK, self.tables)
+        _softmax(given, rows, target_N, None, PLAIN, only_nll, norms_NK2, self.tables)
+        log_norm_NK = norms_NK2.sum(-1) if plan.z_loss else None
         joint_NK = log_prior_NK - nll_NK
         log_likelihood_N = joint_NK.logsumexp(-1)
         scores = empty_scores(self, log_prior_NK)._replace(
             nll_N=-log_likelihood_N,
-            square_norm_N=log_norm_NK.square().sum(-1) if plan.z_loss else None,
+            square_norm_N=None if log_norm_NK is None else log_norm_NK.square().sum(-1),
         )
         smoothed = scale_N is not None and plan.smooth
         if plan.smooth or plan.accuracy or plan.entropy:
             _mixture(
-                given, target_N, log_norm_NK, log_prior_NK, scale_N if smoothed else None,
+                given, target_N, norms_NK2, log_prior_NK, scale_N if smoothed else None,
                 plan.class_weights, scores, block.grad_prior_NK if smoothed else None, self.tables,
             )  # fmt: skip
         if scale_N is not None:
@@ -110,9 +112,11 @@ class TritonKernels(CompiledKernels):
                 block.grad_prior_NK.mul_(scale_N1).neg_()
             else:
                 write_posterior(joint_NK, log_likelihood_N, scale_N1, block)
-                norm_weight = 2 * plan.z_loss * scale_N1 * log_norm_NK if plan.z_loss else None
+                norm_weight = None
+                if log_norm_NK is not None:
+                    norm_weight = 2 * plan.z_loss * scale_N1 * log_norm_NK
                 factor_NK = block.factor_NK
-                _gradient(given, rows, target_N, log_norm_NK, factor_NK, norm_weight, self.tables)
+                _gradient(given, rows, target_N, norms_NK2, factor_NK, norm_weight, self.tables)
             given.write_gradient(block.logits_NKM)
         return scores
 
@@ -156,7 +160,7 @@ def _softmax(
     factor: Tensor | None,
     weights: ClassWeights,
     scores: Scores,
-    log_norm: Tensor | None,
+    norms: Tensor | None,
     tables: LearnedNumbers,
 ) -> None:
     """Fill the scores of values [rows, M]; with `factor` [rows], values become their gradient.
@@ -172,7 +176,7 @@ def _softmax(
     launch(
         softmax_kernel, _grid(rows, tile),
         values, values.stride(0), given.bias_M, target_N, factor,
-        nll, log_norm, *others, tables.pairs, found,
+        nll, norms, *others, tables.pairs, found,
         rows, classes, rows // len(target_N), _constant(given, tables), *weights,
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
@@ -183,12 +187,12 @@ def _gradient(
     given: KernelInput,
     values: Tensor,
     target_N: Tensor,
-    log_norm: Tensor,
+    norms: Tensor,
     factor: Tensor,
     norm_weight: Tensor | None,
     tables: LearnedNumbers,
 ) -> None:
-    """Turn values [rows, M] into their gradient, given their log-sum-exp [rows].
+    """Turn values [rows, M] into their gradient, given their log-sum-exp [rows, 2].
 
     With z-loss `norm_weight` [rows] is another factor of P.
     """
@@ -199,7 +203,7 @@ def _gradient(
     found = tables.sums(_grid(rows, tile)[0], factor, norm_weight)
     launch(
         gradient_kernel, _grid(rows, tile),
-        values, values.stride(0), target_N, factor, norm_weight, log_norm, tables.pairs, found,
+        values, values.stride(0), target_N, factor, norm_weight, norms, tables.pairs, found,
         rows, classes, rows // len(target_N), _constant(given, tables),
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
@@ -209,7 +213,7 @@ def _gradient(
 def _mixture(
     given: KernelInput,
     target_N: Tensor,
-    log_norm_NK: Tensor,
+    norms_NK2: Tensor,
     log_prior_NK: Tensor,
     factor_N: Tensor | None,
     weights: ClassWeights,
@@ -226,7 +230,7 @@ def _mixture(
     launch(
         mixture_kernel, (tokens,),
         given.values, given.values.stride(0), given.values.stride(1),
-        log_norm_NK, log_prior_NK, target_N, factor_N,
+        norms_NK2, log_prior_NK, target_N, factor_N,
         scores.smooth_sum_N, share_NK, scores.correct_N, scores.entropy_N, tables.pairs, found,
         classes, components, _constant(given, tables), weights.target, weights.smoothing, weights.z,
         COLUMNS=tile.columns, num_warps=tile.warps,

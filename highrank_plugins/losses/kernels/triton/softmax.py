@@ -7,6 +7,7 @@ import triton.language as tl
 
 from highrank_plugins.losses.kernels.triton.function import (
     add_table_sums,
+    exp_below,
     function_of,
     load_tables,
     no_table_sums,
@@ -18,13 +19,13 @@ from highrank_plugins.losses.kernels.triton.function import (
 @triton.jit(
     do_not_specialize=["rows"],
     do_not_specialize_on_alignment=[
-        "target", "factor", "nll", "log_norm", "smooth_sum", "correct", "entropy", "square_norm",
+        "target", "factor", "nll", "norms", "smooth_sum", "correct", "entropy", "square_norm",
         "tables", "table_sums",
     ],
 )  # fmt: skip
 def softmax_kernel(
     logits, row_stride, bias, target, factor,
-    nll, log_norm, smooth_sum, correct, entropy, square_norm, tables, table_sums,
+    nll, norms, smooth_sum, correct, entropy, square_norm, tables, table_sums,
     rows, classes,
     rows_per_target: tl.constexpr,
     f: tl.constexpr,
@@ -34,6 +35,8 @@ def softmax_kernel(
 ):  # fmt: skip
     """Write nll and, unless None, the other scores and the log-sum-exp of each row.
 
+    It is written to `norms` [rows, 2] as two summands: the largest value, and the logarithm of the
+    sum relative to it.
     With `factor`, logits [rows, classes] become their gradient, see `write_gradient`; `bias`
     [classes] is added to what is read. Row r has target r // rows_per_target.
     """
@@ -76,18 +79,20 @@ def softmax_kernel(
         norm = norm * tl.exp(top - shift) + tl.sum(tl.exp(value - shift[:, None]), 1)
         top = higher
 
-    lse = top + tl.log(norm)
+    log_sum = tl.log(norm)
+    lse = top + log_sum
     target_value = function_of(at_target, f, t)
-    tl.store(nll + row, lse - target_value, mask=real)
-    if log_norm is not None:
-        tl.store(log_norm + row, lse, mask=real)
+    tl.store(nll + row, log_sum + (top - target_value), mask=real)  # large numbers first
+    if norms is not None:
+        tl.store(norms + 2 * row, top, mask=real)
+        tl.store(norms + 2 * row + 1, log_sum, mask=real)
     if smooth_sum is not None:
-        tl.store(smooth_sum + row, lse * classes - sums, mask=real)
+        tl.store(smooth_sum + row, classes * (log_sum + (top - sums / classes)), mask=real)
     if correct is not None:
         wins = (target_value >= top) & (target_value > tl.max(before, 1))
         tl.store(correct + row, wins, mask=real)
     if entropy is not None:
-        tl.store(entropy + row, tl.log(norm) + spread / norm, mask=real)
+        tl.store(entropy + row, log_sum + spread / norm, mask=real)
     if square_norm is not None:
         tl.store(square_norm + row, lse * lse, mask=real)
     if factor is not None:
@@ -95,7 +100,7 @@ def softmax_kernel(
         scale = tl.load(factor + row, mask=real, other=0.0)
         more = scale * (2 * z_weight) * lse if z_weight > 0 else None
         write_gradient(
-            start_of_row, real, label, lse, scale, more, bias, classes, t, table_sums,
+            start_of_row, real, label, top, log_sum, scale, more, bias, classes, t, table_sums,
             f, total, target_weight, smoothing_weight, COLUMNS,
         )  # fmt: skip
 
@@ -103,28 +108,30 @@ def softmax_kernel(
 @triton.jit(
     do_not_specialize=["rows"],
     do_not_specialize_on_alignment=[
-        "target", "factor", "norm_weight", "log_norm", "tables", "table_sums",
+        "target", "factor", "norm_weight", "norms", "tables", "table_sums",
     ],
 )  # fmt: skip
 def gradient_kernel(
-    logits, row_stride, target, factor, norm_weight, log_norm, tables, table_sums, rows, classes,
+    logits, row_stride, target, factor, norm_weight, norms, tables, table_sums, rows, classes,
     rows_per_target: tl.constexpr, f: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Turn logits [rows, classes] into [factor (P − 1[x = y]) + norm_weight P] f'.
 
-    Each row's log-sum-exp is given; norm_weight, that of the z-loss, may be None.
+    Each row's log-sum-exp is given by `softmax_kernel`; norm_weight, that of the z-loss, may be
+    None.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     real = row < rows
     label = tl.load(target + row // rows_per_target, mask=real, other=0)
-    lse = tl.load(log_norm + row, mask=real, other=0.0)
+    top = tl.load(norms + 2 * row, mask=real, other=0.0)
+    log_sum = tl.load(norms + 2 * row + 1, mask=real, other=0.0)
     scale = tl.load(factor + row, mask=real, other=0.0)
     more = None
     if norm_weight is not None:
         more = tl.load(norm_weight + row, mask=real, other=0.0)
     write_gradient(
-        logits + row * row_stride, real, label, lse, scale, more, None, classes,
+        logits + row * row_stride, real, label, top, log_sum, scale, more, None, classes,
         load_tables(tables, f), table_sums,
         f, 1.0, 1.0, 0.0, COLUMNS,
     )  # fmt: skip
@@ -132,7 +139,7 @@ def gradient_kernel(
 
 @triton.jit
 def write_gradient(
-    start_of_row, real, label, lse, scale, more, bias, classes, t, table_sums,
+    start_of_row, real, label, top, log_sum, scale, more, bias, classes, t, table_sums,
     f: tl.constexpr,
     total: tl.constexpr, target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -141,14 +148,14 @@ def write_gradient(
 
     `more` may be None; of f's learned numbers `t`, the gradients are added up in `table_sums`.
     """
-    wide: tl.constexpr = lse.dtype
+    wide: tl.constexpr = top.dtype
     narrow: tl.constexpr = start_of_row.dtype.element_ty
     sums = no_table_sums(table_sums, f, COLUMNS, wide)
     for start in range(0, classes, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         inside = real[:, None] & (column < classes)[None, :]
         z = load_logits(start_of_row, column, inside, bias, classes, wide)
-        prob = tl.exp(function_of(z, f, t) - lse[:, None])
+        prob = exp_below(function_of(z, f, t), top[:, None], log_sum[:, None])
         grad = total * prob - smoothing_weight
         grad = tl.where(column[None, :] == label[:, None], grad - target_weight, grad)
         grad = grad * scale[:, None]
