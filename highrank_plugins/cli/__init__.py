@@ -207,7 +207,8 @@ class LazyCommands(TyperGroup):
 def _load(name: str) -> Any:
     summary, place = COMMANDS[name]
     module, attribute = place.split(":")
-    found = getattr(import_module(f"{__name__}.{module}"), attribute)
+    with user_errors():  # a new measure may be unfit for a command
+        found = getattr(import_module(f"{__name__}.{module}"), attribute)
     if isinstance(found, typer.Typer):
         found.info.help = summary
         for command in found.registered_commands:

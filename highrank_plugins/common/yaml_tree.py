@@ -43,7 +43,8 @@ class Tree:
 def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = True) -> Tree:
     """Read a file over the file that its key `base` names (relative to it), and so on down.
 
-    A block is merged key by key; `null` removes an inherited key.
+    A block is merged key by key; `null` removes an inherited key. A block that is `null` without
+    being inherited stays, for the reader to refuse.
 
     Raises:
         ConfigurationError: the file is missing (names the nearest one), is not valid YAML, gives a
@@ -66,7 +67,9 @@ def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = T
     if not isinstance(base, str):
         raise ConfigurationError(f"{tree.place(('base',))}: base must be the name of a file")
     inherited = read_tree(path.parent / base, (*below, path))
+    empty = {k: None for k, v in tree.values.items() if v is None and k not in inherited.values}
     _merge(inherited.values, tree.values)
+    inherited.values |= empty
     inherited.places |= tree.places
     return inherited
 

@@ -21,12 +21,18 @@ def find_measure(name: str) -> "type[Measure]":
     """Return the class of a measure.
 
     Raises:
-        ValueError: the name is unknown; the message names the nearest.
+        ValueError: the name is unknown; the message names the nearest. Or the module of this name
+            registers no measure of it.
     """
     from highrank_plugins.measures.base import MEASURES
 
     if name in measure_names():
-        import_module(f"{__name__}.{name}")
+        module = import_module(f"{__name__}.{name}")
+        if name not in MEASURES.names():
+            raise ValueError(
+                f"{module.__file__}: registers no measure {name!r}; write "
+                f"@register_measure({name!r}), the name of the file, above its class"
+            )
     return MEASURES.find(name)
 
 

@@ -200,4 +200,6 @@ def _explain(tree: Tree, problem: Any) -> str:
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         message = f"unknown key{did_you_mean(path[-1], _FIXED_BLOCKS[path[0]].model_fields)}"
+    if problem["type"] == "dict_type":
+        message = f"expected options; write `{path[-1]}: {{}}` for a block without options"
     return f"{tree.place(path)}: {'.'.join(path)}{': ' if path else ''}{message}"

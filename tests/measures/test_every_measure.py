@@ -2,12 +2,18 @@
 
 import inspect
 import json
+import sys
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 import torch
 from fairseq.data import Dictionary
+from typer.testing import CliRunner
 
+import highrank_plugins.measures
+from highrank_plugins.cli import app, make_group
+from highrank_plugins.cli.analyse.measures import command
 from highrank_plugins.common.figures import Bars, Lines
 from highrank_plugins.common.files import plain
 from highrank_plugins.measures import all_measures, find_measure, measure_names
@@ -149,6 +155,43 @@ def test_every_measure_has_a_module_of_its_name():
         assert Path(inspect.getfile(kind)).stem == name
         assert kind.__doc__
     assert set(measure_names()) >= {"spectrum", "kld", "predictions", "retention", "components"}
+
+
+def test_a_module_that_registers_another_name_is_named(tmp_path, monkeypatch):
+    (tmp_path / "odd.py").write_text("")
+    folders = [*highrank_plugins.measures.__path__, str(tmp_path)]
+    monkeypatch.setattr(highrank_plugins.measures, "__path__", folders)
+    monkeypatch.setattr(highrank_plugins.measures, "measure_names", lambda: ["odd"])
+    monkeypatch.delitem(sys.modules, "highrank_plugins.cli.analyse", raising=False)
+    done = CliRunner().invoke(app, ["analyse", "--help"])
+    assert done.exit_code == 2 and len(done.output.splitlines()) == 1
+    assert f"{tmp_path / 'odd.py'}: registers no measure 'odd'; write @register" in done.output
+
+
+def test_an_argument_may_have_a_type_without_help():
+    class Odd(TextMeasure):
+        def __init__(self, flag: bool = False, size: Annotated[int, "Size."] = 3) -> None: ...
+
+    group = make_group({"odd": command(Odd, "highrank analyse odd"), "even": lambda: None})
+    shown = CliRunner().invoke(group, ["odd", "--help"]).output
+    assert "--flag" in shown and "Size." in shown
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ("tokens: int = 3", "--tokens is an option of `highrank analyse odd` already; choose"),
+        ("size=3", 'has no type; write size: Annotated[TYPE, "help"]'),
+    ],
+)
+def test_an_argument_that_cannot_be_an_option_is_named(argument, reason):
+    names = {"__name__": __name__, "TextMeasure": TextMeasure}
+    exec(f"class Odd(TextMeasure):\n    def __init__(self, {argument}): pass", names)
+    with pytest.raises(ValueError) as caught:
+        command(names["Odd"], "highrank analyse odd")
+    name = argument.partition(":")[0].partition("=")[0]
+    where = f"test_every_measure.py: Odd: argument {name} of the constructor: "
+    assert f"{where}{reason}" in str(caught.value)
 
 
 def test_a_mistyped_name_gets_a_suggestion():

@@ -96,6 +96,11 @@ def test_the_text_gives_the_same_configuration_in_a_fixed_order(write):
         ),
         ("base: bsae.yaml\n", "bsae.yaml: no such configuration; did you mean 'base'?"),
         ("base: bad.yaml\n", "bad.yaml: inherits from itself"),
+        (
+            "base: base.yaml\npredictions:\n",
+            "bad.yaml:2: predictions: expected options; write `predictions: {}` for a block",
+        ),
+        (f"{BASE}kld:\n", "bad.yaml:9: kld: expected options; write `kld: {}` for a block"),
         ("base: 3\n", "bad.yaml:1: base must be the name of a file"),
         ("base: base.yaml\ntrain: {lr: 1\n", "bad.yaml:3: invalid YAML"),
         ("just words\n", "bad.yaml: must hold `key: value` lines"),

@@ -46,7 +46,11 @@ def commands() -> Iterator[tuple[str, Callable[..., None]]]:
 
 
 def command(measure: "type[Measure]", words: str) -> Callable[..., None]:
-    """Return a function whose signature typer turns into the command `words` for a measure."""
+    """Return a function whose signature typer turns into the command `words` for a measure.
+
+    Raises:
+        ValueError: an argument of the constructor cannot be an option; names file and class.
+    """
     from highrank_plugins.measures.base import TextMeasure
 
     options = list(_options(measure))
@@ -79,14 +83,28 @@ def command(measure: "type[Measure]", words: str) -> Callable[..., None]:
         _parameter("user_dir", UserDir, None),
     ]  # fmt: skip
     data = _parameter("data", Data)
+    given = [*subjects, data, *shared, *ends]
+    for option in options:
+        if option.name in [parameter.name for parameter in given]:
+            taken = f"{flag(option.name)} is an option of `{words}` already; choose another name"
+            raise _unfit(measure, option.name, taken)
     vars(run)["__signature__"] = inspect.Signature([*subjects, data, *options, *shared, *ends])
     return run
+
+
+def _unfit(measure: "type[Measure]", argument: str, reason: str) -> ValueError:
+    where = f"{inspect.getfile(measure)}: {measure.__name__}"
+    return ValueError(f"{where}: argument {argument} of the constructor: {reason}")
 
 
 def _options(measure: "type[Measure]") -> Iterator[inspect.Parameter]:
     hints = get_type_hints(measure.__init__, include_extras=True)
     for option in list(inspect.signature(measure).parameters.values()):
-        kind, text = get_args(hints[option.name])
+        if option.name not in hints:
+            advice = f'has no type; write {option.name}: Annotated[TYPE, "help"]'
+            raise _unfit(measure, option.name, advice)
+        hint = hints[option.name]
+        kind, text = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
         default = option.default
         if _is_list(kind) or (get_origin(kind) is not list and Literal["all"] in get_args(kind)):
             kind, default = (str, _as_text(default))
