@@ -70,7 +70,11 @@ from highrank_plugins.analysis.similarity import (
 )
 from highrank_plugins.analysis.singular import Spectrum, singular_values, spectrum
 from highrank_plugins.analysis.tsqr import triangle
-from highrank_plugins.analysis.unargmaxable_words import unargmaxable, unargmaxable_classes
+from highrank_plugins.analysis.unargmaxable_words import (
+    ranks_linearly,
+    unargmaxable,
+    unargmaxable_classes,
+)
 
 __all__ = [
     "Band",
@@ -111,6 +115,7 @@ __all__ = [
     "press_rank",
     "press_tolerance",
     "prior_use",
+    "ranks_linearly",
     "read_word_pairs",
     "runs_needed",
     "sampled_kld",

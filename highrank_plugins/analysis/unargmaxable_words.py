@@ -73,13 +73,19 @@ def unargmaxable_classes(
         ValueError: not applicable, since the layer's probabilities do not follow the order of
             logits that are linear in the features.
     """
-    if not head.linear_logits:
+    if not ranks_linearly(head):
         raise ValueError(
-            f"unargmaxable classes: not applicable to {layer_name(head)}, whose logits are not "
-            "linear in the features; only softmax (with any increasing pointwise function) is"
+            f"unargmaxable classes: not applicable to {layer_name(head)}: only a softmax ranks its "
+            "classes by logits that are linear in the features, and its pointwise function must "
+            "increase (is_increasing)"
         )
     bias = None if head.bias is None else head.bias.detach()
     return unargmaxable(head.weight.detach(), bias, contexts, bound, progress)
+
+
+def ranks_linearly(head: Head) -> bool:
+    """Whether the order of the probabilities is that of logits that are linear in the features."""
+    return head.linear_logits and head.pointwise.is_increasing
 
 
 def _checked(weight: Tensor, bias: Tensor | None, bound: float | None) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ The name of a tensor may end in its shape, a letter for each dimension, as in `l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads.checks import check_dtype, check_shared_weight, integer
 from highrank_plugins.heads.command_line import CommandLine
+from highrank_plugins.heads.inheritance import OF_LOG_PROBS, drop_fused, restore
 from highrank_plugins.heads.pointwise import Pointwise, build_pointwise
 from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.prepared import PreparedTensors
@@ -55,7 +56,7 @@ class Head(CommandLine, nn.Module):
         ValueError: sizes that do not fit, unknown pointwise function.
     """
 
-    # the loss with its gradient written out, if the structure has one; it needs `token_inputs`
+    # the loss with its gradient written out, if any; needs `token_inputs`; see `drop_fused`
     fused: type[FusedLoss] | None = None
     # options that change the function but no parameter; see `Registry.constants`
     constants: ClassVar[tuple[str, ...] | None] = None
@@ -65,11 +66,15 @@ class Head(CommandLine, nn.Module):
     linear_logits: ClassVar[bool] = False
     # whether the weights of components depend on the class, as Mixtape's gates do
     weights_by_class: ClassVar[bool] = False
-    # apply dropout in evaluation too, to sample from the distribution over masks
-    retain_dropout = False
+    retain_dropout = False  # apply dropout in evaluation, too, to sample from all masks
 
     weight: nn.Parameter
     bias: nn.Parameter | None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        drop_fused(cls)
+        restore(cls, OF_LOG_PROBS, Head, "chunk_log_probs")
 
     def __init__(
         self,

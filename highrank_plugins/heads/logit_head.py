@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from highrank_plugins.heads.base import Head
+from highrank_plugins.heads.inheritance import OF_LOGITS, restore
 from highrank_plugins.heads.precision import below_largest, widen
 from highrank_plugins.heads.random_state import ChunkRandomState
 
@@ -12,13 +15,17 @@ from highrank_plugins.heads.random_state import ChunkRandomState
 class LogitHead(Head):
     """Compute log P = log_softmax(f(z)); a subclass defines z."""
 
+    has_logits = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        restore(cls, OF_LOGITS, LogitHead, "chunk_logits")
+
     def chunk_logits(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
         """Return logits z [n, M] of features [n, F], before the pointwise function."""
         raise NotImplementedError
-
-    has_logits = True
 
     def logits(self, features: Tensor) -> Tensor:
         tensors = self.tensors()

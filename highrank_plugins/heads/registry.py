@@ -83,8 +83,11 @@ class Registry(Generic[T]):
         Raises:
             ValueError: unknown name.
         """
+        return self._options_of(self.find(name))
+
+    def _options_of(self, cls: type) -> dict[str, Any]:
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        parameters = inspect.signature(self.find(name)).parameters.values()
+        parameters = inspect.signature(cls).parameters.values()
         return {
             p.name: p.default for p in parameters if p.kind in named and p.name not in self.common
         }
@@ -92,21 +95,26 @@ class Registry(Generic[T]):
     def constants(self, instance: Any) -> dict[str, Any]:
         """Return the options that change the function of `instance`, but none of its parameters.
 
-        A class names them in `constants`. By default they are all options that the instance keeps
-        as attributes with plain values.
+        A class names them in `constants`. Of options that no class with `constants` has, they are
+        all that the instance keeps as attributes with plain values.
         """
-        if instance.constants is not None:
-            return {name: getattr(instance, name) for name in instance.constants}
-        kept = {n: getattr(instance, n, None) for n in self.options(self.name_of(instance))}
-        return {n: kept[n] for n in kept if isinstance(kept[n], bool | int | float | str)}
+        declared = {name: getattr(instance, name) for name in instance.constants or ()}
+        kept = {name: getattr(instance, name, None) for name in self._undeclared(instance)}
+        plain = {n: kept[n] for n in kept if isinstance(kept[n], bool | int | float | str)}
+        return declared | plain
 
     def hidden_options(self, instance: Any) -> list[str]:
         """Return the options with plain defaults that `constants` cannot find in `instance`."""
-        if instance.constants is not None:
-            return []
-        options = self.options(self.name_of(instance)).items()
+        options = self._undeclared(instance).items()
         plain = [name for name, value in options if isinstance(value, bool | int | float | str)]
         return [name for name in plain if not hasattr(instance, name)]
+
+    def _undeclared(self, instance: Any) -> dict[str, Any]:
+        """Return the options that are not those of a class with `constants`."""
+        classes = (cls for cls in type(instance).__mro__ if vars(cls).get("constants") is not None)
+        declared = next(map(self._options_of, classes), {})
+        options = self.options(self.name_of(instance))
+        return {name: value for name, value in options.items() if name not in declared}
 
     def build(self, name: str, *args: Any, **options: Any) -> Any:
         """Build an instance of the class called `name`.

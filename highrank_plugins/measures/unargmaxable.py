@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-from highrank_plugins.analysis import unargmaxable_classes
+from highrank_plugins.analysis import ranks_linearly, unargmaxable_classes
 from highrank_plugins.common.figures import Bars, Figure
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.common.progress import bar
@@ -52,7 +52,7 @@ class UnargmaxableMeasure(WeightMeasure):
     @classmethod
     def for_card(cls, words: Words) -> Self:
         head = words.head
-        if head.linear_logits and head.num_classes**2 * head.embed_dim > LARGEST:
+        if ranks_linearly(head) and head.num_classes**2 * head.embed_dim > LARGEST:
             raise ValueError(
                 f"{head.num_classes:,} words of {head.embed_dim} dimensions would take hours; "
                 "run `highrank analyse unargmaxable`"
@@ -61,7 +61,7 @@ class UnargmaxableMeasure(WeightMeasure):
 
     def measure(self, words: Words) -> Unargmaxable:
         head = words.head
-        if not head.linear_logits:
+        if not ranks_linearly(head):
             reason = (
                 f"not applicable: the probabilities of {layer_name(head)} do not follow the "
                 "order of logits that are linear in the features"

@@ -143,7 +143,7 @@ def test_searches_change_no_answer(steps, bound, monkeypatch):
 
 
 def increasing_heads():
-    return ["identity", "sigsoftmax", "gss", "plif", "monotone_mlp", "softcap", "multimax"]
+    return ["identity", "sigsoftmax", "gss", "plif", "monotone_mlp", "softcap", "sigmoid_cap"]
 
 
 @pytest.mark.parametrize("pointwise", increasing_heads())
@@ -158,6 +158,12 @@ def test_any_increasing_function_leaves_the_same_words_unargmaxable(pointwise, b
     assert found.tolist() == expected.tolist() != []
     winners = head.double()(100 * random(500, 3)).argmax(-1)
     assert not set(winners.tolist()) & set(found.tolist())
+
+
+def test_a_function_that_may_decrease_is_reported_as_not_applicable():
+    head = build_head("softmax", num_classes=12, feature_dim=3, pointwise="multimax")
+    with pytest.raises(ValueError, match=r"not applicable to softmax.*must increase"):
+        unargmaxable_classes(head)
 
 
 @pytest.mark.parametrize("name", sorted(set(head_names()) - {"softmax"}))

@@ -7,11 +7,14 @@ import pytest
 import torch
 
 from highrank_plugins.heads import (
+    HEADS,
+    MixtureOfSoftmaxes,
     build_head,
     head_names,
     head_options,
     pointwise_names,
     pointwise_options,
+    register_head,
 )
 from tests.heads.cases import STRUCTURES, Case, make_features
 from tests.heads.toys import TOYS, toys  # noqa: F401  (a fixture)
@@ -49,6 +52,65 @@ def test_chunked_equals_reference(reduction):
             assert_same(run(head, features, TARGET, memory=memory, **options), want)
         if case.pointwise == "bend":
             assert want.gradients["pointwise.a"] != 0
+
+
+def colder(base, method):
+    """Return a subclass of a structure with a method whose logits or log P are divided by 3."""
+
+    def divided(self, *inputs):
+        found = getattr(base, method)(self, *inputs) / 3
+        return found.log_softmax(-1) if method == "chunk_log_probs" else found
+
+    return type(f"Cold{base.__name__}", (base,), {method: divided})
+
+
+REPLACED = [
+    (case, method)
+    for case in STRUCTURES
+    for method in ("chunk_logits", "chunk_log_probs")
+    if hasattr(type(build(case)), method)
+]
+
+
+@pytest.mark.parametrize(("case", "method"), REPLACED, ids=str)
+def test_a_subclass_with_another_function_has_its_own_loss(case, method):
+    """The fused loss and the measures of its base are of another function."""
+    head = build(case)
+    head.__class__ = colder(type(head), method)
+    features = make_features(TOKENS)
+    want = -head(features).gather(-1, TARGET.unsqueeze(-1)).squeeze(-1)
+    for impl in ("auto", "chunked", "reference"):
+        torch.testing.assert_close(head.nll(features, TARGET, impl=impl).loss, want)
+    with pytest.raises(ValueError, match="no fused loss"):
+        head.nll(features, TARGET, impl="fused")
+    assert not head.linear_logits and not head.weights_by_class
+    tensors = head.tensors()
+    z = head.logit_vectors(features, tensors)
+    torch.testing.assert_close(head.nll_of_logits(z, TARGET, features, tensors), want)
+
+
+def test_options_that_a_subclass_adds_are_constants_too():
+    class Sharp(MixtureOfSoftmaxes):
+        def __init__(
+            self, num_classes, feature_dim, context_scale=1.0, sharp: float = 2.0, b: str = "x"
+        ):
+            super().__init__(num_classes, feature_dim, context_scale=context_scale)
+            self.sharp, self.hidden = sharp, b
+
+    register_head("sharp")(Sharp)
+    try:
+        head = build_head("sharp", num_classes=5, feature_dim=3, sharp=4.0)
+        assert HEADS.constants(head) == {"context_scale": 1.0, "sharp": 4.0}
+        assert HEADS.hidden_options(head) == ["b"]
+    finally:
+        HEADS.unregister("sharp")
+
+
+def test_a_subclass_may_keep_the_fused_loss_of_its_base():
+    base = type(build(STRUCTURES[0]))
+    assert type("Same", (base,), {"extra_repr": lambda self: "same"}).fused is base.fused
+    changed = type("Kept", (base,), {"chunk_logits": base.chunk_logits, "fused": base.fused})
+    assert changed.fused is base.fused
 
 
 def test_new_layers_learn():

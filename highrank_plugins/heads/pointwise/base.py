@@ -31,6 +31,8 @@ class Pointwise(nn.Module):
     """
 
     is_identity: ClassVar[bool] = False
+    # whether f(z) increases with z, whatever the parameters
+    is_increasing: ClassVar[bool] = False
     # the function that compiled kernels compute instead of `apply_to`; None: torch computes f
     kernel_function: KernelFunction | None = None
     # options that change f but no parameter; see `Registry.constants`

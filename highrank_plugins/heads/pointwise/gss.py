@@ -34,6 +34,7 @@ class GeneralizedSigSoftmax(Pointwise):
         ValueError: k ≤ 0.
     """
 
+    is_increasing: ClassVar[bool] = True
     option_help: ClassVar = {
         "c": "c: where the slope changes from k (below) to 1 (above)",
         "k": "k: slope far below c, greater than 0",

@@ -19,6 +19,7 @@ from highrank_plugins.losses.chunked_head import KernelFunction
 class Identity(Pointwise):
     """Apply f(z) = z."""
 
+    is_increasing: ClassVar[bool] = True
     is_identity: ClassVar[bool] = True
     kernel_function = KernelFunction("identity")
 

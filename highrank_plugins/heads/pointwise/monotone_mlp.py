@@ -27,6 +27,7 @@ class MonotoneMLP(Pointwise):
         ValueError: units < 1 or bound ≤ 0.
     """
 
+    is_increasing: ClassVar[bool] = True
     option_help: ClassVar = {
         "bound": "the sigmoids are spread over [-bound, bound] at the start",
         "units": "number of sigmoids",

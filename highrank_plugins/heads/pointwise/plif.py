@@ -35,6 +35,7 @@ class PLIF(Pointwise):
         ValueError: T ≤ 0 or Q < 1.
     """
 
+    is_increasing: ClassVar[bool] = True
     option_help: ClassVar = {
         "bound": "T: knots are spread evenly over [-T, T]",
         "freeze": "do not train the slopes",

@@ -31,6 +31,7 @@ class SigmoidCap(Pointwise):
         ValueError: a ≤ 0 or s ≤ 0.
     """
 
+    is_increasing: ClassVar[bool] = True
     option_help: ClassVar = {
         "height": "a: logits stay between 0 and a",
         "shift": "b: added to each logit",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -19,6 +21,7 @@ from highrank_plugins.losses.chunked_head import KernelFunction
 class SigSoftmax(Pointwise):
     """Apply f(z) = 2z − log(1 + e^z); e^f = e^z σ(z)   (Kanai et al. 2018). Slope in (1, 2)."""
 
+    is_increasing: ClassVar[bool] = True
     kernel_function = KernelFunction("gss", (0.0, 2.0))
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:

@@ -26,6 +26,7 @@ class Softcap(Pointwise):
         ValueError: c ≤ 0.
     """
 
+    is_increasing: ClassVar[bool] = True
     option_help: ClassVar = {"cap": "c: logits stay between -c and c"}
     constants = ("cap",)
 
