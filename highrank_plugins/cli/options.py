@@ -1,6 +1,7 @@
 """Define options that several groups share."""
 
 import logging
+import traceback
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +10,12 @@ from typing import Annotated, Literal, TypeVar
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
+
+# what the code of a package may raise as it is imported
+_OF_CODE = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, OSError,
+    RuntimeError, SyntaxError, TypeError, ValueError,
+)  # fmt: skip
 
 
 def _import(user_dir: Path | None) -> Path | None:
@@ -21,8 +28,20 @@ def _import(user_dir: Path | None) -> Path | None:
         highrank_plugins.register()
         from fairseq.utils import import_user_module
 
-        import_user_module(Namespace(user_dir=str(user_dir)))
+        try:
+            import_user_module(Namespace(user_dir=str(user_dir)))
+        except _OF_CODE as error:
+            raise ValueError(f"--user-dir {user_dir}: {_origin(error, user_dir)}") from error
     return user_dir
+
+
+def _origin(error: Exception, folder: Path) -> str:
+    """Return an error in one line, with the last line of the folder's code that led to it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if folder.resolve() in Path(frame.filename).parents]
+    where = "".join(f"{frame.filename}:{frame.lineno}: " for frame in own[-1:])
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return f"{where}{kind}{' '.join(str(error).split())}"
 
 
 # parsing the option imports the package, so few commands read its value

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import highrank_plugins.heads.tokens  # noqa: F401  (refuses a layer with the name of another)
 from highrank_plugins.heads.base import HEADS, Head, register_head
 from highrank_plugins.heads.mixtape import Mixtape
 from highrank_plugins.heads.moc import MixtureOfContexts

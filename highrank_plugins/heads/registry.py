@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.common.names import did_you_mean, layer_name
+from highrank_plugins.common.user_error import UserError
 
 T = TypeVar("T", bound=type)
 
@@ -30,17 +31,28 @@ class Registry(Generic[T]):
         self.kind = kind
         self.common = frozenset(common)
         self._classes: dict[str, T] = {}
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], object]] = []
 
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that registers a class.
 
-        The decorator raises ValueError for a name that is taken, and for what a listener refuses.
+        The decorator raises ValueError for a name that is taken or cannot be part of an option's
+        name, for an argument called `name`, and for what a listener refuses.
         """
 
         def add(cls: T) -> T:
+            if not name.isidentifier():
+                raise ValueError(
+                    f"{self.kind} {name!r} of class {cls.__name__}: a name has letters, digits and "
+                    "underscores, and begins with a letter; choose another name"
+                )
             if name in self._classes:
                 raise ValueError(f"{self.kind} {name!r} is already registered; choose another name")
+            if "name" in inspect.signature(cls).parameters:
+                raise ValueError(
+                    f"{self.kind} {name!r} of class {cls.__name__}: the argument name of its "
+                    "constructor is the layer's own name; call the argument otherwise"
+                )
             self._classes[name] = cls
             cls.registered_name = name  # type: ignore[attr-defined]  # T is any class
             try:
@@ -53,7 +65,7 @@ class Registry(Generic[T]):
 
         return add
 
-    def listen(self, listener: Callable[[], None]) -> None:
+    def listen(self, listener: Callable[[], object]) -> None:
         """Call `listener` now, and after each later registration."""
         listener()
         self._listeners.append(listener)
@@ -80,6 +92,8 @@ class Registry(Generic[T]):
     def options(self, name: str) -> dict[str, Any]:
         """Return the options of one class with their defaults.
 
+        A whole number as default of a `float` becomes one; no default is `inspect.Parameter.empty`.
+
         Raises:
             ValueError: unknown name.
         """
@@ -89,7 +103,11 @@ class Registry(Generic[T]):
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         parameters = inspect.signature(cls).parameters.values()
         return {
-            p.name: p.default for p in parameters if p.kind in named and p.name not in self.common
+            p.name: float(p.default)
+            if type(p.default) is int and p.annotation in (float, "float")
+            else p.default
+            for p in parameters
+            if p.kind in named and p.name not in self.common
         }
 
     def constants(self, instance: Any) -> dict[str, Any]:
@@ -97,7 +115,17 @@ class Registry(Generic[T]):
 
         A class names them in `constants`. Of options that no class with `constants` has, they are
         all that the instance keeps as attributes with plain values.
+
+        Raises:
+            UserError: the instance has no attribute of a name in its `constants`.
         """
+        for name in instance.constants or ():
+            if not hasattr(instance, name):
+                raise UserError(
+                    f"{layer_name(instance)}: `constants` of class {type(instance).__name__} lists "
+                    f"{name!r}, but the layer has no such attribute; keep it as self.{name}, or "
+                    "remove it from the list"
+                )
         declared = {name: getattr(instance, name) for name in instance.constants or ()}
         kept = {name: getattr(instance, name, None) for name in self._undeclared(instance)}
         plain = {n: kept[n] for n in kept if isinstance(kept[n], bool | int | float | str)}

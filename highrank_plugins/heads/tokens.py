@@ -3,19 +3,29 @@
 from collections.abc import Mapping
 from typing import Any
 
-from highrank_plugins.heads import head_names, pointwise_names
+from highrank_plugins.heads.base import HEADS
+from highrank_plugins.heads.pointwise import POINTWISE
 
 PAIRS = [("mos", "plif"), ("mos", "sigsoftmax")]
 
 
 def tokens() -> dict[str, dict[str, str]]:
-    """Return the names that may follow ``transformer_`` and the like → the head of each."""
-    found = {name: {"head": name} for name in head_names()}
-    for name in pointwise_names():
-        if name != "identity":
-            found[name] = {"head": "softmax", "head_pointwise": name}
-    for head, name in PAIRS:
-        found[f"{head}_{name}"] = {"head": head, "head_pointwise": name}
+    """Return the names that may follow ``transformer_`` and the like → the head of each.
+
+    Raises:
+        ValueError: two layers have one name.
+    """
+    named = [(name, {"head": name}) for name in HEADS.names()]
+    functions = [("softmax", name, name) for name in POINTWISE.names() if name != "identity"]
+    for head, name, token in [*functions, *((h, n, f"{h}_{n}") for h, n in PAIRS)]:
+        named.append((token, {"head": head, "head_pointwise": name}))
+    found: dict[str, dict[str, str]] = {}
+    for token, layer in named:
+        if found.setdefault(token, layer) != layer:
+            raise ValueError(
+                f"{token!r} would name two layers, {' + '.join(found[token].values())} and "
+                f"{' + '.join(layer.values())}; choose another name for yours"
+            )
     return found
 
 
@@ -28,3 +38,7 @@ def with_layer_of_arch(given: Mapping[str, Any], arch: Mapping[str, Any]) -> dic
     """
     same = given.get("head", arch.get("head")) == arch.get("head")
     return {**arch, **given} if same else dict(given)
+
+
+HEADS.listen(tokens)
+POINTWISE.listen(tokens)

@@ -43,14 +43,22 @@ def for_every_token(add: Callable[[str, dict], None]) -> None:
     """Call ``add(token, head)`` for each token, now and for layers that are registered later.
 
     A token is added once, also if its layer is registered again.
+
+    Raises:
+        ValueError: the token gives the name of another architecture; also at later registrations.
     """
     added: set[str] = set()
 
     def add_new() -> None:
         for token, head in tokens().items():
             if token not in added:
+                try:
+                    add(token, head)
+                except ValueError as error:
+                    raise ValueError(
+                        f"layer {token!r}: {error}; choose another name for the layer"
+                    ) from None
                 added.add(token)
-                add(token, head)
 
     HEADS.listen(add_new)
     POINTWISE.listen(add_new)

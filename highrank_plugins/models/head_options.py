@@ -5,6 +5,7 @@ and defaults come from ``highrank_plugins.heads``. A layer that is registered la
 ``--user-dir``, adds its options to all models.
 """
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Optional
@@ -93,21 +94,30 @@ def option_defaults(head: str, pointwise: str, language_model: bool = False) -> 
     own |= cls.other_options
     if language_model:
         own |= cls.language_model_defaults
-    return _plain(own) | _function_defaults(pointwise)
+    return _plain(head, own) | _function_defaults(pointwise)
 
 
 def _function_defaults(pointwise: str) -> dict:
     options = pointwise_options(pointwise)
-    return _plain({f"{pointwise}_{name}": value for name, value in options.items()})
+    return _plain(pointwise, options, f"head_{pointwise}_")
 
 
-def _plain(options: dict) -> dict:
+def _plain(layer: str, options: dict, prefix: str = "head_") -> dict:
     """Return ``{"head_…": default}`` of the arguments with a plain default, which are options.
 
     A flag of fairseq can only switch on, so an option that is on by default takes true or false.
+
+    Raises:
+        ValueError: an argument has no default.
     """
+    for name, default in options.items():
+        if default is inspect.Parameter.empty:
+            raise ValueError(
+                f"{layer}: the argument {name} of its constructor has no default; give it one, "
+                "since every option has a default"
+            )
     return {
-        f"head_{name}": "true" if default is True else default
+        f"{prefix}{name}": "true" if default is True else default
         for name, default in options.items()
         if isinstance(default, bool | int | float | str)
     }
@@ -117,7 +127,7 @@ def derived_defaults() -> dict:
     """Return the options of all heads and pointwise functions that are registered now.
 
     Raises:
-        ValueError: two layers mean different things by one name.
+        ValueError: two layers mean different things by one name, or an argument has no default.
     """
     defaults: dict = {}
     owners = dict.fromkeys([*COMMON, *rate_options()], "all layers")

@@ -3,9 +3,12 @@
 Its name, options, losses and training follow from its registration.
 """
 
+import re
+
 import pytest
 import torch
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import (
     HEADS,
     MixtureOfSoftmaxes,
@@ -16,6 +19,9 @@ from highrank_plugins.heads import (
     pointwise_options,
     register_head,
 )
+from highrank_plugins.heads.pointwise import POINTWISE
+from highrank_plugins.heads.registry import Registry
+from highrank_plugins.heads.tokens import tokens as tokens_of_archs
 from tests.heads.cases import STRUCTURES, Case, make_features
 from tests.heads.toys import TOYS, toys  # noqa: F401  (a fixture)
 from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, memory_for, run
@@ -131,3 +137,41 @@ def test_new_layers_learn():
 def test_a_name_can_be_registered_only_once(registry, name):
     with pytest.raises(ValueError, match=f"{name}.*already registered"):
         registry.register(name)(object)
+
+
+class Named:
+    def __init__(self, name: str = "a", c: float = 30, k: int = 3): ...
+
+
+@pytest.mark.parametrize("name", ["with-dash", "with space", "a|b", "", "3d"])
+def test_a_name_that_no_option_can_have_is_refused(name):
+    with pytest.raises(ValueError, match=f"{re.escape(repr(name))} of class object: a name has le"):
+        Registry("head").register(name)(object)
+
+
+def test_an_argument_called_name_is_refused():
+    with pytest.raises(ValueError, match="head 'named' of class Named: the argument name of its"):
+        Registry("head").register("named")(Named)
+
+
+@pytest.mark.parametrize(
+    ("registry", "name"), [(POINTWISE, "mos"), (HEADS, "plif"), (HEADS, "mos_plif")]
+)
+def test_two_layers_cannot_have_one_name_in_architectures(registry, name, monkeypatch):
+    monkeypatch.setattr(registry, "_listeners", [tokens_of_archs])
+    with pytest.raises(ValueError, match=f"'{name}' would name two layers, .* and .*; choose"):
+        registry.register(name)(type("Own", (), {}))
+    assert name not in registry.names()
+
+
+def test_a_whole_number_as_default_of_a_float_is_a_float():
+    registry = Registry("head", common=["name"])
+    registry._classes["named"] = Named
+    assert repr(registry.options("named")) == "{'c': 30.0, 'k': 3}"
+
+
+def test_a_constant_that_a_layer_does_not_keep_is_named(monkeypatch):
+    head = build_head("residual", num_classes=3, feature_dim=2, embed_dim=2)
+    monkeypatch.setattr(type(head), "constants", ("b",))
+    with pytest.raises(UserError, match=r"residual: `constants` of .*Residual.* lists 'b', but"):
+        HEADS.constants(head)
