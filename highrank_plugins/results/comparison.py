@@ -209,9 +209,11 @@ def _compare(
     tested = {}
     for name, system in plain.items():
         values = system.values(metric)
-        if name == control or len(values) < 2 or len(baseline) < 2:
+        if name == control:
             continue
-        if len({*values}) == len({*baseline}) == 1:
+        if len(values) < 2 or len(baseline) < 2:
+            notes.append(f"{name} is not tested: a test needs two seeds of it and of {control}.")
+        elif len({*values}) == len({*baseline}) == 1:
             notes.append(f"{name} is not tested: neither its runs nor the baseline's vary.")
         else:
             tested[name] = System(name, values)

@@ -187,7 +187,10 @@ def test_runs_that_do_not_vary_and_single_runs_are_not_tested(records, tmp_path)
     ]
     compared = compare_records(same, baseline="a")
     assert all(system.comparison is None for system in compared.systems)
-    assert compared.notes[0] == "b is not tested: neither its runs nor the baseline's vary."
+    assert compared.notes[:2] == [
+        "b is not tested: neither its runs nor the baseline's vary.",
+        "c is not tested: a test needs two seeds of it and of a.",
+    ]
 
 
 def test_records_of_recipes_are_named_after_their_folders(records, tmp_path):
