@@ -139,6 +139,8 @@ class Registry(Generic[T]):
 
     def _undeclared(self, instance: Any) -> dict[str, Any]:
         """Return the options that are not those of a class with `constants`."""
+        if "constants" in vars(instance):  # it speaks for all options
+            return {}
         classes = (cls for cls in type(instance).__mro__ if vars(cls).get("constants") is not None)
         declared = next(map(self._options_of, classes), {})
         options = self.options(self.name_of(instance))

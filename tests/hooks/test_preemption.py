@@ -111,7 +111,15 @@ def test_signals_are_handled_only_while_training():
     assert handlers() == before and not stop_request.listening() and not stop_request.asked()
 
 
-def test_an_interrupt_together_with_a_signal_is_one_request(monkeypatch):
+@pytest.fixture
+def interruptible():
+    """Give SIGINT Python's handler, which a shell takes away from jobs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_together_with_a_signal_is_one_request(monkeypatch, interruptible):
     def send(*numbers):
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
         for number in numbers:
