@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -122,8 +123,8 @@ def interruptible():
 def test_an_interrupt_together_with_a_signal_is_one_request(monkeypatch, interruptible):
     def send(*numbers):
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-        for number in numbers:
-            os.kill(os.getpid(), number)
+        for number in numbers:  # to this thread: another one would take a signal to the process
+            signal.pthread_kill(threading.get_ident(), number)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # all at once
 
     monkeypatch.setattr(stop_request, "_INTERRUPT_DELAY", 0.01)
