@@ -102,7 +102,7 @@ def test_signals_are_handled_only_while_training():
 
     def epoch(*_):
         seen.append(stop_request.listening() and handlers())
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         seen.append(stop_request.asked())
 
     with stop_request.handlers_restored():
