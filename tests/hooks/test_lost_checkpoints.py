@@ -69,7 +69,7 @@ def test_without_an_undamaged_checkpoint_a_run_does_not_start_over(
 
 
 def test_a_link_to_a_missing_checkpoint_is_refused(data, tmp_path):
-    """Without other checkpoints, the folder looked new."""
+    """Refuse a folder that looked new, because it has no other checkpoints."""
     (tmp_path / "checkpoint_last.pt").symlink_to("lost.pt")
     message = r"checkpoint_last\.pt is a link to lost\.pt, which is missing.*move these away"
     with pytest.raises(ValueError, match=message):
