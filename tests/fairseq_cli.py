@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import sys
 import tempfile
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +95,7 @@ def _run(command: str, argv: list[str], log: str, typed: str, folder: str = os.c
         else:
             importlib.import_module(COMMANDS[command]).cli_main()
     except Exception:  # what the interpreter does with any error of a command
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())  # it may call sys.exit
         sys.exit(1)
     finally:
         sys.stdout.flush()

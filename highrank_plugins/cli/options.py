@@ -1,7 +1,6 @@
 """Define options that several groups share."""
 
 import logging
-import traceback
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated, Literal, TypeVar
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.common.user_error import place_in
 
 # what the code of a package may raise as it is imported
 _OF_CODE = (
@@ -37,11 +37,8 @@ def _import(user_dir: Path | None) -> Path | None:
 
 def _origin(error: Exception, folder: Path) -> str:
     """Return an error in one line, with the last line of the folder's code that led to it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if folder.resolve() in Path(frame.filename).parents]
-    where = "".join(f"{frame.filename}:{frame.lineno}: " for frame in own[-1:])
     kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-    return f"{where}{kind}{' '.join(str(error).split())}"
+    return f"{place_in(folder, error)}{kind}{' '.join(str(error).split())}"
 
 
 # parsing the option imports the package, so few commands read its value

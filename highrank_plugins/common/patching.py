@@ -1,4 +1,4 @@
-"""Replace one function of fairseq by ours."""
+"""Replace one function of fairseq or Python by ours."""
 
 import functools
 import inspect
@@ -29,7 +29,8 @@ def replaces(owner: Any, name: str) -> Callable:
             return new(stock, *args, **kwargs)
 
         # torch.jit.script compiles the stock source, and looks names up in its module
-        names, cells = inspect.unwrap(stock).__globals__, around.__closure__
+        names = getattr(inspect.unwrap(stock), "__globals__", {})  # a function in C has none
+        cells = around.__closure__
         patched = types.FunctionType(around.__code__, names, closure=cells)
         functools.update_wrapper(patched, stock)
         vars(patched)["highrank_patch"] = source

@@ -1,5 +1,8 @@
 """Define the error that a user can correct."""
 
+import traceback
+from pathlib import Path
+
 
 class UserError(ValueError):
     """Report a request that cannot be fulfilled; the message says what to change.
@@ -13,3 +16,10 @@ def explained(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
     return str(error)
+
+
+def place_in(folder: Path, error: BaseException) -> str:
+    """Return `file:line: ` of the last line in a folder that led to an error, or nothing."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if folder.resolve() in Path(frame.filename).parents]
+    return "".join(f"{frame.filename}:{frame.lineno}: " for frame in own[-1:])

@@ -36,20 +36,20 @@ class Registry(Generic[T]):
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that registers a class.
 
-        The decorator raises ValueError for a name that is taken or cannot be part of an option's
+        The decorator raises UserError for a name that is taken or cannot be part of an option's
         name, for an argument called `name`, and for what a listener refuses.
         """
 
         def add(cls: T) -> T:
             if not name.isidentifier():
-                raise ValueError(
+                raise UserError(
                     f"{self.kind} {name!r} of class {cls.__name__}: a name has letters, digits and "
                     "underscores, and begins with a letter; choose another name"
                 )
             if name in self._classes:
-                raise ValueError(f"{self.kind} {name!r} is already registered; choose another name")
+                raise UserError(f"{self.kind} {name!r} is already registered; choose another name")
             if "name" in inspect.signature(cls).parameters:
-                raise ValueError(
+                raise UserError(
                     f"{self.kind} {name!r} of class {cls.__name__}: the argument name of its "
                     "constructor is the layer's own name; call the argument otherwise"
                 )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
 
@@ -13,7 +14,7 @@ def tokens() -> dict[str, dict[str, str]]:
     """Return the names that may follow ``transformer_`` and the like → the head of each.
 
     Raises:
-        ValueError: two layers have one name.
+        UserError: two layers have one name.
     """
     named = [(name, {"head": name}) for name in HEADS.names()]
     functions = [("softmax", name, name) for name in POINTWISE.names() if name != "identity"]
@@ -22,7 +23,7 @@ def tokens() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for token, layer in named:
         if found.setdefault(token, layer) != layer:
-            raise ValueError(
+            raise UserError(
                 f"{token!r} would name two layers, {' + '.join(found[token].values())} and "
                 f"{' + '.join(layer.values())}; choose another name for yours"
             )

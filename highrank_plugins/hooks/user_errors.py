@@ -7,6 +7,8 @@ What we do: in fairseq's commands, print the message alone, as `argparse` does f
 option. This concerns a `UserError`, an error of files and disks (`OSError`) or of numbers
 (`FloatingPointError`), and an assertion of fairseq about options. Other errors keep their
 traceback: they may be defects. A program that calls fairseq's functions gets the exception.
+`--user-dir` may register a layer that we refuse, before fairseq calls any function that we replace.
+So a hook of Python's prints a `UserError` that nothing has caught.
 Delete when: fairseq ends so for a `ValueError` of a plug-in.
 """
 
@@ -15,15 +17,16 @@ import traceback
 from pathlib import Path
 
 from fairseq import options
+from fairseq import utils as fairseq_utils
 from fairseq.distributed import utils
 from fairseq_cli import generate, preprocess
 from omegaconf import DictConfig, OmegaConf
 
-import highrank_plugins.hooks.scored_samples  # noqa: F401  (its errors must pass through ours)
+import highrank_plugins.hooks.scored_samples  # its errors must pass through ours
 from highrank_plugins.common.closed_output import has_no_reader, leave
 from highrank_plugins.common.option_ranges import check_ranges
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.user_error import UserError, explained
+from highrank_plugins.common.user_error import UserError, explained, place_in
 
 
 @replaces(options, "parse_args_and_arch")
@@ -82,6 +85,17 @@ def run_generation(stock, *args, **kwargs):
 def run_preprocessing(stock, *args, **kwargs):
     """Run fairseq-preprocess, which does not use `call_main` either."""
     return _in_one_line(stock, *args, **kwargs)
+
+
+@replaces(sys, "excepthook")
+def print_uncaught(stock, kind, error, trace):
+    """Print an error that nothing has caught: a user's mistake in one line, with its place."""
+    if not (isinstance(error, UserError) and is_command()):
+        stock(kind, error, trace)
+        return
+    imported = getattr(fairseq_utils.import_user_module, "memo", set())
+    own = map(Path, imported - set(highrank_plugins.__path__))
+    _leave(error, "".join(place_in(folder, error) for folder in own) + str(error))
 
 
 DIVERGED = (

@@ -45,7 +45,7 @@ def for_every_token(add: Callable[[str, dict], None]) -> None:
     A token is added once, also if its layer is registered again.
 
     Raises:
-        ValueError: the token gives the name of another architecture; also at later registrations.
+        UserError: the token gives the name of another architecture; also at later registrations.
     """
     added: set[str] = set()
 
@@ -55,7 +55,7 @@ def for_every_token(add: Callable[[str, dict], None]) -> None:
                 try:
                     add(token, head)
                 except ValueError as error:
-                    raise ValueError(
+                    raise UserError(
                         f"layer {token!r}: {error}; choose another name for the layer"
                     ) from None
                 added.add(token)

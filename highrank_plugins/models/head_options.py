@@ -16,6 +16,7 @@ from hydra.core.config_store import ConfigStore
 
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.option_field import described
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import (
     head_names,
     head_options,
@@ -108,11 +109,11 @@ def _plain(layer: str, options: dict, prefix: str = "head_") -> dict:
     A flag of fairseq can only switch on, so an option that is on by default takes true or false.
 
     Raises:
-        ValueError: an argument has no default.
+        UserError: an argument has no default.
     """
     for name, default in options.items():
         if default is inspect.Parameter.empty:
-            raise ValueError(
+            raise UserError(
                 f"{layer}: the argument {name} of its constructor has no default; give it one, "
                 "since every option has a default"
             )
@@ -127,7 +128,7 @@ def derived_defaults() -> dict:
     """Return the options of all heads and pointwise functions that are registered now.
 
     Raises:
-        ValueError: two layers mean different things by one name, or an argument has no default.
+        UserError: two layers mean different things by one name, or an argument has no default.
     """
     defaults: dict = {}
     owners = dict.fromkeys([*COMMON, *rate_options()], "all layers")
@@ -137,7 +138,7 @@ def derived_defaults() -> dict:
             known = defaults.setdefault(name, default)
             is_shared = {owner, layer} <= set(head_names()) and type(known) is type(default)
             if owner != layer and not is_shared:
-                raise ValueError(
+                raise UserError(
                     f"{flag(name)} is an option of {owner} and of {layer}, with another meaning or "
                     "type: rename the argument of one constructor"
                 )

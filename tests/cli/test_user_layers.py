@@ -300,36 +300,6 @@ def test_a_fixed_number_is_in_the_checkpoint_too(home, tmp_path):
     assert "--head-arcsinh-c 5.0 there, 6.0 in the model" in refused.output
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("loss: float = 1.0", "--head-loss is an option of all layers and of cooled"),
-        ("components: str = 'many'", "--head-components is an option of cooled and of mixtape"),
-        ("softcap_cap: float = 1.0", "--head-softcap-cap is an option of cooled and of softcap"),
-    ],
-)
-def test_an_option_may_not_mean_two_things(argument, message, home, tmp_path):
-    user_dir = changed(tmp_path, ("temperature: float = 2.0", f"{argument}, temperature=2.0"))
-    refused = attempt("highrank", "heads", "--user-dir", user_dir)
-    assert refused.code == 2 and re.search(message, refused.output)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("c: float = 30.0", "c: float", r"arcsinh: the argument c .* has no default; give"),
-        ('e("arcsinh")', 'e("lm")', r"layer 'lm': .*\(lstm_lm\); choose another name"),
-        ('e("arcsinh")', "e(arcs)", "NameError: name 'arcs' is not defined"),
-    ],
-    ids=["no default", "a name of fairseq's", "code that fails"],
-)
-def test_a_package_that_cannot_be_imported_is_refused_with_its_line(old, new, message, tmp_path):
-    package = changed(tmp_path, (old, new))
-    refused = attempt("highrank", "heads", "--user-dir", package)
-    where = rf"highrank: --user-dir {package}: {package}/__init__\.py:\d+: "
-    assert refused.code == 2 and re.fullmatch(f"{where}{message}.*\n", refused.output)
-
-
 def test_later_steps_of_a_recipe_get_the_user_dir_of_the_run(home, tmp_path):
     source = REPOSITORY / "recipes" / "multi30k_en_de" / "conf" / "softmax.yaml"
     own = {"user_dir": str(home / "my_layers"), "arch": "transformer_arcsinh", "head_arcsinh_c": 20}

@@ -1,0 +1,52 @@
+"""A layer of a user-dir that cannot be used is refused in one line as it is registered."""
+
+import re
+
+import pytest
+
+from tests.cli.test_user_layers import changed
+from tests.fairseq_cli import attempt
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("loss: float = 1.0", "--head-loss is an option of all layers and of cooled"),
+        ("components: str = 'many'", "--head-components is an option of cooled and of mixtape"),
+        ("softcap_cap: float = 1.0", "--head-softcap-cap is an option of cooled and of softcap"),
+    ],
+)
+def test_an_option_may_not_mean_two_things(argument, message, tmp_path):
+    user_dir = changed(tmp_path, ("temperature: float = 2.0", f"{argument}, temperature=2.0"))
+    refused = attempt("highrank", "heads", "--user-dir", user_dir)
+    assert refused.code == 2 and re.search(message, refused.output)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("c: float = 30.0", "c: float", r"arcsinh: the argument c .* has no default; give"),
+        ('e("arcsinh")', 'e("lm")', r"layer 'lm': .*\(lstm_lm\); choose another name"),
+        ('e("arcsinh")', "e(arcs)", "NameError: name 'arcs' is not defined"),
+    ],
+    ids=["no default", "a name of fairseq's", "code that fails"],
+)
+def test_a_package_that_cannot_be_imported_is_refused_with_its_line(old, new, message, tmp_path):
+    package = changed(tmp_path, (old, new))
+    refused = attempt("highrank", "heads", "--user-dir", package)
+    where = rf"highrank: --user-dir {package}: {package}/__init__\.py:\d+: "
+    assert refused.code == 2 and re.fullmatch(f"{where}{message}.*\n", refused.output)
+
+
+@pytest.mark.parametrize("command", ["train", "generate", "eval-lm", "interactive", "validate"])
+def test_fairseq_refuses_a_layer_in_one_line(command, tmp_path):
+    package = changed(tmp_path, ("c: float = 30.0", "c: float"))
+    done = attempt(command, "data", "--user-dir", package)
+    line = rf"fairseq-{command}: error: {package}/__init__\.py:\d+: arcsinh: the argument c .*\n"
+    assert done.code == 2 and re.fullmatch(line, done.output)
+
+
+def test_code_of_a_layer_that_fails_keeps_its_traceback(tmp_path):
+    done = attempt("train", "data", "--user-dir", changed(tmp_path, ('e("arcsinh")', "e(arcs)")))
+    assert done.code == 1 and "Traceback" in done.output
+    assert done.output.endswith("NameError: name 'arcs' is not defined\n")
