@@ -22,6 +22,7 @@ def _import(user_dir: Path | None) -> Path | None:
     if user_dir is None:
         return None
     with user_errors():
+        require_code("--user-dir", user_dir)
         logging.disable(logging.INFO)  # hides fairseq's log
         import highrank_plugins
 
@@ -33,6 +34,22 @@ def _import(user_dir: Path | None) -> Path | None:
         except _OF_CODE as error:
             raise ValueError(f"--user-dir {user_dir}: {_origin(error, user_dir)}") from error
     return user_dir
+
+
+def require_code(option: str, folder: Path) -> None:
+    """Check that a folder has code which fairseq imports; it takes any other for an empty package.
+
+    Raises:
+        ValueError: It has none, or is no folder; names the option.
+    """
+    if not folder.is_dir():
+        what = "not a folder" if folder.exists() else "no such folder"
+        raise ValueError(f"{option} {folder}: {what}; name the folder of a package with layers")
+    if not any((folder / name).exists() for name in ("__init__.py", "models", "tasks")):
+        raise ValueError(
+            f"{option} {folder}: the folder has no __init__.py; name the folder of a package with "
+            "layers"
+        )
 
 
 def _origin(error: Exception, folder: Path) -> str:
@@ -47,8 +64,6 @@ UserDir = Annotated[
     typer.Option(
         "--user-dir",
         callback=_import,
-        exists=True,
-        file_okay=False,
         help="Package with layers of your own, as in fairseq.",
     ),
 ]

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from highrank_plugins.cli import app, make_group, with_help
-from highrank_plugins.cli.options import Changes
+from highrank_plugins.cli.options import Changes, require_code
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.names import did_you_mean, flag, option_name
@@ -60,11 +60,14 @@ def configure(
 
 def _check_user_dir(settings: "Configuration") -> None:
     folder = settings.train.get("user_dir")
-    if folder is not None and not Path(str(folder)).is_dir():
+    if folder is None:
+        return
+    if not Path(str(folder)).is_dir():
         raise ValueError(
             f"train.user_dir: {folder!r} is not a folder in {Path.cwd()}, where relative "
             "paths of a recipe begin: write the absolute path"
         )
+    require_code("train.user_dir", Path(str(folder)))
 
 
 def _write_commands(

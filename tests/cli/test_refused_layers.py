@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.cli.test_user_layers import changed
+from tests.cli.test_user_layers import CODE, changed
 from tests.fairseq_cli import attempt
 
 
@@ -50,3 +50,27 @@ def test_code_of_a_layer_that_fails_keeps_its_traceback(tmp_path):
     done = attempt("train", "data", "--user-dir", changed(tmp_path, ('e("arcsinh")', "e(arcs)")))
     assert done.code == 1 and "Traceback" in done.output
     assert done.output.endswith("NameError: name 'arcs' is not defined\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none", "no such folder; "),
+        ("file", "not a folder; "),
+        ("data-bin", "the folder has no __init__.py; "),
+    ],
+)
+def test_a_user_dir_that_is_no_package_is_refused(name, message, tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "data-bin").mkdir()
+    done = attempt("highrank", "heads", "--user-dir", tmp_path / name)
+    message += "name the folder of a package with layers"
+    assert (done.code, done.output) == (2, f"highrank: --user-dir {tmp_path / name}: {message}\n")
+
+
+def test_a_user_dir_may_have_modules_for_fairseq_alone(tmp_path):
+    models = tmp_path / "my_layers" / "models"
+    models.mkdir(parents=True)
+    (models / "arcsinh.py").write_text(CODE)
+    done = attempt("highrank", "heads", "--user-dir", models.parent)
+    assert done.code == 0 and "| `arcsinh` |" in done.output

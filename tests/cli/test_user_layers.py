@@ -12,6 +12,7 @@ import yaml
 from highrank_plugins.measures import all_measures
 from tests.fairseq_cli import REPOSITORY, attempt, run
 from tests.models.test_hydra import config
+from tests.recipes.running import TEXT
 from tests.stream_corpus import CERTAIN, train_streams
 from tests.trainings import (
     LANGUAGE_MODEL,
@@ -215,11 +216,6 @@ def test_without_its_user_dir_every_command_asks_for_it(cooled, home, tmp_path):
     assert refused.code == 2 and ASKS in refused.output.splitlines()[-1]
 
 
-def test_a_user_dir_that_does_not_exist_is_named(cooled, tmp_path):
-    refused = attempt("highrank", "analyse", "card", cooled, "--user-dir", tmp_path / "none")
-    assert refused.code == 2 and f"{tmp_path / 'none'}' does not exist" in refused.output
-
-
 @pytest.fixture(scope="module")
 def arcsinh(documented, home) -> Path:
     return home / "exp" / "arcsinh" / "checkpoint_best.pt"
@@ -311,10 +307,17 @@ def test_later_steps_of_a_recipe_get_the_user_dir_of_the_run(home, tmp_path):
     assert f"--user-dir {home / 'my_layers'}" in found and found.count("--user-dir") == 1
 
 
-def test_a_recipe_says_which_folder_a_relative_user_dir_belongs_to(tmp_path):
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("nowhere", "train.user_dir: 'nowhere' is not a folder in "),
+        (TEXT, f"train.user_dir {TEXT}: the folder has no __init__.py; name the folder of a "),
+    ],
+    ids=["a relative one that does not exist", "one without code"],
+)
+def test_a_recipe_refuses_a_user_dir(folder, message, tmp_path):
     source = REPOSITORY / "recipes" / "multi30k_en_de" / "conf" / "softmax.yaml"
-    words = ["--output", tmp_path / "resolved.yaml", "--set", "user_dir=nowhere"]
+    words = ["--output", tmp_path / "resolved.yaml", "--set", f"user_dir={folder}"]
     refused = attempt("highrank", "train", "configure", source, *words)
-    assert refused.code == 2
-    assert "train.user_dir: 'nowhere' is not a folder in " in refused.output
+    assert refused.code == 2 and message in refused.output
     assert not (tmp_path / "resolved.yaml").exists()
