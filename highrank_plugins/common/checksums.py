@@ -13,8 +13,6 @@ from highrank_plugins.common.files import require_regular, write_text
 from highrank_plugins.common.user_error import UserError
 
 SUMS = "sha256sums"
-# folder within the output for complete new files, which then replace the earlier ones
-COMPLETE = ".binarised"
 _BINARISED = ("*.bin", "*.idx", "dict*.txt")
 DIGITS = {"sha256": 64, "md5": 32}
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
@@ -65,7 +63,7 @@ def check_in_ledger(path: Path, name: Path, ledger: Path) -> bool:
     Raises:
         ChecksumError: the file has another checksum, or the ledger is damaged.
     """
-    sums, key = _recorded(ledger), _key(name, ledger)
+    sums, key = recorded(ledger), _key(name, ledger)
     found = checksum(path)
     if key not in sums:
         lines = [f"{value}  {other}\n" for other, value in {**sums, key: found}.items()]
@@ -83,10 +81,11 @@ def check_in_ledger(path: Path, name: Path, ledger: Path) -> bool:
 
 def is_in_ledger(name: Path, ledger: Path) -> bool:
     """Whether the ledger says anything of `name`."""
-    return _key(name, ledger) in _recorded(ledger)
+    return _key(name, ledger) in recorded(ledger)
 
 
-def _recorded(ledger: Path) -> dict[str, str]:
+def recorded(ledger: Path) -> dict[str, str]:
+    """Return checksums by name, none if the ledger is missing; see `read_ledger`."""
     return read_ledger(ledger) if ledger.exists() else {}
 
 

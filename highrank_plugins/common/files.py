@@ -18,7 +18,6 @@ from highrank_plugins.common.formatting import size
 from highrank_plugins.common.user_error import UserError
 
 _BLOCK = 8 << 20
-_STAMP = ".highrank-incomplete"
 _NO_SPACE = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -293,33 +292,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value
-
-
-@contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """Write a folder as NAME.part, which gets its name when it is complete; on failure, remove it.
-
-    Leftovers of an interrupted call are discarded.
-
-    Raises:
-        FileExistsError: NAME.part exists, and no interrupted call has left it.
-    """
-    part = folder.with_name(f"{folder.name}.part")
-    stamp = part / _STAMP
-    if os.path.lexists(part) and not stamp.is_file():
-        raise FileExistsError(
-            errno.EEXIST,
-            "it is in the way, and was not written by this command: move it away, or name another "
-            "folder",
-            str(part),
-        )
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    stamp.touch()
-    try:
-        with names_full_disk(folder.parent):
-            yield part
-            stamp.unlink()
-            os.replace(part, folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)

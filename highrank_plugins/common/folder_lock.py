@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from highrank_plugins.common.files import names_full_disk, open_own
+from highrank_plugins.common.folders import new_files, refuse_mixture
 from highrank_plugins.common.user_error import UserError
 
 logger = logging.getLogger(__name__)
@@ -68,9 +69,11 @@ def output_folder(folder: Path, *inputs: Path) -> Iterator[None]:
         inputs: folders that the block reads.
     Raises:
         ValueError: the folder is one of them, whose files the block would overwrite.
-        UserError: Another data command writes to it (names the process), or it is not writable.
+        UserError: Another data command writes to it (names the process), or it is not writable; or
+            an input may be a mixture, see `refuse_mixture`.
     """
     for source in inputs:
+        refuse_mixture(source)
         if source.resolve() == folder.resolve():
             raise ValueError(
                 f"{folder} holds the input, which the output would overwrite: name another folder"
@@ -83,25 +86,17 @@ def output_folder(folder: Path, *inputs: Path) -> Iterator[None]:
 
 
 @contextmanager
-def whole_folder(folder: Path, *inputs: Path) -> Iterator[None]:
-    """Create the folder of a data command; if the block fails, remove the files written into it.
+def whole_folder(folder: Path, *inputs: Path) -> Iterator[Path]:
+    """Create the folder of a data command, whose files it gets when all are complete.
 
+    Yields:
+        The folder to write the files to, see `new_files`.
     Raises:
-        ValueError: see `output_folder`, which also holds a lock.
+        ValueError, UserError: see `output_folder`, which also holds a lock, and `new_files`.
         OSError: The disk is full; names the folder and the free space.
     """
-    with output_folder(folder, *inputs):
-        before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-        is_whole = False
-        try:
-            with names_full_disk(folder):  # before the files are removed
-                yield
-            is_whole = True
-        finally:
-            if not is_whole:
-                for path in folder.iterdir():
-                    if path.is_file() and before.get(path.name) != path.stat().st_mtime_ns:
-                        path.unlink()
+    with output_folder(folder, *inputs), new_files(folder) as new:
+        yield new
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 from typing import IO, Self
 
-from highrank_plugins.common.files import new_folder, require_regular
+from highrank_plugins.common.files import require_regular
+from highrank_plugins.common.folders import new_folder
 from highrank_plugins.common.progress import bar_options
 
 _BLOCK = 1 << 20

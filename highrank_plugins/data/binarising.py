@@ -8,8 +8,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from highrank_plugins.common.checksums import COMPLETE, SUMS, read_ledger, write_sums
-from highrank_plugins.common.files import flush_folder, new_folder, require_regular
+from highrank_plugins.common.checksums import SUMS, recorded, write_sums
+from highrank_plugins.common.files import require_regular
+from highrank_plugins.common.folders import new_files
 from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.corpora.binarised import END_NUMBER, SPECIAL, UNKNOWN_NUMBER
@@ -32,8 +33,8 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
 
     The files equal those of `fairseq-preprocess --joined-dictionary`, which takes two passes in
     Python, and with `--workers 2` leaves one worker waiting. They take the place of an earlier
-    result when all are complete; a training run that has mapped earlier files keeps reading them.
-    If an earlier call was killed while it replaced files, this one first replaces the others.
+    result when all are complete (`new_files`); a training run that has mapped earlier files keeps
+    reading them.
 
     Args:
         pieces: folder with {train,valid,test}.LANGUAGE, pieces between spaces.
@@ -41,15 +42,14 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
         TextError: a line is not UTF-8, or has no partner; names file and line.
         UserError: `output` has a dictionary or checksums that no earlier call has written.
     """
-    _take_places(output)
-    others = _require_ours(output, languages)
-    for part in PARTS:
-        _require_pairs([pieces / f"{part}.{language}" for language in languages])
-    counts = Counter[str]()
-    blocks = (_blocks(pieces / f"train.{language}") for language in languages)
-    for counted in ordered_map(_count, chain.from_iterable(blocks), processes):
-        counts.update(counted)
-    with new_folder(output / COMPLETE) as folder:
+    with new_files(output) as folder:
+        others = _require_ours(output, languages)
+        for part in PARTS:
+            _require_pairs([pieces / f"{part}.{language}" for language in languages])
+        counts = Counter[str]()
+        blocks = (_blocks(pieces / f"train.{language}") for language in languages)
+        for counted in ordered_map(_count, chain.from_iterable(blocks), processes):
+            counts.update(counted)
         for language in languages:
             dictionary = folder / f"dict.{language}.txt"
             _write_dictionary(dictionary, counts)
@@ -57,20 +57,6 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
                 prefix = folder / f"{part}.{'-'.join(languages)}.{language}"
                 _write(prefix, pieces / f"{part}.{language}", dictionary, processes)
         write_sums(folder, others)
-    _take_places(output)
-
-
-def _take_places(output: Path) -> None:
-    """Move complete new files, if any, to the places of the earlier ones.
-
-    The checksums go last: while they are in the folder of the new files, readers refuse `output`.
-    """
-    complete = output / COMPLETE
-    if (complete / SUMS).is_file():
-        for path in sorted(complete.iterdir(), key=lambda path: path.name == SUMS):
-            os.replace(path, output / path.name)
-        complete.rmdir()
-        flush_folder(output)
 
 
 def _names(languages: tuple[str, str]) -> list[str]:
@@ -90,7 +76,7 @@ def _require_ours(output: Path, languages: tuple[str, str]) -> dict[str, str]:
     ledger, names = output / SUMS, _names(languages)
     for name in names:
         require_regular(output / name)
-    sums = read_ledger(ledger) if ledger.exists() else {}
+    sums = recorded(ledger)
     for path in (*(output / f"dict.{language}.txt" for language in languages), ledger):
         if os.path.lexists(path) and not sums.keys() >= set(names):
             raise UserError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.files import require_regular
+from highrank_plugins.common.folders import refuse_mixture
 from highrank_plugins.common.text_lines import decode_line
 from highrank_plugins.data.ordered_map import batches, ordered_map
 
@@ -117,7 +118,9 @@ def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
     Raises:
         ValueError: is neither a model of SentencePiece nor codes of subword-nmt.
         OSError: it cannot be read.
+        UserError: see `refuse_mixture`.
     """
+    refuse_mixture(file.parent)
     with file.open("rb") as opened:
         start = opened.read(8)
     if start == b"#version":  # the first line of codes

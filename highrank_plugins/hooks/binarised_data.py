@@ -25,14 +25,9 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary, indexed_dataset
 
-from highrank_plugins.common.checksums import (
-    COMPLETE,
-    SUMS,
-    ChecksumError,
-    checksum,
-    read_ledger,
-)
+from highrank_plugins.common.checksums import SUMS, ChecksumError, checksum, read_ledger
 from highrank_plugins.common.files import require_regular
+from highrank_plugins.common.folders import refuse_mixture
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
 
@@ -94,7 +89,7 @@ def add_from_file(stock, dictionary, f) -> None:
     """
     if not isinstance(f, str):
         return stock(dictionary, f)
-    _refuse_mixture(Path(f).parent)
+    refuse_mixture(Path(f).parent)
     if not os.path.exists(f):
         return stock(dictionary, f)
     require_regular(f)
@@ -112,17 +107,9 @@ def add_from_file(stock, dictionary, f) -> None:
             raise UserError(f"{f}: the word {word!r} has the count {count}; {_AGAIN}")
 
 
-def _refuse_mixture(folder: Path) -> None:
-    if (folder / COMPLETE / SUMS).exists():
-        raise UserError(
-            f"{folder} may hold files of two texts: `highrank data binarise` is replacing them, or "
-            "was killed before it had finished; run the same command again to complete it"
-        )
-
-
 def _has_both(path: str) -> bool:
     index, data = Path(f"{path}.idx"), Path(f"{path}.bin")
-    _refuse_mixture(index.parent)
+    refuse_mixture(index.parent)
     for file in (index, data):
         require_regular(file)
     if index.exists() != data.exists():

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from highrank_plugins.common.checksums import check_sum, checksum, digest_of_words
-from highrank_plugins.common.files import new_folder, plain, require_regular, write_json, write_text
+from highrank_plugins.common.files import plain, require_regular, write_json, write_text
+from highrank_plugins.common.folders import new_folder
 from highrank_plugins.common.provenance import versions
 from highrank_plugins.data.pieces import piece_options
 from highrank_plugins.heads.base import HEADS

@@ -23,10 +23,9 @@ def test_the_folder_of_the_input_is_refused_as_output(tmp_path):
 HOLD = """
 import sys
 from pathlib import Path
-from pathlib import Path
 from highrank_plugins.common.folder_lock import whole_folder
-with whole_folder(Path(sys.argv[1])):
-    Path(sys.argv[1], "train.en").touch()
+with whole_folder(Path(sys.argv[1])) as new:
+    (new / "train.en").touch()
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -57,14 +56,14 @@ def test_a_killed_command_leaves_no_lock(tmp_path, other):
     other.wait()
     with whole_folder(tmp_path / "out"):
         pass
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["train.en"]
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_failed_command_leaves_what_was_there(tmp_path):
     (tmp_path / "valid.en").touch()
     for folder in (tmp_path, tmp_path / "new" / "out"):
-        with pytest.raises(KeyError), whole_folder(folder):
-            (folder / "train.en").touch()
+        with pytest.raises(KeyError), whole_folder(folder) as new:
+            (new / "train.en").touch()
             raise KeyError
     assert [path.name for path in tmp_path.iterdir()] == ["valid.en"]
 

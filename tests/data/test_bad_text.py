@@ -2,7 +2,9 @@
 
 import gzip
 import logging
+import os
 import re
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
+from highrank_plugins.common.folders import NEW
 from highrank_plugins.data import binarising
 from highrank_plugins.data.corpus_files import Texts
 from highrank_plugins.data.parallel.cleaning import Rules
 from highrank_plugins.data.parallel.preparing import prepare_texts
-from highrank_plugins.data.pieces import encoder, learn_pieces, write_pieces
+from highrank_plugins.data.pieces import _processor, encoder, learn_pieces, write_pieces
 
 SENTENCES = [
     b"one small cat sees a big house",
@@ -78,6 +81,8 @@ def folder(tmp_path):
     (tmp_path / "text").mkdir()
     for name in PARTS:
         (tmp_path / "text" / name).write_bytes(GOOD)
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_bytes(GOOD)
     (tmp_path / "corpus.yaml").write_text(CORPUS)
     return tmp_path
 
@@ -96,6 +101,7 @@ COMMANDS = {
     "pieces": lambda f: [f / "text", f / "out", "--languages", "en,de", "--vocab-size", 40,
                          "--processes", 1],
     "binarise": lambda f: [f / "text", f / "out", "--languages", "en,de", "--processes", 1],
+    "lm-corpus": lambda f: ["ptb", "--data", f, "--output", f / "out", "--other-text"],
 }  # fmt: skip
 FAULTS = {
     "check-text": NO_TEXT | NO_PAIR | NO_SENTENCE | UNFIT,
@@ -117,13 +123,49 @@ def test_a_malformed_corpus_is_refused(folder, command, fault):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("fault", NO_TEXT)
 def test_malformed_words_are_refused(folder, fault, packed):
-    for split in ("train", "valid", "test"):
-        (folder / f"{split}.txt").write_bytes(NO_TEXT[fault] if split == "test" else GOOD)
+    (folder / "test.txt").write_bytes(NO_TEXT[fault])
     if packed:
         (folder / "test.txt").unlink()
         (folder / "test.txt.gz").write_bytes(gzip.compress(NO_TEXT[fault]))
-    words = ["ptb", "--data", folder, "--output", folder / "out", "--other-text"]
+    words = COMMANDS["lm-corpus"](folder)
     refused(folder, attempt(folder, "lm-corpus", *words), r"test\.txt")
+
+
+@pytest.mark.parametrize("command", ["clean-texts", "pieces", "lm-corpus"])
+def test_a_mix_of_earlier_and_new_files_is_refused_and_then_completed(folder, monkeypatch, command):
+    class Killed(BaseException):
+        pass
+
+    def replace(source, target):
+        if Path(source).parent.name == NEW and next(until_killed) == 2:
+            raise Killed
+        stock(source, target)
+
+    def contents(name):
+        files = (path for path in (folder / name).iterdir() if path.is_file())
+        return {path.name: path.read_bytes() for path in files}
+
+    words = [str(word) for word in COMMANDS[command](folder)]
+    assert attempt(folder, command, *words).exit_code == 0
+    for path in (*(folder / "text").iterdir(), *folder.glob("*.txt")):
+        path.write_bytes(GOOD * 2)
+    whole = [word.replace(str(folder / "out"), str(folder / "whole")) for word in words]
+    _processor.cache_clear()
+    assert attempt(folder, command, *whole).exit_code == 0
+    stock, until_killed = os.replace, count()
+    monkeypatch.setattr(os, "replace", replace)
+    _processor.cache_clear()
+    with pytest.raises(Killed):
+        attempt(folder, command, *words)
+    monkeypatch.setattr(os, "replace", stock)
+    assert contents("whole").items() - contents("out").items()
+    read = attempt(
+        folder, "pieces", folder / "out", folder / "next", *COMMANDS["pieces"](folder)[2:]
+    )
+    assert read.exit_code == 2
+    assert "out may hold files of two texts" in read.output
+    assert attempt(folder, command, *words).exit_code == 0
+    assert contents("out") == contents("whole")
 
 
 def test_more_than_sixty_malformed_corpora_are_tried():

@@ -9,8 +9,8 @@ import pytest
 from fairseq.data import Dictionary
 
 import highrank_plugins.hooks.binarised_data  # noqa: F401  (importing it applies the repair)
-from highrank_plugins.common.checksums import COMPLETE
 from highrank_plugins.common.folder_lock import output_folder
+from highrank_plugins.common.folders import NEW
 from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data import binarising
@@ -120,7 +120,7 @@ def test_a_mix_of_earlier_and_new_files_is_refused_and_then_completed(
         pass
 
     def replace(source, target):
-        if os.path.basename(os.path.dirname(source)) == COMPLETE and next(until_killed) == moved:
+        if os.path.basename(os.path.dirname(source)) == NEW and next(until_killed) == moved:
             raise Killed
         stock(source, target)
 

@@ -74,10 +74,10 @@ def clean_texts(
     from highrank_plugins.data.parallel import preparing
     from highrank_plugins.data.parallel.cleaning import Rules
 
-    with user_errors(), whole_folder(output, folder):
+    with user_errors(), whole_folder(output, folder) as new:
         texts = preparing.texts_of(read_corpus(file), file)
         rules = Rules(max_words, max_ratio, drop_duplicates, limit)
-        for line in preparing.prepare_texts(texts, folder, output, language_pair(languages), rules):
+        for line in preparing.prepare_texts(texts, folder, new, language_pair(languages), rules):
             typer.echo(line)
 
 

@@ -100,17 +100,17 @@ def lm_corpus(
 
     Compares the counts of lines and words with the published ones.
     """
-    from highrank_plugins.common.checksums import write_sums
+    from highrank_plugins.common.checksums import SUMS, recorded, write_sums
     from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 
     logging.disable(logging.INFO)  # hides fairseq's log
-    with user_errors(), whole_folder(output, data):
+    with user_errors(), whole_folder(output, data) as new:
         workers = workers or usable_cores()
         options = CorpusOptions(vocab_size, max_train_lines, other_text, workers)
-        for line in prepare_corpus(name, data, output, options):
+        for line in prepare_corpus(name, data, new, options):
             typer.echo(line)
-        for folder in {index.parent for index in output.rglob("*.idx")}:
-            write_sums(folder)
+        for folder in {index.parent for index in new.rglob("*.idx")}:
+            write_sums(folder, recorded(output / folder.relative_to(new) / SUMS))
 
 
 Corpus = Annotated[Path, "Folder with the corpus of Zhao et al. 2017."]
@@ -140,6 +140,6 @@ def dialogue_text(
     """
     from highrank_plugins.data.dialogue_text import write_parallel
 
-    with user_errors(), whole_folder(output, corpus):
-        for name, counts in write_parallel(corpus, output, context).items():
+    with user_errors(), whole_folder(output, corpus) as new:
+        for name, counts in write_parallel(corpus, new, context).items():
             typer.echo(f"{name}: {counts.contexts} contexts, {counts.references} references")

@@ -11,6 +11,7 @@ from highrank_plugins.cli.data.bitext import language_pair
 from highrank_plugins.cli.options import names
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.folder_lock import output_folder, whole_folder
+from highrank_plugins.common.folders import refuse_mixture
 from highrank_plugins.common.processes import usable_cores
 
 Languages = Annotated[str, typer.Option(help="Languages, separated by commas.")]
@@ -39,6 +40,8 @@ def check_text(
     from highrank_plugins.data.parallel.reading import check_parallel
 
     with user_errors():
+        for file in files:
+            refuse_mixture(file.parent)
         count = check_parallel(files)
     typer.echo(f"{count} lines in {', '.join(map(str, files))}")
 
@@ -77,11 +80,11 @@ def pieces(
     with user_errors():
         training = {name: text / f"train.{name}" for name in names("--languages", languages)}
     workers = processes or usable_cores()
-    with user_errors(), whole_folder(output, text):  # created before the work
+    with user_errors(), whole_folder(output, text) as new:  # created before the work
         if algorithm == Algorithm.SENTENCEPIECE:
             model = sentencepiece.learn_pieces(
                 list(training.values()),
-                output / "pieces",
+                new / "pieces",
                 vocab_size=vocab_size,
                 character_coverage=character_coverage,
                 sample=sample,
@@ -90,7 +93,7 @@ def pieces(
         else:
             codes = subword_nmt_pieces.learn_codes(
                 training,
-                output / "codes",
+                new / "codes",
                 operations=vocab_size,
                 sample=sample,
                 processes=workers,
@@ -99,7 +102,7 @@ def pieces(
         for name, encode in encoders.items():
             for part in PARTS:
                 file = f"{part}.{name}"
-                sentencepiece.write_pieces(encode, text / file, output / file, workers)
+                sentencepiece.write_pieces(encode, text / file, new / file, workers)
 
 
 def binarise(

@@ -4,7 +4,6 @@ A line is its words and </s>, which fairseq-preprocess also appends to an empty 
 then equal to those of the AWD-LSTM's code (Merity et al. 2018), which calls it <eos>.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -79,13 +78,12 @@ def prepare_words(
     written = {}
     for split, path in files.items():
         lines = islice(read_words(path), limits.get(split))
-        written[split] = _write(output / f"{split}.txt.part", lines, vocabulary)
+        written[split] = _write(output / f"{split}.txt", lines, vocabulary)
     write_json(
         output / "counts.json",
         {f"{split}.txt": _report(counts[split], count) for split, count in written.items()},
     )
     for split, count in written.items():
-        os.replace(output / f"{split}.txt.part", output / f"{split}.txt")
         yield count.report(split)
 
 

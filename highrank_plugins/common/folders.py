@@ -1,0 +1,92 @@
+"""Write folders, and several files of a folder, completely or not at all."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from highrank_plugins.common.files import flush_folder, names_full_disk, require_regular
+from highrank_plugins.common.user_error import UserError
+
+_STAMP = ".highrank-incomplete"
+# folder within an output for complete new files, which then replace the earlier ones
+NEW = ".highrank-new"
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Write a folder as NAME.part, which gets its name when it is complete; on failure, remove it.
+
+    Leftovers of an interrupted call are discarded.
+
+    Raises:
+        FileExistsError: NAME.part exists, and no interrupted call has left it.
+    """
+    part = folder.with_name(f"{folder.name}.part")
+    stamp = part / _STAMP
+    if os.path.lexists(part) and not stamp.is_file():
+        raise FileExistsError(
+            errno.EEXIST,
+            "it is in the way, and was not written by this command: move it away, or name another "
+            "folder",
+            str(part),
+        )
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    stamp.touch()
+    try:
+        with names_full_disk(folder.parent):
+            yield part
+            stamp.unlink()
+            os.replace(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def new_files(folder: Path) -> Iterator[Path]:
+    """Write files into another folder; when all are complete, they replace those of their names.
+
+    `refuse_mixture` refuses a folder that was killed while its files were replaced. The next call
+    replaces the others before it begins. Other files of the folder are kept.
+
+    Raises:
+        UserError: a folder, a pipe or a device has the name of a new file; nothing is replaced.
+    """
+    _take_places(folder)
+    with new_folder(folder / NEW) as part:
+        yield part
+        for path in _files(part):
+            require_regular(folder / path)
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    _take_places(folder)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the names of all files in a folder and in the folders below it."""
+    return [path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir()]
+
+
+def _take_places(folder: Path) -> None:
+    """Move complete new files, if any, to their places."""
+    new = folder / NEW
+    if new.is_dir():
+        for path in _files(new):
+            os.replace(new / path, folder / path)
+        shutil.rmtree(new)  # at last: it makes readers refuse the folder
+        flush_folder(folder)
+
+
+def refuse_mixture(folder: Path) -> None:
+    """Refuse a folder whose files `new_files` has begun to replace.
+
+    Raises:
+        UserError: Some of its files may be earlier ones.
+    """
+    if (folder / NEW).exists() or (folder.parent / NEW / folder.name).exists():
+        raise UserError(
+            f"{folder} may hold files of two texts: a `highrank data` command is replacing them, "
+            "or was killed before it had finished; run the same command again to complete it"
+        )
