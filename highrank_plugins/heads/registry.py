@@ -37,33 +37,43 @@ class Registry(Generic[T]):
         """Return a decorator that registers a class.
 
         The decorator raises UserError for a name that is taken or cannot be part of an option's
-        name, for an argument called `name`, and for what a listener refuses.
+        name, for an argument called `name`, and for `constants` that are text. It also raises what
+        a listener raises.
         """
 
         def add(cls: T) -> T:
-            if not name.isidentifier():
-                raise UserError(
-                    f"{self.kind} {name!r} of class {cls.__name__}: a name has letters, digits and "
-                    "underscores, and begins with a letter; choose another name"
-                )
             if name in self._classes:
                 raise UserError(f"{self.kind} {name!r} is already registered; choose another name")
-            if "name" in inspect.signature(cls).parameters:
-                raise UserError(
-                    f"{self.kind} {name!r} of class {cls.__name__}: the argument name of its "
-                    "constructor is the layer's own name; call the argument otherwise"
-                )
             self._classes[name] = cls
-            cls.registered_name = name  # type: ignore[attr-defined]  # T is any class
             try:
+                self._check(name)
                 for listener in self._listeners:
                     listener()
             except ValueError:
                 del self._classes[name]
                 raise
+            cls.registered_name = name  # type: ignore[attr-defined]  # T is any class
             return cls
 
         return add
+
+    def _check(self, name: str) -> None:
+        cls = self._classes[name]
+        if not name.isidentifier():
+            raise UserError(
+                f"{self.title(name)}: a name has letters, digits and underscores, and begins with "
+                "a letter; choose another name"
+            )
+        if "name" in inspect.signature(cls).parameters:
+            raise UserError(
+                f"{self.title(name)}: the argument name of its constructor is the layer's own "
+                "name; call the argument otherwise"
+            )
+        constants = getattr(cls, "constants", None)
+        if isinstance(constants, str):
+            raise UserError(
+                f"{self.title(name)}: `constants` is text; write a tuple, ({constants!r},)"
+            )
 
     def listen(self, listener: Callable[[], object]) -> None:
         """Call `listener` now, and after each later registration."""
@@ -77,6 +87,10 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         """Return the registered names, sorted."""
         return sorted(self._classes)
+
+    def title(self, name: str) -> str:
+        """Return a registered name with its class, for messages: `head 'mos' of class …`."""
+        return f"{self.kind} {name!r} of class {self.find(name).__name__}"
 
     def name_of(self, instance: object) -> str:
         """Return the name under which the class of `instance` is registered.

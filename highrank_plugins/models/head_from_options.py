@@ -94,7 +94,12 @@ def _set_rate(head: Head, cfg: Namespace) -> None:
         return
     if not (isfinite(lr) and lr > 0):
         raise UserError(f"{flag(name)} must be above 0, got {lr}")
-    parameter = getattr(head.pointwise, trained)
+    parameter = getattr(head.pointwise, trained, None)
+    if not isinstance(parameter, nn.Parameter):
+        raise UserError(
+            f"{flag(name)}: `own_rate` of class {type(head.pointwise).__name__} names {trained!r}, "
+            "but the layer has no such parameter; correct the name, or leave the option out"
+        )
     if not parameter.requires_grad:
         frozen_by = [
             flag(f"head_{function}_{option}")

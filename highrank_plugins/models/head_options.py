@@ -6,7 +6,7 @@ and defaults come from ``highrank_plugins.heads``. A layer that is registered la
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Optional
 
@@ -25,6 +25,7 @@ from highrank_plugins.heads import (
 )
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
+from highrank_plugins.heads.registry import Registry, unknown_name_message
 from highrank_plugins.losses import IMPLEMENTATIONS
 
 # what the presets of a trunk change, beside the defaults of the structures
@@ -95,32 +96,33 @@ def option_defaults(head: str, pointwise: str, language_model: bool = False) -> 
     own |= cls.other_options
     if language_model:
         own |= cls.language_model_defaults
-    return _plain(head, own) | _function_defaults(pointwise)
+    return _plain(HEADS.title(head), own) | _function_defaults(pointwise)
 
 
 def _function_defaults(pointwise: str) -> dict:
     options = pointwise_options(pointwise)
-    return _plain(pointwise, options, f"head_{pointwise}_")
+    return _plain(POINTWISE.title(pointwise), options, f"head_{pointwise}_")
 
 
 def _plain(layer: str, options: dict, prefix: str = "head_") -> dict:
-    """Return ``{"head_…": default}`` of the arguments with a plain default, which are options.
+    """Return ``{"head_…": default}`` of a layer's options.
 
     A flag of fairseq can only switch on, so an option that is on by default takes true or false.
 
     Raises:
-        UserError: an argument has no default.
+        UserError: an argument has no default, or one that is no plain value.
     """
     for name, default in options.items():
-        if default is inspect.Parameter.empty:
+        if not isinstance(default, bool | int | float | str):
+            absent = default is inspect.Parameter.empty
+            found = "no default" if absent else f"a default of type {type(default).__name__}"
             raise UserError(
-                f"{layer}: the argument {name} of its constructor has no default; give it one, "
-                "since every option has a default"
+                f"{layer}: the argument {name} of its constructor has {found}; give it a number, "
+                "text, true or false, since it is an option"
             )
     return {
         f"{prefix}{name}": "true" if default is True else default
         for name, default in options.items()
-        if isinstance(default, bool | int | float | str)
     }
 
 
@@ -151,8 +153,54 @@ def _defaults_of_layers() -> dict[str, dict]:
     return heads | {name: _function_defaults(name) for name in pointwise_names()}
 
 
+def check_declarations() -> None:
+    """Refuse a class whose constructor or texts do not fit the options that it declares.
+
+    Raises:
+        UserError: names the class, and what to change.
+    """
+    for name in head_names():
+        _check_arguments(name)
+        cls = HEADS.find(name)
+        _check_help(HEADS, name, {*head_options(name), *cls.other_options} - cls.set_by.keys())
+    for name in pointwise_names():
+        _check_help(POINTWISE, name, pointwise_options(name))
+
+
+def _check_arguments(head: str) -> None:
+    """Refuse a structure whose constructor lacks an argument that a model passes."""
+    cls = HEADS.find(head)
+    parameters = inspect.signature(cls).parameters
+    passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    if missing := sorted(set() if passes_on else HEADS.common - parameters.keys()):
+        raise UserError(
+            f"{HEADS.title(head)}: its constructor lacks {', '.join(missing)}, which every layer "
+            "takes; add each argument, and pass it to super().__init__"
+        )
+    if missing := sorted(cls.set_by.keys() - parameters.keys()):
+        raise UserError(
+            f"{HEADS.title(head)}: its constructor lacks {', '.join(missing)}, which its `set_by` "
+            "lists; add each argument and pass it on, or write a `set_by` without it"
+        )
+
+
+def _check_help(registry: Registry, name: str, options: Iterable[str]) -> None:
+    """Refuse a text for an option that neither the class nor the texts of its bases have."""
+    cls = registry.find(name)
+    known = {*options, *getattr(super(cls, cls), "option_help", {})}
+    for option in vars(cls).get("option_help", {}):
+        if option not in known:
+            message = unknown_name_message("option", option, known)
+            raise UserError(f"{registry.title(name)}: `option_help`: {message}")
+
+
 def add_options() -> None:
-    """Give the configurations of all models the options of all layers that are registered now."""
+    """Give the configurations of all models the options of all layers that are registered now.
+
+    Raises:
+        UserError: a layer cannot offer its options.
+    """
+    check_declarations()
     new = [_derived_field(*item) for item in sorted(derived_defaults().items())]
     new += [_rate_field(*item) for item in rate_options().items()]
     made = make_dataclass("HeadOptionsOfLayers", new)

@@ -7,6 +7,9 @@ import pytest
 from tests.cli.test_user_layers import CODE, changed
 from tests.fairseq_cli import attempt
 
+ARCSINH = "pointwise function 'arcsinh' of class Arcsinh:"
+COOLED = "head 'cooled' of class Cooled:"
+
 
 @pytest.mark.parametrize(
     ("argument", "message"),
@@ -25,11 +28,39 @@ def test_an_option_may_not_mean_two_things(argument, message, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("c: float = 30.0", "c: float", r"arcsinh: the argument c .* has no default; give"),
+        ("c: float = 30.0", "c: float", f"{ARCSINH} the argument c .* has no default; give it a "),
+        ("c: float = 30.0", "c=None", f"{ARCSINH} the argument c .* a default of type NoneType; "),
+        ("c: float = 30.0", "c=[30.0]", f"{ARCSINH} the argument c .* a default of type list; "),
+        ("asinh(z / c).", '"""; constants = "c"; """', rf"{ARCSINH} .* write a tuple, \('c',\)"),
+        (
+            "asinh(z / c).",
+            '"""; option_help = {"k": "a"}; """',
+            f"{ARCSINH} `option_help`: unknown option 'k'; known: c",
+        ),
+        (
+            " embed_dim=None, weight=None,",
+            "",
+            f"{COOLED} its constructor lacks embed_dim, weight, which every layer takes; add each ",
+        ),
+        (
+            "heads.logit_head import LogitHead",
+            "heads import MixtureOfContexts as LogitHead",
+            f"{COOLED} its constructor lacks locked_dropout, which its `set_by` lists; add each ",
+        ),
         ('e("arcsinh")', 'e("lm")', r"layer 'lm': .*\(lstm_lm\); choose another name"),
         ('e("arcsinh")', "e(arcs)", "NameError: name 'arcs' is not defined"),
     ],
-    ids=["no default", "a name of fairseq's", "code that fails"],
+    ids=[
+        "no default",
+        "a default of None",
+        "a list as default",
+        "text as constants",
+        "help for no option",
+        "a missing argument of all layers",
+        "a missing argument of a mixture",
+        "a name of fairseq's",
+        "code that fails",
+    ],
 )
 def test_a_package_that_cannot_be_imported_is_refused_with_its_line(old, new, message, tmp_path):
     package = changed(tmp_path, (old, new))
@@ -42,7 +73,7 @@ def test_a_package_that_cannot_be_imported_is_refused_with_its_line(old, new, me
 def test_fairseq_refuses_a_layer_in_one_line(command, tmp_path):
     package = changed(tmp_path, ("c: float = 30.0", "c: float"))
     done = attempt(command, "data", "--user-dir", package)
-    line = rf"fairseq-{command}: error: {package}/__init__\.py:\d+: arcsinh: the argument c .*\n"
+    line = rf"fairseq-{command}: error: {package}/__init__\.py:\d+: {ARCSINH} the argument c .*\n"
     assert done.code == 2 and re.fullmatch(line, done.output)
 
 

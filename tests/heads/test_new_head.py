@@ -98,9 +98,9 @@ def test_a_subclass_with_another_function_has_its_own_loss(case, method):
 def test_options_that_a_subclass_adds_are_constants_too():
     class Sharp(MixtureOfSoftmaxes):
         def __init__(
-            self, num_classes, feature_dim, context_scale=1.0, sharp: float = 2.0, b: str = "x"
+            self, *args, context_scale=1.0, locked_dropout=False, sharp: float = 2.0, b="x", **rest
         ):
-            super().__init__(num_classes, feature_dim, context_scale=context_scale)
+            super().__init__(*args, context_scale=context_scale, **rest)
             self.sharp, self.hidden = sharp, b
 
     register_head("sharp")(Sharp)

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.heads.pointwise import PLIF
 from highrank_plugins.heads.pointwise.softcap import Softcap
 from highrank_plugins.hooks.param_group_lr import own_rate
 from tests.models.small import build, configure
@@ -59,6 +61,13 @@ def test_the_slopes_carry_their_own_learning_rate(trunk):
         assert {name: rate for name, rate in rates.items() if rate} == {slopes: 0.02}
     with pytest.raises(ValueError, match=r"--head-plif-lr: .*--head-plif-freeze"):
         trunk("plif", *words, "--head-plif-freeze")
+
+
+def test_a_rate_of_a_parameter_that_the_layer_lacks_is_refused(trunk, monkeypatch):
+    monkeypatch.setattr(PLIF, "own_rate", "slops")
+    trunk("plif", "--head-plif-knots", "9")
+    with pytest.raises(UserError, match="--head-plif-lr: `own_rate` of class PLIF names 'slops',"):
+        trunk("plif", "--head-plif-knots", "9", "--head-plif-lr", "0.02")
 
 
 def test_the_vocabulary_matrix_may_be_narrower(trunk):
