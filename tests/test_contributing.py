@@ -3,6 +3,7 @@
 import math
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -35,6 +36,17 @@ def example(request):
     exec(EXAMPLES[name], names)
     yield names
     registry.unregister(name)
+
+
+def test_the_modules_of_the_page_pass_the_type_checker(tmp_path):
+    page = (DOCS / "contributing.md").read_text(encoding="utf-8")
+    names = re.findall(r"<!-- example: (\w+) -->\n```python\n", page)
+    assert len(names) == 3
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(EXAMPLES[name])
+    words = [sys.executable, "-m", "mypy", *map(str, tmp_path.iterdir())]
+    done = subprocess.run(words, cwd=DOCS.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def build(case):
