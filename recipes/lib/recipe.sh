@@ -165,6 +165,10 @@ run_stage() {
     [[ $stage_due == yes ]] || return 0
     check_output "$run_dir/$2"
     out=$run_dir/$2.part
+    check_output "$out"
+    if [[ -e $out/.key && ! -e $out/.written ]]; then   # killed before it could list its files
+        set_aside "$1 $2: was killed before its end; what it left, and any files of yours, are kept in"
+    fi
     remove_output "$out"
     mkdir -- "$out"
     echo "$stage_key" >"$out/.key"
@@ -175,11 +179,19 @@ run_stage() {
     mv -- "$out" "$run_dir/$2"
 }
 
+# set_aside WHAT: keep $out under another name, which the log names after WHAT.
+set_aside() {
+    local old
+    old=$out.before-$(date '+%Y%m%d-%H%M%S')
+    mv -- "$out" "$old"
+    log "stage $1 $old"
+}
+
 # list_files FOLDER: print the names of all files in it, each followed by NUL.
 list_files() { find "$1" ! -type d -printf '%P\0' | LC_ALL=C sort --zero-terminated; }
 
 # check_output FOLDER: refuse a folder with contents that no stage has written. Stages write .key
-# when they begin, .done when they are complete, and then .written, the names of their files.
+# when they begin, .done when they are complete, and .written, the names of their files, when they end.
 check_output() {
     [[ -e $1/.key || -e $1/.done || -z $(ls -A -- "$1" 2>/dev/null) ]] ||
         refuse "$1 was not written by this recipe, which would replace it: move it away, or choose" \
@@ -210,11 +222,9 @@ run_resumable_stage() {
     out=$run_dir/$2
     check_output "$out"
     if [[ -e $out && $(cat -- "$out/.key" 2>/dev/null || true) != "$stage_key" ]]; then
-        local old path
+        local path
         for path in "${@:6}"; do check_checksums "$path"; done
-        old=$out.before-$(date '+%Y%m%d-%H%M%S')
-        log "stage $1 $2: options or inputs have changed; the earlier work is kept in $old"
-        mv -- "$out" "$old"
+        set_aside "$1 $2: options or inputs have changed; the earlier work is kept in"
     fi
     mkdir -p -- "$out"
     echo "$stage_key" >"$out/.key"
@@ -306,6 +316,9 @@ without_chatter() {
 log_stage() {
     local file=$run_dir/log/$1-$2.log started=$SECONDS
     run_piped "$3" "$file"
+    if [[ $out == *.part ]]; then       # without a list on a full disk, as after a kill
+        list_files "$out" 2>/dev/null >"$out/.written" || rm -f -- "$out/.written"
+    fi
     if [[ -n $stop_signal ]]; then
         end_stopped "stage $1 ($2) was stopped by SIG$stop_signal"
     elif ((stage_status == 75)); then   # EX_TEMPFAIL of sysexits.h
