@@ -1,4 +1,4 @@
-"""Map names to classes, with errors that suggest the nearest name."""
+"""Map names to classes, and say which options and constants a class has."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from highrank_plugins.common.names import did_you_mean, layer_name
 from highrank_plugins.common.user_error import UserError
 
 T = TypeVar("T", bound=type)
+PLAIN = (bool, int, float, str)  # types of an option's value
 
 
 def unknown_name_message(kind: str, name: str, known: Iterable[str]) -> str:
@@ -88,6 +89,19 @@ class Registry(Generic[T]):
         """Return the registered names, sorted."""
         return sorted(self._classes)
 
+    def find(self, name: str) -> T:
+        """Return the class called `name`.
+
+        Raises:
+            ValueError: unknown name; the message has the nearest match and all known names.
+        """
+        return self._classes[self._known(name)]
+
+    def _known(self, name: str) -> str:
+        if name not in self._classes:
+            raise ValueError(unknown_name_message(self.kind, name, self._classes))
+        return name
+
     def title(self, name: str) -> str:
         """Return a registered name with its class, for messages: `head 'mos' of class …`."""
         return f"{self.kind} {name!r} of class {self.find(name).__name__}"
@@ -102,6 +116,21 @@ class Registry(Generic[T]):
             if type(instance) is cls:
                 return name
         raise ValueError(f"{type(instance).__name__} is not registered as a {self.kind}")
+
+    def build(self, name: str, *args: Any, **options: Any) -> Any:
+        """Build an instance of the class called `name`.
+
+        Raises:
+            ValueError: unknown name, or an option that the class does not have.
+        """
+        cls = self.find(name)
+        own = self.options(name)
+        for option in options:
+            if option not in own and option not in self.common:
+                raise ValueError(
+                    unknown_name_message(f"option of {self.kind} {name!r}", option, own)
+                )
+        return cls(*args, **options)
 
     def options(self, name: str) -> dict[str, Any]:
         """Return the options of one class with their defaults.
@@ -127,63 +156,41 @@ class Registry(Generic[T]):
     def constants(self, instance: Any) -> dict[str, Any]:
         """Return the options that change the function of `instance`, but none of its parameters.
 
-        A class names them in `constants`. Of options that no class with `constants` has, they are
-        all that the instance keeps as attributes with plain values.
+        A class lists them in `constants`. Of the options that this list does not cover, see
+        `_uncovered`, they are all that the instance keeps as attributes with plain values.
 
         Raises:
             UserError: the instance has no attribute of a name in its `constants`.
         """
-        for name in instance.constants or ():
+        listed = instance.constants or ()
+        for name in listed:
             if not hasattr(instance, name):
                 raise UserError(
                     f"{layer_name(instance)}: `constants` of class {type(instance).__name__} lists "
                     f"{name!r}, but the layer has no such attribute; keep it as self.{name}, or "
                     "remove it from the list"
                 )
-        declared = {name: getattr(instance, name) for name in instance.constants or ()}
-        kept = {name: getattr(instance, name, None) for name in self._undeclared(instance)}
-        plain = {n: kept[n] for n in kept if isinstance(kept[n], bool | int | float | str)}
-        return declared | plain
+        kept = {name: getattr(instance, name, None) for name in self._uncovered(instance)}
+        plain = {name: value for name, value in kept.items() if isinstance(value, PLAIN)}
+        return {name: getattr(instance, name) for name in listed} | plain
 
     def hidden_options(self, instance: Any) -> list[str]:
         """Return the options with plain defaults that `constants` cannot find in `instance`."""
-        options = self._undeclared(instance).items()
-        plain = [name for name, value in options if isinstance(value, bool | int | float | str)]
-        return [name for name in plain if not hasattr(instance, name)]
+        return [
+            name
+            for name, default in self._uncovered(instance).items()
+            if isinstance(default, PLAIN) and not hasattr(instance, name)
+        ]
 
-    def _undeclared(self, instance: Any) -> dict[str, Any]:
-        """Return the options that are not those of a class with `constants`."""
-        if "constants" in vars(instance):  # it speaks for all options
+    def _uncovered(self, instance: Any) -> dict[str, Any]:
+        """Return the options, with defaults, that no list of constants covers.
+
+        A list of the instance covers all its options. The list of a class covers the options of
+        this class, but not those that a subclass without a list adds.
+        """
+        if "constants" in vars(instance):
             return {}
-        classes = (cls for cls in type(instance).__mro__ if vars(cls).get("constants") is not None)
-        declared = next(map(self._options_of, classes), {})
+        with_list = (c for c in type(instance).__mro__ if vars(c).get("constants") is not None)
+        covered = next(map(self._options_of, with_list), {})
         options = self.options(self.name_of(instance))
-        return {name: value for name, value in options.items() if name not in declared}
-
-    def build(self, name: str, *args: Any, **options: Any) -> Any:
-        """Build an instance of the class called `name`.
-
-        Raises:
-            ValueError: unknown name, or an option that the class does not have.
-        """
-        cls = self.find(name)
-        own = self.options(name)
-        for option in options:
-            if option not in own and option not in self.common:
-                raise ValueError(
-                    unknown_name_message(f"option of {self.kind} {name!r}", option, own)
-                )
-        return cls(*args, **options)
-
-    def find(self, name: str) -> T:
-        """Return the class called `name`.
-
-        Raises:
-            ValueError: unknown name; the message has the nearest match and all known names.
-        """
-        return self._classes[self._known(name)]
-
-    def _known(self, name: str) -> str:
-        if name not in self._classes:
-            raise ValueError(unknown_name_message(self.kind, name, self._classes))
-        return name
+        return {name: default for name, default in options.items() if name not in covered}

@@ -25,7 +25,7 @@ from highrank_plugins.heads import (
 )
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
-from highrank_plugins.heads.registry import Registry, unknown_name_message
+from highrank_plugins.heads.registry import PLAIN, Registry, unknown_name_message
 from highrank_plugins.losses import IMPLEMENTATIONS
 
 # what the presets of a trunk change, beside the defaults of the structures
@@ -113,7 +113,7 @@ def _plain(layer: str, options: dict, prefix: str = "head_") -> dict:
         UserError: an argument has no default, or one that is no plain value.
     """
     for name, default in options.items():
-        if not isinstance(default, bool | int | float | str):
+        if not isinstance(default, PLAIN):
             absent = default is inspect.Parameter.empty
             found = "no default" if absent else f"a default of type {type(default).__name__}"
             raise UserError(
