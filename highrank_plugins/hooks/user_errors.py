@@ -87,6 +87,23 @@ def run_preprocessing(stock, *args, **kwargs):
     return _in_one_line(stock, *args, **kwargs)
 
 
+@replaces(fairseq_utils, "import_user_module")
+def import_user_module(stock, args):
+    """Import the package of --user-dir.
+
+    Raises:
+        UserError: it does not exist, where fairseq raises an error without a message.
+    """
+    try:
+        stock(args)
+    except FileNotFoundError as error:
+        if error.errno is not None:  # the package's own code has opened a file
+            raise
+        raise UserError(
+            f"--user-dir {args.user_dir}: no such folder; name the folder of your package"
+        ) from error
+
+
 @replaces(sys, "excepthook")
 def print_uncaught(stock, kind, error, trace):
     """Print an error that nothing has caught: a user's mistake in one line, with its place."""

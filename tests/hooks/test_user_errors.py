@@ -12,8 +12,8 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils
 from omegaconf import OmegaConf
 
-import highrank_plugins.hooks.user_errors  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks.user_errors import import_user_module  # applies all repairs
 
 CFG = OmegaConf.structured(FairseqConfig())
 
@@ -70,6 +70,17 @@ def test_an_error_that_nothing_catches_ends_with_one_line(capsys, monkeypatch):
     sys.excepthook(UserError, UserError("in a program"), None)
     shown = capsys.readouterr().err
     assert "ValueError: a defect\n" in shown and "UserError: in a program\n" in shown
+
+
+def test_a_missing_user_dir_is_named(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"^--user-dir nowhere: no such folder; "):
+        import_user_module(argparse.Namespace(user_dir="nowhere"))
+    package = tmp_path / "package_that_reads"
+    package.mkdir()
+    (package / "__init__.py").write_text("open('no/such/file')")
+    monkeypatch.setattr("sys.path", [*sys.path])
+    with pytest.raises(FileNotFoundError, match="no/such/file"):
+        import_user_module(argparse.Namespace(user_dir=str(package)))
 
 
 def test_an_assertion_about_options_ends_with_one_line(capsys, monkeypatch):
