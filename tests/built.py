@@ -8,8 +8,10 @@ from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 import highrank_plugins
+from tests import hydra_compose
 
 highrank_plugins.register()
+hydra_compose.hasten()
 
 
 @dataclass

@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 FORKS = multiprocessing.get_context("forkserver")
 # only this server forks, so that nothing which ran in pytest's process leaks into a command;
 # torch imports its compiler, which takes 1.5 s, when an optimizer is made
-FORKS.set_forkserver_preload([*COMMANDS.values(), "highrank_plugins", "torch._dynamo"])
+FORKS.set_forkserver_preload([*COMMANDS.values(), "tests.built", "torch._dynamo"])
 
 
 @dataclass

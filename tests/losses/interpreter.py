@@ -1,6 +1,6 @@
 """Triton's interpreter as the tests need it: it rounds as a GPU does, and wastes less time."""
 
-import inspect
+import functools
 
 import numpy as np
 import pytest
@@ -36,9 +36,10 @@ def prepare_language_once(patch: pytest.MonkeyPatch) -> None:
     prepare = interpreter._patch_lang
 
     def prepare_once(function):
-        languages = [m for m in function.__globals__.values() if inspect.ismodule(m)]
-        if any(tl.core.is_builtin(m.load) for m in languages if m in (tl, tl.core)):
+        if tl.core.is_builtin(tl.load):
             return prepare(function)
         return interpreter._LangPatchScope()
 
     patch.setattr(interpreter, "_patch_lang", prepare_once)
+    # makes a table at each call: 7 % of the time
+    patch.setattr(interpreter, "_get_np_dtype", functools.cache(interpreter._get_np_dtype))

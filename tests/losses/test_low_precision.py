@@ -68,7 +68,7 @@ def relative_errors(got, truth):
 def average_errors(case, dtype, reduction, impl, autocast=False, device="cpu"):
     """Return root mean squares over a few heads: the errors of the reference and of another one.
 
-    Chunks are one token (a third of all for Triton's kernels), and then all of them."""
+    Chunks are 4 tokens, a 16th or a third of all, and then all of them."""
     count, seeds = sizes(impl, device)
     upstream = torch.linspace(-1, 2, count) if reduction == "none" else torch.tensor(1.7)
     options = {"reduction": reduction, "upstream": upstream, "label_smoothing": 0.1}
@@ -79,7 +79,7 @@ def average_errors(case, dtype, reduction, impl, autocast=False, device="cpu"):
         target = TARGET[:count].to(device)
         inputs = (features.requires_grad_(), target)
         runs = [run(head, *inputs, impl="reference", autocast=autocast, **options)]
-        for tokens in (1 if impl != "triton" else count // 3, count):
+        for tokens in (4, count):
             memory = memory_for(head, tokens, impl)
             runs.append(run(head, *inputs, impl=impl, memory=memory, autocast=autocast, **options))
         for got in runs:
