@@ -1,7 +1,5 @@
 """Triton's interpreter as the tests need it: it rounds as a GPU does, and wastes less time."""
 
-import functools
-
 import numpy as np
 import pytest
 import torch
@@ -10,6 +8,7 @@ import torch
 def mend(patch: pytest.MonkeyPatch) -> None:
     round_to_bfloat16(patch)
     prepare_language_once(patch)
+    find_dtypes_once(patch)
 
 
 def round_to_bfloat16(patch: pytest.MonkeyPatch) -> None:
@@ -35,11 +34,30 @@ def prepare_language_once(patch: pytest.MonkeyPatch) -> None:
 
     prepare = interpreter._patch_lang
 
+    languages_of: dict[str, list] = {}
+
     def prepare_once(function):
-        if tl.core.is_builtin(tl.load):
+        module = function.__module__
+        if module not in languages_of:
+            names = function.__globals__.values()
+            languages_of[module] = [m for m in names if m is tl or m is tl.core]
+        if any(tl.core.is_builtin(m.load) for m in languages_of[module]):
             return prepare(function)
         return interpreter._LangPatchScope()
 
     patch.setattr(interpreter, "_patch_lang", prepare_once)
-    # makes a table at each call: 7 % of the time
-    patch.setattr(interpreter, "_get_np_dtype", functools.cache(interpreter._get_np_dtype))
+
+
+def find_dtypes_once(patch: pytest.MonkeyPatch) -> None:
+    """Keep which NumPy dtype a type has; the interpreter makes a table at each call."""
+    from triton.runtime import interpreter
+
+    find, found = interpreter._get_np_dtype, {}
+
+    def find_once(kind):
+        name = kind.scalar.name
+        if name not in found:
+            found[name] = find(kind)
+        return found[name]
+
+    patch.setattr(interpreter, "_get_np_dtype", find_once)

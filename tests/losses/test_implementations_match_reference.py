@@ -68,7 +68,9 @@ def every_head():
 @pytest.mark.parametrize("case, impl", list(every_head()))
 def test_every_head_matches(case, impl, reduction):
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
-    for smoothing in (0.0, 0.1):
+    # both for each kernel in test_every_option_matches; its interpreter is slow
+    smoothings = (0.0, 0.1) if impl != "triton" else (0.1 * (reduction == "sum"),)
+    for smoothing in smoothings:
         want = compare(head, features, TARGET, impl, reduction=reduction,
                        **{**FULL, "label_smoothing": smoothing})  # fmt: skip
         assert {"weight", "features"} <= want.gradients.keys()
