@@ -23,8 +23,7 @@ class Range(NamedTuple):
             return None
         if math.isinf(self.high):
             bound = "greater than" if self.above_low else "at least"
-            finite = " and finite" if self.below_high else ""
-            return f"must be {bound} {self.low:g}{finite}, got {value:g}"
+            return f"must be {bound} {self.low:g}, got {value:g}"
         brackets = "([" [not self.above_low], ")]"[not self.below_high]  # fmt: skip
         interval = f"{brackets[0]}{self.low:g}, {self.high:g}{brackets[1]}"
         return f"must lie in {interval}, got {value:g}"
@@ -51,9 +50,8 @@ _GROUPS: dict[Range, str] = {
         max_update max_epoch warmup_updates clip_norm weight_decay num_workers stop_time_hours
         save_interval_updates validate_interval_updates validate_after_updates data_buffer_size
         ema_start_update encoder_layers decoder_layers min_len max_len_b no_repeat_ngram_size
-        adam_eps end_learning_rate curriculum head_monitor
+        adam_eps end_learning_rate curriculum head_monitor lr head_z_loss
         """,
-    Range(0, below_high=True): "lr head_z_loss",
     Range(0, 2**32 - 1): "seed",
     Range(0, above_low=True): "temperature fp16_init_scale",
     Range(-1): """
@@ -72,6 +70,8 @@ _GROUPS: dict[Range, str] = {
         decoder_input_dim decoder_output_dim head_embed_dim head_loss_memory
         """,
 }
+# where infinity means that there is no limit
+_MAY_BE_INFINITE = {"clip_norm", "stop_time_hours"}
 # fairseq gives these the value of another option unless they are set
 _COPIES = {
     "batch_size_valid": "batch_size",
@@ -105,14 +105,14 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     """Check the numbers of parsed options.
 
     Raises:
-        WrongNumbers: Options are NaN, with which fairseq would train (`--dropout nan` drops
-            nothing), or outside of `RANGES`; --nbest exceeds --beam.
+        WrongNumbers: Options are NaN or infinite, with which fairseq would train (`--dropout nan`
+            drops nothing), or outside of `RANGES`; --nbest exceeds --beam.
     """
     problems: dict[str, str] = {}
     for name, value in options.items():
         for number in _numbers(name, value):
-            if math.isnan(number):
-                problems[name] = "nan: expected a number"
+            if not math.isfinite(number) and (math.isnan(number) or name not in _MAY_BE_INFINITE):
+                problems[name] = f"{number:g}: expected a finite number"
             elif name in RANGES and (problem := RANGES[name].problem(number)):
                 problems[name] = problem
     beam, nbest = options.get("beam"), options.get("nbest")
@@ -132,6 +132,7 @@ def _numbers(name: str, value: Any) -> list[float]:
         try:
             value = ast.literal_eval(value)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return []
+            # fairseq computes the value: `nan` and `inf` are names there; ${…} is another option's
+            return [] if value.startswith("${") else [math.nan]
     values = value if isinstance(value, (list, tuple)) else [value]
     return [v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]

@@ -6,6 +6,7 @@ and defaults come from ``highrank_plugins.heads``. A layer that is registered la
 """
 
 import inspect
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Optional
@@ -110,15 +111,21 @@ def _plain(layer: str, options: dict, prefix: str = "head_") -> dict:
     A flag of fairseq can only switch on, so an option that is on by default takes true or false.
 
     Raises:
-        UserError: an argument has no default, or one that is no plain value.
+        UserError: an argument has no default, or one that is no plain value or not finite.
     """
     for name, default in options.items():
-        if not isinstance(default, PLAIN):
-            absent = default is inspect.Parameter.empty
-            found = "no default" if absent else f"a default of type {type(default).__name__}"
+        if default is inspect.Parameter.empty:
+            found = "no default"
+        elif not isinstance(default, PLAIN):
+            found = f"a default of type {type(default).__name__}"
+        elif isinstance(default, float) and not math.isfinite(default):
+            found = f"the default {default}"
+        else:
+            found = None
+        if found:
             raise UserError(
-                f"{layer}: the argument {name} of its constructor has {found}; give it a number, "
-                "text, true or false, since it is an option"
+                f"{layer}: the argument {name} of its constructor has {found}; give it a finite "
+                "number, text, true or false, since it is an option"
             )
     return {
         f"{prefix}{name}": "true" if default is True else default

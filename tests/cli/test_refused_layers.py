@@ -30,6 +30,7 @@ def test_an_option_may_not_mean_two_things(argument, message, tmp_path):
     [
         ("c: float = 30.0", "c: float", f"{ARCSINH} the argument c .* has no default; give it a "),
         ("c: float = 30.0", "c=None", f"{ARCSINH} the argument c .* a default of type NoneType; "),
+        ("c: float = 30.0", "c=float('inf')", f"{ARCSINH} the argument c .* has the default inf; "),
         ("c: float = 30.0", "c=[30.0]", f"{ARCSINH} the argument c .* a default of type list; "),
         ("asinh(z / c).", '"""; constants = "c"; """', rf"{ARCSINH} .* write a tuple, \('c',\)"),
         (
@@ -53,6 +54,7 @@ def test_an_option_may_not_mean_two_things(argument, message, tmp_path):
     ids=[
         "no default",
         "a default of None",
+        "an infinite default",
         "a list as default",
         "text as constants",
         "help for no option",

@@ -12,7 +12,10 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils
 from omegaconf import OmegaConf
 
+from highrank_plugins.common.names import flag
+from highrank_plugins.common.option_ranges import WrongNumbers
 from highrank_plugins.common.user_error import UserError
+from highrank_plugins.heads import head_names, pointwise_names
 from highrank_plugins.hooks.user_errors import import_user_module  # applies all repairs
 
 CFG = OmegaConf.structured(FairseqConfig())
@@ -120,15 +123,55 @@ def test_validation_needs_a_task():
 @pytest.mark.parametrize("known", [False, True])
 def test_an_option_that_is_not_a_number_is_refused(option, known):
     parser, words = options.get_training_parser(), ["data", "--arch", "transformer", option, "nan"]
-    with pytest.raises(UserError, match=f"^{option} nan: expected a number"):
+    with pytest.raises(UserError, match=f"^{option} nan: expected a finite number"):
         options.parse_args_and_arch(parser, input_args=words, parse_known=known)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_no_option_of_any_layer_takes_a_number_that_is_not_finite(number):
+    import highrank_plugins
+    from highrank_plugins.models import head_options
+
+    highrank_plugins.register()
+    layers = [(name, "identity") for name in head_names()]
+    layers += [("softmax", name) for name in pointwise_names()]
+    tried = set()
+    for head, pointwise in layers:
+        defaults = head_options.option_defaults(head, pointwise)
+        names = {name for name, default in defaults.items() if type(default) is float}
+        names |= {name for name, own in head_options.rate_options().items() if own == pointwise}
+        names.add("head_z_loss")
+        words = ["--head", head, "--head-pointwise", pointwise]
+        words += [f"{flag(name)}={number}" for name in names]
+        with pytest.raises(WrongNumbers) as refused:
+            options.parse_args_and_arch(
+                options.get_training_parser(), ["data", "--arch", "transformer_mos", *words]
+            )
+        assert refused.value.problems == dict.fromkeys(names, f"{number}: expected a finite number")
+        tried |= names
+    assert {"head_context_scale", "head_gss_c", "head_plif_lr", "head_softcap_cap"} <= tried
+
+
+STOCK = "--arch transformer --optimizer adam --criterion label_smoothed_cross_entropy".split()
+
+
+@pytest.mark.parametrize("number", ["nan", "-inf"])
+def test_no_option_of_fairseq_takes_a_number_that_is_not_finite(number):
+    parser = options.get_training_parser()
+    options.parse_args_and_arch(parser, ["data", *STOCK])  # it has the options of all parts now
+    names = {action.dest for action in parser._actions if action.type is float}
+    assert {"dropout", "label_smoothing", "clip_norm"} <= names
+    words = [f"{flag(name)}={number}" for name in names]
+    with pytest.raises(WrongNumbers) as refused:
+        options.parse_args_and_arch(options.get_training_parser(), ["data", *STOCK, *words])
+    assert names <= refused.value.problems.keys()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--lr -1", "--lr must be at least 0 and finite, got -1"),
-        ("--lr 0.1,1e999", "--lr must be at least 0 and finite, got inf"),
+        ("--lr -1", "--lr must be at least 0, got -1"),
+        ("--lr 0.1,1e999", "--lr inf: expected a finite number"),
         ("--dropout 2", "--dropout must lie in [0, 1), got 2"),
         ("--attention-dropout -0.1", "--attention-dropout must lie in [0, 1), got -0.1"),
         ("--activation-dropout 1", "--activation-dropout must lie in [0, 1), got 1"),
@@ -150,10 +193,11 @@ def test_an_option_that_is_not_a_number_is_refused(option, known):
         ("--lr-scheduler inverse_sqrt --warmup-updates -4",
          "--warmup-updates must be at least 0, got -4"),
         ("--optimizer adam --adam-betas (0.9,1.98)", "--adam-betas must lie in [0, 1), got 1.98"),
+        ("--optimizer adam --adam-betas (nan,0.9)", "--adam-betas nan: expected a finite number"),
         ("--optimizer adam --weight-decay -1", "--weight-decay must be at least 0, got -1"),
         ("--optimizer sgd --momentum 1.5", "--momentum must lie in [0, 1), got 1.5"),
         ("--lr -1 --max-update -5",
-         "--max-update must be at least 0, got -5; --lr must be at least 0 and finite, got -1"),
+         "--max-update must be at least 0, got -5; --lr must be at least 0, got -1"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("known", [False, True])

@@ -106,7 +106,7 @@ def test_shared_embeddings_are_one_parameter(trunk, joined_data):
         ("gss", ["--head-gss-k", "0"], "--head-pointwise gss: --head-gss-k .*0"),
         ("mos_plif", ["--head-plif-knots", "0"], "--head-pointwise plif: --head-plif-knots .*0"),
         ("plif", ["--head-plif-lr", "0"], "--head-plif-lr must be above 0, got 0"),
-        ("plif", ["--head-plif-lr", "inf"], "--head-plif-lr must be above 0, got inf"),
+        ("plif", ["--head-plif-lr", "inf"], "--head-plif-lr inf: expected a finite"),
         ("mos", ["--adaptive-softmax-cutoff", "[20]"], "--adaptive-softmax-cutoff"),
     ],
     ids=str,

@@ -175,7 +175,7 @@ def test_a_batch_may_be_computed_again(stream_data):
         (["--bptt-max-delta", -1], "--bptt-max-delta must be at least 0"),
         (["--eval-streams", 0], "--eval-streams must be at least 1"),
         (["--ar-alpha", -2], "--ar-alpha must be at least 0, got -2"),
-        (["--tar-beta", "nan"], "--tar-beta nan: expected a number"),
+        (["--tar-beta", "nan"], "--tar-beta nan: expected a finite number"),
         (["--sentence-avg"], "--sentence-avg: streams have no sentences"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",

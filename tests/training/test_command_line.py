@@ -65,7 +65,9 @@ def check(*overrides: str) -> str:
             "'transformer_mixtpae' is not a choice; did you mean 'transfor",
         ),
         ("max_tokens=many", "train.max_tokens: invalid int value: 'many'"),
-        ("lr=-1", "train.lr: must be at least 0 and finite, got -1"),
+        ("lr=-1", "train.lr: must be at least 0, got -1"),
+        ("head_context_scale=.inf", "train.head_context_scale: inf: expected a finite number"),
+        ("dropout=.nan", "train.dropout: nan: expected a finite number"),
         ("dropout=2", "train.dropout: must lie in [0, 1), got 2"),
         ("generate.beam=0", "generate.beam: must be at least 1, got 0"),
         ("head_components=0", "train.head_components: --head mixtape: --head-components must be"),
@@ -108,7 +110,7 @@ def test_ranges_are_checked_by_the_command_too(tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        "highrank: --set lr=-1: train.lr: must be at least 0 and finite, got -1"
+        "highrank: --set lr=-1: train.lr: must be at least 0, got -1"
     )
 
 
