@@ -21,6 +21,7 @@ import highrank_plugins
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.closed_output import has_no_reader, leave
 from highrank_plugins.common.names import did_you_mean, flag
+from highrank_plugins.common.quick_import import defer_statistics
 from highrank_plugins.common.user_error import explained
 
 # group or subcommand → its line in the help, and the typer group or function, as module:name
@@ -272,6 +273,7 @@ def main() -> None:
 
     It is 1, without a message, if the reader of the output has gone (`highrank heads | head -1`).
     """
+    defer_statistics()
     try:
         try:
             app(prog_name="highrank")

@@ -16,6 +16,7 @@ from typing import IO
 from highrank_plugins.common import heartbeat, stop_request
 from highrank_plugins.common.files import open_own
 from highrank_plugins.common.processes import end_with_parent
+from highrank_plugins.common.quick_import import defer_statistics
 from highrank_plugins.training.launch.flags import Place, check_command, distributed_flags
 
 
@@ -38,6 +39,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def train(line: list[str]) -> None:
     """Run fairseq-train with our models and workarounds, whatever --user-dir it has."""
+    defer_statistics()
     from fairseq_cli.train import cli_main
 
     import highrank_plugins
