@@ -103,8 +103,8 @@ def test_tables_of_several_files_name_their_own_machines(tmp_path):
 
 def test_memory_counts_the_tensors_of_naive_code():
     """Expect several tensors of N K M floats in naive code, and less than one in chunks."""
-    whole = 4 * 64 * 64 * 3 * 5000
-    case = LossCase("mos", tokens=64 * 64, dim=16, classes=5000, components=3)
+    whole = 4 * 32 * 32 * 3 * 5000
+    case = LossCase("mos", tokens=32 * 32, dim=16, classes=5000, components=3)
     naive, ours = (measure("loss", "x", case, name, "gemm_floor", 1, 1).memory
                    for name in ("naive", "fused"))  # fmt: skip
     assert naive > 2 * whole > 2 * ours
