@@ -210,7 +210,9 @@ def test_gradients_overflow_only_beyond_their_dtype(impl, size, is_finite):
     assert all(torch.isfinite(g).all() for g in got.gradients.values()) == is_finite
 
 
-@pytest.mark.parametrize("impl, smoothing", [*((i, 0.0) for i in RUNNABLE), ("triton", 0.1)])
+@pytest.mark.parametrize(
+    "impl, smoothing", [*((i, 0.0) for i in RUNNABLE), ("cpp", 0.1), ("triton", 0.1)]
+)
 @pytest.mark.parametrize("head", ["softmax", "moc", "mos"])
 def test_ten_thousand_equal_logits_match_in_half_precision(head, impl, smoothing):
     # f(z) is 2e6 then, and a log-sum-exp of that has steps of 1/4 in float32

@@ -12,23 +12,22 @@ namespace {
 // Evaluate a row by the `value` of the function F.
 template <class T, class F>
 struct Row : Function<T> {
-    Summary<T> evaluate(T* row, int64_t classes, const T* bias, T* kept) const override {
+    T evaluate(T* row, int64_t classes, const T* bias, T* kept) const override {
         return bias ? evaluate_as<true>(row, classes, bias, kept)
                     : evaluate_as<false>(row, classes, bias, kept);
     }
 
     template <bool biased>
-    Summary<T> evaluate_as(T* row, int64_t classes, const T* bias, T* kept) const {
+    T evaluate_as(T* row, int64_t classes, const T* bias, T* kept) const {
         const F f = static_cast<const F&>(*this);
-        T top = -std::numeric_limits<T>::infinity(), sum = 0;
-#pragma omp simd reduction(max : top) reduction(+ : sum)
+        T top = -std::numeric_limits<T>::infinity();
+#pragma omp simd reduction(max : top)
         for (int64_t x = 0; x < classes; ++x) {
             const T z = f.value(biased ? row[x] + bias[x] : row[x], kept + x);
             row[x] = z;
             top = z > top ? z : top;
-            sum += z;
         }
-        return {top, sum};
+        return top;
     }
 };
 

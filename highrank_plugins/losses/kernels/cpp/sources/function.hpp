@@ -4,13 +4,6 @@
 #include <cstdint>
 #include <memory>
 
-// What a first look at a row finds out.
-template <class T>
-struct Summary {
-    T top;  // max_x f
-    T sum;  // Σ_x f
-};
-
 template <class T>
 struct Function {
     virtual ~Function() = default;
@@ -18,8 +11,9 @@ struct Function {
     // Whether `evaluate` keeps a number of each logit for `pull_back`.
     virtual bool keeps() const { return true; }
 
-    // row becomes f(row + bias); `kept` [classes] is for pull_back; no bias: null.
-    virtual Summary<T> evaluate(T* row, int64_t classes, const T* bias, T* kept) const = 0;
+    // row becomes f(row + bias); returns its greatest value. `kept` [classes] is for pull_back; no
+    // bias: null.
+    virtual T evaluate(T* row, int64_t classes, const T* bias, T* kept) const = 0;
 
     // The gradient of a row of f(z) becomes that of z; the gradients of f's tables are added to
     // sums [length, 2], unless null.

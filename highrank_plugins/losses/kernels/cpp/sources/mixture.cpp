@@ -152,13 +152,12 @@ void one_token(
 ) {
     for (int64_t k = 0; k < m.components; ++k) {
         T* row = rows + k * m.classes;
-        const Summary<T> found =
-            f.evaluate(row, m.classes, m.bias, own.kept_of(k, m.classes));
+        const T top = f.evaluate(row, m.classes, m.bias, own.kept_of(k, m.classes));
         const T at_target = row[label];
-        own.norm[k] = exponentials(row, m.classes, found.top);
-        own.log_norm[k] = found.top + std::log(own.norm[k]);
+        own.norm[k] = exponentials(row, m.classes, top);
+        own.log_norm[k] = top + std::log(own.norm[k]);
         // in this order the prior is not lost beside large logits
-        own.joint[k] = log_prior[k] + ((at_target - found.top) - std::log(own.norm[k]));
+        own.joint[k] = log_prior[k] + ((at_target - top) - std::log(own.norm[k]));
     }
     if (m.square_norm) {
         m.square_norm[token] = 0;

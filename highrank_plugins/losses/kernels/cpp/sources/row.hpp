@@ -34,6 +34,15 @@ T exponentials_and_spread(T* row, int64_t classes, T top, T& spread) {
     return sum;
 }
 
+// Σ_x (top − row), whose terms are small where all of the row is large.
+template <class T>
+T distances(const T* row, int64_t classes, T top) {
+    T sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t x = 0; x < classes; ++x) sum += top - row[x];
+    return sum;
+}
+
 // total[x] += row[x]
 template <class T>
 void add_to(T* total, const T* row, int64_t classes) {

@@ -25,16 +25,17 @@ void softmax(
         for (int64_t r = 0; r < rows; ++r) {
             T* row = logits + r * row_stride;
             const int64_t label = target[r];
-            const Summary<T> found = f.evaluate(row, classes, bias, kept.data());
+            const T top = f.evaluate(row, classes, bias, kept.data());
             const T at_target = row[label];
-            const bool wins = is_first_top(row, label, found.top);
+            const bool wins = is_first_top(row, label, top);
             T spread = 0;
-            const T norm = entropy ? exponentials_and_spread(row, classes, found.top, spread)
-                                   : exponentials(row, classes, found.top);
-            const T log_norm = found.top + std::log(norm);
-            nll[r] = (found.top - at_target) + std::log(norm);  // exact beside large logits
+            const T distance = smooth_sum ? distances(row, classes, top) : T(0);
+            const T norm = entropy ? exponentials_and_spread(row, classes, top, spread)
+                                   : exponentials(row, classes, top);
+            const T log_norm = top + std::log(norm);
+            nll[r] = (top - at_target) + std::log(norm);  // exact beside large logits
             if (correct) correct[r] = wins && !std::isnan(norm);
-            if (smooth_sum) smooth_sum[r] = log_norm * classes - found.sum;
+            if (smooth_sum) smooth_sum[r] = distance + std::log(norm) * classes;
             if (entropy) entropy[r] = std::log(norm) + spread / norm;
             if (square_norm) square_norm[r] = log_norm * log_norm;
             if (!factor) continue;
