@@ -52,8 +52,9 @@ def download(url: str, part: Path, *, size: int | None = None, checked: bool = F
 
     `part` holds the beginning of the file, and only the rest is requested, if the server
     still has the same version of the file: its ETag or date is in `part`.version. A server that
-    cannot send a part sends the whole file. Servers may give one ETag to two contents: without a
-    published checksum, the last bytes of `part` are requested again, and must be the same.
+    cannot send a part sends the whole file. Without a published checksum, a file of unknown
+    version is requested whole. Servers may give one ETag to two contents, so the last bytes of
+    `part` are requested again then, and must be the same.
 
     Args:
         size: length of the file in bytes, if known; a longer file is refused.
@@ -74,10 +75,10 @@ def download(url: str, part: Path, *, size: int | None = None, checked: bool = F
         version = part.with_name(f"{part.name}.version")
         if version.is_symlink():
             version.unlink()  # the content of the file it points to would be sent to the server
-        if not checked and not version.exists():
-            file.truncate(0)
         failures = 0
         while True:
+            if not checked and not version.exists():
+                file.truncate(0)
             before = _size(file)
             try:
                 sure = _transfer(url, file, version, size, 0 if checked else OVERLAP)
@@ -160,8 +161,9 @@ def _transfer(url: str, file: IO[bytes], version: Path, size: int | None, overla
     if not have:
         file.truncate(0)
     headers = {"Range": f"bytes={have}-"} if have else {}
-    if have and version.exists():
-        headers["If-Range"] = version.read_text(encoding="utf-8")
+    known = version.read_text(encoding="utf-8") if have and version.exists() else None
+    if known:
+        headers["If-Range"] = known
     request = urllib.request.Request(url, headers=headers)
     try:
         answer = urllib.request.urlopen(request, timeout=TIMEOUT)
@@ -179,8 +181,14 @@ def _transfer(url: str, file: IO[bytes], version: Path, size: int | None, overla
             file.truncate(0)
         if start not in (0, have):
             raise _Interrupted(f"the server did not continue at byte {have}")
-        _keep_version(answer, version)
-        if start and overlap and not _continues(answer, file, start):
+        found = _version_of(answer)
+        if found:
+            version.write_text(found, encoding="utf-8")
+        else:
+            version.unlink(missing_ok=True)
+        # some servers ignore If-Range
+        is_other = known is not None and found not in (None, known)
+        if start and (is_other or (overlap and not _continues(answer, file, start))):
             file.truncate(0)
             raise _Interrupted(f"{url} has changed since its beginning was downloaded")
         return _receive(answer, file, start, size)
@@ -201,17 +209,13 @@ def _continues(answer: http.client.HTTPResponse, file: IO[bytes], start: int) ->
     return found == known
 
 
-def _keep_version(answer: http.client.HTTPResponse, version: Path) -> None:
-    """Store what identifies this version of the file, if the server says it.
+def _version_of(answer: http.client.HTTPResponse) -> str | None:
+    """Return what identifies this version of the file, if the server says it.
 
     If-Range takes no weak ETag (RFC 9110, 13.1.5).
     """
     tag = answer.headers.get("ETag", "")
-    found = tag if tag.startswith('"') else answer.headers.get("Last-Modified")
-    if found:
-        version.write_text(found, encoding="utf-8")
-    else:
-        version.unlink(missing_ok=True)
+    return tag if tag.startswith('"') else answer.headers.get("Last-Modified")
 
 
 def _start(answer: http.client.HTTPResponse, have: int) -> int:

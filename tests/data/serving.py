@@ -14,6 +14,7 @@ class Server(ThreadingHTTPServer):
 
     Attributes:
         ranges: whether it sends the rest of a file that is asked for.
+        compares: whether it heeds If-Range.
         die_after: numbers of bytes after which an answer ends early, one answer each.
         statuses: codes to answer with instead, one answer each.
         asked: the Range of each request.
@@ -25,6 +26,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.content, self.ranges, self.lengths = content, True, True
         self.version: str | None = None
+        self.compares = True
         self.die_after: list[int] = []
         self.statuses: list[int] = []
         self.asked: list[str | None] = []
@@ -42,6 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         whole = self.server.content
         known = self.headers.get("If-Range") in (None, self.server.version)
+        known = known or not self.server.compares
         rest = asked and self.server.ranges and known
         start = int(re.match(r"bytes=(\d+)-", asked)[1]) if rest else 0
         if start >= len(whole) and start:

@@ -45,3 +45,19 @@ def test_a_partial_file_of_the_same_content_is_completed(server, output, part, l
     assert output.read_bytes() == CONTENT
     first = left - download.OVERLAP
     assert server.asked == [f"bytes={first}-" if first > 0 else None]
+
+
+def test_a_server_that_names_no_version_sends_the_whole_file_again(server, output, tmp_path):
+    server.die_after = [200_000]
+    fetch(server.url, output, ledger=tmp_path / "sums")
+    assert server.asked == [None, None] and output.read_bytes() == CONTENT
+
+
+def test_another_version_with_the_same_bytes_before_the_break_is_not_joined(
+    server, output, part, tmp_path
+):
+    server.version, server.compares = '"new"', False
+    part.write_bytes(b"A" + CONTENT[1:200_000])
+    part.with_name(f"{part.name}.version").write_text('"old"')
+    fetch(server.url, output, ledger=tmp_path / "sums")
+    assert server.asked == ["bytes=134464-", None] and output.read_bytes() == CONTENT
