@@ -43,7 +43,7 @@ def listen() -> None:
     global _listener
     _listener = os.getpid()
     handle(_note)
-    handle_interrupt(lambda: _signalled_at)
+    handle_interrupt(_asked_at)
     _answer("started")
 
 
@@ -128,6 +128,16 @@ def asked() -> bool:
     # SLURM uses signals only; polling a file on a shared disk is too slow
     directory = os.environ.get(DIRECTORY) if LAUNCHED in os.environ else None
     return _signalled_at is not None or (directory is not None and Path(directory, "stop").exists())
+
+
+def _asked_at() -> float | None:
+    """Return when one of `SIGNALS` came; if none, take the SIGINT of plain torchrun for one.
+
+    Of several signals that torchrun gets at once, it passes on one, which may be SIGINT.
+    """
+    if _signalled_at is None and "TORCHELASTIC_RUN_ID" in os.environ and LAUNCHED not in os.environ:
+        _note(signal.SIGINT, None)
+    return _signalled_at
 
 
 def leave() -> NoReturn:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -139,6 +140,24 @@ def test_an_interrupt_together_with_a_signal_is_one_request(monkeypatch, interru
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_an_interrupt_that_plain_torchrun_passes_on_is_a_request(
+    monkeypatch, interruptible, launched
+):
+    monkeypatch.setattr(stop_request, "_INTERRUPT_DELAY", 0.01)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    if launched:
+        monkeypatch.setenv(stop_request.LAUNCHED, "1")
+    with stop_request.handlers_restored():
+        stop_request.listen_unprepared()
+        with pytest.raises(KeyboardInterrupt) if launched else nullcontext():
+            signal.raise_signal(signal.SIGINT)
+        assert stop_request.asked() is not launched
+        monkeypatch.setattr(stop_request, "SAME_REQUEST_SECONDS", 0)
+        with pytest.raises(KeyboardInterrupt):  # the second one
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_existing_signal_handlers_are_kept():
