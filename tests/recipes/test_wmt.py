@@ -157,7 +157,7 @@ def kill_at_the_end(command: list[str], name: str, folder) -> None:
     """Send SIGKILL to the recipe and its children when a stage's NAME.part is complete."""
     folder.mkdir(exist_ok=True)
     shim = folder / "mv"
-    kill = f'case "$*" in */{name}.part\\ *) kill -KILL 0;; esac'
+    kill = f'case "$*" in */{name}.part\\ */{name}) kill -KILL 0;; esac'
     shim.write_text(f'#!/bin/sh\n{kill}\nexec {shutil.which("mv")} "$@"\n')
     shim.chmod(0o755)
     path = {"PATH": f"{folder}:{os.environ['PATH']}"}
