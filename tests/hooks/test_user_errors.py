@@ -4,6 +4,7 @@ tests/models/test_console_scripts.py has the same for whole commands.
 """
 
 import argparse
+import io
 import sys
 
 import pytest
@@ -62,16 +63,18 @@ def test_a_defect_keeps_its_traceback(monkeypatch):
         utils.call_main(CFG, raises(ValueError("a defect")))
 
 
-def test_an_error_that_nothing_catches_ends_with_one_line(capsys, monkeypatch):
+def test_an_error_that_nothing_catches_ends_with_one_line(monkeypatch):
+    monkeypatch.setattr("sys.stderr", io.StringIO())
     monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train"])
     with pytest.raises(SystemExit) as ended:
         sys.excepthook(UserError, UserError("layer 'lm': choose another name"), None)
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "fairseq-train: error: layer 'lm': choose another name\n"
+    shown = sys.stderr.getvalue()
+    assert shown == "fairseq-train: error: layer 'lm': choose another name\n"
     sys.excepthook(ValueError, ValueError("a defect"), None)
     monkeypatch.setattr("sys.argv", ["train.py"])
     sys.excepthook(UserError, UserError("in a program"), None)
-    shown = capsys.readouterr().err
+    shown = sys.stderr.getvalue()
     assert "ValueError: a defect\n" in shown and "UserError: in a program\n" in shown
 
 
