@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Collect garbage rarely: fairseq and 10,000 tests are 600,000 objects, visited each time."""
+    """Collect garbage rarely, since it visits 600,000 objects of fairseq and 10,000 tests."""
     gc.set_threshold(100_000, 20, 20)
 
 

@@ -37,10 +37,10 @@ def _import(user_dir: Path | None) -> Path | None:
 
 
 def require_code(option: str, folder: Path) -> None:
-    """Check that a folder has code which fairseq imports; it takes any other for an empty package.
+    """Check that fairseq finds code in a folder; it takes any other for an empty package.
 
     Raises:
-        ValueError: It has none, or is no folder; names the option.
+        ValueError: the folder has no such code, or does not exist; the message names the option.
     """
     if not folder.is_dir():
         what = "not a folder" if folder.exists() else "no such folder"

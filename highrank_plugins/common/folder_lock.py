@@ -69,8 +69,8 @@ def output_folder(folder: Path, *inputs: Path) -> Iterator[None]:
         inputs: folders that the block reads.
     Raises:
         ValueError: the folder is one of them, whose files the block would overwrite.
-        UserError: Another data command writes to it (names the process), or it is not writable; or
-            an input may be a mixture, see `refuse_mixture`.
+        UserError: another data command writes to the folder (the message names the process), or
+            it is not writable; or an input may be a mixture, see `refuse_mixture`.
     """
     for source in inputs:
         refuse_mixture(source)
@@ -87,13 +87,13 @@ def output_folder(folder: Path, *inputs: Path) -> Iterator[None]:
 
 @contextmanager
 def whole_folder(folder: Path, *inputs: Path) -> Iterator[Path]:
-    """Create the folder of a data command, whose files it gets when all are complete.
+    """Create the folder of a data command, and move its files there when all are complete.
 
     Yields:
         The folder to write the files to, see `new_files`.
     Raises:
         ValueError, UserError: see `output_folder`, which also holds a lock, and `new_files`.
-        OSError: The disk is full; names the folder and the free space.
+        OSError: the disk is full; the message names the folder and the free space.
     """
     with output_folder(folder, *inputs), new_files(folder) as new:
         yield new

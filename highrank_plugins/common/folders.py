@@ -11,13 +11,13 @@ from highrank_plugins.common.files import flush_folder, names_full_disk, require
 from highrank_plugins.common.user_error import UserError
 
 _STAMP = ".highrank-incomplete"
-# folder within an output for complete new files, which then replace the earlier ones
+# the folder within an output where new files wait until all are complete
 NEW = ".highrank-new"
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Write a folder as NAME.part, which gets its name when it is complete; on failure, remove it.
+    """Write a folder as NAME.part; rename it when it is complete, or remove it after a failure.
 
     Leftovers of an interrupted call are discarded.
 
@@ -75,7 +75,7 @@ def _take_places(folder: Path) -> None:
     if new.is_dir():
         for path in _files(new):
             os.replace(new / path, folder / path)
-        shutil.rmtree(new)  # at last: it makes readers refuse the folder
+        shutil.rmtree(new)  # comes last, since readers refuse the folder until then
         flush_folder(folder)
 
 
@@ -83,7 +83,7 @@ def refuse_mixture(folder: Path) -> None:
     """Refuse a folder whose files `new_files` has begun to replace.
 
     Raises:
-        UserError: Some of its files may be earlier ones.
+        UserError: some files of the folder may be earlier ones.
     """
     if (folder / NEW).exists() or (folder.parent / NEW / folder.name).exists():
         raise UserError(

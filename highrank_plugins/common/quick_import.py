@@ -1,7 +1,7 @@
-"""Import fairseq without what only its criterion and task for classification need.
+"""Import fairseq without two libraries that few of its users need.
 
-Both import scikit-learn and scipy.stats at their top: a third of the seconds that fairseq takes,
-at each start of a command. Here these names load their module when they are first used.
+Its criterion and its task for classification import scikit-learn and scipy.stats, which take a
+third of the time of its import. Here the names load their modules when they are first used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def defer_statistics() -> None:
 
 
 class _Finder:
-    """Find fairseq, once, with a loader that puts stand-ins where it looks for the modules."""
+    """Find fairseq once, and replace the two libraries while it is imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -49,12 +49,12 @@ class _Finder:
                 for each in deferred:
                     del sys.modules[each]
 
-        spec.loader.exec_module = execute_quickly  # type: ignore[method-assign]  # its own, not its class's
+        spec.loader.exec_module = execute_quickly  # type: ignore[method-assign]  # changes this loader alone
         return spec
 
 
 class _Module(ModuleType):
-    """Stand for a module: its attributes are `_Name`s."""
+    """Take the place of a module: its attributes are `_Name`s."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -63,7 +63,7 @@ class _Module(ModuleType):
 
 
 class _Name:
-    """Stand for a function or a submodule, which is imported when it is used."""
+    """Take the place of a function or a submodule, which is imported when it is used."""
 
     def __init__(self, module: str, name: str) -> None:
         self._place = (module, name)

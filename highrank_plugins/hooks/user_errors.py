@@ -92,7 +92,7 @@ def import_user_module(stock, args):
     """Import the package of --user-dir.
 
     Raises:
-        UserError: it does not exist, where fairseq raises an error without a message.
+        UserError: the folder does not exist; fairseq's own error has no message.
     """
     try:
         stock(args)

@@ -164,7 +164,7 @@ def check_declarations() -> None:
     """Refuse a class whose constructor or texts do not fit the options that it declares.
 
     Raises:
-        UserError: names the class, and what to change.
+        UserError: a declaration does not fit; the message names the class, and what to change.
     """
     for name in head_names():
         _check_arguments(name)

@@ -68,7 +68,7 @@ def relative_errors(got, truth):
 def average_errors(case, dtype, reduction, impl, autocast=False, device="cpu"):
     """Return root mean squares over a few heads: the errors of the reference and of another one.
 
-    Chunks are 4 tokens, a 16th or a third of all, and then all of them."""
+    Compare chunks of 4 tokens (a 16th or a third of all), and one of all tokens."""
     count, seeds = sizes(impl, device)
     upstream = torch.linspace(-1, 2, count) if reduction == "none" else torch.tensor(1.7)
     options = {"reduction": reduction, "upstream": upstream, "label_smoothing": 0.1}

@@ -12,7 +12,7 @@ from highrank_plugins.training.launch.plan import LOOPBACK, Plan, split_address
 AGENT_MODULE = "highrank_plugins.training.launch.agent"
 LOOPBACK_INTERFACE = "lo"
 RANK_MODULE = "highrank_plugins.training.launch.rank"
-# what --dry-run prints; each start makes a new folder
+# --dry-run prints this example; a start makes a temporary folder of its own
 STORE = "file:///tmp/highrank-launch-XXXXXXXX/store-0"
 
 
