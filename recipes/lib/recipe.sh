@@ -165,7 +165,6 @@ run_stage() {
     [[ $stage_due == yes ]] || return 0
     check_output "$run_dir/$2"
     out=$run_dir/$2.part
-    check_output "$out"
     if [[ -e $out/.key && ! -e $out/.written ]]; then   # killed before it could list its files
         set_aside "$1 $2: was killed before its end; what it left, and any files of yours, are kept in"
     fi
