@@ -120,15 +120,17 @@ def test_the_record_is_up_to_date_with_the_kernels(tmp_path):
 
 @pytest.mark.triton
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("components", [2, 4, 9, 15, 64])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("capability", [80, 90, 120])
 def test_the_whole_grid_compiles(capability, dtype, components, tmp_path):
+    is_largest = components == 64  # half a minute for each kernel
     cases = [
         ("mos", classes, dtype, smoothing, [32], {"components": components, "pointwise": pointwise})
-        for classes in (5000, 5001)
+        for classes in ((5001,) if is_largest else (5000, 5001))
         for smoothing in (0.0, 0.1)
         for pointwise in ("identity", "gss", "sigmoid_cap", "multimax", "plif")
     ]
     # docs/losses.md: from K = 32 on a thread does not hold all in its registers
-    assert compiled(tmp_path, capability, cases, may_spill=components > 15)
+    assert compiled(tmp_path, capability, cases, may_spill=is_largest)
