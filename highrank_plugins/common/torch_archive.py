@@ -3,6 +3,7 @@
 Of 1,000 single flipped bits in a checkpoint, torch silently loads 988 as other weights.
 """
 
+import errno
 import os
 import struct
 import zipfile
@@ -20,6 +21,7 @@ CONVERT = (
 )
 _BLOCK = 8 << 20
 _PICKLE = "data.pkl"
+_FOLDER = 0x10  # attribute of MS-DOS
 _DAMAGE = (
     zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeDecodeError, struct.error, zlib.error,
 )  # fmt: skip
@@ -70,18 +72,21 @@ def first_whole(paths: Iterable[str | Path]) -> tuple[str | None, list[str]]:
 @lru_cache(maxsize=1024)
 def _check(path: str, whole: bool, identity: tuple[int, ...]) -> None:
     """Check a file; `identity` tells its versions apart."""
-    with open(path, "rb") as file:
-        is_zip = zipfile.is_zipfile(file)
-    if not is_zip:
-        raise DamagedArchiveError(
-            f"{path} is truncated, or is not a checkpoint: it is not a zip archive. Copy it "
-            f"again. To convert a file from before torch 1.6: {CONVERT}"
-        )
     try:
+        if not zipfile.is_zipfile(path):
+            raise DamagedArchiveError(
+                f"{path} is truncated, or is not a checkpoint: it is not a zip archive. Copy it "
+                f"again. To convert a file from before torch 1.6: {CONVERT}"
+            )
         with zipfile.ZipFile(path) as archive:
             _check_entries(path, archive, whole)
+        _open_by_torch(path)
     except _DAMAGE as error:
         raise _damaged(path, str(error)) from None
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise _damaged(path, "a part lies outside of the file") from None
 
 
 def _check_entries(path: str, archive: zipfile.ZipFile, whole: bool) -> None:
@@ -91,6 +96,9 @@ def _check_entries(path: str, archive: zipfile.ZipFile, whole: bool) -> None:
             f"{path} is compressed or encrypted, which torch never writes; save it again with "
             "torch.save"
         )
+    if folders := [e.filename for e in entries if e.external_attr & _FOLDER]:
+        # torch would read nothing, and leave what was in memory as the tensor's values
+        raise _damaged(path, f"{folders[0]} is marked as a folder")
     if sum(e.file_size for e in entries) > os.path.getsize(path):
         raise DamagedArchiveError(
             f"{path} is refused: it declares more contents than it has bytes; copy it again"
@@ -104,6 +112,16 @@ def _check_entries(path: str, archive: zipfile.ZipFile, whole: bool) -> None:
                 read += len(block)
         if read != entry.file_size:
             raise _damaged(path, f"{entry.filename} is too short")
+
+
+def _open_by_torch(path: str) -> None:
+    """Refuse a file whose list of contents only Python can read."""
+    import torch
+
+    try:
+        torch._C.PyTorchFileReader(path)
+    except RuntimeError as error:
+        raise _damaged(path, str(error).partition("\n")[0]) from None
 
 
 def _damaged(path: str, reason: str) -> DamagedArchiveError:

@@ -53,7 +53,7 @@ def check_checkpoint(path: str) -> None:
     check_archive(path)
     state = _load_safely(path)
     _check_config(path, state)
-    _check_sizes_and_paths(path, state)
+    check_sizes_and_paths(path, state)
 
 
 def _load_safely(path: str) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _check_config(path: str, state: dict[str, Any]) -> None:
             )
 
 
-def _check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
+def check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
     """Refuse weights and options that would take unbounded memory or time.
 
     These are:
@@ -100,6 +100,12 @@ def _check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
     - sparse weights, and a weight that is larger than the file's data;
     - more layers than weights, and sizes above the number of all parameters;
     - embeddings from a pipe or a device.
+
+    Args:
+        path: for messages.
+        state: holds "model" with weights by name, and "cfg" with the options of "model".
+    Raises:
+        UserError: names the weight or option.
     """
     model = (state.get("cfg") or {}).get("model") or {}
     options = vars(model) if isinstance(model, argparse.Namespace) else model

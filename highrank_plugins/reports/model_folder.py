@@ -89,7 +89,7 @@ def import_model(folder: Path, output: Path) -> None:
 
     Raises:
         ValueError: the folder is incomplete or damaged, or was written by a later version; names
-            the file.
+            the file. Or an option asks for more than the weights have.
         FileExistsError: the output exists.
     """
     if output.exists():
@@ -98,6 +98,8 @@ def import_model(folder: Path, output: Path) -> None:
 
     highrank_plugins.register()
     from fairseq.checkpoint_utils import torch_persistent_save
+
+    from highrank_plugins.hooks.checkpoint_validation import check_sizes_and_paths
 
     for name in (CONFIG, WEIGHTS):
         require_regular(folder / name)
@@ -113,6 +115,7 @@ def import_model(folder: Path, output: Path) -> None:
         check_sum(folder / name, expected)
     model = _load_weights(folder / WEIGHTS)
     _check_weights(folder / WEIGHTS, model)
+    check_sizes_and_paths(str(folder), {"cfg": config["fairseq"], "model": model})
     _require_same_layer(folder, config["fairseq"], model)
     output.parent.mkdir(parents=True, exist_ok=True)
     state = {

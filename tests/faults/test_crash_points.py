@@ -44,6 +44,7 @@ def sweep(folder: Path, size: int) -> dict[str, dict[str, int]]:
         for number in range(10_000):
             inner = folder / f"{len(tried)}-{number}"
             inner.mkdir()
+            (inner / "training.lock").touch()  # as in each folder of a training run
             save(inner, 1, size)
             code, name = save_with_fault(faults, inner, size, number, kind)
             if name is None:

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from contextlib import suppress
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from fairseq.data import Dictionary, data_utils
 import highrank_plugins.hooks.binarised_data
 import highrank_plugins.hooks.checkpoint_validation
 from highrank_plugins.common.checksums import write_sums
+from highrank_plugins.common.torch_archive import DamagedArchiveError, check_archive
 from tests.compat.conftest import data, translator
 
 __all__ = ["data", "translator"]
@@ -64,6 +66,38 @@ def test_damaged_checkpoints_are_refused(translator, tmp_path, counts):
     print(f"checkpoints: {refused} refused of {counts}, all others unchanged")
     assert refused["cut"] == counts["cut"]
     assert refused["flip"] > counts["flip"] / 2
+
+
+@pytest.mark.parametrize(
+    "stride", [17, pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(600)])]
+)
+def test_each_bit_of_an_archive_is_checked_or_without_effect(tmp_path, stride):
+    state = {"weights": torch.arange(6.0), "counts": torch.ones(3, dtype=torch.int64), "x": 1}
+    path = tmp_path / "checkpoint.pt"
+    torch.save(state, path)
+    content, accepted = path.read_bytes(), 0
+    for bit in range(0, 8 * len(content), stride):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        path = tmp_path / f"{bit}.pt"
+        path.write_bytes(changed)
+        with suppress(DamagedArchiveError):
+            check_archive(path)
+            assert equal(torch.load(path), state), f"bit {bit} changed what is loaded"
+            accepted += 1
+        path.unlink()
+    assert 0 < accepted < 8 * len(content) / stride / 2 + 1
+
+
+def test_tensors_that_are_marked_as_folders_are_refused(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    torch.save(torch.ones(3), path)
+    content = bytearray(path.read_bytes())
+    entry = content.rindex(b"PK\1\2", 0, content.rindex(b"data/0"))
+    content[entry + 38] |= 0x10  # external attributes: torch would then read nothing
+    path.write_bytes(content)
+    with pytest.raises(DamagedArchiveError, match="checkpoint/data/0 is marked as a folder"):
+        check_archive(path)
 
 
 def read(folder):

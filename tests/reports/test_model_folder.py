@@ -278,6 +278,16 @@ def without_sums(folder: Path, to: Path) -> Path:
     return copy_with(folder, to, "config.json", json.dumps(config).encode())
 
 
+def test_options_that_ask_for_more_than_the_weights_have_are_refused(folder, tmp_path):
+    config = json.loads((folder / "config.json").read_text())
+    config["fairseq"]["model"]["decoder_layers"] = 10**9  # would be built for hours
+    content = json.dumps(config).encode()
+    damaged = copy_with(folder, tmp_path / "copy", "config.json", content)
+    with pytest.raises(ValueError, match="copy is refused: .*decoder_layers 1000000000"):
+        import_model(damaged, tmp_path / "back.pt")
+    assert not (tmp_path / "back.pt").exists()
+
+
 def test_a_folder_of_an_older_version_is_imported_with_a_warning(folder, tmp_path, caplog):
     import_model(without_sums(folder, tmp_path / "copy"), tmp_path / "back.pt")
     assert "holds no checksums" in caplog.text
