@@ -17,7 +17,7 @@ interface all load through here.
 import argparse
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -37,7 +37,9 @@ _MAX_CONFIG_VALUES = 100_000  # real configurations have about 1,000
 
 
 @replaces(checkpoint_utils, "load_checkpoint_to_cpu")
-def load_checkpoint_to_cpu(stock, path, *args, **kwargs) -> dict[str, Any]:
+def load_checkpoint_to_cpu(
+    stock: Callable[..., dict[str, Any]], path: str, *args: Any, **kwargs: Any
+) -> dict[str, Any]:
     """Load a checkpoint that `check_checkpoint` accepts."""
     if not PathManager.path_requires_pathmanager(path):
         check_checkpoint(path)
