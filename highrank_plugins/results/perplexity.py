@@ -7,6 +7,7 @@ from pathlib import Path
 from highrank_plugins.common.score import Score
 from highrank_plugins.results.scoring import ScoreError, read_lines
 
+BEFORE = "_before_finetuning"  # ends the names of the scores of the first training run
 _COUNT = re.compile(r"Evaluated ([\d,]+) tokens")
 _LOSS = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity")
 
@@ -40,7 +41,7 @@ def before_finetuning(folder: Path) -> dict[str, Score]:
         ScoreError: see `read_eval_lm`.
     """
     return {
-        f"{split}_perplexity_before_finetuning": read_eval_lm(
+        f"{split}_perplexity{BEFORE}": read_eval_lm(
             folder / f"before_finetuning_{split}.log", split
         )[f"{split}_perplexity"]
         for split in ("valid", "test")

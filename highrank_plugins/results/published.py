@@ -1,7 +1,7 @@
 """Show the papers' scores next to ours, with a column for each kind of score."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from highrank_plugins.common import formatting
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.results.perplexity import BEFORE
 
 FILE = Path(__file__).with_suffix(".yaml")
 # kind of score → name of the metric in our records, where we compute it, and its format
@@ -30,15 +31,15 @@ KINDS: dict[str, tuple[str | None, str]] = {
 # scores that have a column only if one of our runs has them, or with `everything`
 DETAILS: dict[str, tuple[str | None, str]] = {
     "train ppl": ("train_perplexity", ".2f"),
-    "valid ppl (cache)": (None, ".2f"),
-    "valid ppl (dynamic)": (None, ".2f"),
+    "valid ppl (cache)": ("valid_cache_perplexity", ".2f"),
+    "valid ppl (dynamic)": ("valid_dynamic_perplexity", ".2f"),
     "test ppl (10 seeds)": (None, ".2f"),
     "train bits": ("train_bits", ".2f"),
-    "valid rank": (None, ",.0f"),
+    "valid rank": ("valid_rank", ",.0f"),
     "ε-rank (1e-3)": ("test_effective_rank_0.001", ",.0f"),
     "ε-rank (1e-4)": ("test_effective_rank_0.0001", ",.0f"),
     "ε-rank (1e-5)": ("test_effective_rank_1e-05", ",.0f"),
-    "valid KLD": (None, ".3f"),
+    "valid KLD": ("valid_kld", ".3f"),
     "KLD": ("test_kld", ".3f"),
     **{
         f"BLEU-{order} {name}": (f"bleu{order}_{name}", ".3f")
@@ -125,6 +126,7 @@ def table(task: str, ours: Mapping[str, Mapping[str, float]], everything: bool =
         everything: also scores that none of our runs has, times and other cells.
     """
     theirs = read_published(task)
+    ours = {label: own for name in ours for label, own in _checkpoints(name, ours[name])}
     known = {kind for entry in theirs for kind in entry.scores}
     measured = {
         kind
@@ -144,6 +146,20 @@ def table(task: str, ours: Mapping[str, Mapping[str, float]], everything: bool =
         if any(numbers):
             rows.append([entry.system, *numbers, entry.source])
     return formatting.table(["system", *columns, "source"], rows)
+
+
+def _checkpoints(
+    name: str, metrics: Mapping[str, float]
+) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """Yield the scores of a run, after those of the checkpoint before finetuning if it has one."""
+    first = {
+        metric.removesuffix(BEFORE): value
+        for metric, value in metrics.items()
+        if metric.endswith(BEFORE)
+    }
+    if first:
+        yield f"{name}, before finetuning", first
+    yield name, metrics
 
 
 def _metric(kind: str) -> str:

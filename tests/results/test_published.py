@@ -67,6 +67,22 @@ def test_details_are_shown_if_a_run_has_them_or_on_request():
     assert "2.02e-15" in everything
 
 
+def test_scores_of_the_validation_text_are_shown_beside_the_papers():
+    ours = {"exp/mos": {"valid_dynamic_perplexity": 48.333, "valid_rank": 9981, "valid_kld": 5.4}}
+    rows = table("ptb", ours).splitlines()
+    headings, cells = rows[0].split(" | "), rows[2].split(" | ")
+    found = dict(zip(headings, cells, strict=True))
+    shown = [found[f"valid {name}"] for name in ("ppl (dynamic)", "rank", "KLD")]
+    assert shown == ["48.33", "9,981", "5.400"]
+
+
+def test_both_checkpoints_of_a_finetuned_run_have_a_row():
+    ours = {"exp/mos": {"test_perplexity": 54.4, "test_perplexity_before_finetuning": 55.9}}
+    rows = table("ptb", ours).splitlines()
+    assert rows[2].startswith("| exp/mos, before finetuning |  | 55.90 |")
+    assert rows[3].startswith("| exp/mos |  | 54.40 |")
+
+
 def test_a_mistyped_task_gets_a_suggestion():
     with pytest.raises(ValueError, match="'wmt14_en_ed'; did you mean 'wmt14_en_de'"):
         read_published("wmt14_en_ed")
