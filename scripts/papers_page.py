@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = re.compile(r"(\w+) et al\. (\d{4})")
 GPUS = {"Parthiban": "V100", "Ganea": "P100"}
 KEYS = {
-    "number", "title", "task", "confs", "set", "seeds", "command", "kinds", "cells", "expected",
-    "here", "verdict", "table", "order",
+    "number", "title", "task", "confs", "options", "set", "seeds", "command", "kinds", "cells",
+    "expected", "here", "verdict", "table", "order",
 }  # fmt: skip
 HEADINGS = ("table", "content", "command", "hours", "expected", "at a small scale", "verdict")
 NOT_RUN = "not run"
@@ -124,7 +124,8 @@ def scores_of(study: str, system: str, metric: str) -> list[float]:
 
 def loop(entry: dict[str, Any]) -> str:
     """Return one command for all configurations of a row."""
-    changes = "".join(f" --set {change}" for change in entry.get("set", []))
+    words = [*entry.get("options", []), *(f"--set {change}" for change in entry.get("set", []))]
+    changes = "".join(f" {word}" for word in words)
     recipe = f"bash recipes/{entry['task']}/run.sh"
     if len(entry["confs"]) == 1:
         return f"{recipe} --conf {entry['confs'][0]}{changes}"

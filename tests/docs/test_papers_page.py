@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.results.published import FILE, read_published
 from scripts import papers_page
 from tests.recipes.running import RECIPES
 
@@ -26,6 +27,29 @@ def test_every_configuration_of_a_command_exists():
     for row in rows:
         for conf in row["confs"]:
             assert (RECIPES / row["task"] / "conf" / f"{conf}.yaml").is_file(), (row, conf)
+
+
+def test_every_published_system_with_a_configuration_is_trained_by_a_row():
+    papers = read_tree(ROOT / "docs" / "papers.yaml").values["papers"]
+    for task in read_tree(FILE).values:
+        for entry in read_published(task):
+            paper = papers.get(papers_page.paper_of(entry))
+            if entry.conf is None or paper is None:
+                continue
+            rows = [row for row in paper["tables"] if row.get("task") == task]
+            assert any(entry.conf in row["confs"] for row in rows), (task, entry)
+
+
+def test_options_of_a_command_are_the_recipes():
+    papers = read_tree(ROOT / "docs" / "papers.yaml").values["papers"]
+    rows = [row for paper in papers.values() for row in paper["tables"] if "options" in row]
+    assert rows
+    for row in rows:
+        script = (RECIPES / row["task"] / "run.sh").read_text(encoding="utf-8")
+        for words in row["options"]:
+            name = words.split()[0].removeprefix("--").replace("-", "_")
+            assert f"\n{name}=" in script, (row, name)
+            assert f" {words}" in papers_page.loop(row)
 
 
 @pytest.mark.parametrize(
