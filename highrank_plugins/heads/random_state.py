@@ -62,23 +62,29 @@ class ChunkRandomState:
         self.fill_with_noise(noise_JNS)
         return x + noise_JNS.transpose(0, 1)
 
-    def fill_with_noise(self, x_JNS: Tensor) -> bool:
-        """Write the noise of these tokens into x [J, n, S]; return whether there is any."""
+    def fill_with_noise(self, x_JNS: Tensor, first: int = 0) -> bool:
+        """Write the noise of n of these tokens into x [J, n, S]; return whether there is any.
+
+        Args:
+            first: number of the first of the tokens, here.
+        """
         if not self._noisy():
             return False
         # device meta, where `highrank bench roofline` runs losses, has no generator
         device = "cpu" if x_JNS.is_meta else x_JNS.device
-        for block in range(self.start // NOISE_BLOCK, math.ceil(self.stop / NOISE_BLOCK)):
-            first = block * NOISE_BLOCK
-            start, stop = max(self.start, first), min(self.stop, first + NOISE_BLOCK)
+        begin = self.start + first
+        end = begin + x_JNS.size(1)
+        for block in range(begin // NOISE_BLOCK, math.ceil(end / NOISE_BLOCK)):
+            drawn_from = block * NOISE_BLOCK
+            start, stop = max(begin, drawn_from), min(end, drawn_from + NOISE_BLOCK)
             generator = torch.Generator(device).manual_seed(self.noise_seed + block)
             for x_NS in x_JNS:
-                rows_NS = x_NS[start - self.start : stop - self.start]
+                rows_NS = x_NS[start - begin : stop - begin]
                 whole = stop - start == NOISE_BLOCK and rows_NS.is_contiguous()
                 drawn = rows_NS if whole else x_NS.new_empty(NOISE_BLOCK, x_NS.size(1))
                 drawn.normal_(0, self.noise_sd, generator=generator)
                 if not whole:
-                    rows_NS.copy_(drawn[start - first : stop - first])
+                    rows_NS.copy_(drawn[start - drawn_from : stop - drawn_from])
         return True
 
     def _noisy(self) -> bool:

@@ -53,18 +53,32 @@ def tokens_within(
     Raises:
         ValueError: the budget does not hold one token.
     """
-    wide = max(features.element_size(), 4)
-    per_token = max(1, floats_per_token) * (width or wide)
+    per_token = max(1, floats_per_token) * (width or _wide(features))
     if memory is None:
-        low, high = DEFAULT_MEMORY.get(features.device.type, DEFAULT_MEMORY["cuda"])
-        budget = min(max(low, int(CHUNK_PER_MATRIX * matrix * wide)), high)
-        return max(16, min(budget // per_token, max(most, -(-features.size(0) // 2))))
+        fitting = chunk_memory(features, None, matrix) // per_token
+        return max(16, min(fitting, max(most, -(-features.size(0) // 2))))
     if memory < per_token:
         raise ValueError(
             f"memory: {memory} bytes cannot hold one token, which takes {per_token}; raise "
             "memory= (--head-loss-memory)"
         )
     return memory // per_token
+
+
+def chunk_memory(features: Tensor, memory: int | None, matrix: int) -> int:
+    """Return the bytes that a chunk may take: `memory`, or the device's default.
+
+    Args:
+        matrix: numbers of the vocabulary matrix.
+    """
+    if memory is not None:
+        return memory
+    low, high = DEFAULT_MEMORY.get(features.device.type, DEFAULT_MEMORY["cuda"])
+    return min(max(low, int(CHUNK_PER_MATRIX * matrix * _wide(features))), high)
+
+
+def _wide(features: Tensor) -> int:
+    return max(features.element_size(), 4)
 
 
 def cache_sized_blocks(

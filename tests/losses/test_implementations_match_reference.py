@@ -5,7 +5,7 @@ import torch
 
 from highrank_plugins.heads import build_pointwise
 from highrank_plugins.losses import chunking
-from highrank_plugins.losses.fused import runner
+from highrank_plugins.losses.fused import mixtape, runner
 from highrank_plugins.losses.kernels import triton
 from tests.heads.cases import CASES, STRUCTURES, make_features
 from tests.losses.implementations import (
@@ -80,7 +80,10 @@ def test_every_head_matches(case, impl, reduction):
 @pytest.mark.parametrize("impl", [name for name in ONCE if name != "chunked"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_a_block_of_several_chunks_matches(case, impl, reduction, monkeypatch):
-    """Compute contexts of 35 tokens at once, and their logits in three chunks, as a GPU does."""
+    """Compute contexts of 35 tokens at once, and their logits in three chunks, as a GPU does.
+
+    Mixtape has the leaves of a chunk in three blocks.
+    """
     head, features = case.build(classes=CLASSES), make_features(5 * TOKENS).requires_grad_()
     options = {"reduction": reduction, "label_smoothing": 0.1}
     if reduction == "none":
@@ -88,6 +91,7 @@ def test_a_block_of_several_chunks_matches(case, impl, reduction, monkeypatch):
     want = run(head, features, TARGET.repeat(5), impl="reference", **options)
 
     monkeypatch.setitem(chunking.DEFAULT_MEMORY, "cpu", (1, 1))  # the least tokens, 16
+    monkeypatch.setitem(mixtape.LEAF_BLOCKS, "cpu", 3)
     monkeypatch.setitem(runner.INPUT_MEMORY, "cpu", 2**28)
     blocks, inputs = [], head.token_inputs
     monkeypatch.setattr(

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from highrank_plugins.losses.chunking import chunk_memory, chunk_ranges
 from highrank_plugins.losses.fused.base import FusedLoss
 from highrank_plugins.losses.fused.products import (
-    add_product_to,
     aligned,
+    gradient_products,
     rows_times,
     rows_times_,
 )
 from highrank_plugins.losses.kernels.base import SoftmaxBlock
 from highrank_plugins.losses.plan import Scores, concatenate
+
+# Blocks in which a chunk has its leaves and gates, at most. On a GPU the chunk then has several
+# times as many tokens, and so the rare classes' product and those of `token_inputs` read and write
+# their float32 sums less often. The frequent classes' product has K rows for each token anyway.
+LEAF_BLOCKS = {"cpu": 1, "cuda": 4}
 
 
 class FusedMixtape(FusedLoss):
@@ -23,8 +31,9 @@ class FusedMixtape(FusedLoss):
 
     `local` holds the contexts h [N, K, D], their mixture m [N, D] for the rare classes, and, where
     there are gates, the hidden units t [N, J, G] and the shared gate logits s [N, J]. The gate
-    logits t_k·v_x + s_k + b_xk are one product: [t_k, s_k, 1]·[v_x, 1, b_xk], whose gradient then
-    holds the sums over classes and tokens as well. Everything of size [N, S] is changed in place.
+    logits t_k·v_x + s_k + b_xk of all k are one product, [t_k, s_k, e_k]·[v_x, 1, b_x], whose
+    gradient then holds the sums over classes and tokens as well; e_k is a unit vector. Everything
+    of size [N, S] is changed in place.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("weight", "bias", "gate_embed", "gate_bias")
@@ -41,19 +50,18 @@ class FusedMixtape(FusedLoss):
         if self.gates:
             self.gate_dim = tensors["gate_embed"].size(1)
             self.has_gate_bias = "gate_bias" in tensors
-            self.gate_weights_JSC = self._gate_weights(tensors)
-            wide = self.kernels.wide
-            self.gate_sums_JSC = torch.empty_like(self.gate_weights_JSC, dtype=wide)
+            self.gate_weights_SC = self._gate_weights(tensors)
+            self.gate_sums_SC = torch.empty_like(self.gate_weights_SC, dtype=self.kernels.wide)
 
     def _gate_weights(self, tensors: dict[str, Tensor]) -> Tensor:
-        """Return [v_x, 1, b_xk] of every gate and frequent class [J, S, C].
+        """Return [v_x, 1, b_x1 … b_xJ] of every frequent class [S, C], without b if there is none.
 
-        C is G + 2, or G + 1 without biases; on a GPU zeros follow, see `FusedLoss.buffer`.
+        On a GPU zeros follow, see `FusedLoss.buffer`.
         """
-        embed = tensors["gate_embed"].to(self.compute).expand(self.gates, -1, -1)
-        columns = [embed, embed.new_ones(*embed.shape[:2], 1)]
+        embed = tensors["gate_embed"].to(self.compute)
+        columns = [embed, embed.new_ones(len(embed), 1)]
         if self.has_gate_bias:
-            columns.append(tensors["gate_bias"].t().unsqueeze(-1).to(self.compute))
+            columns.append(tensors["gate_bias"].to(self.compute))
         return self._joined_columns(columns)
 
     def _joined_columns(self, columns: list[Tensor]) -> Tensor:
@@ -67,28 +75,76 @@ class FusedMixtape(FusedLoss):
 
     @classmethod
     def floats_per_token(cls, head: Any) -> int:
-        return head.num_classes + (2 * head.components - 1) * head.frequent
+        blocks = LEAF_BLOCKS.get(head.weight.device.type, LEAF_BLOCKS["cuda"])
+        return head.num_classes + -(-cls._floats_of_leaves(head) // blocks)
+
+    @staticmethod
+    def _floats_of_leaves(head: Any) -> int:
+        """Return how many numbers leaves and gates have per token."""
+        return (2 * head.components - 1) * head.frequent
+
+    def _leaf_tokens(self, tokens: int) -> int:
+        """Return how many tokens of a chunk may have leaves and gates beside all its logits."""
+        head = self.plan.head
+        memory = chunk_memory(self.plan.features, self.plan.memory, self.weight.numel())
+        floats = memory // self.kernels.bytes_per_logit
+        each = self.floats_per_token(head) - head.num_classes
+        least = tokens * each // max(1, self._floats_of_leaves(head))
+        left = floats - tokens * head.num_classes
+        return max(1, least, left // max(1, self._floats_of_leaves(head)))
 
     def chunk(
         self, local: dict[str, Tensor], target_N: Tensor, scale_N: Tensor | None, random_state: Any
     ) -> tuple[Scores, dict[str, Tensor]]:
         contexts_NKD = local["contexts"].to(self.compute)
-        tokens, components, _ = contexts_NKD.shape
         mixed_ND = local["mixed"].to(self.compute)
         hidden_JNC = self._gate_inputs(local) if self.gates else None
-        common = len(self.frequent_SD)
+        tokens, common = len(contexts_NKD), len(self.frequent_SD)
         logits_NM = self.buffer("logits", tokens, self.plan.head.num_classes)
+        rare_NR = logits_NM[:, common:]
+        self.product(mixed_ND, self.rare_RD, rare_NR)
+        found = [
+            self._block(
+                logits_NM[a:b],
+                contexts_NKD[a:b],
+                None if hidden_JNC is None else hidden_JNC[:, a:b],
+                target_N[a:b],
+                None if scale_N is None else scale_N[a:b],
+                partial(random_state.fill_with_noise, first=a),
+            )
+            for a, b in chunk_ranges(0, tokens, self._leaf_tokens(tokens))
+        ]
+        scores = Scores(*concatenate(scores for scores, _ in found))
+        if scale_N is None:
+            return scores, {}
+        factor_N = None if self.kernels.applies_factor else scale_N
+        self.kernels.add_bias_gradient(logits_NM, factor_N)
+        grad = self.narrow(rare_NR)
+        grad_mixed = self.backward_products("rare", grad, mixed_ND, self.rare_RD, factor_N)
+        return scores, {"mixed": grad_mixed, **joined([grads for _, grads in found])}
+
+    def _block(
+        self,
+        logits_NM: Tensor,
+        contexts_NKD: Tensor,
+        hidden_JNC: Tensor | None,
+        target_N: Tensor,
+        scale_N: Tensor | None,
+        fill_with_noise: Callable[[Tensor], bool],
+    ) -> tuple[Scores, dict[str, Tensor]]:
+        """Return scores and gradients of tokens whose rare logits are there; write the others'."""
+        tokens, components, _ = contexts_NKD.shape
+        common = len(self.frequent_SD)
         leaves_NKS = self.buffer("leaves", tokens, components, common)
         gates_JNS = self.buffer("gates", self.gates, tokens, common)
-        self.product(mixed_ND, self.rare_RD, logits_NM[:, common:])
         self.product(contexts_NKD.flatten(0, 1), self.frequent_SD, leaves_NKS.flatten(0, 1))
         if hidden_JNC is not None:
             # the product adds to the noise: both passes read and write the gates once
-            noisy = random_state.fill_with_noise(gates_JNS)
-            for k in range(self.gates):
-                self.product(hidden_JNC[k], self.gate_weights_JSC[k], gates_JNS[k], adds=noisy)
+            noisy = fill_with_noise(gates_JNS)
+            rows = hidden_JNC.flatten(0, 1)
+            self.product(rows, self.gate_weights_SC, gates_JNS.flatten(0, 1), adds=noisy)
 
-        def block(a: int, b: int) -> Scores:
+        def passes(a: int, b: int) -> Scores:
             part, leaves, gates = logits_NM[a:b], leaves_NKS[a:b], gates_JNS[:, a:b]
             factor = None if scale_N is None else scale_N[a:b]
             if common:
@@ -99,58 +155,48 @@ class FusedMixtape(FusedLoss):
                 self.kernels.tree_backward(part[:, :common], leaves, gates)
             return scores
 
-        width = self.floats_per_token(self.plan.head)
+        width = self.plan.head.num_classes + self._floats_of_leaves(self.plan.head)
         blocks = self.kernels.row_blocks(tokens, width)
-        scores = Scores(*concatenate(block(a, b) for a, b in blocks))
+        scores = Scores(*concatenate(passes(a, b) for a, b in blocks))
         if scale_N is None:
             return scores, {}
         factor_N = None if self.kernels.applies_factor else scale_N
-        self.kernels.add_bias_gradient(logits_NM, factor_N)
-        grads = self._context_products(
-            logits_NM[:, common:], leaves_NKS, contexts_NKD, mixed_ND, factor_N
-        )
+        grads = self._leaf_products(leaves_NKS, contexts_NKD, factor_N)
         if hidden_JNC is not None:
             grads |= self._gate_products(gates_JNS, hidden_JNC, factor_N)
         return scores, grads
 
-    def _context_products(
-        self,
-        rare_NR: Tensor,
-        leaves_NKS: Tensor,
-        contexts_NKD: Tensor,
-        mixed_ND: Tensor,
-        factor_N: Tensor | None,
+    def _leaf_products(
+        self, leaves_NKS: Tensor, contexts_NKD: Tensor, factor_N: Tensor | None
     ) -> dict[str, Tensor]:
-        rare_NR = self.narrow(rare_NR)
-        grad_mixed = self.backward_products("rare", rare_NR, mixed_ND, self.rare_RD, factor_N)
         grad = self.narrow(leaves_NKS.flatten(0, 1))
         factor = None if factor_N is None else factor_N.repeat_interleave(contexts_NKD.size(1))
         order = self.kernels.leaf_order(contexts_NKD.size(1))
         rows = in_order(contexts_NKD, order).flatten(0, 1)
         found = self.backward_products("frequent", grad, rows, self.frequent_SD, factor)
         back = [order.index(leaf) for leaf in range(len(order))]
-        return {"mixed": grad_mixed, "contexts": in_order(found.view_as(contexts_NKD), back)}
+        return {"contexts": in_order(found.view_as(contexts_NKD), back)}
 
     def _gate_inputs(self, local: dict[str, Tensor]) -> Tensor:
-        """Return [t_k, s_k, 1] [J, N, C]."""
-        hidden_NJG = local["hidden"].to(self.compute)
-        shared_NJ1 = local["shared"].to(self.compute).unsqueeze(-1)
-        columns = [hidden_NJG, shared_NJ1]
+        """Return [t_k, s_k, e_k] [J, N, C], the unit vector e_k only where there are biases."""
+        hidden_JNG = local["hidden"].to(self.compute).transpose(0, 1)
+        columns = [hidden_JNG, local["shared"].to(self.compute).t().unsqueeze(-1)]
         if self.has_gate_bias:
-            columns.append(torch.ones_like(shared_NJ1))
-        return self._joined_columns(columns).transpose(0, 1).contiguous()
+            gates, tokens, _ = hidden_JNG.shape
+            unit_JJ = torch.eye(gates, dtype=self.compute, device=hidden_JNG.device)
+            columns.append(unit_JJ.unsqueeze(1).expand(-1, tokens, -1))
+        return self._joined_columns(columns)
 
     def _gate_products(
         self, gates_JNS: Tensor, hidden_JNC: Tensor, factor_N: Tensor | None
     ) -> dict[str, Tensor]:
-        grads = []
-        is_first = self.is_first("gates")
-        for k in range(self.gates):
-            grad_NS = self.narrow(gates_JNS[k])
-            rows_NC = rows_times(hidden_JNC[k], factor_N)
-            add_product_to(self.gate_sums_JSC[k], grad_NS, rows_NC, is_first)
-            grads.append(rows_times_(grad_NS @ self.gate_weights_JSC[k], factor_N))
-        grad_NJC = torch.stack(grads, 1)
+        grad = self.narrow(gates_JNS.flatten(0, 1))
+        factor = None if factor_N is None else factor_N.repeat(self.gates)
+        rows = rows_times(hidden_JNC.flatten(0, 1), factor)
+        found = gradient_products(
+            self.gate_sums_SC, grad, rows, self.gate_weights_SC, self.is_first("gates")
+        )
+        grad_NJC = rows_times_(found, factor).view_as(hidden_JNC).transpose(0, 1)
         size = self.gate_dim
         return {"hidden": grad_NJC[..., :size], "shared": grad_NJC[..., size]}
 
@@ -160,9 +206,17 @@ class FusedMixtape(FusedLoss):
             return
         size = self.gate_dim
         if "gate_embed" in self.sums:
-            self.sums["gate_embed"].add_(self.gate_sums_JSC[..., :size].sum(0))
+            self.sums["gate_embed"].add_(self.gate_sums_SC[:, :size])
         if "gate_bias" in self.sums:
-            self.sums["gate_bias"].add_(self.gate_sums_JSC[..., size + 1].t())
+            biases = slice(size + 1, size + 1 + self.gates)
+            self.sums["gate_bias"].add_(self.gate_sums_SC[:, biases])
+
+
+def joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Join the tensors of each name, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def in_order(x_NKD: Tensor, order: list[int]) -> Tensor:
