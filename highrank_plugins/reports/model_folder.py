@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from highrank_plugins.common.checkpoint_sizes import check_sizes_and_paths
 from highrank_plugins.common.checksums import check_sum, checksum, digest_of_words
 from highrank_plugins.common.files import plain, require_regular, write_json, write_text
 from highrank_plugins.common.folders import new_folder
@@ -98,8 +99,6 @@ def import_model(folder: Path, output: Path) -> None:
 
     highrank_plugins.register()
     from fairseq.checkpoint_utils import torch_persistent_save
-
-    from highrank_plugins.hooks.checkpoint_validation import check_sizes_and_paths
 
     for name in (CONFIG, WEIGHTS):
         require_regular(folder / name)
