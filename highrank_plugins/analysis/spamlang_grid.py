@@ -9,14 +9,15 @@ from statistics import mean
 from typing import Any
 
 from highrank_plugins.analysis.multimode import heads_named
-from highrank_plugins.analysis.significance import summarise
+from highrank_plugins.analysis.significance import holm, student_t, summarise
 from highrank_plugins.analysis.spamlang import GOAL, SpamLangSettings, spamlang
 from highrank_plugins.common.formatting import table
 from highrank_plugins.heads import head_options
 
 SpamLangRecord = dict[str, Any]
+_Case = tuple[int, int, str]  # M, d and layer
 _HEADINGS = [
-    "M", "d", "layer", f"steps to {GOAL:.0%}", "correct at the end",
+    "M", "d", "layer", f"steps to {GOAL:.0%}", "p (Holm)", "correct at the end",
     "retention at contexts", "at features", "at contexts, half learnt", "at features, half learnt",
 ]  # fmt: skip
 
@@ -102,17 +103,40 @@ def run_grid(
 
 
 def grid_table(runs: Sequence[SpamLangRecord]) -> str:
-    """Return a row for each vocabulary, width and layer, over its seeds, in Markdown."""
-    groups: dict[tuple[int, int, str], list[SpamLangRecord]] = {}
+    """Return a row for each vocabulary, width and layer, over its seeds, in Markdown.
+
+    A layer is compared with the softmax of the same vocabulary and width if all runs of both have
+    reached the goal.
+    """
+    groups: dict[_Case, list[SpamLangRecord]] = {}
     for run in runs:
         groups.setdefault((run["classes"], run["dim"], run["layer"]), []).append(run)
+    p_values = _p_values(groups)
     rows = []
-    for (classes, dim, layer), group in sorted(groups.items(), key=lambda item: item[0][:2]):
+    for case, group in sorted(groups.items(), key=lambda item: item[0][:2]):
+        classes, dim, layer = case
         shares = [f"{_mean(group, name):.3f}" for name in ("contexts", "features")]
         shares += [f"{_mean(group, f'{name}_half'):.3f}" for name in ("contexts", "features")]
+        p_value = f"{p_values[case]:.2g}" if case in p_values else "–"
         correct = f"{_mean(group, 'accuracy'):.1%}"
-        rows.append([f"{classes:,}", str(dim), layer, _steps(group), correct, *shares])
-    return table(_HEADINGS, rows)
+        rows.append([f"{classes:,}", str(dim), layer, _steps(group), p_value, correct, *shares])
+    note = (
+        "p: Student's unpaired two-sided t-test of the steps against the softmax with the same M "
+        f"and d, adjusted for {len(p_values)} comparisons (Holm)."
+    )
+    return table(_HEADINGS, rows) + (f"\n{note}\n" if p_values else "")
+
+
+def _p_values(groups: Mapping[_Case, Sequence[SpamLangRecord]]) -> dict[_Case, float]:
+    """Return the adjusted p-value of each case that can be compared with its softmax."""
+    found = {}
+    for classes, dim, layer in groups:
+        case, softmax = (classes, dim, layer), (classes, dim, "softmax")
+        steps = [[run["steps"] for run in groups.get(one, ())] for one in (softmax, case)]
+        comparable = all(len(one) > 1 and None not in one for one in steps)
+        if case != softmax and comparable and max(len(set(one)) for one in steps) > 1:
+            found[case] = student_t(*steps).p_value
+    return dict(zip(found, holm([*found.values()]), strict=True))
 
 
 def _mean(runs: Sequence[SpamLangRecord], name: str) -> float:

@@ -8,6 +8,7 @@ from torch.nn.functional import one_hot
 from typer.testing import CliRunner
 
 from highrank_plugins.analysis.retention import column_space, logit_gradient, retained_by_head
+from highrank_plugins.analysis.significance import student_t
 from highrank_plugins.analysis.spamlang import (
     SpamLangSettings,
     retention_at_features,
@@ -137,6 +138,24 @@ def test_the_command_does_not_repeat_a_run(tmp_path):
     assert len(runs) == 9 and runs[-1]["layer"] == "softmax, gradient of rank 4"
     assert runs[-1]["dim"] == 8  # at d = 4 it would be the softmax
     assert grid_table(runs) in done.stdout
+
+
+def runs_of(layer: str, steps: list[int | None]) -> list[dict]:
+    shares = ("accuracy", "contexts", "features", "contexts_half", "features_half")
+    case = {"classes": 20, "dim": 4, "layer": layer, "setup": {"settings": {"steps": 900}}}
+    return [case | dict.fromkeys(shares, 0.5) | {"steps": one} for one in steps]
+
+
+def test_layers_whose_runs_all_end_are_compared_with_the_softmax():
+    steps = {"softmax": [100, 110, 120], "mos": [150, 160, 140], "moc": [110, 130, 120],
+             "mixtape": [150, None, 140]}  # fmt: skip
+    printed = grid_table([run for layer, one in steps.items() for run in runs_of(layer, one)])
+    column = {row.split(" | ")[2]: row.split(" | ")[4] for row in printed.splitlines()[2:6]}
+    p = [student_t(steps[layer], steps["softmax"]).p_value for layer in ("mos", "moc")]
+    assert p[0] < p[1]
+    assert column == {"softmax": "–", "mos": f"{2 * p[0]:.2g}", "moc": f"{p[1]:.2g}",
+                      "mixtape": "–"}  # fmt: skip
+    assert "adjusted for 2 comparisons (Holm)" in printed
 
 
 def test_runs_with_another_context_scale_are_kept_apart(tmp_path):
