@@ -1,5 +1,6 @@
 """Write the JSON record of one run: its configuration, machine and results."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,6 +75,13 @@ def load_record(path: Path) -> dict[str, Any]:
     if bad:
         raise ValueError(f"{path}: {bad[0]} is not a number; leave it out or repeat the run")
     return record
+
+
+def configuration_of(record: Mapping[str, Any]) -> str:
+    """Return the configuration without the seed, as text; empty if the record has none."""
+    blocks = {name: dict(options or {}) for name, options in record.get("config", {}).items()}
+    blocks.get("train", {}).pop("seed", None)
+    return json.dumps(blocks, sort_keys=True) if any(blocks.values()) else ""
 
 
 def refuse_repeated_runs(

@@ -1,6 +1,7 @@
 """`highrank analyse …` without a text: significance, the grid of GSS, synthetic experiments."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from tests.cli.test_analyse import analyse, invoke, whole
 from tests.inference.checkpoints import write_checkpoint
 from tests.models import small
 
+RECORDS = Path(__file__).parents[2] / "docs" / "records"
 LINES = "the cat sees the red house\na dog eats the big tree\nsmall cats like the house in red\n"
 
 
@@ -74,6 +76,16 @@ def test_correlation_is_computed_from_records(tmp_path):
     (tmp_path / "list.json").write_text("[]")
     done = invoke("correlation", tmp_path / "list.json")
     assert done.exit_code == 2 and "list.json: not a record of a run" in done.output
+
+
+def test_seeds_of_a_model_are_one_point_of_a_correlation(tmp_path):
+    studies = {"ptb_small": (7, -0.79), "multi30k_small": (10, -0.08)}
+    for study, expected in studies.items():
+        records = sorted((RECORDS / study).glob("*.json"))
+        quality = "test_perplexity" if study == "ptb_small" else "sacrebleu"
+        found = analyse(tmp_path, "correlation", *records, "--y", quality)
+        assert (found["n"], round(found["r"], 2)) == expected
+        assert len(found["points"]) == 3 * found["n"]
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "randomisation"])

@@ -3,9 +3,11 @@
 import json
 import re
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
+from highrank_plugins.analysis import holm, pearson
 from highrank_plugins.analysis.spamlang_grid import grid_table
 from highrank_plugins.reports.comparison_tables import comparison_tables
 from highrank_plugins.reports.tables import to_markdown
@@ -92,6 +94,27 @@ def test_documents_print_the_records(study):
 def test_documents_print_the_table_of_spamlang():
     runs = json.loads((DOCS / "records" / "spamlang.json").read_text())["runs"]
     assert grid_table(runs) in (DOCS / "results.md").read_text()
+
+
+def test_documents_print_the_correlations_of_the_records():
+    """Each layer is one point, the mean of its seeds; p is adjusted for all correlations."""
+    columns = {"rank": "test_rank", "ε-rank, 1e-4": "test_effective_rank_0.0001"}
+    columns |= {"retention": "test_retention", "KLD": "test_kld"}
+    found = {}
+    for study, quality in (("ptb_small", "test_perplexity"), ("multi30k_small", "sacrebleu")):
+        systems = compare_records(sorted((DOCS / "records" / study).glob("*.json"))).systems
+        for heading, metric in columns.items():
+            x, y = ([mean(system.values(name)) for system in systems] for name in (metric, quality))
+            found[heading, study] = pearson(x, y)
+    adjusted = dict(zip(found, holm([one.p_value for one in found.values()]), strict=True))
+    text = (DOCS / "results.md").read_text()
+    for heading in columns:
+        cells = [
+            f"r = {found[key].r:.2f}, p = {adjusted[key]:.2g}".replace("-", "−", 1)
+            for key in found
+            if key[0] == heading
+        ]
+        assert f"| {heading} | {' | '.join(cells)} |\n" in text
 
 
 def test_every_table_has_records():

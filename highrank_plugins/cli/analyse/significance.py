@@ -44,7 +44,9 @@ def ttest(
 
 
 def correlation(
-    records: Annotated[list[Path], "Records of runs, one per model."],
+    records: Annotated[
+        list[Path], "Records of runs. Seeds of one configuration count as one model."
+    ],
     x: Annotated[str, "First metric to read from the records."] = "test_rank",
     y: Annotated[str, "Second metric to read from the records."] = "test_perplexity",
     output: Output = None,
@@ -54,19 +56,25 @@ def correlation(
 
     Example: highrank analyse correlation exp/ptb/*/results.json
 
-    Prints the p-value, too.
+    Prints the p-value, too. A model trained with several seeds is a single point with their means,
+    since its seeds are not independent of each other.
     """
     with measuring(plot):
+        from statistics import mean
+
         from highrank_plugins.analysis import pearson
         from highrank_plugins.common.figures import Scatter
         from highrank_plugins.common.names import distinct_names
         from highrank_plugins.reports import plots
         from highrank_plugins.reports.study_plots import axis, scale_of
-        from highrank_plugins.results.record import metric_of
+        from highrank_plugins.results.record import configuration_of, load_record, metric_of
 
         names = distinct_names(records)
         found = {str(path): (metric_of(path, x), metric_of(path, y)) for path in records}
-        xs, ys = zip(*found.values(), strict=True)
+        models: dict[str, list[tuple[float, float]]] = {}
+        for path, at in zip(records, found.values(), strict=True):
+            models.setdefault(configuration_of(load_record(path)) or str(path), []).append(at)
+        xs, ys = ([mean(at[n] for at in seeds) for seeds in models.values()] for n in (0, 1))
         report(pearson(xs, ys), output, x=x, y=y, points=found)
         if plot is not None:
             runs: dict[str, list[tuple[float, float]]] = {}
