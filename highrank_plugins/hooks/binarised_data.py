@@ -10,6 +10,8 @@ with the length of `.bin`, and that the dictionary has all numbers. If the folde
 as `highrank data binarise` writes it, compare the files of the split and the dictionaries with it;
 this notices any change. A folder whose files `highrank data binarise` was replacing when it was
 killed is refused. The first process of each machine reads each file once, at the start.
+The folders of `bin1:bin2`, an epoch each, must have the words of one dictionary: fairseq reads that
+of the first alone. So must a folder that is binarised again after its dictionary was read.
 Dictionaries need counts from 0 to 2⁶³ − 1. Raw text and remote paths are left alone.
 Delete when: fairseq stores checksums and compares them.
 """
@@ -23,9 +25,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from fairseq import tasks, utils
 from fairseq.data import Dictionary, indexed_dataset
 
-from highrank_plugins.common.checksums import SUMS, ChecksumError, checksum, read_ledger
+from highrank_plugins.common.checksums import (
+    SUMS,
+    ChecksumError,
+    checksum,
+    digest_of_words,
+    read_ledger,
+)
 from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.folders import refuse_mixture
 from highrank_plugins.common.patching import replaces
@@ -45,6 +54,22 @@ _UNREADABLE = (
 _AGAIN = "copy it again, or binarise the text again"
 
 
+@replaces(tasks, "setup_task")
+def setup_task(stock, cfg, **kwargs):
+    """Make a task.
+
+    Raises:
+        UserError: A folder of its data has another dictionary than the first one.
+    """
+    task = stock(cfg, **kwargs)
+    data = getattr(cfg, "data", None)
+    for folder in utils.split_paths(data) if isinstance(data, str) else ():
+        for each in vars(task).values():
+            if isinstance(each, Dictionary):
+                _require_same_words(Path(folder), each)
+    return task
+
+
 @replaces(indexed_dataset, "dataset_exists")
 def dataset_exists(stock, path, impl):
     """Whether a split's files exist.
@@ -62,11 +87,13 @@ def make_dataset(stock, path, impl, fix_lua_indexing=False, dictionary=None):
 
     Raises:
         FileNotFoundError: A file of it is missing; names it.
-        UserError: A file is damaged; names it.
+        UserError: A file is damaged, or of another dictionary; names it.
     """
     there = _has_both(path)
     if there and _is_first_here():
-        _check_split(path, None if dictionary is None else len(dictionary), *_versions(path))
+        _require_same_words(Path(path).parent, dictionary)
+        versions = (_version(f"{path}.{suffix}") for suffix in ("idx", "bin"))
+        _check_split(path, None if dictionary is None else len(dictionary), *versions)
     if not there or impl == "mmap":
         return stock(path, impl, fix_lua_indexing, dictionary)
     # formats unknown to `_check_split`
@@ -105,6 +132,26 @@ def add_from_file(stock, dictionary, f) -> None:
     for word, count in zip(dictionary.symbols[known:], dictionary.count[known:], strict=True):
         if not 0 <= count < 1 << 63:
             raise UserError(f"{f}: the word {word!r} has the count {count}; {_AGAIN}")
+    dictionary.read_from = Path(f), digest_of_words(dictionary.symbols[known:])
+
+
+def _require_same_words(folder: Path, dictionary: Dictionary | None) -> None:
+    """Refuse a split whose folder has another dictionary, if it has one of that name."""
+    file, words = getattr(dictionary, "read_from", (Path(), ""))
+    own = folder / file.name
+    if own.is_file() and _digest_of_file(str(own), *_version(own)) != words:
+        raise UserError(
+            f"{folder} was binarised with the dictionary {own}, whose words or their order are not "
+            f"those of {file} when it was read: binarise all folders with one dictionary"
+        )
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest_of_file(path: str, *_version: int) -> str:
+    found = Dictionary()
+    known = len(found)
+    found.add_from_file(path)
+    return digest_of_words(found.symbols[known:])
 
 
 def _has_both(path: str) -> bool:
@@ -135,10 +182,10 @@ def _is_first_here() -> bool:
     return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
 
 
-def _versions(path: str) -> list[tuple[int, ...]]:
+def _version(path: str | Path) -> tuple[int, ...]:
     """Return what changes when a file is rewritten."""
-    states = (os.stat(f"{path}.{suffix}") for suffix in ("idx", "bin"))
-    return [(state.st_ino, state.st_size, state.st_mtime_ns) for state in states]
+    state = os.stat(path)
+    return state.st_ino, state.st_size, state.st_mtime_ns
 
 
 @functools.lru_cache(maxsize=4096)

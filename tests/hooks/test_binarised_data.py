@@ -5,12 +5,13 @@ import shutil
 import struct
 
 import pytest
+from fairseq import tasks
 from fairseq.data import Dictionary, data_utils
 
 import highrank_plugins.hooks.binarised_data  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common.checksums import write_sums
 from highrank_plugins.common.user_error import UserError
-from tests.compat.conftest import run_training, translation_options
+from tests.compat.conftest import config, run_training, translation_options
 from tests.fairseq_cli import attempt
 
 SPLIT = "train.xx-yy.xx"
@@ -149,6 +150,28 @@ def test_a_changed_dictionary_is_detected_by_its_checksum(folder):
     change(folder / "dict.xx.txt", 0, b"X")
     with pytest.raises(ValueError, match=r"dict\.xx\.txt is damaged, or was written after"):
         load(folder)
+
+
+def swap_two_words(dictionary) -> None:
+    first, second, *others = dictionary.read_text().splitlines(keepends=True)
+    dictionary.write_text("".join([second, first, *others]))
+
+
+def test_a_folder_that_is_binarised_again_after_its_dictionary_was_read_is_refused(folder):
+    dictionary = Dictionary.load(str(folder / "dict.xx.txt"))
+    data_utils.load_indexed_dataset(str(folder / SPLIT), dictionary)
+    swap_two_words(folder / "dict.xx.txt")
+    with pytest.raises(UserError, match=f"{folder} was binarised with .*dict.xx.txt, whose words"):
+        data_utils.load_indexed_dataset(str(folder / SPLIT), dictionary)
+
+
+def test_a_second_folder_with_another_dictionary_is_refused_at_the_start(folder, tmp_path):
+    second = shutil.copytree(folder, tmp_path / "second")
+    options = config("training", f"{folder}:{second}", "--arch", "transformer").task
+    tasks.setup_task(options)
+    swap_two_words(second / "dict.yy.txt")
+    with pytest.raises(UserError, match=f"{second} was binarised with .*dict.yy.txt, whose words"):
+        tasks.setup_task(options)
 
 
 @pytest.mark.parametrize("missing", ["xx.bin", "yy.bin", "yy.idx", "yy.*"])
