@@ -168,6 +168,16 @@ def test_a_mix_of_earlier_and_new_files_is_refused_and_then_completed(folder, mo
     assert contents("out") == contents("whole")
 
 
+@pytest.mark.parametrize("command", ["clean-texts", "pieces"])
+def test_text_of_other_languages_in_the_output_is_refused(folder, command):
+    (folder / "out").mkdir()
+    (folder / "out" / "valid.fr").write_bytes(GOOD)
+    done = attempt(folder, command, *COMMANDS[command](folder))
+    assert done.exit_code == 2
+    assert "valid.fr is of an earlier call with other languages" in done.output
+    assert [path.name for path in (folder / "out").iterdir()] == ["valid.fr"]
+
+
 def test_more_than_sixty_malformed_corpora_are_tried():
     assert sum(map(len, FAULTS.values())) + 2 * len(NO_TEXT) > 60
 

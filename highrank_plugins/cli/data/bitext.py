@@ -73,11 +73,14 @@ def clean_texts(
     from highrank_plugins.data.corpus_files import read_corpus
     from highrank_plugins.data.parallel import preparing
     from highrank_plugins.data.parallel.cleaning import Rules
+    from highrank_plugins.data.parallel.reading import refuse_other_languages
 
     with user_errors(), whole_folder(output, folder) as new:
+        pair = language_pair(languages)
+        refuse_other_languages(output, pair)
         texts = preparing.texts_of(read_corpus(file), file)
         rules = Rules(max_words, max_ratio, drop_duplicates, limit)
-        for line in preparing.prepare_texts(texts, folder, new, language_pair(languages), rules):
+        for line in preparing.prepare_texts(texts, folder, new, pair, rules):
             typer.echo(line)
 
 

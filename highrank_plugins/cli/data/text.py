@@ -76,11 +76,13 @@ def pieces(
     from highrank_plugins.data import pieces as sentencepiece
     from highrank_plugins.data import subword_nmt_pieces
     from highrank_plugins.data.binarising import PARTS
+    from highrank_plugins.data.parallel.reading import refuse_other_languages
 
     with user_errors():
         training = {name: text / f"train.{name}" for name in names("--languages", languages)}
     workers = processes or usable_cores()
     with user_errors(), whole_folder(output, text) as new:  # created before the work
+        refuse_other_languages(output, training)
         if algorithm == Algorithm.SENTENCEPIECE:
             model = sentencepiece.learn_pieces(
                 list(training.values()),

@@ -4,12 +4,13 @@ import gzip
 import re
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
 from highrank_plugins.common.text_lines import TextError, decoded
+from highrank_plugins.common.user_error import UserError
 
 MAX_PROBLEMS = 20
 MAX_WORDS = 1000  # fairseq's models have 1,024 positions
@@ -17,6 +18,21 @@ MAX_WORDS = 1000  # fairseq's models have 1,024 positions
 DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
 Pair = tuple[bytes, bytes]
 _SEGMENT = re.compile(rb"<seg.*?>(.*)</seg>")
+
+
+def refuse_other_languages(folder: Path, languages: Collection[str]) -> None:
+    """Refuse a folder with text of other languages, whose lines and pieces are of another call.
+
+    Raises:
+        UserError: it has {train,valid,test}.LANGUAGE of a language that is not among these.
+    """
+    for part in ("train", "valid", "test"):
+        for path in sorted(folder.glob(f"{part}.*")):
+            if path.stem == part and path.suffix[1:] not in languages:
+                raise UserError(
+                    f"{path} is of an earlier call with other languages, and would not belong to "
+                    "the new files: move it away, or name another folder"
+                )
 
 
 def check_parallel(paths: list[Path]) -> int:
