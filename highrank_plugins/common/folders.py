@@ -53,7 +53,8 @@ def new_files(folder: Path) -> Iterator[Path]:
     replaces the others before it begins. Other files of the folder are kept.
 
     Raises:
-        UserError: a folder, a pipe or a device has the name of a new file; nothing is replaced.
+        UserError: a folder, a pipe or a device has the name of a new file, or a link that of the
+            folder of new files; nothing is replaced.
     """
     _take_places(folder)
     with new_folder(folder / NEW) as part:
@@ -72,6 +73,8 @@ def _files(folder: Path) -> list[Path]:
 def _take_places(folder: Path) -> None:
     """Move complete new files, if any, to their places."""
     new = folder / NEW
+    if new.is_symlink():
+        raise UserError(f"{new} is a symbolic link in place of a folder of ours: remove it")
     if new.is_dir():
         for path in _files(new):
             os.replace(new / path, folder / path)

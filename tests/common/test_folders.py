@@ -64,6 +64,15 @@ def test_a_folder_with_the_name_of_a_new_file_is_refused_before_any_is_replaced(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
+def test_files_behind_a_link_are_not_taken_for_new_ones(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a").touch()
+    (tmp_path / NEW).symlink_to("mine")
+    with pytest.raises(UserError, match=f"{NEW} is a symbolic link"), new_files(tmp_path):
+        pass
+    assert (tmp_path / "mine" / "a").exists()
+
+
 def test_a_mixture_below_a_folder_is_refused(tmp_path):
     (tmp_path / NEW / "shard02").mkdir(parents=True)
     refuse_mixture(tmp_path / "shard01")
