@@ -88,6 +88,20 @@ def test_seeds_of_a_model_are_one_point_of_a_correlation(tmp_path):
         assert len(found["points"]) == 3 * found["n"]
 
 
+def test_a_correlation_is_restricted_to_a_range(tmp_path):
+    values = [(10, 60.0), (200, 58.0), (3000, 57.9), (90, 61.0)]
+    records = [write_record(tmp_path / f"{n}.json", *pair) for n, pair in enumerate(values)]
+    found = analyse(tmp_path, "correlation", *records, "--within", "57,60")
+    assert found["n"] == 3 and found["r"] == pytest.approx(pearson(*zip(*values[:3], strict=True)).r)
+    for words, message in (
+        (["--within", "57.95,60"], "2 models with their own configuration have test_perplexity"),
+        (["--within", "60,57"], "--within 60,57: expected LOW,HIGH with LOW below HIGH"),
+        (["--within", "60"], "expected LOW,HIGH"),
+    ):
+        done = invoke("correlation", *records, *words)
+        assert done.exit_code == 2 and message in done.output.replace("\n", " ")
+
+
 @pytest.mark.parametrize("test", ["bootstrap", "randomisation"])
 def test_bleu_is_tested_against_the_first_system(test, tmp_path):
     texts = {"reference": LINES, "good": LINES.replace("big", "tall"), "bad": "no idea\n" * 3}

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from highrank_plugins.cli.analyse.running import Output, Plot, measuring, report
-from highrank_plugins.cli.options import TestKind
+from highrank_plugins.cli.options import TestKind, numbers
 
 
 def ttest(
@@ -49,6 +49,9 @@ def correlation(
     ],
     x: Annotated[str, "First metric to read from the records."] = "test_rank",
     y: Annotated[str, "Second metric to read from the records."] = "test_perplexity",
+    within: Annotated[
+        str | None, "Use only the models whose second metric lies in LOW,HIGH, e.g. 56.6,57.6."
+    ] = None,
     output: Output = None,
     plot: Plot = None,
 ) -> None:
@@ -60,6 +63,7 @@ def correlation(
     since its seeds are not independent of each other.
     """
     with measuring(plot):
+        from math import inf
         from statistics import mean
 
         from highrank_plugins.analysis import pearson
@@ -74,7 +78,15 @@ def correlation(
         models: dict[str, list[tuple[float, float]]] = {}
         for path, at in zip(records, found.values(), strict=True):
             models.setdefault(configuration_of(load_record(path)) or str(path), []).append(at)
-        xs, ys = ([mean(at[n] for at in seeds) for seeds in models.values()] for n in (0, 1))
+        low, high = (-inf, inf) if within is None else _range(within)
+        means = [[mean(at[n] for at in seeds) for n in (0, 1)] for seeds in models.values()]
+        used = [at for at in means if low <= at[1] <= high]
+        if len(used) < 3:
+            where = "" if within is None else f" have {y} within {within}"
+            raise ValueError(
+                f"{len(used)} models with their own configuration{where}: a correlation needs three"
+            )
+        xs, ys = zip(*used, strict=True)
         report(pearson(xs, ys), output, x=x, y=y, points=found)
         if plot is not None:
             runs: dict[str, list[tuple[float, float]]] = {}
@@ -84,6 +96,13 @@ def correlation(
             title = f"{names_of_axes[1]} over {names_of_axes[0]}"
             figure = Scatter(runs, title, names_of_axes, scale_of(x, y), labelled=list(runs))
             plots.draw(plot, figure)
+
+
+def _range(text: str) -> tuple[float, float]:
+    found = numbers("--within", text, float)
+    if len(found) != 2 or not found[0] < found[1]:
+        raise ValueError(f"--within {text}: expected LOW,HIGH with LOW below HIGH")
+    return found[0], found[1]
 
 
 def bleu(
