@@ -92,7 +92,8 @@ def test_a_correlation_is_restricted_to_a_range(tmp_path):
     values = [(10, 60.0), (200, 58.0), (3000, 57.9), (90, 61.0)]
     records = [write_record(tmp_path / f"{n}.json", *pair) for n, pair in enumerate(values)]
     found = analyse(tmp_path, "correlation", *records, "--within", "57,60")
-    assert found["n"] == 3 and found["r"] == pytest.approx(pearson(*zip(*values[:3], strict=True)).r)
+    want = pearson(*zip(*values[:3], strict=True))
+    assert found["n"] == 3 and found["r"] == pytest.approx(want.r)
     for words, message in (
         (["--within", "57.95,60"], "2 models with their own configuration have test_perplexity"),
         (["--within", "60,57"], "--within 60,57: expected LOW,HIGH with LOW below HIGH"),
