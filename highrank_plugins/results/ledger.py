@@ -1,6 +1,8 @@
 """Count the sentences and tokens that each stage of a run took, left out and passed on.
 
-Nothing is counted while the stages run: their outputs, reports and logs are read at the end.
+A token is a word or piece that the model reads, or the end of a line. Text that is yet to be split
+into pieces has words. Nothing is counted while the stages run: their outputs, reports and logs are
+read at the end.
 """
 
 import re
@@ -36,8 +38,8 @@ def read_ledger(data: Path, training: Path, target: str | None = None) -> Ledger
     Raises:
         ScoreError: a stage lost sentences, or returned more than it took.
     """
-    text = _count_lines(data.parent / "text")
-    pieces = _count_lines(data.parent / "pieces")
+    pieces = _count_texts(data.parent / "pieces")
+    text = _count_texts(data.parent / "text", in_pieces=not pieces)
     binarised = _count_binarised(data)
     ledger: Ledger = {"text": _text(text, data.parent / "text")}
     ledger["pieces"] = {part: _entry(text.get(part, out), out) for part, out in pieces.items()}
@@ -152,7 +154,9 @@ def _trained(text: Tally, training: Path) -> dict[str, Tally]:
             with log.open(encoding="utf-8", errors="replace") as lines:
                 for match in filter(None, map(_SKIPPED.search, lines)):
                     skipped = max(skipped, int(match[1].replace(",", "")))
-    left_out = {"empty, or longer than the model's positions": skipped} if skipped else {}
+    if not skipped:
+        return _entry(text, text)
+    left_out = {"empty, or longer than the model's positions": skipped}
     return _entry(text, {"sentences": text["sentences"] - skipped}, left_out)
 
 
@@ -161,9 +165,30 @@ def _matching(parts: dict[str, Tally], part: str) -> Tally | None:
     return parts.get(part if "." in part else f"{part}.txt")
 
 
-def _count_lines(folder: Path) -> dict[str, Tally]:
+def _count_texts(folder: Path, in_pieces: bool = True) -> dict[str, Tally]:
+    """Return the sentences of each text, with its tokens or, of text without pieces, its words."""
     paths = sorted(path for path in folder.glob("*.*") if _TEXT.fullmatch(path.name))
-    return {path.name: {"sentences": _lines(path)} for path in paths}
+    found: dict[str, Tally] = {}
+    for path in paths:
+        lines, words = _lines(path), _words(path)
+        number = {"tokens": words + lines} if in_pieces else {"words": words}
+        found[path.name] = {"sentences": lines, **number}
+    return found
+
+
+def _words(path: Path) -> int:
+    """Return the number of words between blanks."""
+    import numpy as np
+
+    blanks = np.zeros(256, dtype=bool)
+    blanks[list(b" \t\n\v\f\r")] = True
+    count, before = 0, True
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(_BLOCK), b""):
+            blank = blanks[np.frombuffer(block, dtype=np.uint8)]
+            count += int(np.count_nonzero(blank[:-1] & ~blank[1:])) + int(before and not blank[0])
+            before = bool(blank[-1])
+    return count
 
 
 def _lines(path: Path) -> int:

@@ -43,11 +43,13 @@ def test_every_stage_of_a_translator_is_counted(translator):
     ledger = read(translator)
     assert ledger["text"]["train.en"] == {
         "in": {"sentences": 5},
-        "out": {"sentences": 4},
+        "out": {"sentences": 4, "words": 8},
         "left out": {"empty": 1},
     }
-    assert ledger["pieces"]["train.de"]["in"] == {"sentences": 4}
-    assert ledger["data-bin"]["test.de"]["out"] == {"sentences": 2, "tokens": 4}
+    assert ledger["pieces"]["train.de"]["in"] == {"sentences": 4, "words": 8}
+    assert ledger["pieces"]["train.de"]["out"] == {"sentences": 4, "tokens": 12}
+    binarised = ledger["data-bin"]["test.de"]
+    assert binarised["in"] == binarised["out"] == {"sentences": 2, "tokens": 4}
     trained = ledger["train"]["train.de"]
     assert trained["in"] == {"sentences": 4, "tokens": 12} and trained["out"] == {"sentences": 3}
     (translator / "test.de").write_text("b\n" * 2)
@@ -56,6 +58,14 @@ def test_every_stage_of_a_translator_is_counted(translator):
     assert "text, train.en: 4 of 5 sentences; left out: empty 1" in lines
     assert "evaluate, test.de: 2 of 2 sentences" in lines
     assert sum(line.startswith("train, ") for line in lines) == 1
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 1 << 24])
+def test_words_are_counted_across_the_ends_of_blocks(translator, monkeypatch, block):
+    monkeypatch.setattr("highrank_plugins.results.ledger._BLOCK", block)
+    (translator / "text" / "test.de").write_text(" ab  c\td\r\n\nü e")
+    ledger = read_ledger(translator / "data-bin", translator / "train")
+    assert ledger["text"]["test.de"]["out"] == {"sentences": 2, "words": 5}
 
 
 def test_a_stage_that_lost_a_sentence_is_refused(translator):
@@ -84,7 +94,8 @@ def test_scores_of_part_of_a_text_are_refused(tmp_path):
     (tmp_path / "text" / "counts.json").write_text(json.dumps({"train.txt": report}))
     ledger = read(tmp_path, None)
     assert ledger["text"]["train.txt"] == report
-    assert ledger["train"]["train"]["out"] == {"sentences": 2}
+    assert ledger["data-bin"]["train"]["in"] == ledger["data-bin"]["train"]["out"]
+    assert ledger["train"]["train"]["out"] == {"sentences": 2, "tokens": 3}
     add_scored(ledger, {"test_perplexity": perplexity(4), "test_kld": perplexity(1)})
     assert describe(ledger)[-1] == "evaluate, test: 4 of 4 tokens"
     for metric in ("test_perplexity", "test_perplexity_before_finetuning"):
