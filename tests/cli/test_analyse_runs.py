@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from highrank_plugins.analysis import holm, pearson, spectrum, student_t, welch_t
+from highrank_plugins.reports import plots
 from tests.cli.test_analyse import analyse, invoke, whole
 from tests.inference.checkpoints import write_checkpoint
 from tests.models import small
@@ -244,6 +245,21 @@ def test_spectra_of_several_models_are_shown_together(tmp_path):
     ranks = [(model["name"], model["press_rank"], model["contexts"]) for model in found["models"]]
     assert ranks == [("softmax", 3, 20), ("mos", 8, 20)]
     assert "singular_values" not in found["models"][0]
+
+
+def test_spectra_are_drawn_as_in_the_papers(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plots, "draw", lambda path, figure: drawn.append(figure))
+    file = write_spectrum(tmp_path / "a.json", torch.diag(torch.tensor([4.0, 1, 2, 1])).double())
+    for words in ([], ["--linear", 3], ["--curve", "cumulative"]):
+        assert invoke("spectra", file, *words, "--plot", tmp_path / "a.svg").exit_code == 0
+    curves = [([*x], y) for figure in drawn for x, y in figure.series.values()]
+    assert curves[0] == ([1, 2, 3, 4], [1, 0.5, 0.25, 0.25])
+    assert curves[1] == ([1, 2, 3], [1, 0.5, 0.25])
+    assert curves[2] == ([0.25, 0.25, 0.5, 1], [0.25, 0.5, 0.75, 1])
+    assert [figure.scale for figure in drawn] == ["loglog", "linear", "linear"]
+    done = invoke("spectra", file, "--linear", 3, "--curve", "cumulative")
+    assert done.exit_code == 2 and "--linear draws relative values" in done.output
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"singular_values": []}', '{"press_rank": 3}'])

@@ -1,7 +1,7 @@
 """Provide `highrank analyse spectra`, `gss-grid` and `compare`: compare several models."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,9 +18,19 @@ from highrank_plugins.cli.analyse.running import (
 )
 from highrank_plugins.cli.options import Data, Device, UserDir, numbers
 
+if TYPE_CHECKING:
+    from highrank_plugins.common.figures import Series
+
 
 def spectra(
     results: Annotated[list[Path], "Results of `analyse spectrum --output NAME.json`."],
+    curve: Annotated[
+        Literal["relative", "cumulative"],
+        "Curve of --plot: σᵢ/σ₁ over i, or the share of singular values up to each σᵢ/σ₁.",
+    ] = "relative",
+    linear: Annotated[
+        int | None, typer.Option(min=2, help="Plot the first N relative values on linear axes.")
+    ] = None,
     output: Output = None,
     plot: Plot = None,
 ) -> None:
@@ -28,7 +38,8 @@ def spectra(
 
     Example: highrank analyse spectra softmax.json mos.json --plot spectra.svg
 
-    The plot shows the relative singular values.
+    The plot shows the relative singular values, as figure 7 of Parthiban et al. 2021 does with
+    --linear 500, or as figure 1 of Yang et al. 2018 does with --curve cumulative.
     """
     with measuring(plot):
         from highrank_plugins.common.figures import Lines
@@ -36,21 +47,35 @@ def spectra(
         from highrank_plugins.reports.plots import draw
         from highrank_plugins.results.measures import read_spectra
 
+        if linear is not None and curve != "relative":
+            raise ValueError("--linear draws relative values; leave --curve out")
         found = read_spectra(results)
         rows = [plain(spectrum) for spectrum in found]
         for row in rows:
             del row["singular_values"]  # the input files hold them
         report({"models": rows}, output)
         if plot is not None:
+            draw_curve = _cumulative if curve == "cumulative" else _relative
             curves = {
-                f"{s.name} (rank {s.press_rank:,})": (
-                    range(1, len(s.singular_values) + 1),
-                    s.relative_values,
-                )
+                f"{s.name} (rank {s.press_rank:,})": draw_curve(s.relative_values[:linear])
                 for s in found
             }
-            title = "Singular values of the log-probabilities"
-            draw(plot, Lines(curves, title, ("index i of the singular value", "σᵢ / σ₁"), "loglog"))
+            axes, scale = ("index i of the singular value", "σᵢ / σ₁"), "loglog"
+            if curve == "cumulative":
+                axes, scale = ("σᵢ / σ₁", "share of the singular values up to it"), "linear"
+            elif linear is not None:
+                scale = "linear"
+            draw(plot, Lines(curves, "Singular values of the log-probabilities", axes, scale))
+
+
+def _relative(values: list[float]) -> "Series":
+    """Return the curve of descending relative values over their index."""
+    return range(1, len(values) + 1), values
+
+
+def _cumulative(values: list[float]) -> "Series":
+    """Return the curve of the share of values up to each of them."""
+    return values[::-1], [(i + 1) / len(values) for i in range(len(values))]
 
 
 SWAPPED = (
