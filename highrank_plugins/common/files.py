@@ -95,8 +95,10 @@ def read_json(path: Path) -> Any:
     """Return the value in a JSON file.
 
     Raises:
-        ValueError: the file is not JSON, or is nested too deeply; names it. OSError.
+        ValueError: the file is not JSON, is nested too deeply, or is a pipe or a device; names it.
+        OSError: it cannot be read.
     """
+    require_regular(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError

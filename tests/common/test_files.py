@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from highrank_plugins.common.files import open_own, write_text
+from highrank_plugins.common.files import open_own, read_json, write_text
 from highrank_plugins.common.user_error import UserError
 
 
@@ -24,6 +24,14 @@ def test_a_pipe_is_refused_at_once(tmp_path, mode):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="pipe is a symbolic link, a pipe or a device"):
         open_own(tmp_path / "pipe", mode)
+
+
+def test_json_is_not_read_from_a_pipe_or_a_device(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for name in ("pipe", "link"):
+        with pytest.raises(UserError, match=f"{name} is a pipe or a device; a file is needed"):
+            read_json(tmp_path / name)
 
 
 def test_a_folder_in_place_of_a_file_is_reported(tmp_path):
