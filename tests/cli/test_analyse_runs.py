@@ -178,6 +178,21 @@ def test_dirichlet_fits_several_dimensions(tmp_path):
     assert wide < narrow
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "keys"),
+    [("classes", "12,8", ["8", "12"]), ("alpha", "1,.1", ["0.1", "1.0"])],
+)
+def test_dirichlet_varies_one_of_its_settings(tmp_path, monkeypatch, name, values, keys):
+    drawn, draw = [], plots.draw
+    monkeypatch.setattr(plots, "draw", lambda *words: drawn.extend(words[1:]) or draw(*words))
+    words = ["--steps", 20, "--targets", 20, "--heads", "softmax", "--dim", 2, f"--{name}", values]
+    found = analyse(tmp_path, "dirichlet", *words)[f"fits_by_{name}"]
+    assert [*found] == keys
+    assert [figure.axes[1] for figure in drawn] == ["share of matched modes", "mean KL, nats"]
+    kls = [found[key]["softmax"]["mean_kl"] for key in keys]
+    assert drawn[1].series["softmax"] == ([float(key) for key in keys], kls)
+
+
 def test_multimode_fits_every_head(tmp_path):
     words = [*TINY, "--contexts", 40, "--modes", 2]
     found = analyse(tmp_path, "multimode", *words, "--heads", "softmax,mos,moc")
@@ -203,7 +218,9 @@ def test_with_a_dimension_for_every_word_all_modes_are_on_top(tmp_path):
         (["multimode", "--modes", 100], "--modes 100: must lie in [1, 100)"),
         (["multimode", "--heads", "mus"], "--heads mus: expected one of"),
         (["dirichlet", "--heads", "mos+x"], "--heads mos+x: expected one of"),
-        (["dirichlet", "--alpha", 0], "--alpha 0.0: must be above 0"),
+        (["dirichlet", "--alpha", 0], "--alpha 0: must be above 0"),
+        (["dirichlet", "--classes", "1"], "--classes 1: must be at least 2"),
+        (["dirichlet", "--dim", "2,4", "--alpha", ".1,1"], "--dim and --alpha: only one of them"),
         (["dirichlet", "--dim", "2,x"], "--dim 2,x: expected whole numbers separated by commas"),
         (["dirichlet", "--dim", "0,2"], "--dim 0,2: must be at least 1"),
         (["dirichlet", "--dim", "2,2"], "--dim 2,2: 2 is given twice; give it once"),

@@ -1,12 +1,13 @@
 """Provide `highrank analyse dirichlet`, `multimode` and `spamlang`, which need no corpus."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from highrank_plugins.cli.analyse.running import DataOfCheckpoint, Output, Plot, measuring, report
-from highrank_plugins.cli.options import UserDir, names, numbers
+from highrank_plugins.cli.options import Number, UserDir, names, numbers
 from highrank_plugins.cli.printing import echo_markdown
 
 Heads = Annotated[str, "Layers, separated by commas: mos, plif (on a softmax), mos+plif, …"]
@@ -27,9 +28,11 @@ def dirichlet(
     targets: Annotated[
         int, typer.Option(min=1, help="Number of distributions N to approximate.")
     ] = 1000,
-    classes: Classes = 100,
+    classes: Annotated[str, "Numbers of words M, separated by commas."] = "100",
     dim: Annotated[str, "Sizes d of contexts and word vectors, separated by commas."] = "10",
-    alpha: Annotated[float, "Parameter α of the Dirichlet distribution."] = 0.1,
+    alpha: Annotated[
+        str, "Parameters α of the Dirichlet distribution, separated by commas."
+    ] = "0.1",
     steps: Steps = 2000,
     batch: Annotated[int, typer.Option(min=1, help="Number of targets in a step.")] = 1000,
     lr: Lr = 0.1,
@@ -43,8 +46,8 @@ def dirichlet(
     Example: highrank analyse dirichlet --heads softmax,mos --dim 5
 
     The experiment is that of Ganea et al. 2019. Reports the share of matched modes and the mean KL
-    divergence in nats. With several sizes d, --plot draws the share of matched modes over d, a
-    curve per layer.
+    divergence in nats. One of d, M and α may have several values; --plot then draws both numbers
+    over it, a curve per layer.
     """
     with measuring(plot):
         from dataclasses import asdict, replace
@@ -56,29 +59,64 @@ def dirichlet(
         from highrank_plugins.reports.plots import draw
 
         chosen = heads_named(names("--heads", heads), components)
-        sizes = sorted(numbers("--dim", dim, int))
-        if sizes[0] < 1:
-            raise ValueError(f"--dim {dim}: must be at least 1")
-        if not alpha > 0:
-            raise ValueError(f"--alpha {alpha}: must be above 0")
+        varied: dict[str, list] = {
+            "dim": _values("--dim", dim, int, 1),
+            "classes": _values("--classes", classes, int, 2),
+            "alpha": _values("--alpha", alpha, float, 0),
+        }
+        several = [name for name, values in varied.items() if len(values) > 1]
+        if len(several) > 1:
+            raise ValueError(
+                f"--{several[0]} and --{several[1]}: only one of them may have several values"
+            )
         settings = DirichletSettings(
-            targets=targets, alpha=alpha, batch=batch,
-            classes=classes, dim=sizes[0], steps=steps, lr=lr, seed=seed,
+            targets=targets, batch=batch, steps=steps, lr=lr, seed=seed,
+            **{name: values[0] for name, values in varied.items()},
         )  # fmt: skip
-        found = {d: dirichlet_experiment(chosen, replace(settings, dim=d), bar) for d in sizes}
-        fits = found[sizes[0]]
-        title = f"Dirichlet({alpha}) targets"
-        if len(sizes) == 1:
+        title = f"Dirichlet targets, α = {alpha}"
+        if not several:
+            fits = dirichlet_experiment(chosen, settings, bar)
             report({"settings": settings, "fits": fits}, output)
-            divergences = {name: fit.mean_kl for name, fit in fits.items()}
-            figure: Figure = Bars.of(divergences, title, ("layer", "mean KL, nats"))
+            divergences = {layer: fit.mean_kl for layer, fit in fits.items()}
+            figures: list[Figure] = [Bars.of(divergences, title, ("layer", "mean KL, nats"))]
         else:
-            report({"settings": asdict(settings) | {"dim": sizes}, "fits_by_dim": found}, output)
-            matched = {name: [found[d][name].mode_match for d in sizes] for name in fits}
-            curves = {name: (sizes, shares) for name, shares in matched.items()}
-            figure = Lines(curves, title, ("d", "share of matched modes"))
+            (name,) = several
+            found = {
+                value: dirichlet_experiment(chosen, replace(settings, **{name: value}), bar)
+                for value in varied[name]
+            }
+            settled = asdict(settings) | {name: varied[name]}
+            report({"settings": settled, f"fits_by_{name}": found}, output)
+            figures = [
+                Lines(
+                    {
+                        layer: (varied[name], [getattr(found[v][layer], y) for v in varied[name]])
+                        for layer in chosen
+                    },
+                    title,
+                    ({"dim": "d", "classes": "M", "alpha": "α"}[name], label),
+                )
+                for y, label in (
+                    ("mode_match", "share of matched modes"),
+                    ("mean_kl", "mean KL, nats"),
+                )
+            ]
         if plot is not None:
-            draw(plot, figure)
+            draw(plot, *figures)
+
+
+def _values(option: str, text: str, kind: Callable[[str], Number], least: float) -> list[Number]:
+    """Return numbers in ascending order.
+
+    Raises:
+        ValueError: the text is invalid, or a number is too small; names the option.
+    """
+    found = sorted(numbers(option, text, kind))
+    if kind is float and not found[0] > least:
+        raise ValueError(f"{option} {text}: must be above {least:g}")
+    if found[0] < least:
+        raise ValueError(f"{option} {text}: must be at least {least:g}")
+    return found
 
 
 def spamlang(
