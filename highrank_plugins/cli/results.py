@@ -57,7 +57,7 @@ def published(
         list[Path] | None, "Record of `highrank results record`; may be repeated."
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also print scores that no run has, times and p-values.")
+        bool, typer.Option("--all", help="Also print what no run has: scores, times, errata.")
     ] = False,
 ) -> None:
     """Print the papers' scores and ours.
@@ -75,9 +75,10 @@ def published(
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
-    """Return the metrics of a record, and the seconds of an epoch where it has them."""
-    seconds = record.get("train", {}).get("seconds_per_epoch")
-    return record["metrics"] | ({} if seconds is None else {"s/epoch": seconds})
+    """Return the metrics of a record, and parameters and seconds of an epoch where it has them."""
+    costs = {"parameters": "parameters", "s/epoch": "seconds_per_epoch"}
+    train = record.get("train", {})
+    return record["metrics"] | {name: train[key] for name, key in costs.items() if key in train}
 
 
 def record(

@@ -48,6 +48,8 @@ DETAILS: dict[str, tuple[str | None, str]] = {
     },
 }
 ALL_KINDS = KINDS | DETAILS
+PARAMETERS = "parameters"
+SCORES = dict.fromkeys([*ALL_KINDS, PARAMETERS])  # in the order of the columns
 DEVIATIONS = 2.0  # tolerance of a repetition, in standard deviations over seeds
 
 
@@ -122,55 +124,72 @@ def table(task: str, ours: Mapping[str, Mapping[str, float]], everything: bool =
     """Return Markdown: a row for each system, ours first, and a column for each kind of score.
 
     Args:
-        ours: name of a run → its metrics, as in its record.
-        everything: also scores that none of our runs has, times and other cells.
+        ours: name of a run → its metrics, as in its record, and its `parameters`.
+        everything: also what none of our runs has: scores, times, word similarities and other
+            cells. The errata follow, a paragraph each.
     """
-    theirs = read_published(task)
-    ours = {label: own for name in ours for label, own in _checkpoints(name, ours[name])}
-    known = {kind for entry in theirs for kind in entry.scores}
-    measured = {
-        kind
-        for kind, (metric, _) in ALL_KINDS.items()
-        if any(metric in metrics for metrics in ours.values())
-    }
-    shown = set(ALL_KINDS) if everything else set(KINDS) | measured
-    kinds = [kind for kind in ALL_KINDS if kind in (known & shown) | (measured & set(KINDS))]
-    cells = [cell for entry in theirs for cell in entry.cells] if everything else []
-    columns = [*kinds, *dict.fromkeys(cells)]
-    rows = [
-        [name, *(_cell(kind, metrics.get(_metric(kind))) for kind in columns), "this run"]
-        for name, metrics in ours.items()
-    ]
-    for entry in theirs:
-        numbers = [_cell(kind, *_numbers(entry, kind)) for kind in columns]
-        if any(numbers):
-            rows.append([entry.system, *numbers, entry.source])
-    return formatting.table(["system", *columns, "source"], rows)
+    entries = read_published(task)
+    own = [(name, _of_run(metrics), "this run") for name, metrics in _checkpoints(ours)]
+    theirs = [(entry.system, _of_entry(entry), entry.source) for entry in entries]
+    measured = {column for _, cells, _ in own for column in cells}
+    published = dict.fromkeys(column for _, cells, _ in theirs for column in cells)
+    wanted = KINDS.keys() | (measured & SCORES.keys())
+    if everything:
+        wanted |= published.keys()
+    known = published.keys() | (measured & KINDS.keys())
+    columns = [name for name in dict.fromkeys([*SCORES, *published]) if name in wanted & known]
+    rows = (
+        [name, *(cells.get(column, "") for column in columns), source]
+        for name, cells, source in [*own, *theirs]
+        if not cells.keys().isdisjoint(columns)
+    )
+    text = formatting.table(["system", *columns, "source"], rows)
+    return "\n".join([text, *_errata(entries)]) if everything else text
 
 
 def _checkpoints(
-    name: str, metrics: Mapping[str, float]
+    ours: Mapping[str, Mapping[str, float]],
 ) -> Iterator[tuple[str, Mapping[str, float]]]:
-    """Yield the scores of a run, after those of the checkpoint before finetuning if it has one."""
-    first = {
-        metric.removesuffix(BEFORE): value
-        for metric, value in metrics.items()
-        if metric.endswith(BEFORE)
+    """Yield each run, after its checkpoint before finetuning if it was finetuned."""
+    for name, metrics in ours.items():
+        first = {
+            metric.removesuffix(BEFORE): value
+            for metric, value in metrics.items()
+            if metric.endswith(BEFORE)
+        }
+        if first:
+            yield f"{name}, before finetuning", first
+        yield name, metrics
+
+
+def _of_run(metrics: Mapping[str, float]) -> dict[str, str]:
+    """Return the cells of a run by column."""
+    columns = {metric: kind for kind, (metric, _) in ALL_KINDS.items()}
+    named = {columns.get(metric, metric): value for metric, value in metrics.items()}
+    return {name: _cell(name, value) for name, value in named.items()}
+
+
+def _of_entry(entry: Published) -> dict[str, str]:
+    """Return the cells of a published system by column."""
+    cells = {
+        kind: _cell(kind, value, entry.deviations.get(kind))
+        for kind, value in (entry.scores | entry.cells).items()
     }
-    if first:
-        yield f"{name}, before finetuning", first
-    yield name, metrics
+    if entry.parameters is not None:
+        cells[PARAMETERS] = _cell(PARAMETERS, entry.parameters)
+    cells |= {f"similarity_{name}": f"{rho:.4f}" for name, rho in entry.similarity.items()}
+    for author, numbers in entry.contexts.items():
+        cells[f"contexts of {author}"] = ", ".join(map(str, numbers)) or "none"
+    return cells
 
 
-def _metric(kind: str) -> str:
-    return ALL_KINDS.get(kind, (kind, ""))[0] or ""
+def _errata(entries: Sequence[Published]) -> Iterator[str]:
+    for entry in entries:
+        for kind, what in entry.errata.items():
+            yield f"{entry.system} ({entry.source}), {kind}: {what}.\n"
 
 
-def _numbers(entry: Published, kind: str) -> tuple[float | None, float | None]:
-    return entry.scores.get(kind, entry.cells.get(kind)), entry.deviations.get(kind)
-
-
-def _cell(kind: str, value: float | None, deviation: float | None = None) -> str:
-    form = ALL_KINDS.get(kind, (None, ".4g"))[1]
+def _cell(kind: str, value: float, deviation: float | None = None) -> str:
+    form = ALL_KINDS.get(kind, (None, ".4g"))[1] if kind != PARAMETERS else ",.0f"
     numbers = [number for number in (value, deviation) if number is not None]
     return " ± ".join(f"{number:{form}}" for number in numbers)

@@ -67,6 +67,22 @@ def test_details_are_shown_if_a_run_has_them_or_on_request():
     assert "2.02e-15" in everything
 
 
+def test_every_published_number_is_shown_on_request():
+    rows = table("ptb", {}, everything=True).splitlines()
+    headings, mos = rows[0].split(" | "), next(row for row in rows if "MoS, averaging" in row)
+    found = dict(zip(headings, mos.split(" | "), strict=True))
+    assert found["similarity_MEN"] == "0.3789" and found["contexts of yang2018"] == "1, 2, 3, 4, 6"
+    assert any("| 24,221,600 |" in row for row in rows)
+    assert any(row.startswith("MoS, 17.53M parameters (Parthiban et al. 2021") for row in rows)
+
+
+def test_parameters_have_a_column_if_a_run_has_them():
+    rows = table("ptb", {"exp/mos": {"test_perplexity": 55.1, "parameters": 21.5e6}}).splitlines()
+    assert rows[0].endswith("| parameters | source |")
+    assert rows[2].endswith("| 21,500,000 | this run |")
+    assert any(row.endswith("| 24,221,600 | Yang et al. 2018 |") for row in rows)
+
+
 def test_scores_of_the_validation_text_are_shown_beside_the_papers():
     ours = {"exp/mos": {"valid_dynamic_perplexity": 48.333, "valid_rank": 9981, "valid_kld": 5.4}}
     rows = table("ptb", ours).splitlines()
