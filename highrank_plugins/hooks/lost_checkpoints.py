@@ -6,32 +6,39 @@ checkpoint found" and trains from random weights. A `checkpoint_last.pt` that is
 start, however many undamaged checkpoints the directory holds. For fairseq, a link to a missing
 file is a missing file.
 Why: a missing file is how fairseq recognises the first start, and it looks at no other file.
-What we do: resume from the newest checkpoint in `--save-dir` whose checksums are right, and name
-it. Where none is whole, where `--restore-file` is missing, and where a folder is given, refuse. Of
-several processes the first one chooses for all. A directory without checkpoints is a first start as
-before. So is any run with `--no-save` (nothing is overwritten), and, where the file is missing,
-with `--reset-dataloader` or `--reset-optimizer`.
+What we do: resume from the checkpoint in `--save-dir` with the most updates whose checksums are
+right, and name it. Times of files do not count, since copying changes them, and neither do averaged
+models, which have no state of the optimizer. Where none is left, where `--restore-file` is missing,
+and where a folder is given, refuse. Of several processes the first one chooses for all. A directory
+without checkpoints is a first start as before. So is any run with `--no-save` (nothing is
+overwritten), and, where the file is missing, with `--reset-dataloader` or `--reset-optimizer`.
 Delete when: fairseq tells a first start from a lost file.
 """
 
 import glob
 import logging
 import os
+import pickle
 from copy import copy
 
+import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.torch_archive import first_whole
+from highrank_plugins.common.torch_archive import check_archive, first_whole
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.early_stopping_state import recall
 
 logger = logging.getLogger(__name__)
 
 _DEFAULT = "checkpoint_last.pt"
+_UNREADABLE = (
+    AttributeError, EOFError, LookupError, OSError, pickle.UnpicklingError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
 
 
 @replaces(checkpoint_utils, "load_checkpoint")
@@ -112,12 +119,15 @@ def _choose(cfg, suffix: str) -> str:
     """
     last = _last(cfg, suffix)
     found = glob.glob(os.path.join(glob.escape(cfg.save_dir), f"checkpoint*{suffix}.pt"))
-    others = sorted((path for path in found if path != last), key=_time_of, reverse=True)
+    others = sorted((path for path in found if path != last), key=_progress, reverse=True)
     is_missing = not os.path.lexists(last)
     fresh_start = cfg.reset_dataloader or cfg.reset_optimizer or cfg.continue_once
     if is_missing and (fresh_start or not others):
         return last
     path, damage = first_whole(others if is_missing else [last, *others])
+    if path not in (None, last) and not cfg.no_save_optimizer_state and not _progress(path)[0]:
+        damage.append(f"{path} has no state of the optimizer, like an averaged model")
+        path = None
     if path is not None:
         if path != last:
             reasons = "; ".join([f"{last} is missing"] * is_missing + damage)
@@ -129,9 +139,18 @@ def _choose(cfg, suffix: str) -> str:
     )
 
 
-def _time_of(path: str) -> float:
-    """Return when a file was written; 0 for a link to a missing file."""
-    return os.path.getmtime(path) if os.path.exists(path) else 0.0
+def _progress(path: str) -> tuple[bool, int, float]:
+    """Return whether a checkpoint has an optimizer's state, its updates, and when it was written.
+
+    Those of a damaged one are False, -1 and 0.
+    """
+    try:
+        check_archive(path, whole=False)
+        state = torch.load(path, "cpu", weights_only=True, mmap=True)  # weights stay unread
+        updates = int(state["optimizer_history"][-1]["num_updates"])
+        return state.get("last_optimizer_state") is not None, updates, os.path.getmtime(path)
+    except _UNREADABLE:
+        return False, -1, 0.0
 
 
 def _refuse_folder(option: str, path: str | None) -> None:

@@ -1,8 +1,10 @@
 """Test hooks/lost_checkpoints.py."""
 
+import os
 import shutil
 
 import pytest
+import torch
 from fairseq import checkpoint_utils
 
 import highrank_plugins.hooks.lost_checkpoints  # noqa: F401  (importing it applies the repair)
@@ -34,6 +36,31 @@ def test_training_resumes_from_the_newest_checkpoint(data, used_dir, caplog):
     assert updates(state) == 4
     assert "checkpoint_best.pt, the newest undamaged checkpoint: " in caplog.text
     assert "checkpoint_last.pt is missing" in caplog.text
+
+
+def save_again(path, **values) -> None:
+    """Write a checkpoint with other values."""
+    torch.save(torch.load(path, weights_only=True) | values, path)
+
+
+def test_copying_does_not_change_which_checkpoint_is_the_newest(data, used_dir, caplog):
+    save_again(used_dir / "checkpoint_1_50.pt", optimizer_history=[{"num_updates": 1}])
+    (used_dir / "checkpoint_best.pt").unlink()
+    os.utime(used_dir / "checkpoint_1_100.pt", (0, 0))
+    run_training(data, used_dir, *translation_options(**{"--max-update": 3}))
+    assert "Resuming from" in caplog.text and "checkpoint_1_100.pt, the newest" in caplog.text
+
+
+def test_a_run_does_not_resume_from_an_averaged_model(data, used_dir, caplog):
+    save_again(used_dir / "checkpoint_best.pt", last_optimizer_state=None)
+    damage(used_dir / "checkpoint_1_100.pt")
+    options = translation_options(**{"--max-update": 3})
+    (used_dir / "checkpoint_1_50.pt").rename(used_dir / "elsewhere")
+    with pytest.raises(ValueError, match=r"holds no undamaged .*best\.pt has no state of the opt"):
+        run_training(data, used_dir, *options)
+    (used_dir / "elsewhere").rename(used_dir / "checkpoint_1_50.pt")
+    run_training(data, used_dir, *options)
+    assert "checkpoint_1_50.pt, the newest" in caplog.text
 
 
 def lose_target(path) -> None:
