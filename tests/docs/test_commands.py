@@ -16,7 +16,7 @@ import pytest
 from tests.docs.test_prose import PAGES
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = ("highrank", "bash", "python", "torchrun")
+PROGRAMS = ("highrank", "bash", "python", "pytest", "torchrun")
 # layers that pages define themselves
 OWN_LAYERS = {"wave", "arcsinh", "cooled"}
 OWN_COMMANDS = {"confidence"}
@@ -39,7 +39,7 @@ def commands_of(text: str) -> Iterator[list[str]]:
     plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     plain = re.sub(r"<!--.*?-->", "", plain, flags=re.DOTALL)
     blocks += re.findall(r"(?m)(?:^    (?=\S).*\n)+", plain)
-    spans = re.findall(r"`((?:highrank|fairseq-|bash |python )[^`]*)`", plain)
+    spans = re.findall(r"`((?:highrank|fairseq-|bash |python |pytest )[^`]*)`", plain)
     for block in [*blocks, *(" ".join(span.split()) for span in spans)]:
         joined = re.sub(r"\\\n", " ", block)
         joined = re.sub(r"(?m)(?:^|\s)#.*$", "", joined)
@@ -129,10 +129,24 @@ def problems(words: list[str]) -> list[str]:
         return highrank_problems(words[1:])
     if program.startswith("fairseq-"):
         return fairseq_problems(words)
+    if program == "pytest":
+        return pytest_problems(words[1:])
     script = words[1]
     if program in ("bash", "python") and "/" in script and not PLACEHOLDER.search(script):
         return script_problems(script, words[2:])
     return []
+
+
+def pytest_problems(words: list[str]) -> list[str]:
+    """Return the paths that do not exist, and a word after -k that no test of them may have."""
+    paths = [word for word in words if word.startswith("tests/")]
+    if missing := [f"no {path}" for path in paths if not (ROOT / path).exists()]:
+        return missing
+    files = [file for path in paths for file in ([ROOT / path, *(ROOT / path).rglob("test_*.py")])]
+    text = "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
+    tests = " ".join(re.findall(r"(?:def test_|\bids?=).*", text))
+    chosen = words[words.index("-k") + 1] if "-k" in words else ""
+    return [] if chosen in tests else [f"no test has {chosen}"]
 
 
 def highrank_problems(words: list[str]) -> list[str]:
@@ -217,6 +231,8 @@ def test_commands_exist(page):
         ("bash recipes/ptb/run.sh --conf yang2018/moss", "no --conf yang2018/moss"),
         ("bash recipes/ptb/run.sh --sed 4", "no --sed"),
         ("python scripts/draw_figure.py", "no scripts/draw_figure.py"),
+        ("pytest --run-long tests/fault", "no tests/fault"),
+        ("pytest tests/faults/test_kills.py -k 26_times", "no test has 26_times"),
     ],
 )
 def test_a_wrong_command_is_found(command, said):
