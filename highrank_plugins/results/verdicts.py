@@ -13,8 +13,9 @@ from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.heads.tokens import tokens, with_layer_of_arch
 from highrank_plugins.results.comparison import Compared, ComparedSystem
+from highrank_plugins.results.perplexity import BEFORE
 from highrank_plugins.results.provenance_notes import flat_settings
-from highrank_plugins.results.published import FILE, KINDS, Published, read_published
+from highrank_plugins.results.published import ALL_KINDS, FILE, Published, read_published
 from highrank_plugins.results.systems import TESTS
 from highrank_plugins.training import configuration
 
@@ -32,6 +33,7 @@ _STEPS = re.compile(
 _DATA = ("corpus", "data", "clean", "dialogues")
 _SCORING = ("evaluate", "generate", "average")
 _DIFFERENCES = ("parameters", "steps", "data", "scoring", "signature", "settings")
+_FINETUNABLE = ("valid ppl", "test ppl")  # papers print these before and after finetuning
 _MOST_PARAMETERS = 0.01  # models within this relative difference have the same size
 
 
@@ -43,7 +45,7 @@ class Verdict:
         ours, theirs: as they are printed.
         verdict: "agrees", "differs" or "not comparable".
         why: the test, or the difference that forbids one.
-        details: a sentence for each kind of difference.
+        details: a sentence for each kind of difference, and for an erratum of the paper's number.
     """
 
     system: str
@@ -77,7 +79,8 @@ def judge(compared: Compared, paper: str, task: str | None = None) -> list[Verdi
             f"--paper {paper}: no scores for {task}{did_you_mean(paper, known)}; there are: "
             f"{', '.join(known)}"
         )
-    kinds = [kind for kind, (metric, _) in KINDS.items() if metric == compared.metric]
+    tested = compared.metric.removesuffix(BEFORE)
+    kinds = [kind for kind, (metric, _) in ALL_KINDS.items() if metric == tested]
     if not kinds:
         raise ValueError(f"--paper: papers do not report {compared.metric}; give another --metric")
     return [_judge(system, entries, kinds[0], task, compared) for system in compared.systems]
@@ -100,12 +103,16 @@ def _judge(
     numbers = system.summary(compared.metric)
     ours = _printed(kind, numbers)
     settings = flat_settings(system.runs[0].record)
+    if compared.metric.endswith(BEFORE):
+        settings = _without_finetuning(settings)
     candidates = [entry for entry in entries if _same_layer(entry, settings, task)]
     with_score = [entry for entry in candidates if kind in entry.scores]
     if not with_score:
         what = "has no such layer" if not candidates else f"reports no {kind} of it"
         return Verdict(system.name, ours, "–", "–", "not comparable", f"the paper {what}")
-    reasons = {entry.system: _differences(entry, system, settings, task) for entry in with_score}
+    reasons = {
+        entry.system: _differences(entry, kind, system, settings, task) for entry in with_score
+    }
     entry = min(with_score, key=lambda entry: sum(map(len, reasons[entry.system].values())))
     found = reasons[entry.system]
     blocking = [group for group in found if group != "settings"]
@@ -118,6 +125,8 @@ def _judge(
         why += ", other settings" if found else ""
     theirs = _printed(kind, _published(entry, kind))
     details = [f"{system.name}: {group}: {', '.join(what)}." for group, what in found.items()]
+    if kind in entry.errata:
+        details.append(f"{entry.system}: {kind}: {entry.errata[kind]}.")
     return Verdict(system.name, ours, entry.system, theirs, verdict, why, details)
 
 
@@ -127,7 +136,7 @@ def _published(entry: Published, kind: str) -> Summary | float:
 
 
 def _printed(kind: str, numbers: Summary | float | None) -> str:
-    form = KINDS[kind][1]
+    form = ALL_KINDS[kind][1]
     if isinstance(numbers, Summary):
         return f"{numbers.mean:{form}} ± {numbers.sd:{form}} (n = {numbers.n})"
     return "–" if numbers is None else f"{numbers:{form}}"
@@ -139,9 +148,15 @@ def _conf(entry: Published, task: str) -> dict[str, object]:
     if entry.conf is None or not (folder / f"{entry.conf}.yaml").is_file():
         return {}
     settings = flat_settings({"config": configuration.load(folder / f"{entry.conf}.yaml").blocks()})
-    if "finetuned" not in entry.system:
-        settings = {k: v for k, v in settings.items() if not k.startswith("finetune.")}
-    return settings
+    return settings if _finetuned(entry) else _without_finetuning(settings)
+
+
+def _finetuned(entry: Published) -> bool:
+    return "finetuned" in entry.system
+
+
+def _without_finetuning(settings: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in settings.items() if not name.startswith("finetune.")}
 
 
 def _same_layer(entry: Published, settings: Mapping[str, object], task: str) -> bool:
@@ -159,11 +174,18 @@ def _layer(settings: Mapping[str, object]) -> tuple[object, object] | None:
 
 
 def _differences(
-    entry: Published, system: ComparedSystem, settings: Mapping[str, object], task: str
+    entry: Published, kind: str, system: ComparedSystem, settings: Mapping[str, object], task: str
 ) -> dict[str, list[str]]:
-    """Return the differences by kind, see `_DIFFERENCES`."""
+    """Return the differences by group, see `_DIFFERENCES`."""
     theirs = _conf(entry, task)
-    groups: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
+    groups: dict[str, list[str]] = {group: [] for group in _DIFFERENCES}
+    finetuned = len(_without_finetuning(settings)) < len(settings)
+    if kind in _FINETUNABLE and finetuned != _finetuned(entry):
+        both = ("finetuned", "not finetuned")
+        ours, other = both if finetuned else both[::-1]
+        groups["steps"].append(f"{ours} (paper: {other})")
+    if not _finetuned(entry):
+        settings = _without_finetuning(settings)
     parameters = system.cost("parameters") or 0
     if entry.parameters and abs(parameters / entry.parameters - 1) > _MOST_PARAMETERS < parameters:
         groups["parameters"].append(
@@ -172,10 +194,10 @@ def _differences(
     for name in sorted({*theirs, *settings}):
         group = _group(name)
         if group and theirs.get(name) != settings.get(name) and not _ASIDE.fullmatch(name):
-            ours, other = settings.get(name, "unset"), theirs.get(name, "unset")
-            groups[group].append(f"{name.removeprefix('train.')} {ours} (paper: {other})")
+            here, there = settings.get(name, "unset"), theirs.get(name, "unset")
+            groups[group].append(f"{name.removeprefix('train.')} {here} (paper: {there})")
     groups["signature"] += _signature(system, task)
-    return {kind: what for kind, what in groups.items() if what}
+    return {group: what for group, what in groups.items() if what}
 
 
 def _group(name: str) -> str | None:

@@ -14,14 +14,16 @@ from highrank_plugins.training import configuration
 CONF = Path(__file__).parents[2] / "recipes" / "ptb" / "conf"
 
 
-def write(folder, system, values, conf, tokens=82430, parameters=None, **changes):
+def write(
+    folder, system, values, conf, tokens=82430, parameters=None, metric="test_perplexity", **changes
+):
     """Write records of a published configuration, one per value."""
     sets = [f"{name.replace('__', '.')}={value}" for name, value in changes.items()]
     paths = []
     for seed, value in enumerate(values, start=1):
         settings = configuration.load(CONF / f"{conf}.yaml", [*sets, f"seed={seed}"])
         record = {
-            "metrics": {"test_perplexity": value},
+            "metrics": {metric: value},
             "signatures": {"test_perplexity": f"tokens:{tokens}|eval:static"},
             "config": settings.blocks(),
             "seeds": [seed],
@@ -36,8 +38,8 @@ def write(folder, system, values, conf, tokens=82430, parameters=None, **changes
     return paths
 
 
-def verdict_of(paths, paper="parthiban2021", task=None):
-    (found,) = judge(compare_records(paths), paper, task)
+def verdict_of(paths, paper="parthiban2021", task=None, metric=None):
+    (found,) = judge(compare_records(paths, metric), paper, task)
     return found
 
 
@@ -59,6 +61,7 @@ def test_a_single_run_is_compared_with_the_range_of_further_runs(tmp_path, value
 def test_one_run_of_each_is_not_comparable(tmp_path):
     found = verdict_of(write(tmp_path, "mixtape", [56.4], "yang2019/mixtape"), "yang2019")
     assert found.verdict == "not comparable" and found.why.startswith("one run each")
+    assert found.details[-1].startswith("Mixtape: test ppl: the text has a gain of 2.8 over MoS")
 
 
 @pytest.mark.parametrize(
@@ -95,6 +98,29 @@ def test_parameters_are_compared_where_both_are_known(tmp_path, parameters, verd
 def test_a_layer_that_the_paper_lacks_is_not_comparable(tmp_path):
     found = verdict_of(write(tmp_path, "gss", [1.0], "parthiban2021/gss_et"), "yang2019")
     assert found.why == "the paper has no such layer"
+
+
+def test_a_finetuned_run_is_compared_with_a_finetuned_one(tmp_path):
+    mos = verdict_of(write(tmp_path, "mos", [54.4, 54.6], "yang2018/mos"), "yang2018")
+    assert (mos.published, mos.verdict) == ("MoS, K = 15, finetuned", "agrees")
+    moc = verdict_of(write(tmp_path, "moc", [56.4, 56.6], "yang2018/moc"), "yang2018")
+    assert (moc.verdict, moc.why) == ("not comparable", "other steps")
+    assert moc.details == ["moc: steps: finetuned (paper: not finetuned)."]
+    paths = write(tmp_path, "plain", [55.9, 56.1], "yang2018/mos_k3", head_components=15)
+    assert verdict_of(paths, "yang2018").published == "MoS, K = 15"
+
+
+def test_scores_before_finetuning_are_compared_with_the_papers(tmp_path):
+    metric = "test_perplexity_before_finetuning"
+    paths = write(tmp_path, "moc", [57.4, 57.6], "yang2018/moc", metric=metric)
+    found = verdict_of(paths, "yang2018", metric=metric)
+    assert (found.published, found.theirs, found.verdict) == ("MoC", "57.55", "agrees")
+
+
+def test_every_published_kind_of_score_is_judged(tmp_path):
+    paths = write(tmp_path, "softmax", [4.7, 4.8], "merity2018/softmax", metric="test_kld")
+    found = verdict_of(paths, "yang2018", metric="test_kld")
+    assert (found.published, found.theirs, found.verdict) == ("softmax", "4.763", "agrees")
 
 
 @pytest.mark.parametrize(
