@@ -187,10 +187,9 @@ def _differences(
     if not _finetuned(entry):
         settings = _without_finetuning(settings)
     parameters = system.cost("parameters") or 0
-    if entry.parameters and abs(parameters / entry.parameters - 1) > _MOST_PARAMETERS < parameters:
-        groups["parameters"].append(
-            f"{parameters / 1e6:.2f} M (paper: {entry.parameters / 1e6:.2f} M)"
-        )
+    printed = None if "parameters" in entry.errata else entry.parameters  # a wrong one says nothing
+    if printed and abs(parameters / printed - 1) > _MOST_PARAMETERS < parameters:
+        groups["parameters"].append(f"{parameters / 1e6:.2f} M (paper: {printed / 1e6:.2f} M)")
     for name in sorted({*theirs, *settings}):
         group = _group(name)
         if group and theirs.get(name) != settings.get(name) and not _ASIDE.fullmatch(name):

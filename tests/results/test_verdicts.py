@@ -95,6 +95,13 @@ def test_parameters_are_compared_where_both_are_known(tmp_path, parameters, verd
     assert (found.verdict, found.published) == (verdict, "softmax, 17.56M parameters")
 
 
+def test_a_wrong_number_of_parameters_in_a_paper_is_not_held_against_a_run(tmp_path):
+    conf = "../../wikitext2/conf/ganea2019/softmax"
+    paths = write(tmp_path, "softmax", [65.2, 65.3], conf, tokens=245569, parameters=33556878)
+    found = verdict_of(paths, "ganea2019", "wikitext2")
+    assert (found.theirs, found.verdict) == ("65.22", "agrees")
+
+
 def test_a_layer_that_the_paper_lacks_is_not_comparable(tmp_path):
     found = verdict_of(write(tmp_path, "gss", [1.0], "parthiban2021/gss_et"), "yang2019")
     assert found.why == "the paper has no such layer"
