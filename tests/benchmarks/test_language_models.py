@@ -1,5 +1,7 @@
 """`highrank bench train` of language models: a chunk of streams, and batches by memory."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -71,3 +73,7 @@ def test_presets_have_the_papers_sizes():
             head = losses[f"{name}/{layer}"].layer()
             assert (head.feature_dim, head.weight.size(1)) == (wide, narrow)
             assert losses[f"{name}/{layer}"].tokens == tokens[name]
+        unshared, shared = losses[f"{name}_more/mixtape_no_sharing"], losses[f"{name}/mixtape"]
+        assert unshared == replace(shared, frequent=shared.classes)
+    more = [replace(losses["ptb/mos"], components=count) for count in (3, 5, 10)]
+    assert more == [losses[f"ptb_more/mos_{count}"] for count in (3, 5, 10)]
