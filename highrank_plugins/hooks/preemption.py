@@ -3,11 +3,12 @@
 What breaks: SIGTERM and SIGUSR1, by which clusters announce the end of a job's time, and SIGHUP,
 which a closing terminal sends, end fairseq-train at once.
 Why: it handles no signals.
-What we do: after each update, and after its validation and checkpoint where these are due, check
-whether `highrank launch` or a signal asked any process to stop (`stop_request.py`). Then all
-processes write the checkpoint and end together, with exit code 75. Nothing is skipped, so the
-resumed training run equals an uninterrupted one. Until then a signal has no effect: an update, a
-validation and a checkpoint must fit into the remaining time.
+What we do: handle them before data and checkpoint are loaded, which may take minutes. After each
+update, and after its validation and checkpoint where these are due, check whether `highrank launch`
+or a signal asked any process to stop (`stop_request.py`). Then all processes write the checkpoint
+and end together, with exit code 75. Nothing is skipped, so the resumed training run equals an
+uninterrupted one. Until then a signal has no effect: an update, a validation and a checkpoint must
+fit into the remaining time.
 Delete when: fairseq does so. `training_events.py` calls this.
 """
 
@@ -26,16 +27,10 @@ logger = logging.getLogger(__name__)
 
 @replaces(training, "main")
 def main(stock, *args, **kwargs):
-    """Train, and handle signals afterwards as before."""
+    """Load and train, and handle requests to stop; handle signals afterwards as before."""
     with stop_request.handlers_restored():
+        stop_request.listen_unprepared()
         return stock(*args, **kwargs)
-
-
-@replaces(training, "train")
-def train(stock, *args, **kwargs):
-    """Train an epoch, and handle requests to stop."""
-    stop_request.listen_unprepared()
-    return stock(*args, **kwargs)
 
 
 def leave_if_asked(cfg, trainer, epoch_itr, is_saved: bool) -> None:

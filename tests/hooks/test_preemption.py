@@ -11,10 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, tasks
 
 from highrank_plugins.common import stop_request
 from highrank_plugins.hooks.preemption import leave_if_asked
+from tests.compat.conftest import run_training, translation_options
 from tests.fairseq_cli import run
 from tests.training.launch.trainings import command
 from tests.trainings import last, parameters, same
@@ -92,6 +93,21 @@ def test_the_stock_command_saves_and_resumes(mt_data, tmp_path, numbers):
     run("train", *stopped)
     run("train", *words(tmp_path / "whole")[1:])
     assert same(parameters(last(tmp_path / "stopped")), parameters(last(tmp_path / "whole")))
+
+
+def test_a_signal_while_data_are_loaded_is_a_request(data, tmp_path, monkeypatch):
+    stock = tasks.setup_task
+
+    def setup_task(*args, **kwargs):
+        assert stop_request.listening()
+        signal.raise_signal(signal.SIGTERM)
+        return stock(*args, **kwargs)
+
+    monkeypatch.setattr(tasks, "setup_task", setup_task)
+    with pytest.raises(SystemExit) as ended:
+        run_training(data, tmp_path, *translation_options())
+    assert ended.value.code == stop_request.REQUEUE
+    assert last(tmp_path).exists()
 
 
 def test_signals_are_handled_only_while_training():
