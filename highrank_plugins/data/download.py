@@ -176,6 +176,7 @@ def _transfer(url: str, file: IO[bytes], version: Path, size: int | None, overla
         file.truncate(0)
         raise _Interrupted("FILE.part is not the beginning of this file") from None
     with answer:
+        _check_form(answer, is_compressed=Path(file.name).stem.endswith((".gz", ".tgz")))
         start = _start(answer, have)
         if start != have:
             file.truncate(0)
@@ -192,6 +193,22 @@ def _transfer(url: str, file: IO[bytes], version: Path, size: int | None, overla
             file.truncate(0)
             raise _Interrupted(f"{url} has changed since its beginning was downloaded")
         return _receive(answer, file, start, size)
+
+
+def _check_form(answer: http.client.HTTPResponse, is_compressed: bool) -> None:
+    """Refuse an answer whose bytes are not those of the file, or cannot be counted.
+
+    Args:
+        is_compressed: whether the file itself is; some servers call that its encoding.
+    Raises:
+        DownloadError: the server has compressed it, although we ask for the file itself, or states
+            a length that is no number.
+    """
+    encoding, length = (answer.headers.get(f"Content-{name}") for name in ("Encoding", "Length"))
+    if encoding not in (None, "identity") and not is_compressed:
+        raise DownloadError(f"{answer.url}: the server sends the file in the encoding {encoding!r}")
+    if length is not None and not length.isdecimal():
+        raise DownloadError(f"{answer.url}: the server states a length of {length!r}")
 
 
 def _continues(answer: http.client.HTTPResponse, file: IO[bytes], start: int) -> bool:

@@ -94,15 +94,18 @@ def _check_content(path: Path, output: Path, sure: bool) -> None:
     Args:
         sure: whether its length is the one that the server stated.
     Raises:
-        ChecksumError: it is an HTML page, not the archive that its name says, damaged or cut.
+        ChecksumError: it is empty, an HTML page, not the archive that its name says, damaged or
+            cut.
     """
     with path.open("rb") as file:
         start = file.read(512)
-    text = start.lstrip().lower()
+    text = start.lower()
     kind = next((kind for kind in _BEGINNINGS if output.name.endswith(kind)), None)
-    if kind is not None and not start.startswith(_BEGINNINGS[kind]):
+    if not start:
+        problem = "it is empty"
+    elif kind is not None and not start.startswith(_BEGINNINGS[kind]):
         problem = f"it is not a {kind} file"
-    elif text.startswith((b"<!doctype html", b"<html")):
+    elif b"<!doctype html" in text or b"<html" in text:
         problem = "it is a web page (a login?)"
     elif not sure:
         problem = "the server did not state its length, so it may be truncated"

@@ -20,6 +20,7 @@ class Server(ThreadingHTTPServer):
         asked: the Range of each request.
         version: its ETag, if it has one.
         lengths: whether it says how long an answer is.
+        headers: what else it sends before an answer.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -30,6 +31,7 @@ class Server(ThreadingHTTPServer):
         self.die_after: list[int] = []
         self.statuses: list[int] = []
         self.asked: list[str | None] = []
+        self.headers: dict[str, str] = {}
         self.url = f"http://127.0.0.1:{self.server_port}/file.bin"
 
 
@@ -60,6 +62,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("ETag", self.server.version)
         if self.server.lengths:
             self.send_header("Content-Length", str(len(whole) - start))
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
         self.end_headers()
         end = start + self.server.die_after.pop(0) if self.server.die_after else len(whole)
         self.wfile.write(whole[start:end])

@@ -82,12 +82,14 @@ def test_a_partial_file_of_unknown_version_needs_a_checksum(server, output, part
     ("name", "content", "problem"),
     [
         ("text.txt", b"\n<!DOCTYPE html><p>Sign in</p>", r"a web page \(a login\?\)"),
+        ("text.txt", b"\xef\xbb\xbf<!-- a --><html><p>Sign in</p>", r"a web page \(a login\?\)"),
+        ("text.txt", b"", "it is empty"),
         ("a.tgz", b"plain text", "it is not a .tgz file"),
         ("a.tgz", WHOLE[:3000] + gzip.compress(CONTENT[9:])[3000:], r"damaged .tgz \(CRC check"),
         ("a.gz", WHOLE[:3000], r"damaged .gz \(Compressed file ended before"),
         ("a.zip", b"PK" + CONTENT[:99], r"damaged .zip \(File is not a zip file"),
     ],
-    ids=["page", "text", "spliced", "cut", "no zip"],
+    ids=["page", "page after a comment", "empty", "text", "spliced", "cut", "no zip"],
 )
 def test_another_file_is_not_recorded(server, output, tmp_path, name, content, problem):
     server.content = content
@@ -109,6 +111,7 @@ def test_a_decompression_bomb_is_not_recorded(server, output, tmp_path, monkeypa
 
 
 def test_a_whole_archive_is_recorded(server, output, tmp_path):
+    server.headers = {"Content-Encoding": "x-gzip"}  # so do some servers for each .tgz
     server.content = WHOLE
     assert "it was recorded" in fetch(
         server.url, output.with_name("a.tgz"), ledger=tmp_path / "sums"
@@ -138,6 +141,24 @@ def test_an_answer_that_may_be_cut_off_is_not_recorded(server, output, tmp_path)
         fetch(server.url, output, ledger=tmp_path / "sums")
     output.with_name("file.bin.part").unlink()
     fetch(server.url, output, ledger=tmp_path / "sums", size=len(CONTENT))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("Content-Encoding", "gzip", "sends the file in the encoding 'gzip'"),
+        ("Content-Length", "many", "states a length of 'many'"),
+        ("Content-Length", "-5", "states a length of '-5'"),
+    ],
+)
+def test_an_answer_in_another_form_than_the_file_is_refused(
+    server, output, part, name, value, problem
+):
+    server.lengths = name != "Content-Length"
+    server.headers = {name: value}
+    with pytest.raises(FetchError, match=f"file.bin: the server {problem}"):
+        fetch(server.url, output)
+    assert not output.exists() and not part.exists()
 
 
 @pytest.mark.parametrize("lengths", [True, False])
