@@ -56,6 +56,11 @@ class _Finder:
 class _Module(ModuleType):
     """Take the place of a module: its attributes are `_Name`s."""
 
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        # without one, importlib.util.find_spec, which looks whether a library is there, fails
+        self.__spec__ = importlib.machinery.ModuleSpec(name, None)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
