@@ -5,12 +5,14 @@ Of 1,000 single flipped bits in a checkpoint, torch silently loads 988 as other 
 
 import errno
 import os
+import pickle
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.user_error import UserError
@@ -24,6 +26,13 @@ _PICKLE = "data.pkl"
 _FOLDER = 0x10  # attribute of MS-DOS
 _DAMAGE = (
     zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeDecodeError, struct.error, zlib.error,
+)  # fmt: skip
+
+
+# exceptions of `load_mapped` for an unreadable file, and of looking into what it returns
+UNREADABLE = (
+    AttributeError, EOFError, LookupError, OSError, pickle.UnpicklingError, RuntimeError, TypeError,
+    ValueError,
 )  # fmt: skip
 
 
@@ -50,6 +59,18 @@ def check_archive(path: str | Path, whole: bool = True) -> None:
         )
     state = os.stat(path)
     _check(str(path), whole, (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns))
+
+
+def load_mapped(path: str | Path) -> Any:
+    """Return what a file of torch.save holds; tensors are read from the disk when they are used.
+
+    Raises:
+        An exception of `UNREADABLE`: the file is damaged, or holds more than plain values.
+    """
+    import torch
+
+    check_archive(path, whole=False)
+    return torch.load(path, "cpu", weights_only=True, mmap=True)
 
 
 def first_whole(paths: Iterable[str | Path]) -> tuple[str | None, list[str]]:

@@ -13,12 +13,10 @@ Delete when: no checkpoint of an older version is in use. `checkpoint_identity.p
 import glob
 import logging
 import os
-import pickle
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from fairseq import models
 from fairseq.file_io import PathManager
 from fairseq_cli import train as training
@@ -26,17 +24,12 @@ from omegaconf import OmegaConf, open_dict
 
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.torch_archive import check_archive
+from highrank_plugins.common.torch_archive import UNREADABLE, load_mapped
 from highrank_plugins.common.training_listener import TrainingListener
 
 logger = logging.getLogger(__name__)
 
 _DEFAULT = "checkpoint_last.pt"
-# exceptions of check_archive and torch for an unreadable file
-_UNREADABLE = (
-    ValueError, RuntimeError, EOFError, OSError, pickle.UnpicklingError, LookupError, TypeError,
-    AttributeError,
-)  # fmt: skip
 
 
 def by_name(options: Any) -> dict[str, Any]:
@@ -88,10 +81,8 @@ def _saved_options(cfg: Any) -> dict[str, Any]:
     """
     for path in filter(os.path.isfile, _candidates(cfg)):
         try:
-            check_archive(path, whole=False)
-            state = torch.load(path, "cpu", weights_only=True, mmap=True)  # weights stay unread
-            return by_name((state["cfg"] or {}).get("model"))
-        except _UNREADABLE as error:
+            return by_name((load_mapped(path)["cfg"] or {}).get("model"))
+        except UNREADABLE as error:
             logger.debug("%s: %s", path, error)
     return {}
 

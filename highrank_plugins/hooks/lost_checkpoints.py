@@ -18,27 +18,21 @@ Delete when: fairseq tells a first start from a lost file.
 import glob
 import logging
 import os
-import pickle
 from copy import copy
 
-import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.torch_archive import check_archive, first_whole
+from highrank_plugins.common.torch_archive import UNREADABLE, first_whole, load_mapped
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.early_stopping_state import recall
 
 logger = logging.getLogger(__name__)
 
 _DEFAULT = "checkpoint_last.pt"
-_UNREADABLE = (
-    AttributeError, EOFError, LookupError, OSError, pickle.UnpicklingError, RuntimeError, TypeError,
-    ValueError,
-)  # fmt: skip
 
 
 @replaces(checkpoint_utils, "load_checkpoint")
@@ -145,11 +139,10 @@ def _progress(path: str) -> tuple[bool, int, float]:
     Those of a damaged one are False, -1 and 0.
     """
     try:
-        check_archive(path, whole=False)
-        state = torch.load(path, "cpu", weights_only=True, mmap=True)  # weights stay unread
+        state = load_mapped(path)
         updates = int(state["optimizer_history"][-1]["num_updates"])
         return state.get("last_optimizer_state") is not None, updates, os.path.getmtime(path)
-    except _UNREADABLE:
+    except UNREADABLE:
         return False, -1, 0.0
 
 

@@ -1,16 +1,12 @@
 """Read single parts of a checkpoint file."""
 
-import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from highrank_plugins.common.torch_archive import check_archive
+from highrank_plugins.common.torch_archive import UNREADABLE, check_archive, load_mapped
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-# exceptions of torch for an unreadable file
-_UNREADABLE = (RuntimeError, EOFError, OSError, pickle.UnpicklingError, LookupError, TypeError)
 
 
 def look_up(path: Path, *keys: str | int) -> Any:
@@ -19,18 +15,16 @@ def look_up(path: Path, *keys: str | int) -> Any:
     Raises:
         ValueError: the file is damaged or lacks the value; says so.
     """
-    import torch
-
     import highrank_plugins
 
     highrank_plugins.register()  # allows the plain classes that fairseq stores
-    check_archive(path, whole=False)
+    check_archive(path, whole=False)  # its messages are those to show
     try:
-        value = torch.load(path, "cpu", weights_only=True, mmap=True)
+        value = load_mapped(path)
         for key in keys:
             value = value[key]
         return value
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(
             f"{path}: damaged, or not a training checkpoint ({reason}); move it elsewhere"
