@@ -52,7 +52,7 @@ def read_nbest(generated: Path, count: int) -> list[list[str]]:
     Args:
         count: number of input sentences.
     Raises:
-        ScoreError: an input has no hypothesis, or a hypothesis has no input.
+        ScoreError: an input has no hypothesis, a hypothesis has no input, or the last line is cut.
     """
     found: dict[int, list[str]] = {}
     for match in filter(None, map(_HYPOTHESIS.fullmatch, read_lines(generated))):
@@ -64,6 +64,8 @@ def read_nbest(generated: Path, count: int) -> list[list[str]]:
             f"{generated}: {len(found)} hypotheses for {count} inputs{first}; generate the whole "
             "set that is scored (--gen-subset)"
         )
+    if not generated.read_bytes().endswith(b"\n"):
+        raise ScoreError(f"{generated}: the last line is cut; generate again, or copy it again")
     return [found[number] for number in range(count)]
 
 

@@ -39,6 +39,14 @@ def test_missing_or_repeated_hypotheses_are_errors(tmp_path, numbers, message):
         read_hypotheses(generated(tmp_path, numbers), 4)
 
 
+def test_a_hypothesis_that_is_cut_is_an_error(tmp_path):
+    path = generated(tmp_path, range(4))
+    content = path.read_bytes()
+    path.write_bytes(content[: content.index(b"Satz 3\n")])
+    with pytest.raises(ScoreError, match="the last line is cut"):
+        read_hypotheses(path, 4)
+
+
 def test_only_line_feeds_end_lines(tmp_path):
     text = "a\u2028b\u0085c\x0cd"
     assert read_hypotheses(generated(tmp_path, [0], text), 1) == [f"{text} 0"]
