@@ -2,13 +2,15 @@
 
 What breaks: with two words of a dictionary swapped after training, every command computes with the
 wrong embeddings, silently. fairseq-eval-lm takes even a shuffled dictionary: perplexity 156, exit
-code 0. `--lm-path` adds the scores of a language model, whatever its words.
+code 0. `--lm-path` adds the scores of a language model, whatever its words. With one dictionary for
+both languages, `-s de -t en` lets a model from English to German translate German.
 Why: a checkpoint holds no words, and only the size of a dictionary is compared.
 What we do: add a hash of the words in order, without their counts, to the task's state in each
 checkpoint, for source and target apart. Compare it wherever a task loads that state (generation,
 validation, evaluation, analysis) and before a run loads parameters. Checkpoints without a hash
-load with one warning. Tasks of many dictionaries are left alone. The dictionary of `--lm-path`
-must equal that of the target.
+load with one warning. The languages are stored, too; a model is refused where they are exchanged,
+except to train another model from it. Tasks of many dictionaries are left alone. The dictionary of
+`--lm-path` must equal that of the target.
 Delete when: fairseq stores the dictionary, or a hash of it.
 """
 
@@ -75,8 +77,8 @@ def _hashes(task: FairseqTask) -> dict[str, str]:
 
 @replaces(FairseqTask, "state_dict")
 def state_dict(stock, task) -> dict[str, Any]:
-    """Return what a checkpoint holds of a task, with the hashes of its dictionaries."""
-    return {**stock(task), "dictionaries": _hashes(task)}
+    """Return what a checkpoint holds of a task, with hashes of its dictionaries and languages."""
+    return {**stock(task), "dictionaries": _hashes(task), "languages": _languages(task)}
 
 
 @replaces(FairseqTask, "load_state_dict")
@@ -84,10 +86,22 @@ def load_state_dict(stock, task, state) -> None:
     """Load the state of a task.
 
     Raises:
-        UserError: See `check_dictionaries`.
+        UserError: See `check_dictionaries`; or the model translates in the other direction.
     """
     check_dictionaries(task, state)
+    saved, ours = state.get("languages"), _languages(task)
+    if saved and saved != ours and saved == ours[::-1]:
+        raise UserError(
+            "-s {} -t {}: the model translates {} to {}; exchange the two".format(*ours, *saved)
+        )
     stock(task, state)
+
+
+def _languages(task: FairseqTask) -> list[str]:
+    """Return source and target language, if the task has both."""
+    cfg = getattr(task, "cfg", None)
+    found = [getattr(cfg, f"{side}_lang", None) for side in ("source", "target")]
+    return found if all(found) else []
 
 
 @replaces(SequenceGenerator, "__init__")

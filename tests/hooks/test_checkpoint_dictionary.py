@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, tasks
 from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 from fairseq_cli import eval_lm, generate, interactive, validate
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks import checkpoint_dictionary
 from highrank_plugins.inference.loading import load_model
 from tests.compat.conftest import DECODER, config, run_training, translation_options
@@ -122,6 +123,16 @@ def test_a_checkpoint_without_hashes_loads_with_one_warning(
 def test_each_checkpoint_holds_the_hashes(data, translator, language_model):
     state = checkpoint_utils.load_checkpoint_to_cpu(str(translator))["task_state"]
     assert state["dictionaries"].keys() == {"source", "target"}
+
+
+def test_a_model_of_the_other_direction_is_refused(data, translator):
+    task = tasks.setup_task(config("generation", data, "--path", translator, *CPU).task)
+    state = torch.load(translator)["task_state"]
+    task.load_state_dict(state)
+    assert state["languages"] == ["xx", "yy"]
+    task.cfg.source_lang, task.cfg.target_lang = "yy", "xx"
+    with pytest.raises(UserError, match="-s yy -t xx: the model translates xx to yy"):
+        task.load_state_dict(state | {"dictionaries": task.state_dict()["dictionaries"]})
 
 
 def test_a_language_model_of_other_words_is_refused(data, other_text, translator, tmp_path):
