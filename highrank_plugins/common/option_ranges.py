@@ -106,7 +106,8 @@ def check_ranges(options: Mapping[str, Any]) -> None:
 
     Raises:
         WrongNumbers: Options are NaN or infinite, with which fairseq would train (`--dropout nan`
-            drops nothing), or outside of `RANGES`; --nbest exceeds --beam.
+            drops nothing), or outside of `RANGES`; --nbest exceeds --beam; --adam-betas are not
+            two, or --warmup-updates 0 would be a divisor.
     """
     problems: dict[str, str] = {}
     for name, value in options.items():
@@ -119,6 +120,11 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     if not problems and isinstance(beam, int) and isinstance(nbest, int) and nbest > beam:
         # fairseq would print as many hypotheses as it has beams
         problems["nbest"] = f"must be at most --beam {beam}, got {nbest}"
+    if "adam_betas" in options and len(_numbers("adam_betas", options["adam_betas"])) == 1:
+        problems.setdefault("adam_betas", "takes two numbers, such as '(0.9, 0.98)'")
+    schedule = options.get("lr_scheduler", options.get("_name"))
+    if schedule == "inverse_sqrt" and options.get("warmup_updates") == 0:
+        problems["warmup_updates"] = "must be at least 1 with --lr-scheduler inverse_sqrt, got 0"
     for copy, original in _COPIES.items():
         if copy in problems and problems[copy] == problems.get(original):
             del problems[copy]

@@ -196,6 +196,8 @@ def test_no_option_of_fairseq_takes_a_number_that_is_not_finite(number):
         ("--lr-scheduler inverse_sqrt --warmup-updates -4",
          "--warmup-updates must be at least 0, got -4"),
         ("--optimizer adam --adam-betas (0.9,1.98)", "--adam-betas must lie in [0, 1), got 1.98"),
+        ("--optimizer adam --adam-betas 0.9", "--adam-betas takes two numbers"),
+        ("--lr-scheduler inverse_sqrt --warmup-updates 0", "--warmup-updates must be at least 1"),
         ("--optimizer adam --adam-betas (nan,0.9)", "--adam-betas nan: expected a finite number"),
         ("--optimizer adam --weight-decay -1", "--weight-decay must be at least 0, got -1"),
         ("--optimizer sgd --momentum 1.5", "--momentum must lie in [0, 1), got 1.5"),
