@@ -144,7 +144,7 @@ def write_whole(
     finally:
         with suppress(OSError):
             os.unlink(part)  # a .part file is always incomplete
-    flush_folder(os.path.dirname(target))
+    flush(os.path.dirname(target))
 
 
 def link_whole(source: str | Path, target: str | Path) -> None:
@@ -172,7 +172,7 @@ def link_whole(source: str | Path, target: str | Path) -> None:
     finally:
         with suppress(OSError):
             os.unlink(part)
-    flush_folder(os.path.dirname(target))
+    flush(os.path.dirname(target))
 
 
 def _copy(source: str, target: str) -> None:
@@ -181,9 +181,9 @@ def _copy(source: str, target: str) -> None:
         write_whole(target, lambda file: shutil.copyfileobj(original, file, _BLOCK), size)
 
 
-def flush_folder(folder: str | Path) -> None:
-    """Flush the names in a folder, so that they survive a power failure."""
-    handle = os.open(folder, os.O_RDONLY)
+def flush(path: str | Path) -> None:
+    """Flush a file, or the names in a folder, so that they survive a power failure."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from highrank_plugins.common.files import flush_folder, names_full_disk, require_regular
+from highrank_plugins.common.files import flush, names_full_disk, require_regular
 from highrank_plugins.common.user_error import UserError
 
 _STAMP = ".highrank-incomplete"
@@ -19,6 +19,7 @@ NEW = ".highrank-new"
 def new_folder(folder: Path) -> Iterator[Path]:
     """Write a folder as NAME.part; rename it when it is complete, or remove it after a failure.
 
+    All files are flushed before, so that a power failure leaves the whole folder or none.
     Leftovers of an interrupted call are discarded.
 
     Raises:
@@ -39,8 +40,12 @@ def new_folder(folder: Path) -> Iterator[Path]:
     try:
         with names_full_disk(folder.parent):
             yield part
+            for path in (part, *part.rglob("*")):
+                if not path.is_symlink():
+                    flush(path)
             stamp.unlink()
             os.replace(part, folder)
+            flush(folder.parent)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -79,7 +84,7 @@ def _take_places(folder: Path) -> None:
         for path in _files(new):
             os.replace(new / path, folder / path)
         shutil.rmtree(new)  # comes last, since readers refuse the folder until then
-        flush_folder(folder)
+        flush(folder)
 
 
 def refuse_mixture(folder: Path) -> None:

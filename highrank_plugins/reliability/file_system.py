@@ -8,7 +8,7 @@ from multiprocessing import get_context
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from highrank_plugins.common.files import flush_folder, link_whole
+from highrank_plugins.common.files import flush, link_whole
 from highrank_plugins.common.folder_lock import locked
 from highrank_plugins.common.processes import end_with_parent
 from highrank_plugins.common.user_error import UserError
@@ -112,7 +112,7 @@ def flush_and_link(folder: Path) -> Finding:
             file.write(bytes(BYTES))
             file.flush()
             os.fsync(file.fileno())
-        flush_folder(folder)
+        flush(folder)
         took = time.monotonic() - began
         link_whole(first, second)
         first.unlink()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from highrank_plugins.common import folders
 from highrank_plugins.common.files import write_text
 from highrank_plugins.common.folders import NEW, new_files, new_folder, refuse_mixture
 from highrank_plugins.common.user_error import UserError
@@ -15,6 +16,18 @@ def test_a_new_folder_appears_when_it_is_complete(tmp_path):
         (part / "file").touch()
         assert [path.name for path in tmp_path.iterdir()] == ["new.part"]
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["new", "new/file"]
+
+
+def test_all_is_flushed_before_the_folder_gets_its_name(tmp_path, monkeypatch):
+    flushed = {}
+    monkeypatch.setattr(folders, "flush", lambda path: flushed.update({path: target.exists()}))
+    target = tmp_path / "new"
+    with new_folder(target) as part:
+        write_text(part / "below" / "file", "text")
+        (part / "link").symlink_to("missing")
+    before = {path for path, is_there in flushed.items() if not is_there}
+    assert {part, part / "below", part / "below" / "file"} <= before
+    assert flushed[tmp_path] and part / "link" not in flushed
 
 
 def test_leftovers_of_an_interrupted_call_are_discarded(tmp_path):
