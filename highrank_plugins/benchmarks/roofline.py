@@ -61,8 +61,8 @@ GPUS = {
 # mixture, 4 in a tree): docs/benchmarks/kernels_sm90.csv. Torch computes any other function.
 INSTRUCTIONS = {
     "softmax_kernel": {
-        "identity": 30.7, "sigsoftmax": 63.0, "gss": 66.1, "softcap": 61.8, "sigmoid_cap": 62.6,
-        "multimax": 96.0, "plif": 147.0,
+        "identity": 27.5, "sigsoftmax": 59.8, "gss": 62.9, "softcap": 58.6, "sigmoid_cap": 59.4,
+        "multimax": 92.2, "plif": 143.2,
     },
     "gradient_kernel": {
         "identity": 12.0, "sigsoftmax": 34.1, "gss": 36.1, "softcap": 29.1, "sigmoid_cap": 30.7,
@@ -72,8 +72,8 @@ INSTRUCTIONS = {
         "identity": 31.2, "sigsoftmax": 63.4, "gss": 66.4, "softcap": 62.3, "sigmoid_cap": 63.3,
         "multimax": 86.4, "plif": 113.0,
     },
-    "tree_forward_kernel": {"identity": 19.1},
-    "tree_backward_kernel": {"identity": 22.8},
+    "tree_forward_kernel": {"identity": 11.8},
+    "tree_backward_kernel": {"identity": 16.6},
 }  # fmt: skip
 # Operations that read or write only the elements that an index names.
 INDEXED = ("gather", "scatter", "scatter_add", "scatter_add_", "scatter_", "index", "index_select")
@@ -132,23 +132,27 @@ class Seconds(TorchDispatchMode):
     ) -> None:
         """Count a kernel instead of starting it; see `kernels.triton.passes.launch`."""
         name = getattr(kernel, "fn", kernel).__name__
+        given = dict(zip(kernel.arg_names, (values, *others), strict=False))
         per_logit = INSTRUCTIONS[name]
         instructions = per_logit.get(self.pointwise, per_logit["identity"]) * values.numel()
-        rest = [t for t in others if isinstance(t, torch.Tensor)]
-        if name == "tree_backward_kernel":  # leaves and gates become their gradients
-            moved = 2 * _bytes([values, rest[0]]) + _bytes(rest[1:])
-        elif name == "tree_forward_kernel":
-            moved = _bytes([values, *rest])
+        work = 0
+        if name.startswith("tree"):
+            operands = [given[n] for n in ("inputs", "weights") if given[n] is not None]
+            if operands:  # each pass multiplies anew
+                work = 2 * operands[0].numel() * operands[1].size(0)
+            passes = 1 + ("grad" in given)  # leaves and gates become their gradients
+            gate_passes = int(given["from_memory"]) + ("grad" in given)
+            moved = passes * _bytes([values]) + gate_passes * _bytes([given["gates"]])
+            moved += _bytes([*operands, given["grad" if "grad" in given else "out"]])
         else:
-            factor = {"softmax_kernel": 3, "gradient_kernel": 2, "mixture_kernel": 5}[name]
-            gradient = others[factor] is not None
+            gradient = given["factor"] is not None
             passes = 3 if gradient else 1  # two reads, one write
             if name == "gradient_kernel":
                 passes = 2
             elif not gradient:
                 instructions /= 2
             moved = passes * _bytes([values])
-        self.others += self.gpu.seconds(moved, instructions=instructions)
+        self.others += self.gpu.seconds(moved, work, instructions)
 
 
 def _bytes(tensors: list[torch.Tensor]) -> int:

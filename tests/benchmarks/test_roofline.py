@@ -42,6 +42,16 @@ def test_products_are_those_of_the_layer(case, impl):
 
 
 @pytest.mark.triton
+def test_gates_that_kernels_compute_are_arithmetic_of_both_passes():
+    case = LossCase("mixtape", tokens=64, dim=16, classes=512, frequent=256, components=4,
+                    gate_dim=28, dtype="bfloat16")  # fmt: skip
+    columns = 28 + 1 + 3  # embeddings, shared logit, biases
+    product = 2 * 3 * case.tokens * case.frequent * columns
+    found = estimate("x", case, "triton", PRODUCTS_ONLY)
+    assert found.others == pytest.approx(2 * product)  # in both passes
+
+
+@pytest.mark.triton
 def test_triton_moves_less_than_torch():
     """A softmax reads its logits twice and writes them once: 6 bytes a logit, and half is spare."""
     memory_only = Gpu("memory", 1 / 0.875, 1e30, 1e30)

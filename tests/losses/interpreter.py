@@ -7,6 +7,7 @@ import torch
 
 def mend(patch: pytest.MonkeyPatch) -> None:
     round_to_bfloat16(patch)
+    multiply_bfloat16(patch)
     prepare_language_once(patch)
     find_dtypes_once(patch)
 
@@ -25,6 +26,21 @@ def round_to_bfloat16(patch: pytest.MonkeyPatch) -> None:
         return cut_off(self, source, dtype)
 
     patch.setattr(InterpreterBuilder, "cast_impl", cast)
+
+
+def multiply_bfloat16(patch: pytest.MonkeyPatch) -> None:
+    """Multiply bfloat16 matrices as float32; the interpreter takes their bits for integers."""
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    multiply = InterpreterBuilder.create_dot
+
+    def create_dot(self, a, b, *others):
+        if a.dtype.scalar == tl.bfloat16:
+            a, b = (self.cast_impl(x, tl.float32) for x in (a, b))
+        return multiply(self, a, b, *others)
+
+    patch.setattr(InterpreterBuilder, "create_dot", create_dot)
 
 
 def prepare_language_once(patch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ COVERING = [
     ("mos", 5000, "bfloat16", 0.0, LENGTHS, {"components": 2, "pointwise": "softcap"}),
     ("mos", 5001, "bfloat16", 0.1, [32], {"components": 4, "pointwise": "multimax"}),
     ("mos", 5001, "bfloat16", 0.1, [32], {"components": 4, "pointwise": "plif"}),
-    ("mixtape", 5000, "bfloat16", 0.1, LENGTHS, {"components": 4, "frequent": 2504}),
+    ("mixtape", 5000, "bfloat16", 0.1, LENGTHS, {"components": 4, "frequent": 2496}),
 ]
 
 

@@ -6,12 +6,22 @@ import sys
 import pytest
 import torch
 
+from highrank_plugins.losses.fused import mixtape
 from highrank_plugins.losses.kernels.triton import tiles
 from tests.heads.cases import MIXTAPE, MOS, PRODUCT, SOFTMAX, STRUCTURES, make_features
 from tests.heads.test_extreme import extreme
-from tests.losses.implementations import CLASSES, FULL, TARGET, TOKENS, assert_same, run
+from tests.losses.implementations import (
+    CLASSES,
+    FULL,
+    TARGET,
+    TOKENS,
+    assert_same,
+    memory_for,
+    run,
+)
 
 needs_triton = pytest.mark.triton
+TRITON = "highrank_plugins.losses.kernels.triton"
 CPU = torch.device("cpu")
 
 
@@ -31,6 +41,29 @@ def test_any_tile_gives_the_same_numbers(case, columns, size, monkeypatch):
     monkeypatch.setattr(tiles, "TREE_SIZE", size)
     head, features = case.build(classes=37), make_features(TOKENS).requires_grad_()
     compare(head, features, TARGET, reduction="sum", **FULL)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    "case, tile",
+    [
+        (MIXTAPE.with_options(components=2, frequent=16), (64, 128, 4)),
+        (MIXTAPE.with_options(frequent=16, gate_class_bias=False, gate_dim=20), (64, 128, 4)),
+        (MIXTAPE.with_options(frequent=32, gate_noise=0.7), (4, 32, 2)),
+    ],
+    ids=str,
+)
+def test_gates_that_the_kernel_computes_match(case, tile, monkeypatch):
+    """Let it multiply in float64, too; with tiles of several tokens, and blocks of leaves."""
+    monkeypatch.setattr(f"{TRITON}.passes.GATED_DTYPES", {torch.float64})
+    for name, size in zip(("ROWS", "COLUMNS", "SPAN"), tile, strict=True):
+        monkeypatch.setattr(tiles, f"GATED_{name}", size)
+    monkeypatch.setitem(mixtape.LEAF_BLOCKS, "cpu", 2)
+    head, features = case.build(classes=37).train(), make_features(TOKENS).requires_grad_()
+    memory = memory_for(head, TOKENS, "triton")
+    reduction = "none" if "gate_noise" in case.options else "sum"
+    options = {"reduction": reduction, "memory": memory, **FULL}
+    compare(head, features, TARGET, **options)
 
 
 @needs_triton
@@ -110,8 +143,8 @@ def test_sums_over_cells_do_not_depend_on_the_order():
 @needs_triton
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_gate_noise_is_the_same_in_half_precision(dtype):
-    case = MIXTAPE.with_options(gate_noise=2.0, frequent=CLASSES)
-    head, features = case.build(classes=CLASSES, dtype=dtype).train(), make_features(TOKENS)
+    case = MIXTAPE.with_options(gate_noise=2.0, frequent=16)  # the kernel computes the gates
+    head, features = case.build(classes=16, dtype=dtype).train(), make_features(TOKENS)
     want = run(head, features.to(dtype), TARGET, impl="reference").values["nll"]
     got = run(head, features.to(dtype), TARGET, impl="triton").values["nll"]
     other = run(head, features.to(dtype), TARGET, impl="triton", seed=1).values["nll"]

@@ -31,13 +31,13 @@ class FusedLoss:
         tensors: what `head.tensors()` returns, detached.
         sums: zeros, at least float32, for those `tensors` that the fused loss itself reads and
             whose gradient is wanted; gradients are added to them. Those of `overwrites` hold
-            anything, and the first chunk writes them whole.
+            anything, and are written whole.
         kernels: the elementwise passes, of the same batch.
     """
 
     # names of the tensors read here and not in `head.token_inputs`, apart from pointwise ones
     reads: ClassVar[tuple[str, ...]] = ("weight", "bias")
-    # names of the tensors whose gradients are sums of `backward_products` in every chunk
+    # names of the tensors whose gradients are written whole, by the first chunk or at the end
     overwrites: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, plan: LossPlan, tensors: Named, sums: Named, kernels: Kernels) -> None:
@@ -141,16 +141,25 @@ class FusedLoss:
         return self.buffer("narrow", *like.shape, dtype=self.compute)
 
     def backward_products(
-        self, name: str, grad: Tensor, rows: Tensor, weight: Tensor, factor: Tensor | None
+        self,
+        name: str,
+        grad: Tensor,
+        rows: Tensor,
+        weight: Tensor,
+        factor: Tensor | None,
+        out: Tensor | None = None,
     ) -> Tensor:
         """Add grad^T @ (factor rows) to sums[name], and return factor (grad @ weight).
 
         All but `factor` are in the compute dtype. Classes that the filter leaves out of `grad`
         [n, M] take part in neither.
+
+        Args:
+            out: memory for what is returned.
         """
         rows = rows_times(rows, factor)
         products = filtered_products if self.plan.filter_gradients else gradient_products
-        found = products(self.sums.get(name), grad, rows, weight, self.is_first(name))
+        found = products(self.sums.get(name), grad, rows, weight, self.is_first(name), out)
         return rows_times_(found, factor)
 
     def is_first(self, name: str) -> bool:

@@ -9,7 +9,12 @@ from highrank_plugins.losses.fused.products import gradient_products
 
 
 def filtered_products(
-    total: Tensor | None, grad: Tensor, rows: Tensor, weight: Tensor, is_first: bool
+    total: Tensor | None,
+    grad: Tensor,
+    rows: Tensor,
+    weight: Tensor,
+    is_first: bool,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Do as `gradient_products` does, for some classes.
 
@@ -17,13 +22,13 @@ def filtered_products(
     """
     kept = kept_columns(grad)
     if len(kept) == grad.size(1):
-        return gradient_products(total, grad, rows, weight, is_first)
+        return gradient_products(total, grad, rows, weight, is_first, out)
     grad, weight = grad[:, kept], weight[kept]
     if total is not None:
         if is_first:
             total.zero_()
         total.index_add_(0, kept, (grad.t() @ rows).to(total.dtype))
-    return grad @ weight
+    return torch.mm(grad, weight, out=out)
 
 
 def kept_columns(grad: Tensor) -> Tensor:

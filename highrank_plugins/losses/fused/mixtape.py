@@ -17,7 +17,7 @@ from highrank_plugins.losses.fused.products import (
     rows_times,
     rows_times_,
 )
-from highrank_plugins.losses.kernels.base import SoftmaxBlock
+from highrank_plugins.losses.kernels.base import GateProduct, SoftmaxBlock
 from highrank_plugins.losses.plan import Scores, concatenate
 
 # Blocks in which a chunk has its leaves and gates, at most. On a GPU the chunk then has several
@@ -37,7 +37,7 @@ class FusedMixtape(FusedLoss):
     """
 
     reads: ClassVar[tuple[str, ...]] = ("weight", "bias", "gate_embed", "gate_bias")
-    overwrites: ClassVar[tuple[str, ...]] = ("weight",)
+    overwrites: ClassVar[tuple[str, ...]] = ("weight", "gate_embed", "gate_bias")
 
     def prepare(self, tensors: dict[str, Tensor]) -> None:
         common = len(tensors.get("gate_embed", ()))
@@ -68,7 +68,7 @@ class FusedMixtape(FusedLoss):
         """Return columns [..., c] side by side, as an operand of the gates' products."""
         width = sum(column.size(-1) for column in columns)
         padding = 0
-        if columns[0].device.type != "cpu":
+        if columns[0].device.type != "cpu" or self.kernels.pads_rows:
             padding = aligned(width, self.compute) - width
         shape = (*columns[0].shape[:-1], padding)
         return torch.cat([*columns, columns[0].new_zeros(shape)] if padding else columns, -1)
@@ -103,10 +103,12 @@ class FusedMixtape(FusedLoss):
         logits_NM = self.buffer("logits", tokens, self.plan.head.num_classes)
         rare_NR = logits_NM[:, common:]
         self.product(mixed_ND, self.rare_RD, rare_NR)
+        grad_NKD = torch.empty_like(contexts_NKD, memory_format=torch.contiguous_format)
         found = [
             self._block(
                 logits_NM[a:b],
                 contexts_NKD[a:b],
+                grad_NKD[a:b],
                 None if hidden_JNC is None else hidden_JNC[:, a:b],
                 target_N[a:b],
                 None if scale_N is None else scale_N[a:b],
@@ -121,38 +123,46 @@ class FusedMixtape(FusedLoss):
         self.kernels.add_bias_gradient(logits_NM, factor_N)
         grad = self.narrow(rare_NR)
         grad_mixed = self.backward_products("rare", grad, mixed_ND, self.rare_RD, factor_N)
-        return scores, {"mixed": grad_mixed, **joined([grads for _, grads in found])}
+        gates = joined([grads for _, grads in found])
+        return scores, {"mixed": grad_mixed, "contexts": grad_NKD, **gates}
 
     def _block(
         self,
         logits_NM: Tensor,
         contexts_NKD: Tensor,
+        grad_NKD: Tensor,
         hidden_JNC: Tensor | None,
         target_N: Tensor,
         scale_N: Tensor | None,
         fill_with_noise: Callable[[Tensor], bool],
     ) -> tuple[Scores, dict[str, Tensor]]:
-        """Return scores and gradients of tokens whose rare logits are there; write the others'."""
+        """Return scores and gradients of gates of tokens whose rare logits are there.
+
+        Those of contexts are written into `grad_NKD`.
+        """
         tokens, components, _ = contexts_NKD.shape
         common = len(self.frequent_SD)
         leaves_NKS = self.buffer("leaves", tokens, components, common)
         gates_JNS = self.buffer("gates", self.gates, tokens, common)
         self.product(contexts_NKD.flatten(0, 1), self.frequent_SD, leaves_NKS.flatten(0, 1))
-        if hidden_JNC is not None:
-            # the product adds to the noise: both passes read and write the gates once
-            noisy = fill_with_noise(gates_JNS)
+        # the product adds to the noise
+        noisy = self.gates > 0 and fill_with_noise(gates_JNS)
+        if hidden_JNC is not None and not self.kernels.computes_gates:
             rows = hidden_JNC.flatten(0, 1)
             self.product(rows, self.gate_weights_SC, gates_JNS.flatten(0, 1), adds=noisy)
 
         def passes(a: int, b: int) -> Scores:
             part, leaves, gates = logits_NM[a:b], leaves_NKS[a:b], gates_JNS[:, a:b]
             factor = None if scale_N is None else scale_N[a:b]
+            product = None
+            if hidden_JNC is not None and self.kernels.computes_gates:
+                product = GateProduct(hidden_JNC[:, a:b], self.gate_weights_SC, noisy)
             if common:
-                self.kernels.tree_forward(leaves, gates, part[:, :common])
+                self.kernels.tree_forward(leaves, gates, part[:, :common], product)
             rows = SoftmaxBlock(part, target_N[a:b], factor, self.plan.class_weights)
             scores = self.kernels.softmax_pass(rows, self.bias)
             if factor is not None and common:
-                self.kernels.tree_backward(part[:, :common], leaves, gates)
+                self.kernels.tree_backward(part[:, :common], leaves, gates, product)
             return scores
 
         width = self.plan.head.num_classes + self._floats_of_leaves(self.plan.head)
@@ -161,21 +171,23 @@ class FusedMixtape(FusedLoss):
         if scale_N is None:
             return scores, {}
         factor_N = None if self.kernels.applies_factor else scale_N
-        grads = self._leaf_products(leaves_NKS, contexts_NKD, factor_N)
-        if hidden_JNC is not None:
-            grads |= self._gate_products(gates_JNS, hidden_JNC, factor_N)
-        return scores, grads
+        self._leaf_products(leaves_NKS, contexts_NKD, factor_N, grad_NKD)
+        if hidden_JNC is None:
+            return scores, {}
+        return scores, self._gate_products(gates_JNS, hidden_JNC, factor_N)
 
     def _leaf_products(
-        self, leaves_NKS: Tensor, contexts_NKD: Tensor, factor_N: Tensor | None
-    ) -> dict[str, Tensor]:
+        self, leaves_NKS: Tensor, contexts_NKD: Tensor, factor_N: Tensor | None, out_NKD: Tensor
+    ) -> None:
         grad = self.narrow(leaves_NKS.flatten(0, 1))
         factor = None if factor_N is None else factor_N.repeat_interleave(contexts_NKD.size(1))
         order = self.kernels.leaf_order(contexts_NKD.size(1))
         rows = in_order(contexts_NKD, order).flatten(0, 1)
-        found = self.backward_products("frequent", grad, rows, self.frequent_SD, factor)
-        back = [order.index(leaf) for leaf in range(len(order))]
-        return {"contexts": in_order(found.view_as(contexts_NKD), back)}
+        out = out_NKD.flatten(0, 1) if order == sorted(order) else None
+        found = self.backward_products("frequent", grad, rows, self.frequent_SD, factor, out)
+        if out is None:
+            in_place = found.view_as(contexts_NKD).unbind(1)
+            torch.stack([in_place[order.index(k)] for k in range(len(order))], 1, out=out_NKD)
 
     def _gate_inputs(self, local: dict[str, Tensor]) -> Tensor:
         """Return [t_k, s_k, e_k] [J, N, C], the unit vector e_k only where there are biases."""
@@ -206,10 +218,10 @@ class FusedMixtape(FusedLoss):
             return
         size = self.gate_dim
         if "gate_embed" in self.sums:
-            self.sums["gate_embed"].add_(self.gate_sums_SC[:, :size])
+            self.sums["gate_embed"].copy_(self.gate_sums_SC[:, :size])
         if "gate_bias" in self.sums:
             biases = slice(size + 1, size + 1 + self.gates)
-            self.sums["gate_bias"].add_(self.gate_sums_SC[:, biases])
+            self.sums["gate_bias"].copy_(self.gate_sums_SC[:, biases])
 
 
 def joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -13,12 +13,21 @@ def aligned(width: int, dtype: torch.dtype) -> int:
 
 
 def gradient_products(
-    total: Tensor | None, grad: Tensor, rows: Tensor, weight: Tensor, is_first: bool
+    total: Tensor | None,
+    grad: Tensor,
+    rows: Tensor,
+    weight: Tensor,
+    is_first: bool,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """Add grad^T @ rows to `total` [M, D] if there is one, and return grad @ weight."""
+    """Add grad^T @ rows to `total` [M, D] if there is one, and return grad @ weight.
+
+    Args:
+        out: memory for what is returned.
+    """
     if total is not None:
         add_product_to(total, grad, rows, is_first)
-    return grad @ weight
+    return torch.mm(grad, weight, out=out)
 
 
 def add_product_to(total: Tensor, grad: Tensor, rows: Tensor, is_first: bool) -> None:

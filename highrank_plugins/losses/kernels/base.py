@@ -48,6 +48,14 @@ class MixtureBlock(NamedTuple):
         return MixtureBlock(*parts)
 
 
+class GateProduct(NamedTuple):
+    """Hold what a tree's gate logits are: inputs · weights, plus what is in their place."""
+
+    inputs_JNC: Tensor
+    weights_SC: Tensor
+    adds: bool  # whether the gates' memory holds a summand; else it holds anything
+
+
 class Kernels:
     """Make the elementwise passes over the chunks of one batch; each set is a subclass.
 
@@ -65,6 +73,8 @@ class Kernels:
     adds_bias: ClassVar[bool] = False
     # whether rows of chunks start at multiples of 16 bytes on every device, see `FusedLoss.buffer`
     pads_rows: ClassVar[bool] = False
+    # whether trees take a `GateProduct` instead of gate logits
+    computes_gates: bool = False
 
     def __init__(self, plan: LossPlan, tensors: Named, sums: Named, compute: torch.dtype) -> None:
         self.plan, self.sums, self.compute = plan, sums, compute
@@ -112,14 +122,29 @@ class Kernels:
         """
         raise NotImplementedError
 
-    def tree_forward(self, leaves_NKS: Tensor, gates_JNS: Tensor, out_NS: Tensor) -> None:
+    def tree_forward(
+        self,
+        leaves_NKS: Tensor,
+        gates_JNS: Tensor,
+        out_NS: Tensor,
+        product: GateProduct | None = None,
+    ) -> None:
         """Write Σ_j π_j leaf_j into `out`, π being the sigmoid tree over K − 1 gate logits.
 
         Leaves and gates hold afterwards what `tree_backward` needs.
+
+        Args:
+            product: the gate logits, if and only if `computes_gates`; else they are in `gates`.
         """
         sigmoid_tree.tree_forward(leaves_NKS.unbind(1), gates_JNS.unbind(), out_NS)
 
-    def tree_backward(self, grad_NS: Tensor, leaves_NKS: Tensor, gates_JNS: Tensor) -> None:
+    def tree_backward(
+        self,
+        grad_NS: Tensor,
+        leaves_NKS: Tensor,
+        gates_JNS: Tensor,
+        product: GateProduct | None = None,
+    ) -> None:
         """Turn leaves and gates into their gradients, given the gradient of `out`."""
         sigmoid_tree.tree_backward(grad_NS, leaves_NKS.unbind(1), gates_JNS.unbind())
 

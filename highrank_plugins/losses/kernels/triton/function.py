@@ -177,6 +177,21 @@ def exp_below(x, top, log_sum):
 
 
 @triton.jit
+def fast_exp(x):
+    """Return e^x; in float32 results below 2^-126 are 0, which `tl.exp` takes instructions for."""
+    return tl.exp2(x * LOG2_E)
+
+
+@triton.jit
 def fast_log(x):
     """Return log x for x ≥ 1; in float32 by one instruction, with an error of 2^-22."""
     return libdevice.fast_logf(x) if HARDWARE and x.dtype == tl.float32 else tl.log(x)
+
+
+@triton.jit
+def fast_sigmoid(x):
+    """Return σ(x); in float32 by two instructions of the hardware, with an error of 2^-21."""
+    if HARDWARE and x.dtype == tl.float32:
+        return libdevice.fast_dividef(1.0, 1.0 + fast_exp(-x))
+    else:
+        return tl.sigmoid(x)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from highrank_plugins.losses.chunked_head import Named
 from highrank_plugins.losses.kernels.base import (
+    GateProduct,
     MixtureBlock,
     RecomputeLogits,
     SoftmaxBlock,
@@ -25,6 +26,7 @@ from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
 from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
 from highrank_plugins.losses.kernels.triton.tiles import (
     Tile,
+    gated_tree_tile,
     mixture_tile,
     softmax_tile,
     tree_tile,
@@ -33,6 +35,8 @@ from highrank_plugins.losses.kernels.triton.tree import tree_backward_kernel, tr
 from highrank_plugins.losses.plan import ClassWeights, LossPlan, Scores
 
 WIDE = {torch.float32: tl.float32, torch.float64: tl.float64}
+# those whose products run on tensor cores
+GATED_DTYPES = {torch.bfloat16, torch.float16}
 PLAIN = ClassWeights()
 
 
@@ -46,6 +50,11 @@ class TritonKernels(CompiledKernels):
         super().__init__(plan, tensors, *others)
         check_components(plan.head)
         self.chunk_dtype = self.compute
+        self.computes_gates = (
+            self.compute in GATED_DTYPES
+            and getattr(self.plan.head, "components", 1) <= tiles.GATED_COMPONENTS
+            and getattr(self.plan.head, "frequent", 0) % tiles.GATED_CLASSES == 0
+        )
         if self._crowds_registers():
             self.function = None  # torch computes f
         tables = () if self.function is None else self.function.tables
@@ -120,23 +129,43 @@ class TritonKernels(CompiledKernels):
             given.write_gradient(block.logits_NKM)
         return scores
 
-    def tree_forward(self, leaves_NKS: Tensor, gates_JNS: Tensor, out_NS: Tensor) -> None:
+    def tree_forward(
+        self,
+        leaves_NKS: Tensor,
+        gates_JNS: Tensor,
+        out_NS: Tensor,
+        product: GateProduct | None = None,
+    ) -> None:
         """Write Σ_j π_j leaf_j into `out`; leaves and gates stay as they are."""
-        self._tree(tree_forward_kernel, leaves_NKS, gates_JNS, out_NS)
+        self._tree(tree_forward_kernel, leaves_NKS, gates_JNS, out_NS, product)
 
-    def tree_backward(self, grad_NS: Tensor, leaves_NKS: Tensor, gates_JNS: Tensor) -> None:
-        self._tree(tree_backward_kernel, leaves_NKS, gates_JNS, grad_NS)
+    def tree_backward(
+        self,
+        grad_NS: Tensor,
+        leaves_NKS: Tensor,
+        gates_JNS: Tensor,
+        product: GateProduct | None = None,
+    ) -> None:
+        self._tree(tree_backward_kernel, leaves_NKS, gates_JNS, grad_NS, product)
 
-    def _tree(self, kernel: Any, leaves: Tensor, gates: Tensor, mixed: Tensor) -> None:
+    def _tree(
+        self, kernel: Any, leaves: Tensor, gates: Tensor, mixed: Tensor, product: GateProduct | None
+    ) -> None:
         rows, components, classes = leaves.shape
         if leaves.numel() == 0:
             return
+        inputs, weights, stride, width, from_memory = None, None, 0, 0, True
         tile = tree_tile(components, classes)
+        if product is not None:
+            inputs, weights, from_memory = product
+            stride, width = inputs.stride(0), weights.size(1)
+            tile = gated_tree_tile(components)
         launch(
-            kernel, (*_grid(rows, tile), -(-classes // tile.columns)),
+            kernel, (*_grid(rows, tile), -(-classes // (tile.columns * tile.span))),
             leaves, *leaves.stride()[:2], gates, gates.stride(1), gates.stride(0),
-            mixed, mixed.stride(0), rows, classes, components, WIDE[self.wide],
-            ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
+            inputs, stride, weights,
+            mixed, mixed.stride(0), rows, classes, components, WIDE[self.wide], from_memory, width,
+            ROWS=tile.rows, COLUMNS=tile.columns, SPAN=tile.span, num_warps=tile.warps,
         )  # fmt: skip
 
 

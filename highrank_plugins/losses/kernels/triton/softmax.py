@@ -8,6 +8,7 @@ import triton.language as tl
 from highrank_plugins.losses.kernels.triton.function import (
     add_table_sums,
     exp_below,
+    fast_exp,
     function_of,
     load_tables,
     no_table_sums,
@@ -72,11 +73,11 @@ def softmax_kernel(
         shift = tl.where(higher == float("-inf"), 0.0, higher)  # all biases of the tile are −∞
         if entropy is not None:
             below = value - shift[:, None]
-            parts = tl.exp(below)
+            parts = fast_exp(below)
             risen = tl.where(norm > 0, shift - top, 0.0)
-            spread = (spread + norm * risen) * tl.exp(top - shift)
+            spread = (spread + norm * risen) * fast_exp(top - shift)
             spread -= tl.sum(parts * tl.where(parts > 0, below, 0.0), 1)
-        norm = norm * tl.exp(top - shift) + tl.sum(tl.exp(value - shift[:, None]), 1)
+        norm = norm * fast_exp(top - shift) + tl.sum(fast_exp(value - shift[:, None]), 1)
         top = higher
 
     log_sum = tl.log(norm)

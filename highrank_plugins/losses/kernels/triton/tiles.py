@@ -12,6 +12,12 @@ COLUMNS = 4096
 ROWS = 8
 # Numbers in one tile of Mixtape's tree, times K: about 6 K registers for each number.
 TREE_SIZE = 2048
+# Rows of a tile of Mixtape's tree whose kernel also computes the gates' product; columns of that
+# tile, times K; tiles of a program.
+GATED_ROWS, GATED_COLUMNS, GATED_SPAN = 64, 128, 4
+# Largest K, and the divisor of S, with which that kernel fits the registers of a thread: Triton
+# loads rows of another length number by number, each from an address of its own.
+GATED_COMPONENTS, GATED_CLASSES = 4, 16
 # Numbers of a mixture's tile that one thread holds, at three registers each; number of threads.
 MIXTURE_NUMBERS = 32
 MIXTURE_THREADS = 128
@@ -26,11 +32,12 @@ COMPONENTS = 64
 
 
 class Tile(NamedTuple):
-    """Hold rows × columns, and the warps that work on them."""
+    """Hold rows × columns, the warps that work on them, and how many tiles a program takes."""
 
     rows: int
     columns: int
     warps: int
+    span: int = 1
 
 
 def softmax_tile(classes: int, crowded: bool = False) -> Tile:
@@ -51,6 +58,11 @@ def tree_tile(components: int, classes: int) -> Tile:
     columns = min(_power_of_two(classes), COLUMNS, size)
     rows = max(1, size // columns)
     return Tile(rows, columns, min(_warps(rows * columns, 128), 4))
+
+
+def gated_tree_tile(components: int) -> Tile:
+    """Return the tile for a tree whose gate logits are products, K being a power of two."""
+    return Tile(GATED_ROWS, GATED_COLUMNS // components, 4, GATED_SPAN)
 
 
 def mixture_tile(components: int, classes: int, sums: int = 0) -> Tile:
