@@ -138,7 +138,7 @@ class Seconds(TorchDispatchMode):
         work = 0
         if name.startswith("tree"):
             operands = [given[n] for n in ("inputs", "weights") if given[n] is not None]
-            if operands:  # each pass multiplies anew
+            if operands:  # in each pass
                 work = 2 * operands[0].numel() * operands[1].size(0)
             passes = 1 + ("grad" in given)  # leaves and gates become their gradients
             gate_passes = int(given["from_memory"]) + ("grad" in given)
