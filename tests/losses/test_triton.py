@@ -67,6 +67,15 @@ def test_gates_that_the_kernel_computes_match(case, tile, monkeypatch):
 
 
 @needs_triton
+def test_gates_are_computed_by_kernels_from_sm_80_on(monkeypatch):
+    from highrank_plugins.losses.kernels.triton.passes import multiplies_quickly
+
+    for capability, can in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
+        assert multiplies_quickly(torch.device("cuda", 0)) is can
+
+
+@needs_triton
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("case", PRODUCT, ids=str)
 def test_extreme_logits_match(case, smoothing):

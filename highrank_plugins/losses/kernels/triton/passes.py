@@ -52,6 +52,7 @@ class TritonKernels(CompiledKernels):
         self.chunk_dtype = self.compute
         self.computes_gates = (
             self.compute in GATED_DTYPES
+            and multiplies_quickly(self.plan.features.device)
             and getattr(self.plan.head, "components", 1) <= tiles.GATED_COMPONENTS
             and getattr(self.plan.head, "frequent", 0) % tiles.GATED_CLASSES == 0
         )
@@ -170,6 +171,13 @@ class TritonKernels(CompiledKernels):
 
 
 NO_NUMBERS = LearnedNumbers()
+
+
+def multiplies_quickly(device: torch.device) -> bool:
+    """Whether Triton's products run on tensor cores: from sm_80 on. Older GPUs spill registers."""
+    if device.type != "cuda":
+        return True
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **tile: int) -> None:
