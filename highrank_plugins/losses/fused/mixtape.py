@@ -17,7 +17,7 @@ from highrank_plugins.losses.fused.products import (
     rows_times,
     rows_times_,
 )
-from highrank_plugins.losses.kernels.base import GateProduct, SoftmaxBlock
+from highrank_plugins.losses.kernels.base import GateProduct, SoftmaxBlock, TreeBlock
 from highrank_plugins.losses.plan import Scores, concatenate
 
 # Blocks in which a chunk has its leaves and gates, at most. On a GPU the chunk then has several
@@ -152,17 +152,18 @@ class FusedMixtape(FusedLoss):
             self.product(rows, self.gate_weights_SC, gates_JNS.flatten(0, 1), adds=noisy)
 
         def passes(a: int, b: int) -> Scores:
-            part, leaves, gates = logits_NM[a:b], leaves_NKS[a:b], gates_JNS[:, a:b]
+            part = logits_NM[a:b]
             factor = None if scale_N is None else scale_N[a:b]
             product = None
             if hidden_JNC is not None and self.kernels.computes_gates:
                 product = GateProduct(hidden_JNC[:, a:b], self.gate_weights_SC, noisy)
+            tree = TreeBlock(leaves_NKS[a:b], gates_JNS[:, a:b], product)
             if common:
-                self.kernels.tree_forward(leaves, gates, part[:, :common], product)
+                self.kernels.tree_forward(tree, part[:, :common])
             rows = SoftmaxBlock(part, target_N[a:b], factor, self.plan.class_weights)
             scores = self.kernels.softmax_pass(rows, self.bias)
             if factor is not None and common:
-                self.kernels.tree_backward(part[:, :common], leaves, gates, product)
+                self.kernels.tree_backward(tree, part[:, :common])
             return scores
 
         width = self.plan.head.num_classes + self._floats_of_leaves(self.plan.head)

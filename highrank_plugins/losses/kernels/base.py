@@ -56,6 +56,14 @@ class GateProduct(NamedTuple):
     adds: bool  # whether the gates' memory holds a summand; else it holds anything
 
 
+class TreeBlock(NamedTuple):
+    """Hold the leaves and gates of a block of Mixtape's tokens, which become their gradients."""
+
+    leaves_NKS: Tensor
+    gates_JNS: Tensor  # logits
+    product: GateProduct | None  # the gate logits, if and only if `computes_gates`
+
+
 class Kernels:
     """Make the elementwise passes over the chunks of one batch; each set is a subclass.
 
@@ -122,31 +130,16 @@ class Kernels:
         """
         raise NotImplementedError
 
-    def tree_forward(
-        self,
-        leaves_NKS: Tensor,
-        gates_JNS: Tensor,
-        out_NS: Tensor,
-        product: GateProduct | None = None,
-    ) -> None:
+    def tree_forward(self, tree: TreeBlock, out_NS: Tensor) -> None:
         """Write Σ_j π_j leaf_j into `out`, π being the sigmoid tree over K − 1 gate logits.
 
         Leaves and gates hold afterwards what `tree_backward` needs.
-
-        Args:
-            product: the gate logits, if and only if `computes_gates`; else they are in `gates`.
         """
-        sigmoid_tree.tree_forward(leaves_NKS.unbind(1), gates_JNS.unbind(), out_NS)
+        sigmoid_tree.tree_forward(tree.leaves_NKS.unbind(1), tree.gates_JNS.unbind(), out_NS)
 
-    def tree_backward(
-        self,
-        grad_NS: Tensor,
-        leaves_NKS: Tensor,
-        gates_JNS: Tensor,
-        product: GateProduct | None = None,
-    ) -> None:
+    def tree_backward(self, tree: TreeBlock, grad_NS: Tensor) -> None:
         """Turn leaves and gates into their gradients, given the gradient of `out`."""
-        sigmoid_tree.tree_backward(grad_NS, leaves_NKS.unbind(1), gates_JNS.unbind())
+        sigmoid_tree.tree_backward(grad_NS, tree.leaves_NKS.unbind(1), tree.gates_JNS.unbind())
 
     def leaf_order(self, components: int) -> list[int]:
         """Return which leaf's gradient each slot holds after `tree_backward`."""

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from highrank_plugins.losses.chunked_head import KernelFunction, Named
 from highrank_plugins.losses.kernels.base import (
-    GateProduct,
     MixtureBlock,
     RecomputeLogits,
     SoftmaxBlock,
+    TreeBlock,
 )
 from highrank_plugins.losses.kernels.compiled import (
     IDENTITY,
@@ -90,26 +90,15 @@ class CppKernels(CompiledKernels):
             self.columns[0].add_(block.logits_NKM[lost].sum((0, 1)))
         return scores
 
-    def tree_forward(
-        self,
-        leaves_NKS: Tensor,
-        gates_JNS: Tensor,
-        out_NS: Tensor,
-        product: GateProduct | None = None,
-    ) -> None:
+    def tree_forward(self, tree: TreeBlock, out_NS: Tensor) -> None:
         """Write Σ_j π_j leaf_j into `out`; gate logits become σ, nodes exist in cache only."""
-        self._tree("tree_forward", leaves_NKS, gates_JNS, out_NS)
+        self._tree("tree_forward", tree, out_NS)
 
-    def tree_backward(
-        self,
-        grad_NS: Tensor,
-        leaves_NKS: Tensor,
-        gates_JNS: Tensor,
-        product: GateProduct | None = None,
-    ) -> None:
-        self._tree("tree_backward", leaves_NKS, gates_JNS, grad_NS)
+    def tree_backward(self, tree: TreeBlock, grad_NS: Tensor) -> None:
+        self._tree("tree_backward", tree, grad_NS)
 
-    def _tree(self, name: str, leaves: Tensor, gates: Tensor, mixed: Tensor) -> None:
+    def _tree(self, name: str, tree: TreeBlock, mixed: Tensor) -> None:
+        leaves, gates, _ = tree
         rows, components, classes = leaves.shape
         _call(
             name, self.wide, leaves, *leaves.stride()[:2], gates, gates.stride(1), gates.stride(0),

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from highrank_plugins.losses.chunked_head import Named
 from highrank_plugins.losses.kernels.base import (
-    GateProduct,
     MixtureBlock,
     RecomputeLogits,
     SoftmaxBlock,
+    TreeBlock,
 )
 from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, empty_scores
 from highrank_plugins.losses.kernels.torch import write_posterior
@@ -130,28 +130,15 @@ class TritonKernels(CompiledKernels):
             given.write_gradient(block.logits_NKM)
         return scores
 
-    def tree_forward(
-        self,
-        leaves_NKS: Tensor,
-        gates_JNS: Tensor,
-        out_NS: Tensor,
-        product: GateProduct | None = None,
-    ) -> None:
+    def tree_forward(self, tree: TreeBlock, out_NS: Tensor) -> None:
         """Write Σ_j π_j leaf_j into `out`; leaves and gates stay as they are."""
-        self._tree(tree_forward_kernel, leaves_NKS, gates_JNS, out_NS, product)
+        self._tree(tree_forward_kernel, tree, out_NS)
 
-    def tree_backward(
-        self,
-        grad_NS: Tensor,
-        leaves_NKS: Tensor,
-        gates_JNS: Tensor,
-        product: GateProduct | None = None,
-    ) -> None:
-        self._tree(tree_backward_kernel, leaves_NKS, gates_JNS, grad_NS, product)
+    def tree_backward(self, tree: TreeBlock, grad_NS: Tensor) -> None:
+        self._tree(tree_backward_kernel, tree, grad_NS)
 
-    def _tree(
-        self, kernel: Any, leaves: Tensor, gates: Tensor, mixed: Tensor, product: GateProduct | None
-    ) -> None:
+    def _tree(self, kernel: Any, tree: TreeBlock, mixed: Tensor) -> None:
+        leaves, gates, product = tree
         rows, components, classes = leaves.shape
         if leaves.numel() == 0:
             return
