@@ -26,7 +26,7 @@ esac
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH"
-export OMP_NUM_THREADS=1            # four pytest workers share the cores
+export OMP_NUM_THREADS=1            # three pytest workers share the cores
 
 # install_set FILE WITHOUT: pinned packages that the ordinary install leaves out
 install_set() {
@@ -76,9 +76,9 @@ lint() {                            # lint NAME COMMAND…: one check, passed or
 run_tests() {
     local started=$SECONDS status=0 broken
     echo "== pytest"
-    # four workers on two cores, since many tests wait for processes and time limits;
+    # three workers on two cores, since many tests wait for processes and time limits;
     # loadgroup: tests that share a costly fixture stay together by @pytest.mark.xdist_group
-    pytest -q -n 4 --dist loadgroup --durations 20 --durations-min 5 \
+    pytest -q -n 3 --dist loadgroup --durations 20 --durations-min 5 \
         "${select_tests[@]+"${select_tests[@]}"}" tests 2>&1 | tee "$log" || status=$?
     broken=$(count failed error)         # "error" finds "errors" too
     # a crash may leave no count behind

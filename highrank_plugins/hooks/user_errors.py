@@ -15,6 +15,7 @@ Delete when: fairseq ends so for a `ValueError` of a plug-in.
 import sys
 import traceback
 from pathlib import Path
+from typing import TextIO
 
 from fairseq import options
 from fairseq import utils as fairseq_utils
@@ -112,7 +113,9 @@ def print_uncaught(stock, kind, error, trace):
         return
     imported = getattr(fairseq_utils.import_user_module, "memo", set())
     own = map(Path, imported - set(highrank_plugins.__path__))
-    _leave(error, "".join(place_in(folder, error) for folder in own) + str(error))
+    # torch.distributed lets hooks write into a buffer, which is lost when they exit
+    out = sys.__stderr__
+    _leave(error, "".join(place_in(folder, error) for folder in own) + str(error), out)
 
 
 DIVERGED = (
@@ -150,11 +153,11 @@ def is_command() -> bool:
     return program.name.startswith("fairseq-") or program.parent.name == "fairseq_cli"
 
 
-def _leave(error: Exception, message: str) -> None:
+def _leave(error: Exception, message: str, out: TextIO | None = None) -> None:
     """Print one line and exit, or raise the error if fairseq runs as a library."""
     if not is_command():
         raise error
     if sys.stdout is not None:
         sys.stdout.flush()
-    print(f"{Path(sys.argv[0]).name}: error: {message}", file=sys.stderr)
+    print(f"{Path(sys.argv[0]).name}: error: {message}", file=out or sys.stderr)
     sys.exit(2)

@@ -17,7 +17,10 @@ from highrank_plugins.common.names import flag
 from highrank_plugins.common.option_ranges import WrongNumbers
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import head_names, pointwise_names
-from highrank_plugins.hooks.user_errors import import_user_module  # applies all repairs
+from highrank_plugins.hooks.user_errors import (  # applies all repairs
+    import_user_module,
+    print_uncaught,
+)
 
 CFG = OmegaConf.structured(FairseqConfig())
 
@@ -63,17 +66,18 @@ def test_a_defect_keeps_its_traceback(monkeypatch):
         utils.call_main(CFG, raises(ValueError("a defect")))
 
 
-def test_an_error_that_nothing_catches_ends_with_one_line(monkeypatch):
+def test_an_error_that_nothing_catches_ends_with_one_line(monkeypatch, capfd):
+    # as torch.distributed does once processes have met
     monkeypatch.setattr("sys.stderr", io.StringIO())
     monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train"])
     with pytest.raises(SystemExit) as ended:
-        sys.excepthook(UserError, UserError("layer 'lm': choose another name"), None)
+        print_uncaught(UserError, UserError("layer 'lm': choose another name"), None)
     assert ended.value.code == 2
-    shown = sys.stderr.getvalue()
+    shown = capfd.readouterr().err
     assert shown == "fairseq-train: error: layer 'lm': choose another name\n"
-    sys.excepthook(ValueError, ValueError("a defect"), None)
+    print_uncaught(ValueError, ValueError("a defect"), None)
     monkeypatch.setattr("sys.argv", ["train.py"])
-    sys.excepthook(UserError, UserError("in a program"), None)
+    print_uncaught(UserError, UserError("in a program"), None)
     shown = sys.stderr.getvalue()
     assert "ValueError: a defect\n" in shown and "UserError: in a program\n" in shown
 
