@@ -17,9 +17,9 @@ shopt -s inherit_errexit
 repository=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
 recipe_dir=$(cd -- "$(dirname -- "$0")" && pwd -P)
 export PATH="$repository/.venv/bin:$PATH" PYTHONUTF8=1
-# A thread that waits for another turns 10,000 times, then sleeps. libgomp's default is 300,000 times:
+# A thread that waits for another turns 1,000 times, then sleeps. libgomp's default is 300,000 times:
 # where another program runs, waiting threads then keep the core that the other thread needs.
-[[ ${OMP_WAIT_POLICY-} ]] || export GOMP_SPINCOUNT="${GOMP_SPINCOUNT-10000}"
+[[ ${OMP_WAIT_POLICY-} ]] || export GOMP_SPINCOUNT="${GOMP_SPINCOUNT-1000}"
 
 log() { printf '%s %s\n' "$(date '+%F %T')" "$*" >&2; }
 

@@ -13,7 +13,7 @@ from tests.recipes.toy import LIBRARY, TOY, done_stages
 
 @pytest.mark.parametrize(
     ("environment", "turns"),
-    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "")],
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "")],
 )
 def test_waiting_threads_leave_the_core_to_others(toy, environment, turns):
     assert f"turns: {turns}\n" in toy(**environment).stderr
