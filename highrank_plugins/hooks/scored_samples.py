@@ -9,10 +9,11 @@ What we do: count samples (sentences, or blocks of a language model; tokens of s
 fairseq-generate, fairseq-validate and fairseq-eval-lm. Say at the end how many of how many were
 scored. Raise if they differ, also with that option, and name the first ones left out. Raise for a
 validation loss that is infinite or NaN. Processes of one evaluation compare what they scored
-together; a separate part (`--num-shards`) says which part of the text it is. Tasks with steps of
-their own are not counted. In fairseq-interactive a line that the option leaves out gets an empty
-hypothesis of score -inf and a warning, so that outputs stay line for line. A training run with
-`--max-valid-steps` warns at its start that it validates on a part, with the numbers of batches.
+together; a separate part (`--num-shards`) says which part of the text it is, and may be empty.
+Tasks with steps of their own are not counted. In fairseq-interactive a line that the option leaves
+out gets an empty hypothesis of score -inf and a warning, so that outputs stay line for line. A
+training run with `--max-valid-steps` warns at its start that it validates on a part, with the
+numbers of batches.
 Delete when: fairseq compares both.
 """
 
@@ -64,7 +65,8 @@ class _Split:
         if scored == total:
             if parts > 1:
                 logger.warning(
-                    f"{name}: everything was scored; this command ignores --num-shards {parts}"
+                    f"{name}: everything was scored. Either this part has the only batch, or the "
+                    f"command ignores --num-shards {parts}"
                 )
             return
         if parts > 1:
@@ -115,10 +117,8 @@ def _counting(cfg: Any) -> Iterator[None]:
     for name, split in splits.items():
         if split.ids or parts > 1 or name == empty:
             split.report(name, cfg.dataset.skip_invalid_size_inputs_valid_test, part, parts)
-    if empty is not None:
-        raise UserError(
-            f"{empty}: no sample was scored, because the data, or this part of it, is empty"
-        )
+    if empty is not None and (parts == 1 or not len(splits[empty].dataset)):
+        raise UserError(f"{empty}: no sample was scored, because the data are empty")
 
 
 def _count(sample: dict[str, Any]) -> bool:

@@ -96,18 +96,12 @@ def _wait(running: dict[int, subprocess.Popen[bytes]], shares: list[Path]) -> No
             if code is None:
                 continue
             del waiting[index]
-            if code != 0 and not _had_no_batch(shares[index]):
+            if code != 0:
                 last = _log(shares[index]).read_text(errors="replace").strip().splitlines()[-3:]
                 raise ValueError(
                     "\n".join([f"{PROGRAM} {index} of {len(shares)} failed: exit {code}", *last])
                 )
         time.sleep(0.05)
-
-
-def _had_no_batch(share: Path) -> bool:
-    """Detect a process without a batch, in which fairseq divides by a time of 0."""
-    end = _log(share).read_text(errors="replace").rstrip()
-    return share.stat().st_size == 0 and end.endswith("ZeroDivisionError: division by zero")
 
 
 def _program() -> str:

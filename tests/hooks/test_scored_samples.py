@@ -109,12 +109,11 @@ def test_a_command_that_leaves_all_samples_out_ends_with_one_line(command, data,
     assert done.code == 2 and "Traceback" not in done.output
 
 
-def test_a_part_without_samples_ends_with_one_line(data, translator):
+def test_a_part_without_samples_is_no_failure(data, translator):
     part = ["--distributed-world-size", SIZES["test"] + 1, "--distributed-rank", SIZES["test"]]
     done = attempt("generate", data, "--path", translator, "--cpu", "--batch-size", 1, *part)
-    (line,) = done.lines("fairseq-generate: error: ")
-    assert "test: no sample was scored, because the data, or this part of it, is empty" in line
-    assert done.code == 2
+    assert f"test: scored 0 of {SIZES['test']} samples" in done.output
+    assert done.code == 0 and not done.lines("H-")
 
 
 def test_interactive_prints_a_line_for_each_line_of_input(data, translator):
@@ -146,7 +145,7 @@ def test_a_part_of_a_text_is_reported_as_such(data, translator, logged):
 
 def test_parts_that_a_command_ignores_are_reported(data, translator, logged):
     run_generate(data, translator, "--gen-subset", "valid", "--num-shards", 2)
-    assert "valid: everything was scored; this command ignores --num-shards 2" in logged
+    assert any(line.endswith("the command ignores --num-shards 2") for line in logged)
 
 
 def count_together(rank: int, address: str, lost: bool, log: str) -> None:
