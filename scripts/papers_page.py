@@ -36,6 +36,7 @@ NAMES = {
     "mixtape_scaled": "Mixtape, scale 4",
 }  # fmt: skip
 SIGNIFICANT = 0.05
+PER_UPDATE = "ms/batch (network)"
 FORMS = {"test_perplexity": ".2f", "test_kld": ".2f", "sacrebleu": ".2f"}
 
 
@@ -151,14 +152,32 @@ def timed(task: str, conf: str) -> tuple[float, str] | None:
     return None
 
 
+def estimated(task: str, conf: str) -> tuple[float, str] | None:
+    """Return hours of a run, scaled from those of a timed run with the same batch.
+
+    The factor is the ratio of their updates' times, where Yang et al. 2019 print both.
+    """
+    update = {e.conf: e.cells[PER_UPDATE] for e in published(task) if PER_UPDATE in e.cells}
+    train = training(task, conf)
+    for other in filter(None, update):
+        same = training(task, other)
+        found = timed(task, other)
+        if conf in update and found and same["batch_size"] == train["batch_size"]:
+            ratio = update[conf] / update[other] * train["max_epoch"] / same["max_epoch"]
+            return found[0] * ratio, found[1]
+    return None
+
+
 def hours(entry: dict[str, Any]) -> str:
-    """Return the hours of all training runs of a row, or "not known"."""
-    found = [timed(entry["task"], conf) for conf in entry["confs"]]
-    known = [time for time in found if time is not None]
-    if len(known) < len(found):
+    """Return the hours of all training runs of a row, a lower limit, or "not known"."""
+    task, confs = entry["task"], entry["confs"]
+    printed = [time for conf in confs if (time := timed(task, conf))]
+    found = [time for conf in confs if (time := timed(task, conf) or estimated(task, conf))]
+    if not found:
         return "not known"
-    total = sum(time for time, _ in known) * entry.get("seeds", 1)
-    return f"{total:,.0f} ({', '.join(sorted({gpu for _, gpu in known}))})"
+    mark = "> " if len(found) < len(confs) else "≈ " if len(printed) < len(confs) else ""
+    total = sum(time for time, _ in found) * entry.get("seeds", 1)
+    return f"{mark}{total:,.0f} ({', '.join(sorted({gpu for _, gpu in found}))})"
 
 
 def expected(paper: str, row: dict[str, Any]) -> str:
@@ -179,7 +198,7 @@ def scores(paper: str, row: dict[str, Any], task: str) -> Iterator[str]:
         if paper_of(entry) != paper:
             continue
         for kind in [*row.get("kinds", []), *row.get("cells", [])]:
-            if entry.table_of(kind).removesuffix(" of Yang et al. 2018") != where:
+            if re.sub(r" of Yang et al\. \d+$", "", entry.table_of(kind)) != where:
                 continue
             several = len(row.get("kinds", [])) > 1 or "cells" in row
             name = f"{entry.system}, {kind}" if several else entry.system

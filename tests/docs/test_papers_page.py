@@ -1,5 +1,6 @@
 """docs/papers.md is what scripts/papers_page.py prints, and its configurations exist."""
 
+import re
 import subprocess
 import sys
 
@@ -50,6 +51,48 @@ def test_options_of_a_command_are_the_recipes():
             name = words.split()[0].removeprefix("--").replace("-", "_")
             assert f"\n{name}=" in script, (row, name)
             assert f" {words}" in papers_page.loop(row)
+
+
+def test_no_table_or_figure_is_left_out():
+    papers = read_tree(ROOT / "docs" / "papers.yaml").values["papers"]
+    name = re.compile(r"(Table|Figure)s? ((?:\d+|, | and | to )+)( of the supplement)?")
+    for key, paper in papers.items():
+        found: dict[tuple[str, str], set[int]] = {}
+        for kind, numbers, where in name.findall(
+            "; ".join(row["number"] for row in paper["tables"])
+        ):
+            for first, last in re.findall(r"(\d+)(?: to (\d+))?", numbers):
+                numbered = range(int(first), int(last or first) + 1)
+                found.setdefault((kind, where), set()).update(numbered)
+        for place, numbers in found.items():
+            assert numbers == set(range(1, max(numbers) + 1)), (key, place)
+
+
+def test_records_of_a_command_are_where_the_recipe_writes_them():
+    text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    found = re.findall(r"exp/(?!studies)(\w+)/(\S+)/results\.json", text)
+    assert found
+    for task, pattern in found:
+        confs = (RECIPES / task / "conf").glob(f"{pattern}.yaml")
+        assert any(path.stem != "base" for path in confs), (task, pattern)
+
+
+@pytest.mark.parametrize(
+    ("confs", "hours"),
+    [
+        (["merity2018/softmax"], "8 (V100)"),  # 500 epochs of 55 s
+        (["merity2018/softmax", "yang2018/moc"], "> 8 (V100)"),
+        (["yang2019/mixtape"], "≈ 13 (V100)"),  # 1,000 epochs of MoS's 100 s × 345 / 731
+        (["yang2018/moc"], "not known"),
+    ],
+)
+def test_hours_follow_from_printed_times(confs, hours):
+    assert papers_page.hours({"task": "ptb", "confs": confs}) == hours
+
+
+def test_the_score_of_the_trained_system_is_expected_where_another_paper_quotes_it():
+    row = {"number": "Table 1", "task": "wmt14_en_fr", "kinds": ["tokenised"]}
+    assert papers_page.expected("yang2019", row) == "Transformer big, softmax: 43.2"
 
 
 @pytest.mark.parametrize(

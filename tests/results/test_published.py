@@ -72,6 +72,8 @@ def test_every_published_number_is_shown_on_request():
     headings, mos = rows[0].split(" | "), next(row for row in rows if "MoS, averaging" in row)
     found = dict(zip(headings, mos.split(" | "), strict=True))
     assert found["similarity_MEN"] == "0.3789" and found["contexts of yang2018"] == "1, 2, 3, 4, 6"
+    theirs = next(row for row in rows if row.startswith("| MoS, K = 15 |"))
+    assert "| 1, 2, 3, 4, 5, 6 |" in theirs
     assert any("| 24,221,600 |" in row for row in rows)
     assert any(row.startswith("MoS, 17.53M parameters (Parthiban et al. 2021") for row in rows)
 

@@ -45,5 +45,6 @@ class CorpusOptions:
         if found != expected and not self.other_text:
             raise CorpusError(
                 f"{what}: expected {expected}, found {found}: this is not the published text, and "
-                "perplexities cannot be compared with published ones; --other-text accepts it"
+                "perplexities cannot be compared with published ones; --other-text accepts it "
+                "(in a recipe, --set corpus.other_text=true)"
             )

@@ -64,6 +64,7 @@ def test_the_published_counts_are_required(tmp_path):
     with pytest.raises(CorpusError, match="expected 929589, found") as refused:
         prepare("ptb", made.ptb(tmp_path / "data"), tmp_path / "out", CorpusOptions())
     assert "--other-text accepts it" in str(refused.value)
+    assert "--set corpus.other_text=true" in str(refused.value)
     assert list((tmp_path / "out").iterdir()) == []
 
 
