@@ -75,9 +75,10 @@ class Trial(NamedTuple):
 
 
 def configurations() -> list[Path]:
-    """Return the files that can be trained, below recipes: all but those that are bases."""
+    """Return the files that can be trained, below recipes: all but bases and grids of SpamLang."""
     found = (ROOT / "recipes").glob("*/conf/**/*.yaml")
-    return sorted(path for path in found if not path.name.startswith("base"))
+    trained = (path for path in found if path.parts[-3] != "spamlang")
+    return sorted(path for path in trained if not path.name.startswith("base"))
 
 
 def name_of(path: Path) -> tuple[str, str]:

@@ -13,7 +13,6 @@ gradient are what slows a softmax with d = r down, the control is as slow.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +29,7 @@ from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads import Head, build_head
 
 GOAL = 0.99  # share of correct predictions
+HALF = 0.5  # share of correct predictions at the second measurement
 MEASURED = 16  # number of tokens in a retention measurement
 EVALUATED = 512  # number of texts in an evaluation
 NUMBERS = 2**24  # logits held in memory at a time
@@ -87,7 +87,12 @@ class SymbolTrunk(nn.Module):
         self.symbols = nn.Embedding(classes, dim)
         self.positions = nn.Parameter(0.02 * torch.randn(length, dim))
         self.layer = nn.TransformerEncoderLayer(
-            dim, max(1, dim // 16), 4 * dim, dropout=0.0, batch_first=True, norm_first=True
+            dim,
+            math.gcd(dim, max(1, dim // 16)),
+            4 * dim,
+            dropout=0.0,
+            batch_first=True,
+            norm_first=True,
         )
         self.norm = nn.LayerNorm(dim)
         mask = nn.Transformer.generate_square_subsequent_mask(length)
@@ -140,13 +145,10 @@ def retention_at_features(head: Head, features: Tensor, target: Tensor) -> float
     """
     tensors = {name: tensor.detach() for name, tensor in head.tensors().items()}
     kept = whole = 0.0
+    slopes_of = torch.func.jacfwd(lambda one: head.logit_vectors(one, tensors).flatten())
     for one, word in zip(features.detach().split(1), target.split(1), strict=True):
         rows = logit_gradient(head, one, word).double().reshape(-1)
-        columns = [
-            torch.func.jvp(lambda x: head.logit_vectors(x, tensors), (one,), (unit[None],))[1]
-            for unit in torch.eye(features.size(1), dtype=features.dtype, device=features.device)
-        ]
-        slopes = torch.stack([column.double().reshape(-1) for column in columns], 1)
+        slopes = slopes_of(one).squeeze(1).double()
         squares, vectors = torch.linalg.eigh(slopes.T @ slopes)
         reliable = squares > RELIABLE**2 * squares[-1]
         along = (rows @ slopes) @ vectors[:, reliable]
@@ -155,16 +157,11 @@ def retention_at_features(head: Head, features: Tensor, target: Tensor) -> float
     return math.sqrt(kept / whole)
 
 
-def spamlang(
-    options: dict[str, Any],
-    settings: SpamLangSettings,
-    progress: Callable[[int, float], None] = lambda step, accuracy: None,
-) -> SpamLangRun:
+def spamlang(options: dict[str, Any], settings: SpamLangSettings) -> SpamLangRun:
     """Train a layer on a small trunk until 99 % of its predictions are right.
 
     Args:
         options: of `build_head`, with its `name`; see `heads_named`.
-        progress: receives step and accuracy of each evaluation.
     Raises:
         ValueError: a rank that the control cannot have, or a control whose layer is not a softmax.
     """
@@ -188,9 +185,9 @@ def spamlang(
         optimizer.step()
         if step % settings.every and step < settings.steps:
             continue
-        accuracy, loss = _evaluate(trunk, head, unseen)
-        progress(step, accuracy)
-        if half is None and accuracy >= 0.5:
+        sought = HALF if half is None else GOAL
+        accuracy, loss = _evaluate(trunk, head, unseen, sought if step < settings.steps else 0)
+        if half is None and accuracy >= HALF:
             half = retentions(trunk, head, unseen, settings.backward_rank)
         if accuracy >= GOAL:
             steps = step
@@ -223,11 +220,18 @@ def _texts(settings: SpamLangSettings, count: int, draw: torch.Generator) -> Ten
 
 
 @torch.no_grad()
-def _evaluate(trunk: SymbolTrunk, head: Head, text: Tensor) -> tuple[float, float]:
-    features = trunk(text)
-    best = head.top_k(features, 1)[1].squeeze(-1)
-    loss = head.nll(features, text, reduction="mean").loss
-    return float((best == text).double().mean()), float(loss)
+def _evaluate(trunk: SymbolTrunk, head: Head, text: Tensor, sought: float) -> tuple[float, float]:
+    """Return accuracy and loss, over fewer texts where the accuracy cannot be `sought` any more."""
+    seen, right, loss = 0, 0.0, 0.0
+    for some in text.split(EVALUATED // 8):
+        found = head.nll(trunk(some), some, reduction="sum", accuracy=True)
+        assert found.correct is not None
+        seen += some.numel()
+        right += float(found.correct)
+        loss += float(found.loss)
+        if seen - right > (1 - sought) * text.numel():
+            break
+    return right / seen, loss / seen
 
 
 def retentions(
@@ -244,6 +248,6 @@ def retentions(
     basis = column_space(head.weight).to_basis[:, -(rank or 0) :]
     kept, whole = retained_by_head(head, basis, features, target, NUMBERS)
     at_contexts = math.sqrt(float(kept.sum() / whole.sum()))
-    if rank is not None:  # controls are softmaxes, whose contexts are the features
+    if head.linear_logits:  # contexts are the features
         return at_contexts, at_contexts
     return at_contexts, retention_at_features(head, features, target)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from highrank_plugins.analysis.multimode import heads_named
 from highrank_plugins.analysis.significance import holm, student_t, summarise
-from highrank_plugins.analysis.spamlang import GOAL, SpamLangSettings, spamlang
+from highrank_plugins.analysis.spamlang import (
+    GOAL,
+    SpamLangRun,
+    SpamLangSettings,
+    spamlang,
+)
+from highrank_plugins.common.figures import Scatter
+from highrank_plugins.common.files import read_json
 from highrank_plugins.common.formatting import table
 from highrank_plugins.heads import head_options
 
@@ -45,8 +53,14 @@ class SpamLangGrid:
         """Yield the key of each run, with the layer's options and the settings.
 
         Raises:
-            ValueError: an unknown layer.
+            ValueError: an unknown layer, or a rank that no width has a control for.
         """
+        for wanted in self.backward_ranks:
+            if not 1 <= wanted < max(self.dims):
+                raise ValueError(
+                    f"--backward-rank {wanted}: must lie in [1, {max(self.dims)}), below the "
+                    "largest width"
+                )
         layers = {
             self._label(name, options): (self._scaled(options), None)
             for name, options in heads_named(self.heads, self.components).items()
@@ -84,22 +98,102 @@ def run_grid(
 ) -> list[SpamLangRecord]:
     """Return all runs of a grid; those in `done` are not repeated.
 
+    A run of `done` that has not learnt is replaced if the grid allows more steps.
+
     Args:
         done: runs of an earlier call, also of other grids.
         save: receives all runs whenever one ends.
         say: receives a line for each run.
+    Raises:
+        ValueError: see `SpamLangGrid.cases`; or an earlier run of a case had other settings.
     """
     runs = list(done)
-    for key, options, settings in grid.cases():
-        setup = {"options": options, "settings": asdict(settings)}
-        if any(run["setup"] == setup for run in runs):
-            continue
+    cases = [(*case, _earlier(runs, *case)) for case in grid.cases()]
+    for key, options, settings, earlier in cases:
+        if earlier is not None:
+            if earlier["steps"] or earlier["setup"]["settings"]["steps"] >= settings.steps:
+                continue
+            runs.remove(earlier)
         found = asdict(spamlang(options, settings))
+        setup = {"options": options, "settings": asdict(settings)}
         runs.append(key | found | {"setup": setup})
         steps = found["steps"] or f"more than {settings.steps}"
-        say(f"{key['layer']}, M = {key['classes']}, d = {key['dim']}, seed {key['seed']}: {steps}")
+        say(f"{_named(key)}: {steps}")
         save(runs)
     return runs
+
+
+def _earlier(
+    runs: Sequence[SpamLangRecord],
+    key: SpamLangRecord,
+    options: Mapping[str, Any],
+    settings: SpamLangSettings,
+) -> SpamLangRecord | None:
+    """Return the run of a case, if there is one; it may have had another limit of steps."""
+    found = next((run for run in runs if key.items() <= run.items()), None)
+    if found is not None:
+        before, now = found["setup"], {"options": options, "settings": asdict(settings)}
+        changed = [
+            f"{name} {before[part].get(name)}, not {now[part].get(name)}"
+            for part in ("options", "settings")
+            for name in sorted({*before[part], *now[part]} - {"steps"})
+            if before[part].get(name) != now[part].get(name)
+        ]
+        if changed:
+            raise ValueError(
+                f"--output has a run of {_named(key)} with other settings ({', '.join(changed)}): "
+                "name another file"
+            )
+    return found
+
+
+def _named(key: SpamLangRecord) -> str:
+    return f"{key['layer']}, M = {key['classes']}, d = {key['dim']}, seed {key['seed']}"
+
+
+_FIELDS = {"classes", "dim", "layer", "seed", "setup", *(one.name for one in fields(SpamLangRun))}
+
+
+def read_runs(file: Path) -> list[SpamLangRecord]:
+    """Return the runs in the JSON file of an earlier call.
+
+    Raises:
+        ValueError: the file is not JSON, or holds something else.
+        OSError: it cannot be read.
+    """
+    found = read_json(file)
+    runs = found.get("runs") if isinstance(found, dict) else None
+    if not isinstance(runs, list) or not all(
+        isinstance(run, dict) and run.keys() >= _FIELDS for run in runs
+    ):
+        raise ValueError(
+            f"{file}: not a record of highrank analyse spamlang; name another file, or remove it"
+        )
+    return runs
+
+
+def grid_figures(runs: Sequence[SpamLangRecord]) -> list[Scatter]:
+    """Return a figure for each width: the steps of the runs that have learnt, over M."""
+    figures = []
+    for dim in sorted({run["dim"] for run in runs}):
+        lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        for run in sorted(runs, key=lambda run: run["classes"]):
+            if run["dim"] == dim and run["steps"] is not None:
+                points = lines.setdefault(run["layer"], {})
+                name = f"{run['layer']}, M = {run['classes']:,}"
+                points.setdefault(name, []).append((run["classes"], run["steps"]))
+        names = [[*points] for points in lines.values()]
+        figures.append(
+            Scatter(
+                {name: found for points in lines.values() for name, found in points.items()},
+                f"SpamLang, d = {dim}",
+                ("number of symbols M", f"steps to {GOAL:.0%}"),
+                "loglog",
+                labelled=[points[-1] for points in names],
+                connected=[points for points in names if len(points) > 1],
+            )
+        )
+    return figures
 
 
 def grid_table(runs: Sequence[SpamLangRecord]) -> str:

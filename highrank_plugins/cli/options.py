@@ -2,13 +2,14 @@
 
 import logging
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
+from highrank_plugins.common.names import did_you_mean, flag, option_name
 from highrank_plugins.common.user_error import place_in
 
 # what the code of a package may raise as it is imported
@@ -124,3 +125,36 @@ def _refuse_repeated(option: str, text: str, values: Sequence[str | float]) -> N
     for value in values:
         if values.count(value) > 1:
             raise ValueError(f"{option} {text}: {value} is given twice; give it once")
+
+
+def option_problems(
+    command: Any, program: str, options: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """Yield each option that a command does not have or does not accept, and why.
+
+    Args:
+        command: of click. program: its name, for the message.
+    """
+    from highrank_plugins.training.command_line import words_of
+
+    known = {option: p for p in command.params for option in p.opts if option.startswith("--")}
+    for option in options:
+        if flag(option) not in known:
+            near = did_you_mean(option, list(map(option_name, known)))
+            yield option, f"{program} has no {flag(option)}{near}"
+            continue
+        try:
+            words = words_of({option: options[option]})
+            command.make_context(program, [*_required(command, flag(option)), *words])
+        except typer.BadParameter as error:
+            yield option, error.message.removeprefix("Value error, ")
+
+
+def _required(command: Any, given: str) -> list[str]:
+    """Return placeholder arguments for all options that a command requires, except for one."""
+    words = []
+    for parameter in command.params:
+        named = parameter.opts[0].startswith("--")
+        if parameter.required and given not in parameter.opts:
+            words += [parameter.opts[0], "1"] if named else ["1"]
+    return words

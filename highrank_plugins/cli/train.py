@@ -12,10 +12,10 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from highrank_plugins.cli import app, make_group, with_help
-from highrank_plugins.cli.options import Changes, require_code
+from highrank_plugins.cli.options import Changes, option_problems, require_code
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common import stop_request
-from highrank_plugins.common.names import did_you_mean, flag, option_name
+from highrank_plugins.common.names import option_name
 
 if TYPE_CHECKING:
     from highrank_plugins.common.yaml_tree import Tree
@@ -204,7 +204,9 @@ def check_own_options(configuration: "Configuration", tree: "Tree") -> None:
         f"{tree.place((tool, name))}: {tool}.{name}: {problem}"
         for tool in (*PROGRAMS, *configuration.measures)
         if (program := program_of(tool).words).startswith("highrank ")
-        for name, problem in _own_problems(program, configuration.options(tool))
+        for name, problem in option_problems(
+            _command(program), program, configuration.options(tool)
+        )
     ]
     if not problems:
         problems = [
@@ -237,33 +239,6 @@ def _measure_problems(measure: str, options: dict[str, Any]) -> Iterator[str]:
         check_values(find_measure(measure), options)
     except ValueError as error:
         yield str(error)
-
-
-def _own_problems(program: str, options: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    from highrank_plugins.training.command_line import words_of
-
-    command = _command(program)
-    known = {option: p for p in command.params for option in p.opts if option.startswith("--")}
-    for option in options:
-        if flag(option) not in known:
-            near = did_you_mean(option, list(map(option_name, known)))
-            yield option, f"{program} has no {flag(option)}{near}"
-            continue
-        try:
-            words = words_of({option: options[option]})
-            command.make_context(program, [*_required(command, flag(option)), *words])
-        except typer.BadParameter as error:
-            yield option, error.message.removeprefix("Value error, ")
-
-
-def _required(command: Any, given: str) -> list[str]:
-    """Return placeholder arguments for all options that a command requires, except for one."""
-    words = []
-    for parameter in command.params:
-        named = parameter.opts[0].startswith("--")
-        if parameter.required and given not in parameter.opts:
-            words += [parameter.opts[0], "1"] if named else ["1"]
-    return words
 
 
 train = make_group({"configure": configure}, {"run": run})

@@ -7,16 +7,19 @@ import torch
 from torch.nn.functional import one_hot
 from typer.testing import CliRunner
 
+from highrank_plugins.analysis import spamlang_grid
 from highrank_plugins.analysis.retention import column_space, logit_gradient, retained_by_head
 from highrank_plugins.analysis.significance import student_t
 from highrank_plugins.analysis.spamlang import (
+    SpamLangRun,
     SpamLangSettings,
+    SymbolTrunk,
     retention_at_features,
     retentions,
     spamlang,
     with_low_rank_gradient,
 )
-from highrank_plugins.analysis.spamlang_grid import grid_table
+from highrank_plugins.analysis.spamlang_grid import grid_figures, grid_table
 from highrank_plugins.cli import app
 from highrank_plugins.heads import build_head
 
@@ -173,3 +176,107 @@ def test_mistyped_options_are_refused():
     assert done.exit_code == 2 and "moz" in done.output
     done = command("--lr", "0")
     assert done.exit_code == 2 and "--lr 0.0: must be above 0" in done.output
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """Return the settings of the runs so far; a run with 20 steps or fewer does not learn."""
+    seen = []
+
+    def run(options, settings):
+        seen.append(settings)
+        steps = 30 if settings.steps > 20 else None
+        return SpamLangRun(steps, 0.5, 1.0, 0.3, 0.2, 0.2, 0.1)
+
+    monkeypatch.setattr(spamlang_grid, "spamlang", run)
+    return seen
+
+
+def test_a_file_gives_defaults_and_its_mistakes_are_named(tmp_path, untrained):
+    file = tmp_path / "grid.yaml"
+    file.write_text("heads: softmax,moc\nseeds: 1\nsteps: 30\n")
+    done = command("--conf", file)  # which has --steps 20 of its own
+    assert done.exit_code == 0, done.output
+    assert [one.steps for one in untrained] == [20] * 4
+    file.write_text("heads: softmax\nstepps: 3\nlr: fast\n")
+    done = command("--conf", file)
+    assert done.exit_code == 2
+    said = "highrank analyse spamlang has no --stepps; did you mean 'steps'?"
+    assert f"{file}:2: stepps: {said}" in done.output
+    assert f"{file}:3: lr: Input should be a valid number" in done.output
+    file.write_text(f"conf: {file}\n")
+    done = command("--conf", file)
+    assert done.exit_code == 2 and f"{file}:1: conf: write `base: FILE`" in done.output
+
+
+def test_only_runs_that_have_not_learnt_are_repeated_with_more_steps(tmp_path, untrained):
+    words = ["--heads", "softmax", "--seeds", "1", "--output", tmp_path / "runs.json"]
+    for steps, count in (("20", 2), ("30", 4), ("40", 4), ("10", 4)):
+        done = command(*words, "--steps", steps)
+        assert done.exit_code == 0 and len(untrained) == count, (steps, done.output)
+    assert len(json.loads((tmp_path / "runs.json").read_text())["runs"]) == 2
+
+
+def test_runs_with_other_settings_are_not_mixed(tmp_path, untrained):
+    words = ["--heads", "mos", "--seeds", "1", "--output", tmp_path / "runs.json"]
+    assert command(*words).exit_code == 0
+    for option, value, said in (
+        ("--lr", "0.1", "lr 0.01, not 0.1"),
+        ("--components", "2", "components None, not 2"),
+    ):
+        done = command(*words, option, value)
+        assert done.exit_code == 2 and said in done.output
+    assert len(untrained) == 2
+
+
+def test_the_table_alone_trains_nothing(tmp_path, untrained):
+    words = ["--heads", "softmax", "--output", tmp_path / "runs.json"]
+    done = command(*words, "--table-only")
+    assert done.exit_code == 2 and "--table-only needs --output FILE" in done.output
+    assert command(*words, "--seeds", "1").exit_code == 0
+    done = command(*words, "--seeds", "1,2", "--table-only")
+    assert done.exit_code == 0 and len(untrained) == 2 and "| 20 | 8 | softmax |" in done.stdout
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"runs": 3}', '{"runs": [{"layer": "mos"}]}'])
+def test_a_damaged_file_is_named_and_kept(tmp_path, untrained, text):
+    file = tmp_path / "runs.json"
+    file.write_text(text)
+    done = command("--output", file)
+    assert done.exit_code == 2 and str(file) in done.output and done.output.count("\n") == 1
+    assert file.read_text() == text and not untrained
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--backward-rank", "0", "must lie in [1, 8)"),
+        ("--backward-rank", "2,8", "--backward-rank 8: must lie in [1, 8)"),
+        ("--classes", "0", "must be at least 2"),
+        ("--dim", "0", "must be at least 1"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused_before_anything_is_trained(
+    untrained, option, value, said
+):
+    done = command(option, value)
+    assert done.exit_code == 2 and said in done.output and not untrained
+
+
+def test_every_width_has_a_trunk():
+    trunk = SymbolTrunk(20, 33, 4)
+    assert trunk(torch.zeros(2, 4, dtype=torch.int64)).shape == (2, 4, 33)
+
+
+def test_the_figure_shows_runs_that_have_learnt_over_the_vocabulary():
+    runs = [*runs_of("softmax", [100, 110]), *runs_of("mos", [None, 140]), *runs_of("moc", [None])]
+    runs += [run | {"classes": 1000} for run in runs_of("softmax", [300])]
+    (figure,) = grid_figures(runs)
+    assert figure.groups == {
+        "softmax, M = 20": [(20, 100), (20, 110)],
+        "softmax, M = 1,000": [(1000, 300)],
+        "mos, M = 20": [(20, 140)],
+    }
+    assert figure.connected == [["softmax, M = 20", "softmax, M = 1,000"]]
+    assert figure.labelled == ["softmax, M = 1,000", "mos, M = 20"]
+    assert figure.title == "SpamLang, d = 4"

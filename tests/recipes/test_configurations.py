@@ -6,11 +6,8 @@ from highrank_plugins.cli.train import check_own_options
 from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.training import configuration
 from highrank_plugins.training.fairseq_options import check_options
+from scripts.try_configurations import configurations
 from tests.recipes.running import RECIPES
-
-FILES = sorted(
-    path for path in RECIPES.glob("*/conf/**/*.yaml") if not path.stem.startswith("base")
-)
 
 
 def check(tree):
@@ -20,7 +17,7 @@ def check(tree):
     return settings
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(RECIPES)))
+@pytest.mark.parametrize("file", configurations(), ids=lambda path: str(path.relative_to(RECIPES)))
 def test_fairseq_and_our_commands_accept_every_configuration(file):
     settings = check(configuration.load_tree(file, []))
     assert "arch" in settings.train

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from highrank_plugins.cli.analyse.running import DataOfCheckpoint, Output, Plot, measuring, report
-from highrank_plugins.cli.options import Number, UserDir, names, numbers
+from highrank_plugins.cli.options import Number, UserDir, names, numbers, option_problems
 from highrank_plugins.cli.printing import echo_markdown
+from highrank_plugins.cli.user_error import user_errors
 
 Heads = Annotated[str, "Layers, separated by commas: mos, plif (on a softmax), mos+plif, …"]
 Components = Annotated[
@@ -119,7 +120,38 @@ def _values(option: str, text: str, kind: Callable[[str], Number], least: float)
     return found
 
 
+def _take_defaults(context: typer.Context, file: Path | None) -> Path | None:
+    """Make the options in a YAML file the defaults of the command."""
+    if file is None:
+        return None
+    with user_errors():
+        from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
+
+        tree = read_tree(file)
+        if "conf" in tree.values:
+            raise ConfigurationError(
+                f"{tree.place(('conf',))}: conf: write `base: FILE` to inherit"
+            )
+        program = f"highrank analyse {context.info_name}"
+        problems = [
+            f"{tree.place((name,))}: {name}: {problem}"
+            for name, problem in option_problems(context.command, program, tree.values)
+        ]
+        if problems:
+            raise ConfigurationError("\n".join(problems))
+    context.default_map = tree.values
+    return file
+
+
 def spamlang(
+    conf: Annotated[
+        Path | None,
+        typer.Option(
+            callback=_take_defaults,
+            is_eager=True,
+            help="YAML file with defaults of the other options, such as `dim: 16,64`.",
+        ),
+    ] = None,
     heads: Heads = "softmax,moc,mos,mixtape",
     components: Components = None,
     classes: Annotated[str, "Numbers of symbols M, separated by commas."] = "1000,4000",
@@ -138,6 +170,10 @@ def spamlang(
     output: Annotated[
         Path | None, "JSON file of all runs. Runs that it holds are not repeated."
     ] = None,
+    table_only: Annotated[
+        bool, typer.Option("--table-only", help="Train nothing: show the runs in --output.")
+    ] = False,
+    plot: Annotated[Path | None, "Draw steps over M into FILE.png, .svg or .pdf."] = None,
     user_dir: UserDir = None,
 ) -> None:
     """Count the steps to learn texts of repeated symbols.
@@ -148,31 +184,41 @@ def spamlang(
     gradient that reaches contexts and features, at first and when half is learnt. The task is that
     of Godey and Artzi 2026.
     """
-    with measuring(None):
-        from highrank_plugins.analysis.spamlang_grid import SpamLangGrid, grid_table, run_grid
-        from highrank_plugins.common.files import read_json, write_json
+    with measuring(plot):
+        from highrank_plugins.analysis.spamlang_grid import (
+            SpamLangGrid,
+            grid_figures,
+            grid_table,
+            read_runs,
+            run_grid,
+        )
+        from highrank_plugins.common.files import write_json
         from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
+        from highrank_plugins.reports.plots import draw
 
         if not lr > 0:
             raise ValueError(f"--lr {lr}: must be above 0")
         grid = SpamLangGrid(
             heads=names("--heads", heads), components=components, steps=steps, lr=lr,
-            classes=numbers("--classes", classes, int), dims=numbers("--dim", dim, int),
-            seeds=numbers("--seeds", seeds, int), context_scale=context_scale,
+            classes=_values("--classes", classes, int, 2), dims=_values("--dim", dim, int, 1),
+            seeds=_values("--seeds", seeds, int, 0), context_scale=context_scale,
             backward_ranks=numbers("--backward-rank", backward_rank, int) if backward_rank else (),
         )  # fmt: skip
+        if table_only and (output is None or not output.exists()):
+            raise ValueError("--table-only needs --output FILE, the file of earlier runs")
+        runs = [] if output is None or not output.exists() else read_runs(output)
         made = {"command": typed_command(), "versions": versions(), "git": git_state()}
         made["hardware"] = hardware()
-        done = []
-        if output is not None and output.exists():
-            done = read_json(output)["runs"]
 
         def save(runs: list) -> None:
             if output is not None:
                 write_json(output, made | {"runs": runs})
 
-        runs = run_grid(grid, done, save, lambda text: typer.echo(text, err=True))
+        if not table_only:
+            runs = run_grid(grid, runs, save, lambda text: typer.echo(text, err=True))
         echo_markdown(grid_table(runs))
+        if plot is not None:
+            draw(plot, *grid_figures(runs))
 
 
 def multimode(

@@ -1,0 +1,82 @@
+"""Run the recipe of SpamLang with a stand-in for `highrank`, and check its grids."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+import typer
+
+from highrank_plugins.cli import app
+from highrank_plugins.cli.options import option_problems
+from highrank_plugins.common.yaml_tree import read_tree
+from tests.recipes.running import RECIPES
+
+GRIDS = sorted((RECIPES / "spamlang" / "conf").glob("*.yaml"))
+STAND_IN = """\
+#!/usr/bin/env bash
+echo "$*" >>"$HIGHRANK_CALLS"
+until [[ $1 == --output ]]; do shift; done
+if [[ ${HIGHRANK_FAILS-} ]]; then exit "$HIGHRANK_FAILS"; fi
+echo record >"$2"
+echo "| M | d |"
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """Return a function that runs a copy of the recipe, and returns the result and its calls."""
+    for name in ("lib", "spamlang"):
+        shutil.copytree(RECIPES / name, tmp_path / "recipes" / name)
+    program = tmp_path / ".venv" / "bin" / "highrank"
+    program.parent.mkdir(parents=True)
+    program.write_text(STAND_IN)
+    program.chmod(0o755)
+    calls = tmp_path / "calls"
+
+    def recipe(*words: str, **environment: str):
+        calls.write_text("")
+        script = str(tmp_path / "recipes" / "spamlang" / "run.sh")
+        result = subprocess.run(
+            ["bash", script, "--exp-dir", str(tmp_path / "exp"), *words],
+            env=os.environ | {"HIGHRANK_CALLS": str(calls)} | environment,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        return result, calls.read_text().splitlines()
+
+    recipe.run = tmp_path / "exp" / "spamlang" / "small"
+    return recipe
+
+
+def test_it_trains_the_grid_then_writes_the_table(recipe):
+    result, (train, show) = recipe("--set", "backward_rank=4", "--set", "heads=moc,mos")
+    assert result.returncode == 0, result.stderr
+    assert "conf/small.yaml --backward-rank=4 --heads=moc,mos --output" in train
+    assert "--table-only" not in train
+    assert "--table-only --plot exp/spamlang/small/steps.svg" in show
+    assert (recipe.run / "table.md").read_text() == "| M | d |\n"
+    assert (recipe.run / "results.json").exists()
+    assert result.stdout == "exp/spamlang/small/table.md\n"
+    result, calls = recipe("--stage", "1")
+    assert result.returncode == 0 and len(calls) == 1
+
+
+def test_a_refused_grid_ends_the_recipe_with_its_exit_code(recipe):
+    result, calls = recipe(HIGHRANK_FAILS="2")
+    assert result.returncode == 2 and len(calls) == 1
+    assert not (recipe.run / "table.md").exists()
+
+
+def test_wrong_use_is_refused_before_anything_runs(recipe):
+    result, calls = recipe("--set", "lr")
+    assert result.returncode == 2 and "--set 'lr': write --set KEY=VALUE" in result.stderr
+    result, more = recipe("--stage", "1")
+    assert result.returncode == 2 and "start with --stage 0" in result.stderr
+    assert calls == more == [] and not recipe.run.parent.exists()
+
+
+@pytest.mark.parametrize("file", GRIDS, ids=lambda file: file.stem)
+def test_every_grid_is_accepted(file):
+    group = typer.main.get_command(app).get_command(None, "analyse")
+    command = group.get_command(None, "spamlang")
+    assert [*option_problems(command, "spamlang", read_tree(file).values)] == []
