@@ -14,6 +14,7 @@ from highrank_plugins.analysis.spamlang import (
     SpamLangRun,
     SpamLangSettings,
     SymbolTrunk,
+    _evaluate,
     retention_at_features,
     retentions,
     spamlang,
@@ -92,6 +93,17 @@ def test_the_retention_of_a_control_is_that_of_the_largest_directions(case, rank
     left, _, _ = torch.linalg.svd(head.weight.detach(), full_matrices=False)
     want = float((gradient @ left[:, :rank]).norm() / gradient.norm())
     assert found == pytest.approx((want, want), rel=1e-6)
+
+
+def test_an_evaluation_ends_where_the_goal_is_out_of_reach(monkeypatch):
+    torch.manual_seed(3)
+    trunk, head = SymbolTrunk(30, 6, 4), layer("mos").float()
+    text = torch.randint(30, (512, 1)).expand(512, 4)
+    right = head.top_k(trunk(text), 1)[1].squeeze(-1) == text
+    loss = head.nll(trunk(text), text, reduction="mean").loss
+    assert _evaluate(trunk, head, text, 0) == pytest.approx((right.double().mean(), loss))
+    first = right[:64].double().mean()
+    assert _evaluate(trunk, head, text, 0.99)[0] == pytest.approx(first) and first < 0.5
 
 
 def test_a_layer_learns_and_its_run_is_reproducible():
@@ -207,6 +219,21 @@ def test_a_file_gives_defaults_and_its_mistakes_are_named(tmp_path, untrained):
     file.write_text(f"conf: {file}\n")
     done = command("--conf", file)
     assert done.exit_code == 2 and f"{file}:1: conf: write `base: FILE`" in done.output
+
+
+def test_an_interrupted_grid_keeps_its_finished_runs(tmp_path, untrained, monkeypatch):
+    words = ["--heads", "softmax", "--seeds", "1,2", "--output", tmp_path / "runs.json"]
+    run = spamlang_grid.spamlang
+
+    def interrupted(options, settings):
+        if len(untrained) == 3:
+            raise SystemExit(143)
+        return run(options, settings)
+
+    monkeypatch.setattr(spamlang_grid, "spamlang", interrupted)
+    assert command(*words).exit_code == 143
+    monkeypatch.setattr(spamlang_grid, "spamlang", run)
+    assert command(*words).exit_code == 0 and len(untrained) == 4
 
 
 def test_only_runs_that_have_not_learnt_are_repeated_with_more_steps(tmp_path, untrained):
