@@ -37,17 +37,17 @@ def match(
         from highrank_plugins.common.files import write_text
         from highrank_plugins.studies.definition import recipe_folder
         from highrank_plugins.studies.matched import (
-            dictionary_size,
             find_configuration,
             match_configurations,
             matched_yaml,
+            shared_dictionary_size,
         )
         from highrank_plugins.training import configuration
 
         folder = recipe_folder(recipe, Path())
         base, target = (find_configuration(folder, name) for name in (system, to))
         settings, reference = configuration.load(base), configuration.load(target)
-        count = words or (0 if data else dictionary_size(folder.name, settings))
+        count = words or (0 if data else shared_dictionary_size(folder.name, settings, reference))
         sizes = tuple(names("--free", free)) if free else ()
         found = match_configurations(
             settings, reference, by, words=count, data=data, free=sizes, step=step

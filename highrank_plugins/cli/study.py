@@ -56,19 +56,31 @@ def study(
     logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors():
         from highrank_plugins.studies.definition import read_study
-        from highrank_plugins.studies.prepared import prepare, study_folder
+        from highrank_plugins.studies.prepared import NOT_RUN, prepare, study_folder
+        from highrank_plugins.studies.probe import probed_bytes
         from highrank_plugins.studies.runner import run_members, slots
 
+        given = {
+            "--dry-run": dry_run,
+            "--slurm": slurm,
+            "--only": only is not None,
+            "--table": table,
+        }
+        ways = [name for name, chosen in given.items() if chosen]
+        if len(ways) > 1:
+            raise ValueError(f"{' and '.join(ways)} exclude each other; choose one")
         exp_dir = exp_dir.resolve()
         read = read_study(file, dict(map(_assignment, option or [])))
-        environments = slots(read.settings.threads, 1 if only else jobs)
         folder = study_folder(read, exp_dir)
         members = prepare(read, exp_dir)
-        if dry_run:
-            _dry_run(read, members, exp_dir, environments if probe else [])
-            return
-        if slurm:
+        if slurm:  # its nodes may have more cores
             _submit(read, members, folder, jobs)
+            return
+        environments = []
+        if not table and (probe or not dry_run):
+            environments = slots(read.settings.threads, 1 if only else jobs)
+        if dry_run:
+            _dry_run(read, members, exp_dir, environments)
             return
         if only is not None:
             names = [member.name for member in members]
@@ -76,17 +88,17 @@ def study(
                 raise ValueError(
                     f"--only {only}: no such member; the members are {', '.join(names)}"
                 )
-            chosen = [members[names.index(only)]]
-            failures = run_members(chosen, folder / "logs", environments, _say)
-            raise typer.Exit(1 if failures else 0)
+            chosen = members[names.index(only)]
+            run_members([chosen], folder / "logs", environments, _say)
+            raise typer.Exit(1 if chosen.problem() else 0)
         with _alone(folder):
-            failures = []
             if not table:
-                failures = run_members(
-                    members, folder / "logs", environments, _say, read.settings.metric
-                )
-            _show(read, members, failures, folder)
-    raise typer.Exit(1 if failures else 0)
+                known = probed_bytes(read, members, exp_dir)
+                metric = read.settings.metric
+                run_members(members, folder / "logs", environments, _say, metric, known)
+            _show(read, members, folder)
+        failed = any(member.problem() not in (None, NOT_RUN) for member in members)
+    raise typer.Exit(1 if failed else 0)
 
 
 def _assignment(text: str) -> tuple[str, str]:
@@ -112,11 +124,11 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _show(read: "Study", members: "list[PreparedMember]", failures: list, folder: Path) -> None:
+def _show(read: "Study", members: "list[PreparedMember]", folder: Path) -> None:
     from highrank_plugins.reports.tables import to_markdown, to_terminal
     from highrank_plugins.studies.table import write_tables
 
-    tables = write_tables(read, members, failures, folder)
+    tables = write_tables(read, members, folder)
     draw = to_terminal if sys.stdout.isatty() else to_markdown
     typer.echo(draw(tables), nl=False)
     _say(f"table: {folder / 'table.md'}, {folder / 'table.csv'}")

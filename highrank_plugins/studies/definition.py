@@ -1,13 +1,14 @@
 """Read STUDY.yaml: configurations × seeds × grids of options × matched controls → members."""
 
 import itertools
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 import highrank_plugins
 from highrank_plugins.common.names import did_you_mean
@@ -15,7 +16,28 @@ from highrank_plugins.common.yaml_tree import ConfigurationError, Tree, read_tre
 from highrank_plugins.training.configuration import Scalar
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.=+-]*")
+_OWN = (
+    "conf",
+    "name",
+    "exp_dir",
+    "set",
+    "stage",
+    "stop_stage",
+)  # options that a study gives itself
 Values = dict[str, Scalar]
+
+
+def _short(values: dict[str, Any]) -> dict[str, Any]:
+    """Return options of block train without the name of the block, so that each has one name."""
+    short = {name.removeprefix("train."): value for name, value in values.items()}
+    if len(short) < len(values):
+        twice = [name for name in values if f"train.{name}" in values]
+        raise ValueError(f"{twice[0]} and train.{twice[0]} are one option; keep one")
+    return short
+
+
+Changes = Annotated[Values, AfterValidator(_short)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # as NumPy takes it
 
 
 class _Settings(BaseModel):
@@ -41,11 +63,11 @@ class MemberSettings(_Settings):
     """
 
     conf: str
-    set: Values = {}
-    grid: dict[str, list[Scalar]] = {}
-    variants: list[Values] = Field(default=[], alias="list")
+    set: Changes = {}
+    grid: Annotated[dict[str, list[Scalar]], AfterValidator(_short)] = {}
+    variants: list[Changes] = Field(default=[], alias="list")
     match: MatchSettings | None = None
-    seeds: list[int] | None = None
+    seeds: list[Seed] | None = Field(default=None, min_length=1)
 
 
 class StudySettings(_Settings):
@@ -56,13 +78,13 @@ class StudySettings(_Settings):
         options: further options of run.sh; paths are relative to the file.
         set: options over the configuration of every member.
         threads: cores that each member uses.
-        slurm: options of sbatch.
+        slurm: options of sbatch; true gives an option without a value, false leaves it out.
     """
 
     recipe: str
     options: Values = {}
-    set: Values = {}
-    seeds: list[int] = Field(default=[1, 2, 3], min_length=1)
+    set: Changes = {}
+    seeds: list[Seed] = Field(default=[1, 2, 3], min_length=1)
     metric: str | None = None
     baseline: str | None = None
     test: Literal["student", "welch"] = "student"
@@ -115,8 +137,9 @@ def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
     Args:
         options: of run.sh, which replace those of the file; paths are relative to this directory.
     Raises:
-        ConfigurationError: unknown keys and wrong values, with file and line; two members with
-            the same name; an unknown recipe or baseline; no such file.
+        ConfigurationError: unknown keys and wrong values, with file and line. Two members have
+            one name, or an option is given twice. A recipe, a baseline, an option of run.sh or
+            the file does not exist.
     """
     if not file.is_file():
         near = did_you_mean(file.stem, [path.stem for path in file.parent.glob("*.yaml")])
@@ -131,6 +154,7 @@ def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
     recipe = recipe_folder(settings.recipe, file.parent)
     own = {name: _word(value, file.parent) for name, value in settings.options.items()}
     given = {name: _word(value, Path()) for name, value in (options or {}).items()}
+    _check_recipe_options(own | given, recipe, tree)
     members = _members(settings, tree)
     systems = [member.system for member in members]
     if settings.baseline is not None and settings.baseline not in systems:
@@ -157,6 +181,28 @@ def recipe_folder(name: str, below: Path) -> Path:
     raise ConfigurationError(
         f"recipe {name}: neither a recipe nor a folder with run.sh{did_you_mean(name, known)}"
     )
+
+
+def _check_recipe_options(options: Mapping[str, str], recipe: Path, tree: Tree) -> None:
+    """Refuse options that run.sh lacks, and those that it would take from the environment."""
+    script = (recipe / "run.sh").read_text(encoding="utf-8").partition("\nparse_options")[0]
+    known = re.findall(r"^([a-z][a-z0-9_]*)=.*# ", script, re.MULTILINE)
+    for name in options:
+        place = tree.place(("options", name))
+        if name in _OWN:
+            raise ConfigurationError(
+                f"{place}: option {name} of run.sh: the study sets it; remove it"
+            )
+        if known and name not in known:  # a script may read its options in another way
+            raise ConfigurationError(
+                f"{place}: option {name}: {recipe / 'run.sh'} has none{did_you_mean(name, known)}"
+            )
+    for name in {*known} - {*options} - {"conf", "name", "exp_dir"}:
+        if f"HIGHRANK_{name.upper()}" in os.environ:
+            raise ConfigurationError(
+                f"HIGHRANK_{name.upper()} in the environment would change every member; unset it, "
+                f"and write {name} into {tree.place(())}"
+            )
 
 
 def _explain(tree: Tree, problem: Any) -> str:
@@ -195,6 +241,10 @@ def _members(settings: StudySettings, tree: Tree) -> list[Member]:
                 )
             places[system] = place
             changes = settings.set | member.set | changes
+            if "seed" in changes:
+                raise ConfigurationError(
+                    f"{place}: members.{key}: the seed is an option; list seeds in `seeds`"
+                )
             members += [
                 Member(system, seed, member.conf, changes, member.match)
                 for seed in _seeds(member.seeds or settings.seeds, place)
@@ -210,6 +260,14 @@ def _seeds(seeds: list[int], place: str) -> list[int]:
 
 def _systems(key: str, member: MemberSettings, place: str) -> Iterator[tuple[str, Values]]:
     """Yield name and options of every system that a key of `members` stands for."""
+    varied = {*member.grid}.union(*member.variants)
+    twice = [name for name in varied if name in member.set] + [
+        name for variant in member.variants for name in variant if name in member.grid
+    ]
+    if twice:
+        raise ConfigurationError(
+            f"{place}: members.{key}: {twice[0]} is in two of set, grid and list; keep one"
+        )
     empty = [name for name, values in member.grid.items() if not values]
     if empty:
         raise ConfigurationError(f"{place}: members.{key}.grid.{empty[0]}: no values")
@@ -230,7 +288,7 @@ def _named(key: str, changes: Values, place: str) -> str:
     if "{" in key:
         try:
             return key.format_map(words)
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, AttributeError, TypeError) as error:
             raise ConfigurationError(
                 f"{place}: members.{key}: unknown option {error}; known: "
                 f"{', '.join(words) or 'none'}"

@@ -17,16 +17,14 @@ def bytes_in(folder: Path) -> int:
 def bytes_needed(members: Sequence[PreparedMember], known: Mapping[str, int]) -> int:
     """Return the bytes that unfinished members will still write.
 
-    A member takes as much as the probe or a finished member of its system. Without either, it
+    A member takes as much as a finished member or the probe of its system. Without either, it
     takes as much as the largest of the others.
 
     Args:
         known: system → bytes of a member.
     """
-    sizes = dict(known)
-    for member in members:
-        if member.is_done() and member.member.system not in sizes:
-            sizes[member.member.system] = bytes_in(member.run_dir)
+    finished = {m.member.system: m.run_dir for m in members if m.is_done()}
+    sizes = {**known, **{system: bytes_in(folder) for system, folder in finished.items()}}
     largest = max(sizes.values(), default=0)
     return sum(
         max(0, sizes.get(member.member.system, largest) - _written(member))

@@ -33,12 +33,22 @@ def find_configuration(recipe: Path, name: str) -> Path:
     return whole
 
 
-def dictionary_size(recipe: str, settings: Configuration) -> int:
-    """Return how many entries the dictionary of a configuration will have.
+def shared_dictionary_size(recipe: str, system: Configuration, reference: Configuration) -> int:
+    """Return how many entries the dictionary of two configurations will have.
 
     Raises:
-        ConfigurationError: the configuration does not state it.
+        ConfigurationError: a configuration does not state it, or they differ.
     """
+    sizes = [_dictionary_size(recipe, settings) for settings in (system, reference)]
+    if sizes[0] != sizes[1]:
+        raise ConfigurationError(
+            f"the dictionaries differ: {sizes[0]:,} words, and {sizes[1]:,} in the model to match; "
+            "choose configurations of one text, or give --words"
+        )
+    return sizes[0]
+
+
+def _dictionary_size(recipe: str, settings: Configuration) -> int:
     corpus = settings.corpus or {}
     if "vocab_size" in corpus:
         return int(corpus["vocab_size"]) + _SPECIAL_WORDS

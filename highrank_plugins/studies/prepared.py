@@ -1,6 +1,7 @@
 """Resolve the members of a study: configuration, key, folders and the command of each."""
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,20 +10,22 @@ from typing import Any
 
 import yaml
 
-from highrank_plugins.common.files import write_text
+from highrank_plugins.common.files import read_json, write_text
 from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
 from highrank_plugins.results.record import RESULTS
 from highrank_plugins.studies.definition import Member, Study, as_word
 from highrank_plugins.studies.identity import member_key
 from highrank_plugins.studies.matched import (
-    dictionary_size,
     find_configuration,
     match_configurations,
+    shared_dictionary_size,
 )
 from highrank_plugins.training import configuration
 from highrank_plugins.training.configuration import Configuration
 
 MEMBERS = "members"  # in the recipe's folder of --exp-dir: a folder for each key
+DIVERGED = "diverged (NaN)"
+NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
@@ -57,14 +60,43 @@ class PreparedMember:
         """Return the file that exists once the recipe has completed."""
         return self.run_dir.with_name(f"{self.key}.done")
 
+    @property
+    def failed(self) -> Path:
+        """Return the file that says how its last run failed."""
+        return self.run_dir.with_name(f"{self.key}.failed")
+
     def is_done(self) -> bool:
         """Whether the record of a complete run exists."""
         return self.finished.exists() and self.record.is_file()
 
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers of its record.
+
+        Raises:
+            ValueError: the file is not a record. OSError.
+        """
+        try:
+            return {name: float(value) for name, value in read_json(self.record)["metrics"].items()}
+        except (ValueError, AttributeError, KeyError, TypeError):
+            raise ValueError(
+                f"{self.record}: not a record of a run; delete the folder {self.run_dir}, and the "
+                f"study runs {self.name} again"
+            ) from None
+
+    def problem(self) -> str | None:
+        """Return why a table cannot show it: not run, failed or diverged; None if it can.
+
+        Raises:
+            ValueError, OSError: see `metrics`.
+        """
+        if self.is_done():
+            return None if all(map(math.isfinite, self.metrics().values())) else DIVERGED
+        return self.failed.read_text(encoding="utf-8").strip() if self.failed.exists() else NOT_RUN
+
 
 def study_folder(study: Study, exp_dir: Path) -> Path:
     """Return the folder of a study's table, logs and links to its members."""
-    return exp_dir / "studies" / study.name
+    return exp_dir / study.recipe.name / "studies" / study.name
 
 
 def prepare(study: Study, exp_dir: Path) -> list[PreparedMember]:
@@ -161,10 +193,13 @@ def _matched(study: Study, member: Member, conf: Path, exp_dir: Path) -> dict[st
         kept = yaml.safe_load(file.read_text(encoding="utf-8"))
         if kept["question"] == question:
             return dict(kept["options"])
-    words = dictionary_size(study.recipe.name, system)
     print(f"{member.system}: solving for sizes, by {match.by}", file=sys.stderr)
-    found = match_configurations(
-        system, reference, match.by, words=words, free=tuple(match.free), step=match.step
-    )
+    try:
+        words = shared_dictionary_size(study.recipe.name, system, reference)
+        found = match_configurations(
+            system, reference, match.by, words=words, free=tuple(match.free), step=match.step
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"{study.file}: {member.system}: match: {error}") from None
     write_text(file, yaml.safe_dump({"options": found.options, "question": question}))
     return dict(found.options)

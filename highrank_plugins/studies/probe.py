@@ -1,6 +1,5 @@
 """Estimate hours and disk space of a study from twenty updates of each system."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -9,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from highrank_plugins.common.files import write_json
+from highrank_plugins.common.files import read_json, write_json
 from highrank_plugins.studies.definition import Study, as_word
 from highrank_plugins.studies.disk import bytes_in
 from highrank_plugins.studies.prepared import PreparedMember, recipe_command
@@ -43,18 +42,31 @@ def estimate(study: Study, member: PreparedMember, exp_dir: Path, env: Environme
         ValueError: the probe fails; the message names its log.
     """
     if member.is_done():
-        record = json.loads(member.record.read_text(encoding="utf-8"))
+        record = read_json(member.record)
         seconds = record.get("train", {}).get("wall_seconds")
         hours = None if seconds is None else seconds / 3600
         return MemberCost(hours, bytes_in(member.run_dir))
-    folder = exp_dir / study.recipe.name / _PROBES
-    kept = folder / f"{member.key}.json"
+    run_dir = _probe_dir(study, member, exp_dir)
+    kept = run_dir.with_suffix(".json")
     if kept.is_file():
-        return MemberCost(**json.loads(kept.read_text(encoding="utf-8")))
-    found = _probe(study, member, exp_dir, env, folder / member.key)
+        return MemberCost(**read_json(kept))
+    found = _probe(study, member, exp_dir, env, run_dir)
     write_json(kept, asdict(found))
-    shutil.rmtree(folder / member.key)
+    shutil.rmtree(run_dir)
     return found
+
+
+def probed_bytes(study: Study, members: Iterable[PreparedMember], exp_dir: Path) -> dict[str, int]:
+    """Return system → bytes of a member, from the probes of earlier dry runs."""
+    return {
+        member.member.system: read_json(kept)["bytes"]
+        for member in members
+        if (kept := _probe_dir(study, member, exp_dir).with_suffix(".json")).is_file()
+    }
+
+
+def _probe_dir(study: Study, member: PreparedMember, exp_dir: Path) -> Path:
+    return exp_dir / study.recipe.name / _PROBES / member.key
 
 
 def _probe(

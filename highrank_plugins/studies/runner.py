@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from highrank_plugins.common.files import open_own, read_json, try_lock, write_text
+from highrank_plugins.common.files import open_own, try_lock, write_text
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import usable_cores
+from highrank_plugins.results.record import RESULTS
 from highrank_plugins.studies.disk import check_disk
-from highrank_plugins.studies.prepared import PreparedMember
+from highrank_plugins.studies.prepared import DIVERGED, PreparedMember
 
 _WAIT = 0.05  # seconds between two polls of the running members
 # messages of fairseq and our layers about a training run whose loss is NaN
@@ -24,15 +25,6 @@ _TAIL = 20_000  # bytes at the end of a log that are searched for the reason of 
 REQUEUED = 75  # exit code of a recipe whose training was asked to stop, or was requeued
 
 Environment = Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Hold a failed member: what happened, and its log."""
-
-    member: PreparedMember
-    what: str
-    log: Path
 
 
 @dataclass
@@ -50,10 +42,15 @@ def slots(threads: int, jobs: int | None) -> list[Environment]:
         threads: cores that a member uses.
         jobs: largest number of members at a time; default: as many as cores or GPUs allow.
     Raises:
-        ValueError: more jobs than cores or GPUs.
+        ValueError: more jobs than cores or GPUs, or more threads than cores.
     """
     gpus = visible_gpus()
-    most = len(gpus) or max(1, usable_cores() // threads)
+    if not gpus and threads > usable_cores():
+        raise ValueError(
+            f"threads: {threads} cores for each member, but this machine has {usable_cores()}; "
+            "lower threads in the study"
+        )
+    most = len(gpus) or usable_cores() // threads
     if jobs is not None and jobs > most:
         what = f"{len(gpus)} GPUs" if gpus else f"{usable_cores()} cores, {threads} for each member"
         raise ValueError(f"--jobs {jobs}: this machine has {what}, so at most {most} at a time")
@@ -82,8 +79,11 @@ def run_members(
     environments: Sequence[Environment],
     say: Callable[[str], None],
     metric: str | None = None,
-) -> list[Failure]:
+    known: Mapping[str, int] | None = None,
+) -> None:
     """Run unfinished members, in order; a failing member does not stop the others.
+
+    `PreparedMember.problem` then says which have failed, and how.
 
     If another process works in a member's folder, such as a recipe that outlived a killed study,
     we wait for it. SIGTERM and SIGINT end the recipes, which save a checkpoint, then this process.
@@ -93,28 +93,26 @@ def run_members(
         environments: one for each member that may run at the same time, see `slots`.
         say: receives a line for every start and end.
         metric: what the study tests; None for the default one.
-    Returns:
-        The members that failed.
+        known: system → bytes of a member, from a dry run.
     Raises:
         ValueError: the disk is too small for those that remain, or no record has the metric.
     """
-    waiting = [member for member in members if not member.is_done()]
-    for member in members:
-        if member.is_done():
-            say(f"{member.name}: already done")
+    waiting = list(members)
     logs.mkdir(parents=True, exist_ok=True)
-    failures: dict[str, Failure] = {}
     running: list[_Running] = []
     problem: ValueError | None = None
     free = list(range(len(environments)))
     previous = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         while waiting or running:
+            for member in [member for member in waiting if member.is_done()]:
+                waiting.remove(member)  # perhaps just now, by another study
+                say(f"{member.name}: already done")
             elsewhere = [member for member in waiting if _locked(member)]
             startable = [member for member in waiting if member not in elsewhere]
             if startable and len(running) + len(elsewhere) < len(environments):
                 try:
-                    check_disk(members)
+                    check_disk(members, known)
                     _check_metric(members, metric)
                 except ValueError as error:
                     problem, waiting = error, []  # lets running members finish
@@ -127,10 +125,7 @@ def run_members(
             for one in [one for one in running if one.process.poll() is not None]:
                 running.remove(one)
                 free.append(one.slot)
-                failure = _ended(one)
-                if failure is not None:
-                    failures[one.member.name] = failure
-                say(f"{one.member.name}: {failure.what if failure else 'done'}")
+                say(f"{one.member.name}: {_ended(one)}")
             time.sleep(_WAIT)
     finally:
         for number, handler in previous.items():
@@ -138,13 +133,12 @@ def run_members(
         _end(running)
     if problem is not None:
         raise problem
-    return [failures[member.name] for member in members if member.name in failures]
 
 
 def _check_metric(members: Sequence[PreparedMember], metric: str | None) -> None:
     """Refuse to continue if the finished members show that the metric is misspelt."""
     # only the names count: a member that has diverged may have them, too
-    records = [read_json(member.record)["metrics"] for member in members if member.is_done()]
+    records = [member.metrics() for member in members if member.is_done()]
     if metric is None or not records or any(metric in record for record in records):
         return
     there = dict.fromkeys(name for record in records for name in record)
@@ -187,6 +181,7 @@ def _locked(member: PreparedMember) -> bool:
 
 def _start(member: PreparedMember, slot: int, environment: Environment, logs: Path) -> _Running:
     log = logs / f"{member.name}.log"
+    member.failed.unlink(missing_ok=True)
     with open_own(log, "ab") as file:
         process = subprocess.Popen(
             member.command,
@@ -199,19 +194,23 @@ def _start(member: PreparedMember, slot: int, environment: Environment, logs: Pa
     return _Running(member, slot, process, log)
 
 
-def _ended(one: _Running) -> Failure | None:
-    """Record how a recipe ended."""
-    code = one.process.returncode
-    if code == 0 and one.member.record.is_file():
-        write_text(one.member.finished, one.member.name + "\n")
-        return None
+def _ended(one: _Running) -> str:
+    """Record how a recipe ended, and return it."""
+    member, code = one.member, one.process.returncode
+    if code == 0 and member.record.is_file():
+        write_text(member.finished, member.name + "\n")
+        return member.problem() or "done"
+    what = _failure(code, one.log)
+    write_text(member.failed, what + "\n")
+    return what
+
+
+def _failure(code: int, log: Path) -> str:
     if code == REQUEUED:
-        return Failure(one.member, "stopped; run the same command to resume it", one.log)
-    with one.log.open("rb") as file:
+        return "stopped; run the same command to resume it"
+    with log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
         tail = file.read().decode(errors="replace")
     if _DIVERGED.search(tail):
-        return Failure(one.member, "diverged (NaN)", one.log)
-    if code == 0:
-        return Failure(one.member, f"has written no {one.member.record.name}", one.log)
-    return Failure(one.member, f"failed with exit code {code}", one.log)
+        return DIVERGED
+    return f"failed with exit code {code}" if code else f"has written no {RESULTS}"

@@ -14,7 +14,7 @@ _SCRIPT = """\
 # Written by `highrank study --slurm`: a task for each member; submit it from where it was written.
 {directives}
 set -euo pipefail
-mapfile -t members < {list}
+members=({names})
 exec {command} --only "${{members[SLURM_ARRAY_TASK_ID]}}"
 """
 
@@ -26,35 +26,41 @@ def array_script(
     command: Sequence[str],
     jobs: int | None,
 ) -> Path:
-    """Write the batch script and the list of members that are not done; return the script.
+    """Write the batch script for the members that are not done, and return it.
+
+    SLURM copies the script, with the names in it: another submission changes no waiting task.
 
     Args:
         command: command line of the study, without --only.
         jobs: largest number of tasks at a time.
     Raises:
-        ValueError: all members are done.
+        ValueError: all members are done; an option of sbatch is the study's.
     """
     names = [member.name for member in members if not member.is_done()]
     if not names:
         raise ValueError("every member is done: there is nothing to submit")
-    write_text(folder / "members.txt", "".join(f"{name}\n" for name in names))
-    (folder / "logs").mkdir(exist_ok=True)
+    given = {name.replace("_", "-"): value for name, value in study.settings.slurm.items()}
+    if "array" in given:
+        raise ValueError(f"{study.file}: slurm: array: the study sets it; remove it")
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
     limit = f"%{jobs}" if jobs else ""
     options = {
         "job-name": study.name,
         "array": f"0-{len(names) - 1}{limit}",
         "cpus-per-task": study.settings.threads,
         "output": folder / "logs" / "slurm-%A_%a.log",
-    } | study.settings.slurm
+    } | given
     directives = "\n".join(
-        f"#SBATCH --{name.replace('_', '-')}={as_word(value)}" for name, value in options.items()
+        f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={as_word(value)}"
+        for name, value in options.items()
+        if value is not False
     )
     script = folder / "array.sh"
     write_text(
         script,
         _SCRIPT.format(
             directives=directives,
-            list=shlex.quote(str(folder / "members.txt")),
+            names=shlex.join(names),
             command=shlex.join(command),
         ),
     )

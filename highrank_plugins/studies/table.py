@@ -1,65 +1,53 @@
 """Write the table of a study, which depends only on the members' numbers."""
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from highrank_plugins.common.files import read_json, write_text
+from highrank_plugins.common.files import write_text
 from highrank_plugins.reports.comparison_tables import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.studies.definition import Study
-from highrank_plugins.studies.prepared import PreparedMember
-from highrank_plugins.studies.runner import Failure
+from highrank_plugins.studies.prepared import MEMBERS, PreparedMember
 
 
-def write_tables(
-    study: Study, members: Sequence[PreparedMember], failures: Sequence[Failure], folder: Path
-) -> list[Table]:
+def write_tables(study: Study, members: Sequence[PreparedMember], folder: Path) -> list[Table]:
     """Write table.md and table.csv into the folder of a study, and links to its members.
 
     Returns:
         The tables.
     Raises:
-        ValueError: see `compare_records`.
+        ValueError: see `compare_records`; another file has the name of a link.
     """
-    tables = study_tables(study, members, failures, folder)
+    tables = study_tables(study, members, folder)
     write_text(folder / "table.md", to_markdown(tables))
     write_text(folder / "table.csv", to_csv(tables))
     return tables
 
 
-def study_tables(
-    study: Study, members: Sequence[PreparedMember], failures: Sequence[Failure], folder: Path
-) -> list[Table]:
+def study_tables(study: Study, members: Sequence[PreparedMember], folder: Path) -> list[Table]:
     """Return the comparison of all members that are done; others are named below it."""
-    failed = {failure.member.name: failure for failure in failures}
-    notes, usable = [], []
-    for member in members:
-        log = Path("logs") / f"{member.name}.log"
-        if not member.is_done():
-            what = failed[member.name].what if member.name in failed else "not run"
-            notes.append(f"{member.name}: {what}; log: {log}.")
-        elif _diverged(member.record):
-            notes.append(f"{member.name}: diverged (NaN); log: {log}.")
-        else:
-            usable.append(_link(member, folder))
+    problems = {member.name: member.problem() for member in members}
+    notes = []
+    for name, problem in problems.items():
+        log = Path("logs") / f"{name}.log"
+        where = f"; log: {log}" if (folder / log).is_file() else ""
+        notes += [f"{name}: {problem}{where}."] if problem else []
+    usable = _link([member for member in members if not problems[member.name]], folder)
     if not usable:
         rows = [[Cell(member.name), Cell("no record")] for member in members]
         return [Table(study.name, ["member", "result"], rows, notes)]
     settings = study.settings
-    baseline = settings.baseline
+    baseline, why = settings.baseline, "no baseline is named"
     if baseline is not None and baseline not in {_system(path) for path in usable}:
-        notes.insert(0, f"The baseline {baseline} has no result.")
+        why = f"the baseline {baseline} has no result"
         baseline = None
     compared = compare_records(usable, settings.metric, baseline, settings.test)
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
         own = [note for note in compared.notes if not note.startswith("Nothing is tested")]
-        compared = replace(
-            compared, notes=["Nothing is tested, because no baseline is named.", *own]
-        )
+        compared = replace(compared, notes=[f"Nothing is tested, because {why}.", *own])
     first, *others = comparison_tables(compared, timed=False)
     return [replace(first, notes=[*first.notes, *notes]), *others]
 
@@ -68,18 +56,17 @@ def _system(record: Path) -> str:
     return record.parent.name.rpartition("-")[0]
 
 
-def _diverged(record: Path) -> bool:
-    """Whether a metric of a record is NaN or infinite."""
-    metrics = read_json(record)["metrics"]
-    return not all(math.isfinite(value) for value in metrics.values())
-
-
-def _link(member: PreparedMember, folder: Path) -> Path:
-    """Return the record under the member's name: a link to the folder of its key."""
-    link = folder / member.name
-    target = os.path.relpath(member.run_dir, folder)
-    if not link.is_symlink() or os.readlink(link) != target:
-        link.unlink(missing_ok=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(target)
-    return link / member.record.name
+def _link(members: Sequence[PreparedMember], folder: Path) -> list[Path]:
+    """Link to the folders of members by name, remove other links to members; return the records."""
+    targets = {member.name: os.path.relpath(member.run_dir, folder) for member in members}
+    for link in [path for path in folder.iterdir() if path.is_symlink()]:
+        target = os.readlink(link)
+        if target != targets.get(link.name) and Path(target).parent.name == MEMBERS:
+            link.unlink()
+    for name, target in targets.items():
+        link = folder / name
+        if not os.path.lexists(link):
+            link.symlink_to(target)
+        elif not link.is_symlink() or os.readlink(link) != target:
+            raise ValueError(f"{link}: in the place of the link to a member; move it away")
+    return [folder / member.name / member.record.name for member in members]

@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 
 import yaml
+from click.testing import Result
+from typer.testing import CliRunner
+
+from highrank_plugins.cli import app
 
 STUB = r"""#!/usr/bin/env bash
 # Stages that are done stay done; what comes out depends on configuration and seed alone.
@@ -97,9 +101,20 @@ def run_study(file: Path, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(study_command(file, *words), capture_output=True, text=True)
 
 
+def study(file: Path, *words: object) -> Result:
+    """Run a study in this process."""
+    arguments = ["study", file, "--exp-dir", file.parent / "exp", *words]
+    return CliRunner().invoke(app, [str(word) for word in arguments])
+
+
+def folder_of(file: Path) -> Path:
+    """Return the folder of a study's table, logs and links."""
+    return file.parent / "exp" / "stub" / "studies" / file.stem
+
+
 def table_of(file: Path) -> bytes:
     """Return the tables of a study, all bytes."""
-    folder = file.parent / "exp" / "studies" / file.stem
+    folder = folder_of(file)
     return (folder / "table.md").read_bytes() + (folder / "table.csv").read_bytes()
 
 

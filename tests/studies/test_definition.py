@@ -49,6 +49,25 @@ def test_options_that_are_paths_are_relative_to_the_file(folder, tmp_path, monke
     assert read_study(file, {"data": "stub"}).options == {"data": str(folder / "stub")}
 
 
+def test_the_options_of_a_grid_win_under_either_of_their_names(folder):
+    members = {"a": {"conf": "mos", "set": {"train.lr": 2}, "grid": {"train.bptt": [7]}}}
+    (member,) = read(folder, members=members, seeds=[1], set={"lr": 1, "bptt": 3}).members
+    assert member.name == "a_bptt_7-1" and member.changes == {"lr": 2, "bptt": 7}
+
+
+def test_an_option_that_a_recipe_lacks_is_refused(folder):
+    file = write_study(folder, {"members": {"a": MOS}, "recipe": "ptb", "options": {"dta": "x"}})
+    with pytest.raises(ConfigurationError, match=r"yaml:\d+: option dta: .*mean 'data'\?"):
+        read_study(file)
+
+
+def test_options_of_a_recipe_from_the_environment_are_refused(folder, monkeypatch):
+    file = write_study(folder, {"members": {"a": MOS}, "recipe": "ptb"})
+    monkeypatch.setenv("HIGHRANK_SET", "lr=3")
+    with pytest.raises(ConfigurationError, match=r"HIGHRANK_SET in the environment .* unset it"):
+        read_study(file)
+
+
 MOS = {"conf": "mos"}
 
 
@@ -66,6 +85,27 @@ MOS = {"conf": "mos"}
         ),
         ({"members": {"a": MOS}, "seeds": [1, 1]}, "a seed is listed twice"),
         ({"members": {"a": MOS}, "seeds": []}, r"yaml:\d+: seeds: List should have at least 1"),
+        ({"members": {"a": MOS}, "seeds": [-1]}, r"yaml:\d+: seeds.0: Input should be greater"),
+        ({"members": {"a": MOS}, "seeds": [2**32]}, r"yaml:\d+: seeds.0: Input should be less"),
+        ({"members": {"a": MOS | {"seeds": []}}}, r"a.seeds: List should have at least 1"),
+        (
+            {"members": {"a": MOS}, "set": {"seed": 4}},
+            "members.a: the seed is an option; list seeds",
+        ),
+        (
+            {"members": {"a": MOS | {"set": {"lr": 1}, "grid": {"train.lr": [2]}}}},
+            r"yaml:\d+: members.a: lr is in two of set, grid and list",
+        ),
+        (
+            {"members": {"a": MOS | {"list": [{"lr": 1}], "grid": {"lr": [2]}}}},
+            "members.a: lr is in two of set, grid and list",
+        ),
+        (
+            {"members": {"a": MOS}, "set": {"lr": 1, "train.lr": 2}},
+            r"yaml:\d+: set: lr and train.lr are one option",
+        ),
+        ({"members": {"a{lr.x}": MOS | {"grid": {"lr": [1]}}}}, "unknown option 'str' object"),
+        ({"members": {"a": MOS}, "options": {"conf": "mos"}}, "option conf of run.sh: the study"),
         ({"members": {}}, "members: Dictionary should have at least 1"),
         ({"members": {"a/b": MOS}}, "'a/b' is not a valid member name"),
         ({"members": {"a_{k}": MOS | {"grid": {"lr": [1]}}}}, "unknown option 'k'; known: lr"),
@@ -103,3 +143,10 @@ def test_a_baseline_that_is_not_a_member_is_refused(folder):
 def test_a_missing_study_is_refused(folder):
     with pytest.raises(ConfigurationError, match=r"layer.yaml: no such study.* 'layers'\?"):
         read_study(folder / "layer.yaml")
+
+
+def test_a_control_with_another_dictionary_is_refused(folder):
+    match = {"conf": "yang2018/mos", "match": {"to": "small/softmax"}}
+    study = read(folder, members={"a": match}, recipe="ptb")
+    with pytest.raises(ConfigurationError, match=r"yaml: a: match: the dictionaries differ: 10,0"):
+        prepare(study, folder / "exp")

@@ -8,23 +8,20 @@ from argparse import Namespace
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from highrank_plugins.cli import app
+from highrank_plugins.studies.definition import read_study
+from highrank_plugins.studies.prepared import prepare
+from highrank_plugins.studies.runner import run_members, slots
 from tests.studies.stub import (
+    folder_of,
     kill_session,
     run_study,
+    study,
     study_command,
     table_of,
     write_stub,
     write_study,
 )
-
-
-def study(file, *words):
-    """Run a study in this process."""
-    words = ["study", file, "--exp-dir", file.parent / "exp", *words]
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def starts(file):
@@ -77,7 +74,7 @@ def test_a_member_that_is_done_is_not_run_again_under_another_name(tmp_path):
     done = study(other)
     assert done.exit_code == 0 and "renamed-1: already done" in done.output
     assert sorted(starts(other).values()) == [1] * 5
-    link = tmp_path / "exp" / "studies" / "other" / "renamed-1"
+    link = folder_of(other) / "renamed-1"
     assert json.loads((link / "results.json").read_text())["seeds"] == [1]
 
 
@@ -98,7 +95,7 @@ def test_failing_members_are_named_and_the_others_continue(tmp_path):
     text = table_of(file).decode()
     assert "mos-2: diverged (NaN); log: logs/mos-2.log." in text
     assert "| mos | 1 |" in text and "| softmax | 2 |" in text
-    assert "loss is NaN" in (tmp_path / "exp/studies/layers/logs/mos-2.log").read_text()
+    assert "loss is NaN" in (folder_of(file) / "logs" / "mos-2.log").read_text()
     again = table_of(file)
     assert study(file).exit_code == 1 and table_of(file) == again
 
@@ -109,8 +106,10 @@ def test_failing_members_are_named_and_the_others_continue(tmp_path):
 )
 def test_the_table_says_how_a_member_failed(tmp_path, how, what):
     file = write_stub(tmp_path, seeds=[1], options={"failing": how})
-    study(file)
-    assert f"mos-1: {what}; log: logs/mos-1.log." in table_of(file).decode()
+    assert study(file).exit_code == 1
+    table = table_of(file)
+    assert f"mos-1: {what}; log: logs/mos-1.log." in table.decode()
+    assert study(file, "--table").exit_code == 1 and table_of(file) == table
 
 
 def test_a_metric_that_no_record_has_is_refused(tmp_path):
@@ -123,15 +122,6 @@ def test_a_metric_that_no_record_has_is_refused(tmp_path):
     assert study(file).exit_code == 0 and set(starts(file).values()) == {1}
 
 
-def test_a_baseline_that_fails_is_named(tmp_path):
-    file = write_stub(tmp_path, seeds=[1], options={"failing": "softmax-1-code"})
-    write_study(tmp_path, {**yaml.safe_load(file.read_text()), "baseline": "softmax"})
-    assert study(file).exit_code == 1
-    text = table_of(file).decode()
-    assert "Nothing is tested, because no baseline is named." in text and "--baseline" not in text
-    assert "The baseline softmax has no result." in text
-
-
 def test_a_member_starts_no_later_than_three_seconds_after_its_turn(tmp_path):
     late = []
     for attempt in range(3):  # other programs may hold one up
@@ -142,7 +132,7 @@ def test_a_member_starts_no_later_than_three_seconds_after_its_turn(tmp_path):
         script.write_text(text.replace(ended, f"{ended}; date +%s.%N"))
         now = time.time()
         assert run_study(file, "--jobs", 1).returncode == 0
-        logs = sorted((file.parent / "exp/studies/layers/logs").iterdir(), key=_first_line)
+        logs = sorted((folder_of(file) / "logs").iterdir(), key=_first_line)
         times = [now, *(float(line) for log in logs for line in log.read_text().split())]
         late.append(max(times[n + 1] - times[n] for n in range(0, len(times) - 1, 2)))
         if late[-1] <= 3:
@@ -164,6 +154,8 @@ def test_a_disk_that_is_too_small_is_refused(tmp_path, monkeypatch):
     other = write_stub(tmp_path / "probed", seeds=[1])
     done = study(other, "--dry-run")
     assert done.exit_code == 2 and "kB more on the disk of" in done.output and not starts(other)
+    done = study(other)  # the probes are known
+    assert done.exit_code == 2 and "kB more on the disk of" in done.output and not starts(other)
 
 
 def test_a_dry_run_prints_members_commands_hours_and_disk(tmp_path):
@@ -178,6 +170,40 @@ def test_a_dry_run_prints_members_commands_hours_and_disk(tmp_path):
     assert study(file).exit_code == 0
     done = study(file, "--dry-run", "--no-probe")
     assert "| mos-2 | done |" in done.output
+
+
+def test_more_threads_than_cores_are_refused(tmp_path):
+    done = study(write_stub(tmp_path, threads=1000))
+    assert done.exit_code == 2 and "threads: 1000 cores for each member, but" in done.output
+
+
+def test_ways_to_run_that_exclude_each_other_are_refused(tmp_path):
+    done = study(write_stub(tmp_path), "--only", "mos-1", "--table")
+    assert done.exit_code == 2 and "--only and --table exclude each other" in done.output
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"metrics": {"test_perplexity": null}}', "{"])
+def test_a_damaged_record_is_named_with_what_to_do(tmp_path, text):
+    file = write_stub(tmp_path, seeds=[1])
+    write_study(tmp_path, {"members": {"mos": {"conf": "mos"}}, "seeds": [1]})
+    study(file)
+    (folder_of(file) / "mos-1" / "results.json").write_text(text)
+    done = study(file)
+    assert done.exit_code == 2 and "results.json: not a record of a run; delete" in done.output
+
+
+def test_a_member_that_another_study_ends_is_not_run_again(tmp_path):
+    file = write_stub(tmp_path, seeds=[1, 2])
+    members = prepare(read_study(file), tmp_path / "exp")[:2]
+
+    def say(text):
+        if "softmax-1: started" in text:  # another study ends the second member meanwhile
+            members[1].run_dir.mkdir(parents=True)
+            members[1].record.write_text('{"metrics": {"test_perplexity": 1}}')
+            members[1].finished.touch()
+
+    run_members(members, folder_of(file) / "logs", slots(1, 1), say)
+    assert set(starts(file)) == {members[0].key}
 
 
 def test_a_second_process_and_too_many_jobs_are_refused(tmp_path):
@@ -195,7 +221,8 @@ def test_a_second_process_and_too_many_jobs_are_refused(tmp_path):
 
 
 def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypatch):
-    file = write_stub(tmp_path, seeds=[1], slurm={"partition": "cpu", "time": "01:00:00"})
+    slurm = {"partition": "cpu", "time": "01:00:00", "exclusive": True, "cpus_per_task": 3}
+    file = write_stub(tmp_path, seeds=[1], slurm=slurm)
     assert study(file, "--only", "mos-1").exit_code == 0
     fake = tmp_path / "bin" / "sbatch"
     fake.parent.mkdir()
@@ -204,14 +231,16 @@ def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypa
     done = study(file, "--slurm")
     assert done.exit_code == 2 and "--slurm: sbatch is missing" in done.output
     monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
-    done = study(file, "--slurm", "--jobs", 2)
+    done = study(file, "--slurm", "--jobs", 1000)  # not limited by this machine
     assert done.exit_code == 0 and "job 7" in done.output
     script = (fake.parent / "script").read_text()
-    assert "#SBATCH --array=0-1%2\n" in script and "#SBATCH --partition=cpu\n" in script
-    names = (tmp_path / "exp/studies/layers/members.txt").read_text().split()
-    assert names == ["softmax-1", "mixtape-1"]
+    assert "#SBATCH --array=0-1%1000\n" in script and "#SBATCH --partition=cpu\n" in script
+    assert "#SBATCH --exclusive\n" in script and script.count("cpus-per-task") == 1
+    assert "members=(softmax-1 mixtape-1)\n" in script  # SLURM keeps them with the script
     assert '--only "${members[SLURM_ARRAY_TASK_ID]}"' in script
-    for name in names:
+    for name in ("softmax-1", "mixtape-1"):
         assert study(file, "--only", name).exit_code == 0
     assert study(file, "--table").exit_code == 0 and len(rows_of(file)) == 3
     assert "there is nothing to submit" in study(file, "--slurm").output
+    write_study(tmp_path, {**yaml.safe_load(file.read_text()), "seeds": [2], "slurm": {"array": 1}})
+    assert "slurm: array: the study sets it" in study(file, "--slurm").output

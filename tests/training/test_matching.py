@@ -93,7 +93,7 @@ def test_a_transformer_gets_a_width_that_its_heads_divide():
     ("words", "message"),
     [
         (["moss", "--to", "softmax"], "no such configuration"),
-        (["base", "--to", "softmax"], "--arch is missing"),
+        (["small/base", "--to", "softmax"], "--arch is missing"),
         (["mos", "--to", "softmax", "--recipe", "pbt"], "did you mean 'ptb'"),
         (
             ["mos", "--to", "softmax", "--free", "lr_"],
