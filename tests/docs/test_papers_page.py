@@ -70,7 +70,7 @@ def test_no_table_or_figure_is_left_out():
 
 def test_records_of_a_command_are_where_the_recipe_writes_them():
     text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
-    found = re.findall(r"exp/(?!studies)(\w+)/(\S+)/results\.json", text)
+    found = re.findall(r"exp/(\w+)/(?!studies/)(\S+)/results\.json", text)
     assert found
     for task, pattern in found:
         confs = (RECIPES / task / "conf").glob(f"{pattern}.yaml")
