@@ -100,7 +100,10 @@ def add_scored(
 
 
 def describe(ledger: Ledger) -> list[str]:
-    """Return a line for each text of which a stage left out a part, and for each scored text."""
+    """Return a line for each text of which a stage left out a part, and for each scored text.
+
+    Reasons count sentences, and stand there only.
+    """
     lines = []
     for stage, parts in ledger.items():
         for part, counts in parts.items():
@@ -108,7 +111,8 @@ def describe(ledger: Ledger) -> list[str]:
                 took = counts["in"].get(unit, number)
                 reasons = [f"{reason} {count:,}" for reason, count in counts["left out"].items()]
                 if took != number or stage == "evaluate":
-                    why = f"; left out: {', '.join(reasons)}" if reasons else ""
+                    shown = reasons and unit == "sentences"
+                    why = f"; left out: {', '.join(reasons)}" if shown else ""
                     lines.append(f"{stage}, {part}: {number:,} of {took:,} {unit}{why}")
     return lines
 

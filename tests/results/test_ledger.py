@@ -97,7 +97,11 @@ def test_scores_of_part_of_a_text_are_refused(tmp_path):
     assert ledger["data-bin"]["train"]["in"] == ledger["data-bin"]["train"]["out"]
     assert ledger["train"]["train"]["out"] == {"sentences": 2, "tokens": 3}
     add_scored(ledger, {"test_perplexity": perplexity(4), "test_kld": perplexity(1)})
-    assert describe(ledger)[-1] == "evaluate, test: 4 of 4 tokens"
+    assert describe(ledger) == [
+        "text, train.txt: 2 of 7 sentences; left out: after max_train_lines 5",
+        "text, train.txt: 3 of 9 tokens",  # reasons are counted in sentences
+        "evaluate, test: 4 of 4 tokens",
+    ]
     for metric in ("test_perplexity", "test_perplexity_before_finetuning"):
         with pytest.raises(ScoreError, match=f"{metric}: 3 of 4 tokens of test were scored"):
             add_scored(ledger, {metric: perplexity(3)})
