@@ -12,7 +12,7 @@ from highrank_plugins.results.verdicts import judge
 _LOWER = ("perplexity", "bits")
 _HIGHER = ("bleu", "chrf", "top_", "similarity")
 _TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}
-NOTHING = Cell("–")
+NOTHING = Cell("–", values=[""])
 # a number of a training run → heading, format
 _COSTS = {
     "parameters": ("parameters", ",.0f"),
@@ -70,7 +70,7 @@ def _tested(compared: Compared, timed: bool) -> Table:
         cells += _statistics(compared, system) if tested else []
         if paired:
             text = ", ".join(f"{p:.2g}" for _, p in sorted(system.paired.items()))
-            cells.append(Cell(text or "–"))
+            cells.append(Cell(text) if text else NOTHING)
         cells += [_cost(system, name) for name in costs]
         rows.append(cells)
     notes = [*_legend(compared, tested), *compared.notes]

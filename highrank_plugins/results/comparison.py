@@ -121,6 +121,7 @@ def compare_records(
     systems: dict[str, list[RecordedRun]] = {}
     for path, record in zip(paths, records, strict=True):
         systems.setdefault(system_of(path, paths), []).append(RecordedRun(path, record))
+    _check_seeds(systems)
     tested = _default_metric(records) if metric is None else metric
     shown = [tested]
     for name in metrics_of(records) if columns is None else columns:
@@ -166,6 +167,18 @@ def _check_metric(name: str, records: list[Record]) -> None:
         )
 
 
+def _check_seeds(systems: Mapping[str, Sequence[RecordedRun]]) -> None:
+    """Refuse two runs of a system with one seed."""
+    for name, runs in systems.items():
+        first: dict[int, Path] = {}
+        for run in runs:
+            if first.setdefault(run.seed, run.path) != run.path:
+                raise ValueError(
+                    f"{run.path} and {first[run.seed]} are runs of {name} with seed {run.seed}; "
+                    "each seed counts once: leave one out, or name one after another system"
+                )
+
+
 def _check_signatures(metric: str, systems: Mapping[str, Sequence[RecordedRun]]) -> None:
     """Refuse scores that were computed differently."""
     first: tuple[Path, str] | None = None
@@ -197,26 +210,35 @@ def _compare(
     alpha: float,
 ) -> tuple[list[ComparedSystem], list[str]]:
     """Return the systems with their tests, and why some of them have none."""
-    notes = []
     plain = {name: ComparedSystem(name, runs, None, {}) for name, runs in systems.items()}
     if control is None:
-        notes.append(
+        note = (
             f"Nothing is tested, since no system is named {BASELINE}. Choose the baseline with "
             f"--baseline: {', '.join(systems)}."
         )
-        return list(plain.values()), notes
+        return list(plain.values()), [note]
     baseline = plain[control].values(metric)
     tested = {}
+    few: list[str] = []
+    equal: list[str] = []
     for name, system in plain.items():
         values = system.values(metric)
         if name == control:
             continue
         if len(values) < 2 or len(baseline) < 2:
-            notes.append(f"{name} is not tested: a test needs two seeds of it and of {control}.")
+            few.append(name)
         elif len({*values}) == len({*baseline}) == 1:
-            notes.append(f"{name} is not tested: neither its runs nor the baseline's vary.")
+            equal.append(name)
         else:
             tested[name] = System(name, values)
+    notes = []
+    if few:
+        notes.append(
+            f"Not tested, since a test needs two seeds of a system and of {control}: "
+            f"{', '.join(few)}."
+        )
+    if equal:
+        notes.append(f"Not tested, since neither runs nor baseline vary: {', '.join(equal)}.")
     found = {}
     if tested:
         found = {

@@ -79,11 +79,12 @@ def _changed_files(systems: Mapping[str, Sequence[Record]]) -> str:
 def _signatures(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
     found: dict[str, set[str]] = {}
     for record in (record for records in systems.values() for record in records):
-        for metric, signature in record.get("signatures", {}).items():
-            found.setdefault(metric, set()).add(signature)
-    for metric, signatures in found.items():
-        if len(signatures) > 1:
-            yield f"Signatures of {metric} differ: {'; '.join(sorted(signatures))}."
+        signatures = record.get("signatures", {})
+        for metric in record["metrics"]:
+            found.setdefault(metric, set()).add(signatures.get(metric) or "unknown")
+    for metric, different in found.items():
+        if len(different) > 1:
+            yield f"Signatures of {metric} differ: {'; '.join(sorted(different))}."
 
 
 def _settings(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:

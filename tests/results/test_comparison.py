@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from highrank_plugins.analysis import holm
 from highrank_plugins.cli import app
 from highrank_plugins.reports.comparison_tables import comparison_tables
-from highrank_plugins.reports.tables import Cell, Table, to_terminal
+from highrank_plugins.reports.tables import Cell, Table, to_latex, to_terminal
 from highrank_plugins.results.comparison import compare_records
 
 RUNS = {"mos": [101.5, 102.25, 100.5], "softmax": [110.0, 111.5, 110.75], "gss": [109.0, 111.0]}
@@ -89,6 +89,20 @@ def test_csv_has_all_digits(records):
     assert float(mos["test_perplexity mean"]) == pytest.approx(sum(RUNS["mos"]) / 3, abs=1e-12)
     assert float(mos["valid_perplexity sd"]) > 0
     assert mos["parameters"] == "5000.0"
+    softmax = next(line for line in lines if line.startswith("softmax,"))
+    assert "–" not in softmax and ",,,,,,,5000.0," in softmax  # an empty cell is no text
+
+
+def test_two_runs_of_a_system_with_one_seed_are_refused(records):
+    config = {"train": {"arch": "mos", "seed": 1, "lr": 2}}
+    change(records[1], config=config, seeds=[1])
+    done = compare(*records)
+    assert done.exit_code == 2 and "are runs of mos with seed 1; each seed counts" in done.output
+
+
+def test_signs_that_latex_prints_as_others_are_escaped():
+    table = Table("", ["a|b"], [[Cell("> 1,000 <")]])
+    assert r"a\textbar{}b" in to_latex([table]) and "$>$ 1,000 $<$" in to_latex([table])
 
 
 def test_latex_and_terminal_show_the_numbers(records, tmp_path, monkeypatch):
@@ -118,6 +132,7 @@ def test_a_long_heading_takes_two_lines_in_a_terminal():
         ({"versions": {"torch": "3"}}, "Versions of torch differ: 2 (mos, softmax, gss); 3 (mos)."),
         ({"hardware": {"cores": 2}}, "Machines differ, so speeds do not compare: 1 × a (mos, "),
         ({"signatures": {"test_perplexity": SIGNATURE, "x": "1"}}, ""),
+        ({"signatures": {}}, "Signatures of test_perplexity differ: tokens:100|eval:static; unkn"),
         ({"config": {"train": {"seed": 9}}}, "Runs of mos differ in corpus.vocab_size, "),
     ],
 )
@@ -188,8 +203,8 @@ def test_runs_that_do_not_vary_and_single_runs_are_not_tested(records, tmp_path)
     compared = compare_records(same, baseline="a")
     assert all(system.comparison is None for system in compared.systems)
     assert compared.notes[:2] == [
-        "b is not tested: neither its runs nor the baseline's vary.",
-        "c is not tested: a test needs two seeds of it and of a.",
+        "Not tested, since a test needs two seeds of a system and of a: c.",
+        "Not tested, since neither runs nor baseline vary: b.",
     ]
 
 
