@@ -91,8 +91,9 @@ def test_documents_print_the_records(study):
     assert records and table_of(records) in (DOCS / "results.md").read_text()
 
 
-def test_documents_print_the_table_of_spamlang():
-    runs = json.loads((DOCS / "records" / "spamlang.json").read_text())["runs"]
+@pytest.mark.parametrize("name", ["spamlang", "spamlang_layers"])
+def test_documents_print_the_tables_of_spamlang(name):
+    runs = json.loads((DOCS / "records" / f"{name}.json").read_text())["runs"]
     assert grid_table(runs) in (DOCS / "results.md").read_text()
 
 
