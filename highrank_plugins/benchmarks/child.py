@@ -19,6 +19,7 @@ from highrank_plugins.benchmarks.measure import (
     use,
 )
 from highrank_plugins.common.provenance import hardware
+from highrank_plugins.common.user_error import UserError
 
 
 def main() -> None:
@@ -26,7 +27,11 @@ def main() -> None:
     request = json.load(sys.stdin)
     if request["threads"]:
         torch.set_num_threads(request["threads"])
-    json.dump(measured(request), sys.stdout)
+    try:
+        result = measured(request)
+    except UserError as error:  # the parent shows the last line, which would begin with the class
+        sys.exit(str(error))
+    json.dump(result, sys.stdout)
 
 
 def measured(request: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """`highrank bench train` of language models: a chunk of streams, and batches by memory."""
 
+import io
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,6 +13,7 @@ from highrank_plugins.benchmarks.models import model_step, parameters
 
 SIZES = "--decoder-embed-dim 8 --decoder-hidden-size 12 --decoder-last-hidden-size 10"
 SOFTMAX = "awd_lstm_lm_softmax_ptb --decoder-embed-dim 8 --decoder-hidden-size 12"
+WRONG = "--head-components 3"
 CASE = ModelCase(60, sentences=2, length=5, task="bptt_language_modeling", baseline=SOFTMAX)
 
 
@@ -47,6 +50,14 @@ def test_the_baseline_is_compared_per_token():
         assert child.measured(request)["baseline_seconds"] == [6.0]
         request["baseline_case"] = case
         assert child.measured(request)["baseline_seconds"] == [2.0]
+
+
+def test_a_mistake_in_options_is_shown_without_the_name_of_its_class(monkeypatch):
+    case = {"classes": 60, "sentences": 1, "length": 2, "task": CASE.task, "baseline": SOFTMAX}
+    request = {"kind": "train", "case": case, "threads": 0, "implementation": f"{SOFTMAX} {WRONG}"}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(request)))
+    with pytest.raises(SystemExit, match=r"^--head-components: .* has no such option"):
+        child.main()
 
 
 def test_the_largest_batch_may_have_any_number_of_streams(monkeypatch):
