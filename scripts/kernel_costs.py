@@ -35,6 +35,8 @@ SMOOTHING = (0.0, 0.1)
 # functions with kernels; torch computes all others
 POINTWISE = ("identity", "sigsoftmax", "gss", "softcap", "sigmoid_cap", "multimax", "plif")
 CLASSES = 32768
+# Bytes of shared memory that a program may use on the smallest GPUs from sm_80 on: 86, 89, 120.
+MOST_SHARED = 99 * 1024
 COLUMNS = ["kernel", "head", "components", "pointwise", "dtype", "smoothing", "gradient", "classes"]
 COLUMNS += ["registers", "spilled", "instructions_per_logit", "triton"]
 
@@ -69,6 +71,11 @@ class Recorder:
             return
         self.seen.add(compiled.hash)
         name = kernel.fn.__name__
+        if compiled.metadata.shared > MOST_SHARED:
+            sys.exit(
+                f"{name} of {self.case} takes {compiled.metadata.shared:,} bytes of shared memory, "
+                f"but some GPUs have {MOST_SHARED:,}: make its tile smaller (losses/kernels/triton)"
+            )
         given = dict(zip(kernel.arg_names, arguments, strict=False))
         cubin = compiled.asm["cubin"]
         used = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", inspect(cubin, "-res-usage")))

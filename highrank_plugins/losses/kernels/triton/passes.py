@@ -55,6 +55,7 @@ class TritonKernels(CompiledKernels):
             and multiplies_quickly(self.plan.features.device)
             and getattr(self.plan.head, "components", 1) <= tiles.GATED_COMPONENTS
             and getattr(self.plan.head, "frequent", 0) % tiles.GATED_CLASSES == 0
+            and getattr(self.plan.head, "gate_dim", 0) <= tiles.GATED_HIDDEN
         )
         if self._crowds_registers():
             self.function = None  # torch computes f

@@ -18,6 +18,8 @@ GATED_ROWS, GATED_COLUMNS, GATED_SPAN = 64, 128, 4
 # Largest K, and the divisor of S, with which that kernel fits the registers of a thread: Triton
 # loads rows of another length number by number, each from an address of its own.
 GATED_COMPONENTS, GATED_CLASSES = 4, 16
+# Largest size of the gates' hidden units with which it fits the shared memory of every GPU.
+GATED_HIDDEN = 128
 # Numbers of a mixture's tile that one thread holds, at three registers each; number of threads.
 MIXTURE_NUMBERS = 32
 MIXTURE_THREADS = 128
