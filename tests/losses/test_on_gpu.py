@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from highrank_plugins.losses.kernels.triton import tiles
-from tests.heads.cases import CASES, STRUCTURES, make_features
+from tests.heads.cases import CASES, MIXTAPE, STRUCTURES, make_features
 from tests.losses import test_low_precision as low
 from tests.losses.implementations import (
     CLASSES,
@@ -20,6 +20,8 @@ from tests.losses.implementations import (
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+# in half precision, the kernel computes the gates if S is a multiple of 16
+GATES_IN_KERNEL = MIXTAPE.with_options(gate_dim=20)
 
 every_implementation = pytest.mark.parametrize("impl", [name for name in ONCE if name != "cpp"])
 
@@ -43,19 +45,24 @@ def test_every_head_matches_in_float64(case, reduction, impl):
 @pytest.mark.parametrize("case", low.CASES, ids=str)
 def test_half_precision_stays_within_its_error_bound(case, dtype, reduction, impl):
     errors = low.average_errors(case, dtype, reduction, impl, device=DEVICE)
-    low.check(errors, dtype)
+    check(errors, dtype)
+
+
+def check(errors, dtype):
+    """Allow for the hardware's logarithm and sigmoid in float32, whose error is up to 2^-21."""
+    low.check(errors, dtype, least=2**-21 if dtype == torch.float32 else 0.0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+@pytest.mark.parametrize("case", [*STRUCTURES, GATES_IN_KERNEL], ids=str)
 def test_kernels_match_with_tiles_of_full_size(case, smoothing, dtype, monkeypatch):
     """Compare rows longer than a tile with the fused loss in float64."""
     monkeypatch.setattr(tiles, "COLUMNS", 4096)
     classes = 10_007
     options = {"embed_dim": 48} if case.head != "softmax" else {}
     if case.head == "mixtape":
-        options |= {"frequent": 5_003}
+        options |= {"frequent": 5_008 if case is GATES_IN_KERNEL else 5_003}
     head = case.build(classes=classes, feature_dim=48, **options).to(DEVICE, dtype)
     features = make_features(33, feature_dim=48).to(DEVICE, dtype).requires_grad_()
     target = (torch.arange(33, device=DEVICE) * 311) % classes
@@ -64,4 +71,4 @@ def test_kernels_match_with_tiles_of_full_size(case, smoothing, dtype, monkeypat
     of_reference = run(head, features, target, impl="reference", **calls)
     truth = run(head.double(), features.detach().double().requires_grad_(), target, impl="fused",
                 **calls)  # fmt: skip
-    low.check([low.relative_errors(of_reference, truth), low.relative_errors(got, truth)], dtype)
+    check([low.relative_errors(of_reference, truth), low.relative_errors(got, truth)], dtype)
