@@ -1,5 +1,6 @@
 """`triton` beyond what every implementation must do: its tiles, and what it needs to run."""
 
+import math
 import subprocess
 import sys
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 
 from highrank_plugins.losses.fused import mixtape
+from highrank_plugins.losses.fused.base import FusedLoss
+from highrank_plugins.losses.kernels.compiled import IDENTITY, KernelInput
 from highrank_plugins.losses.kernels.triton import tiles
 from tests.heads.cases import MIXTAPE, MOS, PRODUCT, SOFTMAX, STRUCTURES, make_features
 from tests.heads.test_extreme import extreme
@@ -73,6 +76,55 @@ def test_gates_are_computed_by_kernels_from_sm_80_on(monkeypatch):
     for capability, can in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
         assert multiplies_quickly(torch.device("cuda", 0)) is can
+
+
+@needs_triton
+@pytest.mark.parametrize("case", [SOFTMAX.with_pointwise("multimax"), MOS, MIXTAPE], ids=str)
+def test_what_lies_behind_rows_does_not_matter(case, monkeypatch):
+    """Kernels read it, in order to load 16 bytes at once."""
+    buffer, dirt = FusedLoss.buffer, [torch.nan]
+
+    def dirty(*given, **options):
+        found = buffer(*given, **options)
+        assert found.size(-1) < len(found._base) / math.prod(found.shape[:-1])
+        found._base.fill_(dirt[0])
+        return found
+
+    monkeypatch.setattr(FusedLoss, "buffer", dirty)
+    head, features = case.build(classes=37), make_features(TOKENS).requires_grad_()
+    for dirt[0], smoothing in ((torch.nan, 0.0), (torch.inf, 0.1)):
+        compare(head, features, TARGET, reduction="sum", label_smoothing=smoothing)
+
+
+@needs_triton
+@pytest.mark.parametrize("case", [SOFTMAX, MOS], ids=str)
+@pytest.mark.parametrize("classes", [32, 37, 40])
+def test_rows_are_loaded_16_bytes_at_once(case, classes, monkeypatch):
+    """Triton does so if it knows that sizes are multiples of 16."""
+    from highrank_plugins.losses.kernels.triton import passes
+
+    sizes, start = [], passes.launch
+
+    def launch(kernel, grid, values, *others, **tile):
+        given = dict(zip(kernel.arg_names, (values, *others), strict=False))
+        if "width" in given:
+            sizes.append((given["row_stride"], given["width"] or given["classes"]))
+        start(kernel, grid, values, *others, **tile)
+
+    monkeypatch.setattr(passes, "launch", launch)
+    head, features = case.build(classes=classes, bias=False), make_features(TOKENS).requires_grad_()
+    run(head, features, TARGET, reduction="sum", impl="triton")
+    assert sizes and all(number % 16 == 0 for pair in sizes for number in pair)
+
+
+@needs_triton
+def test_a_row_that_torch_has_computed_has_nothing_behind_it():
+    """The stride of an only row may be any number."""
+    from highrank_plugins.losses.kernels.triton import passes
+
+    row = torch.empty_strided((1, 5), (16, 1))
+    for pullback, width in ((None, 16), (lambda grad: grad, None)):
+        assert passes._width(KernelInput(row, None, IDENTITY, pullback), row) == width
 
 
 @needs_triton

@@ -13,14 +13,12 @@ from torch import Tensor
 
 from highrank_plugins.losses.chunked_head import ChunkedHead, Named
 from highrank_plugins.losses.fused.filtering import filtered_products
-from highrank_plugins.losses.fused.products import (
-    aligned,
-    gradient_products,
-    rows_times,
-    rows_times_,
-)
+from highrank_plugins.losses.fused.products import gradient_products, rows_times, rows_times_
 from highrank_plugins.losses.kernels.base import Kernels
 from highrank_plugins.losses.plan import LossPlan, Scores
+
+# Rows of chunks on a GPU start at multiples of this many numbers; Triton knows of no others.
+ROW_MULTIPLE = 16
 
 
 class FusedLoss:
@@ -44,11 +42,11 @@ class FusedLoss:
         self.plan, self.sums, self.kernels = plan, sums, kernels
         self.compute = kernels.compute
         self.weight = tensors["weight"].to(self.compute)
+        self._buffers: dict[str, Tensor] = {}
         bias = tensors.get("bias")
-        self.bias = None if bias is None else bias.to(kernels.chunk_dtype).contiguous()
+        self.bias = None if bias is None else self.buffer("bias", len(bias)).copy_(bias)
         self.bias_of_pass = self.bias if kernels.adds_bias else None
         self.bias_of_product = None if kernels.adds_bias else self.bias
-        self._buffers: dict[str, Tensor] = {}
         self._begun: set[str] = set()
         self.prepare(tensors)
 
@@ -87,8 +85,8 @@ class FusedLoss:
     def buffer(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """Return memory of this shape, the same for every chunk; its content is arbitrary.
 
-        Rows are contiguous. On a GPU they start at multiples of 16 bytes, for products and kernels
-        that load 16 bytes at once.
+        Rows are contiguous. On a GPU they start at multiples of 16 numbers: products and kernels
+        then load 16 bytes at once.
 
         Args:
             dtype: None: that of chunks.
@@ -97,7 +95,7 @@ class FusedLoss:
         *outer, width = shape
         stride = width
         if device.type != "cpu" or self.kernels.pads_rows:
-            stride = aligned(width, dtype)
+            stride = -(-width // ROW_MULTIPLE) * ROW_MULTIPLE
         size = math.prod(outer) * stride
         kept = self._buffers.get(name)
         if kept is None or kept.numel() < size:

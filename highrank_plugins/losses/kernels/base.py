@@ -79,7 +79,7 @@ class Kernels:
 
     # whether passes add the output bias, instead of the products
     adds_bias: ClassVar[bool] = False
-    # whether rows of chunks start at multiples of 16 bytes on every device, see `FusedLoss.buffer`
+    # whether rows of chunks are padded on every device, see `FusedLoss.buffer`
     pads_rows: ClassVar[bool] = False
     # whether trees take a `GateProduct` instead of gate logits
     computes_gates: bool = False

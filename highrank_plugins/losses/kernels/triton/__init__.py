@@ -107,8 +107,8 @@ def first_launch(device: torch.device) -> None:
     target = torch.zeros(1, dtype=torch.int64, device=device)
     with torch.cuda.device_of(logits):
         softmax_kernel[(1,)](
-            logits, 2, None, target, None, nll, None, None, None, None, None, None, None, 1, 2, 1,
-            ("identity",), 1.0, 1.0, 0.0, 0.0, ROWS=1, COLUMNS=2, num_warps=1,
+            logits, 2, None, target, None, nll, None, None, None, None, None, None, None, 1, 2,
+            None, 1, ("identity",), 1.0, 1.0, 0.0, 0.0, ROWS=1, COLUMNS=2, num_warps=1,
         )  # fmt: skip
         torch.cuda.synchronize()
 

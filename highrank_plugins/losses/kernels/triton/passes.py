@@ -201,8 +201,8 @@ def _softmax(
     launch(
         softmax_kernel, _grid(rows, tile),
         values, values.stride(0), given.bias_M, target_N, factor,
-        nll, norms, *others, tables.pairs, found,
-        rows, classes, rows // len(target_N), _constant(given, tables), *weights,
+        nll, norms, *others, tables.pairs, found, rows, classes, _width(given, values),
+        rows // len(target_N), _constant(given, tables), *weights,
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
     tables.add(found)
@@ -229,7 +229,7 @@ def _gradient(
     launch(
         gradient_kernel, _grid(rows, tile),
         values, values.stride(0), target_N, factor, norm_weight, norms, tables.pairs, found,
-        rows, classes, rows // len(target_N), _constant(given, tables),
+        rows, classes, _width(given, values), rows // len(target_N), _constant(given, tables),
         ROWS=tile.rows, COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
     tables.add(found)
@@ -268,6 +268,15 @@ def _constant(given: KernelInput, tables: LearnedNumbers) -> tuple[str | float, 
     family, numbers, _ = given.function
     cells = (len(tables.pairs) - 1,) if family == "plif" and tables.pairs is not None else ()
     return (family, *numbers, *cells)
+
+
+def _width(given: KernelInput, values: Tensor) -> int | None:
+    """Return the numbers that each row of a chunk has memory for; None if the classes fill it.
+
+    Values that torch has computed are no chunk. With one row, their stride may be any number.
+    """
+    stride = values.stride(0)
+    return stride if given.pullback is None and values.size(1) < stride else None
 
 
 def _grid(rows: int, tile: Tile) -> tuple[int]:

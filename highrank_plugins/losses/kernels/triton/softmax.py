@@ -27,7 +27,7 @@ from highrank_plugins.losses.kernels.triton.function import (
 def softmax_kernel(
     logits, row_stride, bias, target, factor,
     nll, norms, smooth_sum, correct, entropy, square_norm, tables, table_sums,
-    rows, classes,
+    rows, classes, width,
     rows_per_target: tl.constexpr,
     f: tl.constexpr,
     total: tl.constexpr, target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
@@ -40,6 +40,9 @@ def softmax_kernel(
     sum relative to it.
     With `factor`, logits [rows, classes] become their gradient, see `write_gradient`; `bias`
     [classes] is added to what is read. Row r has target r // rows_per_target.
+
+    Args:
+        width: numbers that rows and bias have memory for, see `write_gradient`.
     """
     wide: tl.constexpr = nll.dtype.element_ty
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -61,7 +64,7 @@ def softmax_kernel(
     for start in range(0, classes, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         inside = real[:, None] & (column < classes)[None, :]
-        z = load_logits(start_of_row, column, inside, bias, classes, wide)
+        z = load_logits(start_of_row, real, column, bias, classes, width, wide)
         value = tl.where((column < classes)[None, :], function_of(z, f, t), float("-inf"))
         here = tl.max(value, 1)
         if correct is not None:
@@ -101,8 +104,8 @@ def softmax_kernel(
         scale = tl.load(factor + row, mask=real, other=0.0)
         more = scale * (2 * z_weight) * lse if z_weight > 0 else None
         write_gradient(
-            start_of_row, real, label, top, log_sum, scale, more, bias, classes, t, table_sums,
-            f, total, target_weight, smoothing_weight, COLUMNS,
+            start_of_row, real, label, top, log_sum, scale, more, bias, classes, width, t,
+            table_sums, f, total, target_weight, smoothing_weight, COLUMNS,
         )  # fmt: skip
 
 
@@ -114,7 +117,7 @@ def softmax_kernel(
 )  # fmt: skip
 def gradient_kernel(
     logits, row_stride, target, factor, norm_weight, norms, tables, table_sums, rows, classes,
-    rows_per_target: tl.constexpr, f: tl.constexpr,
+    width, rows_per_target: tl.constexpr, f: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Turn logits [rows, classes] into [factor (P − 1[x = y]) + norm_weight P] f'.
@@ -133,14 +136,14 @@ def gradient_kernel(
         more = tl.load(norm_weight + row, mask=real, other=0.0)
     write_gradient(
         logits + row * row_stride, real, label, top, log_sum, scale, more, None, classes,
-        load_tables(tables, f), table_sums,
+        width, load_tables(tables, f), table_sums,
         f, 1.0, 1.0, 0.0, COLUMNS,
     )  # fmt: skip
 
 
 @triton.jit
 def write_gradient(
-    start_of_row, real, label, top, log_sum, scale, more, bias, classes, t, table_sums,
+    start_of_row, real, label, top, log_sum, scale, more, bias, classes, width, t, table_sums,
     f: tl.constexpr,
     total: tl.constexpr, target_weight: tl.constexpr, smoothing_weight: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -148,6 +151,8 @@ def write_gradient(
     """Turn logits into [scale (total P − target_weight 1[x = y] − smoothing_weight) + more P] f'.
 
     `more` may be None; of f's learned numbers `t`, the gradients are added up in `table_sums`.
+    With `width`, a multiple of 16, the memory behind a row is read and written as well, because
+    Triton would take other rows number by number.
     """
     wide: tl.constexpr = top.dtype
     narrow: tl.constexpr = start_of_row.dtype.element_ty
@@ -155,7 +160,7 @@ def write_gradient(
     for start in range(0, classes, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         inside = real[:, None] & (column < classes)[None, :]
-        z = load_logits(start_of_row, column, inside, bias, classes, wide)
+        z = load_logits(start_of_row, real, column, bias, classes, width, wide)
         prob = exp_below(function_of(z, f, t), top[:, None], log_sum[:, None])
         grad = total * prob - smoothing_weight
         grad = tl.where(column[None, :] == label[:, None], grad - target_weight, grad)
@@ -164,14 +169,27 @@ def write_gradient(
             grad += more[:, None] * prob
         sums = add_table_sums(sums, table_sums, grad, z, inside, f, t)
         grad = times_slope(grad, z, f, t)
-        tl.store(start_of_row[:, None] + column[None, :], grad.to(narrow), mask=inside)
+        if width is not None:
+            grad = tl.where((column < classes)[None, :], grad, 0.0)
+        place = start_of_row[:, None] + column[None, :]
+        tl.store(place, grad.to(narrow), mask=held(real, column, classes, width))
     store_table_sums(table_sums, sums, f, t)
 
 
 @triton.jit
-def load_logits(start_of_row, column, inside, bias, classes, wide: tl.constexpr):
+def load_logits(start_of_row, real, column, bias, classes, width, wide: tl.constexpr):
     """Load a tile of logits with its bias, 0 outside."""
-    z = tl.load(start_of_row[:, None] + column[None, :], mask=inside, other=0.0).to(wide)
+    place = start_of_row[:, None] + column[None, :]
+    z = tl.load(place, mask=held(real, column, classes, width), other=0.0).to(wide)
     if bias is not None:
-        z += tl.load(bias + column, mask=column < classes, other=0.0).to(wide)[None, :]
+        within = column < (classes if width is None else width)
+        z += tl.load(bias + column, mask=within, other=0.0).to(wide)[None, :]
+    if width is not None:
+        z = tl.where((column < classes)[None, :], z, 0.0)
     return z
+
+
+@triton.jit
+def held(real, column, classes, width):
+    """Return which numbers of a tile are in the memory of its rows."""
+    return real[:, None] & (column < (classes if width is None else width))[None, :]
