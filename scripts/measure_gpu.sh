@@ -81,7 +81,8 @@ rivals=naive,compiled,gathered,gathered_compiled
 impl=fused,triton,$softmax,$rivals
 if [[ -n $rehearse ]]; then impl=fused; fi
 
-deadline=$((SECONDS + 60 * minutes))
+reserve=45   # seconds for the tables, which come last
+deadline=$((SECONDS + 60 * minutes - reserve))
 failed=()
 
 # part NAME SECONDS COMMAND…: run one part, at most so long
@@ -107,11 +108,12 @@ part() {
 [[ -n $dry_run ]] || mkdir --parents -- "$output"
 loss=(highrank bench loss --impl "$impl" "${where[@]}")
 part machine 120 highrank doctor
-part tests 480 python -m pytest -q -n 0 -m gpu tests
-part wmt 420 "${loss[@]}" --preset wmt_en_de "${few[@]}" --csv "$output/gpu_wmt.csv"
+part tests 480 python -m pytest -q -n 4 -m gpu tests
+part wmt 600 "${loss[@]}" --preset wmt_en_de "${few[@]}" --csv "$output/gpu_wmt.csv"
 part train 180 highrank bench train --preset "$models" "${where[@]}" --csv "$output/gpu_train.csv"
 part wmt_128k 420 "${loss[@]}" --preset wmt_en_de "${many[@]}" --csv "$output/gpu_wmt_128k.csv"
 part ptb 300 "${loss[@]}" --preset ptb "${few[@]}" --csv "$output/gpu_ptb.csv"
+((deadline += reserve))
 part tables 120 highrank bench table "$output"/gpu_*.csv
 
 if ((${#failed[@]})); then

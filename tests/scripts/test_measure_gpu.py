@@ -39,15 +39,31 @@ def test_the_commands_exist(tmp_path):
         assert given["--device"] == "cuda" and given["--csv"].endswith(f"gpu_{name}.csv")
 
 
-def test_a_part_that_fails_or_takes_too_long_does_not_stop_the_others(tmp_path):
+def with_stubs(tmp_path, *replaced):
+    """Return a copy of the script whose commands do nothing, with `replaced` in place of a text."""
     script = tmp_path / "scripts" / "measure_gpu.sh"
     script.parent.mkdir()
-    script.write_text(SCRIPT.read_text(encoding="utf-8").replace("part ptb 300", "part ptb 1"))
+    text = SCRIPT.read_text(encoding="utf-8")
+    assert replaced[0] in text
+    script.write_text(text.replace(*replaced))
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
     for name in ("highrank", "python"):
         (programs / name).write_text(STUB)
         (programs / name).chmod(0o755)
+    return script
+
+
+def test_tables_are_printed_where_the_parts_took_all_the_time(tmp_path):
+    script = with_stubs(tmp_path, "60 * minutes - reserve", "1")
+    parts = ["--part", "ptb", "--part", "tables"]
+    done = measure_gpu("--output", tmp_path / "new", *parts, script=script)
+    assert done.stderr.count("failed:") == 1 and "failed: ptb (" in done.stderr
+    assert (tmp_path / "new" / "tables.log").read_text().startswith("ran bench table")
+
+
+def test_a_part_that_fails_or_takes_too_long_does_not_stop_the_others(tmp_path):
+    script = with_stubs(tmp_path, "part ptb 300", "part ptb 1")
     done = measure_gpu("--output", tmp_path / "new", script=script)
     assert done.returncode == 1
     assert "failed: machine (exit code 3)\n" in done.stderr
