@@ -168,7 +168,8 @@ def spamlang(
     lr: Annotated[float, "Adam's learning rate, which is constant."] = 1e-2,
     seeds: Annotated[str, "Seeds, separated by commas."] = "1,2,3",
     output: Annotated[
-        Path | None, "JSON file of all runs. Runs that it holds are not repeated."
+        Path | None,
+        "JSON file of all runs, for one command at a time. Runs that it holds are not repeated.",
     ] = None,
     table_only: Annotated[
         bool, typer.Option("--table-only", help="Train nothing: show the runs in --output.")
