@@ -151,10 +151,16 @@ def _dry_run(
     from highrank_plugins.studies.probe import MemberCost, estimate, total_hours
 
     found: dict[str, MemberCost] = {}
+    problems = []
     for member in members:
-        if member.member.system not in found and environments:
-            _say(f"{member.member.system}: measuring")
-            found[member.member.system] = estimate(read, member, exp_dir, environments[0])
+        system = member.member.system
+        if system not in found and environments:
+            _say(f"{system}: measuring")
+            try:
+                found[system] = estimate(read, member, exp_dir, environments[0])
+            except ValueError as error:
+                problems.append(str(error))
+                found[system] = MemberCost(None, 0)
     rows, hours = [], []
     for member in members:
         own = found.get(member.member.system, MemberCost(None, 0))
@@ -177,4 +183,6 @@ def _dry_run(
         f"\n{len(hours)} of {len(members)} members to run, {len(environments)} at a time: {left} "
         f"of training, {size(needed)}"
     )
+    if problems:
+        raise ValueError("\n".join(problems))
     check_disk(members, {system: own.bytes for system, own in found.items()})

@@ -2,17 +2,16 @@
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.files import read_json, write_json
-from highrank_plugins.studies.definition import Study, as_word
+from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.disk import bytes_in
-from highrank_plugins.studies.prepared import PreparedMember, recipe_command
-from highrank_plugins.studies.runner import Environment
+from highrank_plugins.studies.prepared import PreparedMember
+from highrank_plugins.studies.runner import Environment, end, launch, stop_signals
 from highrank_plugins.training.training_log import parse
 
 UPDATES = 20
@@ -50,7 +49,7 @@ def estimate(study: Study, member: PreparedMember, exp_dir: Path, env: Environme
     kept = run_dir.with_suffix(".json")
     if kept.is_file():
         return MemberCost(**read_json(kept))
-    found = _probe(study, member, exp_dir, env, run_dir)
+    found = _probe(member, env, run_dir)
     write_json(kept, asdict(found))
     shutil.rmtree(run_dir)
     return found
@@ -69,30 +68,23 @@ def _probe_dir(study: Study, member: PreparedMember, exp_dir: Path) -> Path:
     return exp_dir / study.recipe.name / _PROBES / member.key
 
 
-def _probe(
-    study: Study, member: PreparedMember, exp_dir: Path, env: Environment, run_dir: Path
-) -> MemberCost:
-    import os
-
-    changes = {**member.member.changes, "seed": member.member.seed, **_SETTINGS}
-    sets = [f"{name}={as_word(value)}" for name, value in changes.items()]
-    name = f"{_PROBES}/{member.key}"
-    command = recipe_command(study, member.member.conf, name, exp_dir, sets)
+def _probe(member: PreparedMember, env: Environment, run_dir: Path) -> MemberCost:
+    words = list(member.command)
+    words[words.index("--name") + 1] = f"{_PROBES}/{member.key}"
+    words += [f"--set={name}={value}" for name, value in _SETTINGS.items()]
     log = run_dir.with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as file:
-        done = subprocess.run(
-            [*command, "--stop-stage", "3"],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **env},
-        )
-    if done.returncode:
+    with stop_signals():
+        process = launch([*words, "--stop-stage", "3"], log, env)
+        try:
+            code = process.wait()
+        except BaseException:
+            end([process])
+            raise
+    if code:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
         raise ValueError(
-            f"{member.name}: the probe failed with exit code {done.returncode}; log: {log}: "
-            f"{' '.join(tail)}"
+            f"{member.name}: the probe failed with exit code {code}; log: {log}: {' '.join(tail)}"
         )
     train = run_dir / "train"
     log_file = train / "train.log"

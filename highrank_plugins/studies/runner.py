@@ -5,7 +5,8 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,35 +103,33 @@ def run_members(
     running: list[_Running] = []
     problem: ValueError | None = None
     free = list(range(len(environments)))
-    previous = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        while waiting or running:
-            for member in [member for member in waiting if member.is_done()]:
-                waiting.remove(member)  # perhaps just now, by another study
-                say(f"{member.name}: already done")
-            elsewhere = [member for member in waiting if _locked(member)]
-            startable = [member for member in waiting if member not in elsewhere]
-            if startable and len(running) + len(elsewhere) < len(environments):
-                try:
-                    check_disk(members, known)
-                    _check_metric(members, metric)
-                except ValueError as error:
-                    problem, waiting = error, []  # lets running members finish
+    with stop_signals():
+        try:
+            while waiting or running:
+                for member in [member for member in waiting if member.is_done()]:
+                    waiting.remove(member)  # perhaps just now, by another study
+                    say(f"{member.name}: already done")
+                elsewhere = [member for member in waiting if _locked(member)]
+                startable = [member for member in waiting if member not in elsewhere]
+                if startable and len(running) + len(elsewhere) < len(environments):
+                    try:
+                        check_disk(members, known)
+                        _check_metric(members, metric)
+                    except ValueError as error:
+                        problem, waiting = error, []  # lets running members finish
+                        continue
+                    waiting.remove(startable[0])
+                    slot = free.pop(0)
+                    running.append(_start(startable[0], slot, environments[slot], logs))
+                    say(f"{running[-1].member.name}: started, log {running[-1].log}")
                     continue
-                waiting.remove(startable[0])
-                slot = free.pop(0)
-                running.append(_start(startable[0], slot, environments[slot], logs))
-                say(f"{running[-1].member.name}: started, log {running[-1].log}")
-                continue
-            for one in [one for one in running if one.process.poll() is not None]:
-                running.remove(one)
-                free.append(one.slot)
-                say(f"{one.member.name}: {_ended(one)}")
-            time.sleep(_WAIT)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-        _end(running)
+                for one in [one for one in running if one.process.poll() is not None]:
+                    running.remove(one)
+                    free.append(one.slot)
+                    say(f"{one.member.name}: {_ended(one)}")
+                time.sleep(_WAIT)
+        finally:
+            end([one.process for one in running])
     if problem is not None:
         raise problem
 
@@ -148,17 +147,28 @@ def _check_metric(members: Sequence[PreparedMember], metric: str | None) -> None
     )
 
 
+@contextmanager
+def stop_signals() -> Iterator[None]:
+    """End this process by an exception at SIGTERM and SIGINT, so that it ends its recipes first."""
+    previous = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
 def _stop(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _end(running: Sequence[_Running]) -> None:
-    """Ask all recipes to stop, and wait: their training runs save a checkpoint first."""
-    for one in running:
-        os.killpg(one.process.pid, signal.SIGTERM)
-    for one in running:
-        one.process.wait()
-        while _group_lives(one.process.pid):
+def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ask recipes to stop, and wait: their training runs save a checkpoint first."""
+    for process in processes:
+        os.killpg(process.pid, signal.SIGTERM)
+    for process in processes:
+        process.wait()
+        while _group_lives(process.pid):
             time.sleep(_WAIT)
 
 
@@ -182,16 +192,20 @@ def _locked(member: PreparedMember) -> bool:
 def _start(member: PreparedMember, slot: int, environment: Environment, logs: Path) -> _Running:
     log = logs / f"{member.name}.log"
     member.failed.unlink(missing_ok=True)
+    return _Running(member, slot, launch(member.command, log, environment), log)
+
+
+def launch(words: Sequence[str], log: Path, environment: Environment) -> subprocess.Popen[bytes]:
+    """Start a recipe whose output continues a log."""
     with open_own(log, "ab") as file:
-        process = subprocess.Popen(
-            member.command,
+        return subprocess.Popen(
+            words,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
             env={**os.environ, **environment},
             start_new_session=True,  # one process group, which is killed together
         )
-    return _Running(member, slot, process, log)
 
 
 def _ended(one: _Running) -> str:

@@ -51,7 +51,7 @@ def array_script(
         "output": folder / "logs" / "slurm-%A_%a.log",
     } | given
     directives = "\n".join(
-        f"#SBATCH --{name}" if value is True else f"#SBATCH --{name}={as_word(value)}"
+        f"#SBATCH --{name}" + ("" if value is True else f"={shlex.quote(as_word(value))}")
         for name, value in options.items()
         if value is not False
     )

@@ -42,7 +42,10 @@ for stage in 1 2 3; do
 done
 head -c 1000 /dev/zero >"$out/train/checkpoint_last.pt"
 cp "$(dirname "$0")/train.log" "$out/train/train.log"
-if ((stop_stage < 6)); then exit 0; fi
+if ((stop_stage < 6)); then
+    [[ $failing == "$conf-probe" ]] && exit 4
+    exit 0
+fi
 if [[ $failing == "$conf-$seed" ]]; then echo "FloatingPointError: loss is NaN"; exit 1; fi
 if [[ $failing == "$conf-$seed-code" ]]; then echo "out of luck"; exit 3; fi
 value=$((${#conf} * 10 + seed * seed)).$(printf %02d $((seed * 7 % 100)))

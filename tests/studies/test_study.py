@@ -1,5 +1,6 @@
 """Run whole studies of a stub recipe: resumed, content-addressed, with members that fail."""
 
+import fcntl
 import json
 import random
 import subprocess
@@ -206,6 +207,46 @@ def test_a_member_that_another_study_ends_is_not_run_again(tmp_path):
     assert set(starts(file)) == {members[0].key}
 
 
+def test_a_probe_that_fails_is_named_and_the_others_are_shown(tmp_path):
+    file = write_stub(tmp_path, seeds=[1], options={"failing": "mos-probe"})
+    done = study(file, "--dry-run", "--jobs", 1)
+    assert done.exit_code == 2 and "mos-1: the probe failed with exit code 4; log: " in done.output
+    assert "| mixtape-1 | to run | 0.50 |" in done.output
+    assert "| mos-1 | to run | – | – |" in done.output
+
+
+def test_a_probe_has_the_sizes_of_a_matched_control(tmp_path, monkeypatch):
+    started = []
+
+    def launch(words, *_):
+        started.append(words)
+        raise ValueError("this is enough")
+
+    monkeypatch.setattr("highrank_plugins.studies.prepared._matched", lambda *_: {"lr": 7})
+    monkeypatch.setattr("highrank_plugins.studies.probe.launch", launch)
+    study(write_stub(tmp_path, seeds=[1]), "--dry-run", "--jobs", 1)
+    assert len(started) == 3
+    assert all({"--set=lr=7", "--set=max_update=20"} < {*words} for words in started)
+
+
+def test_a_probe_that_is_stopped_ends_its_recipe(tmp_path):
+    file = write_stub(tmp_path, seeds=[1], options={"pause": 30})
+    process = subprocess.Popen(study_command(file, "--dry-run"), stderr=subprocess.PIPE)
+    (folder,) = _wait_for(lambda: list((tmp_path / "exp/stub/probes").glob("*/starts")))
+    process.terminate()
+    assert process.wait(20) == 128 + 15
+    with (folder.parent / ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody works there
+
+
+def _wait_for(found):
+    until = time.monotonic() + 60
+    while not (result := found()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return result
+
+
 def test_a_second_process_and_too_many_jobs_are_refused(tmp_path):
     file = write_stub(tmp_path, seeds=[1])
     done = study(file, "--jobs", 1000)
@@ -222,6 +263,7 @@ def test_a_second_process_and_too_many_jobs_are_refused(tmp_path):
 
 def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypatch):
     slurm = {"partition": "cpu", "time": "01:00:00", "exclusive": True, "cpus_per_task": 3}
+    slurm["comment"] = "two words"
     file = write_stub(tmp_path, seeds=[1], slurm=slurm)
     assert study(file, "--only", "mos-1").exit_code == 0
     fake = tmp_path / "bin" / "sbatch"
@@ -236,6 +278,7 @@ def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypa
     script = (fake.parent / "script").read_text()
     assert "#SBATCH --array=0-1%1000\n" in script and "#SBATCH --partition=cpu\n" in script
     assert "#SBATCH --exclusive\n" in script and script.count("cpus-per-task") == 1
+    assert "#SBATCH --comment='two words'\n" in script  # sbatch reads quotes
     assert "members=(softmax-1 mixtape-1)\n" in script  # SLURM keeps them with the script
     assert '--only "${members[SLURM_ARRAY_TASK_ID]}"' in script
     for name in ("softmax-1", "mixtape-1"):
