@@ -78,9 +78,9 @@ def _probe(member: PreparedMember, env: Environment, run_dir: Path) -> MemberCos
         process = launch([*words, "--stop-stage", "3"], log, env)
         try:
             code = process.wait()
-        except BaseException:
-            end([process])
-            raise
+        finally:
+            if process.returncode is None:
+                end([process])
     if code:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
         raise ValueError(
