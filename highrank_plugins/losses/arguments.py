@@ -56,6 +56,20 @@ def check_whole(parameters: Iterable[tuple[str, Tensor]]) -> None:
             )
 
 
+def check_devices(features: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    """Check that all tensors are on the device of the features.
+
+    Raises:
+        ValueError: one is not. A kernel that reads another device's memory may end the process.
+    """
+    for name, tensor in (("target", target), ("weight", weight)):
+        if tensor is not None and tensor.device != features.device:
+            raise ValueError(
+                f"{name}: expected a tensor on {features.device}, where features are, got one on "
+                f"{tensor.device}; move it (.to(features.device))"
+            )
+
+
 def check_target(
     target: Tensor, leading: torch.Size, num_classes: int, ignore_index: int | None
 ) -> tuple[Tensor, Tensor | None]:

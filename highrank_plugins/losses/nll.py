@@ -8,7 +8,12 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.common.not_compiled import not_compiled
-from highrank_plugins.losses.arguments import check_options, check_target, check_whole
+from highrank_plugins.losses.arguments import (
+    check_devices,
+    check_options,
+    check_target,
+    check_whole,
+)
 from highrank_plugins.losses.choice import implementation_for
 from highrank_plugins.losses.chunked import chunked_nll
 from highrank_plugins.losses.chunked_head import ChunkedHead
@@ -43,6 +48,7 @@ def compute_nll(
         ValueError: an argument out of range; see `Head.nll`.
     """
     check_options(leading, weight, label_smoothing, reduction, z_loss)
+    check_devices(features, target, weight)
     chosen = implementation_for(impl, head, features, filter_gradients)
     check_whole(head.named_parameters())
     flat_target, ignored = check_target(target, leading, head.num_classes, ignore_index)

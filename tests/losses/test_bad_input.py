@@ -25,6 +25,8 @@ CALLS = [
     ({"target": torch.zeros(3)}, ["target", "int64", "float32"]),
     ({"target": torch.zeros(3, dtype=torch.int32)}, ["target", "int64", "int32"]),
     ({"weight": torch.ones(2)}, ["weight", "(3,)", "(2,)"]),
+    ({"target": torch.zeros(3, dtype=LONG, device="meta")}, ["target", "on cpu", "meta"]),
+    ({"weight": torch.ones(3, device="meta")}, ["weight", "on cpu", "meta", "move it"]),
     ({"weight": torch.ones(())}, ["weight", "(3,)", "()"]),
     ({"memory": 8}, ["memory", "8 bytes", "one token"]),
     ({"memory": 0}, ["memory", "0 bytes", "one token"]),

@@ -115,6 +115,16 @@ def test_all_ways_of_adding_a_product_agree(monkeypatch, is_first):
     torch.testing.assert_close(two_steps, want, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16])
+def test_gradients_of_float64_parameters_are_added_in_two_steps(compute):
+    """Autocast multiplies them in less, and torch has no product that adds to float64."""
+    with torch.device("meta"):
+        total = torch.empty(5, 4, dtype=torch.float64)
+        grad, rows = torch.empty(9, 5, dtype=compute), torch.empty(9, 4, dtype=compute)
+    for is_first in (True, False):
+        products.add_product_to(total, grad, rows, is_first)
+
+
 # MiB above parameters and features. The sums of gradients, in float32, are 144 and 204 of them, the
 # chunk 128. They were 982, 1774, 467 and 577 when a chunk was 512 MiB and smoothing not counted.
 MOST = {("softmax", "fused"): 275, ("mos", "fused"): 410, ("softmax", "triton"): 295,

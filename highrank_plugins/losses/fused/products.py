@@ -37,7 +37,7 @@ def add_product_to(total: Tensor, grad: Tensor, rows: Tensor, is_first: bool) ->
     """
     if rows.dtype == total.dtype:
         torch.addmm(total, grad.t(), rows, beta=float(not is_first), out=total)
-    elif products_add_in_float32(total.device):
+    elif total.dtype == torch.float32 and products_add_in_float32(total.device):
         if is_first:
             torch.mm(grad.t(), rows, out_dtype=total.dtype, out=total)
         else:
