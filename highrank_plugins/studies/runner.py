@@ -30,10 +30,13 @@ Environment = Mapping[str, str]
 
 @dataclass
 class _Running:
+    """Hold a started member; its output begins at `begin` in the log, after earlier runs."""
+
     member: PreparedMember
     slot: int
     process: subprocess.Popen[bytes]
     log: Path
+    begin: int
 
 
 def slots(threads: int, jobs: int | None) -> list[Environment]:
@@ -192,7 +195,8 @@ def _locked(member: PreparedMember) -> bool:
 def _start(member: PreparedMember, slot: int, environment: Environment, logs: Path) -> _Running:
     log = logs / f"{member.name}.log"
     member.failed.unlink(missing_ok=True)
-    return _Running(member, slot, launch(member.command, log, environment), log)
+    begin = log.stat().st_size if log.exists() else 0
+    return _Running(member, slot, launch(member.command, log, environment), log, begin)
 
 
 def launch(words: Sequence[str], log: Path, environment: Environment) -> subprocess.Popen[bytes]:
@@ -214,16 +218,16 @@ def _ended(one: _Running) -> str:
     if code == 0 and member.record.is_file():
         write_text(member.finished, member.name + "\n")
         return member.problem() or "done"
-    what = _failure(code, one.log)
+    what = _failure(code, one.log, one.begin)
     write_text(member.failed, what + "\n")
     return what
 
 
-def _failure(code: int, log: Path) -> str:
+def _failure(code: int, log: Path, begin: int) -> str:
     if code == REQUEUED:
         return "stopped; run the same command to resume it"
     with log.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+        file.seek(max(begin, file.seek(0, os.SEEK_END) - _TAIL))
         tail = file.read().decode(errors="replace")
     if _DIVERGED.search(tail):
         return DIVERGED

@@ -113,6 +113,16 @@ def test_the_table_says_how_a_member_failed(tmp_path, how, what):
     assert study(file, "--table").exit_code == 1 and table_of(file) == table
 
 
+def test_the_output_of_an_earlier_run_does_not_say_how_this_one_failed(tmp_path):
+    file = write_stub(tmp_path, seeds=[1], options={"failing": "mos-1-code"})
+    log = folder_of(file) / "logs" / "mos-1.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("FloatingPointError: loss is NaN\n")
+    study(file, "--only", "mos-1")
+    study(file, "--table")
+    assert "mos-1: failed with exit code 3;" in table_of(file).decode()
+
+
 def test_a_metric_that_no_record_has_is_refused(tmp_path):
     file = write_stub(tmp_path, seeds=[1], metric="test_perplexty")
     for _ in range(2):
