@@ -69,8 +69,9 @@ def _tested(compared: Compared, timed: bool) -> Table:
         cells = [Cell(system.name), _count(len(system.values(metric))), _mean(compared, system)]
         cells += _statistics(compared, system) if tested else []
         if paired:
-            text = ", ".join(f"{p:.2g}" for _, p in sorted(system.paired.items()))
-            cells.append(Cell(text) if text else NOTHING)
+            found = [p for _, p in sorted(system.paired.items())]
+            text = ", ".join(f"{p:.2g}" for p in found)
+            cells.append(Cell(text, values=[", ".join(map(str, found))]) if found else NOTHING)
         cells += [_cost(system, name) for name in costs]
         rows.append(cells)
     notes = [*_legend(compared, tested), *compared.notes]

@@ -236,3 +236,4 @@ def test_saved_translations_are_compared_by_bootstrap(tmp_path):
     softmax, mos = compare_records(paths).systems
     assert softmax.paired == {} and mos.paired[1] < 0.01
     assert "paired bootstrap, p" in compare(*paths).output
+    assert f",{mos.paired[1]}," in compare(*paths, "--format", "csv").output  # all digits
