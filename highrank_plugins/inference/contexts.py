@@ -63,7 +63,7 @@ def continuations(
             None: each context begins a text.
     Raises:
         ValueError: no language model; a word that is not in the dictionary; a context that is not
-            in the split; names its line.
+            in the split, or longer than the model's positions; names its line.
         FloatingPointError: NaN.
     """
     loaded = load_model(checkpoint, data)
@@ -96,7 +96,13 @@ def _numbers(words: Sequence[str], dictionary: Any, line: int) -> list[int]:
 def _predict_alone(loaded: LoadedModel, contexts: list[list[int]]) -> list[Tensor]:
     """Return log P of every class after each context, which begins a text."""
     found = []
-    for ids in contexts:
+    longest = loaded.model.max_positions()
+    for line, ids in enumerate(contexts, 1):
+        if len(ids) > longest:
+            raise ValueError(
+                f"context {line}: {len(ids):,} tokens, and the model reads {longest:,}; remove "
+                "words from its beginning"
+            )
         source = torch.tensor([[loaded.dictionary.eos(), *ids[:-1]]])
         features = loaded.model.decoder.extract_features(source, encoder_out=None)[0][0, -1:]
         found.append(loaded.head.log_probs(features)[0])

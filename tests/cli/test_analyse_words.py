@@ -103,6 +103,19 @@ def test_a_users_contexts_are_continued(softmax, mos, tmp_path):
     assert "belong together" in invoke("multimode", "--checkpoint", softmax[0]).output
 
 
+def test_a_context_longer_than_the_positions_of_the_model_is_refused(stream_data, tmp_path):
+    words = ["--tokens-per-sample", "4", "--decoder-layers", "1", "--decoder-ffn-embed-dim", "8"]
+    built = small.build(stream_data, "transformer_lm", *words)
+    path = write_checkpoint(tmp_path / "a.pt", built)
+    file = tmp_path / "contexts.txt"
+    words = ["--checkpoint", path, "--data", stream_data, "--contexts-file", file]
+    file.write_text("the cat the cat\n")
+    assert len(analyse(tmp_path, "multimode", *words)["contexts"]) == 1
+    file.write_text("the cat\nthe cat the cat the\n")
+    done = invoke("multimode", *words)
+    assert done.exit_code == 2 and "context 2: 5 tokens, and the model reads 4" in done.output
+
+
 def test_the_state_is_carried_to_contexts_of_the_text(softmax, tmp_path):
     """Compare with the predictions of a pass over the text."""
     collector = Collector.open(*softmax, "test", rows=7)
