@@ -175,6 +175,15 @@ def test_models_of_different_texts_are_not_compared(softmax, mt_data, tmp_path):
     assert done.exit_code == 2, done.output
 
 
+def test_tokens_that_cannot_be_chosen_or_kept_are_named(softmax, mos, tmp_path):
+    done = invoke("compare", softmax[0], *mos, "--margin", "nan")
+    assert done.exit_code == 2 and "--margin nan: must be a number of nats" in done.output
+    file, every = tmp_path / "contexts.txt", ["--margin=-100", "--count", 1000]
+    done = invoke("compare", softmax[0], *mos, *every, "--contexts", file)
+    assert done.exit_code == 0
+    assert f"{file}: the first word of the text has no context" in done.output
+
+
 def test_saturation_follows_the_updates(stream_data, tmp_path):
     """Pass a flat spectrum, a known one and an untrained matrix, out of order."""
     built = build(stream_data)

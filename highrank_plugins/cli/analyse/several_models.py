@@ -1,5 +1,6 @@
 """Provide `highrank analyse spectra`, `gss-grid` and `compare`: compare several models."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -175,8 +176,12 @@ def compare(
             Collector.open(path, data, split, tokens=tokens, rows=segment, device=device)
             for path in (first, second)
         ]
+        if math.isnan(margin):
+            raise ValueError(f"--margin {margin}: must be a number of nats")
         found = disagreements.compare(*collectors, margin=margin, count=count, words=words, top=top)
         report(found, output)
         if contexts is not None:
             lines = [f"{one.context} {one.word}\n" for one in found.disagreements if one.context]
             write_text(contexts, "".join(lines).replace("</s>", "<eos>"))
+            if len(lines) < len(found.disagreements):
+                typer.echo(f"{contexts}: the first word of the text has no context", err=True)
