@@ -168,10 +168,10 @@ def _check_metric(name: str, records: list[Record]) -> None:
 
 
 def _check_seeds(systems: Mapping[str, Sequence[RecordedRun]]) -> None:
-    """Refuse two runs of a system with one seed."""
+    """Refuse two runs of a system with one seed; a record may lack it."""
     for name, runs in systems.items():
         first: dict[int, Path] = {}
-        for run in runs:
+        for run in filter(lambda run: run.record.get("seeds"), runs):
             if first.setdefault(run.seed, run.path) != run.path:
                 raise ValueError(
                     f"{run.path} and {first[run.seed]} are runs of {name} with seed {run.seed}; "
