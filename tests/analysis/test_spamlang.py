@@ -1,6 +1,7 @@
 """Test analysis/spamlang.py, its grid, and `highrank analyse spamlang`."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -104,6 +105,15 @@ def test_an_evaluation_ends_where_the_goal_is_out_of_reach(monkeypatch):
     assert _evaluate(trunk, head, text, 0) == pytest.approx((right.double().mean(), loss))
     first = right[:64].double().mean()
     assert _evaluate(trunk, head, text, 0.99)[0] == pytest.approx(first) and first < 0.5
+
+
+def test_the_last_evaluation_reads_all_texts(monkeypatch):
+    sought = []
+    monkeypatch.setattr(
+        f"{spamlang.__module__}._evaluate", lambda *given: sought.append(given[3]) or (0, 0)
+    )
+    spamlang({"name": "softmax"}, replace(TINY, steps=2, every=1))
+    assert sought == [0.5, 0]
 
 
 def test_a_layer_learns_and_its_run_is_reproducible():
