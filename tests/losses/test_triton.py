@@ -79,7 +79,11 @@ def test_gates_are_computed_by_kernels_from_sm_80_on(monkeypatch):
 
 
 @needs_triton
-@pytest.mark.parametrize("case", [SOFTMAX.with_pointwise("multimax"), MOS, MIXTAPE], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [SOFTMAX.with_pointwise("multimax"), MOS, MOS.with_pointwise("multimax"), MIXTAPE],
+    ids=str,
+)
 def test_what_lies_behind_rows_does_not_matter(case, monkeypatch):
     """Kernels read it, in order to load 16 bytes at once."""
     buffer, dirt = FusedLoss.buffer, [torch.nan]
@@ -93,7 +97,7 @@ def test_what_lies_behind_rows_does_not_matter(case, monkeypatch):
     monkeypatch.setattr(FusedLoss, "buffer", dirty)
     head, features = case.build(classes=37), make_features(TOKENS).requires_grad_()
     for dirt[0], smoothing in ((torch.nan, 0.0), (torch.inf, 0.1)):
-        compare(head, features, TARGET, reduction="sum", label_smoothing=smoothing)
+        compare(head, features, TARGET, reduction="sum", **{**FULL, "label_smoothing": smoothing})
 
 
 @needs_triton
@@ -108,13 +112,16 @@ def test_rows_are_loaded_16_bytes_at_once(case, classes, monkeypatch):
     def launch(kernel, grid, values, *others, **tile):
         given = dict(zip(kernel.arg_names, (values, *others), strict=False))
         if "width" in given:
-            sizes.append((given["row_stride"], given["width"] or given["classes"]))
+            strides = [given[name] for name in given if name.endswith("_stride")]
+            sizes.append((*strides, given["width"] or given["classes"]))
         start(kernel, grid, values, *others, **tile)
 
     monkeypatch.setattr(passes, "launch", launch)
     head, features = case.build(classes=classes, bias=False), make_features(TOKENS).requires_grad_()
-    run(head, features, TARGET, reduction="sum", impl="triton")
-    assert sizes and all(number % 16 == 0 for pair in sizes for number in pair)
+    for smoothing in (0.0, 0.1):
+        run(head, features, TARGET, reduction="sum", impl="triton", label_smoothing=smoothing)
+    assert len(sizes) >= 2
+    assert all(number % 16 == 0 for found in sizes for number in found)
 
 
 @needs_triton

@@ -32,7 +32,7 @@ def mixture_kernel(
     logits, token_stride, component_stride,
     norms, log_prior, target, factor,
     smooth_sum, share, correct, entropy, tables, table_sums,
-    classes,
+    classes, width,
     components: tl.constexpr,
     f: tl.constexpr,
     target_weight: tl.constexpr, smoothing_weight: tl.constexpr, z_weight: tl.constexpr,
@@ -46,6 +46,7 @@ def mixture_kernel(
 
     Args:
         norms: log-sum-exp of each component's values [n, K, 2], see `softmax_kernel`.
+        width: numbers that each row has memory for, see `softmax.write_gradient`.
     """
     wide: tl.constexpr = norms.dtype.element_ty
     narrow: tl.constexpr = logits.dtype.element_ty
@@ -53,6 +54,7 @@ def mixture_kernel(
     label = tl.load(target + token)
     t = load_tables(tables, f)
     start_of_token = logits + token * token_stride
+    held = classes if width is None else width
     # log π_k P_kx is f − top − rest
     tops, rests, log_priors = load_norms(norms, log_prior, token * components, components)
 
@@ -68,7 +70,7 @@ def mixture_kernel(
         column = start + tl.arange(0, COLUMNS)
         inside = column < classes
         place = start_of_token + column
-        values = load_tiles(place, inside, component_stride, components, wide)
+        values = load_logits(place, column, component_stride, classes, width, components, wide)
         joint, top = log_joint(values, tops, rests, components, f, t)
         parts, total = exponentials(joint, top, components)
         log_mixture = tl.where(inside, top + fast_log(total), float("-inf"))
@@ -111,7 +113,7 @@ def mixture_kernel(
             column = start + tl.arange(0, COLUMNS)
             inside = column < classes
             place = start_of_token + column
-            values = load_tiles(place, inside, component_stride, components, wide)
+            values = load_logits(place, column, component_stride, classes, width, components, wide)
             joint, top = log_joint(values, tops, rests, components, f, t)
             parts, total = exponentials(joint, top, components)
             weight = class_weight(column, label, target_weight, smoothing_weight, wide) / total
@@ -122,9 +124,25 @@ def mixture_kernel(
                 grad = scale * (every - parts[j] * weight)
                 table = add_table_sums(table, table_sums, grad, values[j], inside, f, t)
                 grad = times_slope(grad, values[j], f, t)
-                tl.store(place, grad.to(narrow), mask=inside)
+                if width is not None:
+                    grad = tl.where(inside, grad, 0.0)
+                tl.store(place, grad.to(narrow), mask=column < held)
                 place = place + component_stride
         store_table_sums(table_sums, table, f, t)
+
+
+@triton.jit
+def load_logits(
+    place, column, stride, classes, width, components: tl.constexpr, wide: tl.constexpr
+):  # fmt: skip
+    """Load a tile of each component, `stride` numbers apart; 0 outside of the classes."""
+    if width is None:
+        return load_tiles(place, column < classes, stride, components, wide)
+    padded = load_tiles(place, column < width, stride, components, wide)
+    values = ()
+    for j in tl.static_range(components):
+        values = values + (tl.where(column < classes, padded[j], 0.0),)
+    return values
 
 
 @triton.jit

@@ -257,7 +257,8 @@ def _mixture(
         given.values, given.values.stride(0), given.values.stride(1),
         norms_NK2, log_prior_NK, target_N, factor_N,
         scores.smooth_sum_N, share_NK, scores.correct_N, scores.entropy_N, tables.pairs, found,
-        classes, components, _constant(given, tables), weights.target, weights.smoothing, weights.z,
+        classes, _width(given, given.values.flatten(0, 1)), components, _constant(given, tables),
+        weights.target, weights.smoothing, weights.z,
         COLUMNS=tile.columns, num_warps=tile.warps,
     )  # fmt: skip
     tables.add(found)
