@@ -6,21 +6,24 @@ read at the end.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.files import read_json
 from highrank_plugins.common.score import Score
+from highrank_plugins.data.parallel.cleaning import KEPT
+from highrank_plugins.data.parallel.preparing import REPORT, words_of
 from highrank_plugins.results.scoring import ScoreError
 
 Tally = dict[str, int]
-# stage → text, as `train.en` → "in", "out" and "left out" (by reason)
-Ledger = dict[str, dict[str, dict[str, Tally]]]
+# stage → text, as `train.en` → "in" and "out", each a tally; "left out", a tally for each reason
+Ledger = dict[str, dict[str, dict[str, Any]]]
 
 _TEXT = re.compile(r"(?:train|valid|test\d*)\.\w+")
 _INDEX = re.compile(r"(train|valid|test\d*)(?:\.[^.]+\.(\w+))?\.idx")
-_SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped")
+_SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped, [^(]*\((.*?)\)")
 _SCORED = re.compile(r"tokens:(\d+)")
 _MAGIC = b"MMIDIDX\x00\x00"
 _LENGTH_AT, _SIZES_AT = len(_MAGIC) + 9, len(_MAGIC) + 17
@@ -49,7 +52,7 @@ def read_ledger(data: Path, training: Path, target: str | None = None) -> Ledger
     }
     name = "train" if target is None else f"train.{target}"
     if name in binarised:
-        ledger["train"] = {name: _trained(binarised[name], training)}
+        ledger["train"] = {name: _trained(binarised[name], data, target, training)}
     ledger = {stage: parts for stage, parts in ledger.items() if parts}
     for stage, parts in ledger.items():
         for part, counts in parts.items():
@@ -100,30 +103,39 @@ def add_scored(
 
 
 def describe(ledger: Ledger) -> list[str]:
-    """Return a line for each text of which a stage left out a part, and for each scored text.
-
-    Reasons count sentences, and stand there only.
-    """
+    """Return a line for each text of which a stage left out a part, and for each scored text."""
     lines = []
     for stage, parts in ledger.items():
         for part, counts in parts.items():
             for unit, number in counts["out"].items():
                 took = counts["in"].get(unit, number)
-                reasons = [f"{reason} {count:,}" for reason, count in counts["left out"].items()]
                 if took != number or stage == "evaluate":
-                    shown = reasons and unit == "sentences"
-                    why = f"; left out: {', '.join(reasons)}" if shown else ""
+                    left_out = [
+                        f"{reason} {count:,}" for reason, count in _by_reason(counts, unit).items()
+                    ]
+                    why = f"; left out: {', '.join(left_out)}" if left_out else ""
                     lines.append(f"{stage}, {part}: {number:,} of {took:,} {unit}{why}")
     return lines
 
 
-def _entry(before: Tally, after: Tally, left_out: Tally | None = None) -> dict[str, Tally]:
-    return {"in": dict(before), "out": dict(after), "left out": left_out or {}}
+def _entry(
+    before: Tally, after: Tally, left_out: Mapping[str, Tally] | None = None
+) -> dict[str, Any]:
+    return {"in": dict(before), "out": dict(after), "left out": dict(left_out or {})}
 
 
-def _check(stage: str, part: str, counts: dict[str, Tally]) -> None:
+def _by_reason(counts: Mapping[str, Any], unit: str) -> Tally:
+    """Return what was left out, in one unit. Records of earlier revisions count sentences only."""
+    found = {
+        reason: {"sentences": tally} if isinstance(tally, int) else tally
+        for reason, tally in counts["left out"].items()
+    }
+    return {reason: tally[unit] for reason, tally in found.items() if unit in tally}
+
+
+def _check(stage: str, part: str, counts: Mapping[str, Any]) -> None:
     took, gave = counts["in"].get("sentences"), counts["out"].get("sentences")
-    left_out = sum(counts["left out"].values())
+    left_out = sum(_by_reason(counts, "sentences").values())
     if took is not None and gave is not None and took - left_out != gave:
         raise ScoreError(
             f"{stage}: {part} has {gave:,} sentences, expected {took - left_out:,} ({took:,} in, "
@@ -131,17 +143,23 @@ def _check(stage: str, part: str, counts: dict[str, Tally]) -> None:
         )
 
 
-def _text(text: dict[str, Tally], folder: Path) -> dict[str, dict[str, Tally]]:
+def _text(text: dict[str, Tally], folder: Path) -> dict[str, dict[str, Any]]:
     """Return the entries of cleaned text with the reasons of cleaning.json or counts.json."""
     found = {part: _entry(out, out) for part, out in text.items()}
-    cleaning, counts = folder / "cleaning.json", folder / "counts.json"
+    cleaning, counts = folder / REPORT, folder / "counts.json"
     if cleaning.is_file():
-        left_out = dict(read_json(cleaning)["all"])
-        total = sum(left_out.values())
-        left_out.pop("kept")
+        report = read_json(cleaning)
         for part in found:
-            if part.startswith("train."):
-                found[part] = _entry({"sentences": total}, text[part], left_out)
+            split, _, language = part.partition(".")
+            if split == "train":
+                left_out = {reason: {"sentences": n} for reason, n in report["all"].items()}
+                for reason, words in report.get(words_of(language), {}).items():
+                    left_out[reason]["words"] = words
+                took = Counter[str]()
+                for tally in left_out.values():
+                    took.update(tally)
+                left_out.pop(KEPT)
+                found[part] = _entry(took, text[part], left_out)
     if counts.is_file():
         for part, entry in read_json(counts).items():
             if part in found:
@@ -150,18 +168,40 @@ def _text(text: dict[str, Tally], folder: Path) -> dict[str, dict[str, Tally]]:
     return found
 
 
-def _trained(text: Tally, training: Path) -> dict[str, Tally]:
-    """Return the sentences of an epoch: all but those that fairseq skips."""
-    skipped = 0
+def _trained(text: Tally, data: Path, target: str | None, training: Path) -> dict[str, Any]:
+    """Return what an epoch trains on: all but the samples that fairseq skips."""
+    skipped, limits = 0, ""
     for log in (training / "train.log", training / "logs" / "rank0.log"):
         if log.is_file():
             with log.open(encoding="utf-8", errors="replace") as lines:
                 for match in filter(None, map(_SKIPPED.search, lines)):
                     skipped = max(skipped, int(match[1].replace(",", "")))
+                    limits = match[2]
     if not skipped:
         return _entry(text, text)
-    left_out = {"empty, or longer than the model's positions": skipped}
-    return _entry(text, {"sentences": text["sentences"] - skipped}, left_out)
+    left_out = {"sentences": skipped}
+    tokens = None if target is None else _tokens_beyond(data, target, limits, skipped)
+    if tokens is not None:
+        left_out["tokens"] = tokens
+    kept = {unit: text[unit] - number for unit, number in left_out.items()}
+    return _entry(text, kept, {"longer than the model's positions": left_out})
+
+
+def _tokens_beyond(data: Path, target: str, limits: str, skipped: int) -> int | None:
+    """Return the target tokens of the pairs that fairseq skipped, longer than `limits`.
+
+    Args:
+        limits: most tokens of source and target, as `1024, 1024`.
+    Returns:
+        None if other pairs are that long, as for a part of the data.
+    """
+    paths = {path.name.split(".")[-2]: path for path in data.glob("train.*.idx")}
+    numbers = [int(word) for word in re.findall(r"\d+", limits)]
+    sizes = [_sizes(path) for path in (*(paths[k] for k in paths if k != target), paths[target])]
+    if len(numbers) != 2 or len(sizes) != 2 or any(found is None for found in sizes):
+        return None
+    is_long = (sizes[0] > numbers[0]) | (sizes[1] > numbers[1])
+    return int(sizes[1][is_long].sum()) if is_long.sum() == skipped else None
 
 
 def _matching(parts: dict[str, Tally], part: str) -> Tally | None:

@@ -25,12 +25,17 @@ def translator(tmp_path):
         for language in ("de", "en"):
             (tmp_path / stage / f"train.{language}").write_text("a b\n" * 4)
             (tmp_path / stage / f"test.{language}").write_text("a\n" * 2)
-            write_index(tmp_path / "data-bin" / f"train.en-de.{language}.idx", [3] * 4)
+            lengths = [3, 3, 5, 3] if language == "de" else [3, 8, 3, 3]
+            write_index(tmp_path / "data-bin" / f"train.en-de.{language}.idx", lengths)
             write_index(tmp_path / "data-bin" / f"test.en-de.{language}.idx", [2] * 2)
-    report = {"all": {"kept": 4, "empty": 1}}
+    report = {
+        "all": {"kept": 4, "empty": 1},
+        "words of de": {"kept": 8, "empty": 0},
+        "words of en": {"kept": 8, "empty": 7},
+    }
     (tmp_path / "text" / "cleaning.json").write_text(json.dumps(report))
     (tmp_path / "train").mkdir()
-    skipped = "1 samples have invalid sizes and will be skipped, max_positions=(9, 9)\n"
+    skipped = "1 samples have invalid sizes and will be skipped, max_positions=(9, 4), first\n"
     (tmp_path / "train" / "train.log").write_text(skipped * 2)  # of two starts
     return tmp_path
 
@@ -42,22 +47,35 @@ def read(folder, target="de"):
 def test_every_stage_of_a_translator_is_counted(translator):
     ledger = read(translator)
     assert ledger["text"]["train.en"] == {
-        "in": {"sentences": 5},
+        "in": {"sentences": 5, "words": 15},
         "out": {"sentences": 4, "words": 8},
-        "left out": {"empty": 1},
+        "left out": {"empty": {"sentences": 1, "words": 7}},
     }
     assert ledger["pieces"]["train.de"]["in"] == {"sentences": 4, "words": 8}
     assert ledger["pieces"]["train.de"]["out"] == {"sentences": 4, "tokens": 12}
     binarised = ledger["data-bin"]["test.de"]
     assert binarised["in"] == binarised["out"] == {"sentences": 2, "tokens": 4}
     trained = ledger["train"]["train.de"]
-    assert trained["in"] == {"sentences": 4, "tokens": 12} and trained["out"] == {"sentences": 3}
+    assert trained["in"] == {"sentences": 4, "tokens": 14}
+    assert trained["out"] == {"sentences": 3, "tokens": 9}
     (translator / "test.de").write_text("b\n" * 2)
     add_scored(ledger, {}, "de", translator / "test.de")
     lines = describe(ledger)
     assert "text, train.en: 4 of 5 sentences; left out: empty 1" in lines
+    assert "text, train.en: 8 of 15 words; left out: empty 7" in lines
+    reason = "longer than the model's positions"
+    assert f"train, train.de: 3 of 4 sentences; left out: {reason} 1" in lines
+    assert f"train, train.de: 9 of 14 tokens; left out: {reason} 5" in lines
     assert "evaluate, test.de: 2 of 2 sentences" in lines
-    assert sum(line.startswith("train, ") for line in lines) == 1
+
+
+@pytest.mark.parametrize("limits", ["(9, 9)", "(7, 4)"])
+def test_tokens_are_unknown_where_other_samples_are_that_long(translator, limits):
+    log = translator / "train" / "train.log"
+    log.write_text(log.read_text().replace("(9, 4)", limits))
+    trained = read(translator)["train"]["train.de"]
+    assert trained["out"] == {"sentences": 3}
+    assert list(trained["left out"].values()) == [{"sentences": 1}]
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 1 << 24])
@@ -90,7 +108,7 @@ def test_scores_of_part_of_a_text_are_refused(tmp_path):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "train.txt").write_text("a\n\n")
     report = {"in": {"sentences": 7, "tokens": 9}, "out": {"sentences": 2, "tokens": 3}}
-    report["left out"] = {"after max_train_lines": 5}
+    report["left out"] = {"after max_train_lines": {"sentences": 5, "tokens": 6}}
     (tmp_path / "text" / "counts.json").write_text(json.dumps({"train.txt": report}))
     ledger = read(tmp_path, None)
     assert ledger["text"]["train.txt"] == report
@@ -99,8 +117,13 @@ def test_scores_of_part_of_a_text_are_refused(tmp_path):
     add_scored(ledger, {"test_perplexity": perplexity(4), "test_kld": perplexity(1)})
     assert describe(ledger) == [
         "text, train.txt: 2 of 7 sentences; left out: after max_train_lines 5",
-        "text, train.txt: 3 of 9 tokens",  # reasons are counted in sentences
+        "text, train.txt: 3 of 9 tokens; left out: after max_train_lines 6",
         "evaluate, test: 4 of 4 tokens",
+    ]
+    ledger["text"]["train.txt"]["left out"] = {"after max_train_lines": 5}  # an earlier revision
+    assert describe(ledger)[:2] == [
+        "text, train.txt: 2 of 7 sentences; left out: after max_train_lines 5",
+        "text, train.txt: 3 of 9 tokens",
     ]
     for metric in ("test_perplexity", "test_perplexity_before_finetuning"):
         with pytest.raises(ScoreError, match=f"{metric}: 3 of 4 tokens of test were scored"):

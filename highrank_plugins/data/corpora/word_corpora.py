@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from highrank_plugins.common.files import write_json
 from highrank_plugins.data.corpora.options import CorpusError, CorpusOptions
@@ -87,12 +88,13 @@ def prepare_words(
         yield count.report(split)
 
 
-def _report(read: WordCounts, written: WordCounts) -> dict[str, dict[str, int]]:
-    left_out = read.lines - written.lines
+def _report(read: WordCounts, written: WordCounts) -> dict[str, dict[str, Any]]:
+    lines, tokens = read.lines - written.lines, read.tokens - written.tokens
+    left_out = {"after max_train_lines": {"sentences": lines, "tokens": tokens}}
     return {
         "in": {"sentences": read.lines, "tokens": read.tokens},
         "out": {"sentences": written.lines, "tokens": written.tokens},
-        "left out": {"after max_train_lines": left_out} if left_out else {},
+        "left out": left_out if lines else {},
     }
 
 

@@ -1,4 +1,4 @@
-"""Choose sentence pairs of a training text, and count why others are dropped."""
+"""Choose sentence pairs of a training text, and count by reason what is dropped."""
 
 import unicodedata
 from collections import Counter
@@ -33,11 +33,13 @@ class Cleaner:
 
     Attributes:
         counts: how many pairs were kept, and how many were dropped for each reason.
+        words: the same in words, of source and target.
     """
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.counts = Counter[str]()
+        self.words = (Counter[str](), Counter[str]())
         self._seen: set[bytes] = set()
 
     def __call__(self, pair: Pair) -> tuple[str, str] | None:
@@ -45,16 +47,22 @@ class Cleaner:
         try:
             source, target = (fold(line.decode("utf-8")) for line in pair)
         except UnicodeDecodeError:
-            self.counts["not UTF-8"] += 1
+            self._count("not UTF-8", [len(line.split()) for line in pair])
             return None
-        reason = self._reason(source, target)
-        self.counts[reason] += 1
+        words = [line.count(" ") + 1 if line else 0 for line in (source, target)]
+        reason = self._reason(source, target, words)
+        self._count(reason, words)
         return (source, target) if reason == KEPT else None
 
-    def _reason(self, source: str, target: str) -> str:
-        if not source or not target:
+    def _count(self, reason: str, words: list[int]) -> None:
+        self.counts[reason] += 1
+        for counts, number in zip(self.words, words, strict=True):
+            counts[reason] += number
+
+    def _reason(self, source: str, target: str, words: list[int]) -> str:
+        short, long = sorted(words)
+        if not short:
             return "empty"
-        short, long = sorted((source.count(" ") + 1, target.count(" ") + 1))
         if long > self.rules.max_words:
             return f"longer than {self.rules.max_words} words"
         if long > short * self.rules.max_ratio:

@@ -56,13 +56,18 @@ REPORT = "cleaning.json"
 Report = dict[str, dict[str, int]]
 
 
+def words_of(language: str) -> str:
+    """Return the entry of the report that counts all words of a language by reason."""
+    return f"words of {language}"
+
+
 def prepare_texts(
     texts: Texts, folder: Path, output: Path, languages: tuple[str, str], rules: Rules
 ) -> Iterator[str]:
     """Write `output`/{train,valid,test}.LANGUAGE and the report `output`/cleaning.json.
 
     The training text is cleaned. In the others only white space is folded, as sacreBLEU does it; no
-    line is dropped.
+    line is dropped. The report counts pairs by reason, of each file and of all; and words of all.
 
     Yields:
         A line of the report for each training file.
@@ -91,6 +96,8 @@ def prepare_texts(
         )
     report["all"] = dict(cleaner.counts)
     yield _say("all", report["all"])
+    for language, words in zip(languages, cleaner.words, strict=True):
+        report[words_of(language)] = dict(words)
     write_json(output / REPORT, report)
 
 

@@ -49,6 +49,21 @@ def test_duplicates_are_dropped_only_on_request():
     assert counts["duplicate"] == 2
 
 
+def test_words_are_counted_by_reason():
+    cleaner = Cleaner(Rules(max_words=3))
+    for pair in (
+        (b"a b", b"c"),
+        (b"", b"d e"),
+        (b"f g h i", b"j"),
+        (b"caf\xe9 k", b"l"),
+        (b"m", b"n"),
+    ):
+        cleaner(pair)
+    source, target = cleaner.words
+    assert source == {KEPT: 3, "empty": 0, "longer than 3 words": 4, "not UTF-8": 2}
+    assert target == {KEPT: 2, "empty": 2, "longer than 3 words": 1, "not UTF-8": 1}
+
+
 def test_the_line_break_between_the_sides_matters_for_duplicates():
     kept, _ = clean(("a b", "c"), ("a", "b c"), drop_duplicates=True)
     assert len(kept) == 2

@@ -45,6 +45,10 @@ def test_archives_become_text_with_a_report(tmp_path):
     report = json.loads(files["cleaning.json"])
     assert report["training/web.de-en.en"] == {"kept": 150} | {reason: 1 for *_, reason in BAD}
     assert report["all"]["kept"] == 250
+    for language in ("en", "de"):
+        words = report[f"words of {language}"]
+        assert words["kept"] == len(files[f"train.{language}"].split())
+        assert words.keys() == report["all"].keys()
     assert said[0].startswith("training/web.de-en.en: 150 of 154 pairs kept (1 empty; 1 longer")
     assert said[1] == "giga.en.gz: 100 of 100 pairs kept"
 
