@@ -2,8 +2,8 @@
 
     python scripts/papers_page.py > docs/papers.md
 
-Numbers come from results/published.yaml, epochs from the recipes' configurations, and what
-small repetitions found from docs/records.
+Numbers come from results/published.yaml, epochs from the recipes' configurations, sizes of small
+studies from their files, and what small repetitions found from docs/records.
 """
 
 import json
@@ -19,6 +19,7 @@ from highrank_plugins.analysis import student_t
 from highrank_plugins.common.formatting import table
 from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.results.published import ALL_KINDS, Published, read_published, tolerance
+from highrank_plugins.studies.definition import read_study
 from highrank_plugins.training import configuration
 
 ROOT = Path(__file__).parents[1]
@@ -26,9 +27,11 @@ SOURCE = re.compile(r"(\w+) et al\. (\d{4})")
 GPUS = {"Parthiban": "V100", "Ganea": "P100"}
 KEYS = {
     "number", "title", "task", "confs", "options", "set", "seeds", "command", "kinds", "cells",
-    "expected", "here", "verdict", "table", "order",
+    "expected", "here", "verdict", "table", "order", "studies",
 }  # fmt: skip
-HEADINGS = ("table", "content", "command", "hours", "expected", "at a small scale", "verdict")
+HEADINGS = (
+    "table", "content", "command", "hours", "expected", "at a small scale", "small study", "verdict",
+)  # fmt: skip
 NOT_RUN = "not run"
 NAMES = {
     "mos": "MoS", "moc": "MoC", "mixtape": "Mixtape", "plif": "PLIF", "gss": "GSS",
@@ -74,6 +77,7 @@ def row(paper: str, entry: dict[str, Any]) -> list[str]:
         hours(entry) if trained else "–",
         expected(paper, entry),
         "; ".join(filter(None, [here, entry.get("here")])) or "–",
+        ", ".join(map(study, entry.get("studies", []))) or "–",
         verdict or entry.get("verdict", NOT_RUN if trained else "–"),
     ]
 
@@ -102,6 +106,17 @@ def small_scale(entry: dict[str, Any]) -> tuple[str, str]:
     else:
         verdict = f"not decided, p up to {max(p for p, _ in tests):.2g}"
     return corpus + ", ".join(found), verdict
+
+
+def study(name: str) -> str:
+    """Return a study's file and its number of training runs.
+
+    Args:
+        name: `ptb/layers` for recipes/ptb/studies/layers.yaml.
+    """
+    task, _, stem = name.partition("/")
+    file = Path("recipes", task, "studies", f"{stem}.yaml")
+    return f"`{file}` ({len(read_study(ROOT / file).members)} runs)"
 
 
 def p_value(a: list[float], b: list[float]) -> float:

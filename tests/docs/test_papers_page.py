@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
 from highrank_plugins.results.published import FILE, read_published
 from scripts import papers_page
 from tests.recipes.running import RECIPES
@@ -111,6 +111,12 @@ def test_a_verdict_compares_orders(monkeypatch, systems, verdict):
     here, found = papers_page.small_scale(entry)
     assert here.startswith("MoS 1.10" if "mos" in systems else "softmax 2.10")
     assert found.startswith(verdict)
+
+
+def test_rows_name_studies_with_their_runs():
+    assert papers_page.study("ptb/layers") == "`recipes/ptb/studies/layers.yaml` (21 runs)"
+    with pytest.raises(ConfigurationError, match=r"layer\.yaml: no such study.*layers"):
+        papers_page.study("ptb/layer")
 
 
 def test_ranks_without_variance_are_compared():
