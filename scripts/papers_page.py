@@ -30,7 +30,8 @@ KEYS = {
     "expected", "here", "verdict", "table", "order", "studies",
 }  # fmt: skip
 HEADINGS = (
-    "table", "content", "command", "hours", "expected", "at a small scale", "small study", "verdict",
+    "table", "content", "command", "hours", "expected", "at a small scale", "small study",
+    "verdict",
 )  # fmt: skip
 NOT_RUN = "not run"
 NAMES = {

@@ -2,6 +2,7 @@
 
 import math
 import re
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,13 +191,32 @@ def _differences(
     printed = None if "parameters" in entry.errata else entry.parameters  # a wrong one says nothing
     if printed and abs(parameters / printed - 1) > _MOST_PARAMETERS < parameters:
         groups["parameters"].append(f"{parameters / 1e6:.2f} M (paper: {printed / 1e6:.2f} M)")
-    for name in sorted({*theirs, *settings}):
+    stated = sorted({*theirs, *settings})
+    settings, theirs = _with_options_of_arch(settings), _with_options_of_arch(theirs)
+    for name in stated:
         group = _group(name)
         if group and theirs.get(name) != settings.get(name) and not _ASIDE.fullmatch(name):
             here, there = settings.get(name, "unset"), theirs.get(name, "unset")
             groups[group].append(f"{name.removeprefix('train.')} {here} (paper: {there})")
     groups["signature"] += _signature(system, task)
     return {group: what for group, what in groups.items() if what}
+
+
+def _with_options_of_arch(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return settings with the options of training that only the architecture states."""
+    from fairseq.models import ARCH_CONFIG_REGISTRY
+
+    highrank_plugins.register()
+    train = {
+        name.removeprefix("train."): value
+        for name, value in settings.items()
+        if name.startswith("train.") and value is not None
+    }
+    config = Namespace(**train)
+    fill = ARCH_CONFIG_REGISTRY.get(train.get("arch"))
+    if fill is not None:  # a user's own arch may not be registered here
+        fill(config)
+    return {f"train.{name}": value for name, value in vars(config).items()} | dict(settings)
 
 
 def _group(name: str) -> str | None:

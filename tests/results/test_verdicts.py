@@ -68,7 +68,7 @@ def test_one_run_of_each_is_not_comparable(tmp_path):
     ("changes", "why", "detail"),
     [
         ({"max_epoch": 30}, "other steps", "plif: steps: max_epoch 30 (paper: 1000)."),
-        ({"decoder_embed_dim": 64}, "other parameters", "decoder_embed_dim 64 (paper: unset)"),
+        ({"decoder_embed_dim": 64}, "other parameters", "decoder_embed_dim 64 (paper: 400)"),
         ({"corpus__vocab_size": 9}, "other data", "corpus.vocab_size 9 (paper: unset)"),
         ({"tokens": 99}, "other signature", "99 tokens (paper: 82,430)"),
         ({"evaluate__eval_streams": 10}, "other scoring", "evaluate.eval_streams 10 (paper: 1)"),
@@ -78,6 +78,13 @@ def test_verdicts_say_why_numbers_cannot_be_compared(tmp_path, changes, why, det
     found = verdict_of(write(tmp_path, "plif", [56.8, 56.9], "parthiban2021/plif_et", **changes))
     assert (found.verdict, found.why) == ("not comparable", why)
     assert detail in " ".join(found.details)
+
+
+def test_sizes_that_only_the_architecture_states_are_compared(tmp_path):
+    """A record that states the architecture's own sizes is like the paper's, which leaves them."""
+    sizes = {"decoder_embed_dim": 400, "decoder_hidden_size": 1150}
+    found = verdict_of(write(tmp_path, "plif", [56.8, 56.9], "parthiban2021/plif_et", **sizes))
+    assert (found.verdict, found.details) == ("agrees", [])
 
 
 def test_other_settings_are_named_but_compared(tmp_path):
