@@ -3,15 +3,13 @@
 import logging
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.common.files import open_own, try_lock
+from highrank_plugins.common.files import held_alone, write_text
 from highrank_plugins.common.formatting import size
 
 if TYPE_CHECKING:
@@ -74,6 +72,7 @@ def study(
         folder = study_folder(read, exp_dir)
         members = prepare(read, exp_dir)
         if slurm:  # its nodes may have more cores
+            _claim(folder, file)
             _submit(read, members, folder, jobs)
             return
         environments = []
@@ -82,6 +81,7 @@ def study(
         if dry_run:
             _dry_run(read, members, exp_dir, environments)
             return
+        _claim(folder, file)
         if only is not None:
             names = [member.name for member in members]
             if only not in names:
@@ -91,7 +91,8 @@ def study(
             chosen = members[names.index(only)]
             run_members([chosen], folder / "logs", environments, _say)
             raise typer.Exit(1 if chosen.problem() else 0)
-        with _alone(folder):
+        busy = f"another process is running this study in {folder}; wait until it ends, or stop it"
+        with held_alone(folder / ".lock", busy):
             if not table:
                 known = probed_bytes(read, members, exp_dir)
                 metric = read.settings.metric
@@ -112,16 +113,18 @@ def _say(text: str) -> None:
     typer.echo(text, err=True)
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Refuse a second process that runs the same study."""
+def _claim(folder: Path, file: Path) -> None:
+    """Refuse the folder of another study that has the same name, and is still there."""
+    owner = folder / ".study"
     folder.mkdir(parents=True, exist_ok=True)
-    with open_own(folder / ".lock", "a") as lock:
-        if not try_lock(lock):
+    if owner.is_file():
+        other = Path(owner.read_text(encoding="utf-8").strip())
+        if other.is_file() and not other.samefile(file):
             raise ValueError(
-                f"another process is running this study in {folder}; wait until it ends, or stop it"
+                f"{folder}: has the logs and tables of {other}; give {file} another name, or "
+                "choose another --exp-dir"
             )
-        yield
+    write_text(owner, f"{file.resolve()}\n")
 
 
 def _show(read: "Study", members: "list[PreparedMember]", folder: Path) -> None:

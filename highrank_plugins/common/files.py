@@ -48,6 +48,20 @@ def try_lock(file: IO[Any]) -> bool:
     return True
 
 
+@contextmanager
+def held_alone(lock: Path, busy: str) -> Iterator[None]:
+    """Hold a lock file, in a new folder if need be.
+
+    Raises:
+        ValueError: another process holds it; the message is `busy`.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with open_own(lock, "a") as file:
+        if not try_lock(file):
+            raise ValueError(busy)
+        yield
+
+
 def open_own(path: str | Path, mode: str, buffering: int = -1) -> IO[Any]:
     """Open a file of ours to write, in a folder that others may write to, too; text is UTF-8.
 

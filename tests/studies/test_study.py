@@ -271,6 +271,24 @@ def test_a_second_process_and_too_many_jobs_are_refused(tmp_path):
         assert process.wait(20) == 128 + 15
 
 
+def test_the_folder_of_another_study_with_the_same_name_is_refused(tmp_path):
+    file = write_stub(tmp_path, seeds=[1])
+    assert study(file).exit_code == 0
+    table = table_of(file)
+    (tmp_path / "mine").mkdir()
+    other = tmp_path / "mine" / file.name
+    other.write_text(file.read_text().replace("recipe: stub", f"recipe: {tmp_path / 'stub'}"))
+    folders = ["--exp-dir", tmp_path / "exp"]
+    for words in ([], ["--only", "mos-1"], ["--table"], ["--slurm"]):
+        done = study(other, *words, *folders)
+        assert done.exit_code == 2, done.output
+        assert f"has the logs and tables of {file}; give {other} another name" in done.output
+    assert table_of(file) == table
+    file.unlink()  # moved
+    assert study(other, *folders).exit_code == 0
+    assert table_of(file) == table
+
+
 def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypatch):
     slurm = {"partition": "cpu", "time": "01:00:00", "exclusive": True, "cpus_per_task": 3}
     slurm["comment"] = "two words"

@@ -1,5 +1,6 @@
 """Provide `highrank analyse dirichlet`, `multimode` and `spamlang`, which need no corpus."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -193,7 +194,7 @@ def spamlang(
             read_runs,
             run_grid,
         )
-        from highrank_plugins.common.files import write_json
+        from highrank_plugins.common.files import held_alone, write_json
         from highrank_plugins.common.provenance import git_state, hardware, typed_command, versions
         from highrank_plugins.reports.plots import draw
 
@@ -207,7 +208,6 @@ def spamlang(
         )  # fmt: skip
         if table_only and (output is None or not output.exists()):
             raise ValueError("--table-only needs --output FILE, the file of earlier runs")
-        runs = [] if output is None or not output.exists() else read_runs(output)
         made = {"command": typed_command(), "versions": versions(), "git": git_state()}
         made["hardware"] = hardware()
 
@@ -215,8 +215,13 @@ def spamlang(
             if output is not None:
                 write_json(output, made | {"runs": runs})
 
-        if not table_only:
-            runs = run_grid(grid, runs, save, lambda text: typer.echo(text, err=True))
+        with contextlib.ExitStack() as stack:
+            if output is not None and not table_only:
+                busy = f"--output {output}: another process adds runs to it; wait until it ends"
+                stack.enter_context(held_alone(output.with_name(f".{output.name}.lock"), busy))
+            runs = [] if output is None or not output.exists() else read_runs(output)
+            if not table_only:
+                runs = run_grid(grid, runs, save, lambda text: typer.echo(text, err=True))
         echo_markdown(grid_table(runs))
         if plot is not None:
             draw(plot, *grid_figures(runs))
