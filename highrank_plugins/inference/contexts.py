@@ -46,6 +46,14 @@ def read_contexts(path: Path) -> list[list[str]]:
 END = "<eos>"  # the papers' name for the end of a line, which fairseq calls </s>
 
 
+class ContextError(ValueError):
+    """Say what is wrong with a context, and which one it is, from 1."""
+
+    def __init__(self, number: int, what: str) -> None:
+        super().__init__(f"context {number}: {what}")
+        self.number, self.what = number, what
+
+
 @torch.no_grad()
 def continuations(
     checkpoint: Path,
@@ -62,14 +70,15 @@ def continuations(
         split: text of the contexts, along which the state is carried to them, as in the papers;
             None: each context begins a text.
     Raises:
-        ValueError: no language model; a word that is not in the dictionary; a context that is not
-            in the split, or longer than the model's positions; names its line.
+        ContextError: a word that is not in the dictionary; a context that is not in the split, or
+            longer than the model's positions.
+        ValueError: no language model.
         FloatingPointError: NaN.
     """
     loaded = load_model(checkpoint, data)
     if not isinstance(loaded.model, FairseqLanguageModel):
         raise ValueError(f"{checkpoint} is not a language model")
-    numbers = [_numbers(words, loaded.dictionary, line) for line, words in enumerate(contexts, 1)]
+    numbers = [_numbers(words, loaded.dictionary, n) for n, words in enumerate(contexts, 1)]
     predict = _predict_alone if split is None else partial(_predict_in_text, split=split)
     found = []
     for words, ids, log_probs in zip(contexts, numbers, predict(loaded, numbers), strict=True):
@@ -81,27 +90,29 @@ def continuations(
     return found
 
 
-def _numbers(words: Sequence[str], dictionary: Any, line: int) -> list[int]:
+def _numbers(words: Sequence[str], dictionary: Any, number: int) -> list[int]:
     named = [dictionary.eos_word if word == END else word for word in words]
-    numbers = [dictionary.index(word) for word in named]
-    for word, number in zip(named, numbers, strict=True):
-        if number == dictionary.unk() and word != dictionary.unk_word:
-            raise ValueError(
-                f"context {line}: {word!r} is not in the dictionary; write {dictionary.unk_word} "
-                "where the training text has it, or leave the context out"
+    ids = [dictionary.index(word) for word in named]
+    for word, index in zip(named, ids, strict=True):
+        if index == dictionary.unk() and word != dictionary.unk_word:
+            raise ContextError(
+                number,
+                f"{word!r} is not in the dictionary; write {dictionary.unk_word} where the "
+                "training text has it, or leave the context out",
             )
-    return numbers
+    return ids
 
 
 def _predict_alone(loaded: LoadedModel, contexts: list[list[int]]) -> list[Tensor]:
     """Return log P of every class after each context, which begins a text."""
     found = []
     longest = loaded.model.max_positions()
-    for line, ids in enumerate(contexts, 1):
+    for number, ids in enumerate(contexts, 1):
         if len(ids) > longest:
-            raise ValueError(
-                f"context {line}: {len(ids):,} tokens, and the model reads {longest:,}; remove "
-                "words from its beginning"
+            raise ContextError(
+                number,
+                f"{len(ids):,} tokens, and the model reads {longest:,}; remove words from its "
+                "beginning",
             )
         source = torch.tensor([[loaded.dictionary.eos(), *ids[:-1]]])
         features = loaded.model.decoder.extract_features(source, encoder_out=None)[0][0, -1:]
@@ -128,8 +139,9 @@ def _predict_in_text(loaded: LoadedModel, contexts: list[list[int]], split: str)
             break
     missing = sorted(set(range(len(contexts))) - found.keys())
     if missing:
-        raise ValueError(
-            f"context {missing[0] + 1} is not in the split {split}: copy the words from its text, "
-            "with <eos> between lines, or leave --context-split out"
+        raise ContextError(
+            missing[0] + 1,
+            f"not in the split {split}: copy the words from its text, with <eos> between lines, "
+            "or leave --context-split out",
         )
     return [found[number] for number in range(len(contexts))]

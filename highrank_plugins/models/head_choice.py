@@ -9,6 +9,7 @@ from highrank_plugins.heads.tokens import with_layer_of_arch
 from highrank_plugins.models.head_options import (
     COMMON,
     derived_defaults,
+    layers_with,
     option_defaults,
     rate_options,
 )
@@ -59,5 +60,6 @@ def _reject_foreign(given: dict, defaults: dict, of_layers: set[str]) -> None:
             listed = ", ".join(map(flag, sorted(own)))
             raise UserError(
                 f"{flag(name)}: --head {given['head']} with --head-pointwise "
-                f"{given['head_pointwise']} has no such option; it has {listed}"
+                f"{given['head_pointwise']} has no such option; it has {listed}. Remove the "
+                f"option, or choose a layer that has it: {', '.join(layers_with(name))}"
             )

@@ -160,6 +160,13 @@ def _defaults_of_layers() -> dict[str, dict]:
     return heads | {name: _function_defaults(name) for name in pointwise_names()}
 
 
+def layers_with(option: str) -> list[str]:
+    """Return the structures and pointwise functions that have an option."""
+    rates = rate_options()
+    found = [layer for layer, own in _defaults_of_layers().items() if option in own]
+    return [*found, *([rates[option]] if option in rates else [])]
+
+
 def check_declarations() -> None:
     """Refuse a class whose constructor or texts do not fit the options that it declares.
 
@@ -242,17 +249,16 @@ def _help_text(name: str) -> str:
     for function in pointwise_names():
         own = POINTWISE.find(function).option_help.items()
         texts |= {f"head_{function}_{n}": text for n, text in own}
-    owners = [layer for layer, own in _defaults_of_layers().items() if name in own]
-    return texts.get(name, f"of {', '.join(owners)}")
+    return texts.get(name, f"of {', '.join(layers_with(name))}")
 
 
 def _default_text(name: str) -> str:
     """Return the default of most structures, then those of the others, of languages and presets."""
-    owners: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for layer, own in _defaults_of_layers().items():
         if name in own:
-            owners.setdefault(str(own[name]), []).append(layer)
-    (first, _), *others = sorted(owners.items(), key=lambda item: -len(item[1]))
+            found.setdefault(str(own[name]), []).append(layer)
+    (first, _), *others = sorted(found.items(), key=lambda item: -len(item[1]))
     parts = [first, *(f"{', '.join(layers)} {value}" for value, layers in others)]
     option = name.removeprefix("head_")
     in_text = {HEADS.find(h).language_model_defaults.get(option) for h in head_names()} - {None}

@@ -23,10 +23,14 @@ def check_options(configuration: Configuration, tree: Tree) -> None:
             a wrong type or that the output layer refuses, with its file and line.
     """
     problems: list[str] = []
+    found: dict[str, dict[str, str]] = {}
     for tool in filter(partial(getattr, configuration), _PARSERS):  # blocks that are not empty
+        found[tool] = _problems(tool, configuration.options(tool))
+        inherited = found.get("train", {}) if tool == "finetune" else {}
         problems += [
             f"{tree.place((tool, name))}: {tool}.{name}: {problem}"
-            for name, problem in _problems(tool, configuration.options(tool)).items()
+            for name, problem in found[tool].items()
+            if inherited.get(name) != problem
         ]
     if problems:
         raise ConfigurationError("\n".join(problems))

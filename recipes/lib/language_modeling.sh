@@ -104,8 +104,7 @@ finetune() {
 # perplexities of both.
 need_first_checkpoint() {
     local first=$run_dir/train/checkpoint_best.pt
-    if asks_for finetune && [[ -e $run_dir/train/.done && ! -e $first ]] &&
-        { in_range 4 || in_range 5; }; then
+    if asks_for finetune && [[ -e $run_dir/train/.done && ! -e $first ]] && ((stop_stage > 3)); then
         refuse "$first is missing: finetuning starts from it, and its perplexity is part of the" \
             "record. Restore it, or move $run_dir/train away and start with --stage 3"
     fi

@@ -97,9 +97,9 @@ def test_a_users_contexts_are_continued(softmax, mos, tmp_path):
     file.write_text("the cow\n")
     assert "'cow' is not in the dictionary" in invoke("multimode", *words).output
     file.write_text("the cat\ncow the\n")
-    assert "context 2: 'cow' is not in the dictionary; write <unk>" in (
-        invoke("multimode", *words).output
-    )
+    done = invoke("multimode", *words)
+    assert done.exit_code == 2
+    assert "contexts.txt:2: 'cow' is not in the dictionary; write <unk>" in done.output
     assert "belong together" in invoke("multimode", "--checkpoint", softmax[0]).output
 
 
@@ -113,7 +113,7 @@ def test_a_context_longer_than_the_positions_of_the_model_is_refused(stream_data
     assert len(analyse(tmp_path, "multimode", *words)["contexts"]) == 1
     file.write_text("the cat\nthe cat the cat the\n")
     done = invoke("multimode", *words)
-    assert done.exit_code == 2 and "context 2: 5 tokens, and the model reads 4" in done.output
+    assert done.exit_code == 2 and f"{file}:2: 5 tokens, and the model reads 4" in done.output
 
 
 def test_the_state_is_carried_to_contexts_of_the_text(softmax, tmp_path):
@@ -133,7 +133,7 @@ def test_the_state_is_carried_to_contexts_of_the_text(softmax, tmp_path):
     assert order[found["rank"]] == target[position]
     file.write_text("the the the the the the\n")
     done = invoke("multimode", *words, "--context-split", "test")
-    assert done.exit_code == 2 and "context 1 is not in the split test" in done.output
+    assert done.exit_code == 2 and f"{file}:1: not in the split test: copy" in done.output
 
 
 def test_compare_finds_the_tokens_that_one_model_predicts_better(softmax, mos, tmp_path):

@@ -121,11 +121,17 @@ def test_any_pointwise_function_may_have_its_own_learning_rate(monkeypatch):
 def test_the_error_about_a_foreign_option_lists_the_options_of_the_head():
     with pytest.raises(ValueError, match="no such option; it has") as refused:
         choose(head="mos", head_gss_c=0.5)
-    listed = set(str(refused.value).partition("it has ")[2].split(", "))
+    own, remedy = str(refused.value).partition("it has ")[2].split(". ")
+    listed = set(own.split(", "))
     common = """--head --head-pointwise --head-embed-dim --head-bias --head-loss
         --head-loss-filter --head-loss-memory --head-monitor --head-z-loss"""
-    own = {"--head-components", "--head-context-scale", "--head-dropout"}
-    assert listed == {*common.split(), *own}
+    mos = {"--head-components", "--head-context-scale", "--head-dropout"}
+    assert listed == {*common.split(), *mos}
+    assert remedy == "Remove the option, or choose a layer that has it: gss"
+    with pytest.raises(ValueError, match="a layer that has it: mixtape, moc, mos"):
+        choose(head="softmax", head_components=4)
+    with pytest.raises(ValueError, match=r"a layer that has it: plif$"):
+        choose(head="mos", head_plif_lr=0.1)
 
 
 def test_every_option_has_help():

@@ -178,7 +178,7 @@ def test_a_finetuned_run_without_its_first_checkpoint_is_refused(finished, start
     first = run_dir / "train" / "checkpoint_best.pt"
     kept = first.rename(first.with_suffix(".kept"))
     try:
-        for words in ([], ["--stage", "5"]):
+        for words in ([], ["--stage", "5"], ["--stage", "7"]):
             refused = run([*start, *words])
             assert refused.returncode == 2
             assert f"{first} is missing: finetuning starts from it" in refused.stderr

@@ -103,6 +103,22 @@ def test_all_numbers_out_of_range_are_listed_with_file_and_line(tmp_path):
     ]
 
 
+def test_an_option_that_finetuning_inherits_is_reported_once(tmp_path):
+    """The second place would be a file that does not have the option."""
+    path = tmp_path / "bad.yaml"
+    base = RECIPES / "ptb" / "conf" / "small" / "mos.yaml"
+    path.write_text(f"base: {base}\nfinetune:\n  lr: 3\n")
+    for override, places in (
+        ("train.head_gate_dropout=0.1", ["train.head_gate_dropout"]),
+        ("finetune.head_gate_dropout=0.1", ["finetune.head_gate_dropout"]),
+    ):
+        tree = load_tree(path, [override])
+        with pytest.raises(ConfigurationError) as caught:
+            check_options(validate(tree), tree)
+        lines = str(caught.value).splitlines()
+        assert [line.split(": ")[:2] for line in lines] == [[f"--set {override}", *places]]
+
+
 def test_ranges_are_checked_by_the_command_too(tmp_path):
     line = [*HIGHRANK, "train", "configure", TRANSLATION, "--output", tmp_path / "out.yaml"]
     done = subprocess.run(

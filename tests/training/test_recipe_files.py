@@ -163,7 +163,8 @@ def test_launched_processes_share_the_streams_of_one(configure, words, key):
         (
             "--processes 5",
             {},
-            "use 4 or 6 processes, or change the run by --effective-streams 15",
+            r"--effective-streams 12 \(batch_size of a recipe\): 5 processes cannot have equally "
+            "many; use 4 or 6 processes, or change the run by --effective-streams 15",
         ),
         ("--processes 13", {}, "use 12 processes, or"),
         ("--processes 2 --effective-tokens 9", {}, "--effective-tokens and --effective-streams ex"),

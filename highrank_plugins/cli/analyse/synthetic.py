@@ -309,9 +309,12 @@ def _of_checkpoint(
     output: Path | None,
 ) -> dict[str, float]:
     """Return 1 for each context whose word is among the top, 0 for others."""
-    from highrank_plugins.inference.contexts import continuations, read_contexts
+    from highrank_plugins.inference.contexts import ContextError, continuations, read_contexts
 
-    found = continuations(checkpoint, data, read_contexts(contexts_file), top, split)
+    try:
+        found = continuations(checkpoint, data, read_contexts(contexts_file), top, split)
+    except ContextError as error:  # a context is a line
+        raise ValueError(f"{contexts_file}:{error.number}: {error.what}") from None
     correct = [float(one.rank < top) for one in found]
     share = sum(correct) / len(correct)
     report({"top": top, "share": share, "contexts": found}, output)

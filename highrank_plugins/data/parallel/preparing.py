@@ -49,7 +49,10 @@ def find_text(folder: Path, name: str) -> Path:
     for path in (folder / name, *(below / name for below in sorted(folder.glob("*/")))):
         if path.is_file():
             return path
-    raise ArchiveError(f"{folder}: found neither {name} nor FOLDER/{name}")
+    raise ArchiveError(
+        f"{folder}: found neither {name} nor FOLDER/{name}, which the corpus file names; put the "
+        "text there, or give the corpus file of the text you have (in a recipe, --corpus FILE)"
+    )
 
 
 REPORT = "cleaning.json"

@@ -175,9 +175,10 @@ def with_effective_streams(
         below = [n for n in fitting if n < world_size]
         above = [n for n in fitting if n > world_size][:1]
         raise ValueError(
-            f"--effective-streams {effective_streams}: {world_size} processes cannot have equally "
-            f"many; use {' or '.join(map(str, [*below[-1:], *above]))} processes, or change the "
-            f"run by --effective-streams {-(-effective_streams // world_size) * world_size}"
+            f"--effective-streams {effective_streams} (batch_size of a recipe): {world_size} "
+            f"processes cannot have equally many; use "
+            f"{' or '.join(map(str, [*below[-1:], *above]))} processes, or change the run by "
+            f"--effective-streams {-(-effective_streams // world_size) * world_size}"
         )
     share = effective_streams // world_size
     processes = "1 process" if world_size == 1 else f"{world_size} processes"

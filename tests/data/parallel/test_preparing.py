@@ -86,7 +86,10 @@ def test_empty_files_are_an_error(folder):
 
 def test_a_missing_file_is_an_error(folder):
     (folder / "v.de").unlink()
-    with pytest.raises(ArchiveError, match=r"found neither v\.de nor FOLDER/v\.de"):
+    message = (
+        r"found neither v\.de nor FOLDER/v\.de, which the corpus file names; put the text there"
+    )
+    with pytest.raises(ArchiveError, match=message):
         prepare(folder)
 
 
