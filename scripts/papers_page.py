@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -27,7 +28,7 @@ SOURCE = re.compile(r"(\w+) et al\. (\d{4})")
 GPUS = {"Parthiban": "V100", "Ganea": "P100"}
 KEYS = {
     "number", "title", "task", "confs", "options", "set", "seeds", "command", "kinds", "cells",
-    "expected", "here", "verdict", "table", "order", "studies",
+    "expected", "here", "verdict", "table", "order", "studies", "grid", "then",
 }  # fmt: skip
 HEADINGS = (
     "table", "content", "command", "hours", "expected", "at a small scale", "small study",
@@ -70,7 +71,7 @@ def row(paper: str, entry: dict[str, Any]) -> list[str]:
         raise ValueError(f"docs/papers.yaml: {entry['number']}: unknown key {sorted(unknown)}")
     trained = "confs" in entry
     here, verdict = small_scale(entry)
-    command = f"`{loop(entry)}`" if trained else entry["command"]
+    command = f"`{loop(entry)}`{entry.get('then', '')}" if trained else entry["command"]
     return [
         entry["number"],
         entry["title"],
@@ -87,7 +88,8 @@ def small_scale(entry: dict[str, Any]) -> tuple[str, str]:
     """Return what the records of a small study say, and whether the order is the paper's.
 
     `order` has the study, the metric, and the systems from the lowest to the highest score that the
-    paper prints. Neighbours differ if Student's t-test over seeds gives p < 0.05.
+    paper prints. Neighbours differ if Student's t-test over seeds gives p < 0.05. With `equal` the
+    paper finds no difference.
     """
     if "order" not in entry:
         return "", ""
@@ -100,7 +102,11 @@ def small_scale(entry: dict[str, Any]) -> tuple[str, str]:
     tests = [
         (p_value(runs[a], runs[b]), mean(runs[a]) < mean(runs[b])) for a, b in pairwise(systems)
     ]
-    if any(p < SIGNIFICANT and not rises for p, rises in tests):
+    smallest = min(p for p, _ in tests)
+    if entry["order"].get("equal"):
+        found_one = smallest < SIGNIFICANT
+        verdict = f"{'a difference' if found_one else 'not decided'}, p = {smallest:.2g}"
+    elif any(p < SIGNIFICANT and not rises for p, rises in tests):
         verdict = "other order"
     elif all(p < SIGNIFICANT and rises for p, rises in tests):
         verdict = f"same order, p ≤ {max(p for p, _ in tests):.2g}"
@@ -144,6 +150,8 @@ def loop(entry: dict[str, Any]) -> str:
     words = [*entry.get("options", []), *(f"--set {change}" for change in entry.get("set", []))]
     changes = "".join(f" {word}" for word in words)
     recipe = f"bash recipes/{entry['task']}/run.sh"
+    if "grid" in entry:
+        return over_grid(f"{recipe} --conf {entry['confs'][0]}{changes}", entry["grid"])
     if len(entry["confs"]) == 1:
         return f"{recipe} --conf {entry['confs'][0]}{changes}"
     seeds = ""
@@ -152,6 +160,18 @@ def loop(entry: dict[str, Any]) -> str:
         changes += " --set seed=$s --name $c-$s"
     each = f"for c in {' '.join(entry['confs'])}; do {recipe} --conf $c{changes}; done"
     return f"{seeds}{each}; done" if seeds else each
+
+
+def over_grid(command: str, grid: dict[str, list[float]]) -> str:
+    """Return loops of a command over values of options; `head_gss_c` has the variable `c`."""
+    variables = {option: option.rpartition("_")[2] for option in grid}
+    sets = "".join(f" --set {option}=${name}" for option, name in variables.items())
+    run = "_".join(f"{name}${{{name}}}" for name in variables.values())
+    loops = "".join(
+        f"for {variables[option]} in {' '.join(map(str, values))}; do "
+        for option, values in grid.items()
+    )
+    return f"{loops}{command}{sets} --name grid_{run}" + "; done" * len(grid)
 
 
 def timed(task: str, conf: str) -> tuple[float, str] | None:
@@ -192,7 +212,8 @@ def hours(entry: dict[str, Any]) -> str:
     if not found:
         return "not known"
     mark = "> " if len(found) < len(confs) else "≈ " if len(printed) < len(confs) else ""
-    total = sum(time for time, _ in found) * entry.get("seeds", 1)
+    runs = entry.get("seeds", 1) * prod(map(len, entry.get("grid", {}).values()))
+    total = sum(time for time, _ in found) * runs
     return f"{mark}{total:,.0f} ({', '.join(sorted({gpu for _, gpu in found}))})"
 
 
@@ -209,24 +230,29 @@ def expected(paper: str, row: dict[str, Any]) -> str:
 
 def scores(paper: str, row: dict[str, Any], task: str) -> Iterator[str]:
     entries = published(task)
-    where = row.get("table", row["number"])
-    for entry in entries:
-        if paper_of(entry) != paper:
+    several = len(row.get("kinds", [])) > 1 or "cells" in row
+    for entry, kind in printed_cells(paper, row, task):
+        name = f"{entry.system}, {kind}" if several else entry.system
+        if kind in entry.cells:
+            yield f"{name}: {entry.cells[kind]:.4g}"
             continue
+        form = ALL_KINDS[kind][1]
+        known = any(kind in other.deviations for other in entries)
+        text = f"{name}: {entry.scores[kind]:{form}}"
+        if kind in entry.deviations or (known and kind != "rank"):
+            text += f" ± {tolerance(entries, entry, kind):{form}}"
+        yield text
+
+
+def printed_cells(paper: str, row: dict[str, Any], task: str) -> Iterator[tuple[Published, str]]:
+    """Yield the systems that a row's table prints, each with a kind of score or a cell."""
+    where = row.get("table", row["number"])
+    for entry in published(task):
         for kind in [*row.get("kinds", []), *row.get("cells", [])]:
-            if re.sub(r" of Yang et al\. \d+$", "", entry.table_of(kind)) != where:
-                continue
-            several = len(row.get("kinds", [])) > 1 or "cells" in row
-            name = f"{entry.system}, {kind}" if several else entry.system
-            if kind in entry.scores:
-                form = ALL_KINDS[kind][1]
-                known = any(kind in other.deviations for other in entries)
-                text = f"{name}: {entry.scores[kind]:{form}}"
-                if kind in entry.deviations or (known and kind != "rank"):
-                    text += f" ± {tolerance(entries, entry, kind):{form}}"
-                yield text
-            elif kind in entry.cells:
-                yield f"{name}: {entry.cells[kind]:.4g}"
+            tables = [re.sub(r" of Yang et al\. \d+$", "", name) for name in entry.tables_of(kind)]
+            known = kind in entry.scores or kind in entry.cells
+            if known and where in tables and paper_of(entry) == paper:
+                yield entry, kind
 
 
 def paper_of(entry: Published) -> str:

@@ -50,6 +50,23 @@ DETAILS: dict[str, tuple[str | None, str]] = {
 ALL_KINDS = KINDS | DETAILS
 PARAMETERS = "parameters"
 SCORES = dict.fromkeys([*ALL_KINDS, PARAMETERS])  # in the order of the columns
+SIMILARITY = "similarity_"
+# files of word pairs, as Faruqui and Dyer distribute them → their names in Parthiban et al. 2021
+BENCHMARKS = {
+    "EN-WS-353-ALL": "WS-353",
+    "EN-WS-353-SIM": "WS-SIM",
+    "EN-WS-353-REL": "WS-REL",
+    "EN-RG-65": "RG-65",
+    "EN-MC-30": "MC-30",
+    "EN-MTurk-287": "MTurk-287",
+    "EN-MTurk-771": "MTurk-771",
+    "EN-MEN-TR-3k": "MEN",
+    "EN-YP-130": "YP-130",
+    "EN-VERB-143": "VERB-143",
+    "EN-RW-STANFORD": "RW",
+    "EN-SimVerb-3500": "SimVerb",
+    "EN-SIMLEX-999": "SimLex",
+}
 DEVIATIONS = 2.0  # tolerance of a repetition, in standard deviations over seeds
 
 
@@ -63,6 +80,7 @@ class Published(BaseModel):
         parameters: of the model, where the source states them or they follow from its sizes.
         seeds: number of runs behind the deviations.
         elsewhere: kind or cell → another table that prints it.
+        also: further tables that print the scores again.
         cells: numbers that our records do not have: times, slowdowns, p-values, slopes.
         similarity: benchmark of word similarity → Spearman's ρ.
         contexts: who chose the contexts → numbers of those whose next word is in the top 5.
@@ -80,14 +98,16 @@ class Published(BaseModel):
     parameters: float | None = None
     seeds: int = 1
     elsewhere: dict[str, str] = {}
+    also: list[str] = []
     cells: dict[str, float] = {}
     similarity: dict[str, float] = {}
     contexts: dict[str, list[int]] = {}
     errata: dict[str, str] = {}
 
-    def table_of(self, kind: str) -> str:
-        """Return the table or figure that prints a score or cell."""
-        return self.elsewhere.get(kind, self.table)
+    def tables_of(self, kind: str) -> list[str]:
+        """Return the tables and figures that print a score or cell."""
+        also = self.also if kind in self.scores else []
+        return [self.elsewhere.get(kind, self.table), *also]
 
 
 def read_published(task: str) -> list[Published]:
@@ -165,6 +185,7 @@ def _checkpoints(
 def _of_run(metrics: Mapping[str, float]) -> dict[str, str]:
     """Return the cells of a run by column."""
     columns = {metric: kind for kind, (metric, _) in ALL_KINDS.items()}
+    columns |= {f"{SIMILARITY}{file}": f"{SIMILARITY}{name}" for file, name in BENCHMARKS.items()}
     named = {columns.get(metric, metric): value for metric, value in metrics.items()}
     return {name: _cell(name, value) for name, value in named.items()}
 
@@ -177,7 +198,8 @@ def _of_entry(entry: Published) -> dict[str, str]:
     }
     if entry.parameters is not None:
         cells[PARAMETERS] = _cell(PARAMETERS, entry.parameters)
-    cells |= {f"similarity_{name}": f"{rho:.4f}" for name, rho in entry.similarity.items()}
+    similar = {f"{SIMILARITY}{name}": rho for name, rho in entry.similarity.items()}
+    cells |= {name: _cell(name, rho) for name, rho in similar.items()}
     for author, numbers in entry.contexts.items():
         cells[f"contexts of {author}"] = ", ".join(map(str, numbers)) or "none"
     return cells
@@ -190,6 +212,7 @@ def _errata(entries: Sequence[Published]) -> Iterator[str]:
 
 
 def _cell(kind: str, value: float, deviation: float | None = None) -> str:
-    form = ALL_KINDS.get(kind, (None, ".4g"))[1] if kind != PARAMETERS else ",.0f"
+    other = ".4f" if kind.startswith(SIMILARITY) else ".4g"
+    form = ALL_KINDS.get(kind, (None, other))[1] if kind != PARAMETERS else ",.0f"
     numbers = [number for number in (value, deviation) if number is not None]
     return " ± ".join(f"{number:{form}}" for number in numbers)

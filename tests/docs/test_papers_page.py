@@ -8,6 +8,7 @@ import pytest
 
 from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
 from highrank_plugins.results.published import FILE, read_published
+from highrank_plugins.training import configuration
 from scripts import papers_page
 from tests.recipes.running import RECIPES
 
@@ -53,6 +54,52 @@ def test_options_of_a_command_are_the_recipes():
             assert f" {words}" in papers_page.loop(row)
 
 
+# part of a kind of score or of a system → the block, or the words, that its command needs
+BLOCKS = {
+    "(dynamic)": "dynamic_eval", "(cache)": "cache_eval", "rank": "spectrum", "KLD": "kld",
+    ", finetuned": "finetune",
+}  # fmt: skip
+OPTIONS = {
+    "train ": "--splits train,valid,test", "valid rank": "--measured valid,test",
+    "valid KLD": "--measured valid,test",
+}  # fmt: skip
+
+
+def test_a_command_measures_what_it_is_expected_to_reproduce():
+    papers = read_tree(ROOT / "docs" / "papers.yaml").values["papers"]
+    checked = set()
+    for key, row in ((key, row) for key, paper in papers.items() for row in paper["tables"]):
+        cells = papers_page.printed_cells(key, row, row["task"]) if "confs" in row else ()
+        for entry, kind in cells:
+            if entry.conf is None or kind not in entry.scores:
+                continue
+            assert entry.conf in row["confs"], (row, entry)
+            conf = RECIPES / row["task"] / "conf" / f"{entry.conf}.yaml"
+            blocks = configuration.load(conf, row.get("set", [])).blocks()
+            what = f"{kind}, {entry.system}"
+            assert {need for part, need in BLOCKS.items() if part in what} <= blocks.keys(), what
+            needed = {need for part, need in OPTIONS.items() if part in what}
+            assert needed <= set(row.get("options", [])), what
+            checked.add(kind)
+    kinds = {"test ppl (dynamic)", "test ppl (cache)", "valid rank", "KLD", "train ppl"}
+    assert kinds <= checked
+
+
+def test_a_table_shows_the_scores_that_another_table_prints_first():
+    row = {"number": "Table 7", "task": "ptb", "kinds": ["rank"]}
+    assert "MoS, K = 15: 9,981" in papers_page.expected("yang2018", row)
+
+
+def test_a_grid_is_a_run_for_each_of_its_values():
+    grid = {"head_gss_c": [-2, 0.5], "head_gss_k": [3]}
+    row = {"task": "ptb", "confs": ["parthiban2021/gss_et"], "grid": grid}
+    assert papers_page.loop(row) == (
+        "for c in -2 0.5; do for k in 3; do bash recipes/ptb/run.sh --conf parthiban2021/gss_et "
+        "--set head_gss_c=$c --set head_gss_k=$k --name grid_c${c}_k${k}; done; done"
+    )
+    assert papers_page.hours(row) == "32 (V100)"  # 2 × 1,000 epochs of 58 s
+
+
 def test_no_table_or_figure_is_left_out():
     papers = read_tree(ROOT / "docs" / "papers.yaml").values["papers"]
     name = re.compile(r"(Table|Figure)s? ((?:\d+|, | and | to )+)( of the supplement)?")
@@ -71,8 +118,10 @@ def test_no_table_or_figure_is_left_out():
 def test_records_of_a_command_are_where_the_recipe_writes_them():
     text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     found = re.findall(r"exp/(\w+)/(?!studies/)(\S+)/results\.json", text)
-    assert found
-    for task, pattern in found:
+    named = re.findall(r"recipes/(\w+)/run\.sh [^`;]*--name ([^`;]+)", text)
+    named = {(task, re.sub(r"\$\{\w+\}", "*", name)) for task, name in named}
+    assert named & set(found)
+    for task, pattern in set(found) - named:
         confs = (RECIPES / task / "conf").glob(f"{pattern}.yaml")
         assert any(path.stem != "base" for path in confs), (task, pattern)
 
@@ -111,6 +160,22 @@ def test_a_verdict_compares_orders(monkeypatch, systems, verdict):
     here, found = papers_page.small_scale(entry)
     assert here.startswith("MoS 1.10" if "mos" in systems else "softmax 2.10")
     assert found.startswith(verdict)
+
+
+@pytest.mark.parametrize(
+    ("mos", "verdict"),
+    [([1.0, 1.1, 1.2], "a difference, p = "), ([2.0, 2.2, 2.1], "not decided, ")],
+)
+def test_systems_that_a_paper_finds_equal_are_compared(monkeypatch, mos, verdict):
+    runs = {"mos": mos, "softmax": [2.0, 2.1, 2.2]}
+    monkeypatch.setattr(papers_page, "scores_of", lambda study, system, metric: runs[system])
+    order = {
+        "study": "x",
+        "metric": "test_perplexity",
+        "systems": ["mos", "softmax"],
+        "equal": True,
+    }
+    assert papers_page.small_scale({"order": order})[1].startswith(verdict)
 
 
 def test_rows_name_studies_with_their_runs():

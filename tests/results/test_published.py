@@ -3,7 +3,7 @@
 import pytest
 
 from highrank_plugins.common.yaml_tree import read_tree
-from highrank_plugins.results.published import ALL_KINDS, FILE, read_published, table
+from highrank_plugins.results.published import ALL_KINDS, BENCHMARKS, FILE, read_published, table
 from tests.recipes.running import RECIPES
 
 
@@ -18,6 +18,7 @@ def test_entries_are_complete_and_belong_to_a_recipe(task):
         named = {*entry.scores, *entry.cells}
         assert not entry.cells.keys() & ALL_KINDS.keys()
         assert entry.elsewhere.keys() <= named
+        assert entry.table not in entry.also and (entry.scores or not entry.also)
         assert entry.errata.keys() <= named | {"parameters"}
         assert named
         if entry.conf is not None:
@@ -76,6 +77,16 @@ def test_every_published_number_is_shown_on_request():
     assert "| 1, 2, 3, 4, 5, 6 |" in theirs
     assert any("| 24,221,600 |" in row for row in rows)
     assert any(row.startswith("MoS, 17.53M parameters (Parthiban et al. 2021") for row in rows)
+
+
+def test_word_similarities_of_a_run_are_in_the_papers_columns():
+    ours = {"exp/mos": {f"similarity_{file}": 0.25 for file in BENCHMARKS}}
+    rows = table("ptb", ours, everything=True).splitlines()
+    found = dict(zip(rows[0].split(" | "), rows[2].split(" | "), strict=True))
+    for entry in read_published("ptb"):
+        for benchmark in entry.similarity:
+            assert found[f"similarity_{benchmark}"] == "0.2500"
+    assert sum(name.startswith("similarity_") for name in found) == len(BENCHMARKS) == 13
 
 
 def test_parameters_have_a_column_if_a_run_has_them():

@@ -3,7 +3,13 @@
 import pytest
 
 from highrank_plugins.analysis import Summary, student_t
-from highrank_plugins.results.published import ALL_KINDS, Published, read_published, tolerance
+from highrank_plugins.results.published import (
+    ALL_KINDS,
+    BENCHMARKS,
+    Published,
+    read_published,
+    tolerance,
+)
 from highrank_plugins.training import configuration
 from tests.recipes.running import RECIPES
 
@@ -115,6 +121,13 @@ def test_the_speed_that_the_mixtape_paper_claims_follows_from_its_tables():
     assert slower.pop("one_billion_word") == pytest.approx(0.60, abs=0.02)
     assert min(slower.values()) == pytest.approx(0.20, abs=0.01)
     assert max(slower.values()) == pytest.approx(0.34, abs=0.01)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_benchmark_has_a_correlation_and_missing_pairs(task):
+    missing = entry_of(task, "pairs of words that the corpus lacks", "Parthiban").cells
+    assert missing.keys() == {f"missing pairs {name}" for name in BENCHMARKS.values()}
+    assert parthiban(task, f"MoC, {ONE_SEED}").similarity.keys() == set(BENCHMARKS.values())
 
 
 def test_mos_costs_two_to_five_times_a_softmax_in_ganeas_table():
