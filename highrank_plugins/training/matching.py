@@ -42,11 +42,13 @@ class ModelSize:
         compute: floating-point operations of the matrix products for one token, forwards, without
             attention's products of positions, which depend on the length.
         options: the sizes that may be changed, as the architecture fills them.
+        heads: numbers of attention heads, which divide the widths.
     """
 
     parameters: int
     compute: int
     options: dict[str, int]
+    heads: Sequence[int]
 
     def of(self, by: By) -> int:
         """Return parameters or compute."""
@@ -97,12 +99,20 @@ def measure(options: Mapping[str, Any], data: Path | str) -> ModelSize:
     values = {name: value for name, value in vars(args).items() if isinstance(value, plain)}
     # gives what fairseq's conversion gives for the model's options, a hundred times faster
     cfg = OmegaConf.create({**values, "_name": args.arch})
-    with torch.device("meta"):
-        model = task.build_model(cfg)
+    try:
+        with torch.device("meta"):
+            model = task.build_model(cfg)
+    except AssertionError as error:  # so fairseq refuses sizes
+        raise ValueError(f"fairseq refuses the sizes of {args.arch}: {error}") from None
     parameters = sum(parameter.numel() for parameter in model.parameters())
     names = [name for group in free_options(options) for name in group]
     sizes = {name: value for name in names if isinstance(value := getattr(args, name, None), int)}
-    return ModelSize(parameters, _compute(model), sizes)
+    heads = [
+        value
+        for name, value in values.items()
+        if name.endswith("attention_heads") and isinstance(value, int)
+    ]
+    return ModelSize(parameters, _compute(model), sizes, heads)
 
 
 def _compute(model: Any) -> int:
@@ -161,7 +171,7 @@ def solve(
     if by == "width":
         return _same_width([*widths, *fill], options, target, data)
     values = {name: _size(name, options, start) for name in [*widths, *fill]}
-    step = math.lcm(step, *_heads(options))
+    step = math.lcm(step, *start.heads)
     found: list[Match] = []
     for names, steps in ((widths, (step,)), (fill, (step, 1))):
         for multiple in steps:
@@ -196,12 +206,6 @@ def _size(name: str, options: Mapping[str, Any], start: ModelSize) -> int:
             f"--free {name}: not a whole number in block train{did_you_mean(name, known)}"
         )
     return value
-
-
-def _heads(options: Mapping[str, Any]) -> list[int]:
-    """Return the numbers of attention heads that widths are divided by."""
-    found = (value for name, value in options.items() if name.endswith("attention_heads"))
-    return [value for value in found if isinstance(value, int)]
 
 
 def _closest(

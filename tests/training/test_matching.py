@@ -89,6 +89,21 @@ def test_a_transformer_gets_a_width_that_its_heads_divide():
     assert match.options["decoder_embed_dim"] % 4 == 0
 
 
+def test_heads_that_only_the_architecture_states_divide_the_width_too():
+    stated = {n: v for n, v in TRANSFORMER.items() if not n.endswith("attention_heads")}
+    known = {**stated, "arch": "transformer_mos_wmt_en_de_big"}  # 16 heads
+    softmax = {**known, "arch": "transformer_softmax_wmt_en_de_big", "encoder_embed_dim": 128}
+    softmax = {n: v for n, v in softmax.items() if n != "head_components"}
+    softmax["decoder_embed_dim"] = 128
+    with invented_data(known, 500) as data:
+        match = solve(known, softmax, "parameters", data)
+        assert match.options["decoder_embed_dim"] % 16 == 0
+        softmax["encoder_embed_dim"] = softmax["decoder_embed_dim"] = 32
+        known["encoder_attention_heads"] = 5
+        with pytest.raises(ValueError, match=r"fairseq refuses the sizes of .*: embed_dim must be"):
+            solve(known, softmax, "width", data)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
