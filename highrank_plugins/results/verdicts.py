@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import highrank_plugins
-from highrank_plugins.analysis import Summary, confidence_interval, summarise
+from highrank_plugins.analysis import Summary, confidence_interval
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
@@ -35,6 +35,13 @@ _DATA = ("corpus", "data", "clean", "dialogues")
 _SCORING = ("evaluate", "generate", "average")
 _DIFFERENCES = ("parameters", "steps", "data", "scoring", "signature", "settings")
 _FINETUNABLE = ("valid ppl", "test ppl")  # papers print these before and after finetuning
+# kinds of BLEU → how a verdict calls them
+_BLEU = {
+    "sacrebleu": "sacreBLEU",
+    "tokenised": "tokenised BLEU",
+    "compound_split": "tokenised BLEU with split compounds",
+    "unstated": "BLEU of an unstated kind",
+}
 _MOST_PARAMETERS = 0.01  # models within this relative difference have the same size
 
 
@@ -108,8 +115,10 @@ def _judge(
         settings = _without_finetuning(settings)
     candidates = [entry for entry in entries if _same_layer(entry, settings, task)]
     with_score = [entry for entry in candidates if kind in entry.scores]
+    with_score = with_score or [entry for entry in candidates if _kind_in(entry, kind)]
     if not with_score:
-        what = "has no such layer" if not candidates else f"reports no {kind} of it"
+        score = _BLEU.get(kind, kind)
+        what = "has no such layer" if not candidates else f"reports no {score} of it"
         return Verdict(system.name, ours, "–", "–", "not comparable", f"the paper {what}")
     reasons = {
         entry.system: _differences(entry, kind, system, settings, task) for entry in with_score
@@ -124,11 +133,18 @@ def _judge(
     else:
         verdict, why = _test(numbers, _published(entry, kind), compared)
         why += ", other settings" if found else ""
-    theirs = _printed(kind, _published(entry, kind))
+    shown = _kind_in(entry, kind)
+    theirs = _printed(shown, _published(entry, shown))
     details = [f"{system.name}: {group}: {', '.join(what)}." for group, what in found.items()]
-    if kind in entry.errata:
-        details.append(f"{entry.system}: {kind}: {entry.errata[kind]}.")
+    if shown in entry.errata:
+        details.append(f"{entry.system}: {shown}: {entry.errata[shown]}.")
     return Verdict(system.name, ours, entry.system, theirs, verdict, why, details)
+
+
+def _kind_in(entry: Published, kind: str) -> str:
+    """Return the kind, or else one that scores the same text in another way; empty if none does."""
+    alike = (k for k in entry.scores if {k, kind} <= _BLEU.keys() or k.startswith(f"{kind} ("))
+    return kind if kind in entry.scores else next(alike, "")
 
 
 def _published(entry: Published, kind: str) -> Summary | float:
@@ -179,9 +195,10 @@ def _differences(
 ) -> dict[str, list[str]]:
     """Return the differences by group, see `_DIFFERENCES`."""
     theirs = _conf(entry, task)
+    shown = _kind_in(entry, kind)
     groups: dict[str, list[str]] = {group: [] for group in _DIFFERENCES}
     finetuned = len(_without_finetuning(settings)) < len(settings)
-    if kind in _FINETUNABLE and finetuned != _finetuned(entry):
+    if shown in _FINETUNABLE and finetuned != _finetuned(entry):
         both = ("finetuned", "not finetuned")
         ours, other = both if finetuned else both[::-1]
         groups["steps"].append(f"{ours} (paper: {other})")
@@ -198,6 +215,9 @@ def _differences(
         if group and theirs.get(name) != settings.get(name) and not _ASIDE.fullmatch(name):
             here, there = settings.get(name, "unset"), theirs.get(name, "unset")
             groups[group].append(f"{name.removeprefix('train.')} {here} (paper: {there})")
+    if shown != kind:
+        ours, other = (_BLEU.get(name, name) for name in (kind, shown))
+        groups["signature"].append(f"{ours} (paper: {other})")
     groups["signature"] += _signature(system, task)
     return {group: what for group, what in groups.items() if what}
 
@@ -249,18 +269,18 @@ def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) ->
     of the sample. With few runs, finding no difference is weak evidence; the interval says how
     weak.
     """
+    samples = [numbers for numbers in (ours, theirs) if isinstance(numbers, Summary)]
+    if not samples:
+        return "not comparable", "one run each: the variation over seeds is unknown"
+    if not any(sample.sd for sample in samples):
+        return "not comparable", "no score varies over seeds"
     if isinstance(ours, Summary) and isinstance(theirs, Summary):
-        if ours.sd == theirs.sd == 0:
-            return "not comparable", "neither score varies over seeds"
         p = TESTS[compared.test](ours, theirs).p_value
         low, high = confidence_interval(ours, theirs, compared.test == "student")
         word = "agrees" if p >= compared.alpha else "differs"
         return word, (f"{ours.mean - theirs.mean:+.2f} [{low:.2f}, {high:.2f}], p = {p:.2g}")
-    if isinstance(ours, Summary) and not isinstance(theirs, Summary):
-        return _further_run(summarise(ours), theirs, compared.alpha)
-    if isinstance(theirs, Summary) and not isinstance(ours, Summary):
-        return _further_run(summarise(theirs), ours, compared.alpha)
-    return "not comparable", "one run each: the variation over seeds is unknown"
+    (single,) = (numbers for numbers in (ours, theirs) if not isinstance(numbers, Summary))
+    return _further_run(samples[0], single, compared.alpha)
 
 
 def _further_run(sample: Summary, single: float, alpha: float) -> tuple[str, str]:

@@ -64,6 +64,25 @@ def test_one_run_of_each_is_not_comparable(tmp_path):
     assert found.details[-1].startswith("Mixtape: test ppl: the text has a gain of 2.8 over MoS")
 
 
+def test_runs_that_do_not_vary_say_nothing_about_another_run(tmp_path):
+    found = verdict_of(write(tmp_path, "mos", [56.18, 56.18], "yang2019/mixtape"), "yang2019")
+    assert (found.verdict, found.why) == ("not comparable", "no score varies over seeds")
+
+
+def test_a_score_of_another_kind_is_shown_and_not_compared(tmp_path):
+    conf = "../../wmt14_en_de/conf/yang2019/mixtape"
+    paths = write(tmp_path, "mixtape", [29.2, 29.4], conf, metric="sacrebleu")
+    found = verdict_of(paths, "yang2019", "wmt14_en_de")
+    assert (found.theirs, found.verdict, found.why) == ("29.3", "not comparable", "other signature")
+    assert found.details == [
+        "mixtape: signature: sacreBLEU (paper: BLEU of an unstated kind).",
+        "Mixtape, K = 4, 0.2B parameters: unstated: the text has it above MoS, whose number is "
+        "29.5.",
+    ]
+    found = verdict_of(write(tmp_path, "softmax", [55.1, 55.3], "kanai2018/softmax"), "kanai2018")
+    assert (found.theirs, found.why) == ("50.50", "other signature")
+
+
 @pytest.mark.parametrize(
     ("changes", "why", "detail"),
     [
