@@ -1,11 +1,15 @@
 """Cells of the papers that follow from other cells agree with them."""
 
+import re
+
 import pytest
 
 from highrank_plugins.analysis import Summary, student_t
+from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.results.published import (
     ALL_KINDS,
     BENCHMARKS,
+    FILE,
     Published,
     read_published,
     tolerance,
@@ -190,6 +194,21 @@ def test_tolerances_follow_from_deviations(task):
         assert tolerance(entries, first, "test ppl") == pytest.approx(2 * 0.26)
     if task == "wmt14_en_de":
         assert tolerance(entries, entries[0], "sacrebleu") == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("task", read_tree(FILE).values)
+def test_scores_in_the_comments_of_configurations_are_the_published_ones(task):
+    """Look for numbers such as 58.08 in the comments before the first key."""
+    known: dict[str, set[float]] = {}
+    for entry in read_published(task):
+        printed = re.findall(r"\d+\.\d+", " ".join(entry.errata.values()))
+        numbers = [*entry.scores.values(), *entry.deviations.values(), *map(float, printed)]
+        known.setdefault(str(entry.conf), set()).update(numbers)
+    for conf in known.keys() - {"None"}:
+        text = (RECIPES / task / "conf" / f"{conf}.yaml").read_text(encoding="utf-8")
+        heading = " ".join(re.findall(r"(?m)^#.*", text))
+        for number in re.findall(r"(?<![\w.])\d\d\.\d\d?(?![\d.M%])", heading):
+            assert float(number) in known[conf], (conf, number)
 
 
 def test_every_kind_of_score_is_published_somewhere():
