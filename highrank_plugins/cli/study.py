@@ -143,7 +143,7 @@ def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: 
     arguments = sys.argv[1:] if sys.argv[1:2] == ["study"] else ["study", str(read.file)]
     command = ["highrank", *(word for word in arguments if word != "--slurm")]
     typer.echo(submit(array_script(read, members, folder, command, jobs)))
-    _say(f"after all tasks have ended, run: {shlex.join(command)}")
+    _say(f"after all tasks have ended, run: {shlex.join([*command, '--table'])}")
 
 
 def _dry_run(

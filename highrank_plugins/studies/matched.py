@@ -57,7 +57,7 @@ def _dictionary_size(recipe: str, settings: Configuration) -> int:
     if recipe not in _TYPES:
         raise ConfigurationError(
             f"{recipe}: the configuration does not state the number of words; give --words, or "
-            "--data with the binarised text"
+            "--data with the binarised text, to highrank match; a study takes its sizes in `set`"
         )
     return _TYPES[recipe]
 

@@ -110,7 +110,7 @@ def prepare(study: Study, exp_dir: Path) -> list[PreparedMember]:
     members = []
     known: dict[str, str] = {}
     for member in study.members:
-        conf = find_configuration(study.recipe, member.conf)
+        conf = _configuration_of(study, member)
         changes = dict(member.changes) | _matched(study, member, conf, exp_dir)
         changes["seed"] = member.seed
         sets = [f"{name}={as_word(value)}" for name, value in changes.items()]
@@ -126,6 +126,24 @@ def prepare(study: Study, exp_dir: Path) -> list[PreparedMember]:
         run_dir = exp_dir / study.recipe.name / MEMBERS / key
         members.append(PreparedMember(member, settings, key, command, run_dir))
     return members
+
+
+def _configuration_of(study: Study, member: Member) -> Path:
+    """Return the file that the recipe will read for a member's `conf`; it may be missing.
+
+    Raises:
+        ConfigurationError: `conf` is a file, where recipes take a name.
+    """
+    folder = study.recipe / "conf"
+    if member.conf.endswith(".yaml"):
+        raise ConfigurationError(
+            f"{study.file}: {member.system}: conf {member.conf}: expected the name of a file in "
+            f"{folder}, without .yaml; copy yours there"
+        )
+    path = folder / f"{member.conf}.yaml"
+    if study.options.get("scale") == "small" and not path.is_file():
+        return folder / "small" / path.name
+    return path
 
 
 def recipe_command(
@@ -158,7 +176,7 @@ def check_options(study: Study) -> None:
         if not name.startswith("train."):
             continue  # the recipe checks it
         value = next(v for key, v in member.changes.items() if _whole(key) == name)
-        conf = find_configuration(study.recipe, member.conf)
+        conf = _configuration_of(study, member)
         tree = configuration.load_tree(conf, [f"{name}={as_word(value)}"])
         try:
             check(configuration.validate(tree), tree)

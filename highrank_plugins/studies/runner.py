@@ -48,16 +48,19 @@ def slots(threads: int, jobs: int | None) -> list[Environment]:
     Raises:
         ValueError: more jobs than cores or GPUs, or more threads than cores.
     """
-    gpus = visible_gpus()
-    if not gpus and threads > usable_cores():
+    gpus, cores = visible_gpus(), usable_cores()
+    if threads > cores:
         raise ValueError(
-            f"threads: {threads} cores for each member, but this machine has {usable_cores()}; "
+            f"threads: {threads} cores for each member, but this machine has {cores}; "
             "lower threads in the study"
         )
-    most = len(gpus) or usable_cores() // threads
+    most = min(cores // threads, len(gpus) or cores)
     if jobs is not None and jobs > most:
-        what = f"{len(gpus)} GPUs" if gpus else f"{usable_cores()} cores, {threads} for each member"
-        raise ValueError(f"--jobs {jobs}: this machine has {what}, so at most {most} at a time")
+        what = f"{len(gpus)} GPUs and " if gpus else ""
+        raise ValueError(
+            f"--jobs {jobs}: this machine has {what}{cores} cores, {threads} for each member, so "
+            f"at most {most} at a time"
+        )
     shared = {"OMP_NUM_THREADS": str(threads)}
     count = jobs or most
     if gpus:

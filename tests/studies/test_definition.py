@@ -122,6 +122,10 @@ def test_invalid_studies_are_refused(folder, tree, message):
     ("members", "message"),
     [
         ({"a": {"conf": "moss"}}, "no such configuration; did you mean 'mos'"),
+        (
+            {"a": {"conf": "conf/mos.yaml"}},
+            r"layers.yaml: a: conf conf/mos.yaml: expected the name",
+        ),
         ({"a": MOS, "b": MOS}, "b-1 and a-1 are one run"),
         (
             {"a": MOS | {"grid": {"max_epok": [1]}}},
@@ -133,6 +137,14 @@ def test_members_that_cannot_be_run_are_refused(folder, members, message):
     study = read(folder, members=members, seeds=[1])
     with pytest.raises(ConfigurationError, match=message):
         prepare(study, folder / "exp")
+
+
+def test_a_configuration_is_the_one_that_the_recipe_reads(folder):
+    members, recipe = {"a": MOS}, "ptb"
+    with pytest.raises(ConfigurationError, match=r"no such configuration; there are: .*small/mos"):
+        prepare(read(folder, members=members, recipe=recipe), folder / "exp")
+    study = read(folder, members=members, recipe=recipe, options={"scale": "small"})
+    assert prepare(study, folder / "exp")[0].settings.train["head_components"] == 4
 
 
 def test_a_baseline_that_is_not_a_member_is_refused(folder):

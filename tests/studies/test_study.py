@@ -188,6 +188,20 @@ def test_more_threads_than_cores_are_refused(tmp_path):
     assert done.exit_code == 2 and "threads: 1000 cores for each member, but" in done.output
 
 
+def test_members_share_neither_cores_nor_gpus(monkeypatch):
+    monkeypatch.setattr("highrank_plugins.studies.runner.usable_cores", lambda: 8)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5e")
+    both = [{"OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": gpu} for gpu in ("3", "GPU-5e")]
+    assert slots(4, None) == both and slots(4, 1) == both[:1]
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in slots(5, None)] == ["3"]  # 8 cores for 5 each
+    with pytest.raises(ValueError, match="--jobs 2: this machine has 2 GPUs and 8 cores, 5 for"):
+        slots(5, 2)
+    with pytest.raises(ValueError, match="threads: 9 cores for each member, but this machine has"):
+        slots(9, 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert slots(3, None) == [{"OMP_NUM_THREADS": "3"}] * 2
+
+
 def test_ways_to_run_that_exclude_each_other_are_refused(tmp_path):
     done = study(write_stub(tmp_path), "--only", "mos-1", "--table")
     assert done.exit_code == 2 and "--only and --table exclude each other" in done.output
@@ -303,6 +317,7 @@ def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypa
     monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
     done = study(file, "--slurm", "--jobs", 1000)  # not limited by this machine
     assert done.exit_code == 0 and "job 7" in done.output
+    assert done.output.endswith(" --table\n")  # nor does the login node run members
     script = (fake.parent / "script").read_text()
     assert "#SBATCH --array=0-1%1000\n" in script and "#SBATCH --partition=cpu\n" in script
     assert "#SBATCH --exclusive\n" in script and script.count("cpus-per-task") == 1
