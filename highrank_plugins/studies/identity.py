@@ -32,7 +32,7 @@ def member_key(study: Study, settings: Configuration) -> str:
     content = {
         "recipe": study.recipe.name,
         "script": script_digest(study.recipe),
-        "corpus": _bytes_digest(study.recipe / "corpus.yaml") if "data" not in files else "",
+        "corpus": {file.name: _bytes_digest(file) for file in study.recipe.glob("corpus*.yaml")},
         "configuration": settings.text(),
         "options": words,
         "data": {name: files_digest(path) for name, path in sorted(files.items())},
@@ -103,7 +103,5 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _bytes_digest(path: Path) -> str:
-    if not path.is_file():
-        return ""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

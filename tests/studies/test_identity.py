@@ -36,6 +36,9 @@ def test_everything_that_numbers_depend_on_changes_the_key(folder):
     script = folder / "stub" / "run.sh"
     script.write_text(script.read_text() + "true\n")
     keys.append(key_of(folder))
+    for name in ("corpus.yaml", "corpus_small.yaml"):  # say which files of the data are read
+        (folder / "stub" / name).write_text("texts: {}\n")
+        keys.append(key_of(folder, **data))
     assert len({*keys}) == len(keys)
 
 
