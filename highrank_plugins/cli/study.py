@@ -180,7 +180,7 @@ def _dry_run(
     if not environments:
         return
     total = total_hours(hours, len(environments))
-    left = "unknown" if total is None else f"{total:.1f} h"
+    left = "unknown hours" if total is None else f"{total:.1f} h"
     needed = sum(found[m.member.system].bytes for m in members if not m.is_done())
     typer.echo(
         f"\n{len(hours)} of {len(members)} members to run, {len(environments)} at a time: {left} "

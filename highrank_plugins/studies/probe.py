@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from highrank_plugins.common.files import read_json, write_json
 from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.disk import bytes_in
 from highrank_plugins.studies.prepared import PreparedMember
-from highrank_plugins.studies.runner import Environment, end, launch, stop_signals
+from highrank_plugins.studies.runner import WAIT, Environment, end, in_use, launch, stop_signals
 from highrank_plugins.training.training_log import parse
 
 UPDATES = 20
@@ -75,6 +76,8 @@ def _probe(member: PreparedMember, env: Environment, run_dir: Path) -> MemberCos
     log = run_dir.with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
     with stop_signals():
+        while in_use(run_dir):  # by the probe of a dry run that was killed
+            time.sleep(WAIT)
         process = launch([*words, "--stop-stage", "3"], log, env)
         try:
             code = process.wait()

@@ -17,7 +17,7 @@ from highrank_plugins.results.record import RESULTS
 from highrank_plugins.studies.disk import check_disk
 from highrank_plugins.studies.prepared import DIVERGED, PreparedMember
 
-_WAIT = 0.05  # seconds between two polls of the running members
+WAIT = 0.05  # seconds between two polls of the running members
 # messages of fairseq and our layers about a training run whose loss is NaN
 _DIVERGED = re.compile(
     r"FloatingPointError|Minimum loss scale reached|\b(loss|gradient)s?\b.*\bnan\b", re.IGNORECASE
@@ -115,7 +115,7 @@ def run_members(
                 for member in [member for member in waiting if member.is_done()]:
                     waiting.remove(member)  # perhaps just now, by another study
                     say(f"{member.name}: already done")
-                elsewhere = [member for member in waiting if _locked(member)]
+                elsewhere = [member for member in waiting if in_use(member.run_dir)]
                 startable = [member for member in waiting if member not in elsewhere]
                 if startable and len(running) + len(elsewhere) < len(environments):
                     try:
@@ -133,7 +133,7 @@ def run_members(
                     running.remove(one)
                     free.append(one.slot)
                     say(f"{one.member.name}: {_ended(one)}")
-                time.sleep(_WAIT)
+                time.sleep(WAIT)
         finally:
             end([one.process for one in running])
     if problem is not None:
@@ -175,7 +175,7 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         process.wait()
         while _group_lives(process.pid):
-            time.sleep(_WAIT)
+            time.sleep(WAIT)
 
 
 def _group_lives(group: int) -> bool:
@@ -186,9 +186,9 @@ def _group_lives(group: int) -> bool:
     return True
 
 
-def _locked(member: PreparedMember) -> bool:
-    """Whether another process works in the folder of a member."""
-    lock = member.run_dir / ".lock"
+def in_use(run_dir: Path) -> bool:
+    """Whether another process works in the folder of a run."""
+    lock = run_dir / ".lock"
     if not lock.is_file():
         return False
     with open_own(lock, "a") as file:

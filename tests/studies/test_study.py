@@ -4,6 +4,7 @@ import fcntl
 import json
 import random
 import subprocess
+import threading
 import time
 from argparse import Namespace
 
@@ -261,6 +262,20 @@ def test_a_probe_that_is_stopped_ends_its_recipe(tmp_path):
     assert process.wait(20) == 128 + 15
     with (folder.parent / ".lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody works there
+
+
+def test_a_dry_run_waits_for_a_probe_that_outlived_another_one(tmp_path):
+    file = write_stub(tmp_path, seeds=[1])
+    script = file.parent / "stub" / "run.sh"
+    script.write_text(script.read_text().replace("flock --wait 5", "flock --nonblock"))
+    member = prepare(read_study(file), tmp_path / "exp")[0]
+    lock = tmp_path / "exp" / "stub" / "probes" / member.key / ".lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as outlived:
+        fcntl.flock(outlived, fcntl.LOCK_EX)
+        threading.Timer(0.3, outlived.close).start()
+        done = study(file, "--dry-run")
+    assert done.exit_code == 0 and "| softmax-1 | to run | 0.50 |" in done.output
 
 
 def _wait_for(found):
