@@ -1,5 +1,6 @@
 """Estimate hours and disk space of a study from twenty updates of each system."""
 
+import math
 import re
 import shutil
 import time
@@ -13,7 +14,7 @@ from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.disk import bytes_in
 from highrank_plugins.studies.prepared import PreparedMember
 from highrank_plugins.studies.runner import WAIT, Environment, end, in_use, launch, stop_signals
-from highrank_plugins.training.training_log import parse
+from highrank_plugins.training.training_log import Entry, parse
 
 UPDATES = 20
 _PROBES = "probes"
@@ -92,43 +93,62 @@ def _probe(member: PreparedMember, env: Environment, run_dir: Path) -> MemberCos
     train = run_dir / "train"
     log_file = train / "train.log"
     lines = log_file.read_text(encoding="utf-8").splitlines() if log_file.is_file() else []
+    entries = [entry for entry in map(parse, lines) if entry and entry.kind == "train_inner"]
     options = member.settings.train
-    return MemberCost(training_hours(lines, options), _bytes(run_dir, train, options))
+    per_epoch = _updates_per_epoch(entries)
+    updates = min(
+        float(options.get("max_update", 0)) or float("inf"),
+        (float(options.get("max_epoch", 0)) or float("inf")) * per_epoch,
+    )
+    saved = _checkpoints(options, updates, updates / per_epoch)
+    return MemberCost(_hours(entries, updates), _bytes(run_dir, train, saved))
 
 
-def training_hours(lines: Iterable[str], options: dict[str, Any]) -> float | None:
+def _updates_per_epoch(entries: Sequence[Entry]) -> float:
+    """Return the updates of an epoch; infinite if the log of the first ones does not say."""
+    if not entries:
+        return float("inf")
+    epochs = entries[-1].number("update")  # 0.25 after a quarter of the first epoch
+    return entries[-1].number("num_updates") / epochs if epochs > 0 else float("inf")
+
+
+def _hours(entries: Sequence[Entry], updates: float) -> float | None:
     """Return the hours of a whole training run from the log of its first updates.
 
     The first half of the updates, which loads and compiles, does not count. Validations do not
     count either.
     """
-    entries = [entry for entry in map(parse, lines) if entry and entry.kind == "train_inner"]
     speeds = [entry.number("ups") for entry in entries[len(entries) // 2 :]]
-    if not speeds or not min(speeds) > 0:
+    if not speeds or not min(speeds) > 0 or updates == float("inf"):
         return None
-    last = entries[-1]
-    within = last.number("update") - (int(last.stats["epoch"]) - 1)
-    per_epoch = last.number("num_updates") / within if within > 0 else float("inf")
-    if int(last.stats["epoch"]) > 1:  # the probe is longer than the text
-        per_epoch = last.number("num_updates") / last.number("update")
-    bounds = [float(options.get("max_update", 0)) or float("inf")]
-    bounds.append((float(options.get("max_epoch", 0)) or float("inf")) * per_epoch)
-    updates = min(bounds)
-    seconds = updates * sum(1 / speed for speed in speeds) / len(speeds)
-    return seconds / 3600 if seconds < float("inf") else None
+    return updates * sum(1 / speed for speed in speeds) / len(speeds) / 3600
 
 
-def _bytes(run_dir: Path, train: Path, options: dict[str, Any]) -> int:
-    """Return the bytes that a run leaves, with as many checkpoints as its options keep."""
+def _checkpoints(options: dict[str, Any], updates: float, epochs: float) -> int:
+    """Return how many checkpoints a whole run leaves: the best, the last, one more, kept ones."""
+    kept = 3
+    if not options.get("no_epoch_checkpoints"):
+        kept += _kept(options, "keep_last_epochs", epochs / int(options.get("save_interval", 1)))
+    every = int(options.get("save_interval_updates", 0))
+    if every > 0:
+        kept += _kept(options, "keep_interval_updates", updates / every)
+    return kept
+
+
+def _kept(options: dict[str, Any], name: str, written: float) -> int:
+    """Return how many of the written checkpoints stay; fairseq keeps all without the option."""
+    most = int(options.get(name, -1))
+    if most >= 0 or not math.isfinite(written):
+        return max(1, most)
+    return max(1, math.ceil(written))
+
+
+def _bytes(run_dir: Path, train: Path, checkpoints: int) -> int:
+    """Return the bytes that a run leaves, with this number of checkpoints."""
     saved = [path for path in train.glob("*.pt") if _SAVED.fullmatch(path.name)]
     largest = max((path.stat().st_size for path in saved), default=0)
-    kept = 3  # the best, the last and the next one
-    if not options.get("no_epoch_checkpoints"):
-        kept += max(1, int(options.get("keep_last_epochs", 1)))
-    if int(options.get("save_interval_updates", 0)) > 0:
-        kept += max(1, int(options.get("keep_interval_updates", 1)))
     others = bytes_in(run_dir) - sum(path.stat().st_size for path in saved)
-    return others + kept * largest
+    return others + checkpoints * largest
 
 
 def total_hours(hours: Sequence[float | None], slots: int) -> float | None:

@@ -176,7 +176,7 @@ def test_a_dry_run_prints_members_commands_hours_and_disk(tmp_path):
     assert done.exit_code == 0, done.output
     # 36 epochs of 100 updates, 2 a second
     assert "| mos-2 | to run | 0.50 |" in done.output
-    assert "6 of 6 members to run, 2 at a time: 1.5 h of training, 36.9 kB" in done.output
+    assert "6 of 6 members to run, 2 at a time: 1.5 h of training, 246.9 kB" in done.output
     assert "run.sh --conf mos --name members/" in done.output
     assert not starts(file)
     assert study(file).exit_code == 0
@@ -230,6 +230,24 @@ def test_a_member_that_another_study_ends_is_not_run_again(tmp_path):
 
     run_members(members, folder_of(file) / "logs", slots(1, 1), say)
     assert set(starts(file)) == {members[0].key}
+
+
+def test_a_dry_run_counts_all_checkpoints_that_a_run_keeps(tmp_path):
+    """Expect 36 of epochs and 36 of every 100 updates, or those that options keep, and 3 more."""
+    few = {"keep_last_epochs": 2, "save_interval_updates": 100, "keep_interval_updates": 5}
+    none = {"no_epoch_checkpoints": True, "save_interval_updates": 100}
+    members = {"all": {}, "few": few, "none": none}
+    tree = {name: {"conf": "mos", "set": options} for name, options in members.items()}
+    file = write_stub(tmp_path, seeds=[1])
+    write_study(tmp_path, {"members": tree, "seeds": [1]})
+    assert study(file, "--dry-run").exit_code == 0
+    found = {
+        member.member.system: json.loads(path.read_text())["bytes"] // 1000
+        for member in prepare(read_study(file), tmp_path / "exp")
+        for path in [tmp_path / "exp/stub/probes" / f"{member.key}.json"]
+    }
+    others = 2  # kB of the log
+    assert found == {"all": 39 + others, "few": 10 + others, "none": 39 + others}
 
 
 def test_a_probe_that_fails_is_named_and_the_others_are_shown(tmp_path):
