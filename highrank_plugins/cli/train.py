@@ -73,12 +73,15 @@ def _check_user_dir(settings: "Configuration") -> None:
 def _write_commands(
     settings: "Configuration", folder: Path, words: list[str], corpus: Path | None
 ) -> None:
-    from highrank_plugins.data.corpus_files import read_corpus
+    from highrank_plugins.data.corpus_files import check_languages, read_corpus
     from highrank_plugins.training.recipe_files import write_recipe_files
 
     more: dict[str, Any] = {"dry_run": "yes" if "--dry-run" in words else ""}
     if corpus is not None:
         files = read_corpus(corpus)
+        train = settings.train
+        if {"source_lang", "target_lang"} <= train.keys():
+            check_languages(corpus, files, (train["source_lang"], train["target_lang"]))
         more |= {"archives": list(files.files), "gigabytes": str(files.gigabytes or 0)}
     saved = folder.parent / "train"
     launch = _launch(settings, words, saved) if words or settings.launch else None

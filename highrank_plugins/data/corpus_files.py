@@ -1,6 +1,7 @@
 """Read `corpus.yaml` of a recipe: the files of a corpus, and where they are published."""
 
 import fcntl
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -92,6 +93,26 @@ def read_corpus(path: Path) -> CorpusFiles:
             for e in error.errors()
         ]
         raise ConfigurationError("\n".join(lines)) from None
+
+
+def check_languages(path: Path, corpus: CorpusFiles, languages: tuple[str, str]) -> None:
+    """Refuse a corpus whose text is of other languages, by the endings of its files.
+
+    A pair of files counts if both names end with two letters, apart from .gz and .sgm.
+
+    Raises:
+        ConfigurationError: names the pair, and the languages that are needed.
+    """
+    texts = corpus.texts
+    for names in [*texts.train, *texts.valid, *texts.test] if texts is not None else ():
+        endings = [re.search(r"\.([a-z]{2})(\.gz|\.sgm)*$", name) for name in names]
+        found = {match[1] for match in endings if match is not None}
+        if None not in endings and found != set(languages):
+            raise ConfigurationError(
+                f"{path}: {' and '.join(names)} are named as text of other languages than "
+                f"{' and '.join(languages)}, which this training run has: give the corpus file of "
+                "these (in a recipe, --corpus FILE)"
+            )
 
 
 def read_corpus_files(path: Path) -> dict[str, CorpusFile]:

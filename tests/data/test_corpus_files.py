@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.common.yaml_tree import ConfigurationError
-from highrank_plugins.data.corpus_files import UNKNOWN, fetch_corpus, read_corpus_files
+from highrank_plugins.data.corpus_files import (
+    UNKNOWN,
+    check_languages,
+    fetch_corpus,
+    read_corpus,
+    read_corpus_files,
+)
 from tests.data.serving import serving
 
 CONTENT = b"PK\x05\x06" + bytes(18)  # an archive of nothing
@@ -61,3 +67,27 @@ def test_mistakes_are_named_with_their_line(tmp_path, text, message):
 def test_a_checksum_has_a_source_that_can_be_looked_up(path):
     for file in read_corpus_files(path).values():
         assert file.sha256 == UNKNOWN or "/" in file.source  # owner/repository and a path
+
+
+@pytest.mark.parametrize(
+    ("name", "languages"),
+    [
+        ("wmt14_en_de/corpus.yaml", ("en", "fr")),
+        ("wmt14_en_de/corpus_multi30k.yaml", ("en", "cs")),
+        ("wmt14_en_fr/corpus_small.yaml", ("de", "en")),
+    ],
+)
+def test_a_corpus_of_other_languages_is_refused(name, languages):
+    file = RECIPES / name
+    message = f"{name}: .* are named as text of other languages than {' and '.join(languages)}"
+    with pytest.raises(ConfigurationError, match=message):
+        check_languages(file, read_corpus(file), languages)
+
+
+def test_names_without_a_language_are_those_of_any(tmp_path):
+    file = tmp_path / "corpus.yaml"
+    for path in RECIPES.glob("wmt14_*/corpus*.yaml"):
+        check_languages(path, read_corpus(path), tuple(path.parent.name.split("_")[1:]))
+    file.write_text("texts: {train: [[a.src, a.tgt]], valid: [[b.en, b]], test: [[c.en, c.cs]]}\n")
+    with pytest.raises(ConfigurationError, match=r"c\.en and c\.cs are named"):
+        check_languages(file, read_corpus(file), ("en", "de"))
