@@ -212,6 +212,8 @@ def _explain(tree: Tree, problem: Any) -> str:
         blocks: dict[int, type[BaseModel]] = {1: StudySettings, 3: MemberSettings, 4: MatchSettings}
         known = blocks[len(path)].model_fields if len(path) in blocks else ()
         message = f"unknown key{did_you_mean(path[-1], known)}"
+    if problem["type"] == "model_type":
+        message = f"expected options, such as `{'to' if path[-1] == 'match' else 'conf'}: NAME`"
     return f"{tree.place(path)}: {'.'.join(path)}: {message}"
 
 

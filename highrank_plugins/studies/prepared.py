@@ -107,21 +107,22 @@ def prepare(study: Study, exp_dir: Path) -> list[PreparedMember]:
             are the same run.
     """
     check_options(study)
-    members = []
-    known: dict[str, str] = {}
+    members: list[PreparedMember] = []
+    known: list[dict[str, Any]] = []
     for member in study.members:
         conf = _configuration_of(study, member)
         changes = dict(member.changes) | _matched(study, member, conf, exp_dir)
         changes["seed"] = member.seed
         sets = [f"{name}={as_word(value)}" for name, value in changes.items()]
         settings = configuration.load(conf, sets)
-        key = member_key(study, settings)
-        if key in known:
+        blocks = settings.blocks()
+        if blocks in known:  # 1 is 1.0
             raise ConfigurationError(
-                f"{study.file}: {member.name} and {known[key]} are one run: the same "
-                "configuration, seed and data; leave one out"
+                f"{study.file}: {member.name} and {members[known.index(blocks)].name} are one run: "
+                "the same configuration, seed and data; leave one out"
             )
-        known[key] = member.name
+        known.append(blocks)
+        key = member_key(study, settings)
         command = recipe_command(study, member.conf, f"{MEMBERS}/{key}", exp_dir, sets)
         run_dir = exp_dir / study.recipe.name / MEMBERS / key
         members.append(PreparedMember(member, settings, key, command, run_dir))

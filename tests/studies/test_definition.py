@@ -83,6 +83,11 @@ MOS = {"conf": "mos"}
             {"members": {"a": MOS}, "seed": [1]},
             r"yaml:\d+: seed: unknown key; did you mean",
         ),
+        ({"members": {"a": "mos"}}, r"yaml:\d+: members.a: expected options, such as `conf: NAME`"),
+        (
+            {"members": {"a": MOS | {"match": "mos"}}},
+            r"match: expected options, such as `to: NAME`",
+        ),
         ({"members": {"a": MOS}, "seeds": [1, 1]}, "a seed is listed twice"),
         ({"members": {"a": MOS}, "seeds": []}, r"yaml:\d+: seeds: List should have at least 1"),
         ({"members": {"a": MOS}, "seeds": [-1]}, r"yaml:\d+: seeds.0: Input should be greater"),
@@ -127,6 +132,7 @@ def test_invalid_studies_are_refused(folder, tree, message):
             r"layers.yaml: a: conf conf/mos.yaml: expected the name",
         ),
         ({"a": MOS, "b": MOS}, "b-1 and a-1 are one run"),
+        ({"a": MOS | {"grid": {"lr": [1, 1.0]}}}, "a_lr_1.0-1 and a_lr_1-1 are one run"),
         (
             {"a": MOS | {"grid": {"max_epok": [1]}}},
             r"a_max_epok_1: --set train.max_epok=1: train.max_epok: fairseq-train has no",
