@@ -128,7 +128,9 @@ def _statistics(compared: Compared, system: ComparedSystem) -> list[Cell]:
     if found is None:
         return [NOTHING] * 5
     low, high = (_number(compared.metric, end) for end in found.interval)
-    needed = None if found.needed is None else max(0, found.needed - found.runs)
+    baseline = next(other for other in compared.systems if other.name == compared.baseline)
+    fewer = min(found.runs, len(baseline.values(compared.metric)))
+    needed = None if found.needed is None else max(0, found.needed - fewer)
     return [
         Cell(
             f"{found.difference:+{_format(compared.metric)}} [{low}, {high}]",

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import ttest_ind
 from typer.testing import CliRunner
 
-from highrank_plugins.analysis import holm
+from highrank_plugins.analysis import holm, runs_needed
 from highrank_plugins.cli import app
 from highrank_plugins.reports.comparison_tables import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_latex, to_terminal
@@ -68,6 +68,16 @@ def test_every_number_of_the_table_is_right(records):
     assert cells[8:] == ["5,000", "2,000"]
     assert rows[1].startswith("| softmax | 3 | 110.75 ± 0.75 | – |")
     assert "**" not in rows[2] and f"| {p[1]:.2g} | {adjusted[1]:.2g} |" in rows[2]
+
+
+def test_a_baseline_with_fewer_runs_needs_more_seeds(records, tmp_path):
+    values = [101.5, 102.25, 100.5, 101.0, 102.0, 101.25]
+    more = [write(tmp_path / f"far-{n}.json", value + 7.8, n) for n, value in enumerate(values)]
+    done = compare(*more, *records[3:6], "--columns", "", "--format", "csv")
+    far = next(csv.DictReader(done.output.splitlines()))
+    needed = runs_needed([value + 7.8 for value in values], RUNS["softmax"])
+    assert far["seeds"] == "6" and 3 < needed < 6
+    assert far["more seeds"] == str(needed - 3)
 
 
 def test_a_worse_system_is_not_bold_and_welchs_test_can_be_chosen(records):
