@@ -1,11 +1,13 @@
 """Cells of the papers that follow from other cells agree with them."""
 
 import re
+from functools import cache
 
 import pytest
 
 from highrank_plugins.analysis import Summary, student_t
 from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.data.corpora.word_corpora import PTB
 from highrank_plugins.results.published import (
     ALL_KINDS,
     BENCHMARKS,
@@ -17,6 +19,7 @@ from highrank_plugins.results.published import (
 from highrank_plugins.training import configuration
 from tests.recipes.running import RECIPES
 
+published = cache(read_published)
 TASKS = ("ptb", "wikitext2")
 TEN = "test ppl (10 seeds)"
 ONE_SEED = "averaging from epoch 200, one seed"
@@ -26,7 +29,7 @@ WORDS = {"ptb": 10_000, "wikitext2": 33_278}
 def entry_of(task: str, system: str, source: str) -> Published:
     (found,) = [
         entry
-        for entry in read_published(task)
+        for entry in published(task)
         if entry.system == system and entry.source.startswith(source)
     ]
     return found
@@ -76,6 +79,35 @@ def test_gains_over_the_softmax_follow_from_the_scores(system):
     assert gain == pytest.approx(entry.cells["gain over softmax"], abs=1e-9)
 
 
+def test_the_erratum_about_the_gain_of_mos_names_the_gain_of_moc():
+    softmax, moc, mos = (
+        parthiban("ptb", f"{name}, {ONE_SEED}") for name in ("softmax", "MoC", "MoS")
+    )
+    gain = softmax.scores["test ppl"] - moc.scores["test ppl"]
+    assert f"{gain:.2f} is MoC's" in mos.errata["gain over softmax"]
+
+
+def test_the_right_count_of_tokens_gives_the_perplexity_of_the_erratum():
+    """Divide the loss of the validation text in ten streams by one row less."""
+    mos = entry_of("ptb", "MoS, K = 15", "Yang et al. 2018")
+    rows = PTB.tokens["valid"] // 10
+    right = mos.scores["valid ppl"] ** (rows / (rows - 1))
+    assert f"{right:.2f} with the right count" in mos.errata["valid ppl"]
+
+
+@pytest.mark.parametrize(
+    ("task", "without", "with_plif", "knots"),
+    [
+        ("ptb", "MoS, K = 15, d = 400", "MoS with PLIF, 1e6 knots", 1_000_000),
+        ("wikitext2", "softmax", "PLIF, 1e5 knots", 100_000),
+    ],
+)
+def test_ganea_et_al_count_two_parameters_for_a_knot(task, without, with_plif, knots):
+    few, many = (entry_of(task, name, "Ganea") for name in (without, with_plif))
+    assert many.parameters - few.parameters == pytest.approx(2 * knots, abs=0.05e6)
+    assert "for each knot" in many.errata["parameters"]
+
+
 def test_the_first_reported_gain_of_plif_follows_from_the_scores():
     softmax, plif = (entry_of("ptb", name, "Ganea") for name in ("softmax", "PLIF, 1e5 knots"))
     first = entry_of("ptb", "PLIF, gain as first reported", "Ganea").cells["gain over softmax"]
@@ -103,7 +135,7 @@ def mixtape_times(task: str, cell: str) -> tuple[float, float, float]:
     """Return the times of softmax, MoS and Mixtape."""
     found = {
         entry.system: entry.cells[cell]
-        for entry in read_published(task)
+        for entry in published(task)
         if "Yang et al. 2019" in entry.source and cell in entry.cells
     }
     mos, mixtape = PAIRS[task]
@@ -181,7 +213,7 @@ def test_parameters_follow_from_the_sizes(task):
 
 @pytest.mark.parametrize("task", ["wmt14_en_de", "ptb", "wikitext2", "text8", "one_billion_word"])
 def test_tolerances_follow_from_deviations(task):
-    entries = read_published(task)
+    entries = published(task)
     for entry in entries:
         for kind in entry.scores:
             assert tolerance(entries, entry, kind) > 0
@@ -200,7 +232,7 @@ def test_tolerances_follow_from_deviations(task):
 def test_scores_in_the_comments_of_configurations_are_the_published_ones(task):
     """Look for numbers such as 58.08 in the comments before the first key."""
     known: dict[str, set[float]] = {}
-    for entry in read_published(task):
+    for entry in published(task):
         printed = re.findall(r"\d+\.\d+", " ".join(entry.errata.values()))
         numbers = [*entry.scores.values(), *entry.deviations.values(), *map(float, printed)]
         known.setdefault(str(entry.conf), set()).update(numbers)
@@ -213,5 +245,5 @@ def test_scores_in_the_comments_of_configurations_are_the_published_ones(task):
 
 def test_every_kind_of_score_is_published_somewhere():
     used = {kind for task in (*PAIRS, *TASKS, "text8", "switchboard")
-            for entry in read_published(task) for kind in entry.scores}  # fmt: skip
+            for entry in published(task) for kind in entry.scores}  # fmt: skip
     assert used == set(ALL_KINDS)
