@@ -37,9 +37,10 @@ def compare(
     ] = None,
     plot: Annotated[Path | None, "Also draw the metric over --x (.png, .svg, .pdf)."] = None,
     x: Annotated[
-        str,
-        "Horizontal axis of --plot: words_per_second, parameters, a metric, or an option of train.",
-    ] = "words_per_second",
+        str | None,
+        "Horizontal axis of --plot: words_per_second (default), parameters, a metric, or an option "
+        "of train.",
+    ] = None,
     output: Annotated[Path | None, "Write the table into this file."] = None,
 ) -> None:
     """Compare systems over seeds: means, tests, effects, costs.
@@ -57,11 +58,15 @@ def compare(
         from highrank_plugins.results.comparison import compare_records
 
         check_plot(plot)
+        for name, given, other in (("--x", x, plot), ("--task", task, paper)):
+            if given is not None and other is None:
+                needed = "--plot" if name == "--x" else "--paper"
+                raise ValueError(f"{name} {given}: changes nothing without {needed}; add {needed}")
         shown = [] if columns == "" else columns and names("--columns", columns)
         compared = compare_records(records, metric, baseline, test, alpha, shown)
         on_terminal = output is None and sys.stdout.isatty()
         if plot is not None:
-            draw(plot, *study_figures(compared, x))
+            draw(plot, *study_figures(compared, x or "words_per_second"))
         tables = comparison_tables(compared)
         if paper is not None:
             tables.append(verdict_table(compared, paper, task))

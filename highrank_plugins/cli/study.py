@@ -67,6 +67,8 @@ def study(
         ways = [name for name, chosen in given.items() if chosen]
         if len(ways) > 1:
             raise ValueError(f"{' and '.join(ways)} exclude each other; choose one")
+        if not (probe or dry_run):
+            raise ValueError("--no-probe: changes nothing without --dry-run; add --dry-run")
         exp_dir = exp_dir.resolve()
         read = read_study(file, dict(map(_assignment, option or [])))
         folder = study_folder(read, exp_dir)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from highrank_plugins.common.files import read_json
+from highrank_plugins.common.files import read_json, require_regular
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.provenance import git_state, hardware, versions
 
@@ -65,6 +65,7 @@ def load_record(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: not a record, or a metric is NaN or infinite. OSError.
     """
+    require_regular(path)
     try:
         record = dict(read_json(path))
         bad = [name for name, value in record["metrics"].items() if not math.isfinite(value)]

@@ -110,6 +110,23 @@ def test_two_runs_of_a_system_with_one_seed_are_refused(records):
     assert done.exit_code == 2 and "are runs of mos with seed 1; each seed counts" in done.output
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--x", "parameters"], "--x parameters: changes nothing without --plot; add --plot"),
+        (["--task", "ptb"], "--task ptb: changes nothing without --paper; add --paper"),
+    ],
+)
+def test_options_without_the_one_that_they_change_are_refused(records, words, message):
+    done = compare(*records, *words)
+    assert done.exit_code == 2 and message in done.output
+
+
+def test_a_folder_in_the_place_of_a_record_is_named(tmp_path):
+    done = compare(tmp_path)
+    assert done.exit_code == 2 and f"{tmp_path} is a folder; a file is needed" in done.output
+
+
 def test_signs_that_latex_prints_as_others_are_escaped():
     table = Table("", ["a|b"], [[Cell("> 1,000 <")]])
     assert r"a\textbar{}b" in to_latex([table]) and "$>$ 1,000 $<$" in to_latex([table])
