@@ -214,9 +214,10 @@ def grid_table(runs: Sequence[SpamLangRecord]) -> str:
         p_value = f"{p_values[case]:.2g}" if case in p_values else "–"
         correct = f"{_mean(group, 'accuracy'):.1%}"
         rows.append([f"{classes:,}", str(dim), layer, _steps(group), p_value, correct, *shares])
+    count = "1 comparison" if len(p_values) == 1 else f"{len(p_values)} comparisons"
     note = (
         "p: Student's unpaired two-sided t-test of the steps against the softmax with the same M "
-        f"and d, adjusted for {len(p_values)} comparisons (Holm)."
+        f"and d, adjusted for {count} (Holm)."
     )
     return table(_HEADINGS, rows) + (f"\n{note}\n" if p_values else "")
 

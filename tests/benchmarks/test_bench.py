@@ -34,7 +34,7 @@ def test_each_kind_of_benchmark_has_presets(kind):
 @pytest.mark.slow
 def test_a_loss_is_timed_and_written_to_csv_and_plot(tmp_path):
     words = ["--preset", "softmax_ptb", "--tokens", "16,32", "--classes", "300",
-             "--impl", "naive,fused", "--repeats", "2", "--threads", "1",
+             "--impl", "naive", "--repeats", "2", "--threads", "1",
              "--csv", tmp_path / "x.csv", "--plot", tmp_path / "x.png"]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "highrank_plugins.cli", "bench", "loss", *words],
@@ -43,7 +43,7 @@ def test_a_loss_is_timed_and_written_to_csv_and_plot(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "| softmax_ptb tokens=16 classes=300 | naive | 16 |" in done.stdout
     lines = list(csv.DictReader((tmp_path / "x.csv").open()))
-    assert len(lines) == 4 and {line["implementation"] for line in lines} == {"naive", "fused"}
+    assert [line["tokens"] for line in lines] == ["16", "32"]
     assert all(float(line["milliseconds"]) > 0 < float(line["over_baseline"]) for line in lines)
     assert all(line["command"].startswith("highrank bench loss --preset") for line in lines)
     assert {line["revision"] for line in lines} == {revision()}
@@ -123,10 +123,10 @@ def test_the_memory_of_a_chunk_reaches_the_loss(monkeypatch, mib, expected):
 
 
 def test_the_largest_batch_stays_below_the_limit():
-    limit = 16 * 2**20
+    limit = 8 * 2**20
     said: list[str] = []
     case = largest_batch(SMALL, "naive", limit, 1, say=said.append)
-    assert case.tokens > 256
+    assert case.tokens > 64
     assert said[0] == "naive: 64 tokens fit" and f"naive: {case.tokens:,} tokens fit" in said
     assert any(line.endswith(" do not fit") for line in said)
     with pytest.raises(MeasurementFailed, match="--within"):

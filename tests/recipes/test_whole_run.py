@@ -131,7 +131,7 @@ def test_a_later_stage_refuses_the_data_of_another_corpus(finished, start, run_d
 
 def test_changed_options_repeat_the_stages_that_depend_on_them(finished, start, run_dir):
     """The beam changes the translations; measures that are asked for are in the record."""
-    asked = {"spectrum__tokens": 200, "predictions__top": "1,5"}
+    asked = {"spectrum__tokens": 200}
     changed = run(start(generate__beam=2, **asked))
     assert changed.returncode == 0, changed.stderr[-3000:]
     assert stages_done(changed) == [5, 6]
@@ -139,5 +139,4 @@ def test_changed_options_repeat_the_stages_that_depend_on_them(finished, start, 
     assert record["config"]["generate"]["beam"] == 2
     metrics = record["metrics"]
     assert 1 <= metrics["test_rank"] <= 200
-    assert metrics["test_top_1"] <= metrics["test_top_5"] <= 100
     assert record["signatures"]["test_rank"].startswith("press|contexts:200|")

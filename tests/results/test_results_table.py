@@ -91,7 +91,7 @@ def test_documents_print_the_records(study):
     assert records and table_of(records) in (DOCS / "results.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["spamlang", "spamlang_layers"])
+@pytest.mark.parametrize("name", ["spamlang", "spamlang_large", "spamlang_layers"])
 def test_documents_print_the_tables_of_spamlang(name):
     runs = json.loads((DOCS / "records" / f"{name}.json").read_text())["runs"]
     assert grid_table(runs) in (DOCS / "results.md").read_text()
