@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cli.test_highrank import highrank
+from tests.cli.test_highrank import called
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from tests.cli.test_highrank import highrank
     ],
 )
 def test_an_invalid_call_is_refused_before_anything_is_read(tmp_path, words, message):
-    result = highrank("model", "average", "train", *words, cwd=tmp_path)
+    result = called("model", "average", "train", *words, cwd=tmp_path)
     assert result.returncode == 2
     assert result.stderr.strip() == f"highrank: {message}"
     assert list(tmp_path.iterdir()) == []
@@ -30,7 +30,7 @@ def test_no_checkpoint_of_the_run_is_overwritten(tmp_path):
     last = tmp_path / "train" / "checkpoint_last.pt"
     last.parent.mkdir()
     last.write_bytes(b"kept")
-    result = highrank("model", "average", "train", "--output", last, cwd=tmp_path)
+    result = called("model", "average", "train", "--output", last, cwd=tmp_path)
     assert result.returncode == 2
     assert f"--output {last} is a file of the training run: name another" in result.stderr
     assert last.read_bytes() == b"kept"

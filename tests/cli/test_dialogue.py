@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli.test_highrank import highrank
+from tests.cli.test_highrank import called
 from tests.dialogue_corpus import write_pickle, write_references
 
 GENERATED = [
@@ -29,15 +29,15 @@ def folder(tmp_path):
 
 def score(folder, *words):
     given = ["generated", "references", "--output", "scores.json", *words]
-    return highrank("evaluate", "dialogue-score", *given, cwd=folder)
+    return called("evaluate", "dialogue-score", *given, cwd=folder)
 
 
 def test_the_commands_write_text_and_count_it(tmp_path):
     corpus = write_pickle(tmp_path / "corpus")
     references = write_references(corpus.parent)
-    files = highrank("data", "dialogue-files", "corpus", cwd=corpus.parent.parent)
+    files = called("data", "dialogue-files", "corpus", cwd=corpus.parent.parent)
     assert files.stdout == f"corpus/{corpus.name}\ncorpus/{references.name}\n"
-    result = highrank("data", "dialogue-text", "corpus", ".", "--context", "2", cwd=tmp_path)
+    result = called("data", "dialogue-text", "corpus", ".", "--context", "2", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     count = len((tmp_path / "test1.context").read_text().splitlines())
     assert f"test1: {count} contexts, {3 * count} references" in result.stdout
@@ -45,7 +45,7 @@ def test_the_commands_write_text_and_count_it(tmp_path):
 
 @pytest.mark.parametrize("command", [["dialogue-files", "."], ["dialogue-text", ".", "text"]])
 def test_a_missing_corpus_is_refused(command, tmp_path):
-    result = highrank("data", *command, cwd=tmp_path)
+    result = called("data", *command, cwd=tmp_path)
     assert result.returncode == 2
     assert result.stderr.startswith("highrank: . has no corpus: put full_swda_clean_42da")
 
@@ -60,7 +60,7 @@ def test_the_command_scores_responses(folder):
 
 
 def test_scores_are_printed_without_an_output(folder):
-    result = highrank("evaluate", "dialogue-score", "generated", "references", cwd=folder)
+    result = called("evaluate", "dialogue-score", "generated", "references", cwd=folder)
     assert result.returncode == 0, result.stderr
     assert "bleu1_recall 0.75 " in result.stdout
 
@@ -87,7 +87,7 @@ def test_the_summary_ends_with_the_perplexity(folder):
     metrics = {name: score["value"] for name, score in scores.items()}
     (folder / "results.json").write_text(json.dumps({"metrics": metrics}))
     words = ["results.json", "generated", "contexts", "references"]
-    result = highrank("results", "dialogue-summary", *words, cwd=folder)
+    result = called("results", "dialogue-summary", *words, cwd=folder)
     rows = result.stdout.splitlines()
     assert rows[-1] == "test perplexity 4.0"
     assert f"BLEU-1  precision {metrics['bleu1_precision']:.3f}  recall 0.750" in rows

@@ -1,5 +1,6 @@
 """The command itself: help, its speed, unknown words, old names, and the directory for fairseq."""
 
+import contextlib
 import os
 import re
 import shlex
@@ -21,6 +22,13 @@ PACKAGE = str(Path(highrank_plugins.__file__).parent.resolve())
 
 def highrank(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run([HIGHRANK, *arguments], capture_output=True, text=True, cwd=cwd)
+
+
+def called(*arguments: object, cwd: Path = Path()) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, which is quicker since all has been imported."""
+    with contextlib.chdir(cwd):
+        done = CliRunner().invoke(app, [str(word) for word in arguments], prog_name="highrank")
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
 
 
 def all_commands():
@@ -169,14 +177,14 @@ def test_the_version_is_printed():
     ],
 )
 def test_unknown_words_are_errors(words, message):
-    result = highrank(*words)
+    result = called(*words)
     assert result.returncode == 2 and message in result.stderr
 
 
 def test_a_missing_file_is_named_as_in_every_other_command(tmp_path):
     (tmp_path / "test.en").write_text("a\n")
     for words in (["missing", "test.en"], ["test.en", "missing"]):
-        result = highrank("evaluate", "score", *words, cwd=tmp_path)
+        result = called("evaluate", "score", *words, cwd=tmp_path)
         assert result.returncode == 2
         assert result.stderr == "highrank: missing: no such file or directory\n"
 

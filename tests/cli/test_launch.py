@@ -2,13 +2,13 @@
 
 import pytest
 
-from tests.cli.test_highrank import highrank
+from tests.cli.test_highrank import called
 
 TRAIN = ["--", "fairseq-train", "data", "--save-dir", "save", "--max-tokens", "100"]
 
 
 def test_a_dry_run_prints_every_process_and_starts_none(tmp_path):
-    result = highrank("launch", "--processes", "3", "--dry-run", *TRAIN, cwd=tmp_path)
+    result = called("launch", "--processes", "3", "--dry-run", *TRAIN, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     lines = [line for line in result.stdout.splitlines() if line.startswith("fairseq-train")]
     assert len(lines) == 3
@@ -22,7 +22,7 @@ def test_a_dry_run_prints_every_process_and_starts_none(tmp_path):
 
 def test_a_dry_run_of_several_nodes_keeps_the_run_id_out_of_the_command_line():
     words = ["--nodes", "2", "--processes", "1", "--rendezvous", "node1:29500", "--dry-run"]
-    result = highrank("launch", *words, *TRAIN)
+    result = called("launch", *words, *TRAIN)
     assert "PET_RDZV_ID=highrank-" in result.stdout
     assert "launch.agent --nnodes 2 --nproc-per-node 1 " in result.stdout
     assert "--rdzv-id" not in result.stdout
@@ -30,14 +30,14 @@ def test_a_dry_run_of_several_nodes_keeps_the_run_id_out_of_the_command_line():
 
 def test_the_effective_batch_is_printed():
     words = ["--processes", "2", "--effective-tokens", "800", "--dry-run"]
-    result = highrank("launch", *words, *TRAIN)
+    result = called("launch", *words, *TRAIN)
     assert "2 processes × --max-tokens 100 × 4 = 800 tokens per update" in result.stderr
     assert "--update-freq 4 --distributed-init-method" in result.stdout
 
 
 def test_a_batch_script_is_written(tmp_path):
     words = ["--nodes", "2", "--gpus-per-node", "8", "--slurm", "job.sh", "--sbatch=--time=9"]
-    result = highrank("launch", *words, *TRAIN, cwd=tmp_path)
+    result = called("launch", *words, *TRAIN, cwd=tmp_path)
     assert result.stdout == "sbatch job.sh\n"
     assert "#SBATCH --time=9\n" in (tmp_path / "job.sh").read_text()
     assert (tmp_path / "save" / "logs").is_dir()
@@ -62,6 +62,6 @@ def test_a_batch_script_is_written(tmp_path):
     ],
 )
 def test_wrong_options_are_refused(words, message):
-    result = highrank("launch", *words, *TRAIN)
+    result = called("launch", *words, *TRAIN)
     assert result.returncode == 2
     assert message in result.stderr

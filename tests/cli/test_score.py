@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli.test_highrank import highrank
+from tests.cli.test_highrank import called
 
 SENTENCES = ["Die Nord-Süd-Linie fährt heute nicht.", "Er liest zehn Bücher im Jahr."]
 
@@ -19,15 +19,15 @@ def folder(tmp_path):
 
 def score(folder, *words):
     given = ["generated", "reference", "--output", "scores.json", "--hypotheses", "test.de"]
-    return highrank("evaluate", "score", *given, *words, cwd=folder)
+    return called("evaluate", "score", *given, *words, cwd=folder)
 
 
 def test_two_files_are_enough(folder):
     (folder / "plain").write_text("Die Linie.\nEr liest zehn Bücher im Jahr.\n")
     before = set(folder.iterdir())
-    result = highrank("evaluate", "score", "generated", "reference", cwd=folder)
+    result = called("evaluate", "score", "generated", "reference", cwd=folder)
     assert result.stdout.startswith("sacrebleu 100.0 nrefs:1|case:mixed")
-    result = highrank("evaluate", "score", "plain", "reference", cwd=folder)
+    result = called("evaluate", "score", "plain", "reference", cwd=folder)
     assert 0 < float(result.stdout.split()[1]) < 100 and "\nchrf " in result.stdout
     assert set(folder.iterdir()) == before
 
@@ -35,7 +35,7 @@ def test_two_files_are_enough(folder):
 @pytest.mark.parametrize("text", ["", "one\n", "H-0\t-0.1\ta\nH-1\t-0.1\tb\n", "1\n2\n3\n"])
 def test_a_file_of_other_translations_is_refused(folder, text):
     (folder / "plain").write_text(text)
-    result = highrank("evaluate", "score", "plain", "reference", cwd=folder)
+    result = called("evaluate", "score", "plain", "reference", cwd=folder)
     assert result.returncode == 2 and "plain: " in result.stderr
 
 
@@ -96,9 +96,9 @@ def test_another_system_is_compared(folder):
 
 def test_the_table_shows_the_papers_scores_next_to_ours(tmp_path):
     (tmp_path / "results.json").write_text(json.dumps({"metrics": {"sacrebleu": 27.0}}))
-    result = highrank(
+    result = called(
         "results", "published", "wmt14_en_de", "--results", "results.json", cwd=tmp_path
     )
     assert "| . | 27.0 |" in result.stdout
     assert "Ott et al. 2018" in result.stdout
-    assert highrank("results", "published", "wmt14_de_en").returncode == 2
+    assert called("results", "published", "wmt14_de_en").returncode == 2
