@@ -69,13 +69,20 @@ def _tested(compared: Compared, timed: bool) -> Table:
         cells = [Cell(system.name), _count(len(system.values(metric))), _mean(compared, system)]
         cells += _statistics(compared, system) if tested else []
         if paired:
-            found = [p for _, p in sorted(system.paired.items())]
-            text = ", ".join(f"{p:.2g}" for p in found)
-            cells.append(Cell(text, values=[", ".join(map(str, found))]) if found else NOTHING)
+            cells.append(_paired(system))
         cells += [_cost(system, name) for name in costs]
         rows.append(cells)
     notes = [*_legend(compared, tested), *compared.notes]
     return Table(f"{heading} against {compared.baseline}", headings, rows, notes, values)
+
+
+def _paired(system: ComparedSystem) -> Cell:
+    """Return p-values in the order of seeds, with a dash for a run without translations."""
+    if not system.paired:
+        return NOTHING
+    found = [system.paired.get(seed) for seed in sorted(run.seed for run in system.runs)]
+    text = ", ".join("–" if p is None else f"{p:.2g}" for p in found)
+    return Cell(text, values=[", ".join("" if p is None else str(p) for p in found)])
 
 
 def _legend(compared: Compared, tested: bool) -> list[str]:

@@ -19,7 +19,8 @@ from highrank_plugins.results.scoring import read_lines
 from highrank_plugins.results.systems import Comparison, System, compare
 
 BASELINE = "softmax"
-_PREFERRED = ("sacrebleu", "test_perplexity")  # metrics that a table tests by default
+BLEU = "sacrebleu"
+_PREFERRED = (BLEU, "test_perplexity")  # metrics that a table tests by default
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,7 @@ def _compare(
             name,
             system.runs,
             found.get(name),
-            {} if name == control else _paired(system.runs, systems[control]),
+            {} if name == control or metric != BLEU else _paired(system.runs, systems[control]),
         )
         for name, system in plain.items()
     ], notes

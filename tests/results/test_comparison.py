@@ -255,7 +255,7 @@ def test_saved_translations_are_compared_by_bootstrap(tmp_path):
     for name, lines in texts.items():
         path = tmp_path / name / "results.json"
         config = {"train": {"target_lang": "en", "arch": name}}
-        write(path, 1.0, metrics={"sacrebleu": 1.0}, config=config)
+        write(path, 1.0, metrics={"sacrebleu": 1.0, "chrf": 2.0}, config=config)
         for part, text in {"score": lines, "text": reference}.items():
             (tmp_path / name / part).mkdir()
             (tmp_path / name / part / "test.en").write_text("\n".join(text) + "\n")
@@ -264,3 +264,7 @@ def test_saved_translations_are_compared_by_bootstrap(tmp_path):
     assert softmax.paired == {} and mos.paired[1] < 0.01
     assert "paired bootstrap, p" in compare(*paths).output
     assert f",{mos.paired[1]}," in compare(*paths, "--format", "csv").output  # all digits
+    assert "bootstrap" not in compare(*paths, "--metric", "chrf").output  # it tests BLEU
+    (tmp_path / "mos-0").mkdir()
+    path = write(tmp_path / "mos-0" / "results.json", 1.0, 0, metrics={"sacrebleu": 2.0})
+    assert f" | –, {mos.paired[1]:.2g} | " in compare(*paths, path).output  # by seed
