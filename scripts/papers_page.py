@@ -35,6 +35,9 @@ HEADINGS = (
     "verdict",
 )  # fmt: skip
 NOT_RUN = "not run"
+CORPORA = {
+    "ptb": "Penn Treebank", "wikitext2": "WikiText-2", "one_billion_word": "One Billion Word",
+}  # fmt: skip
 NAMES = {
     "mos": "MoS", "moc": "MoC", "mixtape": "Mixtape", "plif": "PLIF", "gss": "GSS",
     "sigsoftmax": "SigSoftmax", "mos_scaled": "MoS, scale 4",
@@ -221,11 +224,14 @@ def expected(paper: str, row: dict[str, Any]) -> str:
     """Return the published scores of a row."""
     if "expected" in row:
         return str(row["expected"])
-    tasks = [row["task"]] if "task" in row else ["ptb", "wikitext2", "one_billion_word"]
-    found = [text for task in tasks for text in scores(paper, row, task)]
+    if "task" in row:
+        found = "; ".join(scores(paper, row, row["task"]))
+    else:
+        of_corpora = {name: "; ".join(scores(paper, row, task)) for task, name in CORPORA.items()}
+        found = ". ".join(f"{name}: {text}" for name, text in of_corpora.items() if text)
     if not found:
         raise ValueError(f"docs/papers.yaml: {paper}, {row['number']}: no published score")
-    return "; ".join(found)
+    return found
 
 
 def scores(paper: str, row: dict[str, Any], task: str) -> Iterator[str]:

@@ -144,6 +144,13 @@ def test_the_score_of_the_trained_system_is_expected_where_another_paper_quotes_
     assert papers_page.expected("yang2019", row) == "Transformer big, softmax: 43.2"
 
 
+def test_scores_of_several_corpora_are_told_apart():
+    row = {"number": "Table 13", "cells": ["slowdown (same batch)"]}
+    text = papers_page.expected("yang2018", row)
+    assert text.startswith("Penn Treebank: MoS, K = 15, slowdown (same batch): 1.9; MoS, K = 5")
+    assert ". WikiText-2: MoS, K = 15, slowdown (same batch): 2.5. One Billion Word: " in text
+
+
 @pytest.mark.parametrize(
     ("systems", "verdict"),
     [
