@@ -28,7 +28,7 @@ class MemberCost:
     """Hold the cost of a member.
 
     Attributes:
-        hours: of training alone; None if the recipe has no log of fairseq's.
+        hours: of training alone, without finetuning; None if the recipe has no log of fairseq's.
         bytes: disk space.
     """
 
@@ -101,6 +101,8 @@ def _probe(member: PreparedMember, env: Environment, run_dir: Path) -> MemberCos
         (float(options.get("max_epoch", 0)) or float("inf")) * per_epoch,
     )
     saved = _checkpoints(options, updates, updates / per_epoch)
+    if member.settings.finetune:  # a second training run with its own
+        saved *= 2
     return MemberCost(_hours(entries, updates), _bytes(run_dir, train, saved))
 
 

@@ -238,7 +238,7 @@ def test_a_dry_run_counts_all_checkpoints_that_a_run_keeps(tmp_path):
     """Expect 36 of epochs and 36 of every 100 updates, or those that options keep, and 3 more."""
     few = {"keep_last_epochs": 2, "save_interval_updates": 100, "keep_interval_updates": 5}
     none = {"no_epoch_checkpoints": True, "save_interval_updates": 100}
-    members = {"all": {}, "few": few, "none": none}
+    members = {"all": {}, "few": few, "none": none, "again": {**few, "finetune.lr": 1}}
     tree = {name: {"conf": "mos", "set": options} for name, options in members.items()}
     file = write_stub(tmp_path, seeds=[1])
     write_study(tmp_path, {"members": tree, "seeds": [1]})
@@ -249,7 +249,12 @@ def test_a_dry_run_counts_all_checkpoints_that_a_run_keeps(tmp_path):
         for path in [tmp_path / "exp/stub/probes" / f"{member.key}.json"]
     }
     others = 2  # kB of the log
-    assert found == {"all": 39 + others, "few": 10 + others, "none": 39 + others}
+    assert found == {
+        "all": 39 + others,
+        "few": 10 + others,
+        "none": 39 + others,
+        "again": 20 + others,
+    }
 
 
 def test_a_probe_that_fails_is_named_and_the_others_are_shown(tmp_path):
