@@ -8,6 +8,7 @@ read at the end.
 import re
 from collections import Counter
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ from highrank_plugins.common.files import read_json
 from highrank_plugins.common.score import Score
 from highrank_plugins.data.parallel.cleaning import KEPT
 from highrank_plugins.data.parallel.preparing import REPORT, words_of
+from highrank_plugins.results.perplexity import BEFORE
 from highrank_plugins.results.scoring import ScoreError
 
 Tally = dict[str, int]
 # stage → text, as `train.en` → "in" and "out", each a tally; "left out", a tally for each reason
 Ledger = dict[str, dict[str, dict[str, Any]]]
 
-_TEXT = re.compile(r"(?:train|valid|test\d*)\.\w+")
-_INDEX = re.compile(r"(train|valid|test\d*)(?:\.[^.]+\.(\w+))?\.idx")
+_TEXT = re.compile(r"(?:train|valid|test\d*)\.[\w-]+")
+_INDEX = re.compile(r"(train|valid|test\d*)(?:\.[^.]+\.([\w-]+))?\.idx")
 _SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped, [^(]*\((.*?)\)")
 _SCORED = re.compile(r"tokens:(\d+)")
 _MAGIC = b"MMIDIDX\x00\x00"
@@ -87,9 +89,10 @@ def add_scored(
         split, _, kind = metric.partition("_")
         part = split if target is None else f"{split}.{target}"
         binarised = ledger.get("data-bin", {})
-        text = binarised.get(f"{FIRST_SHARD}/{part}", binarised.get(part))
-        tokens = _SCORED.match(score.signature)
-        if text is None or tokens is None or kind.partition("_before")[0] != "perplexity":
+        shard = f"{FIRST_SHARD}/{part}"
+        part = shard if shard in binarised else part
+        text, tokens = binarised.get(part), _SCORED.match(score.signature)
+        if text is None or tokens is None or not kind.removesuffix(BEFORE).endswith("perplexity"):
             continue
         scored, total = int(tokens[1]), text["out"]["tokens"]
         if scored != total:
@@ -170,21 +173,28 @@ def _text(text: dict[str, Tally], folder: Path) -> dict[str, dict[str, Any]]:
 
 def _trained(text: Tally, data: Path, target: str | None, training: Path) -> dict[str, Any]:
     """Return what an epoch trains on: all but the samples that fairseq skips."""
-    skipped, limits = 0, ""
-    for log in (training / "train.log", training / "logs" / "rank0.log"):
-        if log.is_file():
-            with log.open(encoding="utf-8", errors="replace") as lines:
-                for match in filter(None, map(_SKIPPED.search, lines)):
-                    skipped = max(skipped, int(match[1].replace(",", "")))
-                    limits = match[2]
-    if not skipped:
+    logs = [training / "train.log", training / "logs" / "rank0.log"]
+    match = next(filter(None, map(_skipped, filter(Path.is_file, logs))), None)
+    if match is None:
         return _entry(text, text)
+    skipped = int(match[1].replace(",", ""))
     left_out = {"sentences": skipped}
-    tokens = None if target is None else _tokens_beyond(data, target, limits, skipped)
+    tokens = None if target is None else _tokens_beyond(data, target, match[2], skipped)
     if tokens is not None:
         left_out["tokens"] = tokens
     kept = {unit: text[unit] - number for unit, number in left_out.items()}
     return _entry(text, kept, {"longer than the model's positions": left_out})
+
+
+def _skipped(log: Path) -> re.Match[str] | None:
+    """Return the number of skipped training samples, and the limits of their lengths.
+
+    fairseq says the same of a validation set, and does not say of which set; it makes batches of
+    the training set first.
+    """
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        before = takewhile(lambda line: "begin validation on" not in line, lines)
+        return next(filter(None, map(_SKIPPED.search, before)), None)
 
 
 def _tokens_beyond(data: Path, target: str, limits: str, skipped: int) -> int | None:

@@ -86,6 +86,21 @@ def test_words_are_counted_across_the_ends_of_blocks(translator, monkeypatch, bl
     assert ledger["text"]["test.de"]["out"] == {"sentences": 2, "words": 5}
 
 
+def test_skipped_samples_of_a_validation_set_are_not_of_training(translator):
+    log = translator / "train" / "train.log"
+    log.write_text('begin validation on "valid" subset\n' + log.read_text())
+    trained = read(translator)["train"]["train.de"]
+    assert trained["out"] == trained["in"] and not trained["left out"]
+
+
+def test_names_of_languages_may_have_hyphens(translator):
+    for path in [*translator.glob("*/*.de"), *translator.glob("*/*de.idx")]:
+        path.rename(path.with_name(path.name.replace("de", "pt-br")))
+    ledger = read(translator, "pt-br")
+    assert ledger["pieces"]["train.pt-br"]["out"] == {"sentences": 4, "tokens": 12}
+    assert ledger["train"]["train.pt-br"]["out"] == {"sentences": 3, "tokens": 9}
+
+
 def test_a_stage_that_lost_a_sentence_is_refused(translator):
     (translator / "pieces" / "train.en").write_text("a b\n" * 3)
     with pytest.raises(ScoreError, match=r"pieces: train\.en has 3 sentences, expected 4"):
@@ -125,7 +140,8 @@ def test_scores_of_part_of_a_text_are_refused(tmp_path):
         "text, train.txt: 2 of 7 sentences; left out: after max_train_lines 5",
         "text, train.txt: 3 of 9 tokens",
     ]
-    for metric in ("test_perplexity", "test_perplexity_before_finetuning"):
+    kinds = ("perplexity", "perplexity_before_finetuning", "dynamic_perplexity")
+    for metric in map("test_{}".format, kinds):
         with pytest.raises(ScoreError, match=f"{metric}: 3 of 4 tokens of test were scored"):
             add_scored(ledger, {metric: perplexity(3)})
 
@@ -136,4 +152,6 @@ def test_shards_count_together_and_the_first_one_is_scored(tmp_path):
     ledger = read(tmp_path, None)
     assert ledger["data-bin"]["train"]["out"] == {"sentences": 3, "tokens": 12}
     add_scored(ledger, {"train_perplexity": perplexity(2)})
-    assert ledger["evaluate"]["train"]["out"] == {"tokens": 2}
+    assert ledger["evaluate"] == {
+        "shard01/train": {"in": {"tokens": 2}, "out": {"tokens": 2}, "left out": {}}
+    }
