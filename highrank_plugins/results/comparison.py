@@ -155,7 +155,7 @@ def system_of(path: Path, paths: Sequence[Path]) -> str:
 
 
 def _default_metric(records: list[Record]) -> str:
-    known = metrics_of(records)
+    known = metrics_of(records) or list(records[0]["metrics"])  # a recipe may have its own
     return next((name for name in _PREFERRED if name in known), known[0])
 
 

@@ -44,7 +44,7 @@ def read_record(path: Path) -> Record:
     """
     try:
         record: Record = load_record(path)
-        if not metrics_of([record]):
+        if not record["metrics"]:
             raise KeyError("metrics")
         for _, cell in OTHER:
             cell(record)

@@ -203,6 +203,17 @@ def test_files_that_add_no_seed_are_refused(records, tmp_path, name, message):
         compare_records([*records, other])
 
 
+@pytest.mark.parametrize("words", [(), ("--metric", "accuracy")])
+def test_a_metric_of_somebodys_own_recipe_is_compared(records, words):
+    for path in records:
+        change(
+            path, metrics={"accuracy": json.loads(path.read_text())["metrics"]["test_perplexity"]}
+        )
+    done = compare(*records, *words)
+    assert done.exit_code == 0 and "| system | seeds | accuracy | diff" in done.output
+    assert "| softmax | 3 | 110.8 ± 0.75 |" in done.output
+
+
 def test_an_empty_metric_is_refused_and_not_replaced_by_the_default(records):
     with pytest.raises(ValueError, match="no record has the metric ''"):
         compare_records(records, "")
