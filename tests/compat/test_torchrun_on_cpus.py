@@ -33,7 +33,7 @@ def test_processes_without_gpus_use_backends_that_run_on_cpus(monkeypatch, given
     assert cfg.distributed_no_spawn and cfg.distributed_init_method == "env://"
 
 
-@pytest.mark.slow
+@pytest.mark.long  # recipes/test_stopping.py and hooks/test_preemption.py stop trainings always
 def test_torchrun_saves_when_it_is_told_to_stop(mt_data, tmp_path):
     program, *words = command(mt_data, tmp_path / "exp")
     torchrun = [PROGRAMS / "torchrun", "--standalone", "--nproc-per-node", "2", PROGRAMS / program]
