@@ -76,7 +76,9 @@ class PreparedMember:
             ValueError: the file is not a record. OSError.
         """
         try:
-            return {name: float(value) for name, value in read_json(self.record)["metrics"].items()}
+            found = read_json(self.record)["metrics"]
+            # no text, which `float` would take
+            return {name: float(value.real) for name, value in found.items()}
         except (ValueError, AttributeError, KeyError, TypeError):
             raise ValueError(
                 f"{self.record}: not a record of a run; delete the folder {self.run_dir}, and the "

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -171,7 +171,8 @@ def _stop(number: int, _frame: object) -> None:
 def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """Ask recipes to stop, and wait: their training runs save a checkpoint first."""
     for process in processes:
-        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):  # it has just ended
+            os.killpg(process.pid, signal.SIGTERM)
     for process in processes:
         process.wait()
         while _group_lives(process.pid):
@@ -218,10 +219,15 @@ def launch(words: Sequence[str], log: Path, environment: Environment) -> subproc
 def _ended(one: _Running) -> str:
     """Record how a recipe ended, and return it."""
     member, code = one.member, one.process.returncode
-    if code == 0 and member.record.is_file():
-        write_text(member.finished, member.name + "\n")
-        return member.problem() or "done"
     what = _failure(code, one.log, one.begin)
+    if code == 0 and member.record.is_file():
+        try:
+            member.metrics()
+        except ValueError:
+            what = f"has written a damaged {RESULTS}"
+        else:
+            write_text(member.finished, member.name + "\n")
+            return member.problem() or "done"
     write_text(member.failed, what + "\n")
     return what
 

@@ -13,7 +13,7 @@ import yaml
 
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.prepared import prepare
-from highrank_plugins.studies.runner import run_members, slots
+from highrank_plugins.studies.runner import end, run_members, slots
 from tests.studies.stub import (
     folder_of,
     kill_session,
@@ -218,6 +218,25 @@ def test_a_damaged_record_is_named_with_what_to_do(tmp_path, text):
     (folder_of(file) / "mos-1" / "results.json").write_text(text)
     done = study(file)
     assert done.exit_code == 2 and "results.json: not a record of a run; delete" in done.output
+
+
+@pytest.mark.parametrize("text", ["{", '{"metrics": {"test_perplexity": "4"}}'])
+def test_a_member_that_writes_a_damaged_record_does_not_stop_the_others(tmp_path, text):
+    file = write_stub(tmp_path, seeds=[1])
+    script = file.parent / "stub" / "run.sh"
+    damage = f"[[ $conf != mos ]] || echo '{text}' >\"$out/results.json.part\"\n"
+    head, move, _ = script.read_text().rpartition('mv "$out/results.json.part"')
+    script.write_text(f'{head}{damage}{move} "$out/results.json"\n')
+    assert study(file).exit_code == 1
+    table = table_of(file).decode()
+    assert "mos-1: has written a damaged results.json; log: logs/mos-1.log." in table
+    assert "| mixtape | 1 |" in table
+
+
+def test_recipes_that_have_just_ended_are_no_mistake():
+    process = subprocess.Popen(["true"], start_new_session=True)
+    process.wait()
+    end([process])
 
 
 def test_a_member_that_another_study_ends_is_not_run_again(tmp_path):
