@@ -108,6 +108,7 @@ def run_members(
     logs.mkdir(parents=True, exist_ok=True)
     running: list[_Running] = []
     problem: ValueError | None = None
+    told: set[str] = set()
     free = list(range(len(environments)))
     with stop_signals():
         try:
@@ -116,6 +117,10 @@ def run_members(
                     waiting.remove(member)  # perhaps just now, by another study
                     say(f"{member.name}: already done")
                 elsewhere = [member for member in waiting if in_use(member.run_dir)]
+                for member in elsewhere:
+                    if member.name not in told:
+                        told.add(member.name)
+                        say(f"{member.name}: waiting for a process that works in {member.run_dir}")
                 startable = [member for member in waiting if member not in elsewhere]
                 if startable and len(running) + len(elsewhere) < len(environments):
                     try:

@@ -308,18 +308,25 @@ def test_a_probe_that_is_stopped_ends_its_recipe(tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody works there
 
 
-def test_a_dry_run_waits_for_a_probe_that_outlived_another_one(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "words", "message"),
+    [
+        ("probes", ["--dry-run"], "| softmax-1 | to run | 0.50 |"),
+        ("members", [], "softmax-1: waiting for a process that works in "),
+    ],
+)
+def test_a_recipe_that_outlived_its_command_is_waited_for(tmp_path, kind, words, message):
     file = write_stub(tmp_path, seeds=[1])
     script = file.parent / "stub" / "run.sh"
     script.write_text(script.read_text().replace("flock --wait 5", "flock --nonblock"))
     member = prepare(read_study(file), tmp_path / "exp")[0]
-    lock = tmp_path / "exp" / "stub" / "probes" / member.key / ".lock"
+    lock = tmp_path / "exp" / "stub" / kind / member.key / ".lock"
     lock.parent.mkdir(parents=True)
     with lock.open("w") as outlived:
         fcntl.flock(outlived, fcntl.LOCK_EX)
         threading.Timer(0.3, outlived.close).start()
-        done = study(file, "--dry-run")
-    assert done.exit_code == 0 and "| softmax-1 | to run | 0.50 |" in done.output
+        done = study(file, *words)
+    assert done.exit_code == 0 and message in done.output
 
 
 def _wait_for(found):
