@@ -173,10 +173,11 @@ def check_options(study: Study) -> None:
         unknown.pop(name, None)
     if not unknown:
         return
+    from highrank_plugins.training.fairseq_options import PARSERS
     from highrank_plugins.training.fairseq_options import check_options as check
 
     for name, member in unknown.items():
-        if not name.startswith("train."):
+        if name.partition(".")[0] not in PARSERS:
             continue  # the recipe checks it
         value = next(v for key, v in member.changes.items() if _whole(key) == name)
         conf = _configuration_of(study, member)

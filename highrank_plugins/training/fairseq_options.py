@@ -24,7 +24,7 @@ def check_options(configuration: Configuration, tree: Tree) -> None:
     """
     problems: list[str] = []
     found: dict[str, dict[str, str]] = {}
-    for tool in filter(partial(getattr, configuration), _PARSERS):  # blocks that are not empty
+    for tool in filter(partial(getattr, configuration), PARSERS):  # blocks that are not empty
         found[tool] = _problems(tool, configuration.options(tool))
         inherited = found.get("train", {}) if tool == "finetune" else {}
         problems += [
@@ -90,7 +90,7 @@ class _Rejected(Exception):
 
 
 # name of the function of fairseq.options that makes the parser
-_PARSERS = {
+PARSERS = {
     "train": "get_training_parser",
     "finetune": "get_training_parser",
     "generate": "get_generation_parser",
@@ -105,7 +105,7 @@ def _parser(tool: str) -> Any:
     def reject(message: str) -> NoReturn:
         raise _Rejected(message)
 
-    parser = getattr(options, _PARSERS[tool])()
+    parser = getattr(options, PARSERS[tool])()
     parser.error = reject
     return parser
 

@@ -145,6 +145,12 @@ def test_members_that_cannot_be_run_are_refused(folder, members, message):
         prepare(study, folder / "exp")
 
 
+def test_an_option_that_fairseq_lacks_is_refused_in_every_block_of_it(folder):
+    members = {"a": {"conf": "small/mos", "set": {"evaluate.eval_streamz": 3}}}
+    with pytest.raises(ConfigurationError, match=r"fairseq-eval-lm has no .* mean 'eval_streams'"):
+        prepare(read(folder, members=members, recipe="ptb"), folder / "exp")
+
+
 def test_a_configuration_is_the_one_that_the_recipe_reads(folder):
     members, recipe = {"a": MOS}, "ptb"
     with pytest.raises(ConfigurationError, match=r"no such configuration; there are: .*small/mos"):
