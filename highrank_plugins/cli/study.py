@@ -70,7 +70,7 @@ def study(
         if not (probe or dry_run):
             raise ValueError("--no-probe: changes nothing without --dry-run; add --dry-run")
         exp_dir = exp_dir.resolve()
-        read = read_study(file, dict(map(_assignment, option or [])))
+        read = read_study(file, _assignments(option or []))
         folder = study_folder(read, exp_dir)
         members = prepare(read, exp_dir)
         if slurm:  # its nodes may have more cores
@@ -104,11 +104,15 @@ def study(
     raise typer.Exit(1 if failed else 0)
 
 
-def _assignment(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise ValueError(f"--option {text}: expected KEY=VALUE")
-    return name.replace("-", "_"), value
+def _assignments(words: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--option {word}: expected KEY=VALUE")
+        if found.setdefault(name.replace("-", "_"), value) != value:
+            raise ValueError(f"--option {word}: {name} is given twice; give it once")
+    return found
 
 
 def _say(text: str) -> None:

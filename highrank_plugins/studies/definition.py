@@ -152,9 +152,13 @@ def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
             "\n".join(_explain(tree, problem) for problem in error.errors())
         ) from None
     recipe = recipe_folder(settings.recipe, file.parent)
-    own = {name: _word(value, file.parent) for name, value in settings.options.items()}
-    given = {name: _word(value, Path()) for name, value in (options or {}).items()}
-    _check_recipe_options(own | given, recipe, tree)
+    known = script_options(recipe)
+    words = {
+        name: as_word(value) if known.get(name) else _word(value, below)
+        for of, below in ((settings.options, file.parent), (options or {}, Path()))
+        for name, value in of.items()
+    }
+    _check_recipe_options(words, recipe, known, tree)
     members = _members(settings, tree)
     systems = [member.system for member in members]
     if settings.baseline is not None and settings.baseline not in systems:
@@ -162,7 +166,7 @@ def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
             f"{tree.place(('baseline',))}: baseline: no member is named {settings.baseline}"
             f"{did_you_mean(settings.baseline, systems)}"
         )
-    return Study(file.stem, file, recipe, own | given, settings, members)
+    return Study(file.stem, file, recipe, words, settings, members)
 
 
 def recipe_folder(name: str, below: Path) -> Path:
@@ -183,10 +187,10 @@ def recipe_folder(name: str, below: Path) -> Path:
     )
 
 
-def _check_recipe_options(options: Mapping[str, str], recipe: Path, tree: Tree) -> None:
+def _check_recipe_options(
+    options: Mapping[str, str], recipe: Path, known: Mapping[str, str], tree: Tree
+) -> None:
     """Refuse options that run.sh lacks, and those that it would take from the environment."""
-    script = (recipe / "run.sh").read_text(encoding="utf-8").partition("\nparse_options")[0]
-    known = re.findall(r"^([a-z][a-z0-9_]*)=.*# ", script, re.MULTILINE)
     for name in options:
         place = tree.place(("options", name))
         if name in _OWN:
@@ -205,6 +209,12 @@ def _check_recipe_options(options: Mapping[str, str], recipe: Path, tree: Tree) 
             )
 
 
+def script_options(recipe: Path) -> dict[str, str]:
+    """Return the options of run.sh with their defaults; an option with a default is no path."""
+    script = (recipe / "run.sh").read_text(encoding="utf-8").partition("\nparse_options")[0]
+    return dict(re.findall(r"^([a-z][a-z0-9_]*)=(\S*)\s.*# ", script, re.MULTILINE))
+
+
 def _explain(tree: Tree, problem: Any) -> str:
     path = tuple(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
@@ -212,6 +222,8 @@ def _explain(tree: Tree, problem: Any) -> str:
         blocks: dict[int, type[BaseModel]] = {1: StudySettings, 3: MemberSettings, 4: MatchSettings}
         known = blocks[len(path)].model_fields if len(path) in blocks else ()
         message = f"unknown key{did_you_mean(path[-1], known)}"
+    if problem["input"] is None:
+        message += '; write "null", with the quotes, to remove an option'
     if problem["type"] == "model_type":
         message = f"expected options, such as `{'to' if path[-1] == 'match' else 'conf'}: NAME`"
     return f"{tree.place(path)}: {'.'.join(path)}: {message}"

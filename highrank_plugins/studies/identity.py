@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import highrank_plugins
-from highrank_plugins.studies.definition import Study
+from highrank_plugins.studies.definition import Study, script_options
 from highrank_plugins.training.configuration import Configuration
 
 # packages that change no number of a run
@@ -26,7 +26,12 @@ def member_key(study: Study, settings: Configuration) -> str:
     Args:
         settings: the member's, with its seed.
     """
-    files = {name: Path(value) for name, value in study.options.items() if Path(value).exists()}
+    defaults = script_options(study.recipe)
+    files = {
+        name: Path(value)
+        for name, value in study.options.items()
+        if not defaults.get(name) and Path(value).exists()
+    }
     words = {name: value for name, value in study.options.items() if name not in files}
     user_dir = settings.train.get("user_dir")
     content = {

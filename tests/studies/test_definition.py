@@ -49,6 +49,20 @@ def test_options_that_are_paths_are_relative_to_the_file(folder, tmp_path, monke
     assert read_study(file, {"data": "stub"}).options == {"data": str(folder / "stub")}
 
 
+def test_an_option_with_a_default_is_a_word_where_a_folder_has_its_name(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "small").mkdir()
+    tree = {"members": {"a": {"conf": "mos"}}, "recipe": "ptb", "seeds": [1]}
+    for study in (
+        read(folder, **tree, options={"scale": "small"}),
+        read_study(write_study(folder, tree), {"scale": "small"}),
+    ):
+        assert study.options == {"scale": "small"}
+    key = prepare(study, folder / "exp")[0].key
+    (folder / "small").rmdir()
+    assert prepare(study, folder / "exp")[0].key == key
+
+
 def test_the_options_of_a_grid_win_under_either_of_their_names(folder):
     members = {"a": {"conf": "mos", "set": {"train.lr": 2}, "grid": {"train.bptt": [7]}}}
     (member,) = read(folder, members=members, seeds=[1], set={"lr": 1, "bptt": 3}).members
@@ -114,6 +128,10 @@ MOS = {"conf": "mos"}
         ({"members": {}}, "members: Dictionary should have at least 1"),
         ({"members": {"a/b": MOS}}, "'a/b' is not a valid member name"),
         ({"members": {"a_{k}": MOS | {"grid": {"lr": [1]}}}}, "unknown option 'k'; known: lr"),
+        (
+            {"members": {"a": MOS | {"set": {"lr": None}}}},
+            'set.lr: must be text, .*; write "null", with the quotes, to remove an option',
+        ),
         ({"members": {"a": MOS | {"grid": {"lr": []}}}}, "members.a.grid.lr: no values"),
         ({"members": {"a": MOS}, "recipe": "ptbb"}, "neither a recipe nor .*; did you mean 'ptb'"),
     ],

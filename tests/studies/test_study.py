@@ -206,6 +206,8 @@ def test_members_share_neither_cores_nor_gpus(monkeypatch):
 def test_ways_to_run_that_exclude_each_other_are_refused(tmp_path):
     done = study(write_stub(tmp_path), "--only", "mos-1", "--table")
     assert done.exit_code == 2 and "--only and --table exclude each other" in done.output
+    done = study(tmp_path / "layers.yaml", "--option", "pause=1", "--option", "pause=2")
+    assert done.exit_code == 2 and "--option pause=2: pause is given twice" in done.output
     done = study(tmp_path / "layers.yaml", "--no-probe")
     assert done.exit_code == 2 and "--no-probe: changes nothing without --dry-run" in done.output
 
