@@ -16,11 +16,9 @@ ROOT = Path(__file__).parents[2]
 HIGHRANK = [sys.executable, "-m", "highrank_plugins.cli"]
 COMMANDS = [
     ["results", "table", "docs/records/ptb_small/mos-1.json"],
-    ["results", "published", "ptb"],
     ["compare", *(f"docs/records/ptb_small/{name}-{seed}.json" for name in ("mos", "softmax")
                   for seed in (1, 2))],
     ["bench", "table", "docs/benchmarks/cpu_mos.csv"],
-    ["archs"],
     ["heads"],
     ["recipes"],
 ]  # fmt: skip

@@ -68,7 +68,14 @@ def test_processes_that_are_not_asked_to_stop_continue(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("numbers", [(signal.SIGINT, signal.SIGTERM), (signal.SIGHUP,)])
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (signal.SIGINT, signal.SIGTERM),
+        # its handler is that of SIGTERM
+        pytest.param((signal.SIGHUP,), marks=pytest.mark.long),
+    ],
+)
 def test_the_stock_command_saves_and_resumes(mt_data, tmp_path, numbers):
     def words(save_dir):
         return [*command(mt_data, save_dir), "--cpu"]
