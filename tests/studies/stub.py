@@ -121,6 +121,12 @@ def table_of(file: Path) -> bytes:
     return (folder / "table.md").read_bytes() + (folder / "table.csv").read_bytes()
 
 
+def starts(file):
+    """Return how often the recipe was started in each folder of a member."""
+    found = (file.parent / "exp" / "stub" / "members").glob("*/starts")
+    return {path.parent.name: len(path.read_text().splitlines()) for path in found}
+
+
 def kill_session(process: subprocess.Popen[bytes], everything: bool) -> None:
     """Kill a study at once; `everything`: as a power cut does, with all recipes."""
     groups = []
