@@ -212,8 +212,8 @@ def _matched(study: Study, member: Member, conf: Path, exp_dir: Path) -> dict[st
     question = json.dumps([system.text(), reference.text(), match.model_dump()])
     file = study_folder(study, exp_dir) / "matched" / f"{member.system}.yaml"
     if file.is_file():
-        kept = yaml.safe_load(file.read_text(encoding="utf-8"))
-        if kept["question"] == question:
+        kept = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        if kept.get("question") == question:
             return dict(kept["options"])
     print(f"{member.system}: solving for sizes, by {match.by}", file=sys.stderr)
     try:

@@ -48,11 +48,11 @@ def estimate(study: Study, member: PreparedMember, exp_dir: Path, env: Environme
         hours = None if seconds is None else seconds / 3600
         return MemberCost(hours, bytes_in(member.run_dir))
     run_dir = _probe_dir(study, member, exp_dir)
-    kept = run_dir.with_suffix(".json")
-    if kept.is_file():
-        return MemberCost(**read_json(kept))
+    kept = _kept_cost(run_dir)
+    if kept is not None:
+        return kept
     found = _probe(member, env, run_dir)
-    write_json(kept, asdict(found))
+    write_json(run_dir.with_suffix(".json"), asdict(found))
     shutil.rmtree(run_dir)
     return found
 
@@ -60,10 +60,19 @@ def estimate(study: Study, member: PreparedMember, exp_dir: Path, env: Environme
 def probed_bytes(study: Study, members: Iterable[PreparedMember], exp_dir: Path) -> dict[str, int]:
     """Return system → bytes of a member, from the probes of earlier dry runs."""
     return {
-        member.member.system: read_json(kept)["bytes"]
+        member.member.system: kept.bytes
         for member in members
-        if (kept := _probe_dir(study, member, exp_dir).with_suffix(".json")).is_file()
+        if (kept := _kept_cost(_probe_dir(study, member, exp_dir)))
     }
+
+
+def _kept_cost(run_dir: Path) -> MemberCost | None:
+    """Return what an earlier probe measured; None without one, and if its file is damaged."""
+    file = run_dir.with_suffix(".json")
+    try:
+        return MemberCost(**read_json(file)) if file.is_file() else None
+    except (ValueError, TypeError):
+        return None
 
 
 def _probe_dir(study: Study, member: PreparedMember, exp_dir: Path) -> Path:

@@ -97,6 +97,15 @@ def test_a_probe_that_is_stopped_ends_its_recipe(tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody works there
 
 
+@pytest.mark.parametrize("text", ["", "{}", "[1]"])
+def test_a_damaged_file_of_a_probe_is_measured_again(tmp_path, text):
+    file = write_stub(tmp_path, seeds=[1])
+    whole = study(file, "--dry-run").output
+    for kept in (tmp_path / "exp/stub/probes").glob("*.json"):
+        kept.write_text(text)
+    assert study(file, "--dry-run").output == whole
+
+
 @pytest.mark.parametrize(
     ("kind", "words", "message"),
     [
