@@ -65,6 +65,11 @@ class PreparedMember:
         """Return the file that says how its last run failed."""
         return self.run_dir.with_name(f"{self.key}.failed")
 
+    @property
+    def gpu(self) -> Path:
+        """Return the file that names the GPU of its last run, if it had one."""
+        return self.run_dir.with_name(f"{self.key}.gpu")
+
     def is_done(self) -> bool:
         """Whether the record of a complete run exists."""
         return self.finished.exists() and self.record.is_file()

@@ -17,6 +17,7 @@ from highrank_plugins.results.record import RESULTS
 from highrank_plugins.studies.disk import check_disk
 from highrank_plugins.studies.prepared import DIVERGED, PreparedMember
 
+_GPU = "CUDA_VISIBLE_DEVICES"
 WAIT = 0.05  # seconds between two polls of the running members
 # messages of fairseq and our layers about a training run whose loss is NaN
 _DIVERGED = re.compile(
@@ -64,13 +65,13 @@ def slots(threads: int, jobs: int | None) -> list[Environment]:
     shared = {"OMP_NUM_THREADS": str(threads)}
     count = jobs or most
     if gpus:
-        return [shared | {"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus[:count]]
+        return [shared | {_GPU: gpu} for gpu in gpus[:count]]
     return [shared] * count
 
 
 def visible_gpus() -> list[str]:
     """Return the GPUs that this process may use, without importing torch."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    chosen = os.environ.get(_GPU)
     if chosen is not None:
         return [gpu for gpu in chosen.split(",") if gpu and gpu != "-1"]
     try:
@@ -130,7 +131,7 @@ def run_members(
                         problem, waiting = error, []  # lets running members finish
                         continue
                     waiting.remove(startable[0])
-                    slot = free.pop(0)
+                    slot = _take_slot(free, environments, elsewhere)
                     running.append(_start(startable[0], slot, environments[slot], logs))
                     say(f"{running[-1].member.name}: started, log {running[-1].log}")
                     continue
@@ -201,9 +202,21 @@ def in_use(run_dir: Path) -> bool:
         return not try_lock(file)
 
 
+def _take_slot(
+    free: list[int], environments: Sequence[Environment], elsewhere: Sequence[PreparedMember]
+) -> int:
+    """Remove a slot from the free ones and return it; its GPU is not that of another process."""
+    used = [member.gpu.read_text() for member in elsewhere if member.gpu.is_file()]
+    slot = next((slot for slot in free if environments[slot].get(_GPU) not in used), free[0])
+    free.remove(slot)
+    return slot
+
+
 def _start(member: PreparedMember, slot: int, environment: Environment, logs: Path) -> _Running:
     log = logs / f"{member.name}.log"
     member.failed.unlink(missing_ok=True)
+    if _GPU in environment:
+        write_text(member.gpu, environment[_GPU])
     begin = log.stat().st_size if log.exists() else 0
     return _Running(member, slot, launch(member.command, log, environment), log, begin)
 

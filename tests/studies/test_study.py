@@ -1,8 +1,10 @@
 """Run whole studies of a stub recipe: resumed, content-addressed, with members that fail."""
 
+import fcntl
 import json
 import random
 import subprocess
+import threading
 import time
 
 import pytest
@@ -165,6 +167,25 @@ def test_members_share_neither_cores_nor_gpus(monkeypatch):
         slots(9, 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert slots(3, None) == [{"OMP_NUM_THREADS": "3"}] * 2
+
+
+def test_a_gpu_of_a_recipe_that_outlived_its_study_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    monkeypatch.setattr("highrank_plugins.studies.runner.usable_cores", lambda: 2)
+    file = write_stub(tmp_path, seeds=[1])
+    script = file.parent / "stub" / "run.sh"
+    script.write_text(
+        script.read_text().replace("mkdir -p", "echo $CUDA_VISIBLE_DEVICES\nmkdir -p")
+    )
+    first, second, _ = prepare(read_study(file), tmp_path / "exp")
+    first.run_dir.mkdir(parents=True)
+    first.gpu.write_text("4")
+    with (first.run_dir / ".lock").open("w") as outlived:
+        fcntl.flock(outlived, fcntl.LOCK_EX)
+        threading.Timer(0.5, outlived.close).start()
+        assert study(file).exit_code == 0
+    log = folder_of(file) / "logs" / f"{second.name}.log"
+    assert log.read_text() == "7\n" and second.gpu.read_text() == "7"
 
 
 def test_ways_to_run_that_exclude_each_other_are_refused(tmp_path):
