@@ -17,7 +17,7 @@ def provenance_notes(systems: Mapping[str, Sequence[Record]]) -> list[str]:
     notes = [
         _difference("Revisions of the code differ", systems, _revision),
         _changed_files(systems),
-        _difference("Texts or their preparation differ", systems, _text, short=True),
+        _texts(systems),
         _difference("Versions of torch differ", systems, _torch),
         _difference("Machines differ, so speeds do not compare", systems, _machine),
         *_signatures(systems),
@@ -61,10 +61,20 @@ def _machine(record: Record) -> str:
     return f"{hardware.get('cores', '?')} × {gpus or hardware.get('processor', 'unknown')}"
 
 
-def _text(record: Record) -> str:
+def _texts(systems: Mapping[str, Sequence[Record]]) -> str:
+    """Return which systems have which text; older records lack the digest of theirs."""
+    what = "Texts or their preparation differ"
+    digests = {record.get("data") for records in systems.values() for record in records}
+    if None in digests and len(digests) == 2 and not _difference(what, systems, _preparation):
+        what = "Texts may differ, since some records have no digest of theirs"
+    return _difference(
+        what, systems, lambda record: f"{_preparation(record)} {record.get('data')}", short=True
+    )
+
+
+def _preparation(record: Record) -> str:
     config = record.get("config", {})
-    blocks = {name: config.get(name) or None for name in _TEXT_BLOCKS}
-    return json.dumps([blocks, record.get("data")], sort_keys=True)
+    return json.dumps({name: config.get(name) or None for name in _TEXT_BLOCKS}, sort_keys=True)
 
 
 def _changed_files(systems: Mapping[str, Sequence[Record]]) -> str:

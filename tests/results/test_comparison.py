@@ -155,7 +155,11 @@ def test_a_long_heading_takes_two_lines_in_a_terminal():
     [
         ({"git": {"revision": "fff", "modified": False}}, "Revisions of the code differ: "),
         ({"git": {"revision": "0123456789abc", "modified": True}}, "Files differed from the re"),
-        ({"data": "another text"}, "Texts or their preparation differ: "),
+        (
+            {"data": "1"},
+            "Texts may differ, since some records have no digest of theirs: mos, softmax",
+        ),
+        ({"data": "1", "config": {"clean": {"x": 1}}}, "Texts or their preparation differ: mos, s"),
         ({"versions": {"torch": "3"}}, "Versions of torch differ: 2 (mos, softmax, gss); 3 (mos)."),
         ({"hardware": {"cores": 2}}, "Machines differ, so speeds do not compare: 1 × a (mos, "),
         ({"signatures": {"test_perplexity": SIGNATURE, "x": "1"}}, ""),
@@ -168,6 +172,15 @@ def test_differences_are_flagged(records, changes, note):
     change(records[1], **changes)
     done = compare(*records)
     assert done.exit_code == 0 and note in done.output
+
+
+def test_two_digests_are_two_texts(records):
+    for path, digest in zip(records, (None, "1", "2"), strict=False):
+        change(path, data=digest)
+    assert (
+        "Texts or their preparation differ: mos, softmax, gss; mos; mos."
+        in compare(*records).output
+    )
 
 
 def test_mixed_signatures_are_refused(records):
