@@ -132,6 +132,8 @@ def test_a_row_that_torch_has_computed_has_nothing_behind_it():
     row = torch.empty_strided((1, 5), (16, 1))
     for pullback, width in ((None, 16), (lambda grad: grad, None)):
         assert passes._width(KernelInput(row, None, IDENTITY, pullback), row) == width
+    looked_up = KernelInput(row, None, IDENTITY._replace(family="plif"), None)
+    assert passes._width(looked_up, row) is None  # its kernels are no faster with it
 
 
 @needs_triton

@@ -136,12 +136,13 @@ def load_logits(
     place, column, stride, classes, width, components: tl.constexpr, wide: tl.constexpr
 ):  # fmt: skip
     """Load a tile of each component, `stride` numbers apart; 0 outside of the classes."""
-    if width is None:
-        return load_tiles(place, column < classes, stride, components, wide)
-    padded = load_tiles(place, column < width, stride, components, wide)
-    values = ()
-    for j in tl.static_range(components):
-        values = values + (tl.where(column < classes, padded[j], 0.0),)
+    held = classes if width is None else width
+    values = load_tiles(place, column < held, stride, components, wide)
+    if width is not None:
+        real = ()
+        for j in tl.static_range(components):
+            real = real + (tl.where(column < classes, values[j], 0.0),)
+        values = real
     return values
 
 

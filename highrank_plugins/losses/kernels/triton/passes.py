@@ -275,9 +275,11 @@ def _width(given: KernelInput, values: Tensor) -> int | None:
     """Return the numbers that each row of a chunk has memory for; None if the classes fill it.
 
     Values that torch has computed are no chunk. With one row, their stride may be any number.
+    PLIF's look-ups outweigh its loads: wide ones save nothing, and spill registers in float32.
     """
     stride = values.stride(0)
-    return stride if given.pullback is None and values.size(1) < stride else None
+    is_wide = given.pullback is None and given.function.family != "plif"
+    return stride if is_wide and values.size(1) < stride else None
 
 
 def _grid(rows: int, tile: Tile) -> tuple[int]:
