@@ -12,8 +12,20 @@ import highrank_plugins
 from highrank_plugins.studies.definition import Study, script_options
 from highrank_plugins.training.configuration import Configuration
 
-# packages that change no number of a run
-_APART = {"benchmarks", "cli", "reports", "studies"}
+# folders and modules that change no number of a run; those of results/ only read records
+_APART = {
+    "benchmarks",
+    "cli",
+    "reports",
+    "results/comparison.py",
+    "results/gss_grid.py",
+    "results/provenance_notes.py",
+    "results/published.py",
+    "results/results_table.py",
+    "results/systems.py",
+    "results/verdicts.py",
+    "studies",
+}
 _PACKAGES = ("torch", "ve-fairseq", "numpy", "sacrebleu", "sentencepiece")
 
 
@@ -54,7 +66,9 @@ def code_digest(package: Path = Path(highrank_plugins.__file__).parent) -> str:
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*")):
         place = path.relative_to(package)
-        if place.parts[0] in _APART or "__pycache__" in place.parts or not path.is_file():
+        if {place.parts[0], place.as_posix()} & _APART:
+            continue
+        if "__pycache__" in place.parts or not path.is_file():
             continue
         if path.suffix == ".py":
             digest.update(f"{place}\n{_syntax(path)}\n".encode())

@@ -58,12 +58,14 @@ def test_names_places_and_comments_do_not_change_the_key(folder):
         ("heads/a.py", "X = 2\n", False),
         ("heads/b.cpp", "int x;", False),
         ("cli/a.py", "X = 5\n", True),
+        ("results/verdicts.py", "X = 5\n", True),
+        ("results/scoring.py", "X = 5\n", False),
         ("heads/notes.md", "words", True),
     ],
 )
 def test_only_code_that_numbers_depend_on_changes_the_digest(tmp_path, place, text, same):
     package = tmp_path / "package"
-    for room in ("heads", "cli"):
+    for room in ("heads", "cli", "results"):
         (package / room).mkdir(parents=True)
     (package / "heads" / "a.py").write_text('"""Words."""\nX = 1\n')
     identity.code_digest.cache_clear()
@@ -71,3 +73,8 @@ def test_only_code_that_numbers_depend_on_changes_the_digest(tmp_path, place, te
     Path(package / place).write_text(text)
     identity.code_digest.cache_clear()
     assert (identity.code_digest(package) == before) == same
+
+
+def test_what_does_not_count_exists():
+    package = Path(identity.__file__).parents[1]
+    assert [name for name in identity._APART if not (package / name).exists()] == []
