@@ -42,7 +42,7 @@ def test_a_process_that_fails_is_an_error(command):
         generate(broken, 2)
 
 
-@pytest.mark.long
+@pytest.mark.long  # the next test sees what is lost, without processes
 def test_several_processes_refuse_to_leave_long_sentences_out(command):
     short = ["--max-source-positions", "10", "--skip-invalid-size-inputs-valid-test"]
     with pytest.raises(ValueError, match=r"10 of 20 sentences have no translation; .* shorten"):
