@@ -1,11 +1,12 @@
 """Run `head.nll` and collect its results, to compare implementations of the loss."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -32,6 +33,24 @@ class Outcome:
 
     values: dict[str, Tensor]
     gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+def with_reductions(impls: Iterable[str]) -> list[Any]:
+    """Return parameters (implementation, reduction).
+
+    Triton's "none" is a long test: it computes what "sum" does, and its interpreter takes 20 ms for
+    each token of a MoS.
+    """
+    return [
+        pytest.param(
+            impl,
+            reduction,
+            id=f"{reduction}-{impl}",
+            marks=[pytest.mark.long] if (impl, reduction) == ("triton", "none") else [],
+        )
+        for reduction in ("none", "sum")
+        for impl in impls
+    ]
 
 
 def run(head: nn.Module, features: Tensor, target: Tensor, *, seed: int = 0,

@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from tests.heads.cases import MIXTAPE, MOC, MOS, make_features
-from tests.losses.implementations import CLASSES, ONCE, assert_same, memory_for, run, some_of
+from tests.losses.implementations import (
+    CLASSES,
+    ONCE,
+    assert_same,
+    memory_for,
+    run,
+    some_of,
+    with_reductions,
+)
 
 CASES = [
     MOC.with_options(dropout=0.4),
@@ -19,20 +27,7 @@ STEPS, COLUMNS = 45, 3  # more tokens than share one noise generator
 TARGET = (torch.arange(STEPS * COLUMNS) * 7 % CLASSES).view(STEPS, COLUMNS)
 
 
-# `triton` draws as `fused` does, and its interpreter takes 20 ms for each token of a MoS
-EACH = [
-    pytest.param(
-        impl,
-        reduction,
-        id=f"{reduction}-{impl}",
-        marks=[pytest.mark.long] if (impl, reduction) == ("triton", "none") else [],
-    )
-    for reduction in ("none", "sum")
-    for impl in ONCE
-]
-
-
-@pytest.mark.parametrize(("impl", "reduction"), EACH)
+@pytest.mark.parametrize(("impl", "reduction"), with_reductions(ONCE))
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_same_seed_gives_the_same_loss(case, reduction, impl):
     steps = 4 if impl == "triton" else STEPS

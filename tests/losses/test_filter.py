@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from highrank_plugins.heads import build_head
 from highrank_plugins.losses.choice import FUSED
 from tests.heads.cases import STRUCTURES, make_features
-from tests.losses.implementations import run
+from tests.losses.implementations import run, with_reductions
 
 CLASSES, TOKENS = 300, 16
 RESOLUTION = {torch.float32: 2**-23, torch.bfloat16: 2**-7}
@@ -25,20 +25,7 @@ def peaked(case, dtype=torch.float32):
 filtering = pytest.mark.parametrize("impl", FUSED)
 
 
-# "none" filters as "sum" does, and Triton's interpreter takes a second for each run
-EACH = [
-    pytest.param(
-        impl,
-        reduction,
-        id=f"{reduction}-{impl}",
-        marks=[pytest.mark.long] if (impl, reduction) == ("triton", "none") else [],
-    )
-    for reduction in ("none", "sum")
-    for impl in FUSED
-]
-
-
-@pytest.mark.parametrize(("impl", "reduction"), EACH)
+@pytest.mark.parametrize(("impl", "reduction"), with_reductions(FUSED))
 @pytest.mark.parametrize("dtype", RESOLUTION, ids=str)
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_filtered_gradients_stay_within_the_bound(case, reduction, dtype, impl):
