@@ -9,8 +9,11 @@ import gc
 import importlib.util
 import logging
 import os
+import signal
 
 import pytest
+
+from highrank_plugins.common import stop_request
 
 pytest_plugins = ["tests.stream_corpus", "tests.tiny_corpus"]  # fixtures of several folders
 
@@ -64,6 +67,19 @@ def _logging():
     """Restore logging, since commands in this process switch fairseq's off."""
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def _signals():
+    """Fail a test that leaves a signal handler behind, which a later test in this process meets."""
+    before = _signal_handlers()
+    yield
+    assert _signal_handlers() == before
+
+
+def _signal_handlers() -> list[object]:
+    numbers = (*stop_request.SIGNALS, signal.SIGINT)
+    return [stop_request.listening(), *(signal.getsignal(number) for number in numbers)]
 
 
 @functools.cache

@@ -175,6 +175,7 @@ def test_an_interrupt_that_plain_torchrun_passes_on_is_a_request(
         monkeypatch.setenv(stop_request.LAUNCHED, "1")
     with stop_request.handlers_restored():
         stop_request.listen_unprepared()
+        assert stop_request.listening()  # otherwise the interrupt would end pytest
         with pytest.raises(KeyboardInterrupt) if launched else nullcontext():
             signal.raise_signal(signal.SIGINT)
         assert stop_request.asked() is not launched
