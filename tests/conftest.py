@@ -71,15 +71,15 @@ def _logging():
 
 @pytest.fixture(autouse=True)
 def _signals():
-    """Fail a test that leaves a signal handler behind, which a later test in this process meets."""
-    before = _signal_handlers()
-    yield
-    assert _signal_handlers() == before
-
-
-def _signal_handlers() -> list[object]:
+    """Fail a test that leaves a signal handler behind, and spare the next ones from it."""
     numbers = (*stop_request.SIGNALS, signal.SIGINT)
-    return [stop_request.listening(), *(signal.getsignal(number) for number in numbers)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    after = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert after == before
+    assert not stop_request.listening()
 
 
 @functools.cache

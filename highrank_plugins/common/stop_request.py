@@ -92,7 +92,7 @@ def listen_unprepared() -> None:
 
 @contextmanager
 def handlers_restored() -> Iterator[None]:
-    """Restore the signal handlers at the end, for a training run within a longer process."""
+    """Restore the signal handlers at the end of the block, and stop to listen if it began to."""
     global _listener, _signalled_at
     if listening() or threading.current_thread() is not threading.main_thread():
         yield
@@ -103,7 +103,8 @@ def handlers_restored() -> Iterator[None]:
     finally:
         if listening():
             _listener, _signalled_at = None, None
-            for number, handler in before.items():
+        for number, handler in before.items():
+            if signal.getsignal(number) != handler:
                 signal.signal(number, handler)
 
 

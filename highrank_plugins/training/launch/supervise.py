@@ -39,7 +39,10 @@ def launch(plan: Plan, say: Callable[[str], object]) -> int:
             `check_rendezvous`.
         SystemExit: stopped before it began, with that code.
     """
-    with TemporaryDirectory(prefix="highrank-launch-") as folder:
+    with (
+        stop_request.handlers_restored(),
+        TemporaryDirectory(prefix="highrank-launch-") as folder,
+    ):
         answers = Path(folder)
         supervisor = _Supervisor(answers)  # listens from here on, because nodes may arrive late
         plan.check_meeting()

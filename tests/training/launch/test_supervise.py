@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from highrank_plugins.common.folder_lock import log_folder
-from highrank_plugins.common.stop_request import REQUEUE
+from highrank_plugins.common.stop_request import REQUEUE, handlers_restored
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.training.launch import supervise
 from highrank_plugins.training.launch.plan import Plan
@@ -42,10 +42,8 @@ def child(code: str) -> subprocess.Popen[bytes]:
 @pytest.fixture
 def restored():
     """Restore the signal handlers, which the supervisor takes for the whole process."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    with handlers_restored():
+        yield
 
 
 @pytest.mark.usefixtures("restored")
