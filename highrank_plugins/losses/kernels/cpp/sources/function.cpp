@@ -1,5 +1,6 @@
 // The pointwise functions that the kernels know, by the families of KernelFunction
-// (losses/chunked_head.py). value(z, kept) is f(z) and leaves in `kept` what pull_back needs.
+// (losses/chunked_head.py). value(z, kept, next) is f(z) and leaves what pull_back needs in `kept`,
+// a second number in kept[next].
 #include "function.hpp"
 
 #include <algorithm>
@@ -23,7 +24,7 @@ struct Row : Function<T> {
         T top = -std::numeric_limits<T>::infinity();
 #pragma omp simd reduction(max : top)
         for (int64_t x = 0; x < classes; ++x) {
-            const T z = f.value(biased ? row[x] + bias[x] : row[x], kept + x);
+            const T z = f.value(biased ? row[x] + bias[x] : row[x], kept + x, classes);
             row[x] = z;
             top = z > top ? z : top;
         }
@@ -33,8 +34,8 @@ struct Row : Function<T> {
 
 template <class T>
 struct Identity final : Row<T, Identity<T>> {
-    bool keeps() const override { return false; }
-    T value(T z, T*) const { return z; }
+    int64_t keeps() const override { return 0; }
+    T value(T z, T*, int64_t) const { return z; }
     void pull_back(T*, int64_t, const T*, double*) const override {}
 };
 
@@ -44,7 +45,7 @@ struct Gss final : Row<T, Gss<T>> {
     T c, k;
     explicit Gss(const double* numbers) : c(T(numbers[0])), k(T(numbers[1])) {}
 
-    T value(T z, T* kept) const {
+    T value(T z, T* kept, int64_t) const {
         const T from = z - c;
         const T decay = exponential(from < 0 ? from : -from);
         const T whole = 1 + decay;
@@ -65,7 +66,7 @@ struct Logistic final : Row<T, Logistic<T>> {
         : a(T(numbers[0])), b(T(numbers[1])), inverse(T(1 / numbers[2])), d(T(numbers[3])),
           steepest(T(numbers[0] / numbers[2])) {}
 
-    T value(T z, T* kept) const {
+    T value(T z, T* kept, int64_t) const {
         const T x = (z + b) * inverse;
         const T decay = exponential(x < 0 ? x : -x);
         const T share = 1 / (1 + decay);
@@ -87,7 +88,7 @@ struct MultiMax final : Row<T, MultiMax<T>> {
     }
     static T above_zero(T x) { return x < 0 ? T(0) : x; }
 
-    T value(T z, T* kept) const {
+    T value(T z, T* kept, int64_t) const {
         *kept = z;
         const T low = above_zero(at[2] - z), high = above_zero(z - at[3]);
         return z + strength[0] * above_zero(at[0] - z) + strength[1] * above_zero(z - at[1]) +
@@ -114,7 +115,8 @@ struct MultiMax final : Row<T, MultiMax<T>> {
     }
 };
 
-// f(z) = slopes[i] (z + bound − i width) + left[i] in cell i. Keeps z.
+// f(z) = slopes[i] (z + bound − i width) + left[i] in cell i. Keeps z, and the slope, since
+// looking it up again takes longer than reading it.
 template <class T>
 struct Plif final : Row<T, Plif<T>> {
     static constexpr int64_t PART = 256;  // logits whose cells are found together
@@ -132,30 +134,36 @@ struct Plif final : Row<T, Plif<T>> {
         const int32_t cell = static_cast<int32_t>(above < last ? above : last);
         return cell < end ? cell : end;
     }
-    T value(T z, T* kept) const {
+    int64_t keeps() const override { return 2; }
+
+    T value(T z, T* kept, int64_t next) const {
         *kept = z;
         const int32_t i = cell_of(z);
-        return pairs[2 * i] * ((z + bound) - T(i) * width) + pairs[2 * i + 1];
+        const T slope = kept[next] = pairs[2 * i];
+        return slope * ((z + bound) - T(i) * width) + pairs[2 * i + 1];
     }
     void pull_back(T* grad, int64_t classes, const T* kept, double* sums) const override {
+        const T* slope = kept + classes;
+        if (sums) add_to_sums(grad, classes, kept, sums);
+#pragma omp simd
+        for (int64_t x = 0; x < classes; ++x) grad[x] *= slope[x];
+    }
+    void add_to_sums(const T* grad, int64_t classes, const T* kept, double* sums) const {
         int32_t cell[PART];
         T by_offset[PART];
         for (int64_t start = 0; start < classes; start += PART) {
             const int64_t part = std::min(PART, classes - start);
             const T* z = kept + start;
-            T* g = grad + start;
+            const T* g = grad + start;
 #pragma omp simd
             for (int64_t x = 0; x < part; ++x) {
                 cell[x] = cell_of(z[x]);
                 by_offset[x] = g[x] * ((z[x] + bound) - T(cell[x]) * width);
             }
-            if (sums)
-                for (int64_t x = 0; x < part; ++x) {
-                    sums[2 * cell[x]] += by_offset[x];
-                    sums[2 * cell[x] + 1] += g[x];
-                }
-#pragma omp simd
-            for (int64_t x = 0; x < part; ++x) g[x] *= pairs[2 * cell[x]];
+            for (int64_t x = 0; x < part; ++x) {
+                sums[2 * cell[x]] += by_offset[x];
+                sums[2 * cell[x] + 1] += g[x];
+            }
         }
     }
 };

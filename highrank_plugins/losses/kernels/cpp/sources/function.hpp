@@ -8,11 +8,11 @@ template <class T>
 struct Function {
     virtual ~Function() = default;
 
-    // Whether `evaluate` keeps a number of each logit for `pull_back`.
-    virtual bool keeps() const { return true; }
+    // How many numbers of each logit `evaluate` keeps for `pull_back`.
+    virtual int64_t keeps() const { return 1; }
 
-    // row becomes f(row + bias); returns its greatest value. `kept` [classes] is for pull_back; no
-    // bias: null.
+    // row becomes f(row + bias); returns its greatest value. `kept` [keeps(), classes] is for
+    // pull_back; no bias: null.
     virtual T evaluate(T* row, int64_t classes, const T* bias, T* kept) const = 0;
 
     // The gradient of a row of f(z) becomes that of z; the gradients of f's tables are added to

@@ -27,17 +27,17 @@ struct Mixture {
 // Memory of one thread.
 template <class T>
 struct Workspace {
-    std::vector<T> kept;     // what f keeps of every component [K, M], see function.hpp
+    std::vector<T> kept;     // what f keeps of every component [K, keeps(), M], see function.hpp
     std::vector<T> mixture;  // P_x, later w_x / P_x [M]
     std::vector<T> norm, log_norm, joint;
 
-    Workspace(const Mixture<T>& m, bool keeps)
-        : kept(keeps ? m.components * m.classes : 0),
+    Workspace(const Mixture<T>& m, int64_t keeps)
+        : kept(m.components * keeps * m.classes),
           mixture(m.smooth || m.correct || m.entropy ? m.classes : 0),
           norm(m.components), log_norm(m.components), joint(m.components) {}
 
-    T* kept_of(int64_t component, int64_t classes) {
-        return kept.empty() ? nullptr : kept.data() + component * classes;
+    T* kept_of(int64_t component) {
+        return kept.data() + component * static_cast<int64_t>(kept.size() / norm.size());
     }
 };
 
@@ -152,7 +152,7 @@ void one_token(
 ) {
     for (int64_t k = 0; k < m.components; ++k) {
         T* row = rows + k * m.classes;
-        const T top = f.evaluate(row, m.classes, m.bias, own.kept_of(k, m.classes));
+        const T top = f.evaluate(row, m.classes, m.bias, own.kept_of(k));
         const T at_target = row[label];
         own.norm[k] = exponentials(row, m.classes, top);
         own.log_norm[k] = top + std::log(own.norm[k]);
@@ -190,7 +190,7 @@ void one_token(
         plain_gradient(m, rows, label, scale[token], log_likelihood, grad_prior, own);
     for (int64_t k = 0; k < m.components; ++k) {
         T* row = rows + k * m.classes;
-        f.pull_back(row, m.classes, own.kept_of(k, m.classes), table_sums);
+        f.pull_back(row, m.classes, own.kept_of(k), table_sums);
         if (columns) add_to(columns, row, m.classes);
     }
 }

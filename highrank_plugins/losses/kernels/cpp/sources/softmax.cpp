@@ -19,7 +19,7 @@ void softmax(
 ) {
 #pragma omp parallel num_threads(threads)
     {
-        std::vector<T> kept(f.keeps() ? classes : 0);
+        std::vector<T> kept(f.keeps() * classes);
         double* sums = table_sums ? table_sums + omp_get_thread_num() * sums_length : nullptr;
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < rows; ++r) {
