@@ -94,14 +94,15 @@ def listen_unprepared() -> None:
 def handlers_restored() -> Iterator[None]:
     """Restore the signal handlers at the end of the block, and stop to listen if it began to."""
     global _listener, _signalled_at
-    if listening() or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGINT)}
+    listened = listening()
     try:
         yield
     finally:
-        if listening():
+        if listening() and not listened:
             _listener, _signalled_at = None, None
         for number, handler in before.items():
             if signal.getsignal(number) != handler:
