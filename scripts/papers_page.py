@@ -9,6 +9,7 @@ studies from their files, and what small repetitions found from docs/records.
 import json
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from functools import cache
 from itertools import pairwise
 from math import prod
@@ -25,7 +26,7 @@ from highrank_plugins.training import configuration
 
 ROOT = Path(__file__).parents[1]
 SOURCE = re.compile(r"(\w+) et al\. (\d{4})")
-GPUS = {"Parthiban": "V100", "Ganea": "P100"}
+GPUS = {"Parthiban": "V100", "Ganea": "P100", "Ott": "V100"}
 KEYS = {
     "number", "title", "task", "confs", "options", "set", "seeds", "command", "kinds", "cells",
     "expected", "here", "verdict", "table", "order", "studies", "grid", "then",
@@ -44,11 +45,18 @@ NAMES = {
     "mixtape_scaled": "Mixtape, scale 4",
 }  # fmt: skip
 SIGNIFICANT = 0.05
-PER_UPDATE = "ms/batch (network)"
+PER_UPDATE = ("ms/batch (network)", "s/100 batches (network)")
+GPU_HOURS = "hours × GPUs"
 FORMS = {"test_perplexity": ".2f", "test_kld": ".2f", "sacrebleu": ".2f"}
 
 
 published = cache(read_published)
+
+
+@cache
+def papers() -> dict[str, Any]:
+    """Return the content of docs/papers.yaml."""
+    return read_tree(ROOT / "docs" / "papers.yaml").values
 
 
 @cache
@@ -59,7 +67,7 @@ def training(task: str, conf: str) -> dict[str, Any]:
 
 def page() -> str:
     """Return the page as Markdown."""
-    content = read_tree(ROOT / "docs" / "papers.yaml").values
+    content = papers()
     parts = [content["top"]]
     for key, paper in content["papers"].items():
         rows = [row(key, entry) for entry in paper["tables"]]
@@ -183,41 +191,89 @@ def timed(task: str, conf: str) -> tuple[float, str] | None:
     sizes = ("arch", "head_components", "decoder_embed_dim", "decoder_hidden_size")
     for gpu_of, gpu in GPUS.items():
         for entry in published(task):
-            if not entry.source.startswith(gpu_of) or "s/epoch" not in entry.cells:
+            if not entry.source.startswith(gpu_of):
                 continue
-            known = training(task, entry.conf or "")
-            if all(known.get(size) == train.get(size) for size in sizes):
+            if entry.conf == conf and GPU_HOURS in entry.cells:
+                return entry.cells[GPU_HOURS], gpu
+            known = training(task, entry.conf or "") if "s/epoch" in entry.cells else {}
+            if known and all(known.get(size) == train.get(size) for size in sizes):
                 return float(train["max_epoch"]) * entry.cells["s/epoch"] / 3600, gpu
     return None
 
 
 def estimated(task: str, conf: str) -> tuple[float, str] | None:
-    """Return hours of a run, scaled from those of a timed run with the same batch.
+    """Return hours of a run, scaled from those of another run.
 
-    The factor is the ratio of their updates' times, where Yang et al. 2019 print both.
+    The factor is the ratio of their updates' times, where Yang et al. 2019 print both and batches
+    are equal, or what `untimed` of docs/papers.yaml says.
     """
-    update = {e.conf: e.cells[PER_UPDATE] for e in published(task) if PER_UPDATE in e.cells}
+    return by_updates(task, conf) or by_size(task, conf)
+
+
+def by_updates(task: str, conf: str) -> tuple[float, str] | None:
+    """Return hours of a run by the times of its updates and of those of a run with known hours."""
     train = training(task, conf)
-    for other in filter(None, update):
-        same = training(task, other)
-        found = timed(task, other)
-        if conf in update and found and same["batch_size"] == train["batch_size"]:
-            ratio = update[conf] / update[other] * train["max_epoch"] / same["max_epoch"]
-            return found[0] * ratio, found[1]
+    for kind in PER_UPDATE:
+        update = {e.conf: e.cells[kind] for e in published(task) if kind in e.cells}
+        for other in filter(None, update):
+            if conf not in update or conf == other:
+                continue
+            same = training(task, other)
+            found = timed(task, other) or by_size(task, other)
+            if found and same.get("batch_size") == train.get("batch_size"):
+                ratio = update[conf] / update[other] * length(train) / length(same)
+                return found[0] * ratio, found[1]
     return None
 
 
+def by_size(task: str, conf: str) -> tuple[float, str] | None:
+    """Return hours of a run by what it reads, as `untimed` of docs/papers.yaml says.
+
+    They are those of the run `like`, times the ratios of `words`, `parameters`, `time` and of the
+    epochs or updates; or those of its batches, which a source times.
+    """
+    patterns = papers()["untimed"]
+    entry = next((patterns[key] for key in patterns if fnmatchcase(f"{task}/{conf}", key)), None)
+    if entry is None:
+        return None
+    train = training(task, conf)
+    if "batch" in entry:
+        kind = PER_UPDATE[0]
+        update = next(e.cells[kind] for e in published(task) if e.conf == conf and kind in e.cells)
+        batches = entry["words"] * length(train) / entry["batch"]
+        return batches * update / 1000 / 3600, entry["gpu"]
+    other_task, _, other_conf = entry["like"].partition("/")
+    found = timed(other_task, other_conf)
+    if found is None:
+        raise ValueError(f"docs/papers.yaml: untimed: no source times {entry['like']}")
+    ratio = length(train) / length(training(other_task, other_conf))
+    for kind in ("words", "parameters", "time"):
+        own, other = entry.get(kind, (1, 1))
+        ratio *= own / other
+    return found[0] * ratio, found[1]
+
+
+def length(train: dict[str, Any]) -> float:
+    """Return the epochs of a training run, or its updates."""
+    return float(train.get("max_epoch") or train["max_update"])
+
+
 def hours(entry: dict[str, Any]) -> str:
-    """Return the hours of all training runs of a row, a lower limit, or "not known"."""
+    """Return the hours of all training runs of a row, and the GPU.
+
+    Raises:
+        ValueError: the hours of a run follow from nothing.
+    """
     task, confs = entry["task"], entry["confs"]
-    printed = [time for conf in confs if (time := timed(task, conf))]
-    found = [time for conf in confs if (time := timed(task, conf) or estimated(task, conf))]
-    if not found:
-        return "not known"
-    mark = "> " if len(found) < len(confs) else "≈ " if len(printed) < len(confs) else ""
+    printed = [timed(task, conf) for conf in confs]
+    found = [time or estimated(task, conf) for time, conf in zip(printed, confs, strict=True)]
+    if None in found:
+        conf = confs[found.index(None)]
+        raise ValueError(f"docs/papers.yaml: no source times {task}/{conf}; add it to `untimed`")
+    mark = "" if all(printed) else "≈ "
     runs = entry.get("seeds", 1) * prod(map(len, entry.get("grid", {}).values()))
-    total = sum(time for time, _ in found) * runs
-    return f"{mark}{total:,.0f} ({', '.join(sorted({gpu for _, gpu in found}))})"
+    total = sum(time for time, _ in filter(None, found)) * runs
+    return f"{mark}{total:,.0f} ({', '.join(sorted({gpu for _, gpu in filter(None, found)}))})"
 
 
 def expected(paper: str, row: dict[str, Any]) -> str:

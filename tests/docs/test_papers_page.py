@@ -130,13 +130,42 @@ def test_records_of_a_command_are_where_the_recipe_writes_them():
     ("confs", "hours"),
     [
         (["merity2018/softmax"], "8 (V100)"),  # 500 epochs of 55 s
-        (["merity2018/softmax", "yang2018/moc"], "> 8 (V100)"),
+        (["merity2018/softmax", "yang2018/moc"], "≈ 22 (V100)"),  # and 1,000 of 100 s × 390 / 731
         (["yang2019/mixtape"], "≈ 13 (V100)"),  # 1,000 epochs of MoS's 100 s × 345 / 731
-        (["yang2018/moc"], "not known"),
     ],
 )
 def test_hours_follow_from_printed_times(confs, hours):
     assert papers_page.hours({"task": "ptb", "confs": confs}) == hours
+
+
+@pytest.mark.parametrize(
+    ("run", "hours"),
+    [
+        ("wmt14_en_de/ott2018/softmax", "181 (V100)"),  # 85 minutes on 128 GPUs
+        # 300,000 updates of 32,768 tokens, where Ott et al. have 30,000 of 458,752
+        ("wmt14_en_de/yang2019/softmax", "≈ 130 (V100)"),
+        ("wmt14_en_de/yang2019/mos", "≈ 215 (V100)"),  # × 30.08 / 18.15
+        # 1.6 billion words by 700, 119 ms each, and 856 ms
+        ("one_billion_word/yang2018/softmax", "≈ 76 (GPU of 12 GB)"),
+        ("one_billion_word/yang2018/mos", "≈ 545 (GPU of 12 GB)"),
+        ("text8/yang2018/mos7", "≈ 13 (V100)"),
+    ],
+)
+def test_hours_of_untimed_runs_follow_from_timed_ones(run, hours):
+    task, _, conf = run.partition("/")
+    assert papers_page.hours({"task": task, "confs": [conf]}) == hours
+
+
+def test_a_run_without_hours_is_named(monkeypatch):
+    monkeypatch.setattr(papers_page, "papers", lambda: {"untimed": {}})
+    with pytest.raises(ValueError, match="no source times text8/yang2018/mos7"):
+        papers_page.hours({"task": "text8", "confs": ["yang2018/mos7"]})
+
+
+def test_every_pattern_of_untimed_runs_matches_a_run():
+    for pattern in papers_page.papers()["untimed"]:
+        task, _, conf = pattern.partition("/")
+        assert any((RECIPES / task / "conf").glob(f"{conf}.yaml")), pattern
 
 
 def test_the_score_of_the_trained_system_is_expected_where_another_paper_quotes_it():
