@@ -282,7 +282,7 @@ class Head(CommandLine, nn.Module):
             reduction: "none" (per token, shape of target), or scalars: "sum", and "mean" over the
                 tokens that are not ignored. As in torch's `cross_entropy`, a weighted mean divides
                 the loss by the sum of these tokens' weights; nll and correct are plain means. All
-                are NaN where every token is ignored.
+                are NaN where every token is ignored, and gradients zero.
             impl: one of `highrank_plugins.losses.IMPLEMENTATIONS`, or "auto".
             memory: bytes that a chunk may take; None chooses.
             accuracy: also return `correct`, where the most probable class is the target.

@@ -81,10 +81,21 @@ def compute_nll(
 
 
 def _mean(plan: LossPlan, total: LossOutput) -> LossOutput:
-    """Return means over the tokens that are not ignored; NaN where there are none."""
+    """Return means over the tokens that are not ignored.
+
+    Where there are none, means are NaN and gradients zero, as in torch's cross_entropy.
+    """
     ones = torch.ones_like(plan.target, dtype=total.nll.dtype)
     count = plan.blank(ones, 0, len(ones)).sum()
     weights = count
     if plan.weight is not None:
         weights = plan.blank(plan.weight.to(ones.dtype), 0, len(ones)).sum()
-    return total.map(lambda t: t / count)._replace(loss=total.loss / weights)
+    means = total.map(lambda t: _ratio(t, count))
+    return means._replace(loss=_ratio(total.loss, weights))
+
+
+def _ratio(total: Tensor, count: Tensor) -> Tensor:
+    """Return total / count; NaN without gradients where count is 0."""
+    # without it, 1/0 goes back through the graph, and meets gradients of 0
+    some = count != 0
+    return torch.where(some, total / torch.where(some, count, 1), torch.nan)

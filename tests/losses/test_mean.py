@@ -70,6 +70,21 @@ def test_a_mean_without_tokens_is_nan_as_in_torch(tokens):
         assert all(value.isnan() for value in out)
 
 
+@every_implementation
+@pytest.mark.parametrize("weight", [None, torch.zeros(TOKENS)], ids=["ignored", "weights_of_0"])
+@pytest.mark.parametrize("case", STRUCTURES, ids=str)
+def test_a_mean_of_nothing_has_gradients_of_zero(case, weight, impl):
+    """torch has zeros where all tokens are ignored; NaN would end a training run with all others."""
+    head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
+    target = torch.full_like(TARGET, -100) if weight is None else TARGET
+    got = run(head, features, target, impl=impl, reduction="mean", ignore_index=-100,
+              weight=weight, upstream=torch.tensor(-1.3).double())  # fmt: skip
+    assert got.values["loss"].isnan()
+    assert got.gradients
+    for name, gradient in got.gradients.items():
+        assert not gradient.any(), name
+
+
 @pytest.mark.parametrize("impl", ["chunked", "fused", "cpp"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision_keeps_small_gradients(dtype, impl):

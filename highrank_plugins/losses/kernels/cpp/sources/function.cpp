@@ -10,9 +10,11 @@
 
 namespace {
 
-// Evaluate a row by the `value` of the function F.
-template <class T, class F>
+// Evaluate a row by the `value` of the function F, which keeps COUNT numbers of each logit.
+template <class T, class F, int64_t COUNT = 1>
 struct Row : Function<T> {
+    int64_t keeps() const override { return COUNT; }
+
     T evaluate(T* row, int64_t classes, const T* bias, T* kept) const override {
         return bias ? evaluate_as<true>(row, classes, bias, kept)
                     : evaluate_as<false>(row, classes, bias, kept);
@@ -21,10 +23,11 @@ struct Row : Function<T> {
     template <bool biased>
     T evaluate_as(T* row, int64_t classes, const T* bias, T* kept) const {
         const F f = static_cast<const F&>(*this);
+        constexpr int64_t stride = COUNT > 0;  // `kept` is null where nothing is kept
         T top = -std::numeric_limits<T>::infinity();
 #pragma omp simd reduction(max : top)
         for (int64_t x = 0; x < classes; ++x) {
-            const T z = f.value(biased ? row[x] + bias[x] : row[x], kept + x, classes);
+            const T z = f.value(biased ? row[x] + bias[x] : row[x], kept + stride * x, classes);
             row[x] = z;
             top = z > top ? z : top;
         }
@@ -33,8 +36,7 @@ struct Row : Function<T> {
 };
 
 template <class T>
-struct Identity final : Row<T, Identity<T>> {
-    int64_t keeps() const override { return 0; }
+struct Identity final : Row<T, Identity<T>, 0> {
     T value(T z, T*, int64_t) const { return z; }
     void pull_back(T*, int64_t, const T*, double*) const override {}
 };
@@ -118,7 +120,7 @@ struct MultiMax final : Row<T, MultiMax<T>> {
 // f(z) = slopes[i] (z + bound − i width) + left[i] in cell i. Keeps z, and the slope, since
 // looking it up again takes longer than reading it.
 template <class T>
-struct Plif final : Row<T, Plif<T>> {
+struct Plif final : Row<T, Plif<T>, 2> {
     static constexpr int64_t PART = 256;  // logits whose cells are found together
     T bound, width, last;
     int32_t end;
@@ -134,7 +136,6 @@ struct Plif final : Row<T, Plif<T>> {
         const int32_t cell = static_cast<int32_t>(above < last ? above : last);
         return cell < end ? cell : end;
     }
-    int64_t keeps() const override { return 2; }
 
     T value(T z, T* kept, int64_t next) const {
         *kept = z;

@@ -9,7 +9,7 @@ struct Function {
     virtual ~Function() = default;
 
     // How many numbers of each logit `evaluate` keeps for `pull_back`.
-    virtual int64_t keeps() const { return 1; }
+    virtual int64_t keeps() const = 0;
 
     // row becomes f(row + bias); returns its greatest value. `kept` [keeps(), classes] is for
     // pull_back; no bias: null.
