@@ -1,6 +1,7 @@
 """Read YAML files with inheritance, so that every value knows its file and line.
 
-Scalars are read as in YAML 1.2: `no` is a word (Norwegian) and `12:30` is text, as is a date.
+Scalars are read as in YAML 1.2: `no` is a word (Norwegian) and `12:30` is text, as is a date. A
+number with an exponent needs a point: `1e-3` is text, which fairseq reads itself.
 Aliases (`*name`) are refused: a kilobyte of them can stand for more than a memory holds.
 """
 
