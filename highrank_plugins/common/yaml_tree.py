@@ -78,8 +78,10 @@ def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = T
 def override(tree: Tree, assignment: str, default_block: str) -> None:
     """Apply `block.key=value`, or `key=value` for a key of `default_block`; values are YAML.
 
+    `null` removes a key, or a whole block: `block=null`.
+
     Raises:
-        ConfigurationError: not of that form.
+        ConfigurationError: not of that form, or `null` for what is not there.
     """
     name, equals, text = assignment.partition("=")
     path = tuple(name.split(".")) if "." in name else (default_block, name)
@@ -90,11 +92,34 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         raise ConfigurationError(f"--set {assignment}: not a YAML value ({problem})") from None
+    if value is None:
+        path = _path_to_remove(tree, name, path)
     nested = value
     for key in reversed(path):
         nested = {key: nested}
     _merge(tree.values, nested)
     tree.places[path] = f"--set {assignment}"
+
+
+def _path_to_remove(tree: Tree, name: str, path: KeyPath) -> KeyPath:
+    """Return the path of an existing key, or of the block `name`."""
+    if _has(tree.values, path):
+        return path
+    if name in tree.values:
+        return (name,)
+    block = tree.values.get(path[0])
+    known = [*tree.values, *(block if isinstance(block, dict) else ())]
+    raise ConfigurationError(
+        f"--set {name}=null: there is no {'.'.join(path)} to remove{did_you_mean(path[-1], known)}"
+    )
+
+
+def _has(values: Any, path: KeyPath) -> bool:
+    for key in path:
+        if not isinstance(values, dict) or key not in values:
+            return False
+        values = values[key]
+    return True
 
 
 def _hint(path: Path, as_base: bool) -> str:

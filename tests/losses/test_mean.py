@@ -74,7 +74,7 @@ def test_a_mean_without_tokens_is_nan_as_in_torch(tokens):
 @pytest.mark.parametrize("weight", [None, torch.zeros(TOKENS)], ids=["ignored", "weights_of_0"])
 @pytest.mark.parametrize("case", STRUCTURES, ids=str)
 def test_a_mean_of_nothing_has_gradients_of_zero(case, weight, impl):
-    """torch has zeros where all tokens are ignored; NaN would end a training run with all others."""
+    """torch has zeros where all tokens are ignored. NaN would spoil the sums of other batches."""
     head, features = case.build(classes=CLASSES), make_features(TOKENS).requires_grad_()
     target = torch.full_like(TARGET, -100) if weight is None else TARGET
     got = run(head, features, target, impl=impl, reduction="mean", ignore_index=-100,

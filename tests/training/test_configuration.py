@@ -46,6 +46,22 @@ def test_bases_may_have_bases(write):
     assert configuration.data.vocab_size == 100
 
 
+def test_null_removes_an_option_or_a_block(write):
+    path = write("a.yaml", "base: base.yaml\ngenerate: {beam: 5}\n")
+    assert load(path).generate == {"beam": 5}
+    removed = load(path, ["generate=null", "lr=null"])
+    assert removed.generate == {}
+    assert removed.train == {"arch": "transformer_softmax", "keep_last_epochs": 3}
+
+
+@pytest.mark.parametrize(
+    "assignment", ["lrr=null", "average.lst=null", "averge=null", "other.lr=~"]
+)
+def test_null_for_what_is_not_there_is_refused(write, assignment):
+    with pytest.raises(ConfigurationError, match=r"there is no .* to remove"):
+        load(write("a.yaml", "base: base.yaml\n"), [assignment])
+
+
 def test_overrides_apply_to_train_unless_they_name_a_block(write):
     path = write("leaf.yaml", "base: base.yaml\n")
     configuration = load(path, ["lr=1e-4", "fp16=true", "data.vocab_size=7", "generate.beam=2"])

@@ -18,6 +18,8 @@ MAX_WORDS = 1000  # fairseq's models have 1,024 positions
 DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
 Pair = tuple[bytes, bytes]
 _SEGMENT = re.compile(rb"<seg.*?>(.*)</seg>")
+_SET = re.compile(rb"<(?:src|ref)set\b[^>]*\bsetid=\"([^\"]*)\"", re.IGNORECASE)
+_YEAR = re.compile(r"(?:19|20)\d\d")
 
 
 def refuse_other_languages(folder: Path, languages: Collection[str]) -> None:
@@ -128,6 +130,9 @@ def read_lines(path: Path) -> Iterator[bytes]:
     """Yield lines, which end with line feeds only; of a .sgm, the segments. Drop byte order marks.
 
     A segment is, as for sacreBLEU, a line that begins with <seg, without its tags.
+
+    Raises:
+        TextError: the file is damaged, or a .sgm whose set is of another year than its name.
     """
     lines = 0
     try:
@@ -140,5 +145,17 @@ def read_lines(path: Path) -> Iterator[bytes]:
                     yield line.removesuffix(b"\n")
                 elif line.startswith(b"<seg "):
                     yield _SEGMENT.sub(rb"\1", line)
+                elif found := _SET.search(line):
+                    _check_year(path, lines, found[1].decode(errors="replace"))
     except DAMAGE as error:
         raise TextError(f"{path}:{lines + 1}: damaged ({error}); copy or fetch it again") from None
+
+
+def _check_year(path: Path, line: int, name: str) -> None:
+    """Refuse the test set of another year under the name of this one."""
+    wanted, found = set(_YEAR.findall(path.name)), set(_YEAR.findall(name))
+    if wanted and found and not wanted & found:
+        raise TextError(
+            f"{path}:{line}: the set is {name}, of another year than the file's name says; "
+            "put the right test set here, or choose the corpus of its year (--corpus)"
+        )

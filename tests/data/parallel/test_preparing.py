@@ -124,3 +124,22 @@ def test_segments_equal_those_of_sacrebleu(tmp_path):
     ours = [" ".join(line.decode().split()) for line in read_lines(path)]
     assert ours == (tmp_path / "theirs").read_text().removesuffix("\n").split("\n")
     assert len(ours) == len(sentences)
+
+
+@pytest.mark.parametrize(
+    ("name", "set_of", "refused"),
+    [
+        ("newstest2014-deen-src.en.sgm", "newstest2016", True),
+        ("newstest2014-deen-src.en.sgm", "newstest2014", False),
+        ("test.en.sgm", "newstest2016", False),
+        ("newstest2014-deen-src.en.sgm", "news", False),
+    ],
+)
+def test_a_test_set_of_another_year_is_refused(tmp_path, name, set_of, refused):
+    path = tmp_path / name
+    path.write_text(f'<srcset setid="{set_of}" srclang="any">\n<seg id="1">A</seg>\n</srcset>\n')
+    if not refused:
+        assert list(read_lines(path)) == [b"A\n"]
+        return
+    with pytest.raises(ValueError, match=rf"{name}:1: the set is newstest2016, of another year"):
+        list(read_lines(path))
