@@ -70,8 +70,8 @@ def continuations(
         split: text of the contexts, along which the state is carried to them, as in the papers;
             None: each context begins a text.
     Raises:
-        ContextError: a word that is not in the dictionary; a context that is not in the split, or
-            longer than the model's positions.
+        ContextError: a word that is not in the dictionary, padding or the beginning of a sentence;
+            a context that is not in the split, or longer than the model's positions.
         ValueError: no language model.
         FloatingPointError: NaN.
     """
@@ -94,6 +94,10 @@ def _numbers(words: Sequence[str], dictionary: Any, number: int) -> list[int]:
     named = [dictionary.eos_word if word == END else word for word in words]
     ids = [dictionary.index(word) for word in named]
     for word, index in zip(named, ids, strict=True):
+        if index in (dictionary.pad(), dictionary.bos()):
+            raise ContextError(
+                number, f"{word!r} is no word of a text; leave it out (<eos> ends a line)"
+            )
         if index == dictionary.unk() and word != dictionary.unk_word:
             raise ContextError(
                 number,
