@@ -122,7 +122,7 @@ fetch_texts() {
     fi
     need_space "$((gigabytes * 1000000000 - have))"
     run highrank data fetch-corpus "$corpus" "$folder" ${flags[@]+"${flags[@]}"} ||
-        refuse "$or --data ${data:-DIR}"
+        refuse "$or --data ${data:-DIR}${data:+, or choose the corpus that they are of: --corpus FILE}"
     run highrank data unpack-texts "$corpus" "$folder" "$out/files"
 }
 
