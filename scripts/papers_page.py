@@ -211,7 +211,7 @@ def estimated(task: str, conf: str) -> tuple[float, str] | None:
 
 
 def by_updates(task: str, conf: str) -> tuple[float, str] | None:
-    """Return hours of a run by the times of its updates and of those of a run with known hours."""
+    """Return hours of a run, from a run with known hours and the times of updates of both."""
     train = training(task, conf)
     for kind in PER_UPDATE:
         update = {e.conf: e.cells[kind] for e in published(task) if kind in e.cells}

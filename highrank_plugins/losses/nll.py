@@ -96,6 +96,6 @@ def _mean(plan: LossPlan, total: LossOutput) -> LossOutput:
 
 def _ratio(total: Tensor, count: Tensor) -> Tensor:
     """Return total / count; NaN without gradients where count is 0."""
-    # without it, 1/0 goes back through the graph, and meets gradients of 0
+    # a division by 0 would send an infinite gradient back, and infinity times 0 is NaN
     some = count != 0
     return torch.where(some, total / torch.where(some, count, 1), torch.nan)
