@@ -1,5 +1,6 @@
 """Provide `highrank study`: configurations × seeds as one table that can be resumed."""
 
+import fcntl
 import logging
 import shlex
 import sys
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.common.files import held_alone, write_text
+from highrank_plugins.common.files import held_alone, open_own
 from highrank_plugins.common.formatting import size
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def study(
         folder = study_folder(read, exp_dir)
         members = prepare(read, exp_dir)
         if slurm:  # its nodes may have more cores
-            _claim(folder, file)
+            claim(folder, file)
             _submit(read, members, folder, jobs)
             return
         environments = []
@@ -83,7 +84,7 @@ def study(
         if dry_run:
             _dry_run(read, members, exp_dir, environments)
             return
-        _claim(folder, file)
+        claim(folder, file)
         if only is not None:
             names = [member.name for member in members]
             if only not in names:
@@ -119,18 +120,21 @@ def _say(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def _claim(folder: Path, file: Path) -> None:
+def claim(folder: Path, file: Path) -> None:
     """Refuse the folder of another study that has the same name, and is still there."""
-    owner = folder / ".study"
     folder.mkdir(parents=True, exist_ok=True)
-    if owner.is_file():
-        other = Path(owner.read_text(encoding="utf-8").strip())
+    with open_own(folder / ".study", "a+") as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX)  # several members may be started at a time, by --only
+        owner.seek(0)
+        other = Path(owner.read().strip())
         if other.is_file() and not other.samefile(file):
             raise ValueError(
                 f"{folder}: has the logs and tables of {other}; give {file} another name, or "
                 "choose another --exp-dir"
             )
-    write_text(owner, f"{file.resolve()}\n")
+        if other != file.resolve():
+            owner.truncate(0)
+            owner.write(f"{file.resolve()}\n")
 
 
 def _show(read: "Study", members: "list[PreparedMember]", folder: Path) -> None:

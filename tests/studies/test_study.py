@@ -6,10 +6,12 @@ import random
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
 
+from highrank_plugins.cli.study import claim
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.prepared import prepare
 from highrank_plugins.studies.runner import end, run_members, slots
@@ -252,6 +254,17 @@ def test_a_second_process_and_too_many_jobs_are_refused(tmp_path):
     finally:
         process.terminate()
         assert process.wait(20) == 128 + 15
+
+
+def test_members_that_start_at_once_share_the_folder(tmp_path):
+    """Each writes the name of its study; none may take the other's file away."""
+    file, folder = tmp_path / "study.yaml", tmp_path / "folder"
+    file.write_text("")
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(50):
+            list(pool.map(lambda _: claim(folder, file), range(8)))
+            assert (folder / ".study").read_text() == f"{file}\n"
+            (folder / ".study").unlink()
 
 
 def test_the_folder_of_another_study_with_the_same_name_is_refused(tmp_path):
