@@ -96,7 +96,8 @@ def _numbers(words: Sequence[str], dictionary: Any, number: int) -> list[int]:
     for word, index in zip(named, ids, strict=True):
         if index in (dictionary.pad(), dictionary.bos()):
             raise ContextError(
-                number, f"{word!r} is no word of a text; leave it out (<eos> ends a line)"
+                number,
+                f"{word!r} never occurs in a text; remove it, or write <eos> for the end of a line",
             )
         if index == dictionary.unk() and word != dictionary.unk_word:
             raise ContextError(

@@ -102,7 +102,9 @@ def test_a_users_contexts_are_continued(softmax, mos, tmp_path):
     assert "contexts.txt:2: 'cow' is not in the dictionary; write <unk>" in done.output
     for word in ("<pad>", "<s>"):
         file.write_text(f"the cat\nthe {word} cat\n")
-        assert f"contexts.txt:2: '{word}' is no word" in invoke("multimode", *words).output
+        assert (
+            f"contexts.txt:2: '{word}' never occurs in a text" in invoke("multimode", *words).output
+        )
     assert "belong together" in invoke("multimode", "--checkpoint", softmax[0]).output
 
 
