@@ -74,13 +74,24 @@ def positive(name: str, value: float) -> float:
 
 
 def not_negative(name: str, value: float) -> float:
-    """Return `value` as a number of at least 0.
+    """Return `value` as a finite number of at least 0.
 
     Raises:
-        ValueError: smaller.
+        ValueError: negative, infinite or NaN.
     """
-    if not value >= 0:
-        raise ValueError(f"{name} must not be negative, got {value}")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
+    return float(value)
+
+
+def finite(name: str, value: float) -> float:
+    """Return `value` as a finite number.
+
+    Raises:
+        ValueError: infinite or NaN.
+    """
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value}")
     return float(value)
 
 

@@ -36,9 +36,7 @@ class MixtureOfSoftmaxes(PriorMixture):
     ) -> Tensor:
         log_prior_NK = self.log_prior(features, tensors)
         values_NKM = self._values(features, tensors, random_state)
-        # the log-sum-exp of a class with bias −∞ would have NaN as its gradient
-        parts_NKM = values_NKM.log_softmax(-1).clamp_min(torch.finfo(values_NKM.dtype).min)
-        return (log_prior_NK.unsqueeze(-1) + parts_NKM).logsumexp(1)
+        return mix(log_prior_NK.unsqueeze(-1) + values_NKM.log_softmax(-1))
 
     def chunk_log_norms(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
@@ -54,7 +52,7 @@ class MixtureOfSoftmaxes(PriorMixture):
         values_NKM = below_largest(self._values(features, tensors, random_state))
         index_NK1 = target.view(-1, 1, 1).expand(-1, self.components, 1)
         log_likelihood_NK = values_NKM.gather(-1, index_NK1).squeeze(-1) - values_NKM.logsumexp(-1)
-        return -(self.log_prior(features, tensors) + log_likelihood_NK).logsumexp(-1), None
+        return -mix(self.log_prior(features, tensors) + log_likelihood_NK), None
 
     def _values(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
@@ -73,7 +71,7 @@ class MixtureOfSoftmaxes(PriorMixture):
     ) -> Tensor:
         index_NK1 = target.view(-1, 1, 1).expand(-1, self.components, 1)
         log_likelihood_NK1 = self.apply_pointwise(z, tensors).log_softmax(-1).gather(-1, index_NK1)
-        return -(self.log_prior(features, tensors) + log_likelihood_NK1.squeeze(-1)).logsumexp(-1)
+        return -mix(self.log_prior(features, tensors) + log_likelihood_NK1.squeeze(-1))
 
     def products(self, tokens: int) -> list[tuple[int, int, int]]:
         softmaxes = (tokens * self.components, self.embed_dim, self.num_classes)
@@ -81,3 +79,14 @@ class MixtureOfSoftmaxes(PriorMixture):
 
     def floats_per_token(self) -> int:
         return 4 * self.components * self.num_classes
+
+
+def mix(log_joint: Tensor) -> Tensor:
+    """Return the log-sum-exp over components, dimension 1.
+
+    Where a bias of −∞ rules a class out in every component, it is −∞ and has gradients of 0. Those
+    of `torch.logsumexp` are NaN there.
+    """
+    least = torch.finfo(log_joint.dtype).min
+    mixed = log_joint.clamp_min(least).logsumexp(1)
+    return mixed.masked_fill(mixed == least, -torch.inf)

@@ -1,5 +1,6 @@
 """Wrong options and tensors: a ValueError that names the thing, its value and the way out."""
 
+import math
 import re
 
 import pytest
@@ -50,15 +51,23 @@ HEADS = [
 POINTWISE = [
     ("sigsoftmx", {}, ["sigsoftmx", "did you mean 'sigsoftmax'", "plif"]),
     ("plif", {"knot": 3}, ["knot", "did you mean 'knots'"]),
-    ("gss", {"k": 0.0}, ["k", "> 0", "0.0"]),
-    ("gss", {"k": -1.0, "learn": True}, ["k", "> 0", "-1.0"]),
+    ("gss", {"k": 0.0}, ["gss: k", "above 0", "0.0"]),
+    ("gss", {"k": -1.0, "learn": True}, ["gss: k", "above 0", "-1.0"]),
     ("plif", {"bound": 0.0}, ["bound", "0.0"]),
     ("plif", {"knots": 0}, ["knots", "0"]),
     ("monotone_mlp", {"units": 0}, ["units", "0"]),
     ("monotone_mlp", {"bound": -1.0}, ["bound", "-1.0"]),
-    ("softcap", {"cap": 0.0}, ["softcap: cap", "> 0", "0.0"]),
-    ("sigmoid_cap", {"height": -1.0}, ["sigmoid_cap: height", "> 0", "-1.0"]),
-    ("sigmoid_cap", {"scale": 0.0}, ["sigmoid_cap: scale", "> 0", "0.0"]),
+    ("softcap", {"cap": 0.0}, ["softcap: cap", "above 0", "0.0"]),
+    ("sigmoid_cap", {"height": -1.0}, ["sigmoid_cap: height", "above 0", "-1.0"]),
+    ("sigmoid_cap", {"scale": 0.0}, ["sigmoid_cap: scale", "above 0", "0.0"]),
+    ("softcap", {"cap": math.inf}, ["softcap: cap", "finite", "inf"]),
+    ("sigmoid_cap", {"shift": math.nan}, ["sigmoid_cap: shift", "finite", "nan"]),
+    ("gss", {"k": math.inf}, ["gss: k", "finite", "inf"]),
+    ("gss", {"c": math.nan}, ["gss: c", "finite", "nan"]),
+    ("plif", {"bound": math.inf}, ["plif: bound", "finite", "inf"]),
+    ("plif", {"init_sd": math.nan}, ["plif: init_sd", "finite", "nan"]),
+    ("multimax", {"init_sd": math.inf}, ["multimax: init_sd", "finite", "inf"]),
+    ("monotone_mlp", {"bound": math.inf}, ["monotone_mlp: bound", "finite", "inf"]),
     ("multimax", {"init_sd": -1.0}, ["multimax: init_sd", ">= 0", "-1.0"]),
 ]
 

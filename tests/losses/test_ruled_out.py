@@ -30,7 +30,31 @@ def test_a_class_that_is_ruled_out_gets_no_gradient(case):
         assert_same(run(head, features, target, impl=impl, **options), want)
 
 
-@pytest.mark.parametrize("impl", ["fused", "cpp", "triton"])
+@pytest.mark.parametrize("reduction", ["none", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_target_that_is_ruled_out_has_an_infinite_loss(case, impl, smoothing, reduction):
+    """Gradients are finite, and those of all implementations are equal."""
+    head, features = case.build(), make_features(3).requires_grad_()
+    with torch.no_grad():
+        head.bias[3] = -torch.inf
+    options = {"label_smoothing": smoothing, "reduction": reduction, "entropy": True}
+    if reduction == "none":
+        options["upstream"] = UPSTREAM[:3]
+    want = run(head, features, torch.tensor([3, 1, 6]), impl="reference", **options)
+    assert all(gradient.isfinite().all() for gradient in want.gradients.values())
+    assert want.values["nll"].isinf().tolist() == (
+        [True, False, False] if reduction == "none" else True
+    )
+    # with label smoothing every class is a target
+    assert want.values["loss"].isinf().tolist() == (
+        [True, smoothing > 0, smoothing > 0] if reduction == "none" else True
+    )
+    assert_same(run(head, features, torch.tensor([3, 1, 6]), impl=impl, **options), want)
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @pytest.mark.parametrize("case", [case for case in CASES if case.head == "mos"], ids=str)
 def test_a_target_that_every_component_rules_out_spoils_no_other(case, impl):
     """Its loss is infinite; it adds nothing to the gradients, and spoils none of the others."""

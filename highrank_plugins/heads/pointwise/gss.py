@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from highrank_plugins.heads.checks import finite, positive
 from highrank_plugins.heads.pointwise.base import (
     VJP,
     Pointwise,
@@ -31,7 +32,7 @@ class GeneralizedSigSoftmax(Pointwise):
         k: slope on the far left, > 0, since f must increase.
         learn: make both parameters, `c` and `log_k` (k = e^log_k stays positive).
     Raises:
-        ValueError: k ≤ 0.
+        ValueError: k is not above 0 and finite, or c not finite.
     """
 
     is_increasing: ClassVar[bool] = True
@@ -43,15 +44,14 @@ class GeneralizedSigSoftmax(Pointwise):
 
     def __init__(self, c: float = -1.5, k: float = 2.5, learn: bool = False) -> None:
         super().__init__()
-        if not k > 0:
-            raise ValueError(f"gss: k must be > 0 for an increasing function, got {k}")
+        c, k = finite("gss: c", c), positive("gss: k", k)
         self.c: nn.Parameter | float
         if learn:
-            self.c = nn.Parameter(torch.tensor(float(c)))
+            self.c = nn.Parameter(torch.tensor(c))
             self.log_k = nn.Parameter(torch.tensor(math.log(k)))
         else:
-            self.c = float(c)
-            self.kernel_function = KernelFunction("gss", (float(c), float(k)))
+            self.c = c
+            self.kernel_function = KernelFunction("gss", (c, k))
         self.constants = () if learn else ("c", "k")
 
     @property

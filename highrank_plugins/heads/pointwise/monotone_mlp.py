@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.heads.checks import integer
+from highrank_plugins.heads.checks import integer, positive
 from highrank_plugins.heads.pointwise.base import Pointwise, register_pointwise, softplus
 
 
@@ -24,7 +24,7 @@ class MonotoneMLP(Pointwise):
         units: number of sigmoids, ≥ 1.
         bound: half-width of the interval that the initial sigmoids cover, > 0.
     Raises:
-        ValueError: units < 1 or bound ≤ 0.
+        ValueError: units < 1, or bound is not above 0 and finite.
     """
 
     is_increasing: ClassVar[bool] = True
@@ -37,9 +37,7 @@ class MonotoneMLP(Pointwise):
     def __init__(self, units: int = 16, bound: float = 20.0) -> None:
         super().__init__()
         units = integer("monotone_mlp: units", units)
-        if not bound > 0:
-            raise ValueError(f"monotone_mlp: bound must be > 0, got {bound}")
-        self.units, self.bound = units, float(bound)
+        self.units, self.bound = units, positive("monotone_mlp: bound", bound)
         step = 2 * bound / units
         centres = torch.linspace(-bound + step / 2, bound - step / 2, units)
         slope, height = 4 / step, step

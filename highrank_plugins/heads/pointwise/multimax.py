@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from highrank_plugins.heads.checks import not_negative
 from highrank_plugins.heads.pointwise.base import (
     VJP,
     Pointwise,
@@ -28,7 +29,7 @@ class MultiMax(Pointwise):
     Args:
         init_sd: standard deviation of all eight numbers at the start, ≥ 0; 0.02 in their code.
     Raises:
-        ValueError: init_sd < 0.
+        ValueError: init_sd is negative or not finite.
     """
 
     option_help: ClassVar = {"init_sd": "sd of thresholds and strengths at the start"}
@@ -37,8 +38,7 @@ class MultiMax(Pointwise):
 
     def __init__(self, init_sd: float = 0.02) -> None:
         super().__init__()
-        if not init_sd >= 0:
-            raise ValueError(f"multimax: init_sd must be >= 0, got {init_sd}")
+        init_sd = not_negative("multimax: init_sd", init_sd)
         self.thresholds = nn.Parameter(init_sd * torch.randn(4))
         self.strengths = nn.Parameter(init_sd * torch.randn(4))
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from highrank_plugins.heads.checks import integer
+from highrank_plugins.heads.checks import integer, not_negative, positive
 from highrank_plugins.heads.pointwise.base import (
     VJP,
     Pointwise,
@@ -32,7 +32,7 @@ class PLIF(Pointwise):
         init_sd: standard deviation of v around log(e − 1), which is slope 1.
         freeze: keep the initial slopes (Parthiban et al. 2021 call this frozen PLIF).
     Raises:
-        ValueError: T ≤ 0 or Q < 1.
+        ValueError: T is not above 0, Q < 1, init_sd is negative, or a number is not finite.
     """
 
     is_increasing: ClassVar[bool] = True
@@ -53,11 +53,9 @@ class PLIF(Pointwise):
         freeze: bool = False,
     ) -> None:
         super().__init__()
-        if not bound > 0:
-            raise ValueError(f"plif: bound must be > 0, got {bound}")
-        knots = integer("plif: knots", knots)
-        self.bound = float(bound)
-        self.knots = knots
+        self.bound = positive("plif: bound", bound)
+        self.knots = knots = integer("plif: knots", knots)
+        init_sd = not_negative("plif: init_sd", init_sd)
         self.kernel_function = KernelFunction(
             "plif", (self.bound, self.cell_width), ("slopes", "left")
         )

@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from highrank_plugins.heads.checks import finite, positive
 from highrank_plugins.heads.pointwise.base import (
     VJP,
     Pointwise,
@@ -28,7 +29,7 @@ class SigmoidCap(Pointwise):
         shift: b.
         scale: s > 0.
     Raises:
-        ValueError: a ≤ 0 or s ≤ 0.
+        ValueError: a or s is not above 0, or a number is not finite.
     """
 
     is_increasing: ClassVar[bool] = True
@@ -41,10 +42,9 @@ class SigmoidCap(Pointwise):
 
     def __init__(self, height: float = 23.0, shift: float = 5.0, scale: float = 7.5) -> None:
         super().__init__()
-        for name, value in (("height", height), ("scale", scale)):
-            if not value > 0:
-                raise ValueError(f"sigmoid_cap: {name} must be > 0, got {value}")
-        self.height, self.shift, self.scale = float(height), float(shift), float(scale)
+        self.height = positive("sigmoid_cap: height", height)
+        self.shift = finite("sigmoid_cap: shift", shift)
+        self.scale = positive("sigmoid_cap: scale", scale)
         numbers = (self.height, self.shift, self.scale, 0.0)
         self.kernel_function = KernelFunction("logistic", numbers)
 

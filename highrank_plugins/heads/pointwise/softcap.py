@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from highrank_plugins.heads.checks import positive
 from highrank_plugins.heads.pointwise.base import (
     VJP,
     Pointwise,
@@ -23,7 +24,7 @@ class Softcap(Pointwise):
     Args:
         cap: c > 0, the largest absolute value of a logit.
     Raises:
-        ValueError: c ≤ 0.
+        ValueError: c is not above 0 and finite.
     """
 
     is_increasing: ClassVar[bool] = True
@@ -32,9 +33,7 @@ class Softcap(Pointwise):
 
     def __init__(self, cap: float = 30.0) -> None:
         super().__init__()
-        if not cap > 0:
-            raise ValueError(f"softcap: cap must be > 0, got {cap}")
-        self.cap = float(cap)
+        self.cap = positive("softcap: cap", cap)
         numbers = (2 * self.cap, 0.0, self.cap / 2, -self.cap)  # 2c σ(2z / c) − c = c tanh(z / c)
         self.kernel_function = KernelFunction("logistic", numbers)
 

@@ -61,7 +61,9 @@ def log_domain_pass(kernels: Kernels, block: MixtureBlock) -> Scores:
     log_norm_NK = values_NKM.logsumexp(-1) if kernels.plan.z_loss else None
     if scale_N is not None:
         weight_N1M = smoothing_weights(kernels.plan, log_mixture_NM, target_N).unsqueeze(1)
-        posterior_NKM = log_joint_NKM.sub_(log_mixture_NM.unsqueeze(1)).exp_().mul_(weight_N1M)
+        # −∞ (every component rules a class out) must not be subtracted
+        shift_NM = log_mixture_NM.masked_fill(log_mixture_NM == -torch.inf, 0)
+        posterior_NKM = log_joint_NKM.sub_(shift_NM.unsqueeze(1)).exp_().mul_(weight_N1M)
         share_NK = posterior_NKM.sum(-1)
         factor_NK.copy_(scale_N.unsqueeze(-1).expand_as(factor_NK))
         torch.mul(factor_NK, share_NK, out=grad_prior_NK).neg_()

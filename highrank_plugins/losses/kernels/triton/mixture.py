@@ -84,7 +84,7 @@ def mixture_kernel(
             prob = tl.exp(log_mixture)
             spread -= prob * tl.where(prob > 0, log_mixture, 0.0)
         if share is not None:
-            weight = class_weight(column, label, target_weight, smoothing_weight, wide) / total
+            weight = class_weight(column, label, target_weight, smoothing_weight, total)
             shares = add_products(shares, parts, tl.where(inside, weight, 0.0), components)
 
     if smooth_sum is not None:
@@ -116,7 +116,7 @@ def mixture_kernel(
             values = load_logits(place, column, component_stride, classes, width, components, wide)
             joint, top = log_joint(values, tops, rests, components, f, t)
             parts, total = exponentials(joint, top, components)
-            weight = class_weight(column, label, target_weight, smoothing_weight, wide) / total
+            weight = class_weight(column, label, target_weight, smoothing_weight, total)
             for j in tl.static_range(components):
                 every = exp_below(joint[j], 0.0, apart[j])  # P_kx own
                 if z_weight > 0:
@@ -183,11 +183,12 @@ def exponentials(joint, top, components: tl.constexpr):
 
 @triton.jit
 def class_weight(
-    column, label, target_weight: tl.constexpr, smoothing_weight: tl.constexpr, wide: tl.constexpr
+    column, label, target_weight: tl.constexpr, smoothing_weight: tl.constexpr, total
 ):  # fmt: skip
-    """Return w_x."""
-    weight = tl.full(column.shape, smoothing_weight, wide)
-    return tl.where(column == label, weight + target_weight, weight)
+    """Return w_x / total, or 0 for a class that every component rules out."""
+    weight = tl.full(column.shape, smoothing_weight, total.dtype)
+    weight = tl.where(column == label, weight + target_weight, weight)
+    return tl.where(total > 0, weight / total, 0.0)
 
 
 @triton.jit
