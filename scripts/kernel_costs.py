@@ -173,7 +173,7 @@ def main() -> None:
         help="compute capability × 10; the H100 and H200 have 90",
     )
     parser.add_argument(
-        "--cases", type=json.loads, help="JSON file of cases, instead of the whole table"
+        "--cases", type=json.loads, help="list of cases as JSON, instead of the whole table"
     )
     parser.add_argument("--accuracy", action="store_true", help="also find the most probable class")
     options = parser.parse_args()

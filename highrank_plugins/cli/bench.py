@@ -49,6 +49,10 @@ def _sizes(what: str) -> Any:
 Tokens = Annotated[str | None, _sizes("Tokens N")]
 Components = Annotated[str | None, _sizes("Components K")]
 Classes = Annotated[str | None, _sizes("Classes M")]
+ChunkMemory = Annotated[
+    str | None,
+    typer.Option(help="Memory of a chunk in MiB, as --head-loss-memory; 0: the default."),
+]
 Structure = Annotated[str | None, typer.Option(help="Structure instead of the preset's.")]
 Function = Annotated[str | None, typer.Option(help="Pointwise function instead of the preset's.")]
 
@@ -70,9 +74,7 @@ def loss(
     tokens: Tokens = None,
     components: Components = None,
     classes: Classes = None,
-    memory: Annotated[
-        str | None, "Memory of a chunk in MiB, as --head-loss-memory; 0: the default."
-    ] = None,
+    memory: ChunkMemory = None,
     reduction: Annotated[str, "sum or none."] = "sum",
     head: Structure = None,
     pointwise: Function = None,
@@ -148,6 +150,7 @@ def roofline(
     tokens: Tokens = None,
     components: Components = None,
     classes: Classes = None,
+    memory: ChunkMemory = None,
 ) -> None:
     """Model time and memory of losses on a GPU you do not have.
 
@@ -155,7 +158,7 @@ def roofline(
 
     The numbers are calculated for bfloat16, not measured.
     """
-    grid = {"tokens": tokens, "components": components, "classes": classes}
+    grid = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
     with user_errors():
         if whole_step:
             text = _whole_steps(preset, model or [], gpu, impl or "triton", grid)
@@ -183,8 +186,8 @@ def _whole_steps(
 
     if any(sizes is not None for sizes in grid.values()):
         raise ValueError(
-            "--whole-step takes all sizes from the preset: leave out --tokens, --components and "
-            "--classes"
+            "--whole-step takes all sizes from the preset: leave out --tokens, --components, "
+            "--classes and --memory"
         )
     return run_whole_steps(presets, models, impl, gpu)
 

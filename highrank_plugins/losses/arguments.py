@@ -21,6 +21,7 @@ def check_options(
     label_smoothing: float,
     reduction: str,
     z_loss: float,
+    memory: int | None,
 ) -> None:
     """Check the options of a loss whose result has the shape `leading`.
 
@@ -32,6 +33,10 @@ def check_options(
         raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing}")
     if not 0 <= z_loss < math.inf:
         raise ValueError(f"z_loss must be finite and at least 0, got {z_loss}")
+    if memory is not None and memory <= 0:
+        raise ValueError(
+            f"memory: expected a number of bytes above 0 (--head-loss-memory), got {memory}"
+        )
     if weight is not None and weight.shape != leading:
         raise ValueError(
             f"weight: expected the shape of target {tuple(leading)}, got {tuple(weight.shape)}"

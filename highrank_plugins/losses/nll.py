@@ -47,7 +47,7 @@ def compute_nll(
     Raises:
         ValueError: an argument out of range; see `Head.nll`.
     """
-    check_options(leading, weight, label_smoothing, reduction, z_loss)
+    check_options(leading, weight, label_smoothing, reduction, z_loss, memory)
     check_devices(features, target, weight)
     chosen = implementation_for(impl, head, features, filter_gradients)
     check_whole(head.named_parameters())

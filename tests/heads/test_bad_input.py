@@ -68,7 +68,7 @@ POINTWISE = [
     ("plif", {"init_sd": math.nan}, ["plif: init_sd", "finite", "nan"]),
     ("multimax", {"init_sd": math.inf}, ["multimax: init_sd", "finite", "inf"]),
     ("monotone_mlp", {"bound": math.inf}, ["monotone_mlp: bound", "finite", "inf"]),
-    ("multimax", {"init_sd": -1.0}, ["multimax: init_sd", ">= 0", "-1.0"]),
+    ("multimax", {"init_sd": -1.0}, ["multimax: init_sd", "at least 0", "-1.0"]),
 ]
 
 

@@ -77,13 +77,22 @@ def test_auto_chooses_fused_on_an_old_card(launches, monkeypatch, caplog):
     assert "compute capability is 6.1, but Triton's kernels need 7.0" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "name, components, dtype, most",
+    [("mos", 33, torch.float32, 32), ("mos", 17, torch.float64, 16),
+     ("mixtape", 64, torch.bfloat16, 32), ("mixtape", 32, torch.float64, 16)],
+)  # fmt: skip
+def test_more_components_than_registers_are_refused(launches, name, components, dtype, most):
+    head = build_head(name, num_classes=9, feature_dim=4, components=components).to(dtype)
+    features, target = torch.zeros(2, 4, dtype=dtype), torch.zeros(2, dtype=torch.long)
+    why = f"at most {most} components in {dtype}.*{components}.*impl='fused'"
+    with pytest.raises(ValueError, match=why):
+        head.nll(features, target, impl="triton")
+
+
 def test_more_components_than_registers_are_left_to_fused(launches):
-    assert chosen(components=65) == "fused"
-    head = build_head("mos", num_classes=9, feature_dim=4, components=65)
-    with pytest.raises(
-        ValueError, match=r"at most 64 components, but the layer has 65.*impl='fused'"
-    ):
-        head.nll(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long), impl="triton")
+    assert chosen(components=33) == "fused"
+    assert chosen(components=32) == "triton"
 
 
 def test_the_first_launch_runs_in_the_interpreter(monkeypatch):

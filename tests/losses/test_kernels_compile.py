@@ -5,6 +5,7 @@ The interpreter, which runs the kernels in all other tests, takes more of Python
 
 import csv
 import io
+import itertools
 import json
 import os
 import random
@@ -17,6 +18,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MOST_REGISTERS = 255
+# bytes; to start more programs at once, ptxas may put aside one number, outside of the loops
+MOST_SPILLED = 8
 
 
 KEY = ["kernel", "head", "components", "pointwise", "dtype", "smoothing", "gradient"]
@@ -32,9 +35,55 @@ def compiled(tmp_path, capability, cases, *words, may_spill=False):
     assert done.returncode == 0, done.stderr
     found = list(csv.DictReader(io.StringIO(done.stdout)))
     for kernel in found:
-        assert may_spill or int(kernel["spilled"]) == 0, kernel
+        assert may_spill or int(kernel["spilled"]) <= MOST_SPILLED, kernel
         assert int(kernel["registers"]) <= MOST_REGISTERS, kernel
     return found
+
+
+HEADS = [("softmax", 1), ("mos", 2), ("mos", 4), ("mos", 9), ("mos", 15)]
+POINTWISE = ["identity", "sigsoftmax", "gss", "softcap", "sigmoid_cap", "multimax", "plif"]
+DTYPES = ["float32", "bfloat16", "float16"]
+SMOOTHING = [0.0, 0.1]
+CLASSES = [5008, 5001]  # without and with memory behind the rows of a chunk
+CAPABILITIES = [80, 90, 120]
+
+
+def pairs():
+    """Return (capability, case) such that each choice meets each other choice in some case."""
+    found = []
+    for i, (head, components) in enumerate(HEADS):
+        for j, pointwise in enumerate(POINTWISE):
+            options = {"pointwise": pointwise} | (
+                {"components": components} if components > 1 else {}
+            )
+            case = (head, CLASSES[(i + j // 2) % 2], DTYPES[(i + j) % 3], SMOOTHING[(i + j) % 2],
+                    [32], options)  # fmt: skip
+            found.append((CAPABILITIES[(i + 2 * j) % 3], case))
+    for i, components in enumerate((2, 4, 8, 16)):
+        options = {"components": components, "frequent": 2500, "gate_dim": 16}
+        for j, dtype in enumerate(DTYPES):
+            case = ("mixtape", CLASSES[(i + j) % 2], dtype, 0.0, [32], options)
+            found.append((CAPABILITIES[(i + j) % 3], case))
+    return found
+
+
+def test_the_cases_combine_every_two_choices():
+    mixtures = [
+        ((head, options.get("components", 1)), options["pointwise"], dtype, smoothing, classes, at)
+        for at, (head, classes, dtype, smoothing, _, options) in pairs()
+        if head != "mixtape"
+    ]
+    axes = [HEADS, POINTWISE, DTYPES, SMOOTHING, CLASSES, CAPABILITIES]
+    for a, b in itertools.combinations(range(len(axes)), 2):
+        met = {(case[a], case[b]) for case in mixtures}
+        assert met == {*itertools.product(axes[a], axes[b])}
+
+
+@pytest.mark.triton
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_kernels_compile_without_spills(capability, tmp_path):
+    compiled(tmp_path, capability, [case for at, case in pairs() if at == capability])
 
 
 LENGTHS = [31, 32, 33, 47, 64]  # of batches
@@ -42,9 +91,6 @@ COVERING = [
     ("softmax", 5000, "float16", 0.1, LENGTHS, {"pointwise": "gss"}),
     ("mos", 5001, "float16", 0.1, LENGTHS, {"components": 4, "pointwise": "gss"}),
     ("mos", 5000, "bfloat16", 0.0, LENGTHS, {"components": 2, "pointwise": "softcap"}),
-    # without memory behind its rows
-    ("mos", 5008, "bfloat16", 0.1, [32], {"components": 4, "pointwise": "multimax"}),
-    ("mos", 5001, "bfloat16", 0.1, [32], {"components": 4, "pointwise": "plif"}),
     ("mixtape", 5000, "bfloat16", 0.1, LENGTHS,
      {"components": 4, "frequent": 2496, "gate_dim": 128}),
     # too wide for the shared memory of a program that multiplies
@@ -54,9 +100,8 @@ COVERING = [
 
 @pytest.mark.triton
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", [80, 120])
-def test_every_kernel_compiles_without_spills(capability, tmp_path):
-    found = compiled(tmp_path, capability, COVERING, "--accuracy")
+def test_every_kernel_compiles_twice_at_most(tmp_path):
+    found = compiled(tmp_path, 90, COVERING, "--accuracy")
     assert {kernel["kernel"] for kernel in found} == {
         "softmax_kernel", "gradient_kernel", "mixture_kernel", "tree_forward_kernel",
         "tree_backward_kernel",
@@ -125,16 +170,23 @@ def test_the_record_is_up_to_date_with_the_kernels(tmp_path):
 @pytest.mark.triton
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("components", [2, 4, 9, 15, 64])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("capability", [80, 90, 120])
+@pytest.mark.parametrize("components", [1, 2, 4, 9, 15, 32])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("capability", CAPABILITIES)
 def test_the_whole_grid_compiles(capability, dtype, components, tmp_path):
-    is_largest = components == 64  # half a minute for each kernel
+    is_largest = components == 32
+    head = "softmax" if components == 1 else "mos"
+    options = {} if components == 1 else {"components": components}
     cases = [
-        ("mos", classes, dtype, smoothing, [32], {"components": components, "pointwise": pointwise})
-        for classes in ((5001,) if is_largest else (5008, 5001))
-        for smoothing in (0.0, 0.1)
-        for pointwise in ("identity", "gss", "sigmoid_cap", "multimax", "plif")
+        (head, classes, dtype, smoothing, [32], {**options, "pointwise": pointwise})
+        for classes in ((5001,) if is_largest else CLASSES)
+        for smoothing in SMOOTHING
+        for pointwise in POINTWISE
     ]
-    # docs/losses.md: from K = 32 on a thread does not hold all in its registers
-    assert compiled(tmp_path, capability, cases, may_spill=is_largest)
+    if components in (2, 4, 32):
+        cases += [
+            ("mixtape", classes, dtype, 0.0, [32], {**options, "frequent": 2500, "gate_dim": 16})
+            for classes in CLASSES
+        ]
+    # docs/losses.md: with K = 32 a thread does not hold all of GSS in its registers
+    compiled(tmp_path, capability, cases, may_spill=is_largest)

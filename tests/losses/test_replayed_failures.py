@@ -50,7 +50,7 @@ def base(case: Case, classes: int = CLASSES, **options: Any) -> Batch:
 
 @torch.no_grad()
 def confident_targets(case: Case) -> Batch:
-    """Give each target a probability that bfloat16 rounds to 1: the gradient 1 − P must not be 0."""
+    """Give each target a probability that bfloat16 rounds to 1, where 1 − P must not become 0."""
     batch = base(case)
     batch.features = batch.features[:1] + batch.features / 50  # all tokens are equally confident
     batch.target = batch.head(batch.features).argmax(-1)

@@ -50,10 +50,10 @@ def test_invalid_weights_of_the_z_loss_are_refused(value, why, lm_data):
 @pytest.mark.triton
 def test_more_components_than_triton_supports_are_refused(lm_data, monkeypatch):
     monkeypatch.setattr(choice, "check_available", lambda impl, device: None)
-    words = ["--head-components", "65", "--head-embed-dim", "2", "--head-loss", "triton"]
+    words = ["--head-components", "33", "--head-embed-dim", "2", "--head-loss", "triton"]
     model, loss = step(lm_data, "mos", *words)
     model.training = True
-    with pytest.raises(UserError, match=r"^--head-loss triton: 'triton' supports at most 64 comp"):
+    with pytest.raises(UserError, match=r"^--head-loss triton: 'triton' supports at most 32 comp"):
         loss()
 
 

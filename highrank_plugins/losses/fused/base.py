@@ -37,6 +37,8 @@ class FusedLoss:
     reads: ClassVar[tuple[str, ...]] = ("weight", "bias")
     # names of the tensors whose gradients are written whole, by the first chunk or at the end
     overwrites: ClassVar[tuple[str, ...]] = ()
+    # whether a thread of compiled kernels holds all components of a class
+    holds_components: ClassVar[bool] = False
 
     def __init__(self, plan: LossPlan, tensors: Named, sums: Named, kernels: Kernels) -> None:
         self.plan, self.sums, self.kernels = plan, sums, kernels

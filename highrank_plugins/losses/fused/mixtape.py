@@ -38,6 +38,7 @@ class FusedMixtape(FusedLoss):
 
     reads: ClassVar[tuple[str, ...]] = ("weight", "bias", "gate_embed", "gate_bias")
     overwrites: ClassVar[tuple[str, ...]] = ("weight", "gate_embed", "gate_bias")
+    holds_components = True
 
     def prepare(self, tensors: dict[str, Tensor]) -> None:
         common = len(tensors.get("gate_embed", ()))

@@ -58,10 +58,14 @@ def check_components(head: ChunkedHead) -> None:
     Raises:
         ValueError: they do not; the message names a remedy.
     """
+    if head.fused is None or not head.fused.holds_components:
+        return
     components = getattr(head, "components", 1)
-    if components > COMPONENTS:
+    dtype = dict(head.named_parameters())["weight"].dtype
+    most = COMPONENTS[max(dtype.itemsize, min(COMPONENTS))]
+    if components > most:
         raise ValueError(
-            f"impl: 'triton' supports at most {COMPONENTS} components, but the layer has "
+            f"impl: 'triton' supports at most {most} components in {dtype}, but the layer has "
             f"{components} (--head-components); use fewer, {INSTEAD}"
         )
 

@@ -144,7 +144,7 @@ class TritonKernels(CompiledKernels):
         if leaves.numel() == 0:
             return
         inputs, weights, stride, width, from_memory = None, None, 0, 0, True
-        tile = tree_tile(components, classes)
+        tile = tree_tile(components, classes, self.wide.itemsize // 4)
         if product is not None:
             inputs, weights, from_memory = product
             stride, width = inputs.stride(0), weights.size(1)

@@ -10,8 +10,9 @@ SIZE = 4096
 COLUMNS = 4096
 # Largest number of rows that share a program: a thread holds sums and a target for each.
 ROWS = 8
-# Numbers in one tile of Mixtape's tree, times K: about 6 K registers for each number.
-TREE_SIZE = 2048
+# Threads of a tile of Mixtape's tree, times K. Numbers of the tile that one of them holds, times K
+# and the words of a number: more than 3 K registers for each word.
+TREE_THREADS, TREE_WORDS = 512, 64
 # Rows of a tile of Mixtape's tree whose kernel also computes the gates' product; columns of that
 # tile, times K; tiles of a program.
 GATED_ROWS, GATED_COLUMNS, GATED_SPAN = 64, 128, 4
@@ -29,8 +30,8 @@ FAR = 2**20
 REST = 2**30
 # Largest number of components for which a thread sums a learned function's gradients in registers.
 LEARNED_COMPONENTS = 16
-# Largest number of components whose numbers fit the registers of a thread.
-COMPONENTS = 64
+# Largest number of components whose numbers fit the registers of a thread, by bytes of a number.
+COMPONENTS = {4: 32, 8: 16}
 
 
 class Tile(NamedTuple):
@@ -54,12 +55,13 @@ def softmax_tile(classes: int, crowded: bool = False) -> Tile:
     return Tile(rows, columns, _warps(rows * columns, 128 if crowded else 512))
 
 
-def tree_tile(components: int, classes: int) -> Tile:
-    """Return the tile for a tree with K leaves per class."""
-    size = max(32, TREE_SIZE // _power_of_two(components))
+def tree_tile(components: int, classes: int, words: int = 1) -> Tile:
+    """Return the tile for a tree with K leaves per class, whose numbers have 1 or 2 words."""
+    leaves = _power_of_two(components)
+    warps = min(max(1, TREE_THREADS // leaves // 32), 4)
+    size = 32 * warps * (1 if leaves > 16 else min(TREE_WORDS // leaves // words, 4))
     columns = min(_power_of_two(classes), COLUMNS, size)
-    rows = max(1, size // columns)
-    return Tile(rows, columns, min(_warps(rows * columns, 128), 4))
+    return Tile(max(1, size // columns), columns, warps)
 
 
 def gated_tree_tile(components: int) -> Tile:
