@@ -111,7 +111,8 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     train = launched(settings.train)
     training = ["fairseq-train", "DATA", *user_dir(train), *words_of(train)]
     given = [*words_of(options), *words, "--dry-run", "--", *training, "--save-dir", str(saved)]
-    context = command.make_context("highrank launch", given)
+    # errors about an option name the program, and where its options were given
+    context = command.make_context("highrank launch (--launch of the recipe)", given)
     with redirect_stdout(StringIO()) as said:
         try:
             command.invoke(context)
