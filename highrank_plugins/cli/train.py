@@ -111,8 +111,13 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     train = launched(settings.train)
     training = ["fairseq-train", "DATA", *user_dir(train), *words_of(train)]
     given = [*words_of(options), *words, "--dry-run", "--", *training, "--save-dir", str(saved)]
-    # errors about an option name the program, and where its options were given
-    context = command.make_context("highrank launch (--launch of the recipe)", given)
+    try:
+        context = command.make_context("highrank launch", given)
+    except typer.Exit:  # --help
+        raise
+    except Exception:  # of Typer; its message names the option of `highrank launch` alone
+        typer.echo("--launch has an option that highrank launch refuses:", err=True)
+        raise
     with redirect_stdout(StringIO()) as said:
         try:
             command.invoke(context)

@@ -48,6 +48,13 @@ def test_data_is_required(multi30k):
     assert "{train,valid,test2016}.{en,de}" in result.stderr
 
 
+def test_an_invalid_option_of_the_launcher_names_the_recipes_option(multi30k):
+    result = multi30k("--data", multi30k.data, "--launch=--processes 0")
+    assert result.returncode == 2
+    assert "--launch has an option that highrank launch refuses" in result.stderr
+    assert "'--processes'" in result.stderr
+
+
 ELSEWHERE = ["../../outside", "/outside", "..", "small/../../x", ".", "./x", "x/."]
 
 
