@@ -130,7 +130,7 @@ def record(
         counts: ledger.Ledger = {}
         if data is not None:
             target = settings.train.get("target_lang")
-            counts = ledger.read_ledger(data, training, target)
+            counts = ledger.read_ledger(data, training, target, finetuning)
             ledger.add_scored(counts, found, target, scores.parent / f"test.{target}")
         result = make_record(
             found,

@@ -33,13 +33,16 @@ FIRST_SHARD = "shard01"  # the shard that measures a corpus's training perplexit
 _BLOCK = 1 << 24  # bytes read at once
 
 
-def read_ledger(data: Path, training: Path, target: str | None = None) -> Ledger:
+def read_ledger(
+    data: Path, training: Path, target: str | None = None, finetuning: Path | None = None
+) -> Ledger:
     """Count sentences and tokens in all stages of a run before its scores.
 
     Args:
         data: binarised data, or its shards in folders; `text` and `pieces` are next to it.
         training: the --save-dir, with train.log or logs/rank0.log.
         target: target language of a translator.
+        finetuning: the --save-dir of a second training run, which continued the first.
     Raises:
         ScoreError: a stage lost sentences, or returned more than it took.
     """
@@ -53,8 +56,9 @@ def read_ledger(data: Path, training: Path, target: str | None = None) -> Ledger
         part: _entry(_matching(before, part) or out, out) for part, out in binarised.items()
     }
     name = "train" if target is None else f"train.{target}"
-    if name in binarised:
-        ledger["train"] = {name: _trained(binarised[name], data, target, training)}
+    for stage, folder in (("train", training), ("finetune", finetuning)):
+        if folder is not None and name in binarised:
+            ledger[stage] = {name: _trained(binarised[name], data, target, folder)}
     ledger = {stage: parts for stage, parts in ledger.items() if parts}
     for stage, parts in ledger.items():
         for part, counts in parts.items():

@@ -86,6 +86,17 @@ def test_words_are_counted_across_the_ends_of_blocks(translator, monkeypatch, bl
     assert ledger["text"]["test.de"]["out"] == {"sentences": 2, "words": 5}
 
 
+def test_a_finetuning_run_is_a_stage_of_its_own(translator):
+    (translator / "finetune").mkdir()
+    (translator / "finetune" / "train.log").write_text("nothing is skipped here\n")
+    ledger = read_ledger(
+        translator / "data-bin", translator / "train", "de", translator / "finetune"
+    )
+    assert list(ledger)[-2:] == ["train", "finetune"]
+    assert ledger["train"]["train.de"]["out"]["sentences"] == 3
+    assert ledger["finetune"]["train.de"]["out"] == {"sentences": 4, "tokens": 14}
+
+
 def test_skipped_samples_of_a_validation_set_are_not_of_training(translator):
     log = translator / "train" / "train.log"
     log.write_text('begin validation on "valid" subset\n' + log.read_text())
