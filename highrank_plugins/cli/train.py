@@ -4,7 +4,7 @@ import logging
 import resource
 import subprocess
 from collections.abc import Iterable, Iterator
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -88,6 +88,20 @@ def _write_commands(
     write_recipe_files(settings, folder, launch, more)
 
 
+@contextmanager
+def _blamed_on(words: list[str]) -> Iterator[None]:
+    """Name the option --launch, if it has `words`, where `highrank launch` ends with an error.
+
+    The error itself only names an option of `highrank launch`.
+    """
+    try:
+        yield
+    except Exception as error:
+        if words and not (isinstance(error, typer.Exit) and error.exit_code == 0):
+            typer.echo("--launch: highrank launch refuses these options.", err=True)
+        raise
+
+
 def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch":
     """Rehearse the launch, and print its output if `words` have --dry-run.
 
@@ -111,16 +125,12 @@ def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch
     train = launched(settings.train)
     training = ["fairseq-train", "DATA", *user_dir(train), *words_of(train)]
     given = [*words_of(options), *words, "--dry-run", "--", *training, "--save-dir", str(saved)]
-    try:
+    with _blamed_on(words):
         context = command.make_context("highrank launch", given)
-    except typer.Exit:  # --help
-        raise
-    except Exception:  # of Typer; its message names the option of `highrank launch` alone
-        typer.echo("--launch has an option that highrank launch refuses:", err=True)
-        raise
     with redirect_stdout(StringIO()) as said:
         try:
-            command.invoke(context)
+            with _blamed_on(words):
+                command.invoke(context)
         except typer.Exit as end:
             if end.exit_code:
                 raise

@@ -35,7 +35,7 @@ def check_options(
         raise ValueError(f"z_loss must be finite and at least 0, got {z_loss}")
     if memory is not None and memory <= 0:
         raise ValueError(
-            f"memory: expected a number of bytes above 0 (--head-loss-memory), got {memory}"
+            f"memory: expected a number of bytes above 0, or None for the default, got {memory}"
         )
     if weight is not None and weight.shape != leading:
         raise ValueError(

@@ -78,6 +78,7 @@ def test_the_option_model_needs_whole_step():
         (["ptb"], "only translators can be modelled"),
         (["wmt_en_de", "--impl", "naive"], "takes one of chunked, fused, triton"),
         (["wmt_en_de", "--tokens", "5"], "takes all sizes from the preset"),
+        (["wmt_en_de", "--memory", "5"], "takes all sizes from the preset"),
         (["wmt_en_de", "--gpu", "h2000"], "--gpu h2000 does not exist; did you mean 'h200'?"),
         (
             ["ui_strings_en_de", "--impl", "fused", "--model", "transformer_moss"],

@@ -95,6 +95,11 @@ def test_more_components_than_registers_are_left_to_fused(launches):
     assert chosen(components=32) == "triton"
 
 
+def test_a_mixture_of_contexts_may_have_any_number_of_components(launches):
+    head = build_head("moc", num_classes=9, feature_dim=4, components=64)
+    assert choice.implementation_for("auto", head, OnCuda(), filtered=False) == "triton"
+
+
 def test_the_first_launch_runs_in_the_interpreter(monkeypatch):
     """The first launch is a valid call of the kernel; it runs on a CPU here."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)

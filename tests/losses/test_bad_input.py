@@ -29,7 +29,7 @@ CALLS = [
     ({"weight": torch.ones(3, device="meta")}, ["weight", "on cpu", "meta", "move it"]),
     ({"weight": torch.ones(())}, ["weight", "(3,)", "()"]),
     ({"memory": 8}, ["memory", "8 bytes", "one token"]),
-    ({"memory": 0}, ["memory", "above 0", "--head-loss-memory", "0"]),
+    ({"memory": 0}, ["memory", "above 0", "None", "0"]),
     ({"memory": 0, "impl": "reference"}, ["memory", "above 0", "0"]),
     ({"memory": -5, "impl": "reference"}, ["memory", "above 0", "-5"]),
     ({"features": torch.zeros(3, 5)}, ["features", "4", "(3, 5)"]),

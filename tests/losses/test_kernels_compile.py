@@ -18,14 +18,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MOST_REGISTERS = 255
-# bytes; to start more programs at once, ptxas may put aside one number, outside of the loops
-MOST_SPILLED = 8
+# ptxas puts one number of this kernel aside, before its loops, to start more programs at once
+SPILLED = {("softmax_kernel", "gss", "float32"): 8}  # bytes
 
 
 KEY = ["kernel", "head", "components", "pointwise", "dtype", "smoothing", "gradient"]
 
 
-def compiled(tmp_path, capability, cases, *words, may_spill=False):
+def compiled(tmp_path, capability, cases, *words, may_spill=()):
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "kernel_costs.py", "--capability", str(capability),
          "--cases", json.dumps(cases), *words],
@@ -34,8 +34,10 @@ def compiled(tmp_path, capability, cases, *words, may_spill=False):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert found
     for kernel in found:
-        assert may_spill or int(kernel["spilled"]) <= MOST_SPILLED, kernel
+        most = SPILLED.get((kernel["kernel"], kernel["pointwise"], kernel["dtype"]), 0)
+        assert kernel["kernel"] in may_spill or int(kernel["spilled"]) <= most, kernel
         assert int(kernel["registers"]) <= MOST_REGISTERS, kernel
     return found
 
@@ -60,11 +62,15 @@ def pairs():
                     [32], options)  # fmt: skip
             found.append((CAPABILITIES[(i + 2 * j) % 3], case))
     for i, components in enumerate((2, 4, 8, 16)):
-        options = {"components": components, "frequent": 2500, "gate_dim": 16}
+        # in half precision and with few components, the tree's kernels compute the gates
+        options = {"components": components, "frequent": 2496, "gate_dim": 128}
         for j, dtype in enumerate(DTYPES):
             case = ("mixtape", CLASSES[(i + j) % 2], dtype, 0.0, [32], options)
             found.append((CAPABILITIES[(i + j) % 3], case))
-    return found
+    largest = ("mixtape", CLASSES[0], "float64", 0.0, [32], options)
+    without_gates = ("mixtape", CLASSES[0], "bfloat16", 0.0, [32],
+                     {"components": 4, "frequent": 2500, "gate_dim": 16})  # fmt: skip
+    return [*found, (80, largest), (90, without_gates)]
 
 
 def test_the_cases_combine_every_two_choices():
@@ -185,8 +191,8 @@ def test_the_whole_grid_compiles(capability, dtype, components, tmp_path):
     ]
     if components in (2, 4, 32):
         cases += [
-            ("mixtape", classes, dtype, 0.0, [32], {**options, "frequent": 2500, "gate_dim": 16})
-            for classes in CLASSES
+            ("mixtape", 5008, dtype, 0.0, [32], {**options, "frequent": frequent, "gate_dim": 16})
+            for frequent in (2496, 2500)
         ]
     # docs/losses.md: with K = 32 a thread does not hold all of GSS in its registers
-    compiled(tmp_path, capability, cases, may_spill=is_largest)
+    compiled(tmp_path, capability, cases, may_spill=["mixture_kernel"] if is_largest else ())

@@ -1,11 +1,11 @@
-"""A bias of −∞ rules a class out: finite losses and gradients, the same in every implementation."""
+"""A bias of −∞ rules a class out: finite gradients, the same in every implementation."""
 
 import pytest
 import torch
 
 from highrank_plugins.losses import IMPLEMENTATIONS
 from tests.heads.cases import PRODUCT, make_features
-from tests.losses.implementations import UPSTREAM, Outcome, assert_same, run
+from tests.losses.implementations import ONCE, UPSTREAM, Outcome, assert_same, run
 
 # a learned GSS has 0 · (−∞) as the gradient of its parameters
 CASES = [
@@ -32,14 +32,15 @@ def test_a_class_that_is_ruled_out_gets_no_gradient(case):
 
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("impl", ONCE)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_target_that_is_ruled_out_has_an_infinite_loss(case, impl, smoothing, reduction):
     """Gradients are finite, and those of all implementations are equal."""
     head, features = case.build(), make_features(3).requires_grad_()
     with torch.no_grad():
         head.bias[3] = -torch.inf
-    options = {"label_smoothing": smoothing, "reduction": reduction, "entropy": True}
+    options = {"label_smoothing": smoothing, "reduction": reduction, "entropy": True,
+               "accuracy": True, "z_loss": 0.05}  # fmt: skip
     if reduction == "none":
         options["upstream"] = UPSTREAM[:3]
     want = run(head, features, torch.tensor([3, 1, 6]), impl="reference", **options)

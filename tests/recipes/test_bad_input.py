@@ -48,11 +48,15 @@ def test_data_is_required(multi30k):
     assert "{train,valid,test2016}.{en,de}" in result.stderr
 
 
-def test_an_invalid_option_of_the_launcher_names_the_recipes_option(multi30k):
-    result = multi30k("--data", multi30k.data, "--launch=--processes 0")
+@pytest.mark.parametrize(
+    "options, problem",
+    [("--processes 0", "'--processes'"), ("--submit", "--submit and --sbatch need --slurm FILE")],
+)
+def test_an_invalid_option_of_the_launcher_names_the_recipes_option(multi30k, options, problem):
+    result = multi30k("--data", multi30k.data, f"--launch={options}")
     assert result.returncode == 2
-    assert "--launch has an option that highrank launch refuses" in result.stderr
-    assert "'--processes'" in result.stderr
+    assert "--launch: highrank launch refuses these options" in result.stderr
+    assert problem in result.stderr
 
 
 ELSEWHERE = ["../../outside", "/outside", "..", "small/../../x", ".", "./x", "x/."]

@@ -53,7 +53,7 @@ def check_available(device: torch.device) -> None:
 
 
 def check_components(head: ChunkedHead) -> None:
-    """Check that the components of a head fit the registers of a thread.
+    """Check that a thread can hold the components of a head, see `tiles.COMPONENTS`.
 
     Raises:
         ValueError: they do not; the message names a remedy.

@@ -184,7 +184,7 @@ def fast_exp(x):
 
 @triton.jit
 def fast_log(x):
-    """Return log x for x ≥ 1; in float32 by one instruction, with an error of 2^-22."""
+    """Return log x for x ≥ 1 or x = 0; in float32 by one instruction, with an error of 2^-22."""
     return libdevice.fast_logf(x) if HARDWARE and x.dtype == tl.float32 else tl.log(x)
 
 

@@ -10,9 +10,10 @@ SIZE = 4096
 COLUMNS = 4096
 # Largest number of rows that share a program: a thread holds sums and a target for each.
 ROWS = 8
-# Threads of a tile of Mixtape's tree, times K. Numbers of the tile that one of them holds, times K
-# and the words of a number: more than 3 K registers for each word.
-TREE_THREADS, TREE_WORDS = 512, 64
+# Numbers in one tile of Mixtape's tree, times K: each takes about 3 K registers of a thread.
+TREE_SIZE = 2048
+# Largest K, times the words of a number, with which the numbers of a whole tile fit; then half.
+TREE_WORDS = 16
 # Rows of a tile of Mixtape's tree whose kernel also computes the gates' product; columns of that
 # tile, times K; tiles of a program.
 GATED_ROWS, GATED_COLUMNS, GATED_SPAN = 64, 128, 4
@@ -30,7 +31,8 @@ FAR = 2**20
 REST = 2**30
 # Largest number of components for which a thread sums a learned function's gradients in registers.
 LEARNED_COMPONENTS = 16
-# Largest number of components whose numbers fit the registers of a thread, by bytes of a number.
+# Largest number of components of a thread, by bytes of a number: with more, many numbers would not
+# fit its registers, and a kernel would take minutes to compile.
 COMPONENTS = {4: 32, 8: 16}
 
 
@@ -58,10 +60,10 @@ def softmax_tile(classes: int, crowded: bool = False) -> Tile:
 def tree_tile(components: int, classes: int, words: int = 1) -> Tile:
     """Return the tile for a tree with K leaves per class, whose numbers have 1 or 2 words."""
     leaves = _power_of_two(components)
-    warps = min(max(1, TREE_THREADS // leaves // 32), 4)
-    size = 32 * warps * (1 if leaves > 16 else min(TREE_WORDS // leaves // words, 4))
-    columns = min(_power_of_two(classes), COLUMNS, size)
-    return Tile(max(1, size // columns), columns, warps)
+    size = TREE_SIZE // leaves // (2 if leaves * words > TREE_WORDS else 1)
+    columns = min(_power_of_two(classes), COLUMNS, max(32, size))
+    rows = max(1, size // columns)
+    return Tile(rows, columns, min(_warps(rows * columns, 128), 4))
 
 
 def gated_tree_tile(components: int) -> Tile:
