@@ -141,7 +141,8 @@ def unsafe_places(tree: ast.AST) -> Iterator[str]:
                 yield f"line {node.lineno}: {node.func.id}()"
         elif isinstance(node, ast.ExceptHandler):
             caught = ast.unparse(node.type) if node.type else ""
-            if caught in ("", "Exception", "BaseException"):
+            raises_again = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
+            if caught in ("", "Exception", "BaseException") and not raises_again:
                 yield f"line {node.lineno}: except {caught}"
 
 
@@ -153,10 +154,17 @@ def unsafe_places(tree: ast.AST) -> Iterator[str]:
         "eval(text)",
         "try:\n    f()\nexcept Exception:\n    pass",
         "try:\n    f()\nexcept:\n    pass",
+        "try:\n    f()\nexcept Exception as error:\n    raise ValueError(error)",
+        "try:\n    f()\nexcept Exception:\n    if g:\n        raise",
     ],
 )
 def test_unsafe_code_is_found(code):
     assert len(list(unsafe_places(ast.parse(code)))) == 1
+
+
+def test_a_handler_that_raises_the_error_again_hides_none():
+    code = "try:\n    f()\nexcept Exception:\n    g()\n    raise"
+    assert list(unsafe_places(ast.parse(code))) == []
 
 
 def test_files_name_no_machine_and_have_no_open_tasks():

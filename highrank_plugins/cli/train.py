@@ -96,7 +96,7 @@ def _blamed_on(words: list[str]) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:  # whatever the parser or the launcher raises; it is raised again
+    except Exception as error:  # typer has no public base class of a parser's errors
         if words and not (isinstance(error, typer.Exit) and error.exit_code == 0):
             typer.echo("--launch: highrank launch refuses these options.", err=True)
         raise
