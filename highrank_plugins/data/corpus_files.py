@@ -43,9 +43,14 @@ Names = Annotated[list[str], Field(min_length=2, max_length=2)]
 
 
 class Texts(BaseModel):
-    """Say which files are the text: [source, target] pairs, one after the other."""
+    """Say which files are the text: [source, target] pairs, one after the other.
+
+    `train_pairs` is the number of sentence pairs that the training text has as published, if known.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train_pairs: PositiveInt | None = None
 
     train: list[Names]
     valid: list[Names]
