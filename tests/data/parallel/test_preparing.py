@@ -54,17 +54,17 @@ def test_archives_become_text_with_a_report(tmp_path):
 
 
 def test_a_training_text_of_another_size_is_refused(folder):
-    def sized(lines, published, **rules):
+    def sized(found, published, **rules):
         for side in ("en", "de"):
-            (folder / f"t.{side}").write_bytes(b"one line\n" * (lines - 1) + b"\n")
+            (folder / f"t.{side}").write_bytes(b"one line\n" * (found - 1) + b"\n")
         prepare(folder, TEXTS.model_copy(update={"train_pairs": published}), **rules)
 
-    for lines in (995, 1000, 1005):  # a copy may lack the empty pairs
-        sized(lines, 1000)
+    for found in (995, 1000, 1005):  # a copy may lack the empty pairs
+        sized(found, 1000)
     sized(900, 1000, limit=5)
-    for lines in (994, 1006):
-        with pytest.raises(ValueError, match=rf"has {lines:,} pairs.* says train_pairs: 1000"):
-            sized(lines, 1000)
+    for found in (994, 1006):
+        with pytest.raises(ValueError, match=rf"has {found:,} pairs.* says train_pairs: 1000"):
+            sized(found, 1000)
 
 
 def test_byte_order_marks_are_not_text(folder):
