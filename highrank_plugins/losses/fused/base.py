@@ -39,6 +39,8 @@ class FusedLoss:
     overwrites: ClassVar[tuple[str, ...]] = ()
     # whether a thread of compiled kernels holds all components of a class
     holds_components: ClassVar[bool] = False
+    # whether it also applies f to each of them, and not only to their mixture
+    applies_function_to_components: ClassVar[bool] = False
 
     def __init__(self, plan: LossPlan, tensors: Named, sums: Named, kernels: Kernels) -> None:
         self.plan, self.sums, self.kernels = plan, sums, kernels

@@ -22,6 +22,7 @@ class FusedMixture(FusedLoss):
 
     overwrites: ClassVar[tuple[str, ...]] = ("weight",)
     holds_components = True
+    applies_function_to_components = True
 
     @classmethod
     def floats_per_token(cls, head: Any) -> int:

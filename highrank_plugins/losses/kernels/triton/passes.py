@@ -72,8 +72,13 @@ class TritonKernels(CompiledKernels):
 
     def _crowds_registers(self) -> bool:
         """Whether a thread cannot hold all components and the gradients of f's numbers."""
-        learned = self.function is not None and bool(self.function.tables)
-        return learned and getattr(self.plan.head, "components", 1) > tiles.LEARNED_COMPONENTS
+        head = self.plan.head
+        return (
+            self.function is not None
+            and bool(self.function.tables)
+            and head.fused.applies_function_to_components
+            and head.components > tiles.LEARNED_COMPONENTS
+        )
 
     def finish(self) -> None:
         if self.tables.totals is not None:
