@@ -1,6 +1,7 @@
 """The model of a GPU counts what the losses do."""
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,20 @@ def test_a_small_chunk_lowers_the_peak_of_a_large_mixture():
     )  # fmt: skip
     peak, gradients = peak_of(case, "triton")
     assert peak <= gradients + 160 * 2**20
+
+
+@pytest.mark.triton
+@pytest.mark.long
+def test_the_documented_chunks_are_reproduced():
+    text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+)(?:, the default)? \| (\d+) \| ([\d.]+) \|$", text, re.MULTILINE)
+    assert len(rows) == 3
+    for memory, peak, ratio in rows:
+        grid = {"components": 15, "memory": int(memory)}
+        line = run_roofline(["wmt_en_de/mos"], ["triton"], "h200", grid).splitlines()[-1]
+        *_, modelled_ratio, modelled_peak, _gradients = line.strip("| ").split(" | ")
+        assert float(modelled_ratio) == pytest.approx(float(ratio), rel=0.03)
+        assert int(modelled_peak) == pytest.approx(int(peak), rel=0.02)
 
 
 def test_the_command_prints_a_table():
