@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.heads.cases import STRUCTURES, make_features
+from tests.heads.toys.bend import Bend
 from tests.losses.implementations import CLASSES, TARGET, TOKENS
 
 
@@ -35,4 +36,16 @@ def test_a_compiled_model_has_the_same_gradients(case, part, impl):
         got = gradients(net, net, impl)
     else:
         got = gradients(net, torch.compile(net, backend="aot_eager"), impl)
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("impl", ["chunked", "fused", "cpp"])
+def test_a_function_may_be_compiled_by_itself(impl, monkeypatch):
+    """As docs/howto/own_layer.md says: a decorator on `apply_to`."""
+    net = Net(STRUCTURES[1].with_pointwise("bend").build(classes=CLASSES))
+    want = gradients(net, net, impl)
+    torch._dynamo.reset()
+    compiled = torch.compile(Bend.apply_to, backend="aot_eager", dynamic=True)
+    monkeypatch.setattr(Bend, "apply_to", compiled)
+    got = gradients(net, net, impl)
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
