@@ -7,7 +7,7 @@ import pytest
 
 from highrank_plugins.analysis import Summary, student_t
 from highrank_plugins.common.yaml_tree import read_tree
-from highrank_plugins.data.corpora.word_corpora import PTB
+from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.results.published import (
     ALL_KINDS,
     BENCHMARKS,
@@ -24,6 +24,8 @@ TASKS = ("ptb", "wikitext2")
 TEN = "test ppl (10 seeds)"
 ONE_SEED = "averaging from epoch 200, one seed"
 WORDS = {"ptb": 10_000, "wikitext2": 33_278}
+# sources whose codes divide a loss by one row more than they predict
+COUNTING_CODES = ("Merity et al. 2018", "Yang et al. 2018", "Parthiban et al. 2021")
 
 
 def entry_of(task: str, system: str, source: str) -> Published:
@@ -87,12 +89,45 @@ def test_the_erratum_about_the_gain_of_mos_names_the_gain_of_moc():
     assert f"{gain:.2f} is MoC's" in mos.errata["gain over softmax"]
 
 
-def test_the_right_count_of_tokens_gives_the_perplexity_of_the_erratum():
-    """Divide the loss of the validation text in ten streams by one row less."""
-    mos = entry_of("ptb", "MoS, K = 15", "Yang et al. 2018")
-    rows = PTB.tokens["valid"] // 10
-    right = mos.scores["valid ppl"] ** (rows / (rows - 1))
-    assert f"{right:.2f} with the right count" in mos.errata["valid ppl"]
+@pytest.mark.parametrize(("task", "corpus"), [("ptb", PTB), ("wikitext2", WIKITEXT2)])
+def test_an_erratum_gives_the_perplexity_with_the_right_count_where_it_changes_a_digit(
+    task, corpus
+):
+    """Divide the loss of the validation text in ten streams, or of the test text, by a row less."""
+    found = 0
+    for entry in published(task):
+        quoted = "as Yang et al. 2018" in entry.system
+        if not (entry.source.startswith(COUNTING_CODES) or quoted):
+            continue
+        digits = 1 if entry.source.startswith("Merity") else 2
+        for kind, rows in (
+            ("valid ppl", corpus.tokens["valid"] // 10),
+            ("test ppl", corpus.tokens["test"]),
+            ("valid ppl (dynamic)", corpus.tokens["valid"]),
+            ("test ppl (dynamic)", corpus.tokens["test"]),
+        ):
+            if kind not in entry.scores:
+                continue
+            printed = entry.scores[kind]
+            right = f"{printed ** (rows / (rows - 1)):.{digits}f}"
+            erratum = f"one token more than it predicts; {right} with the right count"
+            changed = right != f"{printed:.{digits}f}"
+            assert (erratum in entry.errata.get(kind, "")) == changed, (entry, kind, right)
+            found += changed
+    assert found > 20
+
+
+@pytest.mark.parametrize("task", ["ptb", "one_billion_word"])
+def test_times_of_an_instance_are_milliseconds_by_the_times_of_batches(task):
+    """A batch of N instances takes N times an instance's time, within a factor of three."""
+    instances = {"ptb": 48, "one_billion_word": 20}[task]
+    for entry in published(task):
+        for part in ("layer", "network"):
+            cell = f"ms/instance ({part})"
+            if cell in entry.cells:
+                batch = entry.cells[f"ms/batch ({part})"] / instances
+                assert 1 / 3 < entry.cells[cell] / batch < 3
+                assert "the table says seconds" in entry.errata[cell]
 
 
 @pytest.mark.parametrize(
