@@ -174,11 +174,13 @@ def with_effective_streams(
         fitting = [n for n in range(1, effective_streams + 1) if effective_streams % n == 0]
         below = [n for n in fitting if n < world_size]
         above = [n for n in fitting if n > world_size][:1]
+        even = -(-effective_streams // world_size) * world_size
         raise ValueError(
             f"--effective-streams {effective_streams} (batch_size of a recipe): {world_size} "
             f"processes cannot have equally many; use "
-            f"{' or '.join(map(str, [*below[-1:], *above]))} processes, or change the run by "
-            f"--effective-streams {-(-effective_streams // world_size) * world_size}"
+            f"{' or '.join(map(str, [*below[-1:], *above]))} processes, in a recipe by "
+            f'--launch="--processes {below[-1]}" (on GPUs --gpus-per-node {below[-1]}); or change '
+            f"the run by --effective-streams {even}, in a recipe by --set batch_size={even}"
         )
     share = effective_streams // world_size
     processes = "1 process" if world_size == 1 else f"{world_size} processes"
