@@ -103,6 +103,10 @@ def record(
     ] = None,
     data: Annotated[Path | None, "Folder of the binarised data."] = None,
     published: Annotated[str | None, "Recipe whose published scores come first."] = None,
+    generated: Annotated[
+        list[Path] | None,
+        "Output of fairseq-generate for the ledger, as test.txt of split test; may be repeated.",
+    ] = None,
 ) -> None:
     """Write the record of a run.
 
@@ -111,7 +115,8 @@ def record(
 
     The record holds metrics, signature, configuration, versions, revision, hardware and speed. With
     --data it also holds the ledger: the sentences and tokens that each stage took and left out, and
-    why. A result that does not cover the whole text is refused.
+    why. A result that does not cover the whole text is refused. --generated adds the stage that
+    generates.
 
     The folder of a language model's evaluations has test.log and valid.log of fairseq-eval-lm, and
     the results of its measures. It may have train.log. With --finetuning it also has
@@ -131,7 +136,12 @@ def record(
         if data is not None:
             target = settings.train.get("target_lang")
             counts = ledger.read_ledger(data, training, target, finetuning)
-            ledger.add_scored(counts, found, target, scores.parent / f"test.{target}")
+            if generated and target is None:
+                raise ValueError("--generated needs a configuration with train.target_lang")
+            folder = scores if scores.is_dir() else scores.parent
+            ledger.add_generated(counts, generated or [], str(target))
+            ledger.add_scored(counts, found, target, folder / f"test.{target}")
+            ledger.add_measured(counts, folder, target)
         result = make_record(
             found,
             settings,

@@ -82,6 +82,15 @@ class Measure:
         """
         return {}
 
+    @classmethod
+    def tokens_read(cls, found: Found) -> int | None:
+        """Return the number of tokens that a result covers; None if it reads no text.
+
+        Raises:
+            KeyError, TypeError: see `scores`.
+        """
+        return None
+
     def figures(self, result: Any) -> list[Figure]:
         """Return the figures of a result, the most informative first."""
         return []
@@ -112,6 +121,10 @@ class TextMeasure(Measure):
     card_tokens: ClassVar[int | None] = None
     # whether a second checkpoint may be observed, too, and `compare` merges both
     compares: ClassVar[bool] = False
+
+    @classmethod
+    def tokens_read(cls, found: Found) -> int | None:
+        return found.get("tokens")
 
     def start(self, words: Words, dtype: torch.dtype = torch.float32) -> None:
         """Prepare for a text.
@@ -174,6 +187,10 @@ class AdaptiveEvaluation(Measure):
     @classmethod
     def command(cls, name: str) -> str:
         return f"highrank evaluate {cls.kind}"
+
+    @classmethod
+    def tokens_read(cls, found: Found) -> int | None:
+        return int(found["tokens"])
 
     @classmethod
     def scores(cls, found: Found, split: str) -> dict[str, Score]:

@@ -133,6 +133,10 @@ class DivergenceMeasure(base.TextMeasure):
         return _mean_of(p, x, first, q, y, second)
 
     @classmethod
+    def tokens_read(cls, found: base.Found) -> int:
+        return int(found["contexts"])  # one before each token
+
+    @classmethod
     def scores(cls, found: base.Found, split: str) -> dict[str, Score]:
         value, drawn = found["all_pairs"], "all"
         if value is None:

@@ -120,6 +120,10 @@ class SpectrumMeasure(base.TextMeasure):
         )
 
     @classmethod
+    def tokens_read(cls, found: base.Found) -> int:
+        return int(found["contexts"])  # one before each token
+
+    @classmethod
     def scores(cls, found: base.Found, split: str) -> dict[str, Score]:
         matrix = f"contexts:{found['contexts']}|words:{found['words']}|dtype:{found['dtype']}"
         method = found["method"]

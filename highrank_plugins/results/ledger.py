@@ -2,12 +2,17 @@
 
 A token is a word or piece that the model reads, or the end of a line. Text that is yet to be split
 into pieces has words. Nothing is counted while the stages run: their outputs, reports and logs are
-read at the end.
+read at the end. Averaging checkpoints reads no text and has no entry.
+
+By default no training drops its last batch. Streams of a language model differ in length by one
+token at most, and padding fills the shorter ones. The last batch of an epoch of translations is
+smaller than the others. Two options of fairseq drop it, another one in each epoch, so its tokens
+have no number here.
 """
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -16,21 +21,25 @@ from highrank_plugins.common.files import read_json
 from highrank_plugins.common.score import Score
 from highrank_plugins.data.parallel.cleaning import KEPT
 from highrank_plugins.data.parallel.preparing import REPORT, words_of
+from highrank_plugins.results.counts import (
+    FIRST_SHARD,
+    Tally,
+    count_binarised,
+    count_hypotheses,
+    count_lines,
+    count_texts,
+    sizes_of,
+)
+from highrank_plugins.results.measures import tokens_read
 from highrank_plugins.results.perplexity import BEFORE
 from highrank_plugins.results.scoring import ScoreError
 
-Tally = dict[str, int]
 # stage → text, as `train.en` → "in" and "out", each a tally; "left out", a tally for each reason
 Ledger = dict[str, dict[str, dict[str, Any]]]
 
-_TEXT = re.compile(r"(?:train|valid|test\d*)\.[\w-]+")
-_INDEX = re.compile(r"(train|valid|test\d*)(?:\.[^.]+\.([\w-]+))?\.idx")
 _SKIPPED = re.compile(r"([\d,]+) samples have invalid sizes and will be skipped, [^(]*\((.*?)\)")
 _SCORED = re.compile(r"tokens:(\d+)")
-_MAGIC = b"MMIDIDX\x00\x00"
-_LENGTH_AT, _SIZES_AT = len(_MAGIC) + 9, len(_MAGIC) + 17
-FIRST_SHARD = "shard01"  # the shard that measures a corpus's training perplexity
-_BLOCK = 1 << 24  # bytes read at once
+_LAST_BATCH = "last batch"  # the reason for batches that an option of fairseq drops
 
 
 def read_ledger(
@@ -46,9 +55,9 @@ def read_ledger(
     Raises:
         ScoreError: a stage lost sentences, or returned more than it took.
     """
-    pieces = _count_texts(data.parent / "pieces")
-    text = _count_texts(data.parent / "text", in_pieces=not pieces)
-    binarised = _count_binarised(data)
+    pieces = count_texts(data.parent / "pieces")
+    text = count_texts(data.parent / "text", in_pieces=not pieces)
+    binarised = count_binarised(data)
     ledger: Ledger = {"text": _text(text, data.parent / "text")}
     ledger["pieces"] = {part: _entry(text.get(part, out), out) for part, out in pieces.items()}
     before = pieces or text
@@ -66,13 +75,74 @@ def read_ledger(
     return ledger
 
 
+def add_generated(ledger: Ledger, outputs: Sequence[Path], target: str) -> None:
+    """Add the stage `generate`: source sentences, and the sentences and tokens made of them.
+
+    Args:
+        outputs: of fairseq-generate; the name before `.txt` is the split.
+        target: target language. Its tokens are those of all hypotheses, with their ends.
+    Raises:
+        ScoreError: a sentence has no hypothesis, or an output is of another text.
+    """
+    binarised = ledger.get("data-bin", {})
+    found: dict[str, dict[str, Any]] = {}
+    for output in outputs:
+        numbers, tokens = count_hypotheses(output)
+        for part in binarised:
+            split, _, language = part.partition(".")
+            if split != output.stem or language == target:
+                continue
+            source = binarised[part]["out"]
+            total = source["sentences"]
+            if numbers != set(range(total)):
+                raise ScoreError(
+                    f"{output}: hypotheses of {len(numbers):,} sentences, expected one of each of "
+                    f"the {total:,} of {part}; remove {output.parent} and run the stage again"
+                )
+            found[part] = _entry(source, source)
+            made = {"sentences": total, "tokens": tokens}
+            found[f"{split}.{target}"] = _entry({"sentences": total}, made)
+    if found:
+        ledger["generate"] = found
+
+
+def add_measured(ledger: Ledger, folder: Path, target: str | None = None) -> None:
+    """Add a stage for each measure of a text, with the tokens that it used: one per context.
+
+    Args:
+        folder: results of measures of the test text; its folder `valid` has the other text's.
+    Raises:
+        ScoreError: a result is of another text.
+    """
+    for split, results in (("test", folder), ("valid", folder / "valid")):
+        part = split if target is None else f"{split}.{target}"
+        text = ledger.get("data-bin", {}).get(part)
+        if text is None:
+            continue
+        whole = text["out"]
+        for measure, used in tokens_read(results).items():
+            unused = whole["tokens"] - used
+            if unused < 0:
+                raise ScoreError(
+                    f"{results / measure}.json: {used:,} tokens, but {part} has "
+                    f"{whole['tokens']:,}; remove the file and measure again"
+                )
+            entry = _entry(whole, whole)
+            if unused:  # no other option leaves out tokens
+                left_out = {"after --tokens": {"tokens": unused}}
+                entry = _entry({"tokens": whole["tokens"]}, {"tokens": used}, left_out)
+            ledger.setdefault(measure, {})[part] = entry
+
+
 def add_scored(
     ledger: Ledger,
     scores: Mapping[str, Score],
     target: str | None = None,
     translations: Path | None = None,
 ) -> None:
-    """Add the stage `evaluate`: numbers of scored tokens and of translations.
+    """Add the stage `evaluate`: the scored sentences and tokens.
+
+    Those of a translator are its references, whose words are scored; tokens are their pieces.
 
     Args:
         translations: of the test set, a line each; a missing file is not counted.
@@ -82,13 +152,15 @@ def add_scored(
     found: dict[str, dict[str, Tally]] = {}
     test = ledger.get("data-bin", {}).get(f"test.{target}")
     if translations is not None and translations.is_file() and test is not None:
-        count, total = _lines(translations), test["out"]["sentences"]
+        words = ledger.get("text", {}).get(f"test.{target}", test)["out"]
+        references = {**words, **test["out"]}
+        count, total = count_lines(translations), references["sentences"]
         if count != total:
             raise ScoreError(
                 f"{translations}: {count:,} translations of {total:,} sentences; a score needs "
                 "all of them: translate the test set again"
             )
-        found[f"test.{target}"] = _entry({"sentences": total}, {"sentences": count})
+        found[f"test.{target}"] = _entry(references, references)
     for metric, score in scores.items():
         split, _, kind = metric.partition("_")
         part = split if target is None else f"{split}.{target}"
@@ -104,13 +176,13 @@ def add_scored(
                 f"{metric}: {scored:,} of {total:,} tokens of {split} were scored; a result needs "
                 "all of them: remove the folder of the evaluation and run it again"
             )
-        found[part] = _entry({"tokens": total}, {"tokens": scored})
+        found[part] = _entry(text["out"], text["out"])  # with its ends, each line is scored
     if found:
         ledger["evaluate"] = found
 
 
 def describe(ledger: Ledger) -> list[str]:
-    """Return a line for each text of which a stage left out a part, and for each scored text."""
+    """Return lines for each text of which a stage left out a part, and for each scored text."""
     lines = []
     for stage, parts in ledger.items():
         for part, counts in parts.items():
@@ -122,6 +194,8 @@ def describe(ledger: Ledger) -> list[str]:
                     ]
                     why = f"; left out: {', '.join(left_out)}" if left_out else ""
                     lines.append(f"{stage}, {part}: {number:,} of {took:,} {unit}{why}")
+            uncounted = [reason for reason, tally in counts["left out"].items() if tally == {}]
+            lines += [f"{stage}, {part}: left out, not counted: {why}" for why in uncounted]
     return lines
 
 
@@ -179,6 +253,25 @@ def _trained(text: Tally, data: Path, target: str | None, training: Path) -> dic
     """Return what an epoch trains on: all but the samples that fairseq skips."""
     logs = [training / "train.log", training / "logs" / "rank0.log"]
     match = next(filter(None, map(_skipped, filter(Path.is_file, logs))), None)
+    if _drops_last_batch(training):
+        entry = _entry_of_skipped(text, data, target, match)
+        return _entry(text, {}, {**entry["left out"], _LAST_BATCH: {}})
+    return _entry_of_skipped(text, data, target, match)
+
+
+def _drops_last_batch(training: Path) -> bool:
+    """Whether an option of the training command drops the end of each epoch."""
+    command = training / "command.sh"
+    words = command.read_text(encoding="utf-8").split() if command.is_file() else []
+    has_several_processes = (training / "logs" / "rank1.log").exists()
+    return "--skip-remainder-batch" in words or (
+        "--grouped-shuffling" in words and has_several_processes
+    )
+
+
+def _entry_of_skipped(
+    text: Tally, data: Path, target: str | None, match: re.Match[str] | None
+) -> dict[str, Any]:
     if match is None:
         return _entry(text, text)
     skipped = int(match[1].replace(",", ""))
@@ -211,7 +304,7 @@ def _tokens_beyond(data: Path, target: str, limits: str, skipped: int) -> int | 
     """
     paths = {path.name.split(".")[-2]: path for path in data.glob("train.*.idx")}
     numbers = [int(word) for word in re.findall(r"\d+", limits)]
-    sizes = [_sizes(path) for path in (*(paths[k] for k in paths if k != target), paths[target])]
+    sizes = [sizes_of(path) for path in (*(paths[k] for k in paths if k != target), paths[target])]
     if len(numbers) != 2 or len(sizes) != 2 or any(found is None for found in sizes):
         return None
     is_long = (sizes[0] > numbers[0]) | (sizes[1] > numbers[1])
@@ -221,64 +314,3 @@ def _tokens_beyond(data: Path, target: str, limits: str, skipped: int) -> int | 
 def _matching(parts: dict[str, Tally], part: str) -> Tally | None:
     """Return the text of a binarised part: `train.txt` for `train`."""
     return parts.get(part if "." in part else f"{part}.txt")
-
-
-def _count_texts(folder: Path, in_pieces: bool = True) -> dict[str, Tally]:
-    """Return the sentences of each text, with its tokens or, of text without pieces, its words."""
-    paths = sorted(path for path in folder.glob("*.*") if _TEXT.fullmatch(path.name))
-    found: dict[str, Tally] = {}
-    for path in paths:
-        lines, words = _lines(path), _words(path)
-        number = {"tokens": words + lines} if in_pieces else {"words": words}
-        found[path.name] = {"sentences": lines, **number}
-    return found
-
-
-def _words(path: Path) -> int:
-    """Return the number of words between blanks."""
-    import numpy as np
-
-    blanks = np.zeros(256, dtype=bool)
-    blanks[list(b" \t\n\v\f\r")] = True
-    count, before = 0, True
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(_BLOCK), b""):
-            blank = blanks[np.frombuffer(block, dtype=np.uint8)]
-            count += int(np.count_nonzero(blank[:-1] & ~blank[1:])) + int(before and not blank[0])
-            before = bool(blank[-1])
-    return count
-
-
-def _lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK), b""))
-
-
-def _count_binarised(data: Path) -> dict[str, Tally]:
-    """Return sentences and tokens of each split; those of all shards together."""
-    found: dict[str, Tally] = {}
-    whole = sorted(data.glob("*.idx"))
-    for path in [*whole, *sorted(data.glob("shard*/train.idx"))]:
-        match = _INDEX.fullmatch(path.name)
-        sizes = _sizes(path) if match else None
-        if match is None or sizes is None:
-            continue
-        part = ".".join(filter(None, match.groups()))
-        shard = [f"{FIRST_SHARD}/{part}"] if path.parent.name == FIRST_SHARD else []
-        for name in [part, *shard]:
-            so_far = found.setdefault(name, {"sentences": 0, "tokens": 0})
-            so_far["sentences"] += len(sizes)
-            so_far["tokens"] += int(sizes.sum())
-    return found
-
-
-def _sizes(path: Path) -> Any:
-    """Return the lengths of all lines, with their ends; None for fairseq's other formats."""
-    import numpy as np
-
-    with path.open("rb") as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
-            return None
-        file.seek(_LENGTH_AT)
-        count = int.from_bytes(file.read(_SIZES_AT - _LENGTH_AT), "little")
-        return np.fromfile(file, dtype="<i4", count=count).astype(np.int64)

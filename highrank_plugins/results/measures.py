@@ -1,15 +1,18 @@
 """Read the measures that `highrank analyse` wrote, for a record or a comparison."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from highrank_plugins.common.files import read_json
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.common.score import Score
 from highrank_plugins.measures import find_measure, measure_names
+from highrank_plugins.measures.base import Measure
 from highrank_plugins.results.scoring import ScoreError
+
+T = TypeVar("T")
 
 
 def read_measures(directory: Path, split: str) -> dict[str, Score]:
@@ -21,15 +24,32 @@ def read_measures(directory: Path, split: str) -> dict[str, Score]:
         ScoreError: a file is not a result of the measure in its name.
     """
     scores: dict[str, Score] = {}
+    for found in _read_all(directory, lambda measure, found: measure.scores(found, split)).values():
+        scores |= found
+    return scores
+
+
+def tokens_read(directory: Path) -> dict[str, int]:
+    """Return the tokens that each measure of a text in `directory` covers, by its name.
+
+    Raises:
+        ScoreError: see `read_measures`.
+    """
+    numbers = _read_all(directory, lambda measure, found: measure.tokens_read(found))
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _read_all(directory: Path, read: Callable[[type[Measure], Any], T]) -> dict[str, T]:
+    results = {}
     for name in measure_names():
         path = directory / f"{name}.json"
         if not path.is_file():
             continue
         try:
-            scores |= find_measure(name).scores(read_json(path), split)
+            results[name] = read(find_measure(name), read_json(path))
         except (ValueError, AttributeError, KeyError, TypeError) as error:
             raise ScoreError(f"{path}: not a result of {name} ({error!r})") from None
-    return scores
+    return results
 
 
 _NUMBERS = (

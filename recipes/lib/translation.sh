@@ -88,7 +88,8 @@ score_translations() {
         "$prepared/text/test.$target_language" \
         --hypotheses "$out/test.$target_language" --output "$out/scores.json" --measures "$out" \
         ${score_flags[@]+"${score_flags[@]}"}
-    record_scores "$prepared/data-bin" "$out/scores.json"
+    record_scores "$prepared/data-bin" "$out/scores.json" \
+        --generated "$run_dir/generate/test.txt"
 }
 
 show_results() {

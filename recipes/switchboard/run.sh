@@ -75,7 +75,8 @@ score_responses() {
         "$run_dir/text/test1.references" \
         --scored "$run_dir/generate/test.txt" --responses "$run_dir/text/test.response" \
         --output "$out/scores.json"
-    record_scores "$run_dir/data-bin" "$out/scores.json"
+    record_scores "$run_dir/data-bin" "$out/scores.json" \
+        --generated "$run_dir/generate/test.txt" --generated "$run_dir/generate/test1.txt"
 }
 
 files=()                        # a later --stage does without --data, and then compares nothing

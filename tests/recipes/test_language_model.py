@@ -166,6 +166,18 @@ def test_finetuning_averages_from_its_first_update(finished, run_dir):
     assert "averaging the weights from epoch 1 on" in (run_dir / "finetune/train.log").read_text()
 
 
+def test_the_ledger_counts_lines_and_tokens_of_scores_and_measures(record):
+    ledger = record["ledger"]
+    for split in ("valid", "test"):
+        whole = ledger["data-bin"][split]["out"]
+        assert ledger["evaluate"][split]["out"] == whole
+        unused = {"after --tokens": {"tokens": whole["tokens"] - 40}}
+        for name in ("spectrum", "kld", "retention"):
+            assert ledger[name][split]["left out"] == unused
+        for name in ("dynamic_eval", "cache_eval"):
+            assert ledger[name][split]["out"] == whole
+
+
 def test_both_checkpoints_of_a_finetuned_run_are_scored(finished, run_dir, record):
     first = (run_dir / "evaluate" / "before_finetuning_test.sh").read_text()
     assert "/train/checkpoint_best.pt" in first

@@ -81,6 +81,11 @@ class TestWholeRun:
             f"order:4|smooth:nltk-method7|contexts:{contexts}|hypotheses:{5 * contexts}"
             f"|references:{3 * contexts}"
         )
+        ledger = record["ledger"]
+        counted = {"sentences": contexts, "tokens": tokens}
+        assert ledger["generate"]["test.response"]["out"] == counted  # the references, scored
+        assert ledger["generate"]["test1.response"]["out"]["sentences"] == contexts
+        assert ledger["evaluate"]["test.response"]["out"] == counted
 
     def test_a_second_run_does_nothing_and_prints_the_same(self, whole):
         again = whole()

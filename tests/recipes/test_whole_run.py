@@ -140,3 +140,12 @@ def test_changed_options_repeat_the_stages_that_depend_on_them(finished, start, 
     metrics = record["metrics"]
     assert 1 <= metrics["test_rank"] <= 200
     assert record["signatures"]["test_rank"].startswith("press|contexts:200|")
+    ledger = record["ledger"]
+    whole = ledger["data-bin"]["test.de"]["out"]
+    assert ledger["spectrum"]["test.de"]["out"] == {"tokens": 200}
+    assert ledger["spectrum"]["test.de"]["left out"] == {
+        "after --tokens": {"tokens": whole["tokens"] - 200}
+    }
+    assert ledger["generate"]["test.en"]["out"] == ledger["data-bin"]["test.en"]["out"]
+    assert ledger["generate"]["test.de"]["out"]["sentences"] == 20
+    assert ledger["evaluate"]["test.de"]["out"].items() >= whole.items()

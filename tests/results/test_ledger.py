@@ -7,7 +7,13 @@ import pytest
 from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from highrank_plugins.common.score import Score
-from highrank_plugins.results.ledger import add_scored, describe, read_ledger
+from highrank_plugins.results.ledger import (
+    add_generated,
+    add_measured,
+    add_scored,
+    describe,
+    read_ledger,
+)
 from highrank_plugins.results.scoring import ScoreError
 
 
@@ -66,7 +72,114 @@ def test_every_stage_of_a_translator_is_counted(translator):
     reason = "longer than the model's positions"
     assert f"train, train.de: 3 of 4 sentences; left out: {reason} 1" in lines
     assert f"train, train.de: 9 of 14 tokens; left out: {reason} 5" in lines
+    assert ledger["evaluate"]["test.de"]["out"] == {"sentences": 2, "words": 2, "tokens": 4}
     assert "evaluate, test.de: 2 of 2 sentences" in lines
+    assert "evaluate, test.de: 2 of 2 words" in lines
+
+
+def write_hypotheses(folder, sentences, tokens=3, count=1):
+    """Write an output of fairseq-generate with `count` hypotheses of each sentence."""
+    (folder / "generate").mkdir(exist_ok=True)
+    lines = ["2026-11-26 | INFO | fairseq_cli.generate | begins\n"]
+    for number in sentences:
+        lines += [f"S-{number}\ta\n", f"T-{number}\tb\n"]
+        for _ in range(count):
+            lines += [f"H-{number}\t-0.5\tb c\n", f"D-{number}\t-0.5\tb c\n"]
+            lines.append(f"P-{number}\t{' '.join(['-0.5'] * tokens)}\n")
+    path = folder / "generate" / "test.txt"
+    path.write_text("".join(lines))
+    return path
+
+
+def test_generated_sentences_and_tokens_are_counted(translator):
+    ledger = read(translator)
+    add_generated(ledger, [write_hypotheses(translator, [1, 0], count=2)], "de")
+    source = {"sentences": 2, "tokens": 4}
+    assert ledger["generate"] == {
+        "test.en": {"in": source, "out": source, "left out": {}},
+        "test.de": {
+            "in": {"sentences": 2},
+            "out": {"sentences": 2, "tokens": 12},
+            "left out": {},
+        },
+    }
+    assert not any(line.startswith("generate") for line in describe(ledger))
+
+
+@pytest.mark.parametrize("sentences", [[0], [0, 2], [0, 1, 2]])
+def test_hypotheses_of_other_sentences_are_refused(translator, sentences):
+    ledger = read(translator)
+    message = rf"test\.txt: hypotheses of {len(sentences)} sentences, expected one of each of the 2"
+    with pytest.raises(ScoreError, match=message):
+        add_generated(ledger, [write_hypotheses(translator, sentences)], "de")
+
+
+def test_the_tokens_that_a_measure_used_are_counted(translator):
+    ledger, folder = read(translator), translator / "score"
+    found = {
+        "spectrum": {"contexts": 3},
+        "kld": {"contexts": 4},
+        "retention": {"tokens": 1},
+        "saturation": {"press_rank": 3},
+        "dynamic_eval": {"tokens": 4, "metrics": {"perplexity": 9}},
+    }
+    folder.mkdir()
+    for name, result in found.items():
+        (folder / f"{name}.json").write_text(json.dumps(result))
+    add_measured(ledger, folder, "de")
+    assert ledger["spectrum"]["test.de"] == {
+        "in": {"tokens": 4},
+        "out": {"tokens": 3},
+        "left out": {"after --tokens": {"tokens": 1}},
+    }
+    whole = {"sentences": 2, "tokens": 4}
+    for name in ("kld", "dynamic_eval"):
+        assert ledger[name] == {"test.de": {"in": whole, "out": whole, "left out": {}}}
+    assert "saturation" not in ledger
+    lines = describe(ledger)
+    assert "retention, test.de: 1 of 4 tokens; left out: after --tokens 3" in lines
+    assert not any(line.startswith("kld") for line in lines)
+
+
+def test_measures_of_the_validation_text_are_counted(tmp_path):
+    for split, size in {"valid": 7, "test": 4}.items():
+        write_index(tmp_path / "data-bin" / f"{split}.idx", [size])
+        folder = tmp_path / "evaluate" / ("valid" if split == "valid" else "")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "predictions.json").write_text(json.dumps({"tokens": 4}))
+    ledger = read(tmp_path, None)
+    add_measured(ledger, tmp_path / "evaluate")
+    assert list(ledger["predictions"]) == ["test", "valid"]
+    assert ledger["predictions"]["valid"]["left out"] == {"after --tokens": {"tokens": 3}}
+
+
+def test_a_measure_of_another_text_is_refused(translator):
+    (translator / "kld.json").write_text(json.dumps({"contexts": 5}))
+    with pytest.raises(ScoreError, match=r"kld\.json: 5 tokens, but test\.de has 4"):
+        add_measured(read(translator), translator, "de")
+
+
+@pytest.mark.parametrize(
+    ("option", "processes", "drops"),
+    [
+        ("--skip-remainder-batch", 1, True),
+        ("--grouped-shuffling", 1, False),
+        ("--grouped-shuffling", 2, True),
+        ("--seed", 2, False),
+    ],
+)
+def test_a_last_batch_that_an_option_drops_is_named(translator, option, processes, drops):
+    logs = translator / "train" / "logs"
+    logs.mkdir()
+    for rank in range(processes):
+        (logs / f"rank{rank}.log").touch()
+    (translator / "train" / "command.sh").write_text(f"fairseq-train data \\\n    {option}\n")
+    ledger = read(translator)
+    trained = ledger["train"]["train.de"]
+    assert ("last batch" in trained["left out"]) == drops
+    assert bool(trained["out"]) != drops
+    assert ("train, train.de: left out, not counted: last batch" in describe(ledger)) == drops
+    assert "longer than the model's positions" in trained["left out"]
 
 
 @pytest.mark.parametrize("limits", ["(9, 9)", "(7, 4)"])
@@ -80,7 +193,7 @@ def test_tokens_are_unknown_where_other_samples_are_that_long(translator, limits
 
 @pytest.mark.parametrize("block", [1, 2, 3, 1 << 24])
 def test_words_are_counted_across_the_ends_of_blocks(translator, monkeypatch, block):
-    monkeypatch.setattr("highrank_plugins.results.ledger._BLOCK", block)
+    monkeypatch.setattr("highrank_plugins.results.counts._BLOCK", block)
     (translator / "text" / "test.de").write_text(" ab  c\td\r\n\nü e")
     ledger = read_ledger(translator / "data-bin", translator / "train")
     assert ledger["text"]["test.de"]["out"] == {"sentences": 2, "words": 5}
@@ -144,6 +257,7 @@ def test_scores_of_part_of_a_text_are_refused(tmp_path):
     assert describe(ledger) == [
         "text, train.txt: 2 of 7 sentences; left out: after max_train_lines 5",
         "text, train.txt: 3 of 9 tokens; left out: after max_train_lines 6",
+        "evaluate, test: 1 of 1 sentences",
         "evaluate, test: 4 of 4 tokens",
     ]
     ledger["text"]["train.txt"]["left out"] = {"after max_train_lines": 5}  # an earlier revision
@@ -163,6 +277,5 @@ def test_shards_count_together_and_the_first_one_is_scored(tmp_path):
     ledger = read(tmp_path, None)
     assert ledger["data-bin"]["train"]["out"] == {"sentences": 3, "tokens": 12}
     add_scored(ledger, {"train_perplexity": perplexity(2)})
-    assert ledger["evaluate"] == {
-        "shard01/train": {"in": {"tokens": 2}, "out": {"tokens": 2}, "left out": {}}
-    }
+    whole = {"sentences": 1, "tokens": 2}
+    assert ledger["evaluate"] == {"shard01/train": {"in": whole, "out": whole, "left out": {}}}

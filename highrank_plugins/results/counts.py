@@ -1,0 +1,89 @@
+"""Count the sentences, words and tokens in the files of a run."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+Tally = dict[str, int]
+FIRST_SHARD = "shard01"  # the shard that measures a corpus's training perplexity
+_TEXT = re.compile(r"(?:train|valid|test\d*)\.[\w-]+")
+_INDEX = re.compile(r"(train|valid|test\d*)(?:\.[^.]+\.([\w-]+))?\.idx")
+_HYPOTHESIS = re.compile(rb"([HP])-(\d+)\t(.*)", re.DOTALL)
+_MAGIC = b"MMIDIDX\x00\x00"
+_LENGTH_AT, _SIZES_AT = len(_MAGIC) + 9, len(_MAGIC) + 17
+_BLOCK = 1 << 24  # bytes read at once
+
+
+def count_texts(folder: Path, in_pieces: bool = True) -> dict[str, Tally]:
+    """Return the sentences of each text, with its tokens or, of text without pieces, its words."""
+    paths = sorted(path for path in folder.glob("*.*") if _TEXT.fullmatch(path.name))
+    found: dict[str, Tally] = {}
+    for path in paths:
+        lines, words = count_lines(path), _words(path)
+        number = {"tokens": words + lines} if in_pieces else {"words": words}
+        found[path.name] = {"sentences": lines, **number}
+    return found
+
+
+def _words(path: Path) -> int:
+    """Return the number of words between blanks."""
+    import numpy as np
+
+    blanks = np.zeros(256, dtype=bool)
+    blanks[list(b" \t\n\v\f\r")] = True
+    count, before = 0, True
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(_BLOCK), b""):
+            blank = blanks[np.frombuffer(block, dtype=np.uint8)]
+            count += int(np.count_nonzero(blank[:-1] & ~blank[1:])) + int(before and not blank[0])
+            before = bool(blank[-1])
+    return count
+
+
+def count_lines(path: Path) -> int:
+    """Return the number of ends of lines."""
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK), b""))
+
+
+def count_binarised(data: Path) -> dict[str, Tally]:
+    """Return sentences and tokens of each split; those of all shards together."""
+    found: dict[str, Tally] = {}
+    whole = sorted(data.glob("*.idx"))
+    for path in [*whole, *sorted(data.glob("shard*/train.idx"))]:
+        match = _INDEX.fullmatch(path.name)
+        sizes = sizes_of(path) if match else None
+        if match is None or sizes is None:
+            continue
+        part = ".".join(filter(None, match.groups()))
+        shard = [f"{FIRST_SHARD}/{part}"] if path.parent.name == FIRST_SHARD else []
+        for name in [part, *shard]:
+            so_far = found.setdefault(name, {"sentences": 0, "tokens": 0})
+            so_far["sentences"] += len(sizes)
+            so_far["tokens"] += int(sizes.sum())
+    return found
+
+
+def sizes_of(path: Path) -> Any:
+    """Return the lengths of all lines, with their ends; None for fairseq's other formats."""
+    import numpy as np
+
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            return None
+        file.seek(_LENGTH_AT)
+        count = int.from_bytes(file.read(_SIZES_AT - _LENGTH_AT), "little")
+        return np.fromfile(file, dtype="<i4", count=count).astype(np.int64)
+
+
+def count_hypotheses(output: Path) -> tuple[set[int], int]:
+    """Return the numbers of the sentences with hypotheses, and the tokens of all hypotheses."""
+    numbers: set[int] = set()
+    tokens = 0
+    with output.open("rb") as lines:
+        for match in filter(None, map(_HYPOTHESIS.match, lines)):
+            if match[1] == b"H":
+                numbers.add(int(match[2]))
+            else:
+                tokens += len(match[3].split())
+    return numbers, tokens
