@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from statistics import mean
 
 import pytest
 
@@ -154,6 +155,18 @@ def test_hours_follow_from_printed_times(confs, hours):
 def test_hours_of_untimed_runs_follow_from_timed_ones(run, hours):
     task, _, conf = run.partition("/")
     assert papers_page.hours({"task": task, "confs": [conf]}) == hours
+
+
+def test_the_gain_of_mixtape_at_equal_parameters_is_that_of_the_records():
+    study = "ptb_matched_by_parameters"
+    softmax, mixtape = (
+        papers_page.scores_of(study, name, "test_perplexity") for name in ("softmax", "mixtape")
+    )
+    found = f"{mean(softmax) - mean(mixtape):.1f} better"
+    found += f" (p = {papers_page.p_value(softmax, mixtape):.2g})"
+    papers = read_tree(ROOT / "docs" / "papers.yaml").values["papers"]
+    (row,) = [row for row in papers["yang2019"]["tables"] if row["number"] == "Table 3"]
+    assert found in row["here"]
 
 
 def test_a_run_without_hours_is_named(monkeypatch):
