@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 from scripts.try_configurations import (
+    LEFT_OUT,
+    PAGE,
     ROOT,
     configurations,
     name_of,
     options_of,
+    page,
     prepare,
+    read_rows,
     start,
     try_configuration,
 )
@@ -29,6 +33,14 @@ def test_every_configuration_has_trained():
     for path in configurations():
         recipe, conf = name_of(path)
         assert rows[f"| {recipe}", conf].endswith("| falls |")
+
+
+def test_the_page_is_the_scripts_and_names_what_it_leaves_out():
+    assert PAGE.read_text(encoding="utf-8") == page(read_rows())
+    files = (ROOT / "recipes").glob("*/conf/**/*.yaml")
+    kept = {path for path in files if not path.name.startswith("base")}
+    left_out = {"/".join(name_of(path)) for path in kept - set(configurations())}
+    assert left_out == set(LEFT_OUT)
 
 
 def test_only_sizes_differ():
