@@ -77,7 +77,7 @@ class TritonKernels(CompiledKernels):
             self.function is not None
             and bool(self.function.tables)
             and head.fused.applies_function_to_components
-            and head.components > tiles.LEARNED_COMPONENTS
+            and getattr(head, "components", 1) > tiles.LEARNED_COMPONENTS
         )
 
     def finish(self) -> None:
