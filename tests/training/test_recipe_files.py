@@ -164,11 +164,11 @@ def test_launched_processes_share_the_streams_of_one(configure, words, key):
             "--processes 5",
             {},
             r"--effective-streams 12 \(batch_size of a recipe\): 5 processes cannot have equally "
-            'many; use 4 or 6 processes, in a recipe by --launch="--processes 4" '
-            r"\(on GPUs --gpus-per-node 4\); or change the run by --effective-streams 15, in a "
-            "recipe by --set batch_size=15",
+            "many; use 4 or 6 processes on all nodes together, in a recipe by "
+            r'--launch="--processes 4" \(on GPUs of one node --gpus-per-node 4\); or change the '
+            "run by --effective-streams 15, in a recipe by --set batch_size=15",
         ),
-        ("--processes 13", {}, "use 12 processes, in a recipe by"),
+        ("--processes 13", {}, "use 12 processes on all nodes together, in a recipe by"),
         ("--processes 2 --effective-tokens 9", {}, "--effective-tokens and --effective-streams ex"),
         (
             "--processes 2",

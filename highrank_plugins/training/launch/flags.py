@@ -178,9 +178,10 @@ def with_effective_streams(
         raise ValueError(
             f"--effective-streams {effective_streams} (batch_size of a recipe): {world_size} "
             f"processes cannot have equally many; use "
-            f"{' or '.join(map(str, [*below[-1:], *above]))} processes, in a recipe by "
-            f'--launch="--processes {below[-1]}" (on GPUs --gpus-per-node {below[-1]}); or change '
-            f"the run by --effective-streams {even}, in a recipe by --set batch_size={even}"
+            f"{' or '.join(map(str, [*below[-1:], *above]))} processes on all nodes together, in a "
+            f'recipe by --launch="--processes {below[-1]}" (on GPUs of one node '
+            f"--gpus-per-node {below[-1]}); or change the run by --effective-streams {even}, in a "
+            f"recipe by --set batch_size={even}"
         )
     share = effective_streams // world_size
     processes = "1 process" if world_size == 1 else f"{world_size} processes"
