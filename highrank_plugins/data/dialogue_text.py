@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from highrank_plugins.common.files import write_text
+from highrank_plugins.common.files import write_json, write_text
 from highrank_plugins.data.dialogue_transcripts import (
     Dialogue,
     DialogueError,
@@ -56,9 +56,11 @@ def write_parallel(corpus: Path, output: Path, context: int) -> dict[str, Counts
     """Write `{train,valid,test,test1}.{context,response}` and `test1.references` into `output`.
 
     Each utterance but the first of its dialogue is a response to at most `context` utterances
-    before it. `test1` has the contexts of `test_multi_ref.json`, with the first reference as the
-    response. Without that file it is `test`, with the response as the only reference. References
-    of a context are in one line, separated by tabs.
+    before it. Those without words are left out. `test1` has the contexts of `test_multi_ref.json`,
+    with the first reference as the response. Without that file it is `test`, with the response as
+    the only reference. References of a context are in one line, separated by tabs.
+    `output`/counts.json has the number of utterances in each set, and how many are left out, by
+    reason.
 
     Args:
         corpus: see `corpus_files`.
@@ -67,9 +69,18 @@ def write_parallel(corpus: Path, output: Path, context: int) -> dict[str, Counts
     Raises:
         DialogueError: see `read_corpus` and `read_references`; a split without a response.
     """
-    sets = {split: list(responses(dialogues)) for split, dialogues in read_corpus(corpus).items()}
+    sets: dict[str, list[ReferredContext]] = {}
+    left_out: dict[str, dict[str, int]] = {}
+    for split, dialogues in read_corpus(corpus).items():
+        sets[split] = list(responses(dialogues))
+        noises = sum(not utterance.words for dialogue in dialogues for utterance in dialogue)
+        left_out[split] = {"without words": noises, "first of its dialogue": len(dialogues)}
     multiple = corpus / FILE
-    sets[SCORED] = read_references(multiple) if multiple.is_file() else sets["test"]
+    sets[SCORED], left_out[SCORED] = sets["test"], left_out["test"]
+    if multiple.is_file():
+        entries = read_references(multiple)
+        sets[SCORED] = [entry for entry in entries if entry.context]
+        left_out[SCORED] = {"context without words": len(entries) - len(sets[SCORED])}
     for name, entries in sets.items():
         if not entries:
             raise ValueError(f"{corpus}: {name} has no utterance that responds to another")
@@ -77,17 +88,28 @@ def write_parallel(corpus: Path, output: Path, context: int) -> dict[str, Counts
         _write(output / f"{name}.response", (" ".join(e.references[0]) for e in entries))
     references = ("\t".join(map(" ".join, entry.references)) for entry in sets[SCORED])
     _write(output / f"{SCORED}.references", references)
+    report = {name: _report(len(sets[name]), reasons) for name, reasons in left_out.items()}
+    kinds = ("context", "response")
+    write_json(output / "counts.json", {f"{n}.{k}": report[n] for n in report for k in kinds})
     return {
         name: Counts(len(entries), sum(len(entry.references) for entry in entries))
         for name, entries in sets.items()
     }
 
 
+def _report(kept: int, left_out: dict[str, int]) -> dict[str, Any]:
+    """Return the entry of a run's ledger."""
+    gone = {reason: {"sentences": number} for reason, number in left_out.items() if number}
+    total = kept + sum(left_out.values())
+    return {"in": {"sentences": total}, "out": {"sentences": kept}, "left out": gone}
+
+
 def responses(dialogues: Iterable[Dialogue]) -> Iterator[ReferredContext]:
     """Yield each utterance but the first of its dialogue, with all that was said before it."""
     for dialogue in dialogues:
-        for index, utterance in enumerate(dialogue[1:], 1):
-            yield ReferredContext(dialogue[:index], utterance.speaker, [utterance.words])
+        spoken = [utterance for utterance in dialogue if utterance.words]
+        for index, utterance in enumerate(spoken[1:], 1):
+            yield ReferredContext(spoken[:index], utterance.speaker, [utterance.words])
 
 
 def context_line(entry: ReferredContext, size: int) -> str:
@@ -105,7 +127,7 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 def read_references(path: Path) -> list[ReferredContext]:
     """Return contexts and references from a JSON list of {"context", "speaker", "responses"}.
 
-    Contexts without words, which are beginnings of dialogues, are left out.
+    The beginning of a dialogue has a context without words.
 
     Raises:
         DialogueError: no JSON, an entry of another form or without responses; names it.
@@ -113,8 +135,7 @@ def read_references(path: Path) -> list[ReferredContext]:
     entries = parse_json(path.read_bytes(), str(path))
     if not isinstance(entries, list) or not entries:
         raise DialogueError(f"{path}: must hold a list of contexts with their responses")
-    found = [_entry(entry, f"{path}: [{index}]") for index, entry in enumerate(entries)]
-    return [entry for entry in found if entry.context]
+    return [_entry(entry, f"{path}: [{index}]") for index, entry in enumerate(entries)]
 
 
 def _entry(raw: Any, place: str) -> ReferredContext:

@@ -23,7 +23,7 @@ class DialogueError(ValueError):
 
 
 class Utterance(NamedTuple):
-    """Hold what one of two people says. `words` has at least one."""
+    """Hold what one of two people says. A noise has no words."""
 
     speaker: str
     words: list[str]
@@ -58,7 +58,7 @@ def corpus_files(folder: Path) -> list[Path]:
 
 
 def read_corpus(folder: Path) -> dict[str, list[Dialogue]]:
-    """Return the dialogues of each split. An utterance without words is left out.
+    """Return the dialogues of each split; each has an utterance with words.
 
     Raises:
         DialogueError: a missing file or split, a dialogue of another form or without utterances.
@@ -116,9 +116,8 @@ def _dialogue(raw: Any, place: str) -> Dialogue:
     utterances = raw.get("utts") if isinstance(raw, dict) else None
     if not isinstance(utterances, list | tuple):
         raise DialogueError(f"{place}: a dialogue must be a dictionary with a list 'utts'")
-    found = [_utterance(raw, f"{place}: utts[{i}]") for i, raw in enumerate(utterances)]
-    dialogue = [utterance for utterance in found if utterance.words]
-    if not dialogue:
+    dialogue = [_utterance(raw, f"{place}: utts[{i}]") for i, raw in enumerate(utterances)]
+    if not any(utterance.words for utterance in dialogue):
         raise DialogueError(f"{place}: a dialogue without utterances; remove it")
     return dialogue
 

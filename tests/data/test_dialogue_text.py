@@ -1,5 +1,7 @@
 """Contexts, responses and references, a line each."""
 
+import json
+
 import pytest
 
 from highrank_plugins.data.dialogue_text import (
@@ -44,6 +46,26 @@ def test_every_utterance_but_the_first_is_a_response(small):
     ]
 
 
+def test_utterances_that_are_left_out_are_counted(tmp_path):
+    dialogue = {"utts": [("A", " ", []), *DIALOGUE["utts"], ("B", "", [])]}
+    write_pickle(tmp_path, {split: [dialogue, DIALOGUE] for split in ("train", "valid", "test")})
+    counts = write_parallel(tmp_path, tmp_path, context=2)
+    assert counts["train"] == Counts(6, 6)
+    ledger = json.loads((tmp_path / "counts.json").read_text())
+    assert (
+        ledger["train.response"]
+        == ledger["test1.context"]
+        == {
+            "in": {"sentences": 10},
+            "out": {"sentences": 6},
+            "left out": {
+                "without words": {"sentences": 2},
+                "first of its dialogue": {"sentences": 2},
+            },
+        }
+    )
+
+
 def test_without_references_the_response_is_the_only_reference(small):
     write_parallel(small, small, context=9)
     for kind in ("context", "response"):
@@ -60,6 +82,16 @@ def test_references_become_a_test_set(small):
     }
     write_references(small, [{**entry, "context": entry["context"][:1]}, entry])
     counts = write_parallel(small, small, context=9)
+    ledger = json.loads((small / "counts.json").read_text())
+    assert (
+        ledger["test1.response"]
+        == ledger["test1.context"]
+        == {
+            "in": {"sentences": 2},
+            "out": {"sentences": 1},
+            "left out": {"context without words": {"sentences": 1}},
+        }
+    )
     assert counts["test1"] == Counts(1, 2)
     assert counts["test"] == Counts(3, 3)
     assert lines(small / "test1.context") == ["<self> who ' s there : you ? <other> me"]
@@ -71,13 +103,14 @@ def test_the_invented_corpus_has_the_expected_counts(tmp_path):
     write_json_lines(tmp_path)
     path = write_references(tmp_path)
     assert input_files(tmp_path)[-1] == path
-    assert len(read_references(path)) == len(references()) - 5  # the beginnings
+    with_context = [entry for entry in read_references(path) if entry.context]
+    assert len(with_context) == len(references()) - 5  # the beginnings
     counts = write_parallel(tmp_path, tmp_path, context=3)
     for split, dialogues in corpus().items():
         assert counts[split].contexts == sum(len(d["utts"]) - 1 for d in dialogues)
     assert lines(tmp_path / "test1.context") == lines(tmp_path / "test.context")
     assert counts["test1"].references == 3 * counts["test1"].contexts
-    assert read_references(path)[0].context == [
+    assert with_context[0].context == [
         Utterance("A", lines(tmp_path / "test1.context")[0].split()[1:])
     ]
 

@@ -30,11 +30,11 @@ def test_words_are_split_and_lowercased():
     assert words_of(" \n") == []
 
 
-def test_an_utterance_without_words_is_left_out(tmp_path):
+def test_an_utterance_may_have_no_words(tmp_path):
     dialogues = corpus()
     dialogues["test"][0]["utts"] = [("A", " ", []), ("B", "yes", [])]
     write_pickle(tmp_path, dialogues)
-    assert read_corpus(tmp_path)["test"][0] == [Utterance("B", ["yes"])]
+    assert read_corpus(tmp_path)["test"][0] == [Utterance("A", []), Utterance("B", ["yes"])]
 
 
 @pytest.mark.parametrize(
