@@ -99,7 +99,7 @@ def fold(text: str) -> str:
 
 
 def problem(source: str, target: str) -> str | None:
-    """Return why a pair is no translation to learn from; None if it is one."""
+    """Return the reason to leave a pair out, or None."""
     if not (source and target):
         return "empty"
     if source == target:

@@ -40,7 +40,7 @@ def test_a_compiled_model_has_the_same_gradients(case, part, impl):
 
 
 class Bent(Pointwise):
-    """f(z) = z + a tanh(z), a learnt; not registered, since other tests try all that is."""
+    """Apply f(z) = z + a tanh(z). It is not registered, since other tests try all functions."""
 
     def __init__(self):
         super().__init__()
@@ -52,7 +52,7 @@ class Bent(Pointwise):
 
 @pytest.mark.parametrize("impl", ["chunked", "fused", "cpp"])
 def test_a_function_may_be_compiled_by_itself(impl, monkeypatch):
-    """As docs/howto/own_layer.md says: a decorator on `apply_to`."""
+    """Compile `apply_to` alone, as docs/howto/own_layer.md says."""
     net = Net(STRUCTURES[1].build(classes=CLASSES))
     net.head.pointwise = Bent()
     want = gradients(net, net, impl)
