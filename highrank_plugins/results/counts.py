@@ -12,6 +12,10 @@ _HYPOTHESIS = re.compile(rb"([HP])-(\d+)\t(.*)", re.DOTALL)
 _MAGIC = b"MMIDIDX\x00\x00"
 _LENGTH_AT, _SIZES_AT = len(_MAGIC) + 9, len(_MAGIC) + 17
 _BLOCK = 1 << 24  # bytes read at once
+_BLANKS = b" \t\n\v\f\r\x1c\x1d\x1e\x1f"
+_WIDE_BLANK = re.compile(  # the other blanks of str.split, in UTF-8
+    rb"\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80"
+)
 
 
 def count_texts(folder: Path, in_pieces: bool = True) -> dict[str, Tally]:
@@ -26,15 +30,16 @@ def count_texts(folder: Path, in_pieces: bool = True) -> dict[str, Tally]:
 
 
 def _words(path: Path) -> int:
-    """Return the number of words between blanks."""
+    """Return the number of words between blanks, of which fairseq makes tokens."""
     import numpy as np
 
     blanks = np.zeros(256, dtype=bool)
-    blanks[list(b" \t\n\v\f\r")] = True
+    blanks[list(_BLANKS)] = True
     count, before = 0, True
     with path.open("rb") as file:
-        for block in iter(lambda: file.read(_BLOCK), b""):
-            blank = blanks[np.frombuffer(block, dtype=np.uint8)]
+        for block in iter(lambda: file.read(_BLOCK) + file.readline(), b""):  # whole characters
+            text = _WIDE_BLANK.sub(b" ", block)
+            blank = blanks[np.frombuffer(text, dtype=np.uint8)]
             count += int(np.count_nonzero(blank[:-1] & ~blank[1:])) + int(before and not blank[0])
             before = bool(blank[-1])
     return count

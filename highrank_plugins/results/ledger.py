@@ -53,7 +53,7 @@ def read_ledger(
         target: target language of a translator.
         finetuning: the --save-dir of a second training run, which continued the first.
     Raises:
-        ScoreError: a stage lost sentences, or returned more than it took.
+        ScoreError: a stage lost sentences or tokens, or returned more than it took.
     """
     pieces = count_texts(data.parent / "pieces")
     text = count_texts(data.parent / "text", in_pieces=not pieces)
@@ -215,13 +215,14 @@ def _by_reason(counts: Mapping[str, Any], unit: str) -> Tally:
 
 
 def _check(stage: str, part: str, counts: Mapping[str, Any]) -> None:
-    took, gave = counts["in"].get("sentences"), counts["out"].get("sentences")
-    left_out = sum(_by_reason(counts, "sentences").values())
-    if took is not None and gave is not None and took - left_out != gave:
-        raise ScoreError(
-            f"{stage}: {part} has {gave:,} sentences, expected {took - left_out:,} ({took:,} in, "
-            f"{left_out:,} left out); remove the folder and run the stage again"
-        )
+    for unit in counts["in"].keys() & counts["out"].keys():
+        took, gave = counts["in"][unit], counts["out"][unit]
+        left_out = sum(_by_reason(counts, unit).values())
+        if took - left_out != gave:
+            raise ScoreError(
+                f"{stage}: {part} has {gave:,} {unit}, expected {took - left_out:,} ({took:,} in, "
+                f"{left_out:,} left out); remove the folder and run the stage again"
+            )
 
 
 def _text(text: dict[str, Tally], folder: Path) -> dict[str, dict[str, Any]]:

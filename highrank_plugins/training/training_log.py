@@ -77,6 +77,7 @@ def summarise(lines: Iterable[str]) -> dict[str, float]:
     """Return updates, epochs, seconds, median words per second, losses, parameters and memory.
 
     `seconds_per_epoch` is the median from one epoch's end to the next: training and validation.
+    That of a single epoch is from the start of the run to the epoch's end.
     After a resume the log has some lines twice; the later ones count.
     """
     numbers: dict[str, float] = {}
@@ -111,6 +112,8 @@ def summarise(lines: Iterable[str]) -> dict[str, float]:
 
 def _epoch_seconds(epochs: dict[int, Entry]) -> list[float]:
     ends = {number: entry.number("train_wall") for number, entry in epochs.items()}
+    if len(ends) == 1:
+        return list(ends.values())
     return [
         end - ends[number - 1]
         for number, end in ends.items()

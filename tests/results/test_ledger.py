@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from fairseq.data.indexed_dataset import MMapIndexedDataset
+from fairseq.tokenizer import tokenize_line
 
 from highrank_plugins.common.score import Score
 from highrank_plugins.results.ledger import (
@@ -29,9 +30,11 @@ def translator(tmp_path):
     for stage in ("text", "pieces"):
         (tmp_path / stage).mkdir()
         for language in ("de", "en"):
-            (tmp_path / stage / f"train.{language}").write_text("a b\n" * 4)
+            lengths = [3, 3, 5, 3] if language == "de" else [3, 8, 3, 3]  # in pieces, with the end
+            words = [2] * 4 if stage == "text" else [length - 1 for length in lengths]
+            lines = [" ".join("a" * count) + "\n" for count in words]
+            (tmp_path / stage / f"train.{language}").write_text("".join(lines))
             (tmp_path / stage / f"test.{language}").write_text("a\n" * 2)
-            lengths = [3, 3, 5, 3] if language == "de" else [3, 8, 3, 3]
             write_index(tmp_path / "data-bin" / f"train.en-de.{language}.idx", lengths)
             write_index(tmp_path / "data-bin" / f"test.en-de.{language}.idx", [2] * 2)
     report = {
@@ -58,7 +61,7 @@ def test_every_stage_of_a_translator_is_counted(translator):
         "left out": {"empty": {"sentences": 1, "words": 7}},
     }
     assert ledger["pieces"]["train.de"]["in"] == {"sentences": 4, "words": 8}
-    assert ledger["pieces"]["train.de"]["out"] == {"sentences": 4, "tokens": 12}
+    assert ledger["pieces"]["train.de"]["out"] == {"sentences": 4, "tokens": 14}
     binarised = ledger["data-bin"]["test.de"]
     assert binarised["in"] == binarised["out"] == {"sentences": 2, "tokens": 4}
     trained = ledger["train"]["train.de"]
@@ -221,7 +224,7 @@ def test_names_of_languages_may_have_hyphens(translator):
     for path in [*translator.glob("*/*.de"), *translator.glob("*/*de.idx")]:
         path.rename(path.with_name(path.name.replace("de", "pt-br")))
     ledger = read(translator, "pt-br")
-    assert ledger["pieces"]["train.pt-br"]["out"] == {"sentences": 4, "tokens": 12}
+    assert ledger["pieces"]["train.pt-br"]["out"] == {"sentences": 4, "tokens": 14}
     assert ledger["train"]["train.pt-br"]["out"] == {"sentences": 3, "tokens": 9}
 
 
@@ -229,6 +232,22 @@ def test_a_stage_that_lost_a_sentence_is_refused(translator):
     (translator / "pieces" / "train.en").write_text("a b\n" * 3)
     with pytest.raises(ScoreError, match=r"pieces: train\.en has 3 sentences, expected 4"):
         read(translator)
+
+
+def test_a_stage_that_lost_a_token_is_refused(translator):
+    pieces = translator / "pieces" / "train.en"
+    pieces.write_text(pieces.read_text().replace("a a\n", "a a a\n", 1))
+    with pytest.raises(ScoreError, match=r"data-bin: train\.en has 17 tokens, expected 18 \(18 in"):
+        read(translator)
+
+
+def test_the_words_of_a_text_are_those_that_fairseq_reads(translator):
+    blanks = [chr(code) for code in range(0x110000) if chr(code).isspace()]
+    blanks = [blank for blank in blanks if blank not in "\n\r"]  # these end a line
+    line = "a" + "b".join(blanks) + "ü \u200bc d\u2030e"  # neither \u200b nor \u2030 is a blank
+    (translator / "text" / "test.de").write_text(f"{line}\n\n", encoding="utf-8")
+    found = read_ledger(translator / "data-bin", translator / "train")["text"]["test.de"]["out"]
+    assert found["words"] == len(tokenize_line(line)) == len(blanks) + 3
 
 
 def test_translations_of_part_of_the_text_are_refused(translator):

@@ -66,6 +66,12 @@ def test_an_epoch_done_twice_after_a_resume_counts_once():
     assert summary["seconds_per_epoch"] == 70  # 60 and 80
 
 
+def test_a_single_epoch_takes_what_the_run_took_until_its_end():
+    one = [inner(50, 0.5, 30), epoch(1, 100, 1000.0, 60), inner(150, 1.5, 90)]
+    assert summarise(one)["seconds_per_epoch"] == 60
+    assert "seconds_per_epoch" not in summarise(one[:1])
+
+
 def test_updates_after_the_last_epoch_count():
     assert summarise([*LOG, inner(350, 3.5, 210)])["updates"] == 350
 
