@@ -3,10 +3,12 @@
 import ast
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import highrank_plugins
 from highrank_plugins.studies.definition import Study, script_options
@@ -26,6 +28,8 @@ _APART = {
     "results/verdicts.py",
     "studies",
 }
+# a number that YAML reads as text, since it has no decimal point
+_EXPONENT = re.compile(r"[+-]?\d+[eE][+-]?\d+")
 _PACKAGES = ("torch", "ve-fairseq", "numpy", "sacrebleu", "sentencepiece")
 
 
@@ -33,7 +37,7 @@ def member_key(study: Study, settings: Configuration) -> str:
     """Return a digest of configuration, code, versions and data of a member.
 
     Equal keys give equal numbers on one machine. Comments, docstrings and the layout of the code
-    do not count, nor do names of members.
+    do not count, nor do names of members, nor whether a number is written 1e-3 or 0.001.
 
     Args:
         settings: the member's, with its seed.
@@ -50,7 +54,7 @@ def member_key(study: Study, settings: Configuration) -> str:
         "recipe": study.recipe.name,
         "script": script_digest(study.recipe),
         "corpus": {file.name: _bytes_digest(file) for file in study.recipe.glob("corpus*.yaml")},
-        "configuration": settings.text(),
+        "configuration": _read_numbers(settings.blocks()),
         "options": words,
         "data": {name: files_digest(path) for name, path in sorted(files.items())},
         "code": code_digest(),
@@ -58,6 +62,15 @@ def member_key(study: Study, settings: Configuration) -> str:
         "versions": {name: version(name) for name in _PACKAGES},
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _read_numbers(value: Any) -> Any:
+    """Return nested mappings with every number in one form."""
+    if isinstance(value, dict):
+        return {name: _read_numbers(entry) for name, entry in value.items()}
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        value = float(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 @cache

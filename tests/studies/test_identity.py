@@ -51,6 +51,17 @@ def test_names_places_and_comments_do_not_change_the_key(folder):
     assert key_of(folder, options={"data": "moved"}, baseline="other", **renamed) == key
 
 
+@pytest.mark.parametrize("same", [("1e-3", 0.001), ("1E1", 10), (10.0, 10), ("-2e+1", -20)])
+def test_one_number_written_in_two_ways_has_one_key(folder, same):
+    first, second = (key_of(folder, set={"lr": value}) for value in same)
+    assert first == second != key_of(folder, set={"lr": 7})
+
+
+def test_names_that_resemble_numbers_are_text(folder):
+    names = ["1", "1e", "e1", "1e1.pt"]
+    assert len({key_of(folder, set={"restore_file": name}) for name in names}) == len(names)
+
+
 @pytest.mark.parametrize(
     ("place", "text", "same"),
     [
