@@ -6,6 +6,7 @@ Numbers come from results/published.yaml, epochs from the recipes' configuration
 studies from their files, and what small repetitions found from docs/records.
 """
 
+import csv
 import json
 import re
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ SOURCE = re.compile(r"(\w+) et al\. (\d{4})")
 GPUS = {"Parthiban": "V100", "Ganea": "P100", "Ott": "V100"}
 KEYS = {
     "number", "title", "task", "confs", "options", "set", "seeds", "command", "kinds", "cells",
-    "expected", "here", "verdict", "table", "order", "studies", "grid", "then",
+    "expected", "here", "verdict", "table", "order", "studies", "grid", "then", "timed",
 }  # fmt: skip
 HEADINGS = (
     "table", "content", "command", "hours", "expected", "at a small scale", "small study",
@@ -89,7 +90,7 @@ def row(paper: str, entry: dict[str, Any]) -> list[str]:
         command,
         hours(entry) if trained else "–",
         expected(paper, entry),
-        "; ".join(filter(None, [here, entry.get("here")])) or "–",
+        "; ".join(filter(None, [here, times(entry), entry.get("here")])) or "–",
         ", ".join(map(study, entry.get("studies", []))) or "–",
         verdict or entry.get("verdict", NOT_RUN if trained else "–"),
     ]
@@ -124,6 +125,21 @@ def small_scale(entry: dict[str, Any]) -> tuple[str, str]:
     else:
         verdict = f"not decided, p up to {max(p for p, _ in tests):.2g}"
     return corpus + ", ".join(found), verdict
+
+
+def times(entry: dict[str, Any]) -> str:
+    """Return measured times of updates over those of a softmax.
+
+    `timed` has the CSV file of docs/benchmarks, what it measured, and the implementation of each
+    system. The times are those of a softmax in the same run.
+    """
+    if "timed" not in entry:
+        return ""
+    with (ROOT / "docs" / "benchmarks" / entry["timed"]["file"]).open(encoding="utf-8") as file:
+        found = {row["implementation"]: float(row["over_baseline"]) for row in csv.DictReader(file)}
+    systems = entry["timed"]["systems"]
+    ratios = [f"{name} {found[system]:.2f}" for name, system in systems.items()]
+    return f"{entry['timed']['what']}: {', '.join(ratios)}"
 
 
 def study(name: str) -> str:
@@ -295,25 +311,22 @@ def scores(paper: str, row: dict[str, Any], task: str) -> Iterator[str]:
     several = len(row.get("kinds", [])) > 1 or "cells" in row
     for entry, kind in printed_cells(paper, row, task):
         name = f"{entry.system}, {kind}" if several else entry.system
-        if kind in entry.cells:
-            yield f"{name}: {entry.cells[kind]:.4g}"
-            continue
-        form = ALL_KINDS[kind][1]
-        known = any(kind in other.deviations for other in entries)
-        text = f"{name}: {entry.scores[kind]:{form}}"
-        if kind in entry.deviations or (known and kind != "rank"):
-            text += f" ± {tolerance(entries, entry, kind):{form}}"
+        form = ALL_KINDS[kind][1] if kind in ALL_KINDS else ".4g"
+        text = f"{name}: {(entry.scores | entry.cells)[kind]:{form}}"
+        if limit := tolerance(entries, entry, kind):  # that of an exact number is 0
+            text += f" ± {limit:{'.2g' if kind in entry.cells else form}}"
         yield text
 
 
 def printed_cells(paper: str, row: dict[str, Any], task: str) -> Iterator[tuple[Published, str]]:
     """Yield the systems that a row's table prints, each with a kind of score or a cell."""
-    where = row.get("table", row["number"])
+    named = row.get("table", row["number"])
+    where = {named} if isinstance(named, str) else {*named}
     for entry in published(task):
         for kind in [*row.get("kinds", []), *row.get("cells", [])]:
             tables = [re.sub(r" of Yang et al\. \d+$", "", name) for name in entry.tables_of(kind)]
             known = kind in entry.scores or kind in entry.cells
-            if known and where in tables and paper_of(entry) == paper:
+            if known and where & {*tables} and paper_of(entry) == paper:
                 yield entry, kind
 
 

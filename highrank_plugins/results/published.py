@@ -1,6 +1,6 @@
 """Show the papers' scores next to ours, with a column for each kind of score."""
 
-import re
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -68,6 +68,25 @@ BENCHMARKS = {
     "EN-SIMLEX-999": "SimLex",
 }
 DEVIATIONS = 2.0  # tolerance of a repetition, in standard deviations over seeds
+SIZES_DIFFER = 0.01  # sizes of models that are rounded in print, relative
+# Standard deviations over seeds, relative to the score, where no source of a task prints one. That of
+# perplexities is the largest of the test texts in published.yaml, the others are of docs/records.
+SPREADS = {"ppl": 0.0069, "KLD": 0.0085, "ε-rank": 0.0535, "rank": 0.0267, "BLEU": 0.0071}
+_OF_RANK_D = ("softmax", "moc")  # layers whose rank is exact, and equal for all seeds
+# how names of numbers begin that have no tolerance → the reason
+_MACHINE = "none, they depend on the machine"
+_FOLLOWS = "none, they follow from the scores"
+_UNKNOWN = "none, no source says how they vary over seeds"
+WITHOUT_TOLERANCE = {
+    "s/": _MACHINE,
+    "ms/": _MACHINE,
+    "slowdown": _MACHINE,
+    "hours": _MACHINE,
+    "p against": _FOLLOWS,
+    "Pearson": _FOLLOWS,
+    "slope": _UNKNOWN,
+    SIMILARITY: _UNKNOWN,
+}
 
 
 class Published(BaseModel):
@@ -123,21 +142,53 @@ def read_published(task: str) -> list[Published]:
     return [Published.model_validate(entry) for entry in tasks[task]]
 
 
-def tolerance(entries: Sequence[Published], entry: Published, kind: str) -> float:
-    """Return how far a repetition with another seed may deviate from a score of an entry.
+def tolerance(entries: Sequence[Published], entry: Published, kind: str) -> float | None:
+    """Return how far a repetition with another seed may deviate from a number of an entry.
 
     This is twice the deviation over seeds: the entry's own, else the largest of this kind among the
-    entries of the task. If no source gives one, it is a unit of the last printed digit.
+    entries of the task, relative to their scores, else that of `SPREADS`. Deviations of ranks
+    depend on the layer, so only those of an equal rank count. A gain has the tolerance of a
+    difference of two perplexities.
 
+    Returns:
+        None for the numbers of `WITHOUT_TOLERANCE`.
     Raises:
-        KeyError: the entry has no such score.
+        KeyError: the entry has no such number.
     """
-    digits = int(re.findall(r"\d+", ALL_KINDS[kind][1])[0])
-    own = entry.deviations.get(kind)
-    known = [other.deviations[kind] for other in entries if kind in other.deviations]
-    if own is None and not known:
-        return 10.0**-digits
-    return DEVIATIONS * (own if own is not None else max(known))
+    if any(kind.startswith(name) for name in WITHOUT_TOLERANCE):
+        return None
+    if kind == PARAMETERS and entry.parameters is not None:
+        return SIZES_DIFFER * entry.parameters
+    if kind.startswith("missing pairs") and kind in entry.cells:
+        return 0.0  # the vocabulary alone decides
+    if kind == "gain over softmax" and kind in entry.cells:
+        deviations = [other.deviations.get("test ppl", 0.0) for other in entries]
+        return DEVIATIONS * math.sqrt(2) * max(deviations)
+    score = entry.scores[kind]
+    if kind in entry.deviations:
+        return DEVIATIONS * entry.deviations[kind]
+    if kind.endswith("bits"):  # the logarithm of a perplexity
+        return DEVIATIONS * SPREADS["ppl"] / math.log(2)
+    is_rank = kind in ("rank", "valid rank")
+    if is_rank and _layer(entry) in _OF_RANK_D:
+        return 0.0
+    known = "rank" if is_rank else kind
+    printed = [
+        other.deviations[known] / other.scores[known]
+        for other in entries
+        if known in other.deviations and (not is_rank or math.isclose(other.scores[known], score))
+    ]
+    return DEVIATIONS * score * max(printed, default=SPREADS[_family(kind)])
+
+
+def _family(kind: str) -> str:
+    """Return the entry of `SPREADS` for a kind of score."""
+    return next((name for name in SPREADS if name in kind), "BLEU")
+
+
+def _layer(entry: Published) -> str:
+    """Return the layer of the configuration that repeats an entry, such as mos."""
+    return (entry.conf or "").rpartition("/")[2].split("_")[0]
 
 
 def table(task: str, ours: Mapping[str, Mapping[str, float]], everything: bool = False) -> str:
@@ -146,7 +197,7 @@ def table(task: str, ours: Mapping[str, Mapping[str, float]], everything: bool =
     Args:
         ours: name of a run → its metrics, as in its record, and its `parameters`.
         everything: also what none of our runs has: scores, times, word similarities and other
-            cells. The errata follow, a paragraph each.
+            cells. The tolerances of each column follow, then the errata, a paragraph each.
     """
     entries = read_published(task)
     own = [(name, _of_run(metrics), "this run") for name, metrics in _checkpoints(ours)]
@@ -164,7 +215,9 @@ def table(task: str, ours: Mapping[str, Mapping[str, float]], everything: bool =
         if not cells.keys().isdisjoint(columns)
     )
     text = formatting.table(["system", *columns, "source"], rows)
-    return "\n".join([text, *_errata(entries)]) if everything else text
+    if not everything:
+        return text
+    return "\n".join([text, *_tolerances(entries, columns), *_errata(entries)])
 
 
 def _checkpoints(
@@ -203,6 +256,28 @@ def _of_entry(entry: Published) -> dict[str, str]:
     for author, numbers in entry.contexts.items():
         cells[f"contexts of {author}"] = ", ".join(map(str, numbers)) or "none"
     return cells
+
+
+def _tolerances(entries: Sequence[Published], columns: Sequence[str]) -> Iterator[str]:
+    """Yield a paragraph for each range of tolerances, or reason for none, with its columns."""
+    found: dict[str, list[str]] = {}
+    for column in columns:
+        limits = [
+            limit
+            for entry in entries
+            if column in entry.scores | entry.cells
+            or (column == PARAMETERS and entry.parameters is not None)
+            if (limit := tolerance(entries, entry, column)) is not None
+        ]
+        reasons = [why for name, why in WITHOUT_TOLERANCE.items() if column.startswith(name)]
+        ends = dict.fromkeys(
+            _cell(column, limit) for limit in sorted(limits)[:: len(limits) - 1 or 1]
+        )
+        text = reasons[0] if reasons else "± " + " to ".join(ends)
+        if reasons or limits:
+            found.setdefault(text, []).append(column)
+    for text, names in found.items():
+        yield f"Tolerance of {', '.join(names)}: {text}.\n"
 
 
 def _errata(entries: Sequence[Published]) -> Iterator[str]:

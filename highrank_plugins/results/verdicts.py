@@ -16,7 +16,13 @@ from highrank_plugins.heads.tokens import tokens, with_layer_of_arch
 from highrank_plugins.results.comparison import Compared, ComparedSystem
 from highrank_plugins.results.perplexity import BEFORE
 from highrank_plugins.results.provenance_notes import flat_settings
-from highrank_plugins.results.published import ALL_KINDS, FILE, Published, read_published
+from highrank_plugins.results.published import (
+    ALL_KINDS,
+    FILE,
+    SIZES_DIFFER,
+    Published,
+    read_published,
+)
 from highrank_plugins.results.systems import TESTS
 from highrank_plugins.training import configuration
 
@@ -42,7 +48,6 @@ _BLEU = {
     "compound_split": "tokenised BLEU with split compounds",
     "unstated": "BLEU of an unstated kind",
 }
-_MOST_PARAMETERS = 0.01  # models within this relative difference have the same size
 
 
 @dataclass(frozen=True)
@@ -206,7 +211,7 @@ def _differences(
         settings = _without_finetuning(settings)
     parameters = system.cost("parameters") or 0
     printed = None if "parameters" in entry.errata else entry.parameters  # a wrong one says nothing
-    if printed and abs(parameters / printed - 1) > _MOST_PARAMETERS < parameters:
+    if printed and abs(parameters / printed - 1) > SIZES_DIFFER < parameters:
         groups["parameters"].append(f"{parameters / 1e6:.2f} M (paper: {printed / 1e6:.2f} M)")
     stated = sorted({*theirs, *settings})
     settings, theirs = _with_options_of_arch(settings), _with_options_of_arch(theirs)
