@@ -65,7 +65,8 @@ class SpamLangRun:
         steps: of the first evaluation with 99 % right; None if `settings.steps` do not suffice.
         accuracy, loss: of the last evaluation; loss in nats.
         contexts: share of the logits' gradient that W lets through to the contexts, before the
-            first step, and `contexts_half` once half of the predictions were right (or at the end).
+            first step, and `contexts_half` once half of the predictions were right; None if they
+            never were.
         features, features_half: the same share at the features, of which the contexts are
             functions; for a softmax both are one.
     """
@@ -75,8 +76,8 @@ class SpamLangRun:
     loss: float
     contexts: float
     features: float
-    contexts_half: float
-    features_half: float
+    contexts_half: float | None
+    features_half: float | None
 
 
 class SymbolTrunk(nn.Module):
@@ -174,7 +175,8 @@ def spamlang(options: dict[str, Any], settings: SpamLangSettings) -> SpamLangRun
     draw = torch.Generator().manual_seed(settings.seed)
     unseen = _texts(settings, EVALUATED, torch.Generator().manual_seed(settings.seed + 10**6))
     first = retentions(trunk, head, unseen, settings.backward_rank)
-    half, steps, accuracy, loss = None, None, 0.0, math.nan
+    half: tuple[float | None, float | None] = (None, None)
+    steps, accuracy, loss = None, 0.0, math.nan
     for step in range(1, settings.steps + 1):
         text = _texts(settings, settings.batch, draw)
         features = trunk(text)
@@ -185,14 +187,13 @@ def spamlang(options: dict[str, Any], settings: SpamLangSettings) -> SpamLangRun
         optimizer.step()
         if step % settings.every and step < settings.steps:
             continue
-        sought = HALF if half is None else GOAL
+        sought = HALF if half[0] is None else GOAL
         accuracy, loss = _evaluate(trunk, head, unseen, sought if step < settings.steps else 0)
-        if half is None and accuracy >= HALF:
+        if half[0] is None and accuracy >= HALF:
             half = retentions(trunk, head, unseen, settings.backward_rank)
         if accuracy >= GOAL:
             steps = step
             break
-    half = half or retentions(trunk, head, unseen, settings.backward_rank)
     return SpamLangRun(steps, accuracy, loss, *first, *half)
 
 

@@ -200,7 +200,7 @@ def grid_table(runs: Sequence[SpamLangRecord]) -> str:
     """Return a row for each vocabulary, width and layer, over its seeds, in Markdown.
 
     A layer is compared with the softmax of the same vocabulary and width if all runs of both have
-    reached the goal.
+    reached the goal. A dash stands for shares at a half that not all runs have reached.
     """
     groups: dict[_Case, list[SpamLangRecord]] = {}
     for run in runs:
@@ -209,8 +209,8 @@ def grid_table(runs: Sequence[SpamLangRecord]) -> str:
     rows = []
     for case, group in sorted(groups.items(), key=lambda item: item[0][:2]):
         classes, dim, layer = case
-        shares = [f"{_mean(group, name):.3f}" for name in ("contexts", "features")]
-        shares += [f"{_mean(group, f'{name}_half'):.3f}" for name in ("contexts", "features")]
+        names = ("contexts", "features", "contexts_half", "features_half")
+        shares = [_share(group, name) for name in names]
         p_value = f"{p_values[case]:.2g}" if case in p_values else "–"
         correct = f"{_mean(group, 'accuracy'):.1%}"
         rows.append([f"{classes:,}", str(dim), layer, _steps(group), p_value, correct, *shares])
@@ -236,6 +236,10 @@ def _p_values(groups: Mapping[_Case, Sequence[SpamLangRecord]]) -> dict[_Case, f
 
 def _mean(runs: Sequence[SpamLangRecord], name: str) -> float:
     return mean(run[name] for run in runs)
+
+
+def _share(runs: Sequence[SpamLangRecord], name: str) -> str:
+    return "–" if None in [run[name] for run in runs] else f"{_mean(runs, name):.3f}"
 
 
 def _steps(runs: Sequence[SpamLangRecord]) -> str:

@@ -47,7 +47,7 @@ def compare(
 
     Example: highrank compare exp/ptb/*/results.json --baseline softmax
 
-    Also lists how the configurations differ.
+    Notes say where lengths of training, batches, scoring, texts, code or machines differ.
     """
     with user_errors():
         from highrank_plugins.common.files import write_text

@@ -73,7 +73,7 @@ def study(
         exp_dir = exp_dir.resolve()
         read = read_study(file, _assignments(option or []))
         folder = study_folder(read, exp_dir)
-        members = prepare(read, exp_dir)
+        members = prepare(read, exp_dir, check_values=dry_run)
         if slurm:  # its nodes may have more cores
             claim(folder, file)
             _submit(read, members, folder, jobs)

@@ -45,12 +45,15 @@ Names = Annotated[list[str], Field(min_length=2, max_length=2)]
 class Texts(BaseModel):
     """Say which files are the text: [source, target] pairs, one after the other.
 
-    `train_pairs` is the number of sentence pairs that the training text has as published, if known.
+    `train_pairs`, `valid_pairs` and `test_pairs` are the numbers of sentence pairs that the texts
+    have as published, if known.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     train_pairs: PositiveInt | None = None
+    valid_pairs: PositiveInt | None = None
+    test_pairs: PositiveInt | None = None
 
     train: list[Names]
     valid: list[Names]

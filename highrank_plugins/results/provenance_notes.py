@@ -1,11 +1,18 @@
 """Describe differences between the records of one table, other than the systems."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from highrank_plugins.results.results_table import Record
 
 _TEXT_BLOCKS = ("corpus", "data", "clean", "dialogues")
+# how long a system is trained, on which batches, and how it is scored
+_LENGTHS_AND_SCORING = re.compile(
+    r"(train|finetune)\.(max_epoch|max_update|batch_size|max_tokens|update_freq|bptt)"
+    r"|(evaluate|generate|average)\..*"
+)
 
 
 def provenance_notes(systems: Mapping[str, Sequence[Record]]) -> list[str]:
@@ -21,6 +28,7 @@ def provenance_notes(systems: Mapping[str, Sequence[Record]]) -> list[str]:
         _difference("Versions of torch differ", systems, _torch),
         _difference("Machines differ, so speeds do not compare", systems, _machine),
         *_signatures(systems),
+        *_lengths_and_scoring(systems),
         *_settings(systems),
     ]
     return [note for note in notes if note]
@@ -40,7 +48,7 @@ def _difference(
             names += [] if name in names else [name]
     if len(having) < 2:
         return ""
-    groups = (
+    groups = dict.fromkeys(
         ", ".join(names) if short else f"{found or 'unknown'} ({', '.join(names)})"
         for found, names in having.items()
     )
@@ -95,6 +103,17 @@ def _signatures(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
     for metric, different in found.items():
         if len(different) > 1:
             yield f"Signatures of {metric} differ: {'; '.join(sorted(different))}."
+
+
+def _lengths_and_scoring(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
+    """Yield the options that make systems differ before any layer does."""
+    keys = {key for runs in systems.values() for run in runs for key in flat_settings(run)}
+    for key in sorted(filter(_LENGTHS_AND_SCORING.fullmatch, keys)):
+        yield _difference(f"{key} differs", systems, partial(_option, key))
+
+
+def _option(key: str, record: Record) -> str:
+    return str(flat_settings(record).get(key, "unset"))
 
 
 def _settings(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:

@@ -69,8 +69,8 @@ BENCHMARKS = {
 }
 DEVIATIONS = 2.0  # tolerance of a repetition, in standard deviations over seeds
 SIZES_DIFFER = 0.01  # sizes of models that are rounded in print, relative
-# Standard deviations over seeds, relative to the score, where no source of a task prints one. That of
-# perplexities is the largest of the test texts in published.yaml, the others are of docs/records.
+# Standard deviations over seeds, relative to the score, where no source of a task prints one. That
+# of perplexities is the largest of the test texts in published.yaml; others are of docs/records.
 SPREADS = {"ppl": 0.0069, "KLD": 0.0085, "ε-rank": 0.0535, "rank": 0.0267, "BLEU": 0.0071}
 _OF_RANK_D = ("softmax", "moc")  # layers whose rank is exact, and equal for all seeds
 # how names of numbers begin that have no tolerance → the reason

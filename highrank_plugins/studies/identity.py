@@ -56,6 +56,7 @@ def member_key(study: Study, settings: Configuration) -> str:
         "corpus": {file.name: _bytes_digest(file) for file in study.recipe.glob("corpus*.yaml")},
         "configuration": _read_numbers(settings.blocks()),
         "options": words,
+        "threads": study.settings.threads,  # they change the order of sums
         "data": {name: files_digest(path) for name, path in sorted(files.items())},
         "code": code_digest(),
         "user_dir": code_digest(Path(str(user_dir))) if user_dir else "",

@@ -106,9 +106,12 @@ def study_folder(study: Study, exp_dir: Path) -> Path:
     return exp_dir / study.recipe.name / "studies" / study.name
 
 
-def prepare(study: Study, exp_dir: Path) -> list[PreparedMember]:
+def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[PreparedMember]:
     """Return all members. Sizes of matched controls are solved for once, and kept.
 
+    Args:
+        check_values: check every option of every system by fairseq's parsers, which takes seconds.
+            Otherwise the recipe of each member does.
     Raises:
         ConfigurationError: a configuration is missing or wrong; an unknown option; two members
             are the same run.
@@ -122,6 +125,8 @@ def prepare(study: Study, exp_dir: Path) -> list[PreparedMember]:
         changes["seed"] = member.seed
         sets = [f"{name}={as_word(value)}" for name, value in changes.items()]
         settings = configuration.load(conf, sets)
+        if check_values and member.system not in {one.member.system for one in members}:
+            _check_values(study, member, conf, sets)
         blocks = settings.blocks()
         if blocks in known:  # 1 is 1.0
             raise ConfigurationError(
@@ -179,18 +184,24 @@ def check_options(study: Study) -> None:
     if not unknown:
         return
     from highrank_plugins.training.fairseq_options import PARSERS
-    from highrank_plugins.training.fairseq_options import check_options as check
 
     for name, member in unknown.items():
         if name.partition(".")[0] not in PARSERS:
             continue  # the recipe checks it
         value = next(v for key, v in member.changes.items() if _whole(key) == name)
         conf = _configuration_of(study, member)
-        tree = configuration.load_tree(conf, [f"{name}={as_word(value)}"])
-        try:
-            check(configuration.validate(tree), tree)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{study.file}: {member.system}: {error}") from None
+        _check_values(study, member, conf, [f"{name}={as_word(value)}"])
+
+
+def _check_values(study: Study, member: Member, conf: Path, sets: list[str]) -> None:
+    """Refuse a configuration with an option that its command refuses."""
+    from highrank_plugins.training.fairseq_options import check_options as check
+
+    tree = configuration.load_tree(conf, sets)
+    try:
+        check(configuration.validate(tree), tree)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{study.file}: {member.system}: {error}") from None
 
 
 def _whole(name: str) -> str:

@@ -31,10 +31,10 @@ def study_tables(study: Study, members: Sequence[PreparedMember], folder: Path) 
     """Return the comparison of all members that are done; others are named below it."""
     problems = {member.name: member.problem() for member in members}
     notes = []
-    for name, problem in problems.items():
-        log = Path("logs") / f"{name}.log"
-        where = f"; log: {log}" if (folder / log).is_file() else ""
-        notes += [f"{name}: {problem}{where}."] if problem else []
+    for member in members:
+        if problem := problems[member.name]:
+            log = _log(member, folder)
+            notes.append(f"{member.name}: {problem}{log and f'; log: {log}'}.")
     usable = _link([member for member in members if not problems[member.name]], folder)
     if not usable:
         rows = [[Cell(member.name), Cell("no record")] for member in members]
@@ -50,6 +50,17 @@ def study_tables(study: Study, members: Sequence[PreparedMember], folder: Path) 
         compared = replace(compared, notes=[f"Nothing is tested, because {why}.", *own])
     first, *others = comparison_tables(compared, timed=False)
     return [replace(first, notes=[*first.notes, *notes]), *others]
+
+
+def _log(member: PreparedMember, folder: Path) -> str:
+    """Return where a member's log is, seen from the study's folder; that of training if need be.
+
+    Another study may have run the member.
+    """
+    own = folder / "logs" / f"{member.name}.log"
+    logs = [own, *(member.run_dir / "train" / name for name in ("train.log", "logs/rank0.log"))]
+    found = next((log for log in logs if log.is_file()), None)
+    return "" if found is None else os.path.relpath(found, folder)
 
 
 def _system(record: Path) -> str:

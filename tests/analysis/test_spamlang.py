@@ -172,6 +172,16 @@ def runs_of(layer: str, steps: list[int | None]) -> list[dict]:
     return [case | dict.fromkeys(shares, 0.5) | {"steps": one} for one in steps]
 
 
+def test_shares_at_a_half_that_is_not_reached_are_unknown():
+    run = spamlang({"name": "softmax"}, SpamLangSettings(classes=50, dim=4, steps=2))
+    assert run.accuracy < 0.5
+    assert run.contexts_half is None and run.features_half is None
+    one, other = runs_of("softmax", [100, 110])
+    other["contexts_half"] = None
+    cells = grid_table([one, other]).splitlines()[2].split(" | ")
+    assert cells[-2] == "–" and cells[-1].startswith("0.500")
+
+
 def test_layers_whose_runs_all_end_are_compared_with_the_softmax():
     steps = {"softmax": [100, 110, 120], "mos": [150, 160, 140], "moc": [110, 130, 120],
              "mixtape": [150, None, 140]}  # fmt: skip

@@ -174,13 +174,21 @@ def test_differences_are_flagged(records, changes, note):
     assert done.exit_code == 0 and note in done.output
 
 
+def test_systems_that_are_trained_or_scored_otherwise_are_flagged(records):
+    for path in records[:3]:
+        config = json.loads(path.read_text())["config"]
+        config["train"] |= {"max_epoch": 3, "head_components": 4}
+        change(path, config=config | {"evaluate": {"eval_streams": 50}})
+    output = compare(*records).output
+    assert "train.max_epoch differs: 3 (mos); unset (softmax, gss)." in output
+    assert "evaluate.eval_streams differs: 50 (mos); unset (softmax, gss)." in output
+    assert "head_components" not in output
+
+
 def test_two_digests_are_two_texts(records):
     for path, digest in zip(records, (None, "1", "2"), strict=False):
         change(path, data=digest)
-    assert (
-        "Texts or their preparation differ: mos, softmax, gss; mos; mos."
-        in compare(*records).output
-    )
+    assert "Texts or their preparation differ: mos, softmax, gss; mos." in compare(*records).output
 
 
 def test_mixed_signatures_are_refused(records):

@@ -31,6 +31,7 @@ def test_everything_that_numbers_depend_on_changes_the_key(folder):
     data = {"options": {"data": "text"}}
     keys = [key_of(folder), key_of(folder, set={"lr": 2}), key_of(folder, seeds=[2])]
     keys += [key_of(folder, options={"scale": "small"}), key_of(folder, **data)]
+    keys.append(key_of(folder, threads=2))
     (folder / "text" / "train.txt").write_text("a c\n")
     keys.append(key_of(folder, **data))
     script = folder / "stub" / "run.sh"

@@ -11,6 +11,7 @@ import pytest
 
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.prepared import prepare
+from tests.recipes.running import RECIPES
 from tests.studies.stub import starts, study, study_command, write_stub, write_study
 
 
@@ -40,6 +41,22 @@ def test_a_dry_run_prints_members_commands_hours_and_disk(tmp_path):
     assert study(file).exit_code == 0
     done = study(file, "--dry-run", "--no-probe")
     assert "| mos-2 | done |" in done.output
+
+
+def test_a_dry_run_checks_the_options_of_every_system(tmp_path):
+    file = write_study(
+        tmp_path,
+        {
+            "recipe": str(RECIPES / "ptb"),
+            "members": {
+                "softmax": {"conf": "small/softmax"},
+                "wrong": {"conf": "small/softmax", "set": {"head_components": 4}},
+            },
+        },
+    )
+    done = study(file, "--dry-run", "--no-probe")
+    assert done.exit_code == 2 and not done.stdout
+    assert f"{file}: wrong: " in done.output and "choose a layer that has it" in done.output
 
 
 def test_a_dry_run_counts_all_checkpoints_that_a_run_keeps(tmp_path):

@@ -16,6 +16,19 @@ def test_a_baseline_that_fails_is_named(tmp_path):
     assert "--baseline" not in text
 
 
+def test_the_log_of_a_member_that_another_study_ran_is_named(tmp_path):
+    file = write_stub(tmp_path, seeds=[1], options={"failing": "mos-1-nan"})
+    study(file)
+    settings = yaml.safe_load(file.read_text())
+    other = write_study(tmp_path, settings | {"members": {"mixed": {"conf": "mos"}}}, "other")
+    assert study(other).exit_code == 1
+    lines = table_of(other).decode().splitlines()
+    start = "mixed-1: diverged (NaN); log: ../../members/"
+    (line,) = [one for one in lines if one.startswith(start)]
+    log = folder_of(other) / line.rpartition("log: ")[2].removesuffix(".")
+    assert log.name == "train.log" and log.is_file()
+
+
 def test_links_to_members_that_the_study_no_longer_has_are_removed(tmp_path):
     file = write_stub(tmp_path, seeds=[1, 2])
     study(file)

@@ -4,8 +4,9 @@ A line is its words and </s>, which fairseq-preprocess also appends to an empty 
 then equal to those of the AWD-LSTM's code (Merity et al. 2018), which calls it <eos>.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,18 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class WordCorpus:
-    """Hold names of the files, see `find_splits`, and the published numbers of tokens and types."""
+    """Hold names of the files, see `find_splits`, and what is known of the published text.
+
+    Attributes:
+        tokens: their number in each split, with the ends of lines.
+        types: number of different words.
+        digests: MD5 of each split as published, where lines are " word word \\n".
+    """
 
     layouts: tuple[str, ...]
     tokens: dict[str, int]
     types: int
+    digests: dict[str, str] = field(default_factory=dict)
 
 
 # Mikolov's version: lower case, numbers as N, the 10,000 most frequent words
@@ -36,6 +44,11 @@ PTB = WordCorpus(
     ),
     tokens={"train": 929_589, "valid": 73_760, "test": 82_430},
     types=10_000,
+    digests={  # as torchtext publishes them
+        "train": "f26c4b92c5fdc7b3f8c7cdcb991d8420",
+        "valid": "aa0affc06ff7c36e977d7cd49e3839bf",
+        "test": "8b80168b89c18661a38ef683c0dc3721",
+    },
 )
 WIKITEXT2 = WordCorpus(
     layouts=("wiki.{split}.tokens", "wikitext-2/wiki.{split}.tokens", "{split}.txt"),
@@ -101,13 +114,27 @@ def _report(read: WordCounts, written: WordCounts) -> dict[str, dict[str, Any]]:
 def _count(
     corpus: WordCorpus, files: dict[str, Path], options: CorpusOptions
 ) -> dict[str, WordCounts]:
-    """Return the counts of each split, which must be the published ones."""
-    counts = {split: WordCounts().add(read_words(path)) for split, path in files.items()}
+    """Return the counts of each split, which must be the published text."""
+    digests = {split: hashlib.md5(usedforsecurity=False) for split in files}
+    counts = {
+        split: WordCounts().add(_digested(read_words(path), digests[split]))
+        for split, path in files.items()
+    }
     for split, path in files.items():
         what = f"{path}: tokens, with </s>"
         options.require_known(counts[split].tokens, corpus.tokens[split], what)
     options.require_known(counts["train"].types, corpus.types, f"{files['train']}: types")
+    for split, known in corpus.digests.items():
+        what = f"{files[split]}: MD5 of the words and their order"
+        options.require_known(digests[split].hexdigest(), known, what)
     return counts
+
+
+def _digested(lines: Iterable[list[str]], digest: "hashlib._Hash") -> Iterator[list[str]]:
+    """Yield lines, and add them to a digest in the form of the published files."""
+    for words in lines:
+        digest.update(f" {' '.join(words)} \n".encode())
+        yield words
 
 
 def _require_words(path: Path, counts: WordCounts, vocabulary: set[str]) -> None:

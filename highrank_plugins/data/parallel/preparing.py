@@ -78,14 +78,18 @@ def prepare_texts(
         ArchiveError: a file is missing.
         TextError: see `read_pairs` and `decode_line`; a line of the validation or test text is
             empty.
-        ValueError: no pair is left, or the training text has another size than published.
+        ValueError: no pair is left, or a text has another size than published.
     """
     from highrank_plugins.common.files import write_json
 
-    for part, pairs in (("valid", texts.valid), ("test", texts.test)):
+    for part, pairs, wanted in (
+        ("valid", texts.valid, texts.valid_pairs),
+        ("test", texts.test, texts.test_pairs),
+    ):
         with _Files(output, part, languages) as files:
-            for names in pairs:
-                _copy(folder, names, files)
+            found = sum(_copy(folder, names, files) for names in pairs)
+        if wanted not in (None, found):
+            raise _another_size(folder, part, found, wanted)
     cleaner = Cleaner(rules)
     report: Report = {}
     with _Files(output, "train", languages) as files:
@@ -118,8 +122,12 @@ def _check_size(texts: Texts, folder: Path, cleaner: Cleaner) -> None:
     limited = cleaner.counts[KEPT] == cleaner.rules.limit
     if wanted is None or limited or abs(found - wanted) <= _SIZES_DIFFER * wanted:
         return
-    raise ValueError(
-        f"{folder}: the training text has {found:,} pairs, and the corpus file says train_pairs: "
+    raise _another_size(folder, "train", found, wanted)
+
+
+def _another_size(folder: Path, part: str, found: int, wanted: int | None) -> ValueError:
+    return ValueError(
+        f"{folder}: the text {part} has {found:,} pairs, and the corpus file says {part}_pairs: "
         f"{wanted}: so it is another corpus, or a part. Put the whole text there, or give the "
         "corpus file of the text you have (in a recipe, --corpus FILE)"
     )
@@ -146,10 +154,13 @@ class _Files:
             file.write(f"{line}\n")
 
 
-def _copy(folder: Path, names: list[str], files: _Files) -> None:
+def _copy(folder: Path, names: list[str], files: _Files) -> int:
+    """Return the number of pairs."""
     paths = [find_text(folder, name) for name in names]
+    number = 0
     for number, pair in enumerate(read_pairs(*paths), 1):
         files.write((_strict(paths[0], number, pair[0]), _strict(paths[1], number, pair[1])))
+    return number
 
 
 def _strict(path: Path, number: int, line: bytes) -> str:
