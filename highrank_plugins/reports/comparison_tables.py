@@ -93,9 +93,9 @@ def _legend(compared: Compared, tested: bool) -> list[str]:
         better = {1: "better", -1: "better", 0: "different"}[direction(compared.metric)]
         lines.append(
             f"p: {_TESTS[compared.test]} against {compared.baseline}, adjusted for {count} "
-            f"system{'' if count == 1 else 's'} (Holm). Bold: significantly {better} at "
-            f"{compared.alpha:g} after the adjustment. More seeds: additional runs of each "
-            "system for a power of 0.8, if the true difference is the observed one."
+            f"system{'' if count == 1 else 's'} (Holm); intervals are not. Bold: significantly "
+            f"{better} at {compared.alpha:g} after the adjustment. More seeds: additional runs of "
+            "each system for a power of 0.8, if the true difference is the observed one."
         )
     return lines
 

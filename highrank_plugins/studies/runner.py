@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -171,6 +172,8 @@ def stop_signals() -> Iterator[None]:
 
 
 def _stop(number: int, _frame: object) -> None:
+    name = signal.Signals(number).name
+    print(f"{name}: ending the members; the same command resumes them", file=sys.stderr)
     raise SystemExit(128 + number)
 
 

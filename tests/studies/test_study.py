@@ -253,6 +253,7 @@ def test_a_second_process_and_too_many_jobs_are_refused(tmp_path):
         assert done.exit_code == 2 and "another process is running this study" in done.output
     finally:
         process.terminate()
+        assert b"SIGTERM: ending the members; the same command resumes" in process.stderr.read()
         assert process.wait(20) == 128 + 15
 
 
