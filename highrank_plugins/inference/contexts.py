@@ -85,7 +85,8 @@ def continuations(
         if log_probs.isnan().any():
             raise FloatingPointError(f"{checkpoint}: log-probabilities are NaN; it has diverged")
         order = log_probs.argsort(descending=True, stable=True).tolist()
-        best = [loaded.dictionary[c] for c in order[:top]]
+        end = loaded.dictionary.eos()
+        best = [END if c == end else loaded.dictionary[c] for c in order[:top]]
         found.append(Continuation(" ".join(words[:-1]), words[-1], order.index(ids[-1]), best))
     return found
 

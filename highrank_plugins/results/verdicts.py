@@ -218,13 +218,20 @@ def _differences(
     for name in stated:
         group = _group(name)
         if group and theirs.get(name) != settings.get(name) and not _ASIDE.fullmatch(name):
-            here, there = settings.get(name, "unset"), theirs.get(name, "unset")
+            here, there = _value(settings.get(name)), _value(theirs.get(name))
             groups[group].append(f"{name.removeprefix('train.')} {here} (paper: {there})")
     if shown != kind:
         ours, other = (_BLEU.get(name, name) for name in (kind, shown))
         groups["signature"].append(f"{ours} (paper: {other})")
     groups["signature"] += _signature(system, task)
     return {group: what for group, what in groups.items() if what}
+
+
+def _value(value: object) -> str:
+    """Return an option's value as a configuration file has it."""
+    if value is None:
+        return "unset"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _with_options_of_arch(settings: Mapping[str, object]) -> dict[str, object]:

@@ -131,10 +131,14 @@ def test_the_state_is_carried_to_contexts_of_the_text(softmax, tmp_path):
     names = [collector.dictionary[word] for word in target[position - 9 : position + 1].tolist()]
     assert "</s>" in names
     file.write_text(" ".join(names).replace("</s>", "<eos>") + "\n")
+    count = len(collector.dictionary)
     words = ["--checkpoint", softmax[0], "--data", softmax[1], "--contexts-file", file]
+    words += ["--top", count]
     (found,) = analyse(tmp_path, "multimode", *words, "--context-split", "test")["contexts"]
     order = log_probs[position].argsort(descending=True, stable=True)
-    assert found["top"] == [collector.dictionary[word] for word in order[:5].tolist()]
+    best = [collector.dictionary[word] for word in order.tolist()]
+    assert found["top"] == ["<eos>" if word == "</s>" else word for word in best]
+    assert "<eos>" in found["top"]
     assert order[found["rank"]] == target[position]
     file.write_text("the the the the the the\n")
     done = invoke("multimode", *words, "--context-split", "test")

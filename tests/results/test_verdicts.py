@@ -89,6 +89,7 @@ def test_a_score_of_another_kind_is_shown_and_not_compared(tmp_path):
         ({"max_epoch": 30}, "other steps", "plif: steps: max_epoch 30 (paper: 1000)."),
         ({"decoder_embed_dim": 64}, "other parameters", "decoder_embed_dim 64 (paper: 400)"),
         ({"corpus__vocab_size": 9}, "other data", "corpus.vocab_size 9 (paper: unset)"),
+        ({"evaluate__fp16": True}, "other scoring", "evaluate.fp16 true (paper: unset)"),
         ({"tokens": 99}, "other signature", "99 tokens (paper: 82,430)"),
         ({"evaluate__eval_streams": 10}, "other scoring", "evaluate.eval_streams 10 (paper: 1)"),
     ],
