@@ -1,6 +1,7 @@
 """Penn Treebank and WikiText-2: layouts, counts, small vocabularies, what is refused."""
 
 import gzip
+import hashlib
 from collections import Counter
 from dataclasses import replace
 
@@ -57,6 +58,31 @@ def test_compressed_files_are_read(tmp_path):
     for path in list(data.iterdir()):
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
+    assert len(prepare("ptb", data, tmp_path / "out")) == 3
+
+
+def test_the_published_words_and_their_order_are_required(tmp_path, monkeypatch):
+    data = made.ptb(tmp_path / "data", "{}.txt")
+    texts = {split: (data / f"{split}.txt").read_text() for split in module.SPLITS}
+    lines = {split: [one.split() for one in text.splitlines()] for split, text in texts.items()}
+    known = replace(
+        module.PTB,
+        tokens={split: sum(map(len, found)) + len(found) for split, found in lines.items()},
+        types=len({word for found in lines["train"] for word in found}) + 1,
+        digests={
+            split: hashlib.md5(
+                "".join(f" {' '.join(one)} \n" for one in found).encode()
+            ).hexdigest()
+            for split, found in lines.items()
+        },
+    )
+    monkeypatch.setattr(module, "PTB", known)
+    assert len(prepare("ptb", data, tmp_path / "out", CorpusOptions())) == 3
+    first, second, *others = texts["test"].splitlines()
+    for changed in ([second, first, *others], [first.replace("the", "a", 1), second, *others]):
+        (data / "test.txt").write_text("\n".join(changed) + "\n")
+        with pytest.raises(CorpusError, match=r"test\.txt: MD5 of the words and their order: exp"):
+            prepare("ptb", data, tmp_path / "out", CorpusOptions())
     assert len(prepare("ptb", data, tmp_path / "out")) == 3
 
 
