@@ -138,8 +138,8 @@ def times(entry: dict[str, Any]) -> str:
     with (ROOT / "docs" / "benchmarks" / entry["timed"]["file"]).open(encoding="utf-8") as file:
         found = {row["implementation"]: float(row["over_baseline"]) for row in csv.DictReader(file)}
     systems = entry["timed"]["systems"]
-    ratios = [f"{name} {found[system]:.2f}" for name, system in systems.items()]
-    return f"{entry['timed']['what']}: {', '.join(ratios)}"
+    ratios = [f"{name}: {found[system]:.2f}" for name, system in systems.items()]
+    return f"{entry['timed']['what']}; {', '.join(ratios)}"
 
 
 def study(name: str) -> str:
@@ -315,6 +315,8 @@ def scores(paper: str, row: dict[str, Any], task: str) -> Iterator[str]:
         text = f"{name}: {(entry.scores | entry.cells)[kind]:{form}}"
         if limit := tolerance(entries, entry, kind):  # that of an exact number is 0
             text += f" ± {limit:{'.2g' if kind in entry.cells else form}}"
+        if kind in entry.cells and kind in entry.errata:
+            text += f" ({entry.errata[kind]})"
         yield text
 
 

@@ -175,7 +175,8 @@ mean training loss of the first {FIRST} updates, *last* that of the last {LAST},
 
 The table leaves out {" and ".join(f"`{name}`" for name in LEFT_OUT)}. They are grids of
 `highrank analyse spamlang`, which trains layers on generated symbols, without a text and without
-fairseq-train.
+fairseq-train. It also leaves out the files
+`base*.yaml`, which other files extend.
 
 {found}"""
 

@@ -57,7 +57,7 @@ def published(
         list[Path] | None, "Record of `highrank results record`; may be repeated."
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also print what no run has: scores, times, errata.")
+        bool, typer.Option("--all", help="Also print what no run has, tolerances and errata.")
     ] = False,
 ) -> None:
     """Print the papers' scores and ours.

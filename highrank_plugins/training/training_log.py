@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -77,18 +77,21 @@ def summarise(lines: Iterable[str]) -> dict[str, float]:
     """Return updates, epochs, seconds, median words per second, losses, parameters and memory.
 
     `seconds_per_epoch` is the median from one epoch's end to the next: training and validation.
-    That of a single epoch is from the start of the run to the epoch's end.
+    That of a single whole epoch is from the start of the run to the epoch's end.
     After a resume the log has some lines twice; the later ones count.
     """
     numbers: dict[str, float] = {}
     epochs: dict[int, Entry] = {}
     losses: dict[int, float] = {}
     last: dict[str, float] = {}
+    updates_per_epoch = inf
     for line in lines:
         entry = parse(line)
         if entry is None:
             _note_numbers(line, numbers)
             continue
+        if entry.kind == "train_inner" and entry.number("update") > 0:
+            updates_per_epoch = entry.number("num_updates") / entry.number("update")
         if entry.kind == "train":
             epochs[int(entry.stats["epoch"])] = entry
         elif entry.kind == "valid":
@@ -102,7 +105,7 @@ def summarise(lines: Iterable[str]) -> dict[str, float]:
     summary = {**last, "epochs": max(epochs, default=0)}
     if speeds:
         summary["words_per_second"] = round(median(speeds), 1)
-    if seconds := _epoch_seconds(epochs):
+    if seconds := _epoch_seconds(epochs, updates_per_epoch):
         summary["seconds_per_epoch"] = round(median(seconds), 1)
     if losses:
         summary["valid_loss"] = losses[max(losses)]
@@ -110,10 +113,13 @@ def summarise(lines: Iterable[str]) -> dict[str, float]:
     return summary | numbers
 
 
-def _epoch_seconds(epochs: dict[int, Entry]) -> list[float]:
+def _epoch_seconds(epochs: dict[int, Entry], updates_per_epoch: float) -> list[float]:
     ends = {number: entry.number("train_wall") for number, entry in epochs.items()}
-    if len(ends) == 1:
-        return list(ends.values())
+    if len(epochs) == 1:
+        (only,) = epochs.values()
+        # fairseq rounds the part of an epoch to 1/1000; a run may end within its first epoch
+        is_whole = only.number("train_num_updates") > 0.99 * updates_per_epoch
+        return list(ends.values()) if is_whole else []
     return [
         end - ends[number - 1]
         for number, end in ends.items()

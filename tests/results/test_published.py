@@ -64,6 +64,8 @@ def test_details_are_shown_if_a_run_has_them_or_on_request():
     assert rows[0].endswith("| rank | ε-rank (1e-4) | source |")
     assert rows[2] == "| exp/mos |  | 55.12 |  |  |  | 1,500 | this run |"
     everything = table("ptb", {}, everything=True)
+    assert "57.08 ± 0.09 (± 0.18)" in everything and "(± 0.18)" not in table("ptb", {})
+    assert "\nTolerance of p against softmax, p against PLIF, Pearson of" in everything
     assert all(kind in everything.splitlines()[0] for kind in details)
     assert "2.02e-15" in everything
 

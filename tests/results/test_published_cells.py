@@ -279,6 +279,7 @@ def test_tolerances_follow_from_deviations():
         (first, "valid rank", 2 * 2),
         (three, "rank", 2 * 0.0267 * 6467),
         (softmax, "rank", 0),
+        (entry_of("ptb", "softmax", "Yang et al. 2018"), "rank", 2),  # prints d for d + 2
     ):
         assert tolerance(entries, entry, kind) == pytest.approx(expected), (entry, kind)
     gain = entry_of("ptb", "MoS, gain as first reported", "Yang et al. 2018")
@@ -291,7 +292,24 @@ def test_tolerances_follow_from_deviations():
     assert tolerance([bits], bits, "test bits") == pytest.approx(apart, rel=0.01)
 
 
-def test_spreads_are_the_largest_that_were_found():
+def test_tolerances_of_ranks_are_those_of_the_layer():
+    entries = published("ptb")
+    ranks = {
+        entry.conf: (entry, entry.scores["rank"]) for entry in entries if "rank" in entry.scores
+    }
+    for conf, relative in (
+        ("parthiban2021/plif_et", 83 / 496),
+        ("parthiban2021/mos_nt", 2 / 9981),
+        ("yang2018/mos_k10", 2 / 9981),
+        ("yang2018/mos_k5", 0.0267),
+        ("parthiban2021/mos_k1_nt", 0),
+        ("parthiban2021/moc_et", 0),
+    ):
+        entry, rank = ranks[conf]
+        assert tolerance(entries, entry, "rank") == pytest.approx(2 * relative * rank), conf
+
+
+def test_spreads_are_the_largest_of_their_texts():
     of_texts = [
         entry.deviations[kind] / entry.scores[kind]
         for task in TASKS

@@ -69,7 +69,11 @@ def test_an_epoch_done_twice_after_a_resume_counts_once():
 def test_a_single_epoch_takes_what_the_run_took_until_its_end():
     one = [inner(50, 0.5, 30), epoch(1, 100, 1000.0, 60), inner(150, 1.5, 90)]
     assert summarise(one)["seconds_per_epoch"] == 60
+    assert summarise(one[:2])["seconds_per_epoch"] == 60
     assert "seconds_per_epoch" not in summarise(one[:1])
+    part = [inner(50, 0.25, 30), epoch(1, 50, 1000.0, 31)]  # ended by --max-update
+    assert "seconds_per_epoch" not in summarise(part)
+    assert "seconds_per_epoch" not in summarise(one[1:2])  # it may have been a part
 
 
 def test_updates_after_the_last_epoch_count():

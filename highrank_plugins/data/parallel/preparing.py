@@ -127,7 +127,7 @@ def _check_size(texts: Texts, folder: Path, cleaner: Cleaner) -> None:
 
 def _another_size(folder: Path, part: str, found: int, wanted: int | None) -> ValueError:
     return ValueError(
-        f"{folder}: the text {part} has {found:,} pairs, and the corpus file says {part}_pairs: "
+        f"{folder}: the {part} text has {found:,} pairs, and the corpus file says {part}_pairs: "
         f"{wanted}: so it is another corpus, or a part. Put the whole text there, or give the "
         "corpus file of the text you have (in a recipe, --corpus FILE)"
     )

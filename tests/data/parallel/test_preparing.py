@@ -70,7 +70,7 @@ def test_a_training_text_of_another_size_is_refused(folder):
 @pytest.mark.parametrize("part", ["valid", "test"])
 def test_a_part_of_a_validation_or_test_text_is_refused(folder, part):
     prepare(folder, TEXTS.model_copy(update={f"{part}_pairs": 2}))
-    with pytest.raises(ValueError, match=rf"text {part} has 2 pairs.* says {part}_pairs: 3003"):
+    with pytest.raises(ValueError, match=rf"the {part} text has 2 pairs.* says {part}_pairs: 3003"):
         prepare(folder, TEXTS.model_copy(update={f"{part}_pairs": 3003}))
 
 
