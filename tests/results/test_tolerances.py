@@ -1,0 +1,101 @@
+"""How far a repetition may deviate from the papers' numbers, and what that follows from."""
+
+import json
+import math
+from statistics import mean, stdev
+
+import pytest
+
+from highrank_plugins.common.yaml_tree import read_tree
+from highrank_plugins.results.published import (
+    FILE,
+    SIMILARITY,
+    SPREADS,
+    WITHOUT_TOLERANCE,
+    tolerance,
+)
+from tests.recipes.running import RECIPES
+from tests.results.entries import TASKS, TEN, entry_of, parthiban, published
+
+
+@pytest.mark.parametrize("task", read_tree(FILE).values)
+def test_every_number_has_a_tolerance_or_a_reason_for_none(task):
+    entries = published(task)
+    for entry in entries:
+        similar = [f"{SIMILARITY}{name}" for name in entry.similarity]
+        for kind in [*entry.scores, *entry.cells, *similar]:
+            limit = tolerance(entries, entry, kind)
+            has_none = [name for name in WITHOUT_TOLERANCE if kind.startswith(name)]
+            assert (limit is None) == bool(has_none)
+            is_exact = "rank" in kind or kind.startswith("missing pairs")
+            assert limit is None or limit > 0 or is_exact, (entry, kind)
+
+
+def test_tolerances_follow_from_deviations():
+    entries = published("ptb")
+    mos, softmax = parthiban("ptb", "MoS"), parthiban("ptb", "softmax")
+    first = entry_of("ptb", "MoS, K = 15", "Yang et al. 2018")
+    three = entry_of("ptb", "MoS, K = 3", "Yang et al. 2018")
+    for entry, kind, expected in (
+        (mos, "test ppl", 2 * 0.26),
+        (softmax, "test ppl", 2 * 0.09),
+        (first, "test ppl", 2 * 0.26 / 54.91 * first.scores["test ppl"]),
+        (mos, "rank", 2 * 2),
+        (first, "rank", 2 * 2),  # as the other MoS with 15 components
+        (first, "valid rank", 2 * 2),
+        (three, "rank", 2 * 0.0267 * 6467),
+        (softmax, "rank", 0),
+        (entry_of("ptb", "softmax", "Yang et al. 2018"), "rank", 2),  # prints d for d + 2
+    ):
+        assert tolerance(entries, entry, kind) == pytest.approx(expected), (entry, kind)
+    gain = entry_of("ptb", "MoS, gain as first reported", "Yang et al. 2018")
+    assert tolerance(entries, gain, "gain over softmax") == pytest.approx(2 * 2**0.5 * 0.26)
+    (big, *_) = published("wmt14_en_de")
+    assert tolerance([big], big, "sacrebleu") == pytest.approx(2 * 0.0071 * 28.6)
+    (bits, *_) = published("text8")
+    perplexities = [2 ** bits.scores["test bits"] * factor for factor in (1, 1 + 2 * 0.0069)]
+    apart = math.log2(perplexities[1] / perplexities[0])
+    assert tolerance([bits], bits, "test bits") == pytest.approx(apart, rel=0.01)
+
+
+def test_tolerances_of_ranks_are_those_of_the_layer():
+    entries = published("ptb")
+    ranks = {
+        entry.conf: (entry, entry.scores["rank"]) for entry in entries if "rank" in entry.scores
+    }
+    for conf, relative in (
+        ("parthiban2021/plif_et", 83 / 496),
+        ("parthiban2021/mos_nt", 2 / 9981),
+        ("yang2018/mos_k10", 2 / 9981),
+        ("yang2018/mos_k5", 0.0267),
+        ("parthiban2021/mos_k1_nt", 0),
+        ("parthiban2021/moc_et", 0),
+    ):
+        entry, rank = ranks[conf]
+        assert tolerance(entries, entry, "rank") == pytest.approx(2 * relative * rank), conf
+
+
+def test_spreads_are_the_largest_of_their_texts():
+    of_texts = [
+        entry.deviations[kind] / entry.scores[kind]
+        for task in TASKS
+        for entry in published(task)
+        for kind in ("test ppl", TEN)
+        if kind in entry.deviations
+    ]
+    assert SPREADS["ppl"] == pytest.approx(max(of_texts), abs=5e-5)
+    for name, study, metrics in (
+        ("KLD", "ptb_small", ["test_kld"]),
+        ("ε-rank", "ptb_small", [f"test_effective_rank_{e}" for e in ("0.001", "0.0001", "1e-05")]),
+        ("rank", "ptb_small", ["test_rank"]),
+        ("BLEU", "wmt_multi30k", ["sacrebleu"]),
+    ):
+        runs: dict[tuple[str, str], list[float]] = {}
+        for path in sorted((RECIPES.parent / "docs" / "records" / study).glob("*.json")):
+            if name == "rank" and path.stem.startswith("plif"):
+                continue  # its random slopes decide, and papers print its deviation
+            scores = json.loads(path.read_text(encoding="utf-8"))["metrics"]
+            for metric in metrics:
+                runs.setdefault((path.stem.rpartition("-")[0], metric), []).append(scores[metric])
+        found = [stdev(scores) / mean(scores) for scores in runs.values() if len(scores) > 2]
+        assert SPREADS[name] == pytest.approx(max(found), abs=5e-5), name
