@@ -11,6 +11,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/translation.sh"
 stage=0             # first stage
 stop_stage=7        # last stage
 data=               # folder with {train,valid,test2016}.{en,de}, or the same with .gz (required)
+text=published      # any: accept another text than Multi30k's, or a part of it
 conf=mixtape        # what to train: conf/NAME.yaml
 name=               # results go to EXP_DIR/multi30k_en_de/NAME; empty: the name of --conf
 exp_dir=            # empty: exp in the repository
@@ -18,6 +19,7 @@ launch=             # train through highrank launch with these options: --launch
 processes=1         # number of processes for translation
 set=()              # override a value: KEY=VALUE (in block train) or BLOCK.KEY=VALUE; repeatable
 parse_options "$@"
+[[ $text == published || $text == any ]] || refuse "--text '$text': choose published or any"
 
 find_text() {
     [[ -n $data ]] || refuse "--data DIR is required: a folder with the raw text of Multi30k," \
@@ -49,6 +51,24 @@ check_text() {
     done
 }
 
+# sum_of FILE: its sha256, where lines have no blanks at their ends, since some copies lack them.
+sum_of() {
+    gzip --decompress --stdout --force -- "$1" |
+        LC_ALL=C awk '{ sub(/[[:space:]]+$/, ""); print }' | sha256sum | cut -d ' ' -f 1
+}
+
+# check_published: refuse a part of the text, or another test set, under the names of the text.
+check_published() {
+    local file part published
+    for file in "${files[@]}"; do
+        part=$(basename -- "${file%.gz}")
+        published=$(awk -v part="$part" '$2 == part { print $1 }' "$recipe_dir/text.sha256")
+        [[ $(sum_of "$file") == "$published" ]] ||
+            refuse "$file is not $part of Multi30k as published, but a part or another text. Put" \
+                "the published text there, or give --text any if you mean yours"
+    done
+}
+
 take_text() {
     local file to
     need_space "$(($(bytes_of "${files[@]}") * 4))"     # packed files have about a third of the size
@@ -61,7 +81,10 @@ take_text() {
 
 files=()                        # a later --stage does without --data, and then compares nothing
 if in_range 0 || [[ -n $data ]]; then find_text; fi
-if in_range 0; then check_text; fi
+if in_range 0; then
+    check_text
+    [[ $text == any ]] || check_published
+fi
 open_translation
 if ((${#files[@]} > 0)); then
     run_stage 0 text "take the text from $data" take_text "" "${files[@]}"

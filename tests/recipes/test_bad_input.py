@@ -6,7 +6,16 @@ import shutil
 
 import pytest
 
-from tests.recipes.running import accept, overrides, raw_text, recipe, run, stages_done
+from tests.recipes.running import (
+    RECIPES,
+    REPOSITORY,
+    accept,
+    overrides,
+    raw_text,
+    recipe,
+    run,
+    stages_done,
+)
 from tests.recipes.test_extract import many, write_wheel
 
 MULTI30K, UI_STRINGS = "multi30k_en_de", "ui_strings_en_de"
@@ -20,6 +29,7 @@ def multi30k(tmp_path):
 
     def words(*arguments: object):
         where = ["--exp-dir", tmp_path / "exp", "--conf", "softmax", "--stop-stage", 1]
+        where += ["--text", "any"]
         return recipe(MULTI30K, *where, *arguments, settings=overrides())
 
     def start(*arguments: object):
@@ -93,6 +103,44 @@ def test_a_missing_file_is_named(multi30k):
     assert f"neither {multi30k.data}/valid.de nor {multi30k.data}/valid.de.gz exists" in (
         result.stderr
     )
+
+
+def test_another_text_than_the_published_one_is_refused(multi30k):
+    result = multi30k("--data", multi30k.data, "--text", "published")
+    assert result.returncode == 2
+    assert f"{multi30k.data}/train.en is not train.en of Multi30k as published" in result.stderr
+    assert "--text any" in result.stderr
+    assert not (multi30k.run_dir / "text").exists()
+
+
+def test_the_published_text_may_lack_blanks_at_the_ends_of_lines(tmp_path, multi30k):
+    repository = tmp_path / "repository"
+    here = repository / "recipes" / MULTI30K
+    shutil.copytree(RECIPES, here.parent)
+    for entry in {*REPOSITORY.iterdir()} - {RECIPES}:
+        (repository / entry.name).symlink_to(entry)
+    files = sorted(multi30k.data.iterdir())
+    rows = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}" for file in files]
+    (here / "text.sha256").write_text("\n".join(rows))
+    command = recipe(MULTI30K, "--data", multi30k.data, "--exp-dir", tmp_path / "exp")
+    command[1] = str(here / "run.sh")
+    command += ["--conf", "softmax", "--stop-stage", "0"]
+    test = multi30k.data / "test2016.de"
+    test.write_bytes(test.read_bytes().replace(b"\n", b" \n", 3))
+    taken = run(command)
+    assert stages_done(taken) == [0], taken.stderr
+    test.write_bytes(b"".join(test.read_bytes().splitlines(keepends=True)[:-1]))
+    source = multi30k.data / "test2016.en"
+    source.write_bytes(b"".join(source.read_bytes().splitlines(keepends=True)[:-1]))
+    refused = run(command)
+    assert refused.returncode == 2
+    assert f"{source} is not test2016.en of Multi30k" in refused.stderr
+
+
+def test_a_text_that_is_neither_published_nor_any_is_refused(multi30k):
+    result = multi30k("--data", multi30k.data, "--text", "whole")
+    assert result.returncode == 2
+    assert "--text 'whole': choose published or any" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 def test_a_recipe_trains_on_two_processes(tmp_path):
     data = raw_text(tmp_path / "data")
-    words = ["--data", data, "--exp-dir", tmp_path / "exp", "--conf", "softmax", "--name", "a"]
+    words = ["--data", data, "--text", "any", "--exp-dir", tmp_path / "exp"]
+    words += ["--conf", "softmax", "--name", "a"]
     more = ["--launch=--processes 2", "--processes", 2]
     result = run(recipe("multi30k_en_de", *words, *more, settings=overrides(max_epoch=2)))
     assert result.returncode == 0, result.stderr[-3000:]
@@ -67,7 +68,7 @@ def test_a_language_model_on_two_processes_equals_one(tmp_path):
 
 
 def launched(tmp_path, launch: str) -> list[str]:
-    words = ["--data", raw_text(tmp_path / "data"), "--exp-dir", tmp_path / "exp"]
+    words = ["--data", raw_text(tmp_path / "data"), "--text", "any", "--exp-dir", tmp_path / "exp"]
     words += ["--conf", "softmax", "--name", "a", f"--launch={launch}"]
     return recipe("multi30k_en_de", *words, settings=overrides(max_epoch=2))
 

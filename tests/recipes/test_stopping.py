@@ -132,7 +132,7 @@ def test_a_stopped_recipe_is_resumed(begin, tmp_path):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("launch", ["", pytest.param("--processes 2", marks=pytest.mark.long)])
 def test_a_run_saves_and_is_resumed(tmp_path, launch):
-    words = ["--data", raw_text(tmp_path / "data"), "--exp-dir", tmp_path / "exp"]
+    words = ["--data", raw_text(tmp_path / "data"), "--text", "any", "--exp-dir", tmp_path / "exp"]
     words += ["--conf", "softmax", "--name", "a", "--stop-stage", 3, f"--launch={launch}"]
     command = recipe("multi30k_en_de", *words, settings=overrides(max_epoch=0, max_update=100000))
     process = start(command, REPOSITORY)

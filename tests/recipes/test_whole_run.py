@@ -34,7 +34,8 @@ def start(folder):
     data = raw_text(folder / "data")
 
     def start(**changes: object) -> list[str]:
-        words = ["--data", data, "--exp-dir", folder / "exp", "--conf", "mixtape", "--name", "a"]
+        words = ["--data", data, "--text", "any", "--exp-dir", folder / "exp"]
+        words += ["--conf", "mixtape", "--name", "a"]
         return recipe(NAME, *words, settings=overrides(**changes))
 
     return start
