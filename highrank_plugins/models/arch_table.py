@@ -22,7 +22,8 @@ AWD_LSTM = f"""## On `awd_lstm_lm`
 
 The AWD-LSTM has the papers' sizes and dropouts for Penn Treebank, WikiText-2, One Billion Word and
 text8. They depend on the structure of the head; structures that are not listed use the values of
-`softmax`. `{awd_lstm_name("<layer>")}` is the same as `{awd_lstm_name("<layer>", DEFAULT)}`."""
+`softmax`. `{awd_lstm_name("<layer>")}` is the same as `{awd_lstm_name("<layer>", DEFAULT)}`.
+The embeddings are also the vocabulary matrix, unless `--separate-embeddings` is given."""
 AWD_LSTM_COLUMNS = {
     "embeddings": "decoder_embed_dim",
     "LSTMs": "decoder_layers",

@@ -13,7 +13,7 @@ from fairseq.models import (
     register_model_architecture,
 )
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
+from torch import Tensor, nn
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.models.archs import for_every_token
@@ -46,17 +46,20 @@ class ModelLoss(NamedTuple):
 class AWDLSTMDecoder(FairseqIncrementalDecoder):
     """Hold the trunk and, at ``output_projection``, the head, which the model attaches.
 
-    A beam search passes it all words so far and an ``incremental_state``, which holds
+    Its vocabulary matrix is the embedding or, with ``separate``, another one with the same start,
+    U(±0.1). A beam search passes it all words so far and an ``incremental_state``, which holds
     the trunk's state after those that were read before.
     """
 
-    share_input_output_embed = True
-
-    def __init__(self, dictionary: Dictionary, trunk: AWDLSTM) -> None:
+    def __init__(self, dictionary: Dictionary, trunk: AWDLSTM, separate: bool = False) -> None:
         super().__init__(dictionary)
         self.trunk = trunk
         self.output_embed_dim = trunk.feature_dim
-        self.output_projection = trunk.embed  # the head shares its weight
+        self.share_input_output_embed = not separate
+        self.output_projection = trunk.embed
+        if separate:
+            self.output_projection = nn.Embedding(*trunk.embed.weight.shape)
+            nn.init.uniform_(self.output_projection.weight, -0.1, 0.1)
 
     def forward(self, src_tokens: Tensor, *, features_only: bool = False, **kwargs):
         """Return log-probabilities [B, T, V], or the features, as ``extract_features`` does."""
@@ -101,8 +104,9 @@ class AWDLSTMDecoder(FairseqIncrementalDecoder):
 
 @register_model("awd_lstm_lm", dataclass=AWDLSTMLanguageModelConfig)
 class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
-    """Define an AWD-LSTM (Merity et al. 2018) whose embedding is the vocabulary matrix of a head.
+    """Define an AWD-LSTM (Merity et al. 2018) with a head.
 
+    Its embedding is the head's vocabulary matrix, too, unless ``--separate-embeddings`` is given.
     The recurrent state is an argument and a result; the model itself holds none. Dropout on the
     head's contexts (``--head-dropout``, the papers' dropoutl) is locked over time.
     """
@@ -113,14 +117,15 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         fill(cfg, preset=DEFAULT, head={})
         flat = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
         dictionary = task.target_dictionary
-        model = cls(AWDLSTMDecoder(dictionary, trunk_from_options(flat, len(dictionary))))
+        trunk = trunk_from_options(flat, len(dictionary))
+        model = cls(AWDLSTMDecoder(dictionary, trunk, flat.separate_embeddings))
         model.attach_head(flat, dictionary, locked_dropout=True)
         return model
 
     @classmethod
     def head_sizes(cls, cfg: Namespace) -> tuple[int, int, bool]:
-        """Return the widths of features and vocabulary matrix, which is the embedding."""
-        return cfg.decoder_last_hidden_size, cfg.decoder_embed_dim, True
+        """Return the widths of features and vocabulary matrix, and whether the latter is shared."""
+        return cfg.decoder_last_hidden_size, cfg.decoder_embed_dim, not cfg.separate_embeddings
 
     def prepare_for_inference_(self, cfg) -> None:
         """Prepare as ``HeadModel``, but without ``--retain-dropout``: masks are not locked."""

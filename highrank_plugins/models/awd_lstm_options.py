@@ -30,7 +30,12 @@ class AWDLSTMLanguageModelConfig(HeadOptions):
     """Define options that are ``None`` until the architecture fills them."""
 
     decoder_embed_dim: Optional[int] = described(
-        "width of the embeddings, which are also the vocabulary matrix"
+        "width of the embeddings, and of the vocabulary matrix"
+    )
+    separate_embeddings: bool = described(
+        "give the output layer a vocabulary matrix of its own (default: the embeddings, as in "
+        "the papers)",
+        False,
     )
     decoder_hidden_size: Optional[int] = described("units of every LSTM but the last")
     decoder_last_hidden_size: Optional[int] = described(

@@ -50,7 +50,7 @@ class HeadOptions(FairseqDataclass):
     )
     head_embed_dim: Optional[int] = described(
         "width d of the vocabulary matrix (default: the embedding's if they are "
-        "shared, else the decoder's output)"
+        "shared, and in awd_lstm_lm, else the decoder's output)"
     )
     head_bias: Optional[str] = described(
         "bias on the logits: true or false (default: false in Transformers, true in "

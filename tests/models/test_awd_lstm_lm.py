@@ -5,10 +5,11 @@ from argparse import Namespace
 import pytest
 import torch
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads.tokens import tokens
 from highrank_plugins.models.awd_lstm_lm import AWDLSTMLanguageModel
 from tests.models.small import build
-from tests.trainings import train
+from tests.trainings import last, parameters, train
 
 FEW_KNOTS = {"plif": ["--head-plif-knots", "50"], "mos_plif": ["--head-plif-knots", "50"]}
 RATES = """--dropout 0.4 --dropouti 0.4 --dropouth 0.25 --dropoute 0.1 --wdrop 0.5
@@ -86,6 +87,29 @@ def test_the_embedding_is_the_vocabulary_matrix(built):
     names = set(model.state_dict())
     assert {"decoder.output_projection.weight", "decoder.output_projection.bias"} <= names
     assert "decoder.trunk.embed.weight" in names
+
+
+@pytest.mark.parametrize("layer", ["softmax", "mos", "mixtape"])
+def test_the_vocabulary_matrix_may_be_separate(layer, lm_data):
+    model = build(lm_data, f"awd_lstm_lm_{layer}", "--separate-embeddings").model
+    weight, embedding = model.head.weight, model.decoder.trunk.embed.weight
+    assert weight.shape == embedding.shape
+    assert weight is not embedding and not torch.equal(weight, embedding)
+    for matrix in (weight, embedding):
+        assert 0.09 < matrix.abs().max() <= 0.1  # U(±0.1), as the shared one
+
+
+def test_separate_embeddings_learn_and_are_saved_apart(lm_data, tmp_path):
+    words = ["--separate-embeddings", "--head-embed-dim", "8"]
+    train(lm_data, tmp_path, "awd_lstm_lm_mos", 5, *words)
+    state = parameters(last(tmp_path))
+    embedding, weight = (state[f"decoder.{n}.weight"] for n in ("trunk.embed", "output_projection"))
+    assert weight.size(1) == 8 != embedding.size(1)
+
+
+def test_shared_embeddings_have_one_width(lm_data):
+    with pytest.raises(UserError, match="--head-embed-dim 8: the shared embeddings have width"):
+        build(lm_data, "awd_lstm_lm_mos", "--head-embed-dim", "8")
 
 
 def test_continuations_have_the_scores_of_a_forward_pass(built):

@@ -127,6 +127,7 @@ SHARED = ["--share-decoder-input-output-embed"]
         ("transformer_lm_mos", ["--decoder-output-dim", "24"]),
         ("lstm_mos", [*SIZES, "--decoder-out-embed-dim", "24"]),
         ("awd_lstm_lm_mos", [*SIZES[2:], "--decoder-last-hidden-size", "24"]),
+        ("awd_lstm_lm_mos", [*SIZES[2:], "--separate-embeddings"]),
     ],
     ids=str,
 )
