@@ -1,7 +1,7 @@
 """Describe figures, which `reports/plots.py` draws."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Series: TypeAlias = tuple[Sequence[float], Sequence[float]]
@@ -48,6 +48,7 @@ class Scatter:
         labelled: systems whose name stands beside their mean.
         connected: systems whose means a line joins.
         frontier: systems on the frontier of cost and quality, in order.
+        levels: system without a place along x → its y, a line across the figure.
     """
 
     groups: Mapping[str, Sequence[tuple[float, float]]]
@@ -57,6 +58,7 @@ class Scatter:
     labelled: Sequence[str] = ()
     connected: Sequence[Sequence[str]] = ()
     frontier: Sequence[str] = ()
+    levels: Mapping[str, float] = field(default_factory=dict)
 
 
 Figure: TypeAlias = Lines | Bars | Scatter

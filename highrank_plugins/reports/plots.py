@@ -164,6 +164,12 @@ def _draw_scatter(plot: Any, figure: Scatter) -> None:
     for names in figure.connected:
         xs, ys = zip(*(_middle(figure.groups[name]) for name in names), strict=True)
         plot.plot(xs, ys, "-", color=colour_of(names[0]), linewidth=1, zorder=1)
+    for name, y in figure.levels.items():
+        plot.axhline(y, color=colour_of(name), linestyle="--", linewidth=1, zorder=1)
+        plot.annotate(
+            name, (1, y), xycoords=("axes fraction", "data"), xytext=(-4, 3),
+            textcoords="offset points", ha="right", color=colour_of(name), fontsize="small",
+        )  # fmt: skip
     if figure.frontier:
         xs, ys = zip(*(_middle(figure.groups[name]) for name in figure.frontier), strict=True)
         plot.plot(xs, ys, ":", color="#666666", linewidth=1.2, zorder=1)

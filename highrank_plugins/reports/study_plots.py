@@ -1,6 +1,7 @@
 """Draw comparisons of systems: quality over a cost or a measure, and over an option."""
 
 from collections.abc import Callable, Sequence
+from statistics import mean
 
 from highrank_plugins.common.figures import Scatter
 from highrank_plugins.reports.comparison_tables import direction
@@ -125,6 +126,11 @@ def _over_option(compared: Compared, x: str, y: str) -> Scatter:
         raise ValueError(
             f"--x {x}: expected words_per_second, parameters, a metric or an option of train"
         )
+    levels = {  # the baseline may lack the option, as a softmax lacks components
+        system.name: mean(values)
+        for system in compared.systems
+        if system.name == compared.baseline not in groups and (values := system.values(y))
+    }
     layers: dict[str, list[str]] = {}
     for name in sorted(groups, key=lambda name: groups[name][0][0]):
         layers.setdefault(layer_of(name), []).append(name)
@@ -135,4 +141,5 @@ def _over_option(compared: Compared, x: str, y: str) -> Scatter:
         scale_of(x, y),
         labelled=[names[-1] for names in layers.values()],
         connected=[names for names in layers.values() if len(names) > 1],
+        levels=levels,
     )

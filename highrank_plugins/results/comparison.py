@@ -1,7 +1,7 @@
 """Compare systems by the records of their runs: means, tests, effects, costs, differences."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -104,6 +104,7 @@ def compare_records(
     test: str = "student",
     alpha: float = 0.05,
     columns: Sequence[str] | None = None,
+    diverged: Collection[str] = (),
 ) -> Compared:
     """Compare systems with a baseline; records are named after their systems.
 
@@ -113,6 +114,8 @@ def compare_records(
         baseline: default: softmax, if there is one.
         test: "student" or "welch".
         columns: further metrics to show; default: all that are known.
+        diverged: systems of which another seed diverged. They are not tested, since the seeds that
+            are left are no fair sample.
     Raises:
         ValueError: a file is not a record, or its name is invalid; a run is given twice; no record
             has the metric; the baseline is unknown; signatures differ. OSError.
@@ -132,7 +135,7 @@ def compare_records(
     _check_signatures(tested, systems)
     control = _baseline(baseline, systems)
     notes = provenance_notes({name: [run.record for run in of] for name, of in systems.items()})
-    compared, untested = _compare(systems, tested, control, test, alpha)
+    compared, untested = _compare(systems, tested, control, test, alpha, diverged)
     return Compared(compared, shown, control, test, alpha, [*untested, *notes])
 
 
@@ -209,6 +212,7 @@ def _compare(
     control: str | None,
     test: str,
     alpha: float,
+    diverged: Collection[str],
 ) -> tuple[list[ComparedSystem], list[str]]:
     """Return the systems with their tests, and why some of them have none."""
     plain = {name: ComparedSystem(name, runs, None, {}) for name, runs in systems.items()}
@@ -224,7 +228,7 @@ def _compare(
     equal: list[str] = []
     for name, system in plain.items():
         values = system.values(metric)
-        if name == control:
+        if name == control or name in diverged or control in diverged:
             continue
         if len(values) < 2 or len(baseline) < 2:
             few.append(name)
@@ -233,6 +237,13 @@ def _compare(
         else:
             tested[name] = System(name, values)
     notes = []
+    if unfair := [name for name in plain if name in diverged]:
+        notes.append(
+            f"Not tested, since a seed diverged: {', '.join(unfair)}. The seeds that are left are "
+            "no fair sample."
+        )
+        if control in unfair:
+            notes.append(f"Nothing is tested, since {control} is the baseline.")
     if few:
         notes.append(
             f"Not tested, since a test needs two seeds of a system and of {control}: "

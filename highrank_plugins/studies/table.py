@@ -10,7 +10,7 @@ from highrank_plugins.reports.comparison_tables import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
 from highrank_plugins.studies.definition import Study
-from highrank_plugins.studies.prepared import MEMBERS, PreparedMember
+from highrank_plugins.studies.prepared import DIVERGED, MEMBERS, PreparedMember
 
 
 def write_tables(study: Study, members: Sequence[PreparedMember], folder: Path) -> list[Table]:
@@ -41,10 +41,11 @@ def study_tables(study: Study, members: Sequence[PreparedMember], folder: Path) 
         return [Table(study.name, ["member", "result"], rows, notes)]
     settings = study.settings
     baseline, why = settings.baseline, "no baseline is named"
-    if baseline is not None and baseline not in {_system(path) for path in usable}:
+    if baseline is not None and baseline not in {_system_of(path.parent.name) for path in usable}:
         why = f"the baseline {baseline} has no result"
         baseline = None
-    compared = compare_records(usable, settings.metric, baseline, settings.test)
+    diverged = {_system_of(name) for name, problem in problems.items() if problem == DIVERGED}
+    compared = compare_records(usable, settings.metric, baseline, settings.test, diverged=diverged)
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
         own = [note for note in compared.notes if not note.startswith("Nothing is tested")]
         compared = replace(compared, notes=[f"Nothing is tested, because {why}.", *own])
@@ -63,8 +64,8 @@ def _log(member: PreparedMember, folder: Path) -> str:
     return "" if found is None else os.path.relpath(found, folder)
 
 
-def _system(record: Path) -> str:
-    return record.parent.name.rpartition("-")[0]
+def _system_of(member: str) -> str:
+    return member.rpartition("-")[0]
 
 
 def _link(members: Sequence[PreparedMember], folder: Path) -> list[Path]:

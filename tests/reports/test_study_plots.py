@@ -99,6 +99,20 @@ def test_rank_and_metric_are_plotted_over_an_option(records):
     assert scatter.scale == "logx"
 
 
+def test_a_baseline_without_the_option_is_a_line_across(records, tmp_path):
+    for path in records[:2]:
+        record = json.loads(path.read_text())
+        del record["config"]["train"]["head_components"]
+        path.write_text(json.dumps(record))
+    figures = study_figures(compare_records(records), "head_components")
+    rank, perplexity = figures
+    assert "softmax" not in perplexity.groups
+    assert rank.levels == {"softmax": 11.5}
+    assert perplexity.levels == {"softmax": pytest.approx(60.15)}
+    draw(tmp_path / "a.svg", *figures)
+    assert "<!-- softmax -->" in (tmp_path / "a.svg").read_text()
+
+
 def test_plots_are_written_and_an_unknown_axis_is_refused(records, tmp_path):
     words = ["compare", *map(str, records), "--plot"]
     for name, x in {"a.png": "words_per_second", "b.svg": "head_components"}.items():

@@ -87,12 +87,12 @@ def test_a_changed_option_makes_a_new_member(tmp_path):
 
 
 def test_failing_members_are_named_and_the_others_continue(tmp_path):
-    file = write_stub(tmp_path, seeds=[1, 2], options={"failing": "mos-2"})
+    file = write_stub(tmp_path, seeds=[1, 2, 3], options={"failing": "mos-2"})
     done = study(file)
     assert done.exit_code == 1
     text = table_of(file).decode()
     assert "mos-2: diverged (NaN); log: logs/mos-2.log." in text
-    assert "| mos | 1 |" in text and "| softmax | 2 |" in text
+    assert "| mos | 2 |" in text and "| softmax | 3 |" in text
     assert "loss is NaN" in (folder_of(file) / "logs" / "mos-2.log").read_text()
     again = table_of(file)
     assert study(file).exit_code == 1 and table_of(file) == again
@@ -108,6 +108,18 @@ def test_the_table_says_how_a_member_failed(tmp_path, how, what):
     table = table_of(file)
     assert f"mos-1: {what}; log: logs/mos-1.log." in table.decode()
     assert study(file, "--table").exit_code == 1 and table_of(file) == table
+
+
+@pytest.mark.parametrize("name", ["mos", "softmax"])
+def test_a_system_of_which_a_seed_diverged_is_not_tested(tmp_path, name):
+    file = write_stub(tmp_path, seeds=[1, 2, 3], options={"failing": f"{name}-2"})
+    settings = yaml.safe_load(file.read_text()) | {"baseline": "softmax"}
+    write_study(tmp_path, settings, "layers")
+    assert study(file).exit_code == 1
+    text = table_of(file).decode()
+    assert f"Not tested, since a seed diverged: {name}." in text
+    assert ("Nothing is tested, since softmax is the baseline." in text) == (name == "softmax")
+    assert ("adjusted for 1 system" in text) == (name == "mos")  # mixtape
 
 
 def test_the_output_of_an_earlier_run_does_not_say_how_this_one_failed(tmp_path):
