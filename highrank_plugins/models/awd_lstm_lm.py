@@ -46,19 +46,21 @@ class ModelLoss(NamedTuple):
 class AWDLSTMDecoder(FairseqIncrementalDecoder):
     """Hold the trunk and, at ``output_projection``, the head, which the model attaches.
 
-    Its vocabulary matrix is the embedding or, with ``separate``, another one with the same start,
-    U(±0.1). A beam search passes it all words so far and an ``incremental_state``, which holds
-    the trunk's state after those that were read before.
+    Its vocabulary matrix is the embedding or, with ``own_width``, another one of this width with
+    the same start, U(±0.1). A beam search passes it all words so far and an ``incremental_state``,
+    which holds the trunk's state after those that were read before.
     """
 
-    def __init__(self, dictionary: Dictionary, trunk: AWDLSTM, separate: bool = False) -> None:
+    def __init__(
+        self, dictionary: Dictionary, trunk: AWDLSTM, own_width: Optional[int] = None
+    ) -> None:
         super().__init__(dictionary)
         self.trunk = trunk
         self.output_embed_dim = trunk.feature_dim
-        self.share_input_output_embed = not separate
+        self.share_input_output_embed = own_width is None
         self.output_projection = trunk.embed
-        if separate:
-            self.output_projection = nn.Embedding(*trunk.embed.weight.shape)
+        if own_width is not None:
+            self.output_projection = nn.Embedding(len(dictionary), own_width)
             nn.init.uniform_(self.output_projection.weight, -0.1, 0.1)
 
     def forward(self, src_tokens: Tensor, *, features_only: bool = False, **kwargs):
@@ -118,14 +120,18 @@ class AWDLSTMLanguageModel(HeadModel, FairseqLanguageModel):
         flat = Namespace(**OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
         dictionary = task.target_dictionary
         trunk = trunk_from_options(flat, len(dictionary))
-        model = cls(AWDLSTMDecoder(dictionary, trunk, flat.separate_embeddings))
+        _, width, tied = cls.head_sizes(flat)
+        model = cls(AWDLSTMDecoder(dictionary, trunk, None if tied else width))
         model.attach_head(flat, dictionary, locked_dropout=True)
         return model
 
     @classmethod
     def head_sizes(cls, cfg: Namespace) -> tuple[int, int, bool]:
         """Return the widths of features and vocabulary matrix, and whether the latter is shared."""
-        return cfg.decoder_last_hidden_size, cfg.decoder_embed_dim, not cfg.separate_embeddings
+        tied, width = not cfg.separate_embeddings, cfg.decoder_embed_dim
+        if not tied and cfg.head_embed_dim is not None:
+            width = cfg.head_embed_dim
+        return cfg.decoder_last_hidden_size, width, tied
 
     def prepare_for_inference_(self, cfg) -> None:
         """Prepare as ``HeadModel``, but without ``--retain-dropout``: masks are not locked."""

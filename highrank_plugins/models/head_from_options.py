@@ -178,7 +178,7 @@ def _of_width(weight: nn.Parameter, embed_dim: int | None, tied: bool) -> nn.Par
     if tied:
         raise UserError(
             f"--head-embed-dim {embed_dim}: the shared embeddings have width {weight.size(1)}; "
-            "leave it out, or do not share them"
+            "leave it out, or do not share them (awd_lstm_lm: --separate-embeddings)"
         )
     return nn.Parameter(torch.randn(len(weight), embed_dim) * embed_dim**-0.5)
 

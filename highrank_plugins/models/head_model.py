@@ -17,9 +17,11 @@ from highrank_plugins.models.head_from_options import head_from_options
 from highrank_plugins.models.head_monitor import HeadMonitor
 from highrank_plugins.models.relative_positions import SIDES
 from highrank_plugins.models.warm_start import (
+    OUTPUT,
     fill_new_parameters,
     fill_new_tables,
     function_options,
+    require_one_matrix,
     require_same_function,
 )
 
@@ -203,8 +205,10 @@ class HeadModel(TrainingListener):
     def upgrade_state_dict_named(self, state_dict: dict, name: str) -> None:
         """Upgrade old checkpoints as fairseq does, and fill in a new head and new positions."""
         super().upgrade_state_dict_named(state_dict, name)
+        if self.decoder.share_input_output_embed:
+            require_one_matrix(state_dict)
         self.new_parameters = [
-            *fill_new_parameters(state_dict, self.head, "decoder.output_projection."),
+            *fill_new_parameters(state_dict, self.head, OUTPUT),
             *fill_new_tables(state_dict, self),
         ]
 

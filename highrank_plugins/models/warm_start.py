@@ -17,12 +17,37 @@ logger = logging.getLogger(__name__)
 # parameters of a softmax; fairseq's Transformers have no bias
 SOFTMAX_KEYS = ({"weight"}, {"weight", "bias"})
 SOFTMAX = {"head": "softmax", "head_pointwise": "identity"}
+OUTPUT = "decoder.output_projection."
+# of an AWD-LSTM, and of fairseq's decoders
+EMBEDDINGS = ("decoder.trunk.embed.weight", "decoder.embed_tokens.weight")
 # tables of relative positions
 TABLES = (".relative.key_table", ".relative.value_table")
 # parameters with a row for each frequent class
 _GATES = ("gate_embed", "gate_bias")
 _ROUNDING = " (--head-frequent-multiple 1 if it did not round the number of frequent classes)"
 _SAME = "use --rel-pos-clip and --rel-pos-in as in its training"
+
+
+def require_one_matrix(state: dict[str, Tensor]) -> None:
+    """Refuse a vocabulary matrix that differs from the embedding, for a model that shares them.
+
+    It would replace the trained embedding in silence. Another shape is refused by torch.
+
+    Raises:
+        UserError: see above.
+    """
+    matrix = state.get(f"{OUTPUT}weight")
+    for name in EMBEDDINGS:
+        embedding = state.get(name)
+        if matrix is None or embedding is None or matrix.shape != embedding.shape:
+            continue
+        if not torch.equal(matrix, embedding):
+            raise UserError(
+                "the checkpoint has a vocabulary matrix beside the embedding, and this model has "
+                "one for both: give the options of its training (for awd_lstm_lm "
+                "--separate-embeddings; for others leave out --share-all-embeddings and "
+                "--share-decoder-input-output-embed)"
+            )
 
 
 def require_same_function(options: dict, head: Head) -> None:

@@ -165,11 +165,11 @@ def _draw_scatter(plot: Any, figure: Scatter) -> None:
         xs, ys = zip(*(_middle(figure.groups[name]) for name in names), strict=True)
         plot.plot(xs, ys, "-", color=colour_of(names[0]), linewidth=1, zorder=1)
     for name, y in figure.levels.items():
-        plot.axhline(y, color=colour_of(name), linestyle="--", linewidth=1, zorder=1)
-        plot.annotate(
-            name, (1, y), xycoords=("axes fraction", "data"), xytext=(-4, 3),
-            textcoords="offset points", ha="right", color=colour_of(name), fontsize="small",
-        )  # fmt: skip
+        plot.axhline(y, color=colour_of(name), linestyle="--", linewidth=1, zorder=1, label=name)
+    if figure.levels:
+        plot.legend()
+    if all(float(x).is_integer() for runs in figure.groups.values() for x, _ in runs):
+        plot.xaxis.get_major_locator().set_params(integer=True)  # no half component
     if figure.frontier:
         xs, ys = zip(*(_middle(figure.groups[name]) for name in figure.frontier), strict=True)
         plot.plot(xs, ys, ":", color="#666666", linewidth=1.2, zorder=1)

@@ -20,14 +20,17 @@ TOLERANCE = 0.005
 _SPECIAL = 4  # <s>, <pad>, </s>, <unk>
 # options that set a trunk's width, then those that fill the rest of a step
 _FREE = {
-    "awd_lstm_lm": (("decoder_embed_dim", "decoder_last_hidden_size"), ("decoder_hidden_size",)),
-    "transformer_lm": (("decoder_embed_dim",), ("decoder_ffn_embed_dim",)),
+    "awd_lstm_lm": (
+        ("decoder_embed_dim", "head_embed_dim", "decoder_last_hidden_size"),
+        ("decoder_hidden_size",),
+    ),
+    "transformer_lm": (("decoder_embed_dim", "head_embed_dim"), ("decoder_ffn_embed_dim",)),
     "transformer": (
-        ("encoder_embed_dim", "decoder_embed_dim"),
+        ("encoder_embed_dim", "decoder_embed_dim", "head_embed_dim"),
         ("encoder_ffn_embed_dim", "decoder_ffn_embed_dim"),
     ),
     "lstm": (
-        ("decoder_embed_dim", "decoder_out_embed_dim", "encoder_embed_dim"),
+        ("decoder_embed_dim", "head_embed_dim", "decoder_out_embed_dim", "encoder_embed_dim"),
         ("encoder_hidden_size", "decoder_hidden_size"),
     ),
 }

@@ -24,6 +24,7 @@ parse_options "$@"
 find_text() {
     [[ -n $data ]] || refuse "--data DIR is required: a folder with the raw text of Multi30k," \
         "one sentence per line, {train,valid,test2016}.{en,de} or the same with .gz"
+    [[ -d $data ]] || refuse "--data $data: no such folder"
     local part language file
     for part in train valid test2016; do
         for language in en de; do

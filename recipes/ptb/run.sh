@@ -25,7 +25,7 @@ parse_options "$@"
 
 case $scale in
     full) conf=${conf:-yang2018/mos} ;;
-    small) conf=small/${conf:-mos} ;;
+    small) conf=${conf:-mos} conf=small/${conf#small/} ;;
     *) refuse "--scale '$scale': choose full or small" ;;
 esac
 open_language_model

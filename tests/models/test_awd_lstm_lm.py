@@ -89,12 +89,15 @@ def test_the_embedding_is_the_vocabulary_matrix(built):
     assert "decoder.trunk.embed.weight" in names
 
 
-@pytest.mark.parametrize("layer", ["softmax", "mos", "mixtape"])
-def test_the_vocabulary_matrix_may_be_separate(layer, lm_data):
-    model = build(lm_data, f"awd_lstm_lm_{layer}", "--separate-embeddings").model
+@pytest.mark.parametrize(
+    ("layer", "width"), [("softmax", None), ("mos", None), ("mixtape", None), ("mos", 40)]
+)
+def test_the_vocabulary_matrix_may_be_separate(layer, width, lm_data):
+    words = [] if width is None else ["--head-embed-dim", width]
+    model = build(lm_data, f"awd_lstm_lm_{layer}", "--separate-embeddings", *words).model
     weight, embedding = model.head.weight, model.decoder.trunk.embed.weight
-    assert weight.shape == embedding.shape
-    assert weight is not embedding and not torch.equal(weight, embedding)
+    assert weight.shape == (len(embedding), width or embedding.size(1))
+    assert weight is not embedding and not torch.equal(weight[:, :8], embedding[:, :8])
     for matrix in (weight, embedding):
         assert 0.09 < matrix.abs().max() <= 0.1  # U(±0.1), as the shared one
 
@@ -107,8 +110,19 @@ def test_separate_embeddings_learn_and_are_saved_apart(lm_data, tmp_path):
     assert weight.size(1) == 8 != embedding.size(1)
 
 
+@pytest.mark.parametrize("layer", ["softmax", "mos"])
+def test_one_matrix_does_not_start_from_two(layer, lm_data):
+    arch = f"awd_lstm_lm_{layer}"
+    separate = build(lm_data, arch, "--separate-embeddings").model
+    shared = build(lm_data, arch).model
+    with pytest.raises(UserError, match=r"vocabulary matrix beside the embedding.*--separate-"):
+        shared.load_state_dict(separate.state_dict())
+    separate.load_state_dict(shared.state_dict())
+    assert torch.equal(separate.head.weight, separate.decoder.trunk.embed.weight)
+
+
 def test_shared_embeddings_have_one_width(lm_data):
-    with pytest.raises(UserError, match="--head-embed-dim 8: the shared embeddings have width"):
+    with pytest.raises(UserError, match=r"--head-embed-dim 8: the shared .*--separate-embeddings"):
         build(lm_data, "awd_lstm_lm_mos", "--head-embed-dim", "8")
 
 

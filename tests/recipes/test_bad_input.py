@@ -96,6 +96,13 @@ def test_a_users_folder_named_like_a_stage_is_left_alone(multi30k):
     assert chapter.exists()
 
 
+def test_a_missing_folder_is_refused_by_every_stage(multi30k):
+    for stage in (0, 1):
+        result = multi30k("--data", multi30k.data / "x", "--stage", stage)
+        assert result.returncode == 2
+        assert f"--data {multi30k.data}/x: no such folder" in result.stderr
+
+
 def test_a_missing_file_is_named(multi30k):
     (multi30k.data / "valid.de").unlink()
     result = multi30k("--data", multi30k.data)

@@ -215,6 +215,11 @@ def test_changed_perplexities_are_collected_again(finished, start, run_dir):
 
 
 def test_an_unknown_scale_is_refused(tmp_path):
+    words = ["--exp-dir", tmp_path, "--data", tmp_path, "--scale", "small"]
+    for conf in ("none", "small/none"):
+        result = run(recipe("ptb", *words, "--conf", conf))
+        assert result.returncode == 2
+        assert "/conf/small/none.yaml: no such configuration" in result.stderr
     result = run(recipe("ptb", "--exp-dir", tmp_path, "--scale", "tiny", "--data", tmp_path))
     assert result.returncode == 2 and "--scale 'tiny': choose full or small" in result.stderr
 

@@ -79,6 +79,15 @@ def test_widths_are_copied_from_the_other_model():
     }
 
 
+def test_a_separate_vocabulary_matrix_gets_the_width_of_the_features():
+    wide = {"separate_embeddings": True, "head_embed_dim": 80, "decoder_last_hidden_size": 80}
+    start = {**options("small/softmax"), **wide}
+    with invented_data({}, 100) as data:
+        match = solve(start, options("small/softmax"), "parameters", data)
+    assert match.options["head_embed_dim"] == match.options["decoder_last_hidden_size"] < 80
+    assert abs(match.deviation("parameters")) <= 0.005
+
+
 def test_a_transformer_gets_a_width_that_its_heads_divide():
     softmax = {**TRANSFORMER, "arch": "transformer", "encoder_embed_dim": 48}
     softmax = {name: value for name, value in softmax.items() if name != "head_components"}

@@ -181,7 +181,8 @@ def with_effective_streams(
             f"{' or '.join(map(str, [*below[-1:], *above]))} processes on all nodes together, in a "
             f'recipe by --launch="--processes {below[-1]}" (on GPUs of one node '
             f"--gpus-per-node {below[-1]}); or change the run by --effective-streams {even}, in a "
-            f"recipe by --set batch_size={even}"
+            f"recipe by --set batch_size={even} (--set launch.effective_streams={even} where a "
+            "configuration has it)"
         )
     share = effective_streams // world_size
     processes = "1 process" if world_size == 1 else f"{world_size} processes"
