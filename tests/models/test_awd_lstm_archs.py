@@ -18,7 +18,7 @@ from tests.models.small import configure
 
 PRESETS = ["", "_ptb", "_wt2", "_1b", "_text8"]
 OPTIONS = """decoder_embed_dim decoder_hidden_size decoder_last_hidden_size decoder_layers dropout
-    dropoute dropouth dropouti embed_noise wdrop""".split()
+    dropoute dropouth dropouti embed_noise separate_embeddings wdrop""".split()
 # of the papers, whose corpora have an end of sentence and an unknown word; fairseq adds two more
 PTB, WT2, BILLION, TEXT8 = 10_000, 33_278, 100_000, 27
 MILLION = 10**6
