@@ -26,9 +26,9 @@ class Softmax(LogitHead):
     def check_sizes(self) -> None:
         if self.embed_dim != self.feature_dim:
             raise ValueError(
-                f"softmax: embed_dim ({self.embed_dim}) must equal feature_dim "
-                f"({self.feature_dim}); moc, mos and mixtape map features to embeddings of another "
-                "size"
+                f"softmax: embed_dim ({self.embed_dim}), the width of the vocabulary matrix, must "
+                f"equal feature_dim ({self.feature_dim}), that of the features; moc, mos and "
+                "mixtape map features to embeddings of another size"
             )
 
     def token_inputs(
