@@ -165,6 +165,7 @@ def test_instructions_per_logit_are_as_recorded(tmp_path):
 
 @pytest.mark.triton
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_the_record_is_up_to_date_with_the_kernels(tmp_path):
     """Regenerate it: `python scripts/kernel_costs.py > docs/benchmarks/kernels_sm90.csv`."""
     done = subprocess.run(
