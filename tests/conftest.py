@@ -15,7 +15,8 @@ import pytest
 
 from highrank_plugins.common import stop_request
 
-pytest_plugins = ["tests.stream_corpus", "tests.tiny_corpus"]  # fixtures of several folders
+# fixtures of several folders
+pytest_plugins = ["tests.slurm_cluster", "tests.stream_corpus", "tests.tiny_corpus"]
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 

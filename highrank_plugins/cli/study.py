@@ -151,9 +151,11 @@ def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: 
     from highrank_plugins.studies.slurm_array import array_script, submit
 
     arguments = sys.argv[1:] if sys.argv[1:2] == ["study"] else ["study", str(read.file)]
-    command = ["highrank", *(word for word in arguments if word != "--slurm")]
+    arguments = [word for word in arguments if word != "--slurm"]
+    # tasks need not have the PATH of this environment
+    command = [sys.executable, "-m", "highrank_plugins.cli", *arguments]
     typer.echo(submit(array_script(read, members, folder, command, jobs)))
-    _say(f"after all tasks have ended, run: {shlex.join([*command, '--table'])}")
+    _say(f"after all tasks have ended, run: {shlex.join(['highrank', *arguments, '--table'])}")
 
 
 def _dry_run(

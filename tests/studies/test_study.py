@@ -4,6 +4,7 @@ import fcntl
 import json
 import random
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -307,6 +308,7 @@ def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypa
     fake.parent.mkdir()
     fake.write_text('#!/usr/bin/env bash\ncp "$1" "$(dirname "$0")/script"\necho job 7\n')
     fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(file.parent))
     done = study(file, "--slurm")
     assert done.exit_code == 2 and "--slurm: sbatch is missing" in done.output
     monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
@@ -319,6 +321,7 @@ def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypa
     assert "#SBATCH --comment='two words'\n" in script  # sbatch reads quotes
     assert "members=(softmax-1 mixtape-1)\n" in script  # SLURM keeps them with the script
     assert '--only "${members[SLURM_ARRAY_TASK_ID]}"' in script
+    assert f"\nexec {sys.executable} -m highrank_plugins.cli study " in script
     for name in ("softmax-1", "mixtape-1"):
         assert study(file, "--only", name).exit_code == 0
     assert study(file, "--table").exit_code == 0 and len(rows_of(file)) == 3

@@ -40,11 +40,12 @@ rm -rf -- "${directory}"
 if ((code == 0)); then
     touch {finished}
 elif ((code == {requeue})); then
-    if [[ $(scontrol show job "$SLURM_JOB_ID") == *JobState=CANCELLED* ]]; then
-        echo "cancelled after a checkpoint was written; submit this script again to resume"
-    else
+    # a job that SLURM ends is COMPLETING already; one that was cancelled must stay so
+    if [[ $(scontrol show job "$SLURM_JOB_ID") =~ JobState=RUNNING|Reason=TimeLimit ]]; then
         echo "a checkpoint is written, the job is queued again"
         scontrol requeue "$SLURM_JOB_ID"
+    else
+        echo "cancelled after a checkpoint was written; submit this script again to resume"
     fi
 fi
 exit "$code"

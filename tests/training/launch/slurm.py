@@ -31,7 +31,7 @@ sys.exit(code)
 SCONTROL = """#!/usr/bin/env bash
 case "$1 $2" in
     "show hostnames") echo 127.0.0.1 ;;
-    "show job") echo "   JobState=${STATE-RUNNING} Reason=None" ;;
+    "show job") echo "   JobState=${STATE-RUNNING Reason=None} Dependency=(null)" ;;
     *) echo "$*" >>"${0%/*}/../scontrol.log" ;;
 esac
 """

@@ -60,10 +60,12 @@ def slurm(tmp_path):
 @pytest.mark.parametrize(
     ("state", "code", "requeued"),
     [
-        ("RUNNING", REQUEUE, True),
-        ("CANCELLED", REQUEUE, False),
-        ("RUNNING", 1, False),
-        ("RUNNING", 0, False),
+        ("RUNNING Reason=None", REQUEUE, True),
+        ("COMPLETING Reason=TimeLimit", REQUEUE, True),
+        ("COMPLETING Reason=None", REQUEUE, False),  # cancelled
+        ("CANCELLED Reason=None", REQUEUE, False),
+        ("RUNNING Reason=None", 1, False),
+        ("RUNNING Reason=None", 0, False),
     ],
 )
 def test_a_job_is_requeued_unless_it_failed_or_was_cancelled(slurm, state, code, requeued):

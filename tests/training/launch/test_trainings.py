@@ -49,15 +49,15 @@ def wait_for_update(log: Path, number: int, *processes: subprocess.Popen[str]) -
         time.sleep(0.05)
 
 
-def process_of(rank: int, save_dir: Path) -> int:
-    """Return the process that trains as this rank."""
+def process_of(rank: int, save_dir: Path, variable: str = "RANK") -> int:
+    """Return the process that trains as this rank, which is in a variable of its environment."""
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
             variables = environ.read_bytes().split(b"\0")
             words = environ.with_name("cmdline").read_bytes().split(b"\0")
         except OSError:
             continue  # it has ended, or is another user's
-        if f"RANK={rank}".encode() in variables and str(save_dir).encode() in words:
+        if f"{variable}={rank}".encode() in variables and str(save_dir).encode() in words:
             return int(environ.parent.name)
     raise AssertionError(f"rank {rank} does not run")
 
