@@ -42,7 +42,10 @@ SchedulerParameters=batch_sched_delay=0
 ReturnToService=2
 SlurmdParameters=config_overrides
 NodeName=127.0.0.[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports[1]},{ports[2]}] CPUs=2
-PartitionName=cpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=cpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
 
 
@@ -145,7 +148,7 @@ def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
 
 def _idle(cluster: Cluster) -> int:
     asked = subprocess.run(
-        ["sinfo", "--noheader", "--Node", "--format", "%t"], env=cluster.env,
+        ["sinfo", "--noheader", "--Node", "--partition=cpu", "--format", "%t"], env=cluster.env,
         capture_output=True, text=True,
     )  # fmt: skip
     return asked.stdout.split().count("idle")
@@ -155,6 +158,6 @@ def _wait_until(folder: Path, holds: object, seconds: float = 30) -> None:
     assert callable(holds)
     end = time.monotonic() + seconds
     while not holds():
-        logs = "\n".join(log.read_text()[-1500:] for log in sorted(folder.glob("*.log")))
+        logs = "\n".join(log.read_text()[-500:] for log in sorted(folder.glob("*.log")))
         assert time.monotonic() < end, f"not within {seconds} s: {logs}"
         time.sleep(0.1)

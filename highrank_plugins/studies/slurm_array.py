@@ -8,14 +8,28 @@ from pathlib import Path
 from highrank_plugins.common.files import write_text
 from highrank_plugins.studies.definition import Study, as_word
 from highrank_plugins.studies.prepared import PreparedMember
+from highrank_plugins.training.launch.slurm import REQUEUE_FUNCTION
 
 _SCRIPT = """\
 #!/usr/bin/env bash
 # Written by `highrank study --slurm`: a task for each member; submit it from where it was written.
 {directives}
-set -euo pipefail
+set -uo pipefail
+
+{requeue_function}
 members=({names})
-exec {command} --only "${{members[SLURM_ARRAY_TASK_ID]}}"
+# SLURM warns this shell alone, and later ends every process of the task
+trap 'kill -TERM "$member"' USR1
+trap : TERM
+{command} --only "${{members[SLURM_ARRAY_TASK_ID]}}" &
+member=$!
+while :; do
+    wait "$member" # until its end or a signal
+    code=$?
+    kill -0 "$member" 2>/dev/null || break
+done
+if ((code > 128)); then requeue_if_running; fi
+exit "$code"
 """
 
 
@@ -29,6 +43,7 @@ def array_script(
     """Write the batch script for the members that are not done, and return it.
 
     SLURM copies the script, with the names in it: another submission changes no waiting task.
+    A task that is preempted, or near its time limit, saves a checkpoint and is queued again.
 
     Args:
         command: command line of the study, without --only.
@@ -49,6 +64,9 @@ def array_script(
         "array": f"0-{len(names) - 1}{limit}",
         "cpus-per-task": study.settings.threads,
         "output": folder / "logs" / "slurm-%A_%a.log",
+        "open-mode": "append",
+        "requeue": True,
+        "signal": "B:USR1@180",
     } | given
     directives = "\n".join(
         f"#SBATCH --{name}" + ("" if value is True else f"={shlex.quote(as_word(value))}")
@@ -60,6 +78,7 @@ def array_script(
         script,
         _SCRIPT.format(
             directives=directives,
+            requeue_function=REQUEUE_FUNCTION,
             names=shlex.join(names),
             command=shlex.join(command),
         ),

@@ -26,6 +26,29 @@ def test_an_array_makes_the_table_of_one_machine(slurm_cluster, tmp_path):
     assert table_of(file) == table_of(alone)
 
 
+def test_a_task_that_is_warned_of_its_time_limit_is_requeued(slurm_cluster, tmp_path):
+    members = {"softmax": {"conf": "softmax"}}
+    alone = write_stub(tmp_path / "alone", seeds=[1], members=members)
+    assert run_study(alone).returncode == 0
+    slow = {"pause": 5}
+    file = write_stub(tmp_path / "array", seeds=[1], members=members, options=slow)
+    job = submit(slurm_cluster, file).split()[-1]
+    end = time.monotonic() + 60
+    while not starts(file):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    # as --signal=B:USR1 of the array does
+    slurm_cluster.run("scancel", "--batch", "--signal=USR1", job)
+    slurm_cluster.wait_for(job, "PENDING")
+    slurm_cluster.start_soon(job)
+    wait(slurm_cluster)
+    (log,) = (folder_of(file) / "logs").glob("slurm-*.log")
+    assert "the job is queued again" in log.read_text()
+    assert list(starts(file).values()) == [2]
+    assert run_study(file, "--table").returncode == 0
+    assert table_of(file) == table_of(alone)
+
+
 def submit(cluster, file, *words):
     done = subprocess.run(
         study_command(file, "--slurm", *words), env=cluster.env, capture_output=True, text=True

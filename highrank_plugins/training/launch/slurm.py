@@ -14,12 +14,26 @@ from highrank_plugins.training.launch.plan import PORT, Plan
 from highrank_plugins.training.launch.torchrun import environment, rank_words
 
 JOB = "job"  # a file in the log directory with the number of the last job
+# a function of bash for a job that was asked to stop, and has saved
+REQUEUE_FUNCTION = """\
+requeue_if_running() {
+    # SLURM shows a job that it ends as COMPLETING: one that was cancelled must not start again, and
+    # one that was preempted is queued again already
+    if [[ $(scontrol show job "$SLURM_JOB_ID") =~ JobState=RUNNING|Reason=TimeLimit ]]; then
+        echo "a checkpoint is written, the job is queued again"
+        scontrol requeue "$SLURM_JOB_ID"
+    else
+        echo "a checkpoint is written, SLURM ends the job; if you cancelled it, submit it to resume"
+    fi
+}
+"""
 _SCRIPT = """\
 #!/usr/bin/env bash
 # Written by `highrank launch --slurm`; submit it from the folder where it was written.
 {directives}
 set -uo pipefail
 
+{requeue_function}
 # the batch shell must outlive what it waits for
 trap : TERM USR1
 {exports}
@@ -40,13 +54,7 @@ rm -rf -- "${directory}"
 if ((code == 0)); then
     touch {finished}
 elif ((code == {requeue})); then
-    # a job that SLURM ends is COMPLETING already; one that was cancelled must stay so
-    if [[ $(scontrol show job "$SLURM_JOB_ID") =~ JobState=RUNNING|Reason=TimeLimit ]]; then
-        echo "a checkpoint is written, the job is queued again"
-        scontrol requeue "$SLURM_JOB_ID"
-    else
-        echo "cancelled after a checkpoint was written; submit this script again to resume"
-    fi
+    requeue_if_running
 fi
 exit "$code"
 """
@@ -86,6 +94,7 @@ def sbatch_script(plan: Plan, job: Job) -> str:
     rows = [["srun", "--kill-on-bad-exit=1", *_bindings(plan, job), *gpus], *by_option(rank)]
     return _SCRIPT.format(
         directives="\n".join(f"#SBATCH {option}" for option in options),
+        requeue_function=REQUEUE_FUNCTION,
         exports="\n".join(_exports(plan)),
         port=PORT,
         finished=shlex.quote(str(plan.finished)),

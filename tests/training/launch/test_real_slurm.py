@@ -75,9 +75,20 @@ def test_a_cancelled_job_saves_and_is_not_requeued(slurm_cluster, mt_data, tmp_p
     run.wait_for_update(5)
     slurm_cluster.run("scancel", run.job)
     slurm_cluster.wait_for(run.job, "CANCELLED")
-    assert "cancelled after a checkpoint was written" in run.log
+    assert "if you cancelled it, submit it to resume" in run.log
     assert last(run.save_dir).exists()
     assert not (run.logs / "finished").exists()
+
+
+def test_a_preempted_job_saves_and_is_requeued(slurm_cluster, mt_data, tmp_path):
+    run = Launched(slurm_cluster, mt_data, tmp_path, MANY)
+    run.wait_for_update(5)
+    urgent = ["--partition=urgent", "--nodes=2", "--exclusive", "--parsable", "--output=/dev/null"]
+    other = slurm_cluster.run("sbatch", *urgent, "--wrap=true").strip()
+    slurm_cluster.wait_for(run.job, "PENDING")
+    slurm_cluster.wait_for(other, "COMPLETED")
+    assert "stopping after update" in run.log and last(run.save_dir).exists()
+    slurm_cluster.run("scancel", run.job)
 
 
 def test_a_job_saves_before_its_time_limit_and_is_requeued(slurm_cluster, mt_data, tmp_path):
