@@ -1,6 +1,7 @@
 """Compare systems by the records of their runs: `highrank compare`."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -56,6 +57,7 @@ def compare(
         from highrank_plugins.reports.study_plots import study_figures
         from highrank_plugins.reports.tables import FORMATS
         from highrank_plugins.results.comparison import compare_records
+        from highrank_plugins.results.record import DIVERGED, study_problems
 
         check_plot(plot)
         for name, given, other in (("--x", x, plot), ("--task", task, paper)):
@@ -63,7 +65,16 @@ def compare(
                 needed = "--plot" if name == "--x" else "--paper"
                 raise ValueError(f"{name} {given}: changes nothing without {needed}; add {needed}")
         shown = [] if columns == "" else columns and names("--columns", columns)
-        compared = compare_records(records, metric, baseline, test, alpha, shown)
+        problems = study_problems(records)
+        diverged = {run.rpartition("-")[0] for run, why in problems.items() if why == DIVERGED}
+        compared = compare_records(records, metric, baseline, test, alpha, shown, diverged)
+        systems = {system.name for system in compared.systems}
+        missing = [
+            f"{run} has no record: {why}."
+            for run, why in problems.items()
+            if run.rpartition("-")[0] in systems
+        ]
+        compared = replace(compared, notes=[*compared.notes, *missing])
         on_terminal = output is None and sys.stdout.isatty()
         if plot is not None:
             draw(plot, *study_figures(compared, x or "words_per_second"))

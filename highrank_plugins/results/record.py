@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from highrank_plugins.training.training_log import LoggedTraining
 
 RESULTS = "results.json"  # file name of a recipe's record
+PROBLEMS = "problems.json"  # in a study's folder: why members have no record
+DIVERGED = "diverged (NaN)"  # one of these reasons
 
 
 def make_record(
@@ -105,6 +107,27 @@ def refuse_repeated_runs(
                     f"{paths[index]} and {path} are of one configuration and seed; a run counts "
                     "once: leave one out"
                 )
+
+
+def study_problems(paths: Sequence[Path]) -> dict[str, str]:
+    """Return why other runs of the studies that these records belong to have no record.
+
+    Args:
+        paths: `SYSTEM-SEED/results.json`; those outside of a study's folder tell nothing.
+    Returns:
+        SYSTEM-SEED → reason.
+    Raises:
+        ValueError: such a file is damaged. OSError.
+    """
+    found: dict[str, str] = {}
+    for folder in dict.fromkeys(path.parent.parent for path in paths if path.name == RESULTS):
+        file = folder / PROBLEMS
+        if file.is_file():
+            problems = read_json(file)
+            if not isinstance(problems, dict):
+                raise ValueError(f"{file}: not an object; run the study with --table to write it")
+            found |= {str(name): str(reason) for name, reason in problems.items()}
+    return found
 
 
 def metric_of(path: Path, metric: str) -> float:

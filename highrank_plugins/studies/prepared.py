@@ -12,7 +12,7 @@ import yaml
 
 from highrank_plugins.common.files import read_json, write_text
 from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
-from highrank_plugins.results.record import RESULTS
+from highrank_plugins.results.record import DIVERGED, RESULTS
 from highrank_plugins.studies.definition import Member, Study, as_word
 from highrank_plugins.studies.identity import member_key
 from highrank_plugins.studies.matched import (
@@ -24,7 +24,6 @@ from highrank_plugins.training import configuration
 from highrank_plugins.training.configuration import Configuration
 
 MEMBERS = "members"  # in the recipe's folder of --exp-dir: a folder for each key
-DIVERGED = "diverged (NaN)"
 NOT_RUN = "not run"
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from highrank_plugins.common.files import open_own, try_lock, write_text
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import usable_cores
-from highrank_plugins.results.record import RESULTS
+from highrank_plugins.results.record import DIVERGED, RESULTS
 from highrank_plugins.studies.disk import check_disk
-from highrank_plugins.studies.prepared import DIVERGED, PreparedMember
+from highrank_plugins.studies.prepared import PreparedMember
 
 _GPU = "CUDA_VISIBLE_DEVICES"
 WAIT = 0.05  # seconds between two polls of the running members

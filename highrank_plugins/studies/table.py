@@ -1,5 +1,6 @@
 """Write the table of a study, which depends only on the members' numbers."""
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,12 +10,15 @@ from highrank_plugins.common.files import write_text
 from highrank_plugins.reports.comparison_tables import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
+from highrank_plugins.results.record import DIVERGED, PROBLEMS
 from highrank_plugins.studies.definition import Study
-from highrank_plugins.studies.prepared import DIVERGED, MEMBERS, PreparedMember
+from highrank_plugins.studies.prepared import MEMBERS, PreparedMember
 
 
 def write_tables(study: Study, members: Sequence[PreparedMember], folder: Path) -> list[Table]:
     """Write table.md and table.csv into the folder of a study, and links to its members.
+
+    `highrank compare` of the links learns from problems.json which members have no record.
 
     Returns:
         The tables.
@@ -24,6 +28,8 @@ def write_tables(study: Study, members: Sequence[PreparedMember], folder: Path) 
     tables = study_tables(study, members, folder)
     write_text(folder / "table.md", to_markdown(tables))
     write_text(folder / "table.csv", to_csv(tables))
+    problems = {member.name: problem for member in members if (problem := member.problem())}
+    write_text(folder / PROBLEMS, json.dumps(problems, indent=1) + "\n")
     return tables
 
 

@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from highrank_plugins.cli import app
 from highrank_plugins.cli.study import claim
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.prepared import prepare
@@ -121,6 +123,15 @@ def test_a_system_of_which_a_seed_diverged_is_not_tested(tmp_path, name):
     assert f"Not tested, since a seed diverged: {name}." in text
     assert ("Nothing is tested, since softmax is the baseline." in text) == (name == "softmax")
     assert ("adjusted for" in text) == ("adjusted for 1 system" in text) == (name == "mos")
+    # nor by `highrank compare` of the records that are there
+    records = sorted(str(path) for path in folder_of(file).glob("*/results.json"))
+    compared = CliRunner().invoke(app, ["compare", *records])
+    assert compared.exit_code == 0 and len(records) == 8
+    assert f"Not tested, since a seed diverged: {name}." in compared.output
+    assert f"{name}-2 has no record: diverged (NaN)." in compared.output
+    without = [path for path in records if f"/{name}-" not in path]
+    other = CliRunner().invoke(app, ["compare", *without, "--baseline", "mixtape"])
+    assert other.exit_code == 0 and f"{name}-2" not in other.output
 
 
 def test_the_output_of_an_earlier_run_does_not_say_how_this_one_failed(tmp_path):
