@@ -117,7 +117,7 @@ def study_problems(paths: Sequence[Path]) -> dict[str, str]:
     Returns:
         SYSTEM-SEED → reason.
     Raises:
-        ValueError: such a file is damaged. OSError.
+        ValueError: a study's problems.json is damaged. OSError.
     """
     found: dict[str, str] = {}
     for folder in dict.fromkeys(path.parent.parent for path in paths if path.name == RESULTS):
