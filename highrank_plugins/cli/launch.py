@@ -187,12 +187,12 @@ def _slurm(plan: "Plan", job: "Job", script: Path, submit: bool, dry_run: bool) 
     if submit:
         check_queue(plan.log_dir)
     plan.log_dir.mkdir(parents=True, exist_ok=True)  # SLURM does not create it
-    plan.finished.unlink(missing_ok=True)
     write_text(script, text)
     if not submit:
         typer.echo(f"sbatch {script}")
         return
     number = submit_script(script, plan.log_dir)
+    plan.finished.unlink(missing_ok=True)  # the job does this, too, but may have to wait
     typer.echo(f"sbatch {script}: job {number}; its log is {plan.log_dir}/slurm-{number}.log")
 
 

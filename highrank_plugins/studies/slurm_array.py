@@ -8,27 +8,26 @@ from pathlib import Path
 from highrank_plugins.common.files import write_text
 from highrank_plugins.studies.definition import Study, as_word
 from highrank_plugins.studies.prepared import PreparedMember
-from highrank_plugins.training.launch.slurm import REQUEUE_FUNCTION
+from highrank_plugins.training.launch.batch_job import (
+    FUNCTIONS,
+    check_time_limit,
+    directives,
+    log_pattern,
+)
 
+GRACE = 180  # seconds before its time limit at which a task is warned
 _SCRIPT = """\
 #!/usr/bin/env bash
 # Written by `highrank study --slurm`: a task for each member; submit it from where it was written.
 {directives}
 set -uo pipefail
 
-{requeue_function}
+{functions}
 members=({names})
 # SLURM warns this shell alone, and later ends every process of the task
-trap 'kill -TERM "$member"' USR1
-trap : TERM
-{command} --only "${{members[SLURM_ARRAY_TASK_ID]}}" &
-member=$!
-while :; do
-    wait "$member" # until its end or a signal
-    code=$?
-    kill -0 "$member" 2>/dev/null || break
-done
-if ((code > 128)); then requeue_if_running; fi
+run TERM {command} --only "${{members[SLURM_ARRAY_TASK_ID]}}"
+code=$?
+if [[ -n $asked ]] && ((code > 0)); then requeue; fi
 exit "$code"
 """
 
@@ -49,36 +48,41 @@ def array_script(
         command: command line of the study, without --only.
         jobs: largest number of tasks at a time.
     Raises:
-        ValueError: all members are done; an option of sbatch is the study's.
+        ValueError: all members are done; an option of sbatch is the study's; the time limit is too
+            short.
     """
     names = [member.name for member in members if not member.is_done()]
     if not names:
         raise ValueError("every member is done: there is nothing to submit")
     given = {name.replace("_", "-"): value for name, value in study.settings.slurm.items()}
-    if "array" in given:
-        raise ValueError(f"{study.file}: slurm: array: the study sets it; remove it")
+    for name in given:
+        if name and "array".startswith(name):  # sbatch takes options by their first letters
+            raise ValueError(f"{study.file}: slurm: {name}: the study sets the array; remove it")
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     limit = f"%{jobs}" if jobs else ""
     options = {
         "job-name": study.name,
         "array": f"0-{len(names) - 1}{limit}",
         "cpus-per-task": study.settings.threads,
-        "output": folder / "logs" / "slurm-%A_%a.log",
+        "output": f"{log_pattern(folder)}/logs/slurm-%A_%a.log",
         "open-mode": "append",
         "requeue": True,
-        "signal": "B:USR1@180",
+        "signal": f"B:USR1@{GRACE}",
     } | given
-    directives = "\n".join(
-        f"#SBATCH --{name}" + ("" if value is True else f"={shlex.quote(as_word(value))}")
-        for name, value in options.items()
-        if value is not False
-    )
+    if "time" in given and "signal" not in given:
+        try:
+            check_time_limit(as_word(given["time"]), GRACE)
+        except ValueError as error:
+            raise ValueError(f"{study.file}: slurm: time: {error}") from None
+    chosen = {name: value for name, value in options.items() if value is not False}
     script = folder / "array.sh"
     write_text(
         script,
         _SCRIPT.format(
-            directives=directives,
-            requeue_function=REQUEUE_FUNCTION,
+            directives=directives(
+                {name: None if value is True else as_word(value) for name, value in chosen.items()}
+            ),
+            functions=FUNCTIONS,
             names=shlex.join(names),
             command=shlex.join(command),
         ),

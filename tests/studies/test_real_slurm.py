@@ -26,27 +26,37 @@ def test_an_array_makes_the_table_of_one_machine(slurm_cluster, tmp_path):
     assert table_of(file) == table_of(alone)
 
 
-def test_a_task_that_is_warned_of_its_time_limit_is_requeued(slurm_cluster, tmp_path):
-    members = {"softmax": {"conf": "softmax"}}
+def test_a_task_that_is_warned_of_its_time_limit_is_requeued_alone(slurm_cluster, tmp_path):
+    members = {name: {"conf": name} for name in ("softmax", "mos")}
     alone = write_stub(tmp_path / "alone", seeds=[1], members=members)
     assert run_study(alone).returncode == 0
-    slow = {"pause": 5}
-    file = write_stub(tmp_path / "array", seeds=[1], members=members, options=slow)
+    file = write_stub(tmp_path / "array", seeds=[1], members=members, options={"pause": 5})
     job = submit(slurm_cluster, file).split()[-1]
-    end = time.monotonic() + 60
-    while not starts(file):
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    # as --signal=B:USR1 of the array does
-    slurm_cluster.run("scancel", "--batch", "--signal=USR1", job)
-    slurm_cluster.wait_for(job, "PENDING")
-    slurm_cluster.start_soon(job)
+    wait_for_starts(file, 2)
+    # the last task has the number of the whole array; SLURM sends it what --signal=B:USR1 says
+    slurm_cluster.run("scancel", "--batch", "--signal=USR1", f"{job}_1")
+    slurm_cluster.wait_for(f"{job}_1", "PENDING")
+    assert slurm_cluster.state(f"{job}_0") in ("RUNNING", "COMPLETED")
+    slurm_cluster.start_soon(f"{job}_1")
     wait(slurm_cluster)
-    (log,) = (folder_of(file) / "logs").glob("slurm-*.log")
-    assert "the job is queued again" in log.read_text()
-    assert list(starts(file).values()) == [2]
+    logs = [(folder_of(file) / "logs" / f"slurm-{job}_{n}.log").read_text() for n in (0, 1)]
+    assert ["stopped, and the job is queued again" in log for log in logs] == [False, True]
+    assert sorted(starts(file).values()) == [1, 2]
     assert run_study(file, "--table").returncode == 0
     assert table_of(file) == table_of(alone)
+
+
+def test_a_task_that_crashes_or_is_cancelled_is_not_requeued(slurm_cluster, tmp_path):
+    members = {name: {"conf": name} for name in ("softmax", "mos")}
+    file = write_stub(tmp_path, seeds=[1], members=members, options={"pause": 30})
+    job = submit(slurm_cluster, file).split()[-1]
+    wait_for_starts(file, 2)
+    slurm_cluster.run("scancel", f"{job}_1")
+    slurm_cluster.wait_for(f"{job}_1", "CANCELLED")
+    assert slurm_cluster.state(f"{job}_0") == "RUNNING"
+    subprocess.run(["pkill", "-KILL", "-f", f"{file} .*--only softmax-1"], check=True)
+    slurm_cluster.wait_for(f"{job}_0", "FAILED")
+    wait(slurm_cluster)
 
 
 def submit(cluster, file, *words):
@@ -55,6 +65,13 @@ def submit(cluster, file, *words):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def wait_for_starts(file, number, seconds=60):
+    end = time.monotonic() + seconds
+    while len(starts(file)) < number:
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def wait(cluster, seconds=120):

@@ -332,10 +332,13 @@ def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypa
     assert "#SBATCH --comment='two words'\n" in script  # sbatch reads quotes
     assert "members=(softmax-1 mixtape-1)\n" in script  # SLURM keeps them with the script
     assert '--only "${members[SLURM_ARRAY_TASK_ID]}"' in script
-    assert f"\n{sys.executable} -m highrank_plugins.cli study " in script
+    assert f"\nrun TERM {sys.executable} -m highrank_plugins.cli study " in script
     for name in ("softmax-1", "mixtape-1"):
         assert study(file, "--only", name).exit_code == 0
     assert study(file, "--table").exit_code == 0 and len(rows_of(file)) == 3
     assert "there is nothing to submit" in study(file, "--slurm").output
     write_study(tmp_path, {**yaml.safe_load(file.read_text()), "seeds": [2], "slurm": {"array": 1}})
-    assert "slurm: array: the study sets it" in study(file, "--slurm").output
+    assert "slurm: array: the study sets the array" in study(file, "--slurm").output
+    write_study(tmp_path, {**yaml.safe_load(file.read_text()), "slurm": {"time": "0:04:00"}})
+    refused = study(file, "--slurm")
+    assert refused.exit_code == 2 and "slurm: time: 0:04:00 is 240 s, but" in refused.output

@@ -1,5 +1,6 @@
 """Write the batch script with which SLURM starts a training run, a task of srun per process."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -10,32 +11,23 @@ from pathlib import Path
 from highrank_plugins.common.files import write_text
 from highrank_plugins.common.stop_request import DIRECTORY, REQUEUE
 from highrank_plugins.training.command_line import by_option
+from highrank_plugins.training.launch.batch_job import (
+    FUNCTIONS,
+    check_time_limit,
+    directives,
+    log_pattern,
+)
 from highrank_plugins.training.launch.plan import PORT, Plan
 from highrank_plugins.training.launch.torchrun import environment, rank_words
 
 JOB = "job"  # a file in the log directory with the number of the last job
-# a function of bash for a job that was asked to stop, and has saved
-REQUEUE_FUNCTION = """\
-requeue_if_running() {
-    # SLURM shows a job that it ends as COMPLETING: one that was cancelled must not start again, and
-    # one that was preempted is queued again already
-    if [[ $(scontrol show job "$SLURM_JOB_ID") =~ JobState=RUNNING|Reason=TimeLimit ]]; then
-        echo "a checkpoint is written, the job is queued again"
-        scontrol requeue "$SLURM_JOB_ID"
-    else
-        echo "a checkpoint is written, SLURM ends the job; if you cancelled it, submit it to resume"
-    fi
-}
-"""
 _SCRIPT = """\
 #!/usr/bin/env bash
 # Written by `highrank launch --slurm`; submit it from the folder where it was written.
 {directives}
 set -uo pipefail
 
-{requeue_function}
-# the batch shell must outlive what it waits for
-trap : TERM USR1
+{functions}
 {exports}
 host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$(({port} + SLURM_JOB_ID % 20000)) # two jobs on one node get two ports
@@ -46,15 +38,16 @@ echo "job $SLURM_JOB_ID, restart $restart: {world_size} processes meet at $host:
 export {directory}={log_dir}/stop-$SLURM_JOB_ID
 rm -rf -- "${directory}"
 mkdir -p -- "${directory}"
+rm -f -- {finished}
 
-{srun}
+run USR1 {srun}
 code=$?
 if [[ -e ${directory}/stopped ]]; then code={requeue}; fi
 rm -rf -- "${directory}"
 if ((code == 0)); then
     touch {finished}
 elif ((code == {requeue})); then
-    requeue_if_running
+    requeue
 fi
 exit "$code"
 """
@@ -77,24 +70,34 @@ class Job:
 
 
 def sbatch_script(plan: Plan, job: Job) -> str:
-    """Return the script, in which a job that was asked to stop requeues itself."""
+    """Return the script, in which a job that was asked to stop requeues itself.
+
+    Raises:
+        ValueError: the time limit is too short for the signal before it.
+    """
     gpus = _gpu_options(plan, job)
-    options = [
-        f"--job-name={job.name}",
-        f"--nodes={plan.nodes}",
-        f"--ntasks-per-node={plan.per_node}",
-        *gpus,
-        f"--output={plan.log_dir}/slurm-%j.log",
-        "--open-mode=append",
-        "--requeue",
-        f"--signal=USR1@{job.grace}",
-        *job.directives,
-    ]
+    options = {
+        "job-name": job.name,
+        "nodes": str(plan.nodes),
+        "ntasks-per-node": str(plan.per_node),
+        **gpus,
+        "output": f"{log_pattern(plan.log_dir)}/slurm-%j.log",
+        "open-mode": "append",
+        "requeue": None,
+        "signal": f"USR1@{job.grace}",
+    }
+    for option in job.directives:
+        if given := re.fullmatch(r"(?:--time[= ]|-t[= ]?)(\S+)", option):
+            try:
+                check_time_limit(given[1], job.grace)
+            except ValueError as error:
+                raise ValueError(f"--sbatch={option}: {error}, or lower --grace") from None
     rank = [sys.executable, "-m", *rank_words(plan, "tcp://$host:$port")]
-    rows = [["srun", "--kill-on-bad-exit=1", *_bindings(plan, job), *gpus], *by_option(rank)]
+    srun = ["srun", "--kill-on-bad-exit=1", *_bindings(plan, job)]
+    rows = [[*srun, *(f"--{name}={value}" for name, value in gpus.items())], *by_option(rank)]
     return _SCRIPT.format(
-        directives="\n".join(f"#SBATCH {option}" for option in options),
-        requeue_function=REQUEUE_FUNCTION,
+        directives=directives(options, job.directives),
+        functions=FUNCTIONS,
         exports="\n".join(_exports(plan)),
         port=PORT,
         finished=shlex.quote(str(plan.finished)),
@@ -148,10 +151,10 @@ def _output(*words: str) -> subprocess.CompletedProcess[str]:
         raise ValueError(f"--submit: {words[0]} is missing on this machine") from None
 
 
-def _gpu_options(plan: Plan, job: Job) -> list[str]:
+def _gpu_options(plan: Plan, job: Job) -> dict[str, str]:
     if not plan.gpus:
-        return []
-    return ["--gpus-per-task=1"] if job.one_gpu_each else [f"--gpus-per-node={plan.per_node}"]
+        return {}
+    return {"gpus-per-task": "1"} if job.one_gpu_each else {"gpus-per-node": str(plan.per_node)}
 
 
 def _bindings(plan: Plan, job: Job) -> list[str]:

@@ -23,6 +23,7 @@ class Launched:
     def __init__(
         self, cluster: Cluster, data: Path, folder: Path, updates: int, *options: str
     ) -> None:
+        folder.mkdir(exist_ok=True)
         self.cluster, self.save_dir = cluster, folder / "save"
         self.words = [
             HIGHRANK, "launch", "--nodes", 2, "--processes", 1, "--slurm", folder / "job.sh",
@@ -52,14 +53,15 @@ class Launched:
 
 
 def test_a_requeued_job_ends_like_an_uninterrupted_one(slurm_cluster, mt_data, tmp_path):
-    run = Launched(slurm_cluster, mt_data, tmp_path, UPDATES)
+    # a path with characters that mean something to bash or SLURM
+    run = Launched(slurm_cluster, mt_data, tmp_path / "it's 5 %j", UPDATES)
     run.wait_for_update(5)
     again = run.again()
     assert again.returncode == 2
     assert f"job {run.job} of this run is still in the queue (RUNNING)" in again.stderr
     slurm_cluster.run("scancel", "--signal=USR1", run.job)
     slurm_cluster.wait_for(run.job, "PENDING")
-    assert "a checkpoint is written, the job is queued again" in run.log
+    assert "stopped, and the job is queued again" in run.log
     assert not (run.logs / "finished").exists()
     slurm_cluster.start_soon(run.job)
     slurm_cluster.wait_for(run.job, "COMPLETED")
@@ -97,9 +99,18 @@ def test_a_job_saves_before_its_time_limit_and_is_requeued(slurm_cluster, mt_dat
     run = Launched(slurm_cluster, mt_data, tmp_path, MANY, *options)
     run.wait_for_update(5)
     slurm_cluster.wait_for(run.job, "PENDING", seconds=150)
-    assert "a checkpoint is written, the job is queued again" in run.log
+    assert "stopped, and the job is queued again" in run.log
     assert last(run.save_dir).exists()
     slurm_cluster.run("scancel", run.job)
+
+
+def test_the_batch_shell_passes_a_signal_on(slurm_cluster, mt_data, tmp_path):
+    run = Launched(slurm_cluster, mt_data, tmp_path, MANY, "--sbatch=--no-requeue")
+    run.wait_for_update(5)
+    slurm_cluster.run("scancel", "--batch", "--signal=USR1", run.job)
+    slurm_cluster.wait_for(run.job, "FAILED")
+    assert "stopping after update" in run.log and last(run.save_dir).exists()
+    assert "SLURM does not queue the job again; submit it to resume" in run.log
 
 
 def test_a_lost_process_ends_the_job_which_is_not_requeued(slurm_cluster, mt_data, tmp_path):

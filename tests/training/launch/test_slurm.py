@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from highrank_plugins.cli import app
 from highrank_plugins.common.stop_request import REQUEUE
 from highrank_plugins.training.launch.plan import Plan
 from highrank_plugins.training.launch.slurm import Job, check_queue, sbatch_script, submit
@@ -38,6 +40,34 @@ def test_each_task_sees_all_gpus_of_its_node():
     script = sbatch_script(PLAN, Job(one_gpu_each=False, grace=60))
     assert {"--gpus-per-node=8", "--signal=USR1@60"} <= set(directives(script))
     assert "srun --kill-on-bad-exit=1 --gpu-bind=none --gpus-per-node=8 \\\n" in script
+
+
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        ("--comment=two words", "--comment='two words'"),
+        ("--comment='two words'", "--comment='two words'"),  # quoted already
+        ("--comment=it's", """--comment='it'"'"'s'"""),
+        ("--exclusive", "--exclusive"),
+        ("-p gpu", "-p gpu"),
+    ],
+)
+def test_sbatch_reads_an_option_as_it_was_given(option, line):
+    assert directives(sbatch_script(PLAN, Job(directives=(option,))))[-1] == line
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [("3", 180), ("4:00", 240), ("0:03:59", 239), ("0-0:4", 240), ("5", None), ("1-0", None),
+     ("0-1:30:00", None), ("INFINITE", None), ("nonsense", None)],
+)  # fmt: skip
+def test_a_time_limit_leaves_time_to_train(limit, seconds):
+    job = Job(directives=(f"--time={limit}",))
+    if seconds is None:
+        sbatch_script(PLAN, job)
+        return
+    with pytest.raises(ValueError, match=f"--sbatch=--time={limit}: {limit} is {seconds} s, but"):
+        sbatch_script(PLAN, job)
 
 
 @pytest.mark.parametrize("one_gpu_each", [True, False])
@@ -98,6 +128,33 @@ def test_a_job_is_submitted_once(slurm, monkeypatch):
     (folder / "bin" / "sbatch").write_text("#!/bin/sh\necho no such partition >&2\nexit 1\n")
     with pytest.raises(ValueError, match="no such partition"):
         submit(folder / "job.sh", folder)
+
+
+def test_a_script_that_is_refused_loses_nothing(slurm, monkeypatch):
+    folder, env = slurm
+    monkeypatch.setenv("PATH", env["PATH"])
+    sbatch = folder / "bin" / "sbatch"
+    accepts = sbatch.read_text()
+    sbatch.write_text("#!/bin/sh\necho no such partition >&2\nexit 1\n")
+    finished = folder / "logs" / "finished"  # an earlier training run is complete
+    finished.parent.mkdir()
+    finished.touch()
+    words = [
+        "launch",
+        "--processes",
+        "1",
+        "--slurm",
+        folder / "job.sh",
+        "--log-dir",
+        finished.parent,
+    ]
+    words = [*map(str, words), "--submit", "--", "fairseq-train", "data"]
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 2 and "no such partition" in refused.output
+    assert finished.exists()
+    sbatch.write_text(accepts)
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert not finished.exists()
 
 
 def test_missing_slurm_is_reported(tmp_path, monkeypatch):

@@ -1,0 +1,107 @@
+"""Write what batch scripts share: options of sbatch, signals, and how a job is queued again."""
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+
+# SLURM may send the signal of --signal this many seconds early
+EARLY = 60
+# functions of bash
+FUNCTIONS = """\
+# not empty once SLURM or its user has asked this shell to stop; an array's task needs it
+# shellcheck disable=SC2034
+asked=
+trap 'asked=1' TERM USR1
+
+# run SIGNAL COMMAND...: the command, to which SIGUSR1 is passed on as SIGNAL
+run() {
+    local process code
+    "${@:2}" &
+    process=$!
+    trap 'asked=1; kill -s "$1" "$process" 2>/dev/null' USR1
+    while :; do
+        wait "$process" # until its end or a signal
+        code=$?
+        kill -0 "$process" 2>/dev/null || break
+    done
+    trap 'asked=1' USR1
+    return "$code"
+}
+
+# queue a job again that was asked to stop, and has saved
+requeue() {
+    local job=$SLURM_JOB_ID
+    # the last task of an array has the number of the whole array
+    if [[ -n ${SLURM_ARRAY_TASK_ID-} ]]; then job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
+    # SLURM shows a job that it ends as COMPLETING: one that was cancelled must not start again, and
+    # one that was preempted is queued again already
+    if [[ ! $(scontrol show job "$job") =~ JobState=RUNNING|Reason=TimeLimit ]]; then
+        echo "stopped, and SLURM ends the job; if you cancelled it, submit it to resume"
+    elif scontrol requeue "$job"; then
+        echo "stopped, and the job is queued again; it resumes from its last checkpoint"
+    else
+        echo "stopped, but SLURM does not queue the job again; submit it to resume"
+    fi
+}
+"""
+
+
+def directives(options: Mapping[str, str | None], others: Iterable[str] = ()) -> str:
+    """Return the lines that give sbatch its options; it reads quotes as a shell does.
+
+    Args:
+        options: name → value, None for an option without one.
+        others: such as `--partition=gpu`; a value with blanks needs no quotes.
+    """
+    lines = [
+        f"--{name}" if value is None else f"--{name}={shlex.quote(value)}"
+        for name, value in options.items()
+    ]
+    for option in others:
+        name, equals, value = option.partition("=")
+        lines.append(name + equals + (value if _is_one_word(value) else shlex.quote(value)))
+    return "\n".join(f"#SBATCH {line}" for line in lines)
+
+
+def _is_one_word(value: str) -> bool:
+    """Whether a shell takes the value for one word, or none, as it is."""
+    try:
+        return len(shlex.split(value)) <= 1
+    except ValueError:  # a single quote
+        return False
+
+
+def log_pattern(path: object) -> str:
+    """Return a path of which SLURM replaces nothing."""
+    return str(path).replace("%", "%%")
+
+
+def check_time_limit(limit: str, grace: int) -> None:
+    """Refuse a time limit at which a job could be asked to stop as soon as it starts.
+
+    Args:
+        limit: as sbatch takes it, such as `90` (minutes) or `1-12:00:00`.
+        grace: seconds before the limit at which SLURM sends its signal.
+    Raises:
+        ValueError: the limit is too short; says how long it must be.
+    """
+    seconds = _seconds(limit)
+    if seconds is not None and seconds <= grace + EARLY:
+        raise ValueError(
+            f"{limit} is {seconds} s, but SLURM asks the job to stop {grace} to {grace + EARLY} s "
+            f"before that; give more than {(grace + EARLY) / 60:g} minutes"
+        )
+
+
+def _seconds(limit: str) -> int | None:
+    """Return a time of SLURM in seconds, None for UNLIMITED and what only sbatch can judge."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
+    if found is None:
+        return None
+    days, *parts = (None if part is None else int(part) for part in found.groups())
+    first, second, third = parts
+    if days is not None or third is not None:
+        hours, minutes, seconds = first, second, third
+    else:
+        hours, minutes, seconds = 0, first, second
+    return (((days or 0) * 24 + (hours or 0)) * 60 + (minutes or 0)) * 60 + (seconds or 0)
