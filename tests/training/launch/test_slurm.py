@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,11 @@ def test_each_task_sees_all_gpus_of_its_node():
 )
 def test_sbatch_reads_an_option_as_it_was_given(option, line):
     assert directives(sbatch_script(PLAN, Job(directives=(option,))))[-1] == line
+
+
+def test_slurm_replaces_nothing_in_the_path_of_the_log():
+    script = sbatch_script(replace(PLAN, log_dir=Path("a %j")), Job())
+    assert "--output='a %%j/slurm-%j.log'" in directives(script)
 
 
 @pytest.mark.parametrize(
