@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from highrank_plugins.cli.options import TestKind, names
+from highrank_plugins.cli.printing import is_printed, print_or_write
 from highrank_plugins.cli.user_error import user_errors
 
 Format = Literal["terminal", "markdown", "latex", "csv"]
@@ -42,7 +43,7 @@ def compare(
         "Horizontal axis of --plot: words_per_second (default), parameters, a metric, or an option "
         "of train.",
     ] = None,
-    output: Annotated[Path | None, "Write the table into this file."] = None,
+    output: Annotated[Path | None, "File for the table (default, and -: print it)."] = None,
 ) -> None:
     """Compare systems over seeds: means, tests, effects, costs.
 
@@ -51,7 +52,6 @@ def compare(
     Notes say where lengths of training, batches, scoring, texts, code or machines differ.
     """
     with user_errors():
-        from highrank_plugins.common.files import write_text
         from highrank_plugins.reports.comparison_tables import comparison_tables, verdict_table
         from highrank_plugins.reports.plots import check_plot, draw
         from highrank_plugins.reports.study_plots import study_figures
@@ -75,14 +75,11 @@ def compare(
             if run.rpartition("-")[0] in systems
         ]
         compared = replace(compared, notes=[*compared.notes, *missing])
-        on_terminal = output is None and sys.stdout.isatty()
+        on_terminal = is_printed(output) and sys.stdout.isatty()
         if plot is not None:
             draw(plot, *study_figures(compared, x or "words_per_second"))
         tables = comparison_tables(compared)
         if paper is not None:
             tables.append(verdict_table(compared, paper, task))
         text = FORMATS[format or ("terminal" if on_terminal else "markdown")](tables)
-        if output is None:
-            typer.echo(text, nl=False)
-        else:
-            write_text(output, text)
+        print_or_write(text, output)

@@ -12,6 +12,7 @@ import typer
 
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Data, Device, UserDir, numbers
+from highrank_plugins.cli.printing import is_printed
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.provenance import typed_command
 
@@ -26,7 +27,7 @@ def generate(
         int, typer.Option(min=1, help="Number of processes, on GPUs in turn, else on CPU cores.")
     ] = 1,
     output: Annotated[
-        Path | None, "File to write (default: print); written whole or not at all."
+        Path | None, "File to write, whole or not at all (default, and -: print it)."
     ] = None,
 ) -> None:
     """Run fairseq-generate on several processes.
@@ -43,7 +44,7 @@ def generate(
         if processes > 1:
             count = len({line.partition(b"\t")[0] for line in lines if line.startswith(b"H-")})
             typer.echo(f"all {processes} parts together: {count:,} sentences", err=True)
-        if output is None:
+        if output is None or is_printed(output):
             sys.stdout.buffer.writelines(lines)
         else:
             write_text(output, b"".join(lines).decode("utf-8"))

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from highrank_plugins.cli.options import names
+from highrank_plugins.cli.printing import print_or_write
 from highrank_plugins.cli.user_error import user_errors
 
 
@@ -26,7 +27,7 @@ def match(
         str | None, "Sizes to change in proportion, separated by commas (default: widths)."
     ] = None,
     step: Annotated[int, typer.Option(min=1, help="Round sizes to multiples of this.")] = 4,
-    output: Annotated[Path | None, "Configuration to write (default: print it)."] = None,
+    output: Annotated[Path | None, "Configuration to write (default, and -: print it)."] = None,
 ) -> None:
     """Find the sizes at which a system costs as much as another.
 
@@ -34,7 +35,6 @@ def match(
     """
     logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors():
-        from highrank_plugins.common.files import write_text
         from highrank_plugins.studies.definition import recipe_folder
         from highrank_plugins.studies.matched import (
             find_configuration,
@@ -52,9 +52,6 @@ def match(
         found = match_configurations(
             settings, reference, by, words=count, data=data, free=sizes, step=step
         )
-        place = Path() if output is None else output.parent
+        place = Path() if output is None else output.parent  # of `-`, it is this directory, too
         text = matched_yaml(base, found, by, f"{system} of the size of {to}", place)
-        if output is None:
-            typer.echo(text, nl=False)
-        else:
-            write_text(output, text)
+        print_or_write(text, output)

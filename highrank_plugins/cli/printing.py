@@ -1,7 +1,8 @@
-"""Print Markdown: as it is into files and pipes, drawn in a terminal."""
+"""Print text, write it into the file of --output, and draw Markdown in a terminal."""
 
 import shutil
 import sys
+from pathlib import Path
 
 import typer
 
@@ -17,3 +18,18 @@ def echo_markdown(page: str, nl: bool = True) -> None:
 
         page = drawn_markdown(page, shutil.get_terminal_size().columns)
     typer.echo(page, nl=nl)
+
+
+def is_printed(output: Path | None) -> bool:
+    """Whether --output names no file; `-` is standard output."""
+    return output in (None, Path("-"))
+
+
+def print_or_write(text: str, output: Path | None) -> None:
+    """Print a text, or write it into the file of --output, whole or not at all."""
+    from highrank_plugins.common.files import write_text
+
+    if output is None or is_printed(output):
+        typer.echo(text, nl=False)
+    else:
+        write_text(output, text)

@@ -45,10 +45,11 @@ class _Settings(BaseModel):
 
 
 class MatchSettings(_Settings):
-    """Hold the target that a member's sizes are solved for."""
+    """Hold the target that a member's sizes are solved for, as `highrank match` takes it."""
 
     to: str
     by: Literal["parameters", "compute", "width"] = "parameters"
+    words: Annotated[int, Field(ge=5)] | None = None
     step: PositiveInt = 4
     free: list[str] = []
 

@@ -43,7 +43,7 @@ def shared_dictionary_size(recipe: str, system: Configuration, reference: Config
     if sizes[0] != sizes[1]:
         raise ConfigurationError(
             f"the dictionaries differ: {sizes[0]:,} words, and {sizes[1]:,} in the model to match; "
-            "choose configurations of one text, or give --words"
+            "choose configurations of one text, or give --words (`words` in a study)"
         )
     return sizes[0]
 
@@ -57,7 +57,7 @@ def _dictionary_size(recipe: str, settings: Configuration) -> int:
     if recipe not in _TYPES:
         raise ConfigurationError(
             f"{recipe}: the configuration does not state the number of words; give --words, or "
-            "--data with the binarised text, to highrank match; a study takes its sizes in `set`"
+            "--data with the binarised text, to highrank match, or `words` in `match` of a study"
         )
     return _TYPES[recipe]
 

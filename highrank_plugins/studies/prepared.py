@@ -232,7 +232,7 @@ def _matched(study: Study, member: Member, conf: Path, exp_dir: Path) -> dict[st
             return dict(kept["options"])
     print(f"{member.system}: solving for sizes, by {match.by}", file=sys.stderr)
     try:
-        words = shared_dictionary_size(study.recipe.name, system, reference)
+        words = match.words or shared_dictionary_size(study.recipe.name, system, reference)
         found = match_configurations(
             system, reference, match.by, words=words, free=tuple(match.free), step=match.step
         )

@@ -13,6 +13,7 @@ from highrank_plugins.training.launch.batch_job import (
     check_time_limit,
     directives,
     log_pattern,
+    objection,
 )
 
 GRACE = 180  # seconds before its time limit at which a task is warned
@@ -56,8 +57,8 @@ def array_script(
         raise ValueError("every member is done: there is nothing to submit")
     given = {name.replace("_", "-"): value for name, value in study.settings.slurm.items()}
     for name in given:
-        if name and "array".startswith(name):  # sbatch takes options by their first letters
-            raise ValueError(f"{study.file}: slurm: {name}: the study sets the array; remove it")
+        if why := objection(name):
+            raise ValueError(f"{study.file}: slurm: {name}: {why}")
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     limit = f"%{jobs}" if jobs else ""
     options = {

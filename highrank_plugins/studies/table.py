@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,23 +25,28 @@ def write_tables(study: Study, members: Sequence[PreparedMember], folder: Path) 
     Raises:
         ValueError: see `compare_records`; another file has the name of a link.
     """
-    tables = study_tables(study, members, folder)
+    problems = {member.name: problem for member in members if (problem := member.problem())}
+    tables = study_tables(study, members, problems, folder)
     write_text(folder / "table.md", to_markdown(tables))
     write_text(folder / "table.csv", to_csv(tables))
-    problems = {member.name: problem for member in members if (problem := member.problem())}
     write_text(folder / PROBLEMS, json.dumps(problems, indent=1) + "\n")
     return tables
 
 
-def study_tables(study: Study, members: Sequence[PreparedMember], folder: Path) -> list[Table]:
-    """Return the comparison of all members that are done; others are named below it."""
-    problems = {member.name: member.problem() for member in members}
+def study_tables(
+    study: Study, members: Sequence[PreparedMember], problems: Mapping[str, str], folder: Path
+) -> list[Table]:
+    """Return the comparison of all members that are done; others are named below it.
+
+    Args:
+        problems: why a member has no result, by its name.
+    """
     notes = []
     for member in members:
-        if problem := problems[member.name]:
+        if problem := problems.get(member.name):
             log = _log(member, folder)
             notes.append(f"{member.name}: {problem}{log and f'; log: {log}'}.")
-    usable = _link([member for member in members if not problems[member.name]], folder)
+    usable = _link([member for member in members if member.name not in problems], folder)
     if not usable:
         rows = [[Cell(member.name), Cell("no record")] for member in members]
         return [Table(study.name, ["member", "result"], rows, notes)]

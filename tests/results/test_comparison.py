@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from pathlib import Path
 
 import pytest
 from scipy.stats import ttest_ind
@@ -139,6 +140,10 @@ def test_latex_and_terminal_show_the_numbers(records, tmp_path, monkeypatch):
     drawn = to_terminal(comparison_tables(compare_records(records)), width=80)
     assert max(map(len, re.sub("\x1b.*?m", "", drawn).splitlines())) <= 80
     assert "\x1b[1m101.42 ± 0.88\x1b[0m" in drawn
+    printed = compare(*records).output
+    monkeypatch.chdir(tmp_path)
+    assert compare(*records, "--output", "-").output == printed
+    assert not Path("-").exists()
     done = compare(*records, "--output", tmp_path / "new" / "a.md")
     assert done.output == "" and "| mos |" in (tmp_path / "new" / "a.md").read_text()
 

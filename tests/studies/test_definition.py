@@ -1,5 +1,7 @@
 """Test studies/definition.py: members of a file, and what is refused with file and line."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from highrank_plugins.common.yaml_tree import ConfigurationError
@@ -185,6 +187,21 @@ def test_a_baseline_that_is_not_a_member_is_refused(folder):
 def test_a_missing_study_is_refused(folder):
     with pytest.raises(ConfigurationError, match=r"layer.yaml: no such study.* 'layers'\?"):
         read_study(folder / "layer.yaml")
+
+
+def test_a_control_takes_the_size_of_its_dictionary(folder, monkeypatch):
+    asked = []
+
+    def match_configurations(*_, words, **__):
+        asked.append(words)
+        return SimpleNamespace(options={"head_embed_dim": 40})
+
+    monkeypatch.setattr(
+        "highrank_plugins.studies.prepared.match_configurations", match_configurations
+    )
+    match = {"conf": "yang2018/mos", "match": {"to": "small/softmax", "words": 500}}
+    prepare(read(folder, members={"a": match}, recipe="ptb"), folder / "exp")
+    assert asked == [500]
 
 
 def test_a_control_with_another_dictionary_is_refused(folder):

@@ -338,7 +338,10 @@ def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypa
     assert study(file, "--table").exit_code == 0 and len(rows_of(file)) == 3
     assert "there is nothing to submit" in study(file, "--slurm").output
     write_study(tmp_path, {**yaml.safe_load(file.read_text()), "seeds": [2], "slurm": {"array": 1}})
-    assert "slurm: array: the study sets the array" in study(file, "--slurm").output
+    assert "slurm: array: the script decides" in study(file, "--slurm").output
+    options = {"test_only": True}
+    write_study(tmp_path, {**yaml.safe_load(file.read_text()), "slurm": options})
+    assert "slurm: test-only: submits nothing" in study(file, "--slurm").output
     write_study(tmp_path, {**yaml.safe_load(file.read_text()), "slurm": {"time": "0:04:00"}})
     refused = study(file, "--slurm")
     assert refused.exit_code == 2 and "slurm: time: 0:04:00 is 240 s, but" in refused.output

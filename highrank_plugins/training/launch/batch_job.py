@@ -71,6 +71,19 @@ def _is_one_word(value: str) -> bool:
         return False
 
 
+def objection(name: str) -> str | None:
+    """Return why a script cannot have an option of sbatch, None if it can.
+
+    Args:
+        name: without its dashes. sbatch takes the first letters of a name, too.
+    """
+    if name and "array".startswith(name):
+        return "the script decides whether its job is an array: remove it"
+    if name.startswith("te") and "test-only".startswith(name):
+        return "submits nothing: remove it, and give it to sbatch yourself, with the script"
+    return None
+
+
 def log_pattern(path: object) -> str:
     """Return a path of which SLURM replaces nothing."""
     return str(path).replace("%", "%%")

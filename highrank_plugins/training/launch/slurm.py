@@ -16,6 +16,7 @@ from highrank_plugins.training.launch.batch_job import (
     check_time_limit,
     directives,
     log_pattern,
+    objection,
 )
 from highrank_plugins.training.launch.plan import PORT, Plan
 from highrank_plugins.training.launch.torchrun import environment, rank_words
@@ -73,7 +74,8 @@ def sbatch_script(plan: Plan, job: Job) -> str:
     """Return the script, in which a job that was asked to stop requeues itself.
 
     Raises:
-        ValueError: the time limit is too short for the signal before it.
+        ValueError: the time limit is too short for the signal before it; an option of sbatch with
+            which the job would not be one training run.
     """
     gpus = _gpu_options(plan, job)
     options = {
@@ -87,6 +89,8 @@ def sbatch_script(plan: Plan, job: Job) -> str:
         "signal": f"USR1@{job.grace}",
     }
     for option in job.directives:
+        if why := objection(_long_name(option)):
+            raise ValueError(f"--sbatch={option}: {why}")
         if given := re.fullmatch(r"(?:--time[= ]|-t[= ]?)(\S+)", option):
             try:
                 check_time_limit(given[1], job.grace)
@@ -107,6 +111,20 @@ def sbatch_script(plan: Plan, job: Job) -> str:
         requeue=REQUEUE,
         srun=" \\\n    ".join(" ".join(map(_quote, row)) for row in rows),
     )
+
+
+def _long_name(option: str) -> str:
+    """Return the name of an option of sbatch, without dashes and value; of -a and -o the long."""
+    if option.startswith("--"):
+        return re.split("[= ]", option[2:], maxsplit=1)[0]
+    return {"-a": "array", "-o": "output"}.get(option[:2], "")
+
+
+def log_of(plan: Plan, job: Job, number: str) -> str:
+    """Say where a submitted job writes its log."""
+    if any(_long_name(option).startswith("ou") for option in job.directives):
+        return "where --output of sbatch says"
+    return f"{plan.log_dir}/slurm-{number}.log"
 
 
 def check_queue(log_dir: Path) -> None:

@@ -11,9 +11,16 @@ import pytest
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
+from highrank_plugins.common.files import held_alone
 from highrank_plugins.common.stop_request import REQUEUE
 from highrank_plugins.training.launch.plan import Plan
-from highrank_plugins.training.launch.slurm import Job, check_queue, sbatch_script, submit
+from highrank_plugins.training.launch.slurm import (
+    Job,
+    check_queue,
+    log_of,
+    sbatch_script,
+    submit,
+)
 from tests.training.launch.slurm import miniature
 from tests.training.launch.trainings import UPDATES, command, one_process
 from tests.trainings import last, parameters, same
@@ -74,6 +81,31 @@ def test_a_time_limit_leaves_time_to_train(limit, seconds):
         return
     with pytest.raises(ValueError, match=f"--sbatch=--time={limit}: {limit} is {seconds} s, but"):
         sbatch_script(PLAN, job)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--array=0-3", "--arr 0-3", "-a0-3", "--test-only", "--te"],
+)
+def test_a_script_starts_one_job(option):
+    with pytest.raises(
+        ValueError, match=f"--sbatch={option}: (the script decides|submits nothing)"
+    ):
+        sbatch_script(PLAN, Job(directives=(option,)))
+
+
+@pytest.mark.parametrize(
+    ("option", "place"),
+    [
+        ("--time=90", "logs/slurm-7.log"),
+        ("--open-mode=append", "logs/slurm-7.log"),
+        ("--output=X", "where --output of sbatch says"),
+        ("--outp X", "where --output of sbatch says"),
+        ("-oX", "where --output of sbatch says"),
+    ],
+)
+def test_the_message_names_the_log_of_a_job(option, place):
+    assert log_of(replace(PLAN, log_dir=Path("logs")), Job(directives=(option,)), "7") == place
 
 
 @pytest.mark.parametrize("one_gpu_each", [True, False])
@@ -161,6 +193,19 @@ def test_a_script_that_is_refused_loses_nothing(slurm, monkeypatch):
     sbatch.write_text(accepts)
     assert CliRunner().invoke(app, words).exit_code == 0
     assert not finished.exists()
+
+
+def test_two_launches_do_not_submit_at_once(slurm, monkeypatch):
+    folder, env = slurm
+    monkeypatch.setenv("PATH", env["PATH"])
+    words = ["launch", "--processes", "1", "--slurm", f"{folder}/job.sh", "--submit"]
+    words += ["--log-dir", str(folder), "--", "fairseq-train", "data"]
+    # the lock is of the open file: this process is another one to its own command
+    with held_alone(folder / ".submit", "busy"):
+        refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 2 and "another highrank launch submits a job" in refused.output
+    assert not (folder / "job.sh").exists()
+    assert CliRunner().invoke(app, words).exit_code == 0
 
 
 def test_missing_slurm_is_reported(tmp_path, monkeypatch):
