@@ -77,8 +77,9 @@ INSTRUCTIONS = {
 }  # fmt: skip
 # Operations that read or write only the elements that an index names.
 INDEXED = ("gather", "scatter", "scatter_add", "scatter_add_", "scatter_", "index", "index_select")
-# Number of first operands that an operation overwrites without reading them.
+# Number of first operands whose content an operation does not read.
 OVERWRITES = {"zero_": 1, "fill_": 1, "normal_": 1, "copy_": 1}
+OVERWRITES |= {"new_full": 1, "new_ones": 1, "new_zeros": 1}
 IMPLEMENTATIONS = ("naive", "gathered", "chunked", "fused", "triton")
 
 

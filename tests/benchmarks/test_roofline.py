@@ -59,7 +59,7 @@ def test_triton_moves_less_than_torch():
     case = LossCase("softmax", tokens=4096, dim=8, classes=4096, dtype="bfloat16", bias=False)
     logits = case.tokens * case.classes
     triton, fused = (estimate("x", case, impl, memory_only).others for impl in ("triton", "fused"))
-    assert 6 * logits <= triton < 7 * logits < 30 * logits < fused
+    assert 6 * logits <= triton < 7 * logits < 28 * logits < fused
 
 
 @pytest.mark.parametrize("kernel", INSTRUCTIONS)

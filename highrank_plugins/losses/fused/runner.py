@@ -26,6 +26,7 @@ from torch.autograd.graph import get_gradient_edge
 from highrank_plugins.losses.autograd import inner_graph, join, new_sums, once_differentiable_nll
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.fused.base import FusedLoss
+from highrank_plugins.losses.fused.summed_linear import GradientSum, SummedLinear
 from highrank_plugins.losses.kernels.base import Kernels
 from highrank_plugins.losses.plan import LossOutput, LossPlan
 from highrank_plugins.losses.precision import Autocast, half_scale
@@ -78,8 +79,13 @@ class _Runner:
     def _run(
         self, needed: list[bool], inputs: tuple[Tensor, ...], scale: Tensor | None
     ) -> tuple[LossOutput, list[Tensor | None]]:
+        reads = self.fused.reads_tensor
+        small = [
+            i for i, need in enumerate(needed) if need and not (i and reads(self.names[i - 1]))
+        ]
         overwritten = [i for i, n in enumerate(self.names, 1) if n in self.fused.overwrites]
-        sums = new_sums(needed, inputs, overwritten)
+        sums = new_sums(needed, inputs, [*small, *overwritten])
+        given = {i: GradientSum(total) for i in small if (total := sums[i]) is not None}
         named = {n: t.detach() for n, t in zip(self.names, inputs[1:], strict=True)}
         own = {
             n: s
@@ -94,10 +100,13 @@ class _Runner:
             parts = [
                 part
                 for start, stop in self._blocks(loss)
-                for part in self._block(loss, start, stop, needed, inputs, sums, scale)
+                for part in self._block(loss, start, stop, inputs, given, scale)
             ]
             if scale is not None:
                 loss.finish()
+                for i, gradients in given.items():
+                    if i:  # each block finishes that of its features
+                        gradients.finish()
         return join(self.plan, parts), sums
 
     def _chunk_size(self, loss: FusedLoss) -> int:
@@ -127,20 +136,22 @@ class _Runner:
         loss: FusedLoss,
         start: int,
         stop: int,
-        needed: list[bool],
         inputs: tuple[Tensor, ...],
-        sums: list[Tensor | None],
+        sums: dict[int, GradientSum],
         scale: Tensor | None,
     ) -> list[LossOutput]:
         """Run autograd as far as `token_inputs`, then chunks, then go back through autograd."""
-        plan, reads = self.plan, self.fused.reads_tensor
-        small = [
-            i for i, need in enumerate(needed) if need and not (i and reads(self.names[i - 1]))
-        ]
-        leaves = [t.detach().requires_grad_(i in small) for i, t in enumerate(inputs)]
-        x = leaves[0] = inputs[0][start:stop].detach().requires_grad_(0 in small)
+        plan = self.plan
+        if 0 in sums:
+            sums = {**sums, 0: GradientSum(sums[0].total[start:stop])}
+        leaves = [t.detach().requires_grad_(i in sums) for i, t in enumerate(inputs)]
+        x = leaves[0] = inputs[0][start:stop].detach().requires_grad_(0 in sums)
         tensors = dict(zip(self.names, leaves[1:], strict=True))
-        with inner_graph(bool(small)), self.autocast.context():
+        summed = SummedLinear(
+            ((leaves[i], total) for i, total in sums.items()),
+            self.compute if self.autocast.enabled else None,
+        )
+        with inner_graph(bool(sums)), self.autocast.context(), summed:
             local = plan.head.token_inputs(x, tensors, plan.random_state.rows(start, stop))
         given = {name: t.detach() for name, t in local.items()}
         grads: dict[str, Tensor] = {}
@@ -168,12 +179,13 @@ class _Runner:
         if outputs:
             found = torch.autograd.grad(
                 edges,
-                [leaves[i] for i in small],
+                [leaves[i] for i in sums],
                 [grads.pop(n) for n in outputs],
                 allow_unused=True,
             )
-            for i, grad in zip(small, found, strict=True):
-                total = sums[i]
-                if grad is not None and total is not None:
-                    (total[start:stop] if i == 0 else total).add_(grad)
+            for total, grad in zip(sums.values(), found, strict=True):
+                if grad is not None:
+                    total.add(grad)
+        if 0 in sums:
+            sums[0].finish()
         return parts
