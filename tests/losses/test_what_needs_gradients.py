@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from tests.heads.cases import STRUCTURES, make_features
+from tests.heads.cases import STRUCTURES, Case, make_features
 from tests.losses.implementations import (
     CLASSES,
     RUNNABLE,
@@ -52,6 +52,25 @@ def test_only_some_pointwise_functions_are_trained(case, pointwise, options):
     got = both(head, make_features(TOKENS), reduction="sum")
     trained = {name for name in got.gradients if name.startswith("pointwise.")}
     assert trained == ({"pointwise.c", "pointwise.log_k"} if pointwise == "gss" else set())
+
+
+@pytest.fixture
+def new_memory_is_nan():
+    """Let torch write NaN into memory that it leaves to be written."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("new_memory_is_nan")
+def test_features_without_part_in_the_loss_get_zeros(monkeypatch):
+    head, features = Case("mos").build(classes=CLASSES), make_features(TOKENS)
+    features.requires_grad_()
+    inputs = head.token_inputs
+    monkeypatch.setattr(head, "token_inputs", lambda x, *others: inputs(x.detach(), *others))
+    loss = head.nll(features, TARGET, reduction="sum", impl="fused").loss
+    (found,) = torch.autograd.grad(loss, [features])
+    assert (found == 0).all()
 
 
 @pytest.mark.parametrize("reduction", ["none", "sum"])
