@@ -54,6 +54,7 @@ class Gpu:
 # From NVIDIA's data sheets: dense products in bfloat16, accumulated in float32.
 GPUS = {
     "h200": Gpu("H200 SXM", 4.8e12, 989e12, 132 * 128 * 1.75e9),
+    "h100": Gpu("H100 SXM", 3.35e12, 989e12, 132 * 128 * 1.75e9),
     "a100": Gpu("A100 80GB SXM", 2.039e12, 312e12, 108 * 128 * 1.41e9),
     "rtx4090": Gpu("RTX 4090", 1.008e12, 165e12, 128 * 128 * 2.52e9),
 }
@@ -208,12 +209,12 @@ def require_triton(implementations: list[str]) -> None:
 
 
 def run_roofline(
-    presets: list[str], implementations: list[str], gpu: str, changes: dict[str, int]
+    presets: list[str], implementations: list[str], gpu: str, changes: dict[str, Any]
 ) -> str:
     """Return a Markdown table of models, one line per case and implementation.
 
     Args:
-        changes: sizes that replace those of the presets.
+        changes: fields of `LossCase` that replace those of the presets.
     Raises:
         CaseError: a preset, implementation or GPU that does not exist; triton is not installed.
     """

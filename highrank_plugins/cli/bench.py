@@ -134,7 +134,7 @@ def profile(
 
 def roofline(
     preset: Annotated[list[str], "Cases or groups of benchmarks/presets.yaml."],
-    gpu: Annotated[str, "GPU to model: h200, a100 or rtx4090."] = "h200",
+    gpu: Annotated[str, "GPU to model: h200, h100, a100 or rtx4090."] = "h200",
     impl: Annotated[
         str,
         typer.Option(
@@ -151,6 +151,9 @@ def roofline(
     components: Components = None,
     classes: Classes = None,
     memory: ChunkMemory = None,
+    label_smoothing: Annotated[
+        float | None, "Label smoothing instead of the preset's; not with --whole-step."
+    ] = None,
 ) -> None:
     """Model time and memory of losses on a GPU you do not have.
 
@@ -161,33 +164,36 @@ def roofline(
     grid = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
     with user_errors():
         if whole_step:
-            text = _whole_steps(preset, model or [], gpu, impl or "triton", grid)
+            given = {**grid, "label_smoothing": label_smoothing}
+            text = _whole_steps(preset, model or [], gpu, impl or "triton", given)
         else:
-            text = _losses(preset, model or [], gpu, impl or "naive,fused,triton", grid)
+            sizes: dict[str, Any] = {n: _one(n, values) for n, values in _grid(grid).items()}
+            if label_smoothing is not None:
+                sizes["label_smoothing"] = label_smoothing
+            text = _losses(preset, model or [], gpu, impl or "naive,fused,triton", sizes)
     echo_markdown(text, nl=False)
 
 
 def _losses(
-    presets: list[str], models: list[str], gpu: str, impl: str, grid: dict[str, str | None]
+    presets: list[str], models: list[str], gpu: str, impl: str, changes: dict[str, Any]
 ) -> str:
     from highrank_plugins.benchmarks.roofline import run_roofline
 
     if models:
         raise ValueError("--model needs --whole-step: a loss alone has no model")
-    sizes = {name: _one(name, values) for name, values in _grid(grid).items()}
     implementations = [_today(name) for name in names("--impl", impl)]
-    return run_roofline(presets, implementations, gpu, sizes)
+    return run_roofline(presets, implementations, gpu, changes)
 
 
 def _whole_steps(
-    presets: list[str], models: list[str], gpu: str, impl: str, grid: dict[str, str | None]
+    presets: list[str], models: list[str], gpu: str, impl: str, given: dict[str, Any]
 ) -> str:
     from highrank_plugins.benchmarks.whole_step import run_whole_steps
 
-    if any(sizes is not None for sizes in grid.values()):
+    if any(value is not None for value in given.values()):
         raise ValueError(
             "--whole-step takes all sizes from the preset: leave out --tokens, --components, "
-            "--classes and --memory"
+            "--classes, --memory and --label-smoothing"
         )
     return run_whole_steps(presets, models, impl, gpu)
 

@@ -10,11 +10,14 @@ from torch import Tensor
 # Smallest and largest bytes of a chunk. On a CPU its working set should stay near the cache while
 # its products stay large. Above 32 MiB the C library also returns memory after every batch and
 # faults it in again; only a large vocabulary is worth that. On a GPU the products of some 2,000
-# rows of 32,768 logits run at full speed.
+# rows of 32,768 logits run at full speed; `BYTES_PER_CLASS` serves larger vocabularies.
 DEFAULT_MEMORY = {"cpu": (31 * 2**20, 64 * 2**20), "cuda": (128 * 2**20, 128 * 2**20)}
 # Between the two, a chunk grows with the vocabulary matrix: the products of every chunk pack the
 # matrix again, and read and write its gradient.
 CHUNK_PER_MATRIX = 4.5
+# Bytes of a chunk per class, at least: 1,024 rows of logits in half precision. With fewer rows the
+# product that adds to the float32 sum of the matrix waits for memory.
+BYTES_PER_CLASS = {"cpu": 0, "cuda": 2 * 1024}
 # Bytes of the rows that one elementwise pass works on. On a CPU it is what the second-level caches
 # of a few cores hold; matrix products want more rows. On a GPU it bounds the temporary memory.
 BLOCK_MEMORY = {"cpu": 2**22, "cuda": 2**25}
@@ -35,7 +38,7 @@ def tokens_within(
     features: Tensor,
     floats_per_token: int,
     memory: int | None,
-    matrix: int = 0,
+    matrix: tuple[int, int] = (0, 0),
     most: int = 0,
     width: int | None = None,
 ) -> int:
@@ -44,7 +47,7 @@ def tokens_within(
     Args:
         features: of the whole batch; they give device, dtype and the number of tokens.
         floats_per_token: numbers held per token.
-        matrix: numbers of the vocabulary matrix.
+        matrix: shape of the vocabulary matrix, (M, D).
         most: largest chunk without `memory`, or half of the batch where that is more tokens. Half
             of the batch still takes less memory than a plain softmax, which holds its logits two
             or three times.
@@ -65,16 +68,19 @@ def tokens_within(
     return memory // per_token
 
 
-def chunk_memory(features: Tensor, memory: int | None, matrix: int) -> int:
+def chunk_memory(features: Tensor, memory: int | None, matrix: tuple[int, int]) -> int:
     """Return the bytes that a chunk may take: `memory`, or the device's default.
 
     Args:
-        matrix: numbers of the vocabulary matrix.
+        matrix: shape of the vocabulary matrix, (M, D).
     """
     if memory is not None:
         return memory
-    low, high = DEFAULT_MEMORY.get(features.device.type, DEFAULT_MEMORY["cuda"])
-    return min(max(low, int(CHUNK_PER_MATRIX * matrix * _wide(features))), high)
+    classes, size = matrix
+    device = features.device.type
+    low, high = DEFAULT_MEMORY.get(device, DEFAULT_MEMORY["cuda"])
+    fitting = min(max(low, int(CHUNK_PER_MATRIX * classes * size * _wide(features))), high)
+    return max(fitting, classes * BYTES_PER_CLASS.get(device, BYTES_PER_CLASS["cuda"]))
 
 
 def _wide(features: Tensor) -> int:

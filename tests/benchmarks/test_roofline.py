@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from highrank_plugins.benchmarks.case import LossCase
 from highrank_plugins.benchmarks.roofline import (
+    GPUS,
     INSTRUCTIONS,
     Gpu,
     estimate,
-    peak_of,
     run_roofline,
 )
 from highrank_plugins.cli import app
@@ -106,27 +106,31 @@ def test_the_whole_documented_table_is_reproduced():
 @pytest.mark.triton
 @pytest.mark.long
 def test_a_small_chunk_lowers_the_peak_of_a_large_mixture():
-    """Bound the peak of a MoS in bfloat16 by its gradients and 160 MiB."""
-    case = LossCase(
-        "mos", tokens=4096, dim=1024, classes=32768, components=15, dtype="bfloat16", bias=False,
-        memory=32,
-    )  # fmt: skip
-    peak, gradients = peak_of(case, "triton")
-    assert peak <= gradients + 160 * 2**20
+    """Bound the peak of a MoS in bfloat16 by its gradients and 160 MiB, and its time."""
+    for smoothing, most in ((0.1, 1.3), (0.0, 1.25)):
+        case = LossCase(
+            "mos", tokens=4096, dim=1024, classes=32768, components=15, dtype="bfloat16",
+            bias=False, memory=51, label_smoothing=smoothing,
+        )  # fmt: skip
+        found = estimate("x", case, "triton", GPUS["h200"])
+        assert found.peak <= found.gradients + 160 * 2**20
+        assert found.products + found.others <= most * found.gemm_floor
 
 
 @pytest.mark.triton
 @pytest.mark.long
 def test_the_documented_chunks_are_reproduced():
     text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+)(?:, the default)? \| (\d+) \| ([\d.]+) \|$", text, re.MULTILINE)
+    row = r"^\| (\d+)(?:, the default)? \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$"
+    rows = re.findall(row, text, re.MULTILINE)
     assert len(rows) == 3
-    for memory, peak, ratio in rows:
-        grid = {"components": 15, "memory": int(memory)}
-        line = run_roofline(["wmt_en_de/mos"], ["triton"], "h200", grid).splitlines()[-1]
-        *_, modelled_ratio, modelled_peak, _gradients = line.strip("| ").split(" | ")
-        assert float(modelled_ratio) == pytest.approx(float(ratio), rel=0.03)
-        assert int(modelled_peak) == pytest.approx(int(peak), rel=0.02)
+    for memory, peak, *ratios in rows:
+        for ratio, smoothing in zip(ratios, (0.1, 0.0), strict=True):
+            changes = {"components": 15, "memory": int(memory), "label_smoothing": smoothing}
+            line = run_roofline(["wmt_en_de/mos"], ["triton"], "h200", changes).splitlines()[-1]
+            *_, modelled_ratio, modelled_peak, _gradients = line.strip("| ").split(" | ")
+            assert float(modelled_ratio) == pytest.approx(float(ratio), abs=0.01)
+            assert int(modelled_peak) == pytest.approx(int(peak), rel=0.02)
 
 
 def test_the_command_prints_a_table():
@@ -135,7 +139,8 @@ def test_the_command_prints_a_table():
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["mos_ptb", "--gpu", "h100"], "--gpu h100 does not exist; did you mean 'h200'"),
+    (["mos_ptb", "--gpu", "h20"], "--gpu h20 does not exist; did you mean 'h200'"),
+    (["mos_ptb", "--label-smoothing", "1"], "label_smoothing must lie in [0, 1), got 1"),
     (["mos_ptb", "--impl", "liger"], "--impl liger: the roofline covers only naive"),
     (["mos_ptb", "--tokens", "8,9"], "--tokens: give one value; the model covers"),
     (["mos_pbt"], "did you mean 'mos_ptb'"),

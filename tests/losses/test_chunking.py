@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from highrank_plugins.losses.chunking import tokens_within
+from highrank_plugins.losses.fused import runner
+from tests.heads.cases import Case, make_features
+from tests.losses.implementations import run
 
 MIB = 2**20
 
@@ -15,10 +18,10 @@ def features(tokens, dtype=torch.float32):
 @pytest.mark.parametrize(
     ("matrix", "budget"),
     [
-        (0, 31 * MIB),
-        (1_000_000, 31 * MIB),
-        (10_000 * 280, 4.5 * 4 * 10_000 * 280),  # Penn Treebank's: between the bounds
-        (33_278 * 300, 64 * MIB),
+        ((0, 0), 31 * MIB),
+        ((10_000, 100), 31 * MIB),
+        ((10_000, 280), 4.5 * 4 * 10_000 * 280),  # Penn Treebank's: between the bounds
+        ((33_278, 300), 64 * MIB),
     ],
 )
 def test_the_default_grows_with_the_vocabulary_matrix(matrix, budget):
@@ -32,6 +35,33 @@ def test_the_default_is_at_most_half_of_the_tokens_or_what_the_caller_says():
     assert tokens_within(features(700), 10_000, None, most=700) == 700
     assert tokens_within(features(700), 10_000, None, most=200) == 350
     assert tokens_within(features(20), 100_000, None) == 16  # at least
+
+
+@pytest.mark.parametrize(
+    ("classes", "tokens"), [(32_768, 2048), (65_536, 1024), (131_072, 1024), (262_144, 1024)]
+)
+def test_on_a_gpu_a_large_vocabulary_still_gets_rows_for_fast_products(classes, tokens):
+    on_gpu = torch.empty(10_000, 1, dtype=torch.bfloat16, device="meta")
+    given = {"floats_per_token": classes, "matrix": (classes, 64), "most": 10_000, "width": 2}
+    assert tokens_within(on_gpu, memory=None, **given) == tokens
+    assert tokens_within(on_gpu, memory=2**20, **given) == 2**20 // (2 * classes)
+    short = on_gpu[:300]
+    assert tokens_within(short, memory=None, **{**given, "most": 100}) == 150
+
+
+def test_inputs_of_several_chunks_stay_within_the_limit_of_a_chunk(monkeypatch):
+    monkeypatch.setitem(runner.INPUT_MEMORY, "cpu", 2**28)
+    head = Case("mos", options={"components": 3}).build(classes=64)
+    width = head.weight.element_size()
+    blocks, inputs = [], head.token_inputs
+    monkeypatch.setattr(
+        head, "token_inputs", lambda x, *rest: blocks.append(len(x)) or inputs(x, *rest)
+    )
+    memory = 4 * 3 * 64 * width  # of the logits of four tokens
+    fitting = memory // (head.token_floats() * width)
+    assert fitting >= 8  # two chunks
+    run(head, make_features(40), torch.arange(40), memory=memory, impl="fused", reduction="sum")
+    assert 4 < max(blocks) <= fitting
 
 
 def test_chunks_stay_within_the_budget():

@@ -37,6 +37,8 @@ class FusedLoss:
     reads: ClassVar[tuple[str, ...]] = ("weight", "bias")
     # names of the tensors whose gradients are written whole, by the first chunk or at the end
     overwrites: ClassVar[tuple[str, ...]] = ()
+    # names of `local` whose gradients `chunk` writes into memory that it is given
+    writes_local: ClassVar[tuple[str, ...]] = ()
     # whether a thread of compiled kernels holds all components of a class
     holds_components: ClassVar[bool] = False
     # whether it also applies f to each of them, and not only to their mixture
@@ -68,15 +70,21 @@ class FusedLoss:
         raise NotImplementedError
 
     def chunk(
-        self, local: dict[str, Tensor], target_N: Tensor, scale_N: Tensor | None, random_state: Any
+        self,
+        local: dict[str, Tensor],
+        target_N: Tensor,
+        scale_N: Tensor | None,
+        random_state: Any,
+        out: dict[str, Tensor],
     ) -> tuple[Scores, dict[str, Tensor]]:
-        """Return the scores of N tokens, and the gradients of `local`.
+        """Return the scores of N tokens, and the gradients of `local` that are not in `out`.
 
         Args:
             local: what `head.token_inputs` returned, each [N, ...].
             target_N: int64, in range.
             scale_N: factor of each token's loss, 0 where ignored; None: scores only.
             random_state: noise of these tokens.
+            out: contiguous memory in the compute dtype for gradients of `writes_local`.
         """
         raise NotImplementedError
 

@@ -38,6 +38,7 @@ class FusedMixtape(FusedLoss):
 
     reads: ClassVar[tuple[str, ...]] = ("weight", "bias", "gate_embed", "gate_bias")
     overwrites: ClassVar[tuple[str, ...]] = ("weight", "gate_embed", "gate_bias")
+    writes_local: ClassVar[tuple[str, ...]] = ("contexts",)
     holds_components = True
 
     def prepare(self, tensors: dict[str, Tensor]) -> None:
@@ -87,7 +88,8 @@ class FusedMixtape(FusedLoss):
     def _leaf_tokens(self, tokens: int) -> int:
         """Return how many tokens of a chunk may have leaves and gates beside all its logits."""
         head = self.plan.head
-        memory = chunk_memory(self.plan.features, self.plan.memory, self.weight.numel())
+        shape = (self.weight.size(0), self.weight.size(1))
+        memory = chunk_memory(self.plan.features, self.plan.memory, shape)
         floats = memory // self.kernels.bytes_per_logit
         each = self.floats_per_token(head) - head.num_classes
         least = tokens * each // max(1, self._floats_of_leaves(head))
@@ -95,7 +97,12 @@ class FusedMixtape(FusedLoss):
         return max(1, least, left // max(1, self._floats_of_leaves(head)))
 
     def chunk(
-        self, local: dict[str, Tensor], target_N: Tensor, scale_N: Tensor | None, random_state: Any
+        self,
+        local: dict[str, Tensor],
+        target_N: Tensor,
+        scale_N: Tensor | None,
+        random_state: Any,
+        out: dict[str, Tensor],
     ) -> tuple[Scores, dict[str, Tensor]]:
         contexts_NKD = local["contexts"].to(self.compute)
         mixed_ND = local["mixed"].to(self.compute)
@@ -104,12 +111,12 @@ class FusedMixtape(FusedLoss):
         logits_NM = self.buffer("logits", tokens, self.plan.head.num_classes)
         rare_NR = logits_NM[:, common:]
         self.product(mixed_ND, self.rare_RD, rare_NR)
-        grad_NKD = torch.empty_like(contexts_NKD, memory_format=torch.contiguous_format)
+        grad_NKD = out.get("contexts")
         found = [
             self._block(
                 logits_NM[a:b],
                 contexts_NKD[a:b],
-                grad_NKD[a:b],
+                None if grad_NKD is None else grad_NKD[a:b],
                 None if hidden_JNC is None else hidden_JNC[:, a:b],
                 target_N[a:b],
                 None if scale_N is None else scale_N[a:b],
@@ -125,13 +132,13 @@ class FusedMixtape(FusedLoss):
         grad = self.narrow(rare_NR)
         grad_mixed = self.backward_products("rare", grad, mixed_ND, self.rare_RD, factor_N)
         gates = joined([grads for _, grads in found])
-        return scores, {"mixed": grad_mixed, "contexts": grad_NKD, **gates}
+        return scores, {"mixed": grad_mixed, **gates}
 
     def _block(
         self,
         logits_NM: Tensor,
         contexts_NKD: Tensor,
-        grad_NKD: Tensor,
+        grad_NKD: Tensor | None,
         hidden_JNC: Tensor | None,
         target_N: Tensor,
         scale_N: Tensor | None,
@@ -170,7 +177,7 @@ class FusedMixtape(FusedLoss):
         width = self.plan.head.num_classes + self._floats_of_leaves(self.plan.head)
         blocks = self.kernels.row_blocks(tokens, width)
         scores = Scores(*concatenate(passes(a, b) for a, b in blocks))
-        if scale_N is None:
+        if scale_N is None or grad_NKD is None:
             return scores, {}
         factor_N = None if self.kernels.applies_factor else scale_N
         self._leaf_products(leaves_NKS, contexts_NKD, factor_N, grad_NKD)

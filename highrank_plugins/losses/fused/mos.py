@@ -21,6 +21,7 @@ class FusedMixture(FusedLoss):
     """
 
     overwrites: ClassVar[tuple[str, ...]] = ("weight",)
+    writes_local: ClassVar[tuple[str, ...]] = ("contexts",)
     holds_components = True
     applies_function_to_components = True
 
@@ -29,7 +30,12 @@ class FusedMixture(FusedLoss):
         return head.components * head.num_classes
 
     def chunk(
-        self, local: dict[str, Tensor], target_N: Tensor, scale_N: Tensor | None, random_state: Any
+        self,
+        local: dict[str, Tensor],
+        target_N: Tensor,
+        scale_N: Tensor | None,
+        random_state: Any,
+        out: dict[str, Tensor],
     ) -> tuple[Scores, dict[str, Tensor]]:
         contexts_NKD = local["contexts"].to(self.compute)
         log_prior_NK = local["log_prior"].to(self.kernels.wide).contiguous()
@@ -60,11 +66,9 @@ class FusedMixture(FusedLoss):
         factor = None if self.kernels.applies_factor else block.factor_NK.view(-1)
         self.kernels.add_bias_gradient(grad, factor)
         grad = self.narrow(grad)
-        grad_contexts = self.backward_products("weight", grad, rows, self.weight, factor)
-        return scores, {
-            "contexts": grad_contexts.view_as(contexts_NKD),
-            "log_prior": block.grad_prior_NK,
-        }
+        grad_contexts = out["contexts"].view(rows.shape)
+        self.backward_products("weight", grad, rows, self.weight, factor, grad_contexts)
+        return scores, {"log_prior": block.grad_prior_NK}
 
     def _logits(self, contexts_NKD: Tensor) -> Tensor:
         """Return the logits [N, K, M], in memory of their own."""

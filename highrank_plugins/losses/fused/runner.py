@@ -32,8 +32,9 @@ from highrank_plugins.losses.plan import LossOutput, LossPlan
 from highrank_plugins.losses.precision import Autocast, half_scale
 
 # Bytes of inputs of chunks (contexts, gates, their gradients): the small products run over as many
-# chunks at once as fit. On a CPU one chunk at a time is as fast.
-INPUT_MEMORY = {"cpu": 0, "cuda": 2**25}
+# chunks at once as fit. With a smaller limit for a chunk, that is the limit of its inputs, too. On
+# a CPU one chunk at a time is as fast.
+INPUT_MEMORY = {"cpu": 0, "cuda": 40 * 2**20}
 # Each block adds gradients to the float32 sums of the matrices of its small products, which for a
 # MoS with K = 15 are half as large as the vocabulary's. With this many chunks a block has two.
 MANY_CHUNKS = 16
@@ -116,7 +117,7 @@ class _Runner:
             self.plan.features,
             floats,
             self.plan.memory,
-            matrix=loss.weight.numel(),
+            matrix=(loss.weight.size(0), loss.weight.size(1)),
             most=logits // max(1, floats),
             width=loss.kernels.bytes_per_logit,
         )
@@ -124,11 +125,12 @@ class _Runner:
     def _blocks(self, loss: FusedLoss) -> list[tuple[int, int]]:
         size = self._chunk_size(loss)
         x = self.plan.features
-        if self.plan.memory is None:
-            budget = INPUT_MEMORY.get(x.device.type, INPUT_MEMORY["cuda"])
-            inputs = self.plan.head.token_floats() * max(x.element_size(), 4)
-            least = 2 if budget and x.size(0) > MANY_CHUNKS * size else 1
-            size *= max(least, budget // (size * max(1, inputs)))
+        budget = INPUT_MEMORY.get(x.device.type, INPUT_MEMORY["cuda"])
+        if self.plan.memory is not None:
+            budget = min(budget, self.plan.memory)
+        inputs = self.plan.head.token_floats() * max(x.element_size(), 4)
+        least = 2 if budget and x.size(0) > MANY_CHUNKS * size else 1
+        size *= max(least, budget // (size * max(1, inputs)))
         return list(chunk_ranges(0, x.size(0), size))
 
     def _block(
@@ -154,6 +156,10 @@ class _Runner:
         with inner_graph(bool(sums)), self.autocast.context(), summed:
             local = plan.head.token_inputs(x, tensors, plan.random_state.rows(start, stop))
         given = {name: t.detach() for name, t in local.items()}
+        written = {
+            name: torch.empty(given[name].shape, dtype=self.compute, device=x.device)
+            for name in (() if scale is None else loss.writes_local)
+        }
         grads: dict[str, Tensor] = {}
         parts = []
         for a, b in chunk_ranges(start, stop, self._chunk_size(loss)):
@@ -163,6 +169,7 @@ class _Runner:
                 plan.target[a:b],
                 None if scale is None else scale[a:b],
                 plan.random_state.rows(a, b),
+                {name: grad[rows] for name, grad in written.items()},
             )
             for name, grad in chunk_grads.items():
                 if (a, b) == (start, stop):
@@ -172,10 +179,11 @@ class _Runner:
                     grads[name] = torch.empty_like(given[name])
                 grads[name][rows].copy_(grad)
             parts.append(plan.output(scores, a, b))
+        grads |= {name: grad.to(given[name].dtype) for name, grad in written.items()}
         outputs = [n for n in grads if local[n].requires_grad]
         # keep edges, so that autograd can free the contexts when it no longer needs them
         edges = [get_gradient_edge(local[n]) for n in outputs]
-        del local, given
+        del local, given, written
         if outputs:
             found = torch.autograd.grad(
                 edges,

@@ -39,7 +39,12 @@ class FusedLogits(FusedLoss):
         return head.num_classes
 
     def chunk(
-        self, local: dict[str, Tensor], target_N: Tensor, scale_N: Tensor | None, random_state: Any
+        self,
+        local: dict[str, Tensor],
+        target_N: Tensor,
+        scale_N: Tensor | None,
+        random_state: Any,
+        out: dict[str, Tensor],
     ) -> tuple[Scores, dict[str, Tensor]]:
         contexts_ND = local["contexts"].to(self.compute)
         logits_NM = self.buffer("logits", contexts_ND.size(0), self.weight.size(0))
