@@ -126,10 +126,10 @@ class _Runner:
         size = self._chunk_size(loss)
         x = self.plan.features
         budget = INPUT_MEMORY.get(x.device.type, INPUT_MEMORY["cuda"])
-        if self.plan.memory is not None:
-            budget = min(budget, self.plan.memory)
         inputs = self.plan.head.token_floats() * max(x.element_size(), 4)
         least = 2 if budget and x.size(0) > MANY_CHUNKS * size else 1
+        if self.plan.memory is not None:
+            budget, least = min(budget, self.plan.memory), 1
         size *= max(least, budget // (size * max(1, inputs)))
         return list(chunk_ranges(0, x.size(0), size))
 
