@@ -14,6 +14,7 @@ Runs these parts in this order, and goes to the next one if a part fails:
   train     training steps of the big Transformer at the size of the paper's En-De
   wmt_128k  the losses with M = 131,072
   ptb       losses at Penn Treebank's size
+  chunks    time and memory of MoS with K = 15 at WMT's size, by the size of a chunk
   tables    Markdown of all measurements, for docs/benchmarks.md
 
 Each part prints to DIR/NAME.log, and writes its measurements to DIR/gpu_NAME.csv after every row.
@@ -33,7 +34,7 @@ refuse() {
     exit 2
 }
 
-all_parts=(machine tests wmt train wmt_128k ptb tables)
+all_parts=(machine tests wmt train wmt_128k ptb chunks tables)
 output=exp/measure_gpu/$(date +%Y-%m-%d_%H-%M-%S)
 parts=() minutes=25 dry_run='' rehearse=''
 while (($#)); do
@@ -79,7 +80,8 @@ fi
 softmax=linear_cross_entropy,liger,cce
 rivals=naive,compiled,gathered,gathered_compiled
 impl=fused,triton,$softmax,$rivals
-if [[ -n $rehearse ]]; then impl=fused; fi
+chunked=triton
+if [[ -n $rehearse ]]; then impl=fused chunked=fused; fi
 
 reserve=45   # seconds for the tables, which come last
 deadline=$((SECONDS + 60 * minutes - reserve))
@@ -113,6 +115,9 @@ part wmt 600 "${loss[@]}" --preset wmt_en_de "${few[@]}" --csv "$output/gpu_wmt.
 part train 180 highrank bench train --preset "$models" "${where[@]}" --csv "$output/gpu_train.csv"
 part wmt_128k 420 "${loss[@]}" --preset wmt_en_de "${many[@]}" --csv "$output/gpu_wmt_128k.csv"
 part ptb 300 "${loss[@]}" --preset ptb "${few[@]}" --csv "$output/gpu_ptb.csv"
+chunks=(--preset wmt_en_de/mos --components 15 --impl "$chunked" --memory "0,51,32")
+part chunks 120 highrank bench loss "${where[@]}" "${chunks[@]}" "${few[@]}" \
+    --csv "$output/gpu_chunks.csv"
 ((deadline += reserve))
 part tables 120 highrank bench table "$output"/gpu_*.csv
 

@@ -11,7 +11,7 @@ from highrank_plugins.benchmarks.implementations import check_implementations
 from highrank_plugins.benchmarks.rows import read_csv
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "measure_gpu.sh"
-PARTS = ["machine", "tests", "wmt", "train", "wmt_128k", "ptb", "tables"]
+PARTS = ["machine", "tests", "wmt", "train", "wmt_128k", "ptb", "chunks", "tables"]
 STUB = """#!/usr/bin/env bash
 echo "ran $*"
 case "$*" in
@@ -31,7 +31,7 @@ def test_the_commands_exist(tmp_path):
     assert done.returncode == 0 and not (tmp_path / "new").exists()
     lines = dict(line.removeprefix("== ").split(": ", 1) for line in done.stdout.splitlines())
     assert list(lines) == PARTS
-    for name in ("wmt", "train", "wmt_128k", "ptb"):
+    for name in ("wmt", "train", "wmt_128k", "ptb", "chunks"):
         _, kind, *words = shlex.split(lines[name].removeprefix("highrank "))
         given = dict(zip(words[::2], words[1::2], strict=True))
         assert named(kind, given["--preset"])
