@@ -56,7 +56,8 @@ def inner_graph(recorded: bool = True) -> Iterator[None]:
     Hooks of `torch.utils.checkpoint` would run the whole loss again for each block, and hooks of
     `save_on_cpu` would copy contexts to the host.
     """
-    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+    # a saved output with its graph would keep itself alive, unless a backward pass frees it
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), lambda t: t)
     with torch.set_grad_enabled(recorded), hooks:
         yield
 
