@@ -151,9 +151,7 @@ def roofline(
     components: Components = None,
     classes: Classes = None,
     memory: ChunkMemory = None,
-    label_smoothing: Annotated[
-        float | None, "Label smoothing instead of the preset's; not with --whole-step."
-    ] = None,
+    label_smoothing: Annotated[float | None, "Label smoothing instead of the preset's."] = None,
 ) -> None:
     """Model time and memory of losses on a GPU you do not have.
 
@@ -163,14 +161,10 @@ def roofline(
     """
     grid = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
     with user_errors():
-        if whole_step:
-            given = {**grid, "label_smoothing": label_smoothing}
-            text = _whole_steps(preset, model or [], gpu, impl or "triton", given)
-        else:
-            sizes: dict[str, Any] = {n: _one(n, values) for n, values in _grid(grid).items()}
-            if label_smoothing is not None:
-                sizes["label_smoothing"] = label_smoothing
-            text = _losses(preset, model or [], gpu, impl or "naive,fused,triton", sizes)
+        changes: dict[str, Any] = {n: _one(n, values) for n, values in _grid(grid).items()}
+        changes |= {} if label_smoothing is None else {"label_smoothing": label_smoothing}
+        run = _whole_steps if whole_step else _losses
+        text = run(preset, model or [], gpu, impl, changes)
     echo_markdown(text, nl=False)
 
 
@@ -181,21 +175,21 @@ def _losses(
 
     if models:
         raise ValueError("--model needs --whole-step: a loss alone has no model")
-    implementations = [_today(name) for name in names("--impl", impl)]
+    implementations = [_today(name) for name in names("--impl", impl or "naive,fused,triton")]
     return run_roofline(presets, implementations, gpu, changes)
 
 
 def _whole_steps(
-    presets: list[str], models: list[str], gpu: str, impl: str, given: dict[str, Any]
+    presets: list[str], models: list[str], gpu: str, impl: str, changes: dict[str, Any]
 ) -> str:
     from highrank_plugins.benchmarks.whole_step import run_whole_steps
 
-    if any(value is not None for value in given.values()):
+    if changes:
         raise ValueError(
             "--whole-step takes all sizes from the preset: leave out --tokens, --components, "
             "--classes, --memory and --label-smoothing"
         )
-    return run_whole_steps(presets, models, impl, gpu)
+    return run_whole_steps(presets, models, impl or "triton", gpu)
 
 
 def _models(
