@@ -68,12 +68,7 @@ def compare(
         problems = study_problems(records)
         diverged = {run.rpartition("-")[0] for run, why in problems.items() if why == DIVERGED}
         compared = compare_records(records, metric, baseline, test, alpha, shown, diverged)
-        systems = {system.name for system in compared.systems}
-        missing = [
-            f"{run} has no record: {why}."
-            for run, why in problems.items()
-            if run.rpartition("-")[0] in systems
-        ]
+        missing = [f"{run} has no record: {why}." for run, why in problems.items()]
         compared = replace(compared, notes=[*compared.notes, *missing])
         on_terminal = is_printed(output) and sys.stdout.isatty()
         if plot is not None:

@@ -112,6 +112,8 @@ def refuse_repeated_runs(
 def study_problems(paths: Sequence[Path]) -> dict[str, str]:
     """Return why other runs of the studies that these records belong to have no record.
 
+    Runs of systems that have records, none of which is among these, are left out.
+
     Args:
         paths: `SYSTEM-SEED/results.json`; those outside of a study's folder tell nothing.
     Returns:
@@ -126,8 +128,19 @@ def study_problems(paths: Sequence[Path]) -> dict[str, str]:
             problems = read_json(file)
             if not isinstance(problems, dict):
                 raise ValueError(f"{file}: not an object; run the study with --table to write it")
-            found |= {str(name): str(reason) for name, reason in problems.items()}
+            given = {_system(path) for path in paths if path.parent.parent == folder}
+            left_out = {_system(path) for path in folder.glob(f"*/{RESULTS}")} - given
+            found |= {
+                str(name): str(reason)
+                for name, reason in problems.items()
+                if name.rpartition("-")[0] not in left_out
+            }
     return found
+
+
+def _system(record: Path) -> str:
+    """Return the system of `SYSTEM-SEED/results.json`."""
+    return record.parent.name.rpartition("-")[0]
 
 
 def metric_of(path: Path, metric: str) -> float:

@@ -49,8 +49,13 @@ def read_record(path: Path) -> Record:
         for _, cell in OTHER:
             cell(record)
         return record
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not a record of a run ({error!r})") from None
+    except KeyError as error:
+        raise ValueError(
+            f"{path}: not a record of a run: {error.args[0]} is missing; `highrank results record` "
+            "writes one"
+        ) from None
+    except TypeError as error:
+        raise ValueError(f"{path}: not a record of a run ({error})") from None
 
 
 def read_records(paths: list[Path], run: Sequence[str] = ("config", "seeds")) -> list[Record]:

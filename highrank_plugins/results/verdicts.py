@@ -32,6 +32,7 @@ _TOKENS = {"ptb": PTB.tokens, "wikitext2": WIKITEXT2.tokens}
 _ASIDE = re.compile(
     r"train\.(seed|log_interval|log_format|keep_.*|save_interval.*|no_epoch_checkpoints|user_dir"
     r"|distributed_world_size|eval_streams|criterion|data_buffer_size|required_batch_size.*)"
+    r"|generate\.(batch_size|max_tokens|required_batch_size.*)"
 )
 _SIZES = re.compile(r"train\..*(_dim|hidden_size|_layers|components|knots|ratio|_heads|arch)$")
 _STEPS = re.compile(
@@ -128,8 +129,11 @@ def _judge(
     reasons = {
         entry.system: _differences(entry, kind, system, settings, task) for entry in with_score
     }
-    entry = min(with_score, key=lambda entry: sum(map(len, reasons[entry.system].values())))
-    found = reasons[entry.system]
+    entry = min(
+        with_score,
+        key=lambda entry: (sum(map(len, reasons[entry.system].values())), -entry.seeds),
+    )
+    found = _with_parameters(reasons[entry.system], entry, system)
     blocking = [group for group in found if group != "settings"]
     if numbers is None:
         verdict, why = "not comparable", f"our records have no {compared.metric}"
@@ -198,7 +202,7 @@ def _layer(settings: Mapping[str, object]) -> tuple[object, object] | None:
 def _differences(
     entry: Published, kind: str, system: ComparedSystem, settings: Mapping[str, object], task: str
 ) -> dict[str, list[str]]:
-    """Return the differences by group, see `_DIFFERENCES`."""
+    """Return the differences by group, see `_DIFFERENCES`, but for the number of parameters."""
     theirs = _conf(entry, task)
     shown = _kind_in(entry, kind)
     groups: dict[str, list[str]] = {group: [] for group in _DIFFERENCES}
@@ -209,10 +213,6 @@ def _differences(
         groups["steps"].append(f"{ours} (paper: {other})")
     if not _finetuned(entry):
         settings = _without_finetuning(settings)
-    parameters = system.cost("parameters") or 0
-    printed = None if "parameters" in entry.errata else entry.parameters  # a wrong one says nothing
-    if printed and abs(parameters / printed - 1) > SIZES_DIFFER < parameters:
-        groups["parameters"].append(f"{parameters / 1e6:.2f} M (paper: {printed / 1e6:.2f} M)")
     stated = sorted({*theirs, *settings})
     settings, theirs = _with_options_of_arch(settings), _with_options_of_arch(theirs)
     for name in stated:
@@ -225,6 +225,22 @@ def _differences(
         groups["signature"].append(f"{ours} (paper: {other})")
     groups["signature"] += _signature(system, task)
     return {group: what for group, what in groups.items() if what}
+
+
+def _with_parameters(
+    found: Mapping[str, list[str]], entry: Published, system: ComparedSystem
+) -> dict[str, list[str]]:
+    """Return differences with that of the numbers of parameters, where both are known.
+
+    It does not help to choose an entry: one that states no number would seem nearest to any size.
+    """
+    parameters = system.cost("parameters")
+    printed = None if "parameters" in entry.errata else entry.parameters  # a wrong one says nothing
+    if not parameters or not printed or abs(parameters / printed - 1) <= SIZES_DIFFER:
+        return dict(found)
+    size = f"{parameters / 1e6:.2f} M (paper: {printed / 1e6:.2f} M)"
+    others = {group: what for group, what in found.items() if group != "parameters"}
+    return {"parameters": [size, *found.get("parameters", [])], **others}
 
 
 def _value(value: object) -> str:

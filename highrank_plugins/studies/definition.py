@@ -202,6 +202,8 @@ def _check_recipe_options(
             raise ConfigurationError(
                 f"{place}: option {name}: {recipe / 'run.sh'} has none{did_you_mean(name, known)}"
             )
+        if name == "data" and known and not Path(options[name]).exists():  # every member would fail
+            raise ConfigurationError(f"{place}: option data: {options[name]}: no such folder")
     for name in {*known} - {*options} - {"conf", "name", "exp_dir"}:
         if f"HIGHRANK_{name.upper()}" in os.environ:
             raise ConfigurationError(
@@ -227,6 +229,8 @@ def _explain(tree: Tree, problem: Any) -> str:
         message += '; write "null", with the quotes, to remove an option'
     if problem["type"] == "model_type":
         message = f"expected options, such as `{'to' if path[-1] == 'match' else 'conf'}: NAME`"
+    if path == ("members",):
+        message = "expected at least one member, such as `softmax: {conf: small/softmax}`"
     return f"{tree.place(path)}: {'.'.join(path)}: {message}"
 
 

@@ -122,6 +122,22 @@ def test_parameters_are_compared_where_both_are_known(tmp_path, parameters, verd
     assert (found.verdict, found.published) == (verdict, "softmax, 17.56M parameters")
 
 
+def test_a_size_does_not_choose_an_entry_without_one(tmp_path):
+    """The paper has the same configuration once more, with one seed and without its size."""
+    paths = write(tmp_path, "gss", [57.0, 57.1], "parthiban2021/gss_et", parameters=99e6)
+    found = verdict_of(paths)
+    assert (found.verdict, found.why) == ("not comparable", "other parameters")
+    assert found.theirs.endswith("(n = 11)") and "99.00 M (paper: 24" in found.details[0]
+
+
+def test_sentences_per_batch_do_not_change_a_translation(tmp_path):
+    conf = "../../wmt14_en_de/conf/ott2018/softmax"
+    batch = {"generate__batch_size": 8}
+    paths = write(tmp_path, "big", [29.2, 29.4], conf, metric="bleu_compound_split", **batch)
+    found = verdict_of(paths, "ott2018", "wmt14_en_de")
+    assert found.verdict == "agrees" and "batch_size" not in " ".join(found.details)
+
+
 def test_a_wrong_number_of_parameters_in_a_paper_is_not_held_against_a_run(tmp_path):
     conf = "../../wikitext2/conf/ganea2019/softmax"
     paths = write(tmp_path, "softmax", [65.2, 65.3], conf, tokens=245569, parameters=33556878)

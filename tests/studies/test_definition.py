@@ -77,6 +77,12 @@ def test_an_option_that_a_recipe_lacks_is_refused(folder):
         read_study(file)
 
 
+def test_a_folder_of_data_that_does_not_exist_is_refused(folder):
+    file = write_study(folder, {"members": {"a": MOS}, "recipe": "ptb", "options": {"data": "x"}})
+    with pytest.raises(ConfigurationError, match=r"yaml:\d+: option data: x: no such folder"):
+        read_study(file)
+
+
 def test_options_of_a_recipe_from_the_environment_are_refused(folder, monkeypatch):
     file = write_study(folder, {"members": {"a": MOS}, "recipe": "ptb"})
     monkeypatch.setenv("HIGHRANK_SET", "lr=3")
@@ -127,7 +133,7 @@ MOS = {"conf": "mos"}
         ),
         ({"members": {"a{lr.x}": MOS | {"grid": {"lr": [1]}}}}, "unknown option 'str' object"),
         ({"members": {"a": MOS}, "options": {"conf": "mos"}}, "option conf of run.sh: the study"),
-        ({"members": {}}, "members: Dictionary should have at least 1"),
+        ({"members": {}}, "members: expected at least one member"),
         ({"members": {"a/b": MOS}}, "'a/b' is not a valid member name"),
         ({"members": {"a_{k}": MOS | {"grid": {"lr": [1]}}}}, "unknown option 'k'; known: lr"),
         (

@@ -3,7 +3,9 @@
 import json
 
 import yaml
+from typer.testing import CliRunner
 
+from highrank_plugins.cli import app
 from tests.studies.stub import folder_of, study, table_of, write_stub, write_study
 
 
@@ -49,3 +51,11 @@ def test_a_file_in_the_place_of_a_link_is_kept(tmp_path):
     done = study(file)
     assert done.exit_code == 2 and "mos-1: in the place of the link to a member" in done.output
     assert (folder / "mos-1").read_text() == "mine"
+
+
+def test_compare_names_systems_without_any_record(tmp_path):
+    file = write_stub(tmp_path, seeds=[1], options={"failing": "mos-1-code"})
+    study(file)
+    records = sorted(map(str, folder_of(file).glob("*/results.json")))
+    compared = CliRunner().invoke(app, ["compare", *records])
+    assert compared.exit_code == 0 and "mos-1 has no record: failed with exit" in compared.output
