@@ -65,9 +65,12 @@ def check_devices(features: Tensor, target: Tensor, weight: Tensor | None) -> No
     """Check that all tensors are on the device of the features.
 
     Raises:
-        ValueError: one is not. A kernel that reads another device's memory may end the process.
+        ValueError: one is not, or is no tensor. A kernel that reads another device's memory may end
+            the process.
     """
     for name, tensor in (("target", target), ("weight", weight)):
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise ValueError(f"{name}: expected a tensor, got {type(tensor).__name__}")
         if tensor is not None and tensor.device != features.device:
             raise ValueError(
                 f"{name}: expected a tensor on {features.device}, where features are, got one on "

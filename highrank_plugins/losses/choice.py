@@ -35,17 +35,17 @@ def implementation_for(impl: str, head: ChunkedHead, features: Tensor, filtered:
         _log_once(
             logging.INFO, kind, chosen, "The loss of %s is computed by %r (--head-loss auto)."
         )
-    if filtered and chosen not in FUSED:
-        raise ValueError(
-            f"filter_gradients: implementation {chosen!r} computes every gradient; "
-            f"use impl= (--head-loss) {' or '.join(FUSED)}"
-        )
+    _check_filtered(filtered, chosen)
     return chosen
 
 
-def check_implementation(impl: str, head: ChunkedHead, device: torch.device) -> None:
+def check_implementation(
+    impl: str, head: ChunkedHead, device: torch.device, filtered: bool = False
+) -> None:
     """Check that an implementation can compute the loss of a head on a device.
 
+    Args:
+        filtered: whether gradients are filtered.
     Raises:
         ValueError: it cannot; the message names a remedy.
     """
@@ -53,6 +53,7 @@ def check_implementation(impl: str, head: ChunkedHead, device: torch.device) -> 
     check_available(impl, device)
     if impl == "triton":
         triton.check_components(head)
+    _check_filtered(filtered, "chunked" if impl == "auto" and head.fused is None else impl)
 
 
 def implementation_here(impl: str, device: torch.device) -> str:
@@ -84,6 +85,14 @@ def _check_fused(impl: str, head: ChunkedHead) -> None:
             kind += " with these options"  # e.g. Mixtape, with gates="softmax"
         raise ValueError(
             f"impl: {kind} has no fused loss; use impl='chunked' (--head-loss chunked)"
+        )
+
+
+def _check_filtered(filtered: bool, chosen: str) -> None:
+    if filtered and chosen not in ("auto", *FUSED):
+        raise ValueError(
+            f"filter_gradients (--head-loss-filter): implementation {chosen!r} computes every "
+            f"gradient; use impl= (--head-loss) {' or '.join(FUSED)}"
         )
 
 

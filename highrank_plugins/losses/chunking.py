@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -63,7 +64,7 @@ def tokens_within(
     if memory < per_token:
         raise ValueError(
             f"memory: {memory} bytes cannot hold one token, which takes {per_token}; raise "
-            "memory= (--head-loss-memory)"
+            f"memory= (--head-loss-memory, to {math.ceil(per_token / 2**20)} MiB)"
         )
     return memory // per_token
 

@@ -47,8 +47,8 @@ def compute_nll(
     Raises:
         ValueError: an argument out of range; see `Head.nll`.
     """
-    check_options(leading, weight, label_smoothing, reduction, z_loss, memory)
     check_devices(features, target, weight)
+    check_options(leading, weight, label_smoothing, reduction, z_loss, memory)
     chosen = implementation_for(impl, head, features, filter_gradients)
     check_whole(head.named_parameters())
     flat_target, ignored = check_target(target, leading, head.num_classes, ignore_index)

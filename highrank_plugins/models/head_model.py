@@ -154,7 +154,12 @@ class HeadModel(TrainingListener):
         if self.loss_checked_on == device:
             return
         try:
-            check_implementation(self.loss_options["impl"], self.head, device)
+            check_implementation(
+                self.loss_options["impl"],
+                self.head,
+                device,
+                self.loss_options["filter_gradients"],
+            )
         except ValueError as error:
             message = str(error).removeprefix("impl: ")
             raise UserError(f"--head-loss {self.loss_options['impl']}: {message}") from error

@@ -25,6 +25,7 @@ CALLS = [
     ({"target": torch.zeros(3)}, ["target", "int64", "float32"]),
     ({"target": torch.zeros(3, dtype=torch.int32)}, ["target", "int64", "int32"]),
     ({"weight": torch.ones(2)}, ["weight", "(3,)", "(2,)"]),
+    ({"target": [0, 1, 2]}, ["target", "expected a tensor, got list"]),
     ({"target": torch.zeros(3, dtype=LONG, device="meta")}, ["target", "on cpu", "meta"]),
     ({"weight": torch.ones(3, device="meta")}, ["weight", "on cpu", "meta", "move it"]),
     ({"weight": torch.ones(())}, ["weight", "(3,)", "()"]),

@@ -57,6 +57,15 @@ def test_more_components_than_triton_supports_are_refused(lm_data, monkeypatch):
         loss()
 
 
+def test_a_filter_that_the_loss_lacks_is_refused_before_an_update(lm_data):
+    model, loss = step(lm_data, "softmax", "--head-loss", "chunked", "--head-loss-filter")
+    model.training = True
+    with pytest.raises(
+        UserError, match=r"^--head-loss chunked: .*\(--head-loss-filter\): impl"
+    ):
+        loss()
+
+
 def test_without_triton_scoring_falls_back_and_training_is_refused(lm_data, monkeypatch):
     def fail(impl, device):
         raise ValueError(f"impl: 'triton' cannot run on {device}: no C compiler; {triton.INSTEAD}")
