@@ -147,8 +147,9 @@ def named(kind: str, name: str) -> dict[str, Case]:
     known = presets(kind)
     group = {n: case for n, case in known.items() if n == name or n.startswith(f"{name}/")}
     if not group:
+        names = dict.fromkeys([n.partition("/")[0] for n in known] + [*known])
         raise CaseError(
-            f"--preset {name} does not exist{did_you_mean(name, known)}; known: {', '.join(known)}"
+            f"preset {name} does not exist{did_you_mean(name, names)}; known: {', '.join(names)}"
         )
     return group
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import statistics
 import subprocess
@@ -82,6 +83,7 @@ def _ask(
     )  # fmt: skip
     if child.returncode:
         last = child.stderr.strip().splitlines()[-1:] or [f"exit code {child.returncode}"]
+        last[0] = re.sub(r"^(\w+\.)+(?=\w+: )", "", last[0])  # the module of an exception's class
         killed = child.returncode == -signal.SIGKILL
         raise (OutOfMemory if killed or "memory" in last[0] else MeasurementFailed)(last[0])
     try:

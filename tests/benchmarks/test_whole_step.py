@@ -84,7 +84,7 @@ def test_the_option_model_needs_whole_step():
             ["ui_strings_en_de", "--impl", "fused", "--model", "transformer_moss"],
             "transformer_moss",
         ),
-        (["nothing"], "--preset nothing does not exist"),
+        (["nothing"], ": preset nothing does not exist"),
     ],
 )
 def test_a_mistake_is_explained(words, message):
