@@ -46,7 +46,7 @@ class Scatter:
     Attributes:
         groups: system → (x, y) of each run.
         labelled: systems whose name stands beside their mean.
-        connected: systems whose means a line joins.
+        connected: systems of one layer, whose means a line joins; the legend has the layer.
         frontier: systems on the frontier of cost and quality, in order.
         levels: system without a place along x → its y, a line across the figure.
     """

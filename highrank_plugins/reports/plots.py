@@ -163,10 +163,11 @@ def _draw_scatter(plot: Any, figure: Scatter) -> None:
         )  # fmt: skip
     for names in figure.connected:
         xs, ys = zip(*(_middle(figure.groups[name]) for name in names), strict=True)
-        plot.plot(xs, ys, "-", color=colour_of(names[0]), linewidth=1, zorder=1)
+        layer, colour = layer_of(names[0]), colour_of(names[0])
+        plot.plot(xs, ys, "-", color=colour, linewidth=1, zorder=1, label=layer)
     for name, y in figure.levels.items():
         plot.axhline(y, color=colour_of(name), linestyle="--", linewidth=1, zorder=1, label=name)
-    if figure.levels:
+    if figure.levels or figure.connected:
         plot.legend()
     if all(float(x).is_integer() for runs in figure.groups.values() for x, _ in runs):
         plot.xaxis.get_major_locator().set_params(integer=True)  # no half component

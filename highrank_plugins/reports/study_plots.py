@@ -139,7 +139,7 @@ def _over_option(compared: Compared, x: str, y: str) -> Scatter:
         f"{axis(y)} over {axis(x)}",
         (axis(x), axis(y)),
         scale_of(x, y),
-        labelled=[names[-1] for names in layers.values()],
+        labelled=[name for names in layers.values() if len(names) == 1 for name in names],
         connected=[names for names in layers.values() if len(names) > 1],
         levels=levels,
     )

@@ -60,9 +60,7 @@ def test_more_components_than_triton_supports_are_refused(lm_data, monkeypatch):
 def test_a_filter_that_the_loss_lacks_is_refused_before_an_update(lm_data):
     model, loss = step(lm_data, "softmax", "--head-loss", "chunked", "--head-loss-filter")
     model.training = True
-    with pytest.raises(
-        UserError, match=r"^--head-loss chunked: .*\(--head-loss-filter\): impl"
-    ):
+    with pytest.raises(UserError, match=r"^--head-loss chunked: .*\(--head-loss-filter\): impl"):
         loss()
 
 
