@@ -251,6 +251,15 @@ def _compare(
         )
     if equal:
         notes.append(f"Not tested, since neither runs nor baseline vary: {', '.join(equal)}.")
+    alike = [
+        name
+        for name, system in plain.items()
+        if len(system.runs) > len({*system.values(metric)}) == 1
+    ]
+    if alike:
+        notes.append(
+            f"All seeds have one score: {', '.join(alike)}. Check that their training differs."
+        )
     found = {}
     if tested:
         found = {

@@ -266,9 +266,10 @@ def test_runs_that_do_not_vary_and_single_runs_are_not_tested(records, tmp_path)
     ]
     compared = compare_records(same, baseline="a")
     assert all(system.comparison is None for system in compared.systems)
-    assert compared.notes[:2] == [
+    assert compared.notes[:3] == [
         "Not tested, since a test needs two seeds of a system and of a: c.",
         "Not tested, since neither runs nor baseline vary: b.",
+        "All seeds have one score: a, b. Check that their training differs.",
     ]
 
 
