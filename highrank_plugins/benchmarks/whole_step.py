@@ -85,6 +85,8 @@ def run_whole_steps(presets: list[str], models: list[str], implementation: str, 
         raise CaseError(
             f"--impl {implementation}: --whole-step takes one of {', '.join(IMPLEMENTATIONS)}"
         )
+    if given := [model for model in models if "--head-loss " in f"{model} ".replace("=", " ")]:
+        raise CaseError(f"--model {given[0]}: give the loss as --impl, not as --head-loss")
     require_triton([implementation])
     cases = {name: case for preset in presets for name, case in named("train", preset).items()}
     rows = []

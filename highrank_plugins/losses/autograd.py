@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.plan import LossOutput, LossPlan, concatenate
+from highrank_plugins.losses.plan import LossOutput, LossPlan, Rows
 
 DOUBLE_BACKWARD = (
     "this loss is differentiable once; for gradients of gradients (create_graph=True) use "
@@ -83,10 +83,10 @@ def new_sums(
     ]
 
 
-def join(plan: LossPlan, parts: list[LossOutput]) -> LossOutput:
-    """Join the outputs of chunks in the form of the plan's reduction."""
-    joined = LossOutput(*concatenate(parts))
-    return joined if plan.reduction == "none" else joined.map(torch.sum)
+def reduced(plan: LossPlan, rows: Rows) -> LossOutput:
+    """Return the outputs [n] of all chunks in the form of the plan's reduction."""
+    output = LossOutput(*rows.columns)
+    return output if plan.reduction == "none" else output.map(torch.sum)
 
 
 class _SumLoss(torch.autograd.Function):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.autograd import inner_graph, join, new_sums, once_differentiable_nll
+from highrank_plugins.losses.autograd import inner_graph, new_sums, once_differentiable_nll, reduced
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
-from highrank_plugins.losses.plan import LossOutput, LossPlan, Scores
+from highrank_plugins.losses.plan import LossOutput, LossPlan, Rows, Scores
 from highrank_plugins.losses.precision import Autocast, half_scale
 from highrank_plugins.losses.reference import scores_of_log_probs, square_norms
 
@@ -47,12 +47,11 @@ class _Chunks:
     def values(self, *inputs: Tensor) -> LossOutput:
         """Return what `ChunkedLoss.values` describes."""
         features, *tensors = inputs
+        rows = Rows(features.size(0))
         with torch.no_grad():
-            parts = [
-                self.loss(start, stop, features[start:stop], *tensors)
-                for start, stop in self.ranges()
-            ]
-        return join(self.plan, parts)
+            for start, stop in self.ranges():
+                rows.add(self.loss(start, stop, features[start:stop], *tensors))
+        return reduced(self.plan, rows)
 
     def gradients(
         self, needed: list[bool], inputs: tuple[Tensor, ...], upstream: Tensor | None
@@ -61,7 +60,7 @@ class _Chunks:
         leaves = [t.detach().requires_grad_(need) for t, need in zip(inputs, needed, strict=True)]
         features, tensors = inputs[0], leaves[1:]
         sums = new_sums(needed, inputs)
-        parts = []
+        rows = Rows(features.size(0))
         for start, stop in self.ranges():
             x = features[start:stop].detach().requires_grad_(needed[0])
             with inner_graph():
@@ -78,5 +77,5 @@ class _Chunks:
                 grad = next(grads)
                 if grad is not None:
                     (sum_[start:stop] if i == 0 else sum_).add_(grad)
-            parts.append(part._replace(loss=part.loss.detach()))
-        return join(self.plan, parts), sums
+            rows.add(part)
+        return reduced(self.plan, rows), sums

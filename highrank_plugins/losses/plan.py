@@ -115,6 +115,37 @@ class LossPlan:
         return values.masked_fill(self.ignored[start:stop], 0)
 
 
+class Rows:
+    """Collect the results [n, …] of chunks in tensors of all N tokens.
+
+    Small tensors that outlive the large ones of their chunk would fragment the heap: on a CPU, a
+    list of them kept up to N × M numbers resident.
+    """
+
+    def __init__(self, tokens: int, parts: Iterable[Iterable[Tensor | None]] = ()) -> None:
+        self.tokens, self.filled = tokens, 0
+        self.columns: list[Any] = []  # Tensor or None
+        self.extend(parts)
+
+    def extend(self, parts: Iterable[Iterable[Tensor | None]]) -> None:
+        """Copy the results of further chunks, see `add`."""
+        for part in parts:
+            self.add(part)
+
+    def add(self, part: Iterable[Tensor | None]) -> None:
+        """Copy the results of the next chunk, without their graph; None stays None."""
+        given = [None if t is None else t.detach() for t in part]
+        rows = next(t.size(0) for t in given if t is not None)
+        if not self.columns:
+            self.columns = [
+                None if t is None else t.new_empty(self.tokens, *t.shape[1:]) for t in given
+            ]
+        for column, t in zip(self.columns, given, strict=True):
+            if column is not None and t is not None:
+                column[self.filled : self.filled + rows] = t
+        self.filled += rows
+
+
 def concatenate(parts: Iterable[tuple[Tensor | None, ...]]) -> list[Any]:
     """Join the tensors of each column, one after the other; None stays None."""
     columns = zip(*parts, strict=True)

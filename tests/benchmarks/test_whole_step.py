@@ -85,6 +85,10 @@ def test_the_option_model_needs_whole_step():
             "transformer_moss",
         ),
         (["nothing"], ": preset nothing does not exist"),
+        (
+            ["wmt_en_de", "--model", "transformer_mixtape --head-loss fused"],
+            "give the loss as --impl, not as --head-loss",
+        ),
     ],
 )
 def test_a_mistake_is_explained(words, message):

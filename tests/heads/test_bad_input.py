@@ -60,6 +60,7 @@ POINTWISE = [
     ("softcap", {"cap": 0.0}, ["softcap: cap", "above 0", "0.0"]),
     ("sigmoid_cap", {"height": -1.0}, ["sigmoid_cap: height", "above 0", "-1.0"]),
     ("sigmoid_cap", {"scale": 0.0}, ["sigmoid_cap: scale", "above 0", "0.0"]),
+    ("softcap", {"cap": 1e4}, ["softcap: cap", "at most 1,000", "10000"]),
     ("softcap", {"cap": math.inf}, ["softcap: cap", "finite", "inf"]),
     ("sigmoid_cap", {"shift": math.nan}, ["sigmoid_cap: shift", "finite", "nan"]),
     ("gss", {"k": math.inf}, ["gss: k", "finite", "inf"]),

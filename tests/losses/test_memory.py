@@ -1,5 +1,8 @@
 """No implementation but the reference holds N × M numbers: the largest tensor of a step."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -66,3 +69,23 @@ def test_log_probs_of_a_short_batch_are_one_chunk(case):
     with torch.no_grad():
         head(make_features(TOKENS).float())
     assert chunks == [TOKENS]
+
+
+@pytest.mark.parametrize("impl", ["top_k", "chunked"])
+def test_results_of_chunks_do_not_keep_their_numbers_in_memory(impl):
+    """Results that outlived a chunk lay in the memory that its log-probabilities had left."""
+    code = f"""if True:
+        import resource, torch
+        from highrank_plugins.heads import build_head
+        torch.set_num_threads(1)
+        head = build_head("softmax", num_classes=4_000, feature_dim=16)
+        x, y = torch.randn(12_000, 16), torch.zeros(12_000, dtype=torch.long)
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        before = peak()
+        with torch.no_grad():
+            head.top_k(x) if {impl!r} == "top_k" else head.nll(x, y, impl="chunked", entropy=True)
+        print(peak() - before)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 110  # MiB; all log-probabilities take 183

@@ -16,15 +16,17 @@ from highrank_plugins.heads.pointwise.base import (
 from highrank_plugins.heads.pointwise.sigmoid_cap import logistic_vjp
 from highrank_plugins.losses.chunked_head import KernelFunction
 
+MOST_CAP = 1000  # the kernels' 2c σ(2z / c) − c loses digits of z in float32 as c grows
+
 
 @register_pointwise("softcap")
 class Softcap(Pointwise):
     """Apply f(z) = c tanh(z / c), between −c and c   (Gemma 2, 2024, whose c is 30).
 
     Args:
-        cap: c > 0, the largest absolute value of a logit.
+        cap: c in (0, 1000], the largest absolute value of a logit.
     Raises:
-        ValueError: c is not above 0 and finite.
+        ValueError: c is not above 0 and at most 1000.
     """
 
     is_increasing: ClassVar[bool] = True
@@ -34,6 +36,11 @@ class Softcap(Pointwise):
     def __init__(self, cap: float = 30.0) -> None:
         super().__init__()
         self.cap = positive("softcap: cap", cap)
+        if self.cap > MOST_CAP:
+            raise ValueError(
+                f"softcap: cap must be at most {MOST_CAP:,}, got {cap:g}; logits without a cap "
+                "need no function"
+            )
         numbers = (2 * self.cap, 0.0, self.cap / 2, -self.cap)  # 2c σ(2z / c) − c = c tanh(z / c)
         self.kernel_function = KernelFunction("logistic", numbers)
 

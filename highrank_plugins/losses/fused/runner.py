@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from highrank_plugins.losses.autograd import inner_graph, join, new_sums, once_differentiable_nll
+from highrank_plugins.losses.autograd import inner_graph, new_sums, once_differentiable_nll, reduced
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.fused.base import FusedLoss
 from highrank_plugins.losses.fused.summed_linear import GradientSum, SummedLinear
 from highrank_plugins.losses.kernels.base import Kernels
-from highrank_plugins.losses.plan import LossOutput, LossPlan
+from highrank_plugins.losses.plan import LossOutput, LossPlan, Rows
 from highrank_plugins.losses.precision import Autocast, half_scale
 
 # Bytes of inputs of chunks (contexts, gates, their gradients): the small products run over as many
@@ -98,17 +98,15 @@ class _Runner:
         with torch.no_grad(), self.autocast.disabled(), on_device:
             kernels = self.kernels(self.plan, named, own, self.compute)
             loss = self.fused(self.plan, named, own, kernels)
-            parts = [
-                part
-                for start, stop in self._blocks(loss)
-                for part in self._block(loss, start, stop, inputs, given, scale)
-            ]
+            rows = Rows(self.plan.features.size(0))
+            for start, stop in self._blocks(loss):
+                rows.extend(self._block(loss, start, stop, inputs, given, scale))
             if scale is not None:
                 loss.finish()
                 for i, gradients in given.items():
                     if i:  # each block finishes that of its features
                         gradients.finish()
-        return join(self.plan, parts), sums
+        return reduced(self.plan, rows), sums
 
     def _chunk_size(self, loss: FusedLoss) -> int:
         floats = loss.floats_per_token(self.plan.head)

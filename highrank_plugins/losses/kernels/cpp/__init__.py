@@ -54,5 +54,5 @@ def auto_takes(head: ChunkedHead, features: Tensor) -> bool:
     loaded = library()
     if isinstance(loaded, Unavailable) and str(loaded) not in _logged:
         _logged.add(str(loaded))
-        logger.warning("no compiled loss kernels; losses are about a tenth slower: %s", loaded)
+        logger.warning("no compiled loss kernels; losses take up to 2.3 times as long: %s", loaded)
     return not isinstance(loaded, Unavailable)
