@@ -28,7 +28,7 @@ from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.prepared import PreparedTensors
 from highrank_plugins.heads.random_state import ChunkRandomState, RandomState
 from highrank_plugins.heads.registry import Registry
-from highrank_plugins.losses import LossOutput, Rows, compute_nll
+from highrank_plugins.losses import ChunkResults, LossOutput, compute_nll
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.fused import FusedLoss
 
@@ -235,7 +235,7 @@ class Head(CommandLine, nn.Module):
         if not 1 <= k <= self.num_classes:
             raise ValueError(f"k: expected 1 to {self.num_classes} classes, got {k}")
         parts = (log_probs.topk(k) for log_probs in self._log_probs_of_chunks(features))
-        values, classes = Rows(features.shape[:-1].numel(), parts).columns
+        values, classes = ChunkResults(features.shape[:-1].numel(), parts).columns
         return values.view(*features.shape[:-1], k), classes.view(*features.shape[:-1], k)
 
     def _log_probs_of_chunks(self, features: Tensor) -> Iterator[Tensor]:

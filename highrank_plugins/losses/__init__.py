@@ -13,12 +13,12 @@ from highrank_plugins.losses.choice import (
     implementation_here,
 )
 from highrank_plugins.losses.nll import compute_nll
-from highrank_plugins.losses.plan import LossOutput, Rows
+from highrank_plugins.losses.plan import ChunkResults, LossOutput
 
 __all__ = [
     "IMPLEMENTATIONS",
+    "ChunkResults",
     "LossOutput",
-    "Rows",
     "check_implementation",
     "compute_nll",
     "implementation_here",

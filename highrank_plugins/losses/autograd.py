@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from highrank_plugins.losses.plan import LossOutput, LossPlan, Rows
+from highrank_plugins.losses.plan import ChunkResults, LossOutput, LossPlan
 
 DOUBLE_BACKWARD = (
     "this loss is differentiable once; for gradients of gradients (create_graph=True) use "
@@ -83,7 +83,7 @@ def new_sums(
     ]
 
 
-def reduced(plan: LossPlan, rows: Rows) -> LossOutput:
+def reduced(plan: LossPlan, rows: ChunkResults) -> LossOutput:
     """Return the outputs [n] of all chunks in the form of the plan's reduction."""
     output = LossOutput(*rows.columns)
     return output if plan.reduction == "none" else output.map(torch.sum)

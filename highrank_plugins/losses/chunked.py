@@ -7,7 +7,7 @@ from torch import Tensor
 
 from highrank_plugins.losses.autograd import inner_graph, new_sums, once_differentiable_nll, reduced
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
-from highrank_plugins.losses.plan import LossOutput, LossPlan, Rows, Scores
+from highrank_plugins.losses.plan import ChunkResults, LossOutput, LossPlan, Scores
 from highrank_plugins.losses.precision import Autocast, half_scale
 from highrank_plugins.losses.reference import scores_of_log_probs, square_norms
 
@@ -47,7 +47,7 @@ class _Chunks:
     def values(self, *inputs: Tensor) -> LossOutput:
         """Return what `ChunkedLoss.values` describes."""
         features, *tensors = inputs
-        rows = Rows(features.size(0))
+        rows = ChunkResults(features.size(0))
         with torch.no_grad():
             for start, stop in self.ranges():
                 rows.add(self.loss(start, stop, features[start:stop], *tensors))
@@ -60,7 +60,7 @@ class _Chunks:
         leaves = [t.detach().requires_grad_(need) for t, need in zip(inputs, needed, strict=True)]
         features, tensors = inputs[0], leaves[1:]
         sums = new_sums(needed, inputs)
-        rows = Rows(features.size(0))
+        rows = ChunkResults(features.size(0))
         for start, stop in self.ranges():
             x = features[start:stop].detach().requires_grad_(needed[0])
             with inner_graph():

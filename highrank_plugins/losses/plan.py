@@ -115,7 +115,7 @@ class LossPlan:
         return values.masked_fill(self.ignored[start:stop], 0)
 
 
-class Rows:
+class ChunkResults:
     """Collect the results [n, …] of chunks in tensors of all N tokens.
 
     Small tensors that outlive the large ones of their chunk would fragment the heap: on a CPU, a

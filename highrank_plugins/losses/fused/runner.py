@@ -28,7 +28,7 @@ from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.fused.base import FusedLoss
 from highrank_plugins.losses.fused.summed_linear import GradientSum, SummedLinear
 from highrank_plugins.losses.kernels.base import Kernels
-from highrank_plugins.losses.plan import LossOutput, LossPlan, Rows
+from highrank_plugins.losses.plan import ChunkResults, LossOutput, LossPlan
 from highrank_plugins.losses.precision import Autocast, half_scale
 
 # Bytes of inputs of chunks (contexts, gates, their gradients): the small products run over as many
@@ -98,7 +98,7 @@ class _Runner:
         with torch.no_grad(), self.autocast.disabled(), on_device:
             kernels = self.kernels(self.plan, named, own, self.compute)
             loss = self.fused(self.plan, named, own, kernels)
-            rows = Rows(self.plan.features.size(0))
+            rows = ChunkResults(self.plan.features.size(0))
             for start, stop in self._blocks(loss):
                 rows.extend(self._block(loss, start, stop, inputs, given, scale))
             if scale is not None:
