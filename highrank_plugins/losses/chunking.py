@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from highrank_plugins.common.user_error import UserError
+
 # Smallest and largest bytes of a chunk. On a CPU its working set should stay near the cache while
 # its products stay large. Above 32 MiB the C library also returns memory after every batch and
 # faults it in again; only a large vocabulary is worth that. On a GPU the products of some 2,000
@@ -55,16 +57,16 @@ def tokens_within(
         memory: bytes; None takes the default of the device, and at least 16 tokens.
         width: bytes per number; None: as in features, at least 4.
     Raises:
-        ValueError: the budget does not hold one token.
+        UserError: the budget does not hold one token.
     """
     per_token = max(1, floats_per_token) * (width or _wide(features))
     if memory is None:
         fitting = chunk_memory(features, None, matrix) // per_token
         return max(16, min(fitting, max(most, -(-features.size(0) // 2))))
     if memory < per_token:
-        raise ValueError(
-            f"memory: {memory} bytes cannot hold one token, which takes {per_token}; raise "
-            f"memory= (--head-loss-memory, to {math.ceil(per_token / 2**20)} MiB)"
+        raise UserError(
+            f"memory= (--head-loss-memory): {memory} bytes cannot hold one token, which takes "
+            f"{per_token}; raise it to {math.ceil(per_token / 2**20)} MiB"
         )
     return memory // per_token
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.losses.chunking import tokens_within
 from highrank_plugins.losses.fused import runner
 from tests.heads.cases import Case, make_features
@@ -70,5 +71,6 @@ def test_chunks_stay_within_the_budget():
     assert tokens_within(features(700), 1000, 40_000) == 10
     assert tokens_within(features(700, torch.float64), 1000, 40_000) == 5
     assert tokens_within(features(700, torch.bfloat16), 1000, 40_000) == 10  # sums are wide
-    with pytest.raises(ValueError, match=r"3999 bytes cannot hold one token, which takes 4000"):
+    too_few = r"--head-loss-memory\): 3999 bytes cannot hold one token, which takes 4000; .* 1 MiB"
+    with pytest.raises(UserError, match=too_few):
         tokens_within(features(700), 1000, 3999)
