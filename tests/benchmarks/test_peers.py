@@ -21,6 +21,12 @@ CASES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def forget_compiled_code():
+    """Torch refuses to compile one function for more than eight cases in a process."""
+    torch.compiler.reset()
+
+
 def assert_is_the_loss(implementation, case):
     head = case.build_head().double()
     features = torch.randn(case.tokens, case.dim, dtype=torch.float64, requires_grad=True)
