@@ -57,7 +57,7 @@ class Training:
         Processes that are left when one dies are killed, as by a launcher.
         """
         group = [self._flags(rank, address) for address in [free_address()] for rank in self._ranks]
-        logs = [folder.with_suffix(f".rank{rank}") for rank in self._ranks]
+        logs = [_log(folder, rank) for rank in self._ranks]
         ranks = []
         for rank, (flags, log) in enumerate(zip(group, logs, strict=True)):
             argv = ["fairseq-train", *self.words, "--save-dir", str(folder), *flags]
@@ -97,6 +97,10 @@ class Training:
         ]  # fmt: skip
 
 
+def _log(folder: Path, rank: int) -> Path:
+    return folder.with_suffix(f".rank{rank}")
+
+
 def _ends(logs: list[Path]) -> str:
     return "".join(f"\n== {log}\n{log.read_text()[-3000:]}" for log in logs if log.exists())
 
@@ -106,7 +110,11 @@ def _train(argv: list[str], log: str, kill: Kill | None) -> None:
     for function in itertools.chain(*MOMENTS.values()):
         _count(function, calls, kill.call if kill and kill.function == function else 0)
     _run("train", argv, log, os.devnull)
-    Path(log).with_suffix(".calls").write_text(json.dumps(calls))
+    _calls(log).write_text(json.dumps(calls))
+
+
+def _calls(log: str | Path) -> Path:
+    return Path(f"{log}.calls")
 
 
 def _count(function: str, calls: collections.Counter[str], last: int) -> None:
@@ -128,15 +136,15 @@ def _count(function: str, calls: collections.Counter[str], last: int) -> None:
 
 
 def draw(seed: int, folder: Path, seconds: float, processes: int) -> Iterator[Kill]:
-    """Draw kills without end: at a call that the finished run in `folder` did, or any time."""
+    """Draw kills without end: at a call that a rank of the finished run did, or any time."""
     rng = random.Random(seed)
-    calls = json.loads(folder.with_suffix(".calls").read_text())
+    calls = [json.loads(_calls(_log(folder, rank)).read_text()) for rank in range(processes)]
     while True:
         yield Kill(seconds=rng.uniform(0, seconds))
         for functions in MOMENTS.values():
-            function = rng.choice(functions)
-            if calls.get(function):
-                yield Kill(function, rng.randint(1, calls[function]), rng.randrange(processes))
+            function, rank = rng.choice(functions), rng.randrange(processes)
+            if count := calls[rank].get(function):
+                yield Kill(function, rng.randint(1, count), rank)
 
 
 def results(folder: Path) -> dict[str, object]:
