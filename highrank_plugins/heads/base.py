@@ -13,7 +13,9 @@ The name of a tensor may end in its shape, a letter for each dimension, as in `l
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import torch
@@ -22,7 +24,12 @@ from torch import Tensor, nn
 from highrank_plugins.common.names import layer_name
 from highrank_plugins.heads.checks import check_dtype, check_shared_weight, integer
 from highrank_plugins.heads.command_line import CommandLine
-from highrank_plugins.heads.inheritance import OF_LOG_PROBS, drop_fused, restore
+from highrank_plugins.heads.inheritance import (
+    OF_LOG_PROBS,
+    OUTSIDE_FUSED,
+    reset_unless_kept,
+    restore,
+)
 from highrank_plugins.heads.pointwise import Pointwise, build_pointwise
 from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.prepared import PreparedTensors
@@ -31,6 +38,7 @@ from highrank_plugins.heads.registry import Registry
 from highrank_plugins.losses import ChunkResults, LossOutput, compute_nll
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.fused import FusedLoss
+from highrank_plugins.losses.own_layers import same_form
 
 HEADS: Registry[type[Head]] = Registry(
     "head", common=("num_classes", "feature_dim", "embed_dim", "weight", "bias", "pointwise")
@@ -56,7 +64,7 @@ class Head(CommandLine, nn.Module):
         ValueError: sizes that do not fit, unknown pointwise function.
     """
 
-    # the loss with its gradient written out, if any; needs `token_inputs`; see `drop_fused`
+    # the loss with its gradient written out, if any; needs `token_inputs`; see `inheritance`
     fused: type[FusedLoss] | None = None
     # options that change the function but no parameter; see `Registry.constants`
     constants: ClassVar[tuple[str, ...] | None] = None
@@ -73,7 +81,7 @@ class Head(CommandLine, nn.Module):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        drop_fused(cls)
+        reset_unless_kept(cls, ("fused", "linear_logits"), Head, OUTSIDE_FUSED)
         restore(cls, OF_LOG_PROBS, Head, "chunk_log_probs")
 
     def __init__(
@@ -103,6 +111,7 @@ class Head(CommandLine, nn.Module):
     def check_sizes(self) -> None:
         """Raise ValueError if the structure cannot have these sizes; the constructor calls it."""
 
+    @abstractmethod
     def chunk_log_probs(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:
@@ -156,7 +165,12 @@ class Head(CommandLine, nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of `chunk_log_probs`: parameters, or tensors prepared from them."""
-        own = {name: p for name, p in self.named_parameters() if not name.startswith("pointwise.")}
+        own: dict[str, Tensor] = {}
+        for path, parameter in self.named_parameters(remove_duplicate=False):
+            outer, parametrised, inner = path.partition("parametrizations.")
+            name = outer + inner.partition(".")[0] if parametrised else path
+            if name not in own and not name.startswith("pointwise."):
+                own[name] = attrgetter(name)(self) if parametrised else parameter
         prepared = {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
         return own | prepared
 
@@ -338,11 +352,15 @@ class Head(CommandLine, nn.Module):
         """Return f of widened logits."""
         prefix = "pointwise."
         own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-        return self.pointwise.apply_to(widen(logits), own)
+        wide = widen(logits)
+        return same_form(self.pointwise, self.pointwise.apply_to(wide, own), wide)
 
     def extra_repr(self) -> str:
         names = ("num_classes", "feature_dim", "embed_dim")
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
+
+
+HEADS.base = Head
 
 
 def _nll_of(log_probs_NM: Tensor, target_N: Tensor) -> Tensor:

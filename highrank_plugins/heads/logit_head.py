@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +22,7 @@ class LogitHead(Head):
         super().__init_subclass__(**options)
         restore(cls, OF_LOGITS, LogitHead, "chunk_logits")
 
+    @abstractmethod
     def chunk_logits(
         self, features: Tensor, tensors: dict[str, Tensor], random_state: ChunkRandomState
     ) -> Tensor:

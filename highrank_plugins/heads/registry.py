@@ -31,6 +31,7 @@ class Registry(Generic[T]):
     def __init__(self, kind: str, common: Iterable[str] = ()) -> None:
         self.kind = kind
         self.common = frozenset(common)
+        self.base: type = object  # of all classes of the kind
         self._classes: dict[str, T] = {}
         self._listeners: list[Callable[[], object]] = []
 
@@ -41,6 +42,9 @@ class Registry(Generic[T]):
         name, for an argument called `name`, and for `constants` that are text. It also raises what
         a listener raises.
         """
+
+        if not isinstance(name, str):
+            raise UserError(f"{self.kind}: give the name of the class, as in @register_…('own')")
 
         def add(cls: T) -> T:
             if name in self._classes:
@@ -70,10 +74,27 @@ class Registry(Generic[T]):
                 f"{self.title(name)}: the argument name of its constructor is the layer's own "
                 "name; call the argument otherwise"
             )
+        self._check_base(name)
         constants = getattr(cls, "constants", None)
         if isinstance(constants, str):
             raise UserError(
                 f"{self.title(name)}: `constants` is text; write a tuple, ({constants!r},)"
+            )
+
+    def _check_base(self, name: str) -> None:
+        cls = self._classes[name]
+        if not (isinstance(cls, type) and issubclass(cls, self.base)):
+            base = self.base.__name__
+            raise UserError(f"{self.title(name)}: it is no {base}; inherit from {base}")
+        missing = [
+            method
+            for method in dir(cls)
+            if getattr(getattr(cls, method), "__isabstractmethod__", False)
+        ]
+        if missing:
+            raise UserError(
+                f"{self.title(name)}: it has no {missing[0]}, from which the loss is computed "
+                "(forward is not); write it"
             )
 
     def listen(self, listener: Callable[[], object]) -> None:

@@ -57,9 +57,32 @@ def inner_graph(recorded: bool = True) -> Iterator[None]:
     `save_on_cpu` would copy contexts to the host.
     """
     # a saved output with its graph would keep itself alive, unless a backward pass frees it
-    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), lambda t: t)
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: (t.detach(), t._version), _unchanged)
     with torch.set_grad_enabled(recorded), hooks:
         yield
+
+
+def _unchanged(saved: tuple[Tensor, int]) -> Tensor:
+    tensor, version = saved
+    if tensor._version != version:  # torch's own check ends with the hooks
+        raise RuntimeError(
+            "a tensor that the gradient of the loss needs was changed in place; return a new one"
+        )
+    return tensor
+
+
+def generators(like: Tensor) -> list[Tensor]:
+    """Return the states of torch's default generators of the CPU and of the current GPU."""
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state()] if like.is_cuda else states
+
+
+def set_generators(states: list[Tensor]) -> None:
+    """Set the states that `generators` returned."""
+    for state in states[:1]:
+        torch.set_rng_state(state)
+    for state in states[1:]:
+        torch.cuda.set_rng_state(state)
 
 
 def new_sums(
@@ -132,6 +155,8 @@ class _TokenLoss(torch.autograd.Function):
     def forward(ctx: Any, chunked: ChunkedLoss, *inputs: Tensor) -> tuple[Tensor | None, ...]:
         chunked.plan = chunked.plan.with_own_copies()  # the caller may refill its buffers
         ctx.chunked = chunked
+        # our layers draw their random numbers before the loss is cut into chunks
+        ctx.random = generators(inputs[0]) if chunked.plan.own else []
         ctx.save_for_backward(*inputs)
         return _only_loss_differentiable(ctx, chunked.values(*inputs))
 
@@ -139,7 +164,10 @@ class _TokenLoss(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         _refuse_double_backward()
         inputs = ctx.saved_tensors
+        now = generators(inputs[0]) if ctx.random else []
+        set_generators(ctx.random)  # the masks of the forward pass
         _, sums = ctx.chunked.gradients(list(ctx.needs_input_grad[1:]), inputs, upstream)
+        set_generators(now)
         return None, *(
             None if s is None else s.to(t.dtype) for s, t in zip(sums, inputs, strict=True)
         )

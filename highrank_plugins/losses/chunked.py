@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from highrank_plugins.losses.autograd import inner_graph, new_sums, once_differentiable_nll, reduced
+from highrank_plugins.losses.chunked_head import Named
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
+from highrank_plugins.losses.own_layers import call_bound, inputs_of
 from highrank_plugins.losses.plan import ChunkResults, LossOutput, LossPlan, Scores
 from highrank_plugins.losses.precision import Autocast, half_scale
 from highrank_plugins.losses.reference import scores_of_log_probs, square_norms
@@ -14,7 +16,7 @@ from highrank_plugins.losses.reference import scores_of_log_probs, square_norms
 
 def chunked_nll(plan: LossPlan) -> LossOutput:
     """Return the loss, computed in chunks; differentiable once (`autograd.DOUBLE_BACKWARD`)."""
-    tensors = plan.head.tensors()
+    tensors = inputs_of(plan)
     return once_differentiable_nll(_Chunks(plan, list(tensors)), (plan.features, *tensors.values()))
 
 
@@ -29,20 +31,22 @@ class _Chunks:
     def ranges(self) -> list[tuple[int, int]]:
         plan = self.plan
         size = tokens_within(plan.features, plan.head.floats_per_token(), plan.memory)
-        return list(chunk_ranges(0, plan.features.size(0), size))
+        return list(chunk_ranges(0, plan.features.size(0), plan.most or size))
 
     def loss(self, start: int, stop: int, x: Tensor, *tensors: Tensor) -> LossOutput:
         """Return the output [n] of one chunk."""
         plan, named = self.plan, dict(zip(self.names, tensors, strict=True))
         random_state, target = plan.random_state.rows(start, stop), plan.target[start:stop]
-        with self.autocast.context():
+
+        def scores(tensors: Named) -> Scores:
             if plan.accuracy or plan.entropy:
-                scores = scores_of_log_probs(plan, x, target, named, random_state)
-            else:
-                nll, smooth_sum = plan.head.chunk_nll(x, target, named, random_state, plan.smooth)
-                square_norm = square_norms(plan, x, named, random_state)
-                scores = Scores(nll, smooth_sum, square_norm_N=square_norm)
-            return plan.output(scores, start, stop)
+                return scores_of_log_probs(plan, x, target, tensors, random_state)
+            nll, smooth_sum = plan.head.chunk_nll(x, target, tensors, random_state, plan.smooth)
+            square_norm = square_norms(plan, x, tensors, random_state)
+            return Scores(nll, smooth_sum, square_norm_N=square_norm)
+
+        with self.autocast.context():
+            return plan.output(call_bound(plan, named, scores), start, stop)
 
     def values(self, *inputs: Tensor) -> LossOutput:
         """Return what `ChunkedLoss.values` describes."""

@@ -17,8 +17,10 @@ from highrank_plugins.losses.arguments import (
 from highrank_plugins.losses.choice import implementation_for
 from highrank_plugins.losses.chunked import chunked_nll
 from highrank_plugins.losses.chunked_head import ChunkedHead
+from highrank_plugins.losses.contract import checked_implementation
 from highrank_plugins.losses.fused.runner import fused_nll
 from highrank_plugins.losses.kernels import kernels_of
+from highrank_plugins.losses.own_layers import is_ours
 from highrank_plugins.losses.plan import LossOutput, LossPlan
 from highrank_plugins.losses.reference import reference_nll
 
@@ -66,18 +68,24 @@ def compute_nll(
         filter_gradients=filter_gradients,
         entropy=entropy,
         z_loss=z_loss,
+        own=not is_ours(head),
     )
-    if chosen == "reference":
-        out = reference_nll(plan)
-    elif chosen == "chunked":
-        out = chunked_nll(plan)
-    else:
-        out = fused_nll(plan, kernels_of(chosen, features.device))
+    if plan.own:
+        chosen = checked_implementation(plan, chosen, impl == "auto", _compute)
+    out = _compute(chosen, plan)
     if reduction == "sum":
         return out
     if reduction == "mean":
         return _mean(plan, out)
     return out.map(lambda t: t.view(leading))
+
+
+def _compute(impl: str, plan: LossPlan) -> LossOutput:
+    if impl == "reference":
+        return reference_nll(plan)
+    if impl == "chunked":
+        return chunked_nll(plan)
+    return fused_nll(plan, kernels_of(impl, plan.features.device))
 
 
 def _mean(plan: LossPlan, total: LossOutput) -> LossOutput:

@@ -108,15 +108,17 @@ def recorded_chunks(head: nn.Module) -> Iterator[list[int]]:
     sizes: list[int] = []
 
     def record(method):
-        def wrapped(features, *args):
+        def wrapped(self, features, *args):
             sizes.append(features.size(0))
-            return method(features, *args)
+            return method(self, features, *args)
 
         return wrapped
 
-    originals = {name: getattr(head, name) for name in ("chunk_nll", "chunk_log_probs")}
+    cls = type(head)  # a method of the instance would make the layer another one
+    originals = {name: getattr(cls, name) for name in ("chunk_nll", "chunk_log_probs")}
+    own = {name: vars(cls).get(name) for name in originals}
     for name, method in originals.items():
-        setattr(head, name, record(method))
+        setattr(cls, name, record(method))
     yield sizes
-    for name in originals:
-        delattr(head, name)
+    for name, method in own.items():
+        setattr(cls, name, method) if method else delattr(cls, name)

@@ -55,9 +55,11 @@ def test_inputs_of_several_chunks_stay_within_the_limit_of_a_chunk(monkeypatch, 
     monkeypatch.setitem(runner.INPUT_MEMORY, "cpu", 2**28)
     head = Case("mos", options={"components": 3}).build(classes=classes, embed_dim=embed_dim)
     width = head.weight.element_size()
-    blocks, inputs = [], head.token_inputs
+    blocks, inputs = [], type(head).token_inputs
     monkeypatch.setattr(
-        head, "token_inputs", lambda x, *rest: blocks.append(len(x)) or inputs(x, *rest)
+        type(head),
+        "token_inputs",
+        lambda self, x, *rest: blocks.append(len(x)) or inputs(self, x, *rest),
     )
     memory = 4 * 3 * classes * width  # of the logits of four tokens
     fitting = memory // (head.token_floats() * width)

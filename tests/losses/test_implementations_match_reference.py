@@ -93,9 +93,11 @@ def test_a_block_of_several_chunks_matches(case, impl, reduction, monkeypatch):
     monkeypatch.setitem(chunking.DEFAULT_MEMORY, "cpu", (1, 1))  # the least tokens, 16
     monkeypatch.setitem(mixtape.LEAF_BLOCKS, "cpu", 3)
     monkeypatch.setitem(runner.INPUT_MEMORY, "cpu", 2**28)
-    blocks, inputs = [], head.token_inputs
+    blocks, inputs = [], type(head).token_inputs
     monkeypatch.setattr(
-        head, "token_inputs", lambda x, *rest: blocks.append(len(x)) or inputs(x, *rest)
+        type(head),
+        "token_inputs",
+        lambda self, x, *rest: blocks.append(len(x)) or inputs(self, x, *rest),
     )
     got = run(head, features, TARGET.repeat(5), impl=impl, **options)
     assert_same(got, want)

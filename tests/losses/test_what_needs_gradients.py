@@ -66,8 +66,10 @@ def new_memory_is_nan():
 def test_features_without_part_in_the_loss_get_zeros(monkeypatch):
     head, features = Case("mos").build(classes=CLASSES), make_features(TOKENS)
     features.requires_grad_()
-    inputs = head.token_inputs
-    monkeypatch.setattr(head, "token_inputs", lambda x, *others: inputs(x.detach(), *others))
+    inputs = type(head).token_inputs
+    monkeypatch.setattr(
+        type(head), "token_inputs", lambda self, x, *rest: inputs(self, x.detach(), *rest)
+    )
     loss = head.nll(features, TARGET, reduction="sum", impl="fused").loss
     (found,) = torch.autograd.grad(loss, [features])
     assert (found == 0).all()

@@ -48,4 +48,9 @@ def build_pointwise(name: str | Pointwise, **options: Any) -> Pointwise:
                 "already; pass them to its constructor"
             )
         return name
+    if not isinstance(name, str):
+        raise ValueError(
+            f"pointwise: expected a name or an instance of Pointwise, got {name!r}; write a class "
+            "with apply_to, and pass an instance of it"
+        )
     return POINTWISE.build(name, **options)

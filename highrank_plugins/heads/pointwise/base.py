@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from highrank_plugins.heads.inheritance import OUTSIDE_KERNELS, reset_unless_kept
 from highrank_plugins.heads.precision import widen
 from highrank_plugins.heads.registry import Registry
 from highrank_plugins.losses.chunked_head import KernelFunction
+from highrank_plugins.losses.own_layers import bound, is_ours, same_form
 
 Pullback = Callable[[Tensor], Tensor]
 # z → f(z), and the map from the gradient of f(z) to the gradient of z (a vector-Jacobian product)
 VJP = Callable[[Tensor], tuple[Tensor, Pullback]]
+
+# attributes that hold for one f; a subclass with another f has the versions of `Pointwise`
+OF_FUNCTION = ("kernel_function", "prepare_vjp", "is_identity", "is_increasing", "slopes")
 
 POINTWISE: Registry[type[Pointwise]] = Registry("pointwise function")
 register_pointwise = POINTWISE.register
@@ -33,14 +39,24 @@ class Pointwise(nn.Module):
     is_identity: ClassVar[bool] = False
     # whether f(z) increases with z, whatever the parameters
     is_increasing: ClassVar[bool] = False
-    # the function that compiled kernels compute instead of `apply_to`; None: torch computes f
-    kernel_function: KernelFunction | None = None
     # options that change f but no parameter; see `Registry.constants`
     constants: tuple[str, ...] | None = None
     # what each option does, by its name, for the help of fairseq's commands
     option_help: ClassVar[dict[str, str]] = {}
     # the parameter for which a model has a learning rate of its own, --head-<function>-lr
     own_rate: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        reset_unless_kept(cls, OF_FUNCTION, Pointwise, OUTSIDE_KERNELS)
+
+    @property
+    def kernel_function(self) -> KernelFunction | None:
+        """Return the function that compiled kernels compute instead of `apply_to`.
+
+        None: torch computes f.
+        """
+        return None
 
     def slopes(self) -> Tensor | None:
         """Return the slopes [Q] of a piecewise linear function; None for others."""
@@ -52,8 +68,10 @@ class Pointwise(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what `apply_to` reads besides the logits. Default: the parameters, widened."""
-        return {name: widen(parameter) for name, parameter in self.named_parameters()}
+        named = self.named_parameters(remove_duplicate=False)
+        return {name: widen(parameter) for name, parameter in named}
 
+    @abstractmethod
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         """Return f(z) for logits of any shape, in their dtype; `tensors` come from `tensors()`."""
         raise NotImplementedError
@@ -71,11 +89,16 @@ class Pointwise(nn.Module):
             dtype: of the logits, float32 or float64.
         """
         leaves = {name: t.detach().requires_grad_(name in sums) for name, t in tensors.items()}
+        ours = is_ours(self)
 
         def evaluate(z: Tensor) -> tuple[Tensor, Pullback]:
             z = z.detach().requires_grad_()
             with torch.enable_grad():
-                values = self.apply_to(z, leaves)
+                if ours:
+                    found = self.apply_to(z, leaves)
+                else:
+                    found = bound(self, leaves, lambda own: self.apply_to(z, own))
+            values = same_form(self, found, z)
 
             def pullback(grad: Tensor) -> Tensor:
                 wanted = [z, *(leaves[name] for name in sums)]
@@ -92,6 +115,9 @@ class Pointwise(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """Return f(z)."""
         return self.apply_to(z, self.tensors())
+
+
+POINTWISE.base = Pointwise
 
 
 def softplus(x: Tensor) -> Tensor:

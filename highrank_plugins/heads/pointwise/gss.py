@@ -50,42 +50,42 @@ class GeneralizedSigSoftmax(Pointwise):
             self.c = nn.Parameter(torch.tensor(c))
             self.log_k = nn.Parameter(torch.tensor(math.log(k)))
         else:
-            self.c = c
-            self.kernel_function = KernelFunction("gss", (c, k))
+            self.c, self._k = c, k
+        self.learn = bool(learn)  # whether c and k are parameters
         self.constants = () if learn else ("c", "k")
-
-    @property
-    def learn(self) -> bool:
-        """Whether c and k are parameters."""
-        return self.kernel_function is None
 
     @property
     def k(self) -> float:
         """Return the current slope on the far left."""
-        fixed = self.kernel_function
-        return self.log_k.exp().item() if fixed is None else fixed.numbers[1]
+        return self.log_k.exp().item() if self.learn else self._k
+
+    @property
+    def kernel_function(self) -> KernelFunction | None:
+        return None if self.learn else KernelFunction("gss", self._numbers())
+
+    def _numbers(self) -> tuple[float, float]:
+        """Return c and k where they are no parameters."""
+        return float(self.c), self._k
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         c: float | Tensor
         k: float | Tensor
-        if self.kernel_function is None:
+        if self.learn:
             c, k = tensors["c"].to(z.dtype), tensors["log_k"].to(z.dtype).exp()
         else:
-            c, k = self.kernel_function.numbers
+            c, k = self._numbers()
         x = z - c
         return k * x + c - (k - 1) * softplus(x)
 
     def prepare_vjp(
         self, tensors: dict[str, Tensor], sums: dict[str, Tensor], dtype: torch.dtype
     ) -> VJP:
-        if self.kernel_function is None:
-            return super().prepare_vjp(tensors, sums, dtype)
-        c, k = self.kernel_function.numbers
-        return gss_vjp(c, k)
+        return (
+            super().prepare_vjp(tensors, sums, dtype) if self.learn else gss_vjp(*self._numbers())
+        )
 
     def extra_repr(self) -> str:
-        fixed = self.kernel_function
-        return "learn=True" if fixed is None else "c={}, k={}".format(*fixed.numbers)
+        return "learn=True" if self.learn else f"c={self.c}, k={self._k}"
 
 
 def gss_vjp(c: float, k: float) -> VJP:

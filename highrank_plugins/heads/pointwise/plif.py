@@ -56,9 +56,6 @@ class PLIF(Pointwise):
         self.bound = positive("plif: bound", bound)
         self.knots = knots = integer("plif: knots", knots)
         init_sd = not_negative("plif: init_sd", init_sd)
-        self.kernel_function = KernelFunction(
-            "plif", (self.bound, self.cell_width), ("slopes", "left")
-        )
         slope_one = math.log(math.e - 1)
         self.slope_logits = nn.Parameter(
             slope_one + init_sd * torch.randn(knots), requires_grad=not freeze
@@ -73,6 +70,10 @@ class PLIF(Pointwise):
     def cell_width(self) -> float:
         """Return D = 2T/Q."""
         return 2 * self.bound / self.knots
+
+    @property
+    def kernel_function(self) -> KernelFunction | None:
+        return KernelFunction("plif", (self.bound, self.cell_width), ("slopes", "left"))
 
     def slopes(self) -> Tensor:
         return self.tensors()["slopes"].detach()

@@ -45,8 +45,10 @@ class SigmoidCap(Pointwise):
         self.height = positive("sigmoid_cap: height", height)
         self.shift = finite("sigmoid_cap: shift", shift)
         self.scale = positive("sigmoid_cap: scale", scale)
-        numbers = (self.height, self.shift, self.scale, 0.0)
-        self.kernel_function = KernelFunction("logistic", numbers)
+
+    @property
+    def kernel_function(self) -> KernelFunction | None:
+        return KernelFunction("logistic", (self.height, self.shift, self.scale, 0.0))
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         return self.height * torch.sigmoid((z + self.shift) / self.scale)

@@ -41,8 +41,11 @@ class Softcap(Pointwise):
                 f"softcap: cap must be at most {MOST_CAP:,}, got {cap:g}; logits without a cap "
                 "need no function"
             )
-        numbers = (2 * self.cap, 0.0, self.cap / 2, -self.cap)  # 2c σ(2z / c) − c = c tanh(z / c)
-        self.kernel_function = KernelFunction("logistic", numbers)
+
+    @property
+    def kernel_function(self) -> KernelFunction | None:
+        # 2c σ(2z / c) − c = c tanh(z / c)
+        return KernelFunction("logistic", (2 * self.cap, 0.0, self.cap / 2, -self.cap))
 
     def apply_to(self, z: Tensor, tensors: dict[str, Tensor]) -> Tensor:
         return self.cap * torch.tanh(z / self.cap)

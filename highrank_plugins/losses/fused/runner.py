@@ -28,6 +28,7 @@ from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.fused.base import FusedLoss
 from highrank_plugins.losses.fused.summed_linear import GradientSum, SummedLinear
 from highrank_plugins.losses.kernels.base import Kernels
+from highrank_plugins.losses.own_layers import call_bound, inputs_of
 from highrank_plugins.losses.plan import ChunkResults, LossOutput, LossPlan
 from highrank_plugins.losses.precision import Autocast, half_scale
 
@@ -42,7 +43,7 @@ MANY_CHUNKS = 16
 
 def fused_nll(plan: LossPlan, kernels: type[Kernels]) -> LossOutput:
     """Return the loss without autograd over chunks; it is differentiable once."""
-    tensors = plan.head.tensors()
+    tensors = inputs_of(plan)
     runner = _Runner(plan, list(tensors), kernels)
     return once_differentiable_nll(runner, (plan.features, *tensors.values()))
 
@@ -111,7 +112,7 @@ class _Runner:
     def _chunk_size(self, loss: FusedLoss) -> int:
         floats = loss.floats_per_token(self.plan.head)
         logits = self.plan.features.size(0) * self.plan.head.num_classes
-        return tokens_within(
+        return self.plan.most or tokens_within(
             self.plan.features,
             floats,
             self.plan.memory,
@@ -152,7 +153,8 @@ class _Runner:
             self.compute if self.autocast.enabled else None,
         )
         with inner_graph(bool(sums)), self.autocast.context(), summed:
-            local = plan.head.token_inputs(x, tensors, plan.random_state.rows(start, stop))
+            masks = plan.random_state.rows(start, stop)
+            local = call_bound(plan, tensors, lambda own: plan.head.token_inputs(x, own, masks))
         given = {name: t.detach() for name, t in local.items()}
         written = {
             name: torch.empty(given[name].shape, dtype=self.compute, device=x.device)

@@ -11,6 +11,7 @@ from torch import Tensor
 from highrank_plugins.losses.chunked_head import KernelFunction
 from highrank_plugins.losses.chunking import cache_sized_blocks
 from highrank_plugins.losses.kernels.base import Kernels, SoftmaxBlock, copy_unless_same
+from highrank_plugins.losses.own_layers import same_form
 from highrank_plugins.losses.plan import Scores
 
 IDENTITY = KernelFunction("identity")
@@ -74,6 +75,7 @@ class KernelInput(NamedTuple):
         if bias_M is not None:
             wide.add_(bias_M)
         values, pullback = kernels.vjp(wide)
+        same_form(kernels.plan.head.pointwise, values, wide)
         return cls(values.contiguous(), None, IDENTITY, pullback)
 
     def write_gradient(self, logits: Tensor) -> None:

@@ -1,0 +1,106 @@
+"""Tell layers that are not this package's, and compute them on detached copies of their tensors.
+
+A chunked loss computes a layer on copies of its tensors, whose gradients it gathers. While it does,
+each parameter of an own layer *is* its copy: `self.w`, `self.net(z)` and `tensors["w"]` learn alike.
+`contract` checks the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from highrank_plugins.common.names import layer_name
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.losses.chunked_head import Named
+from highrank_plugins.losses.plan import LossPlan
+
+T = TypeVar("T")
+RAW = ":parameter"  # ends the name of an input that is a parameter which `tensors` leaves out
+PACKAGE = __name__.partition(".")[0]
+# whose derived classes and hooks change nothing: FSDP, parametrizations
+TRANSPARENT = ("torch.distributed", "torch.nn.utils")
+
+
+def is_ours(module: nn.Module) -> bool:
+    """Whether a layer and its parts are this package's classes, and nobody changed them."""
+    return all(_is_unchanged(part) for part in module.modules())
+
+
+def _is_unchanged(module: nn.Module) -> bool:
+    cls = next(c for c in type(module).__mro__ if not _comes_from(c, *TRANSPARENT))
+    ours = _comes_from(cls, PACKAGE) or cls in (nn.Linear, nn.ModuleList)
+    if cls is nn.Module:
+        ours = type(module) is not nn.Module  # a parametrization of torch's
+    methods = ((k, v) for k, v in vars(module).items() if callable(v) and not isinstance(v, type))
+    replaced = any(hasattr(type(module), name) for name, _ in methods)
+    return ours and not replaced and not has_own_hooks(module)
+
+
+def has_own_hooks(module: nn.Module) -> bool:
+    """Whether hooks other than FSDP's run around `forward`."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    hooks = (hook for kind in kinds for hook in getattr(module, kind).values())
+    return any(not _comes_from(hook, *TRANSPARENT[:1]) for hook in hooks)
+
+
+def _comes_from(thing: Any, *packages: str) -> bool:
+    return getattr(thing, "__module__", "").startswith(tuple(f"{p}." for p in packages))
+
+
+def inputs_of(plan: LossPlan) -> Named:
+    """Return the tensors of a layer and, of an own one, all parameters that these leave out."""
+    tensors = plan.head.tensors()
+    if not plan.own:
+        return tensors
+    given = {id(t) for t in tensors.values()}
+    return tensors | {n + RAW: p for n, p in plan.head.named_parameters() if id(p) not in given}
+
+
+def call_bound(plan: LossPlan, named: Named, function: Callable[[Named], T]) -> T:
+    """Return `function` of the tensors, called while an own layer's parameters are these."""
+    return bound(plan.head, named, function) if plan.own else function(named)
+
+
+def bound(module: Any, named: Named, function: Callable[[Named], T]) -> T:
+    """Return `function` of the tensors, called while the parameters of a module are these."""
+    given = {
+        f"module.{name}": named.get(name + RAW, named.get(name, parameter))
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+    }
+    tensors = {name: t for name, t in named.items() if not name.endswith(RAW)}
+    return functional_call(_Caller(module), given, (function, tensors), tie_weights=False)
+
+
+class _Caller(nn.Module):
+    """Let `functional_call` call any function of a module."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, function: Callable[..., T], *inputs: Any) -> T:
+        return function(*inputs)
+
+
+def same_form(module: Any, values: Tensor, logits: Tensor) -> Tensor:
+    """Return the values of a pointwise function, which have the shape and dtype of its logits.
+
+    Raises:
+        UserError: they have not; a kernel would read memory outside of them.
+    """
+    if values.shape == logits.shape and values.dtype == logits.dtype:
+        return values
+    raise UserError(
+        f"{title(module)}: apply_to returned {values.dtype} {tuple(values.shape)} for logits "
+        f"{logits.dtype} {tuple(logits.shape)}; return a tensor of the same shape and dtype"
+    )
+
+
+def title(module: Any) -> str:
+    """Return the class of a layer and the name under which it is registered, for messages."""
+    name, cls = layer_name(module), type(module).__name__
+    return name if name == cls else f"{cls} ({name})"

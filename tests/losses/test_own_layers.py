@@ -1,0 +1,542 @@
+"""A layer of one's own learns under every implementation, as by plain torch, or is refused.
+
+The right value is the loss of the whole batch by plain autograd of `forward`, with the same seed.
+"""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import linear, softplus
+from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
+from torch.utils.checkpoint import checkpoint
+
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.heads import Head, Mixtape, MixtureOfSoftmaxes, Softmax
+from highrank_plugins.heads.logit_head import LogitHead
+from highrank_plugins.heads.pointwise import (
+    GeneralizedSigSoftmax,
+    Identity,
+    MultiMax,
+    PLIF,
+    Pointwise,
+    SigmoidCap,
+    SigSoftmax,
+    Softcap,
+)
+
+CLASSES, SIZE, TOKENS = 11, 6, 7
+TARGET = torch.tensor([0, 3, 10, 7, 7, 1, 2])
+IMPLEMENTATIONS = ("reference", "chunked", "fused", "cpp", "auto")
+
+
+def parameter(value=1.3):
+    return nn.Parameter(torch.tensor(value))
+
+
+# -- functions ------------------------------------------------------------------------------------
+
+
+class ReadsSelf(Pointwise):
+    def __init__(self):
+        super().__init__()
+        self.w = parameter()
+
+    def apply_to(self, z, tensors):
+        return z * self.w
+
+
+class ReadsTensors(ReadsSelf):
+    def apply_to(self, z, tensors):
+        return z * tensors["w"]
+
+
+class ReadsBoth(ReadsSelf):
+    def apply_to(self, z, tensors):
+        return z * self.w + tensors["w"] * z.sin()
+
+
+class ReadsThroughHelper(ReadsSelf):
+    def apply_to(self, z, tensors):
+        return self.helper(z)
+
+    def helper(self, z):
+        return z * softplus(self.w)
+
+
+class PreparesOther(ReadsSelf):
+    """`tensors` has the name of a parameter for another value."""
+
+    def tensors(self):
+        return {"w": 2 * self.w}
+
+    def apply_to(self, z, tensors):
+        return z * tensors["w"] + self.w * z.cos()
+
+
+class Network(Pointwise):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1))
+
+    def apply_to(self, z, tensors):
+        return z + self.net(z.unsqueeze(-1)).squeeze(-1)
+
+
+class Buffered(ReadsSelf):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(0.7))
+
+    def apply_to(self, z, tensors):
+        return self.scale * z * self.w
+
+
+class PerClass(Pointwise):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.rand(CLASSES) + 0.5)
+
+    def apply_to(self, z, tensors):
+        return z * self.w
+
+
+class Tied(Pointwise):
+    def __init__(self):
+        super().__init__()
+        self.a = self.b = parameter()
+
+    def apply_to(self, z, tensors):
+        return z * self.a + tensors["b"] * z.sin()
+
+
+class Dropped(ReadsSelf):
+    def apply_to(self, z, tensors):
+        return nn.functional.dropout(z, 0.3) * self.w
+
+
+class InPlace(ReadsSelf):
+    def apply_to(self, z, tensors):
+        return z.add_(self.w * z.sin())
+
+
+class InPlaceTanh(Pointwise):
+    def apply_to(self, z, tensors):
+        return z.tanh_()
+
+
+class Column(Pointwise):
+    def apply_to(self, z, tensors):
+        return z.sum(-1, keepdim=True)
+
+
+class Half(Pointwise):
+    def apply_to(self, z, tensors):
+        return z.half().tanh()
+
+
+class Normed(Pointwise):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(1, affine=False)
+
+    def apply_to(self, z, tensors):
+        return self.norm(z.reshape(-1, 1)).reshape(z.shape)
+
+
+class AcrossClasses(Pointwise):
+    def apply_to(self, z, tensors):
+        return z - z.amax(-1, keepdim=True) + z.std(-1, keepdim=True)
+
+
+class NotANumber(Pointwise):
+    def apply_to(self, z, tensors):
+        return (z - 100).log()
+
+
+class Counts(Pointwise):
+    calls = 0
+
+    def apply_to(self, z, tensors):
+        self.calls += 1
+        return z * self.calls
+
+
+class OwnGenerator(Pointwise):
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(1)
+
+    def apply_to(self, z, tensors):
+        return z * (1 + torch.rand((), generator=self.generator, dtype=z.dtype))
+
+
+class WrongName(ReadsSelf):
+    def apply_to(self, z, tensors):
+        return z * tensors["weight"]
+
+
+class NoParameter(Pointwise):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.ones((), dtype=torch.float64, requires_grad=True)
+
+    def apply_to(self, z, tensors):
+        return z * self.w
+
+
+class Unread(ReadsSelf):
+    def apply_to(self, z, tensors):
+        return z.sin() + z
+
+
+class ForwardOnly(GeneralizedSigSoftmax):
+    def forward(self, z):
+        return 2 * z
+
+
+def subclass(base, **options):
+    class Own(base):
+        def apply_to(self, z, tensors):
+            return super().apply_to(z, tensors) + 0.5 * z.sin()
+
+    return Own(**options)
+
+
+class SineMixin:
+    def apply_to(self, z, tensors):
+        return super().apply_to(z, tensors) + 0.5 * z.sin()
+
+
+class MixedIn(SineMixin, SigSoftmax):
+    pass
+
+
+class NarrowCells(PLIF):
+    @property
+    def cell_width(self):
+        return super().cell_width / 2
+
+
+class SharedGenerator(GeneralizedSigSoftmax):
+    """A class of our function that only adds a text keeps its kernels."""
+
+    def extra_repr(self):
+        return "own"
+
+
+RIGHT_FUNCTIONS = [
+    ReadsSelf, ReadsTensors, ReadsBoth, ReadsThroughHelper, PreparesOther, Network, Buffered, Tied,
+    Dropped, MixedIn, SharedGenerator,
+    *(lambda base=base: subclass(base) for base in (
+        Identity, GeneralizedSigSoftmax, SigSoftmax, Softcap, SigmoidCap, MultiMax)),
+    lambda: subclass(PLIF, knots=40),
+    lambda: NarrowCells(knots=40),
+    lambda: subclass(GeneralizedSigSoftmax, learn=True),
+]  # fmt: skip
+REFUSED_FUNCTIONS = {
+    InPlace: "in place", InPlaceTanh: "in place", Column: "same shape and dtype",
+    Half: "same shape and dtype", Normed: "buffer pointwise.norm", AcrossClasses: "elementwise",
+    NotANumber: "add up to nan", Counts: "keep no state",
+    OwnGenerator: "default generator", WrongName: "'weight'",
+    NoParameter: "no parameter of the layer", Unread: "never reads it",
+    ForwardOnly: "which the loss calls",
+}  # fmt: skip
+
+# -- structures -----------------------------------------------------------------------------------
+
+
+class ReadsOwnMatrix(LogitHead):
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
+        self.proj = nn.Linear(self.feature_dim, self.embed_dim)
+        self.t = parameter()
+
+    def chunk_logits(self, features, tensors, random_state):
+        return linear(self.proj(features) * self.t, self.weight, self.bias)
+
+
+class DroppedFeatures(LogitHead):
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
+        self.drop = nn.Dropout(0.5)
+
+    def chunk_logits(self, features, tensors, random_state):
+        return linear(self.drop(features), tensors["weight"], tensors["bias"])
+
+
+class TwoLists(Head):
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
+        self.maps = nn.ModuleList(nn.Linear(self.feature_dim, self.embed_dim) for _ in range(2))
+
+    def chunk_log_probs(self, features, tensors, random_state):
+        found = [linear(m(features).tanh(), self.weight, self.bias) for m in self.maps]
+        return (found[0].log_softmax(-1).exp() + found[1].log_softmax(-1).exp()).div(2).log()
+
+
+class OwnGates(Mixtape):
+    def class_gate_logits(self, inputs, tensors, random_state):
+        return 2 * super().class_gate_logits(inputs, tensors, random_state)
+
+
+class OwnMean(Mixtape):
+    def _mean(self, leaves, gates):
+        return 1.5 * super()._mean(leaves, gates)
+
+
+class OwnPrior(MixtureOfSoftmaxes):
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
+        self.sharp = parameter()
+
+    def log_prior(self, features, tensors):
+        return (self.sharp * super().log_prior(features, tensors)).log_softmax(-1)
+
+
+class OwnContexts(MixtureOfSoftmaxes):
+    def contexts(self, features, tensors, random_state):
+        return super().contexts(features, tensors, random_state).sin()
+
+
+class ContextsFromMatrix(MixtureOfSoftmaxes):
+    """Contexts read the vocabulary matrix, whose gradient a fused loss takes from its products."""
+
+    def contexts(self, features, tensors, random_state):
+        found = super().contexts(features, tensors, random_state)
+        return found + tensors["weight"].mean(0) * self.weight.std()
+
+
+class ColdMixin:
+    def chunk_logits(self, features, tensors, random_state):
+        return super().chunk_logits(features, tensors, random_state) / 3
+
+
+class ColdSoftmax(ColdMixin, Softmax):
+    pass
+
+
+class OwnForward(Softmax):
+    def forward(self, features):
+        return super().forward(2 * features)
+
+
+class OwnLogProbs(Softmax):
+    def log_probs(self, features):
+        return super().log_probs(features) * 1.0 + 0.1
+
+
+class SameForward(Softmax):
+    """A `forward` that changes nothing may stay."""
+
+    def forward(self, features):
+        return super().forward(features)
+
+
+class Probabilities(Head):
+    def chunk_log_probs(self, features, tensors, random_state):
+        return linear(features, tensors["weight"], tensors["bias"]).softmax(-1)
+
+
+class LooksAtOthers(LogitHead):
+    def chunk_logits(self, features, tensors, random_state):
+        return linear(features - features.mean(0), tensors["weight"], tensors["bias"])
+
+
+class CountsTokens(LogitHead):
+    def chunk_logits(self, features, tensors, random_state):
+        return linear(features * len(features), tensors["weight"], tensors["bias"])
+
+
+class WrongLoss(Softmax):
+    """A cheaper loss that is another function than the log-probabilities."""
+
+    def chunk_nll(self, features, target, tensors, random_state, smooth):
+        nll, smooth_sum = super().chunk_nll(features, target, tensors, random_state, smooth)
+        return nll + 1, smooth_sum
+
+
+class Recurrent(LogitHead):
+    """An LSTM reads its parameters from a list of its own."""
+
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
+        self.lstm = nn.LSTM(self.feature_dim, self.feature_dim, batch_first=True)
+
+    def chunk_logits(self, features, tensors, random_state):
+        return linear(self.lstm(features.unsqueeze(1))[0].squeeze(1), self.weight, self.bias)
+
+
+class BufferChanges(Softmax):
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def chunk_logits(self, features, tensors, random_state):
+        self.seen += 1
+        return super().chunk_logits(features, tensors, random_state)
+
+
+class LoRA(nn.Module):
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.weight, self.bias = base, base.weight, base.bias
+        self.a = nn.Parameter(torch.randn(2, base.in_features))
+        self.b = nn.Parameter(torch.randn(base.out_features, 2))
+
+    def forward(self, x):
+        return self.base(x) + x @ self.a.t() @ self.b.t()
+
+
+class Doubled(nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+def make(cls, **options):
+    head = cls(CLASSES, SIZE, **options)
+    for p in head.parameters():
+        nn.init.normal_(p)
+    return head.double()
+
+
+def wrapped(change):
+    def build():
+        head = make(MixtureOfSoftmaxes, components=3)
+        change(head)
+        return head.double()
+
+    return build
+
+
+def with_adapter(head):
+    head.latent = LoRA(head.latent)
+
+
+def with_sequence(head):
+    head.latent = nn.Sequential(head.latent)
+
+
+def with_hook(head):
+    head.register_forward_hook(lambda module, inputs, output: output - 0.3)
+
+
+def with_own_method(head):
+    head.contexts = lambda *inputs: MixtureOfSoftmaxes.contexts(head, *inputs).sin()
+
+
+RIGHT_STRUCTURES = [
+    *(lambda cls=cls: make(cls) for cls in (
+        ReadsOwnMatrix, DroppedFeatures, TwoLists, OwnContexts, OwnPrior, ContextsFromMatrix,
+        ColdSoftmax, SameForward)),
+    *(lambda cls=cls: make(cls, components=4, gate_dim=3) for cls in (OwnGates, OwnMean)),
+    wrapped(lambda head: parametrize.register_parametrization(head, "weight", Doubled())),
+    wrapped(lambda head: parametrize.register_parametrization(head.latent, "weight", Doubled())),
+    wrapped(lambda head: parametrizations.weight_norm(head.latent)),
+    wrapped(with_own_method),
+]  # fmt: skip
+REFUSED_STRUCTURES = {
+    "OwnForward": (lambda: make(OwnForward), "does not call forward"),
+    "OwnLogProbs": (lambda: make(OwnLogProbs), "instead of 1"),
+    "Probabilities": (lambda: make(Probabilities), "instead of 1"),
+    "LooksAtOthers": (lambda: make(LooksAtOthers), "depends on the other tokens"),
+    "CountsTokens": (lambda: make(CountsTokens), "depends on the other tokens"),
+    "BufferChanges": (lambda: make(BufferChanges), "changes the buffer seen"),
+    "adapter": (wrapped(with_adapter), "never reads it"),
+    "sequence": (wrapped(with_sequence), "'latent.weight'"),
+    "hook": (wrapped(with_hook), "instead of 1"),
+    "weight_norm": (wrapped(lambda head: weight_norm(head.latent)), "latent.weight"),
+    "spectral_norm": (wrapped(lambda head: spectral_norm(head.latent)), "latent.weight"),
+    "prune": (wrapped(lambda head: prune.random_unstructured(head.latent, "weight", 0.5)),
+              "latent.weight"),
+}  # fmt: skip
+
+
+def gradients(head, loss, x):
+    found = torch.autograd.grad(loss, [x, *head.parameters()], allow_unused=True)
+    return [torch.zeros(()) if g is None else g for g in found]
+
+
+def by_plain_torch(head, x):
+    torch.manual_seed(5)
+    loss = -head.log_probs(x).gather(-1, TARGET[:, None]).squeeze(-1)
+    return loss.sum().item(), gradients(head, loss.sum(), x)
+
+
+def by_loss(head, x, impl, reduction, memory=None):
+    torch.manual_seed(5)
+    loss = head.nll(x, TARGET, impl=impl, reduction=reduction, memory=memory).loss.sum()
+    return loss.item(), gradients(head, loss, x)
+
+
+def check_right(head, impls=IMPLEMENTATIONS):
+    """Check every implementation, reduction and chunk size; those refused must name the class."""
+    x = torch.randn(TOKENS, SIZE, dtype=torch.float64, requires_grad=True)
+    value, grads = by_plain_torch(head, x)
+    random = any("rop" in type(m).__name__ for m in head.modules())  # masks differ by chunk
+    seen = set()
+    for impl in impls:
+        for reduction in ("sum", "none"):
+            for memory in (None,) if random else (None, 8 * 4 * CLASSES * 9 * 2):
+                try:
+                    found, found_grads = by_loss(head, x, impl, reduction, memory)
+                except ValueError as error:
+                    assert "no fused loss" in str(error) or type(head).__name__ in str(error)
+                    continue
+                seen.add(impl)
+                assert found == pytest.approx(value, rel=1e-9)
+                for a, b in zip(found_grads, grads, strict=True):
+                    torch.testing.assert_close(a, b.expand(a.shape), rtol=1e-9, atol=1e-9)
+    assert {"reference", "chunked", "auto"} <= seen
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed():
+    torch.manual_seed(0)
+    logging.getLogger("highrank_plugins").setLevel(logging.ERROR)
+
+
+@pytest.mark.parametrize("structure", ["softmax", "moc", "mos", "mixtape"])
+@pytest.mark.parametrize("number", range(len(RIGHT_FUNCTIONS)))
+def test_a_function_of_ones_own_learns(structure, number):
+    from highrank_plugins.heads import build_head
+
+    options = {} if structure == "softmax" else {"components": 4}
+    head = build_head(structure, num_classes=CLASSES, feature_dim=SIZE, **options,
+                      pointwise=RIGHT_FUNCTIONS[number]())  # fmt: skip
+    for p in head.parameters():
+        nn.init.normal_(p)
+    check_right(head.double())
+
+
+def test_a_parameter_per_class_learns():
+    check_right(make(Softmax, pointwise=PerClass()))
+
+
+@pytest.mark.parametrize("cls", REFUSED_FUNCTIONS, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_a_function_that_breaks_the_contract_is_refused(cls, impl):
+    head = make(Softmax, pointwise=cls())
+    with pytest.raises(UserError, match=f"{cls.__name__}.*({REFUSED_FUNCTIONS[cls]})|Softmax.*"
+                       f"({REFUSED_FUNCTIONS[cls]})") as error:  # fmt: skip
+        by_loss(
+            head, torch.randn(TOKENS, SIZE, dtype=torch.float64, requires_grad=True), impl, "sum"
+        )
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("number", range(len(RIGHT_STRUCTURES)))
+def test_a_structure_of_ones_own_learns(number):
+    check_right(RIGHT_STRUCTURES[number]())
+
+
+@pytest.mark.parametrize("name", REFUSED_STRUCTURES)
+@pytest.mark.parametrize("impl", ["reference", "auto"])
+def test_a_structure_that_breaks_the_contract_is_refused(name, impl):
+    build, said = REFUSED_STRUCTURES[name]
+    head = build()
+    with pytest.raises(UserError, match=f"{type(head).__name__}.*({said})"):
+        by_loss(
+            head, torch.randn(TOKENS, SIZE, dtype=torch.float64, requires_grad=True), impl, "sum"
+        )
