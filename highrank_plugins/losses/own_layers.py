@@ -1,8 +1,8 @@
 """Tell layers that are not this package's, and compute them on detached copies of their tensors.
 
-A chunked loss computes a layer on copies of its tensors, whose gradients it gathers. While it does,
-each parameter of an own layer *is* its copy: `self.w`, `self.net(z)` and `tensors["w"]` learn alike.
-`contract` checks the rest.
+A chunked loss computes a layer on copies of its tensors, whose gradients it gathers. While it
+does, each parameter of an own layer *is* its copy: `self.w`, `self.net(z)` and `tensors["w"]` learn
+alike. `contract` checks the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PACKAGE = __name__.partition(".")[0]
 TRANSPARENT = ("torch.distributed", "torch.nn.utils")
 
 
-def is_ours(module: nn.Module) -> bool:
+def is_ours(module: Any) -> bool:
     """Whether a layer and its parts are this package's classes, and nobody changed them."""
     return all(_is_unchanged(part) for part in module.modules())
 

@@ -3,6 +3,7 @@
 The right value is the loss of the whole batch by plain autograd of `forward`, with the same seed.
 """
 
+import copy
 import logging
 
 import pytest
@@ -13,13 +14,21 @@ from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, 
 from torch.utils.checkpoint import checkpoint
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.heads import Head, Mixtape, MixtureOfSoftmaxes, Softmax
+from highrank_plugins.heads import (
+    Head,
+    Mixtape,
+    MixtureOfSoftmaxes,
+    Softmax,
+    build_head,
+    register_head,
+    register_pointwise,
+)
 from highrank_plugins.heads.logit_head import LogitHead
 from highrank_plugins.heads.pointwise import (
+    PLIF,
     GeneralizedSigSoftmax,
     Identity,
     MultiMax,
-    PLIF,
     Pointwise,
     SigmoidCap,
     SigSoftmax,
@@ -429,7 +438,7 @@ def with_own_method(head):
 RIGHT_STRUCTURES = [
     *(lambda cls=cls: make(cls) for cls in (
         ReadsOwnMatrix, DroppedFeatures, TwoLists, OwnContexts, OwnPrior, ContextsFromMatrix,
-        ColdSoftmax, SameForward)),
+        ColdSoftmax, SameForward, Recurrent)),
     *(lambda cls=cls: make(cls, components=4, gate_dim=3) for cls in (OwnGates, OwnMean)),
     wrapped(lambda head: parametrize.register_parametrization(head, "weight", Doubled())),
     wrapped(lambda head: parametrize.register_parametrization(head.latent, "weight", Doubled())),
@@ -470,9 +479,14 @@ def by_loss(head, x, impl, reduction, memory=None):
     return loss.item(), gradients(head, loss, x)
 
 
+def features(seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(TOKENS, SIZE, dtype=torch.float64, generator=rng).requires_grad_()
+
+
 def check_right(head, impls=IMPLEMENTATIONS):
     """Check every implementation, reduction and chunk size; those refused must name the class."""
-    x = torch.randn(TOKENS, SIZE, dtype=torch.float64, requires_grad=True)
+    x = features()
     value, grads = by_plain_torch(head, x)
     random = any("rop" in type(m).__name__ for m in head.modules())  # masks differ by chunk
     seen = set()
@@ -500,8 +514,6 @@ def fixed_seed():
 @pytest.mark.parametrize("structure", ["softmax", "moc", "mos", "mixtape"])
 @pytest.mark.parametrize("number", range(len(RIGHT_FUNCTIONS)))
 def test_a_function_of_ones_own_learns(structure, number):
-    from highrank_plugins.heads import build_head
-
     options = {} if structure == "softmax" else {"components": 4}
     head = build_head(structure, num_classes=CLASSES, feature_dim=SIZE, **options,
                       pointwise=RIGHT_FUNCTIONS[number]())  # fmt: skip
@@ -518,11 +530,9 @@ def test_a_parameter_per_class_learns():
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 def test_a_function_that_breaks_the_contract_is_refused(cls, impl):
     head = make(Softmax, pointwise=cls())
-    with pytest.raises(UserError, match=f"{cls.__name__}.*({REFUSED_FUNCTIONS[cls]})|Softmax.*"
-                       f"({REFUSED_FUNCTIONS[cls]})") as error:  # fmt: skip
-        by_loss(
-            head, torch.randn(TOKENS, SIZE, dtype=torch.float64, requires_grad=True), impl, "sum"
-        )
+    said = REFUSED_FUNCTIONS[cls]
+    with pytest.raises(UserError, match=f"({cls.__name__}|Softmax).*({said})") as error:
+        by_loss(head, features(), impl, "sum")
     assert "\n" not in str(error.value)
 
 
@@ -537,6 +547,120 @@ def test_a_structure_that_breaks_the_contract_is_refused(name, impl):
     build, said = REFUSED_STRUCTURES[name]
     head = build()
     with pytest.raises(UserError, match=f"{type(head).__name__}.*({said})"):
-        by_loss(
-            head, torch.randn(TOKENS, SIZE, dtype=torch.float64, requires_grad=True), impl, "sum"
-        )
+        by_loss(head, features(), impl, "sum")
+
+
+@pytest.mark.parametrize("cls", [WrongLoss])
+def test_what_only_plain_autograd_computes_names_that(cls):
+    with pytest.raises(UserError, match=f"{cls.__name__}: .*--head-loss reference"):
+        by_loss(make(cls), features(), "auto", "sum")
+    head, x = make(cls), features()
+    value, grads = by_plain_torch(head, x)
+    found, found_grads = by_loss(head, x, "reference", "sum")
+    assert found == pytest.approx(value, rel=1e-12)
+    for a, b in zip(found_grads, grads, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_auto_leaves_a_fused_loss_that_is_wrong(caplog):
+    caplog.set_level(logging.WARNING, "highrank_plugins")
+    head = make(ContextsFromMatrix)
+    with pytest.raises(UserError, match=r"gradient of weight .* --head-loss chunked"):
+        by_loss(head, features(), "fused", "sum")
+    assert caplog.text == ""
+    by_loss(head, features(), "auto", "sum")
+    assert "ContextsFromMatrix: the gradient of weight" in caplog.text
+
+
+def test_each_new_state_of_a_layer_is_checked():
+    """An adapter that comes after the first loss, and dropout that evaluation hid."""
+    head, x = make(MixtureOfSoftmaxes, components=3), features()
+    by_loss(head, x, "auto", "sum")
+    with_adapter(head.double())
+    with pytest.raises(UserError, match="never reads it"):
+        by_loss(head.double(), x, "auto", "sum")
+    own = make(Softmax, pointwise=Normed()).eval()
+    own.pointwise.norm.running_var.fill_(2.0)
+    by_loss(own, x, "auto", "sum")
+    with pytest.raises(UserError, match="buffer"):
+        by_loss(own.train(), x, "auto", "sum")
+
+
+def test_the_check_leaves_random_numbers_and_buffers_as_they_were():
+    found = []
+    for checked in (False, True):
+        head = make(DroppedFeatures)
+        if checked:
+            by_loss(head, features(), "auto", "sum")
+        torch.manual_seed(3)
+        head.nll(features(seed=1), TARGET, impl="auto").loss.sum().backward()
+        found.append((torch.get_rng_state(), torch.rand(1).item()))
+    assert found[0][0].equal(found[1][0])
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_low_precision_learns(dtype, autocast):
+    head = make(MixtureOfSoftmaxes, components=3, pointwise=ReadsBoth()).to(dtype)
+    exact, x = copy.deepcopy(head).double(), features().to(dtype)
+    x = x.detach().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        head.nll(x, TARGET, reduction="sum").loss.backward()
+    exact.nll(x.detach().double(), TARGET, reduction="sum", impl="reference").loss.backward()
+    for p, right in zip(head.parameters(), exact.parameters(), strict=True):
+        error = (p.grad.double() - right.grad).norm() / right.grad.norm()
+        assert error < (1e-5 if dtype == torch.float32 and not autocast else 0.1)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+def test_own_layers_learn_under_checkpointing(reduction, reentrant):
+    head, x = make(ReadsOwnMatrix, pointwise=Dropped()), features()
+    _, grads = by_plain_torch(head, x)
+    torch.manual_seed(5)
+
+    def loss(x):
+        return head.nll(x, TARGET, reduction=reduction).loss.sum()
+
+    checkpoint(loss, x, use_reentrant=reentrant).backward()
+    for p, right in zip(head.parameters(), grads[1:], strict=True):
+        torch.testing.assert_close(p.grad, right.expand(p.shape), rtol=1e-9, atol=1e-9)
+
+
+def test_ours_are_not_checked(monkeypatch):
+    monkeypatch.setattr("highrank_plugins.losses.nll.checked_implementation", None)
+    for head in (make(Softmax, pointwise="plif"), make(Mixtape), make(MixtureOfSoftmaxes)):
+        by_loss(head, features(), "auto", "sum")
+
+
+def test_numbers_of_a_function_may_change_after_it_is_built():
+    """A compiled kernel must not keep the cap with which a function was built."""
+    head = make(Softmax, pointwise=Softcap(30.0)).float()
+    head.pointwise.cap = 2.0
+    x = features().float()
+    want = -head(x).gather(-1, TARGET[:, None]).sum()
+    torch.testing.assert_close(head.nll(x, TARGET, reduction="sum").loss, want)
+
+
+@pytest.mark.parametrize(
+    ("register", "cls", "said"),
+    [
+        (register_pointwise, type("Bend", (Pointwise,), {"forward": None}), "has no apply_to"),
+        (register_pointwise, type("Bend", (nn.Module,), {}), "is no Pointwise"),
+        (register_pointwise, len, "is no Pointwise"),
+        (register_head, type("Bend", (Head,), {}), "has no chunk_log_probs"),
+        (register_head, type("Bend", (LogitHead,), {}), "has no chunk_logits"),
+        (register_head, type("Bend", (nn.Module,), {}), "is no Head"),
+    ],
+)
+def test_what_is_no_layer_cannot_be_registered(register, cls, said):
+    with pytest.raises(UserError, match=said):
+        register("bend_that_is_none")(cls)
+    with pytest.raises(UserError, match=r"give the name of the class, as in @register_"):
+        register(cls)
+
+
+@pytest.mark.parametrize("pointwise", [ReadsSelf, nn.Tanh(), torch.tanh])
+def test_a_function_that_is_none_is_refused(pointwise):
+    with pytest.raises(ValueError, match="expected a name or an instance of Pointwise"):
+        Softmax(CLASSES, SIZE, pointwise=pointwise)
