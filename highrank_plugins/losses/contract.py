@@ -280,9 +280,9 @@ class _Trial:
             got, want = output.loss.sum().item(), loss.sum().item()
             return f"the loss is {got:.6g} instead of {want:.6g}"
         for name, right in self.gradients.items():
-            got, want = gradients[name], _norm(right)
-            if not _norm(got - right) <= self.tolerance * (want + 1e-3 * self.largest):
-                return f"the gradient of {name} has the norm {_norm(got):.6g} instead of {want:.6g}"
+            found, norm = gradients[name], _norm(right)
+            if not _norm(found - right) <= self.tolerance * (norm + 1e-3 * self.largest):
+                return f"the norm of the gradient of {name} is {_norm(found):.6g}, not {norm:.6g}"
         return None
 
 
