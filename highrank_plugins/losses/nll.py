@@ -66,6 +66,7 @@ def compute_nll(
         filter_gradients=filter_gradients,
         entropy=entropy,
         z_loss=z_loss,
+        falls_back=impl == "auto",
     )
     if chosen == "reference":
         out = reference_nll(plan)

@@ -68,6 +68,7 @@ class LossPlan:
     filter_gradients: bool
     entropy: bool = False
     z_loss: float = 0.0  # factor of lse², or of Σ_k lse_k² for a mixture
+    falls_back: bool = False  # to torch's kernels, where the others do not compile
 
     @property
     def smooth(self) -> bool:

@@ -1,5 +1,6 @@
 """`auto` on a CUDA device, which is faked: `triton` where a first launch succeeds."""
 
+import errno
 import logging
 import subprocess
 
@@ -29,6 +30,7 @@ def launches(monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(kernels, "first_launch", seen.append)
     monkeypatch.setattr(choice, "_logged", set())
+    monkeypatch.setattr(kernels, "_ruled_out", set())
     for cached in (kernels.launch_failure, kernels._warn_once):
         cached.cache_clear()
     yield seen
@@ -104,3 +106,84 @@ def test_the_first_launch_runs_in_the_interpreter(monkeypatch):
     """The first launch is a valid call of the kernel; it runs on a CPU here."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     kernels.first_launch(torch.device("cpu"))
+
+
+class Broken:
+    """Stand in for a kernel whose compilation ends in an error."""
+
+    def __init__(self, fn, error):
+        self.fn, self.error = fn, error
+
+    def __getitem__(self, grid):
+        def start(*arguments, **tile):
+            raise self.error
+
+        return start
+
+
+def refused_by_the_compiler():
+    from triton.compiler.errors import CompilationError
+
+    error = CompilationError("def kernel():\n    x", None)
+    error.__cause__ = AssertionError("no such index")
+    return error
+
+
+FAILURES = [
+    (refused_by_the_compiler, "AssertionError: no such index"),
+    (lambda: RuntimeError("PassManager::run failed"), "PassManager::run failed"),
+    (lambda: OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+    (lambda: subprocess.CalledProcessError(1, ["gcc"]), "gcc"),
+]
+KERNELS = [("mixtape", "tree_backward_kernel"), ("mos", "gradient_kernel"),
+           ("softmax", "softmax_kernel")]  # fmt: skip
+
+
+def loss(name, impl, reduction):
+    """Return loss and gradients of a layer with its own seed."""
+    torch.manual_seed(1)
+    options = {} if name == "softmax" else {"components": 2}
+    head = build_head(name, num_classes=9, feature_dim=4, **options)
+    features = torch.randn(5, 4, requires_grad=True)
+    out = head.nll(features, torch.arange(5), reduction=reduction, impl=impl).loss
+    out.sum().backward()
+    return [out, features.grad, *(p.grad for p in head.parameters() if p.grad is not None)]
+
+
+@pytest.fixture
+def on_the_interpreter(launches, monkeypatch):
+    """Let `auto` take the kernels on a CPU, for classes that are not ruled out."""
+
+    def taken(head, features):
+        return "fused" if type(head) in kernels._ruled_out else "triton"
+
+    monkeypatch.setattr(choice, "_auto", taken)
+
+
+def break_kernel(monkeypatch, name, error):
+    from highrank_plugins.losses.kernels.triton import passes
+
+    monkeypatch.setattr(passes, name, Broken(getattr(passes, name).fn, error))
+
+
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+@pytest.mark.parametrize("name, kernel", KERNELS)
+@pytest.mark.parametrize("failure, why", FAILURES)
+def test_auto_falls_back_where_a_kernel_does_not_compile(
+    on_the_interpreter, monkeypatch, caplog, name, kernel, failure, why, reduction
+):
+    break_kernel(monkeypatch, kernel, failure())
+    for _ in range(2):  # the second loss does not try again
+        found, want = loss(name, "auto", reduction), loss(name, "reference", reduction)
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, want, strict=True))
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert f"cannot compile {kernel} (" in warning and why in warning
+    kernels._ruled_out.clear()
+    with pytest.raises(ValueError, match=rf"cannot compile {kernel} .*impl='fused'"):
+        loss(name, "triton", reduction)
+
+
+def test_other_errors_of_a_gpu_are_no_failed_compilation(on_the_interpreter, monkeypatch):
+    break_kernel(monkeypatch, "softmax_kernel", torch.OutOfMemoryError("too little memory"))
+    with pytest.raises(torch.OutOfMemoryError):
+        loss("softmax", "auto", "sum")

@@ -24,6 +24,11 @@ logger = logging.getLogger(__name__)
 FAMILIES = ("identity", "gss", "logistic", "multimax", "plif")
 INSTEAD = "or choose impl='fused' (--head-loss fused)"
 LEAST_CAPABILITY = (7, 0)
+_ruled_out: set[type] = set()
+
+
+class CannotCompile(ValueError):
+    """Report a kernel that triton does not compile here, with a remedy."""
 
 
 def check_available(device: torch.device) -> None:
@@ -71,8 +76,8 @@ def check_components(head: ChunkedHead) -> None:
 
 
 def auto_takes(head: ChunkedHead, features: Tensor) -> bool:
-    """Whether `auto` takes these kernels: on a CUDA device where a first launch succeeds."""
-    if features.device.type != "cuda":
+    """Whether `auto` takes these kernels: on a CUDA device where all that were tried compile."""
+    if features.device.type != "cuda" or type(head) in _ruled_out:
         return False
     try:
         check_available(features.device)
@@ -81,6 +86,12 @@ def auto_takes(head: ChunkedHead, features: Tensor) -> bool:
         _warn_once(str(error))
         return False
     return True
+
+
+def rule_out(head: ChunkedHead, error: CannotCompile) -> None:
+    """Take these kernels from `auto` for layers of this class, and say why."""
+    _ruled_out.add(type(head))
+    _warn_once(str(error))
 
 
 @functools.cache

@@ -5,11 +5,15 @@ Chunks and their values have contiguous rows; results are written into the tenso
 
 from __future__ import annotations
 
+import subprocess
+import traceback
 from typing import Any
 
 import torch
+import triton
 import triton.language as tl
 from torch import Tensor
+from triton.errors import TritonError
 
 from highrank_plugins.losses.chunked_head import Named
 from highrank_plugins.losses.kernels.base import (
@@ -20,7 +24,13 @@ from highrank_plugins.losses.kernels.base import (
 )
 from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, empty_scores
 from highrank_plugins.losses.kernels.torch import write_posterior
-from highrank_plugins.losses.kernels.triton import FAMILIES, check_components, tiles
+from highrank_plugins.losses.kernels.triton import (
+    FAMILIES,
+    INSTEAD,
+    CannotCompile,
+    check_components,
+    tiles,
+)
 from highrank_plugins.losses.kernels.triton.learned import CellSums, LearnedNumbers
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
 from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
@@ -178,9 +188,24 @@ def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **t
 
     Args:
         tile: the kernel's tile, and `num_warps`.
+    Raises:
+        CannotCompile: triton, its assembler or its C compiler refuse the kernel.
     """
-    if not values.is_meta:
+    if values.is_meta:
+        return
+    try:
         kernel[grid](values, *others, **tile)
+    except (TritonError, RuntimeError, OSError, subprocess.SubprocessError) as error:
+        if isinstance(error, RuntimeError) and "PassManager" not in str(error):
+            raise  # of the GPU, such as too little memory
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        why = "".join(traceback.format_exception_only(cause)).strip().splitlines()[-1]
+        raise CannotCompile(
+            f"impl: 'triton' {triton.__version__} cannot compile {kernel.fn.__name__} ({why}); "
+            f"install another version of triton, {INSTEAD}"
+        ) from error
 
 
 def _softmax(
