@@ -12,6 +12,7 @@ import typer
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.files import held_alone, open_own
 from highrank_plugins.common.formatting import size
+from highrank_plugins.common.processes import python
 
 if TYPE_CHECKING:
     from highrank_plugins.studies.definition import Study
@@ -153,7 +154,7 @@ def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: 
     arguments = sys.argv[1:] if sys.argv[1:2] == ["study"] else ["study", str(read.file)]
     arguments = [word for word in arguments if word != "--slurm"]
     # tasks need not have the PATH of this environment
-    command = [sys.executable, "-m", "highrank_plugins.cli", *arguments]
+    command = python("-m", "highrank_plugins.cli", *arguments)
     typer.echo(submit(array_script(read, members, folder, command, jobs)))
     _say(f"after all tasks have ended, run: {shlex.join(['highrank', *arguments, '--table'])}")
 

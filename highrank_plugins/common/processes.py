@@ -1,18 +1,49 @@
-"""End child processes with their parent, and count the cores and memory they may use."""
+"""Start Python as a child, end it with its parent, and count the cores and memory it may use."""
 
 import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from multiprocessing.connection import wait
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_CHECKOUT = str(Path(__file__).parents[2])
+
+
+def python(*words: str) -> list[str]:
+    """Return the command of another Python, such as `-m MODULE`, that imports what this one does.
+
+    Files of the working directory take no module's place, unless this package comes from there.
+    """
+    trusted = sys.path[0] == os.getcwd() == _CHECKOUT
+    return [sys.executable, *([] if trusted else ["-P"]), *words]
 
 
 def end_with_parent() -> None:
     """Make the system kill this process when its parent is gone (Linux)."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def end_with_launcher(launcher: int) -> None:
+    """End this process with its parent, and now if its parent has ended before this call.
+
+    Args:
+        launcher: the process that started this one, or its parent.
+    """
+    end_with_parent()
+    parent = os.getppid()
+    # a second way, should that signal not arrive
+    threading.Thread(target=_end_after, args=(os.pidfd_open(parent),), daemon=True).start()
+    if launcher not in (parent, _parent_of(parent)):
+        os._exit(1)
+
+
+def _parent_of(process: int) -> int:
+    text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    return int(text.rpartition(")")[2].split()[1])
 
 
 def end_with_main_process() -> None:
