@@ -59,6 +59,7 @@ def study(
         from highrank_plugins.studies.prepared import NOT_RUN, prepare, study_folder
         from highrank_plugins.studies.probe import probed_bytes
         from highrank_plugins.studies.runner import run_members, slots
+        from highrank_plugins.training.launch.batch_job import check_characters
 
         given = {
             "--dry-run": dry_run,
@@ -74,6 +75,8 @@ def study(
         exp_dir = exp_dir.resolve()
         read = read_study(file, _assignments(option or []))
         folder = study_folder(read, exp_dir)
+        if slurm:
+            check_characters([str(folder), *sys.argv])
         members = prepare(read, exp_dir, check_values=dry_run)
         if slurm:  # its nodes may have more cores
             claim(folder, file)
