@@ -1,56 +1,43 @@
-"""Find out from their variables whether a launcher has started several processes together."""
+"""Find out from its variables whether a launcher has started several processes together."""
 
 from collections.abc import Mapping
 
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.user_error import UserError
 
-# rank and number of processes; where a launcher gives no number, the rank is less than it
-_VARIABLES = {
-    "RANK": "WORLD_SIZE",  # torchrun, Kubernetes, accelerate, DeepSpeed
-    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",  # Open MPI, Spectrum MPI
-    "PMIX_RANK": "",  # Open MPI 5, PRRTE
-    "PMI_RANK": "PMI_SIZE",  # MPICH, Intel MPI, Cray
-    "MV2_COMM_WORLD_RANK": "MV2_COMM_WORLD_SIZE",  # MVAPICH
-    "MPIRUN_RANK": "MPIRUN_NPROCS",  # MVAPICH's mpirun_rsh
-    "SLURM_PROCID": "SLURM_STEP_NUM_TASKS",  # a step of srun; a batch script has the first alone
-    "PALS_RANKID": "PALS_SIZE",  # Cray's mpiexec
-    "ALPS_APP_PE": "",  # Cray's aprun
-    "JSM_NAMESPACE_RANK": "JSM_NAMESPACE_SIZE",  # jsrun
-    "FLUX_TASK_RANK": "FLUX_JOB_SIZE",
-    "HOROVOD_RANK": "HOROVOD_SIZE",
-}
+# numbers of processes: Open MPI and Spectrum MPI; MPICH, Intel MPI, Cray and Flux; MVAPICH and its
+# mpirun_rsh; a step of srun; Cray's mpiexec; jsrun; horovodrun
+_SIZES = (
+    "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "MPIRUN_NPROCS",
+    "SLURM_STEP_NUM_TASKS", "PALS_SIZE", "JSM_NAMESPACE_SIZE", "HOROVOD_SIZE",
+)  # fmt: skip
+_RANKS = ("PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE")  # less than a number that is not given
 
 
 def processes_started(environment: Mapping[str, str]) -> tuple[int, str]:
     """Return how many processes were started together, and the variable that says so.
 
-    The innermost launcher counts where it is torchrun or ours.
+    Where torchrun or `highrank launch` is the innermost launcher, it alone counts.
     """
-    ours = "TORCHELASTIC_RUN_ID" in environment or stop_request.LAUNCHED in environment
-    found = [(1, "")]
-    for rank, size in [("RANK", "WORLD_SIZE")] if ours else _VARIABLES.items():
-        if rank not in environment:
-            continue
-        if environment.get(size, "").isdecimal():
-            found.append((int(environment[size]), size))
-        elif rank != "RANK" and environment[rank].isdecimal():
-            found.append((int(environment[rank]) + 1, rank))
-    return max(found)
+    names = [("WORLD_SIZE", 0)] if "RANK" in environment else []  # Kubernetes sets them, too
+    if not {"TORCHELASTIC_RUN_ID", stop_request.LAUNCHED} & {*environment}:
+        names += [*((name, 0) for name in _SIZES), *((name, 1) for name in _RANKS)]
+    given = [(environment.get(name, ""), more, name) for name, more in names]
+    return max([(1, ""), *((int(n) + more, name) for n, more, name in given if n.isdecimal())])
 
 
 def refuse_several(environment: Mapping[str, str], world: int, remedy: str) -> None:
-    """Refuse to train with fewer processes than were started together.
+    """Refuse to train in a process if more were started with it than train one model.
 
     Args:
-        world: number of processes of this training run.
+        world: number of processes that train one model.
+        remedy: what to do.
     Raises:
-        UserError: each would train a model of its own; ends with `remedy`.
+        UserError: there are more.
     """
-    started, variable = processes_started(environment)
+    started, name = processes_started(environment)
     if started > world:
         raise UserError(
-            f"{started} processes were started together, and each would train alone "
-            f"({variable}={environment[variable]}): {remedy}, or unset {variable} for independent "
-            "training runs"
+            f"{started} processes were started together, and each would train alone ({name}="
+            f"{environment[name]}): {remedy}, or unset {name} for independent training runs"
         )

@@ -22,28 +22,15 @@ def python(*words: str) -> list[str]:
     return [sys.executable, *([] if trusted else ["-P"]), *words]
 
 
-def end_with_parent() -> None:
-    """Make the system kill this process when its parent is gone (Linux)."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def end_with_launcher(launcher: int) -> None:
-    """End this process with its parent, and now if its parent has ended before this call.
+def end_with_parent(launcher: int = 0) -> None:
+    """Make the system kill this process when its parent is gone (Linux).
 
     Args:
-        launcher: the process that started this one, or its parent.
+        launcher: a process with which this one ends, too, even if it is gone already.
     """
-    end_with_parent()
-    parent = os.getppid()
-    # a second way, should that signal not arrive
-    threading.Thread(target=_end_after, args=(os.pidfd_open(parent),), daemon=True).start()
-    if launcher not in (parent, _parent_of(parent)):
-        os._exit(1)
-
-
-def _parent_of(process: int) -> int:
-    text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-    return int(text.rpartition(")")[2].split()[1])
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if launcher:
+        threading.Thread(target=_end_after, args=(os.pidfd_open(launcher),), daemon=True).start()
 
 
 def end_with_main_process() -> None:

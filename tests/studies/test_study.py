@@ -3,8 +3,8 @@
 import fcntl
 import json
 import random
+import shlex
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
 from highrank_plugins.cli.study import claim
+from highrank_plugins.common.processes import python
 from highrank_plugins.studies.definition import read_study
 from highrank_plugins.studies.prepared import prepare
 from highrank_plugins.studies.runner import end, run_members, slots
@@ -310,6 +311,22 @@ def test_the_folder_of_another_study_with_the_same_name_is_refused(tmp_path):
     assert table_of(file) == table
 
 
+@pytest.mark.parametrize("character", ["\n", "\r", "\0", "\f", "\u2028"])
+@pytest.mark.parametrize("where", ["value", "key", "path"])
+def test_slurm_gets_no_control_character_and_nothing_is_written(tmp_path, where, character):
+    bad = f"x{character}touch PWNED #"
+    block = {"value": {"comment": bad}, "key": {bad: "x"}, "path": {}}[where]
+    if where == "path" and character == "\0":
+        pytest.skip("no path has it")
+    file = write_stub(tmp_path, seeds=[1], slurm=block)
+    before = sorted(tmp_path.rglob("*"))
+    exp = tmp_path / (bad if where == "path" else "exp")
+    done = study(file, "--slurm", "--exp-dir", exp)
+    assert done.exit_code == 2 and "a batch script cannot have" in done.output
+    assert done.output.count("\n") == 1 and sorted(tmp_path.rglob("*")) == before
+    assert where == "path" or f"{file}:" in done.output
+
+
 def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypatch):
     slurm = {"partition": "cpu", "time": "01:00:00", "exclusive": True, "cpus_per_task": 3}
     slurm["comment"] = "two words"
@@ -332,7 +349,8 @@ def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypa
     assert "#SBATCH --comment='two words'\n" in script  # sbatch reads quotes
     assert "members=(softmax-1 mixtape-1)\n" in script  # SLURM keeps them with the script
     assert '--only "${members[SLURM_ARRAY_TASK_ID]}"' in script
-    assert f"\nrun TERM {sys.executable} -m highrank_plugins.cli study " in script
+    program = shlex.join(python("-m", "highrank_plugins.cli"))
+    assert f"\nrun TERM {program} study " in script
     for name in ("softmax-1", "mixtape-1"):
         assert study(file, "--only", name).exit_code == 0
     assert study(file, "--table").exit_code == 0 and len(rows_of(file)) == 3

@@ -68,18 +68,15 @@ def directives(options: Mapping[str, str | None], others: Iterable[str] = ()) ->
 
 
 def check_characters(words: Iterable[str]) -> None:
-    """Refuse what could end a line of a script, or cannot be written into one.
+    """Refuse words with characters that could end a line of a script, or that it cannot hold.
 
     Raises:
-        ValueError: a word holds a control character, or is not UTF-8.
+        ValueError: a word has a control character, or is not UTF-8.
     """
     for word in words:
-        bad = next((c for c in word if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")), None)
-        if bad is not None:
-            raise ValueError(
-                f"{word!r} holds the control character {bad!r}, which a batch script cannot have: "
-                "remove it from the option, the name or the path"
-            )
+        for character in word:
+            if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp"):
+                raise ValueError(f"{word!r}: a batch script cannot have {character!r}: remove it")
 
 
 def _is_one_word(value: str) -> bool:

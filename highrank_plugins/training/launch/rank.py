@@ -15,14 +15,14 @@ from typing import IO
 
 from highrank_plugins.common import heartbeat, stop_request
 from highrank_plugins.common.files import open_own
-from highrank_plugins.common.processes import end_with_launcher
+from highrank_plugins.common.processes import end_with_parent
 from highrank_plugins.common.quick_import import defer_statistics
 from highrank_plugins.training.launch.flags import Place, check_command, distributed_flags
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Train as the process that the environment names."""
-    end_with_launcher(int(os.environ.get(stop_request.LAUNCHED, os.getppid())))
+    end_with_parent(int(os.environ.get(stop_request.LAUNCHED, 0)))
     stop_request.ignore()  # spares `tee`, which would lose the end of the log
     options, command = _parse(sys.argv[1:] if words is None else words)
     place = find_place(os.environ, options.init_method)

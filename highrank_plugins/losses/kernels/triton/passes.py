@@ -6,7 +6,6 @@ Chunks and their values have contiguous rows; results are written into the tenso
 from __future__ import annotations
 
 import subprocess
-import traceback
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from triton.errors import TritonError
 
 from highrank_plugins.losses.chunked_head import Named
+from highrank_plugins.losses.kernels import triton as kernels
 from highrank_plugins.losses.kernels.base import (
     MixtureBlock,
     RecomputeLogits,
@@ -24,13 +24,7 @@ from highrank_plugins.losses.kernels.base import (
 )
 from highrank_plugins.losses.kernels.compiled import CompiledKernels, KernelInput, empty_scores
 from highrank_plugins.losses.kernels.torch import write_posterior
-from highrank_plugins.losses.kernels.triton import (
-    FAMILIES,
-    INSTEAD,
-    CannotCompile,
-    check_components,
-    tiles,
-)
+from highrank_plugins.losses.kernels.triton import FAMILIES, check_components, tiles
 from highrank_plugins.losses.kernels.triton.learned import CellSums, LearnedNumbers
 from highrank_plugins.losses.kernels.triton.mixture import mixture_kernel
 from highrank_plugins.losses.kernels.triton.softmax import gradient_kernel, softmax_kernel
@@ -196,15 +190,12 @@ def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **t
     try:
         kernel[grid](values, *others, **tile)
     except (TritonError, RuntimeError, OSError, subprocess.SubprocessError) as error:
-        if isinstance(error, RuntimeError) and "PassManager" not in str(error):
+        if isinstance(error, RuntimeError) and ("CUDA" in str(error) or "HIP" in str(error)):
             raise  # of the GPU, such as too little memory
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        why = "".join(traceback.format_exception_only(cause)).strip().splitlines()[-1]
-        raise CannotCompile(
+        why = str(error).strip(" ^\n").rpartition("\n")[2].strip() or type(error).__name__
+        raise kernels.CannotCompile(
             f"impl: 'triton' {triton.__version__} cannot compile {kernel.fn.__name__} ({why}); "
-            f"install another version of triton, {INSTEAD}"
+            f"install a C compiler, or name it in CC, or install another triton, {kernels.INSTEAD}"
         ) from error
 
 
