@@ -181,7 +181,7 @@ def _slurm(plan: "Plan", job: "Job", script: Path, submit: bool, dry_run: bool) 
     from highrank_plugins.training.launch.slurm import check_queue, log_of, sbatch_script
     from highrank_plugins.training.launch.slurm import submit as submit_script
 
-    check_characters([str(script), *plan.command])
+    check_characters([str(script), *job.directives, *plan.command])
     text = sbatch_script(plan, job)
     if dry_run:
         typer.echo(text, nl=False)

@@ -75,7 +75,7 @@ def sbatch_script(plan: Plan, job: Job) -> str:
 
     Raises:
         ValueError: the time limit is too short for the signal before it; an option of sbatch with
-            which the job would not be one training run; a control character in an option or path.
+            which the job would not be one training run. See also `check_characters`.
     """
     gpus = _gpu_options(plan, job)
     options = {
