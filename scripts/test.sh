@@ -28,10 +28,10 @@ bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH"
 export OMP_NUM_THREADS=1            # three pytest workers share the cores
 
-# install_set FILE WITHOUT: pinned packages that the ordinary install leaves out
+# install_set FILE WITHOUT OPTION...: pinned packages that the ordinary install leaves out
 install_set() {
     echo "== installing $1"
-    python -m pip install --disable-pip-version-check --quiet --no-deps --requirement "$1" ||
+    python -m pip install --disable-pip-version-check --quiet --no-deps --requirement "$1" "${@:3}" ||
         echo "test: cannot install $1; $2" >&2
 }
 
@@ -39,6 +39,10 @@ install_set() {
 if python -c 'import importlib.util as u, torch; exit(bool(u.find_spec("triton") or torch.version.cuda))'
 then
     install_set requirements/triton.txt "the tests of the triton kernels are skipped"
+fi
+if [[ ! -d .venv/triton_oldest ]]; then
+    install_set requirements/triton_oldest.txt "the test of the oldest triton is skipped" \
+        --target .venv/triton_oldest
 fi
 if python -c 'import importlib.util as u; exit(all(map(u.find_spec, ["furo", "myst_nb", "sphinx"])))'
 then

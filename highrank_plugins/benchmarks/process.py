@@ -7,13 +7,13 @@ import re
 import signal
 import statistics
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from highrank_plugins.benchmarks.case import Case, LossCase, changed
 from highrank_plugins.benchmarks.rows import Row, row
+from highrank_plugins.common.processes import python
 from highrank_plugins.common.provenance import revision, typed_command
 
 STEP = 64  # batches of a loss are multiples of this; finer differences are noise
@@ -78,7 +78,7 @@ def _ask(
         "baseline_case": asdict(baseline_case or case), "repeats": repeats, "threads": threads,
     }  # fmt: skip
     child = subprocess.run(
-        [sys.executable, "-m", f"{__package__}.child"],
+        python("-m", f"{__package__}.child"),
         input=json.dumps(request), capture_output=True, text=True, check=False,
     )  # fmt: skip
     if child.returncode:

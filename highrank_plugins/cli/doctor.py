@@ -19,7 +19,7 @@ from packaging.version import Version
 
 import highrank_plugins
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.common.processes import memory_gib, usable_cores
+from highrank_plugins.common.processes import memory_gib, python, usable_cores
 
 
 def doctor(
@@ -219,7 +219,7 @@ def import_name(package: Package) -> str:
 def import_failure(modules: list[str], then: str = "") -> str | None:
     """Return the last line of the error if a new interpreter cannot import modules, run `then`."""
     code = f"import {', '.join(modules)}\n{then}"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = subprocess.run(python("-c", code), capture_output=True, text=True)
     if result.returncode == 0:
         return None
     lines = result.stderr.strip().splitlines()

@@ -177,9 +177,11 @@ def _restarts(given: int | None, nodes: int) -> int:
 
 def _slurm(plan: "Plan", job: "Job", script: Path, submit: bool, dry_run: bool) -> None:
     from highrank_plugins.common.files import held_alone, write_text
+    from highrank_plugins.training.launch.batch_job import check_characters
     from highrank_plugins.training.launch.slurm import check_queue, log_of, sbatch_script
     from highrank_plugins.training.launch.slurm import submit as submit_script
 
+    check_characters([str(script), *job.directives, *plan.command])
     text = sbatch_script(plan, job)
     if dry_run:
         typer.echo(text, nl=False)

@@ -12,6 +12,7 @@ import typer
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.files import held_alone, open_own
 from highrank_plugins.common.formatting import size
+from highrank_plugins.common.processes import python
 
 if TYPE_CHECKING:
     from highrank_plugins.studies.definition import Study
@@ -58,6 +59,7 @@ def study(
         from highrank_plugins.studies.prepared import NOT_RUN, prepare, study_folder
         from highrank_plugins.studies.probe import probed_bytes
         from highrank_plugins.studies.runner import run_members, slots
+        from highrank_plugins.training.launch.batch_job import check_characters
 
         given = {
             "--dry-run": dry_run,
@@ -73,6 +75,8 @@ def study(
         exp_dir = exp_dir.resolve()
         read = read_study(file, _assignments(option or []))
         folder = study_folder(read, exp_dir)
+        if slurm:
+            check_characters([str(folder), *sys.argv])
         members = prepare(read, exp_dir, check_values=dry_run)
         if slurm:  # its nodes may have more cores
             claim(folder, file)
@@ -153,7 +157,7 @@ def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: 
     arguments = sys.argv[1:] if sys.argv[1:2] == ["study"] else ["study", str(read.file)]
     arguments = [word for word in arguments if word != "--slurm"]
     # tasks need not have the PATH of this environment
-    command = [sys.executable, "-m", "highrank_plugins.cli", *arguments]
+    command = python("-m", "highrank_plugins.cli", *arguments)
     typer.echo(submit(array_script(read, members, folder, command, jobs)))
     _say(f"after all tasks have ended, run: {shlex.join(['highrank', *arguments, '--table'])}")
 

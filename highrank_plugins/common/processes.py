@@ -1,18 +1,36 @@
-"""End child processes with their parent, and count the cores and memory they may use."""
+"""Start Python as a child, end it with its parent, and count the cores and memory it may use."""
 
 import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from multiprocessing.connection import wait
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_CHECKOUT = str(Path(__file__).parents[2])
 
 
-def end_with_parent() -> None:
-    """Make the system kill this process when its parent is gone (Linux)."""
+def python(*words: str) -> list[str]:
+    """Return the command of another Python, such as `-m MODULE`, that imports what this one does.
+
+    Files of the working directory take no module's place, unless this package comes from there.
+    """
+    trusted = sys.path[0] == os.getcwd() == _CHECKOUT
+    return [sys.executable, *([] if trusted else ["-P"]), *words]
+
+
+def end_with_parent(launcher: int = 0) -> None:
+    """Make the system kill this process when its parent is gone (Linux).
+
+    Args:
+        launcher: a process with which this one ends, too, even if it is gone already.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if launcher:
+        threading.Thread(target=_end_after, args=(os.pidfd_open(launcher),), daemon=True).start()
 
 
 def end_with_main_process() -> None:

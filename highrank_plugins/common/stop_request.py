@@ -21,7 +21,7 @@ REQUEUE = 75
 # folder of one machine, or of a SLURM job: the file `stop` asks the processes to stop; they answer
 # with `started` and `stopped`
 DIRECTORY = "HIGHRANK_STOP_DIRECTORY"
-# set for processes that `highrank launch` itself starts, not for those of srun
+# number of the `highrank launch` that started a process itself; not set by srun
 LAUNCHED = "HIGHRANK_LAUNCHED"
 
 # requests within this time count as one, such as a request that arrives in two ways

@@ -27,7 +27,8 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.trainer import Trainer
 from torch.distributed import DistError, PrefixStore, Store, rendezvous
 
-from highrank_plugins.common import peers, stop_request
+from highrank_plugins.common import peers
+from highrank_plugins.common.launchers import refuse_several
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
 
@@ -45,24 +46,14 @@ def init(stock, trainer, cfg, *args, **kwargs) -> None:
 
 def refuse_lone_ranks(cfg) -> None:
     """Raise UserError if processes were started together, and each would train alone."""
-    started = processes_started(os.environ)
-    world = cfg.distributed_training.distributed_world_size
-    if started > 1 and world == 1 and not cfg.common.tpu:
-        raise UserError(
-            f"{started} processes were started together, and each would train alone into "
-            f"{cfg.checkpoint.save_dir}: fairseq sees --distributed-world-size 1. Start them "
-            "by `highrank launch`, which passes every option, or add "
-            f"--distributed-world-size {started}; independent training runs need a torchrun "
-            "or srun each"
-        )
-
-
-def processes_started(environment) -> int:
-    """Return how many processes a launcher has started with this one, itself included."""
-    if "TORCHELASTIC_RUN_ID" in environment or stop_request.LAUNCHED in environment:
-        return int(environment["WORLD_SIZE"])
-    # set for a step of srun, but not for a batch script or a shell in an allocation
-    return int(environment.get("SLURM_STEP_NUM_TASKS", 1)) if "SLURM_PROCID" in environment else 1
+    group = cfg.distributed_training
+    # each starts processes of its own, which meet on this machine
+    spawns = not group.distributed_no_spawn
+    alone = spawns and str(group.distributed_init_method).startswith("tcp://localhost:")
+    world = 1 if alone else group.distributed_world_size
+    if not cfg.common.tpu:
+        remedy = "start `highrank launch` instead, once per node, which passes every option"
+        refuse_several(os.environ, world, remedy)
 
 
 @replaces(distributed_utils, "distributed_init")

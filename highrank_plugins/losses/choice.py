@@ -64,7 +64,7 @@ def implementation_here(impl: str, device: torch.device) -> str:
         message = f"loss: implementation 'auto' instead of %r on %s: {error}"
         _log_once(logging.WARNING, impl, device.type, message)
         return "auto"
-    return impl
+    return "auto" if (impl, device.type) == ("triton", "cuda") else impl  # may fall back
 
 
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:

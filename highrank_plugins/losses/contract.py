@@ -37,13 +37,11 @@ logger = logging.getLogger(__name__)
 _verdicts: WeakKeyDictionary[Any, dict[Any, str]] = WeakKeyDictionary()
 
 
-def checked_implementation(plan: LossPlan, chosen: str, automatic: bool, compute: Compute) -> str:
+def checked_implementation(plan: LossPlan, chosen: str, compute: Compute) -> str:
     """Return the implementation that computes the loss of an own layer.
 
     The check runs once for each implementation, mode and set of trained parameters.
 
-    Args:
-        automatic: whether autograd in chunks may take the place of the chosen implementation.
     Raises:
         UserError: the layer breaks the contract, or the implementation cannot compute it; the
             message names the class and a remedy.
@@ -56,20 +54,20 @@ def checked_implementation(plan: LossPlan, chosen: str, automatic: bool, compute
     if key not in verdicts:
         if not plan.features.numel() or not bool(plan.features.detach().isfinite().all()):
             return chosen  # they show nothing of the layer
-        verdicts[key] = _verdict(plan, chosen, automatic, compute)
+        verdicts[key] = _verdict(plan, chosen, compute)
     return verdicts[key]
 
 
-def _verdict(plan: LossPlan, chosen: str, automatic: bool, compute: Compute) -> str:
+def _verdict(plan: LossPlan, chosen: str, compute: Compute) -> str:
     trial = _Trial(plan, compute)
     try:
         with inner_graph(torch.is_grad_enabled()):
             trial.check_layer()
-            for impl in (chosen, "chunked") if automatic else (chosen,):
+            for impl in (chosen, "chunked") if plan.falls_back else (chosen,):
                 found = trial.difference(impl)
                 if found is None:
                     return impl
-                if automatic:
+                if plan.falls_back:
                     logger.warning("%s: %s under --head-loss %s", title(plan.head), found, impl)
     except OF_LAYER as error:
         raise UserError(f"{title(plan.head)}: {_said(error)}") from error

@@ -69,9 +69,10 @@ def compute_nll(
         entropy=entropy,
         z_loss=z_loss,
         own=not is_ours(head),
+        falls_back=impl == "auto",
     )
     if plan.own:
-        chosen = checked_implementation(plan, chosen, impl == "auto", _compute)
+        chosen = checked_implementation(plan, chosen, _compute)
     out = _compute(chosen, plan)
     if reduction == "sum":
         return out

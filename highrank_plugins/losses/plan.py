@@ -70,6 +70,7 @@ class LossPlan:
     z_loss: float = 0.0  # factor of lse², or of Σ_k lse_k² for a mixture
     own: bool = False  # whether the layer is not this package's, see `own_layers`
     most: int | None = None  # tokens of a chunk, where a check wants several of a few tokens
+    falls_back: bool = False  # to another implementation, where the first choice cannot serve
 
     @property
     def smooth(self) -> bool:

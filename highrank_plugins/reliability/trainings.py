@@ -5,7 +5,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import highrank_plugins
-from highrank_plugins.common.processes import end_with_parent
+from highrank_plugins.common.processes import end_with_parent, python
 from highrank_plugins.reliability.finding import Finding
 
 OPTIONS = """--source-lang en --target-lang de --arch transformer_softmax_tiny --optimizer adam
@@ -49,7 +48,7 @@ def binarise(text: Path, folder: Path) -> Path:
     prefixes = [f"--{part}pref={text / part}" for part in ("train", "valid", "test")]
     words = ["fairseq_cli.preprocess", *prefixes, "--source-lang", "en", "--target-lang", "de"]
     with (folder / "preprocess.log").open("wb") as log:
-        line = [sys.executable, "-m", *words, "--destdir", str(data)]
+        line = python("-m", *words, "--destdir", str(data))
         subprocess.run(line, check=True, stdout=log, stderr=log)
     return data
 
@@ -75,7 +74,7 @@ class ObservedTraining:
         self._log = log
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *line], stdout=file, stderr=file, start_new_session=True,
+                python("-m", *line), stdout=file, stderr=file, start_new_session=True,
                 env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
                 preexec_fn=end_with_parent,
             )  # fmt: skip

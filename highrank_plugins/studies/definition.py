@@ -14,6 +14,7 @@ import highrank_plugins
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import ConfigurationError, Tree, read_tree
 from highrank_plugins.training.configuration import Scalar
+from highrank_plugins.training.launch.batch_job import check_characters
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.=+-]*")
 _OWN = (
@@ -34,6 +35,11 @@ def _short(values: dict[str, Any]) -> dict[str, Any]:
         twice = [name for name in values if f"train.{name}" in values]
         raise ValueError(f"{twice[0]} and train.{twice[0]} are one option; keep one")
     return short
+
+
+def _writable(values: dict[str, Any]) -> dict[str, Any]:
+    check_characters(f"{name}: {as_word(value)}" for name, value in values.items())
+    return values
 
 
 Changes = Annotated[Values, AfterValidator(_short)]
@@ -90,7 +96,7 @@ class StudySettings(_Settings):
     baseline: str | None = None
     test: Literal["student", "welch"] = "student"
     threads: PositiveInt = 1
-    slurm: Values = {}
+    slurm: Annotated[Values, AfterValidator(_writable)] = {}
     members: dict[str, MemberSettings] = Field(min_length=1)
 
 

@@ -43,6 +43,19 @@ def test_a_batch_script_is_written(tmp_path):
     assert (tmp_path / "save" / "logs").is_dir()
 
 
+@pytest.mark.parametrize("character", ["\n", "\r", "\f"])
+@pytest.mark.parametrize(
+    "words",
+    [["--slurm", "{}.sh"], ["--slurm", "{}/j.sh"], ["--slurm", "j.sh", "--sbatch=--comment={}"],
+     ["--slurm", "j.sh", "--sbatch=--{}=1"], ["--slurm", "j.sh", "--log-dir", "{}"]],
+)  # fmt: skip
+def test_no_control_character_is_written_into_a_batch_script(words, character, tmp_path):
+    words = [word.format(f"x{character}touch PWNED #") for word in words]
+    result = called("launch", "--processes", "1", *words, *TRAIN, cwd=tmp_path)
+    assert result.returncode == 2 and "a batch script cannot have" in result.stderr
+    assert result.stderr.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import torch
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils as distributed_utils
 
-from highrank_plugins.hooks.rendezvous_check import disagreement, processes_started
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.hooks.rendezvous_check import disagreement, refuse_lone_ranks
 from tests.fairseq_cli import FORKS, _run
 from tests.free_port import free_address
 from tests.trainings import NARROW, OUR_LOSS, TRANSLATION
@@ -121,19 +123,29 @@ def test_a_slow_first_process_leaves_no_other_behind(tmp_path):
     assert [Path(log).read_text() for log in logs if Path(log).exists()] == ["2", "2"]
 
 
+SPAWNED = {"distributed_init_method": "tcp://localhost:17", "distributed_no_spawn": False}
+NODES = {"distributed_init_method": "tcp://node1:17", "distributed_no_spawn": False}
+
+
 @pytest.mark.parametrize(
-    ("environment", "count"),
+    ("world", "options", "alone"),
     [
-        ({}, 1),
-        ({"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "16"}, 16),
-        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8"}, 8),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, 1),  # a batch script
-        ({"SLURM_NTASKS": "8"}, 1),  # a shell within an allocation
-        ({"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "8", "SLURM_PROCID": "0"}, 8),
+        (1, {}, True),
+        (2, {}, True),
+        (4, {}, False),
+        (4, SPAWNED, True),  # each process starts four of its own
+        (16, NODES, False),  # each starts the processes of a node
     ],
 )
-def test_started_processes_are_counted(environment, count):
-    assert processes_started(environment) == count
+def test_four_processes_train_one_model_or_none(monkeypatch, world, options, alone):
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    cfg = FairseqConfig()
+    cfg.distributed_training.distributed_no_spawn = True
+    for name, value in (options | {"distributed_world_size": world}).items():
+        setattr(cfg.distributed_training, name, value)
+    said = r"4 processes were started together.*OMPI_COMM_WORLD_SIZE=4\): start `highrank launch`"
+    with pytest.raises(UserError, match=said) if alone else nullcontext():
+        refuse_lone_ranks(cfg)
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,47 @@ def test_files_that_others_could_have_written_are_not_loaded(
 
 
 @pytest.mark.cpp
+@pytest.mark.parametrize(
+    ("mode", "home", "is_trusted"),
+    [
+        (0o777, ".", False),
+        (0o775, ".", False),
+        (0o1777, ".", True),  # as in /tmp, nobody can replace what is ours
+        (0o777, "shared/home", True),  # whoever can replace a home needs no kernels
+        (0o755, ".", True),
+    ],
+)
+@pytest.mark.parametrize("linked", [False, True])
+def test_no_parent_of_the_cache_may_be_writable_by_others(
+    mode, home, is_trusted, linked, quick_compiler, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("CXX", quick_compiler)
+    monkeypatch.setattr(build, "_is_private", lambda group: False)
+    monkeypatch.setenv("HOME", str(tmp_path / home))
+    cache = tmp_path / "shared" / "home" / "cache"
+    cache.mkdir(parents=True)
+    cache.parents[1].chmod(mode)
+    if linked:
+        (tmp_path / "link").symlink_to(cache)
+        cache = tmp_path / "link"
+    monkeypatch.setenv("HIGHRANK_CACHE", str(cache))
+    if is_trusted:
+        assert not isinstance(build.library(), build.Unavailable)
+    else:
+        assert f"{tmp_path / 'shared'} can be changed by other users" in refused()
+
+
+@pytest.mark.cpp
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_only_a_regular_file_is_loaded(kind, quick_compiler, monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", quick_compiler)
+    path = build._compiled(build._compilers()[0])
+    path.rename(tmp_path / "elsewhere.so")
+    path.symlink_to(tmp_path / "elsewhere.so") if kind == "link" else os.mkfifo(path)
+    assert f"{path} is no regular file, so it is not trusted" in refused()
+
+
+@pytest.mark.cpp
 def test_a_folder_that_cannot_be_made_is_named(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("HIGHRANK_CACHE", str(tmp_path / "file" / "cache"))

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -17,6 +18,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# scripts/test.sh installs it there, apart from the one that torch has
+OLDEST = Path(os.environ.get("HIGHRANK_OLDEST_TRITON", ROOT / ".venv" / "triton_oldest"))
 MOST_REGISTERS = 255
 # ptxas puts two words of these kernels aside, to start more programs at once: with GSS before its
 # loops, with PLIF for sm_80 alone, with MultiMax for K = 9 and few classes
@@ -28,12 +31,13 @@ SPILLED = {("softmax_kernel", function, "float32"): 8 for function in ("gss", "p
 KEY = ["kernel", "head", "components", "pointwise", "dtype", "smoothing", "gradient"]
 
 
-def compiled(tmp_path, capability, cases, *words, may_spill=(), counts=False):
+def compiled(tmp_path, capability, cases, *words, may_spill=(), counts=False, path=""):
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "kernel_costs.py", "--capability", str(capability),
          "--cases", json.dumps(cases), *words, *(() if counts else ("--no-instructions",))],
-        cwd=ROOT, env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}, capture_output=True,
-        text=True,
+        cwd=ROOT, env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path),
+                       "PYTHONPATH": f"{path}:{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = list(csv.DictReader(io.StringIO(done.stdout)))
@@ -118,6 +122,18 @@ def test_every_kernel_compiles_twice_at_most(tmp_path):
     # whatever the length of a batch: training does not wait for the compiler again and again
     kinds = Counter(tuple(kernel[name] for name in KEY) for kernel in found)
     assert max(kinds.values()) <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not OLDEST.is_dir(), reason="needs requirements/triton_oldest.txt, apart")
+def test_every_kernel_compiles_with_the_oldest_triton(tmp_path):
+    """It is the oldest that setup.py promises; trees of gates may spill registers."""
+    least = re.search(r'"triton>=(.+?)"', (ROOT / "setup.py").read_text(encoding="utf-8"))[1]
+    cases = [(*case[:4], [32], case[5]) for case in COVERING]
+    found = compiled(tmp_path, 90, cases, "--accuracy", may_spill=["tree_backward_kernel"],
+                     path=OLDEST)  # fmt: skip
+    assert {kernel["triton"].removesuffix(".0") for kernel in found} == {least}
+    assert len({kernel["kernel"] for kernel in found}) == 5
 
 
 @pytest.mark.triton

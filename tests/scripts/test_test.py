@@ -32,6 +32,7 @@ def run(tmp_path):
     (tmp_path / "scripts" / "setup.sh").write_text("echo setup >>calls\n")
     tools = tmp_path / ".venv" / "bin"
     tools.mkdir(parents=True)
+    (tmp_path / ".venv" / "triton_oldest").mkdir()
     for tool in ("ruff", "mypy", "shellcheck"):
         (tools / tool).write_text(
             f'#!/bin/sh\necho "{tool} $*" >>calls\nexit ${{FAKE_{tool}:-0}}\n'
@@ -114,6 +115,13 @@ def test_a_missing_set_of_requirements_is_installed_if_possible(run, missing, pi
     install = run.calls()[1].split()
     assert install[:4] == ["python", "-m", "pip", "install"] and "--no-deps" in install
     assert install[-2:] == ["--requirement", f"requirements/{missing}.txt"]
+
+
+def test_the_oldest_triton_is_installed_apart_from_the_others(run, tmp_path):
+    (tmp_path / ".venv" / "triton_oldest").rmdir()
+    assert run().returncode == 0
+    words = "requirements/triton_oldest.txt --target .venv/triton_oldest"
+    assert run.calls()[1].endswith(f"--no-deps --requirement {words}")
 
 
 def test_an_unknown_option_is_refused(run):

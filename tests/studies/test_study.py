@@ -4,7 +4,6 @@ import fcntl
 import json
 import random
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -308,40 +307,3 @@ def test_the_folder_of_another_study_with_the_same_name_is_refused(tmp_path):
     file.unlink()  # moved
     assert study(other, *folders).exit_code == 0
     assert table_of(file) == table
-
-
-def test_slurm_gets_an_array_of_the_members_that_are_not_done(tmp_path, monkeypatch):
-    slurm = {"partition": "cpu", "time": "01:00:00", "exclusive": True, "cpus_per_task": 3}
-    slurm["comment"] = "two words"
-    file = write_stub(tmp_path, seeds=[1], slurm=slurm)
-    assert study(file, "--only", "mos-1").exit_code == 0
-    fake = tmp_path / "bin" / "sbatch"
-    fake.parent.mkdir()
-    fake.write_text('#!/usr/bin/env bash\ncp "$1" "$(dirname "$0")/script"\necho job 7\n')
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", str(file.parent))
-    done = study(file, "--slurm")
-    assert done.exit_code == 2 and "--slurm: sbatch is missing" in done.output
-    monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
-    done = study(file, "--slurm", "--jobs", 1000)  # not limited by this machine
-    assert done.exit_code == 0 and "job 7" in done.output
-    assert done.output.endswith(" --table\n")  # nor does the login node run members
-    script = (fake.parent / "script").read_text()
-    assert "#SBATCH --array=0-1%1000\n" in script and "#SBATCH --partition=cpu\n" in script
-    assert "#SBATCH --exclusive\n" in script and script.count("cpus-per-task") == 1
-    assert "#SBATCH --comment='two words'\n" in script  # sbatch reads quotes
-    assert "members=(softmax-1 mixtape-1)\n" in script  # SLURM keeps them with the script
-    assert '--only "${members[SLURM_ARRAY_TASK_ID]}"' in script
-    assert f"\nrun TERM {sys.executable} -m highrank_plugins.cli study " in script
-    for name in ("softmax-1", "mixtape-1"):
-        assert study(file, "--only", name).exit_code == 0
-    assert study(file, "--table").exit_code == 0 and len(rows_of(file)) == 3
-    assert "there is nothing to submit" in study(file, "--slurm").output
-    write_study(tmp_path, {**yaml.safe_load(file.read_text()), "seeds": [2], "slurm": {"array": 1}})
-    assert "slurm: array: the script decides" in study(file, "--slurm").output
-    options = {"test_only": True}
-    write_study(tmp_path, {**yaml.safe_load(file.read_text()), "slurm": options})
-    assert "slurm: test-only: submits nothing" in study(file, "--slurm").output
-    write_study(tmp_path, {**yaml.safe_load(file.read_text()), "slurm": {"time": "0:04:00"}})
-    refused = study(file, "--slurm")
-    assert refused.exit_code == 2 and "slurm: time: 0:04:00 is 240 s, but" in refused.output

@@ -19,6 +19,8 @@ backward pass, with the upstream gradient of each token (see `autograd`).
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
@@ -27,7 +29,9 @@ from highrank_plugins.losses.autograd import inner_graph, new_sums, once_differe
 from highrank_plugins.losses.chunking import chunk_ranges, tokens_within
 from highrank_plugins.losses.fused.base import FusedLoss
 from highrank_plugins.losses.fused.summed_linear import GradientSum, SummedLinear
+from highrank_plugins.losses.kernels import triton
 from highrank_plugins.losses.kernels.base import Kernels
+from highrank_plugins.losses.kernels.torch import TorchKernels
 from highrank_plugins.losses.own_layers import call_bound, inputs_of
 from highrank_plugins.losses.plan import ChunkResults, LossOutput, LossPlan
 from highrank_plugins.losses.precision import Autocast, half_scale
@@ -78,7 +82,17 @@ class _Runner:
                 factor = factor * other.to(wide)
         return self.plan.blank(factor, 0, features.size(0))
 
-    def _run(
+    def _run(self, *given: Any) -> tuple[LossOutput, list[Tensor | None]]:
+        try:
+            return self._run_kernels(*given)
+        except triton.CannotCompile as error:
+            if not self.plan.falls_back:
+                raise
+            triton.rule_out(self.plan.head, error)
+        self.kernels = TorchKernels
+        return self._run_kernels(*given)
+
+    def _run_kernels(
         self, needed: list[bool], inputs: tuple[Tensor, ...], scale: Tensor | None
     ) -> tuple[LossOutput, list[Tensor | None]]:
         reads = self.fused.reads_tensor

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterable, Mapping
 
 # SLURM may send the signal of --signal this many seconds early
@@ -52,6 +53,8 @@ def directives(options: Mapping[str, str | None], others: Iterable[str] = ()) ->
     Args:
         options: name → value, None for an option without one.
         others: such as `--partition=gpu`; a value with blanks needs no quotes.
+    Raises:
+        ValueError: one holds a control character, see `check_characters`.
     """
     lines = [
         f"--{name}" if value is None else f"--{name}={shlex.quote(value)}"
@@ -60,7 +63,20 @@ def directives(options: Mapping[str, str | None], others: Iterable[str] = ()) ->
     for option in others:
         name, equals, value = option.partition("=")
         lines.append(name + equals + (value if _is_one_word(value) else shlex.quote(value)))
+    check_characters(lines)
     return "\n".join(f"#SBATCH {line}" for line in lines)
+
+
+def check_characters(words: Iterable[str]) -> None:
+    """Refuse words with characters that could end a line of a script, or that it cannot hold.
+
+    Raises:
+        ValueError: a word has a control character, or is not UTF-8.
+    """
+    for word in words:
+        for character in word:
+            if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp"):
+                raise ValueError(f"{word!r}: a batch script cannot have {character!r}: remove it")
 
 
 def _is_one_word(value: str) -> bool:

@@ -4,9 +4,9 @@ torchrun would do so too, but its processes meet at a port that every user of th
 and write to. These meet in a file of a folder that belongs to the user alone.
 """
 
+import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -86,7 +86,7 @@ class LocalRanks:
 
     def _start(self) -> list[subprocess.Popen[bytes]]:
         store = self._folder / f"store-{self._restarts}"
-        line = [sys.executable, "-m", *rank_words(self._plan, f"file://{store}")]
+        line = rank_words(self._plan, f"file://{store}")
         return [
             subprocess.Popen(
                 line,
@@ -118,4 +118,5 @@ def prepare_child() -> None:
 def _rank_variables(plan: Plan, rank: int) -> dict[str, str]:
     """Return the variables that tell a process which one it is."""
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": plan.world_size}
-    return {stop_request.LAUNCHED: "1"} | {name: str(value) for name, value in place.items()}
+    place[stop_request.LAUNCHED] = os.getpid()
+    return {name: str(value) for name, value in place.items()}

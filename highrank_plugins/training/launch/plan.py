@@ -1,11 +1,13 @@
 """Plan the processes of a launch: their number, machines and command."""
 
+import os
 import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from highrank_plugins.common.formatting import size
+from highrank_plugins.common.launchers import refuse_several
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.training.launch.flags import check_command
 
@@ -55,8 +57,10 @@ class Plan:
         """Require an address for several nodes to meet at (SLURM finds one itself).
 
         Raises:
-            ValueError: it is missing.
+            ValueError: it is missing; or several launchers of a single node were started together.
         """
+        if self.nodes == 1:
+            refuse_several(os.environ, 1, "start this command once, or pass --nodes N")
         if self.nodes > 1 and self.rendezvous is None:
             raise ValueError(
                 f"--nodes {self.nodes}: name the address where they meet, the same on every "

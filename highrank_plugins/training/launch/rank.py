@@ -22,7 +22,7 @@ from highrank_plugins.training.launch.flags import Place, check_command, distrib
 
 def main(words: Sequence[str] | None = None) -> None:
     """Train as the process that the environment names."""
-    end_with_parent()
+    end_with_parent(int(os.environ.get(stop_request.LAUNCHED, 0)))
     stop_request.ignore()  # spares `tee`, which would lose the end of the log
     options, command = _parse(sys.argv[1:] if words is None else words)
     place = find_place(os.environ, options.init_method)

@@ -4,9 +4,9 @@ import errno
 import os
 import socket
 import subprocess
-import sys
 import time
 
+from highrank_plugins.common.processes import python
 from highrank_plugins.training.launch.plan import STARTING_SECONDS, split_address
 
 STRANGER = 3  # exit code: the store serves another training run
@@ -86,7 +86,7 @@ def _stranger(host: str, port: int, run: str) -> str | None:
     try:
         # a separate process, because the store ignores its time limit while it waits for a reply
         asked = subprocess.run(
-            [sys.executable, "-c", code, host, str(port), run],
+            python("-c", code, host, str(port), run),
             capture_output=True,
             text=True,
             timeout=STARTING_SECONDS,

@@ -3,7 +3,6 @@
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from highrank_plugins.training.launch.batch_job import (
 from highrank_plugins.training.launch.plan import PORT, Plan
 from highrank_plugins.training.launch.torchrun import environment, rank_words
 
+MEETING = "tcp://$host:$port"  # with variables of the script
 JOB = "job"  # a file in the log directory with the number of the last job
 _SCRIPT = """\
 #!/usr/bin/env bash
@@ -75,7 +75,7 @@ def sbatch_script(plan: Plan, job: Job) -> str:
 
     Raises:
         ValueError: the time limit is too short for the signal before it; an option of sbatch with
-            which the job would not be one training run.
+            which the job would not be one training run. See also `check_characters`.
     """
     gpus = _gpu_options(plan, job)
     options = {
@@ -96,7 +96,7 @@ def sbatch_script(plan: Plan, job: Job) -> str:
                 check_time_limit(given[1], job.grace)
             except ValueError as error:
                 raise ValueError(f"--sbatch={option}: {error}, or lower --grace") from None
-    rank = [sys.executable, "-m", *rank_words(plan, "tcp://$host:$port")]
+    rank = rank_words(plan, MEETING)
     srun = ["srun", "--kill-on-bad-exit=1", *_bindings(plan, job)]
     rows = [[*srun, *(f"--{name}={value}" for name, value in gpus.items())], *by_option(rank)]
     return _SCRIPT.format(
@@ -194,4 +194,4 @@ def _exports(plan: Plan) -> list[str]:
 
 
 def _quote(word: str) -> str:
-    return f'"{word}"' if word.startswith("tcp://$") else shlex.quote(word)
+    return f'"{word}"' if word == MEETING else shlex.quote(word)

@@ -106,7 +106,7 @@ def _start(plan: Plan, folder: Path, say: Callable[[str], object]) -> Agent:
         return LocalRanks(plan, folder, env, say)
     words = torchrun_words(plan, plan.rendezvous)
     say(f"+ {shlex.join(words)}")
-    env[stop_request.LAUNCHED] = "1"
+    env[stop_request.LAUNCHED] = str(os.getpid())
     return subprocess.Popen(words, env=env, preexec_fn=prepare_child)
 
 

@@ -3,9 +3,9 @@
 import hashlib
 import os
 import shlex
-import sys
 
 from highrank_plugins.common import heartbeat
+from highrank_plugins.common.processes import python
 from highrank_plugins.training.launch.flags import Place, distributed_flags
 from highrank_plugins.training.launch.plan import LOOPBACK, Plan, split_address
 
@@ -24,7 +24,7 @@ def torchrun_words(plan: Plan, address: str) -> list[str]:
     """
     host, _ = split_address(address)
     words = [
-        *(sys.executable, "-m", AGENT_MODULE),
+        *python("-m", AGENT_MODULE),
         *("--nnodes", str(plan.nodes), "--nproc-per-node", str(plan.per_node)),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", address),
         *("--rdzv-conf", f"join_timeout={plan.timeout},read_timeout={plan.timeout}"),
@@ -34,7 +34,7 @@ def torchrun_words(plan: Plan, address: str) -> list[str]:
     if host in (LOOPBACK, "localhost"):
         # within a container, the machine's name often does not resolve
         words += ["--local-addr", LOOPBACK]
-    return [*words, "--module", *rank_words(plan)]
+    return [*words, "--no-python", *rank_words(plan)]
 
 
 def run_id(plan: Plan) -> str:
@@ -46,9 +46,9 @@ def run_id(plan: Plan) -> str:
 
 
 def rank_words(plan: Plan, init_method: str = "env://") -> list[str]:
-    """Return module and arguments of one process; its environment says which one it is."""
+    """Return the command of one process; its environment says which one it is."""
     return [
-        RANK_MODULE,
+        *python("-m", RANK_MODULE),
         *("--init-method", init_method),
         *("--world-size", str(plan.world_size), "--log-dir", str(plan.log_dir)),
         *([] if plan.gpus else ["--cpu"]),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from highrank_plugins.common.processes import python
 from highrank_plugins.training.launch import local_ranks
 from highrank_plugins.training.launch.local_ranks import LocalRanks
 from highrank_plugins.training.launch.plan import Plan
@@ -30,7 +31,9 @@ def start(tmp_path, monkeypatch):
 
     def start_ranks(code: str, restarts: int = 0) -> LocalRanks:
         (tmp_path / "a_rank.py").write_text(BEGIN + code)
-        monkeypatch.setattr(local_ranks, "rank_words", lambda plan, to: ["a_rank", to[-1]])
+        monkeypatch.setattr(
+            local_ranks, "rank_words", lambda plan, to: python("-m", "a_rank", to[-1])
+        )
         plan = Plan(("fairseq-train",), tmp_path, 1, 2, gpus=False, max_restarts=restarts)
         return LocalRanks(plan, tmp_path, os.environ | {"PYTHONPATH": str(tmp_path)}, said.append)
 

@@ -3,7 +3,7 @@
 It is kept in `$HIGHRANK_CACHE`, else in `highrank_plugins` under `$XDG_CACHE_HOME` or `~/.cache`.
 Its name changes with the sources, the compiler and the processor, so a user's machines may share
 the folder. The name ends with the file's checksum, and a damaged file is compiled again. A file
-that another user could have written is not loaded.
+that another user could have written or replaced is not loaded.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def library() -> ctypes.CDLL | Unavailable:
     """Return the library, or why it is missing; decided once per process."""
     reasons = []
     try:
+        _folder()  # a folder that is not trusted rules out every compiler
         for compiler in _compilers():
             try:
                 return _load(_compiled(compiler))
@@ -84,7 +85,6 @@ def _compilers() -> list[list[str]]:
 
 def _compiled(compiler: list[str]) -> Path:
     folder, name = _folder(), f"kernels-{_fingerprint(compiler)}"
-    _check_owner(folder)
     found = _found(folder, name)
     if found is None:
         with _alone(folder):  # other processes of the machine wait for the first
@@ -95,7 +95,6 @@ def _compiled(compiler: list[str]) -> Path:
 def _found(folder: Path, name: str) -> Path | None:
     """Return the library of this name; delete damaged ones."""
     for path in sorted(folder.glob(f"{name}-*.so")):
-        _check_owner(path)
         if path.name == _name_of(name, path):
             return path
         logger.warning("%s is damaged; compiling it again", path)
@@ -133,18 +132,28 @@ def _folder() -> Path:
         raise Unavailable(
             f"{folder} cannot be created ({error.strerror}); name another in HIGHRANK_CACHE"
         ) from error
+    folder = folder.resolve()  # follows links once, before what they lead to is checked
+    for path in (folder, *folder.glob("kernels-*.so")):
+        _check_owner(path)
+    for parent in folder.parents:
+        _check_owner(parent, is_parent=True)
+        if parent == Path(os.environ.get("HOME") or "/").resolve():
+            break  # whoever can replace a home needs no kernels
     return folder
 
 
-def _check_owner(path: Path) -> None:
-    found = path.stat()
+def _check_owner(path: Path, is_parent: bool = False) -> None:
+    found = path.lstat()
     others = found.st_mode & stat.S_IWOTH or (
         found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid)
     )
-    if found.st_uid not in (0, os.geteuid()) or others:
+    if is_parent and found.st_mode & stat.S_ISVTX:
+        others = False  # as in /tmp, nobody replaces what another user owns
+    is_plain = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
+    if found.st_uid not in (0, os.geteuid()) or others or not is_plain:
         raise Unavailable(
-            f"{path} can be changed by other users, so it is not trusted; name a folder that "
-            "only you can write to in HIGHRANK_CACHE"
+            f"{path} {'can be changed by other users' if is_plain else 'is no regular file'}, so "
+            "it is not trusted; name a folder that only you can write to in HIGHRANK_CACHE"
         )
 
 

@@ -92,9 +92,10 @@ def cell_of(z, f: tl.constexpr):
 
 @triton.jit
 def no_table_sums(wanted, f: tl.constexpr, COLUMNS: tl.constexpr, wide: tl.constexpr):
-    """Return zeros for the sums of MultiMax's numbers; an empty tuple if none is wanted."""
-    sums = ()
+    """Return zeros for the sums of MultiMax's numbers; one that nobody reads if none is wanted."""
+    sums = (tl.zeros((1,), wide),)  # triton 3.4 carries no empty tuple through a loop
     if wanted is not None and f[0] == "multimax":
+        sums = ()
         for _ in tl.static_range(8):
             sums = sums + (tl.zeros((COLUMNS,), wide),)
     return sums

@@ -5,13 +5,17 @@ Chunks and their values have contiguous rows; results are written into the tenso
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import torch
+import triton
 import triton.language as tl
 from torch import Tensor
+from triton.errors import TritonError
 
 from highrank_plugins.losses.chunked_head import Named
+from highrank_plugins.losses.kernels import triton as kernels
 from highrank_plugins.losses.kernels.base import (
     MixtureBlock,
     RecomputeLogits,
@@ -178,9 +182,21 @@ def launch(kernel: Any, grid: tuple[int, ...], values: Tensor, *others: Any, **t
 
     Args:
         tile: the kernel's tile, and `num_warps`.
+    Raises:
+        CannotCompile: triton, its assembler or its C compiler refuse the kernel.
     """
-    if not values.is_meta:
+    if values.is_meta:
+        return
+    try:
         kernel[grid](values, *others, **tile)
+    except (TritonError, RuntimeError, OSError, subprocess.SubprocessError) as error:
+        if isinstance(error, RuntimeError) and ("CUDA" in str(error) or "HIP" in str(error)):
+            raise  # of the GPU, such as too little memory
+        why = str(error).strip(" ^\n").rpartition("\n")[2].strip() or type(error).__name__
+        raise kernels.CannotCompile(
+            f"impl: 'triton' {triton.__version__} cannot compile {kernel.fn.__name__} ({why}); "
+            f"install a C compiler, or name it in CC, or install another triton, {kernels.INSTEAD}"
+        ) from error
 
 
 def _softmax(

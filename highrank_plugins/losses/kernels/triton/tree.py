@@ -138,7 +138,8 @@ def gate_tiles(
             part = start + tl.arange(0, STEP)[:, None]
             real = (column < classes) & (part < WIDTH)
             weight = tl.load(weights + column * WIDTH + part, mask=real, other=0.0)
-            known = inputs[j * tl.cdiv(WIDTH, STEP) + start // STEP]
+            # tl.cdiv would be a tensor before triton 3.7, which is no index of a tuple
+            known = inputs[j * ((WIDTH + STEP - 1) // STEP) + start // STEP]
             logit = tl.dot(known, weight, logit, input_precision="ieee", out_dtype=wide)
         if from_memory:
             logit += tl.load(place, mask=inside, other=0.0).to(wide)
