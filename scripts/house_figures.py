@@ -57,7 +57,7 @@ def nodes(*kinds: type) -> Iterator[tuple[Path, ast.AST]]:
                 yield path, node
 
 
-# -- refusals -----------------------------------------------------------------------------------
+# -- refusals -------------------------------------------------------------------------------------
 
 
 def refusals() -> list[tuple[str, str, str]]:
@@ -141,7 +141,7 @@ def commands() -> list[str]:
     return list(names(typer.main.get_command(app), ""))
 
 
-# -- the trace of a loss ----------------------------------------------------------------------------
+# -- the trace of a loss --------------------------------------------------------------------------
 
 
 def trace_of_loss(impl: str) -> tuple[int, int, int]:

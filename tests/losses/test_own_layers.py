@@ -506,9 +506,9 @@ def check_right(head, impls=IMPLEMENTATIONS):
 
 
 @pytest.fixture(autouse=True)
-def fixed_seed():
+def fixed_seed(caplog):
     torch.manual_seed(0)
-    logging.getLogger("highrank_plugins").setLevel(logging.ERROR)
+    caplog.set_level(logging.ERROR, "highrank_plugins")
 
 
 @pytest.mark.parametrize("structure", ["softmax", "moc", "mos", "mixtape"])
