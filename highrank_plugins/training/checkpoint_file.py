@@ -1,8 +1,11 @@
 """Read single parts of a checkpoint file."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from highrank_plugins.common.saved_options import saved_options
+from highrank_plugins.common.score import metric_of, sign, wrong_direction
 from highrank_plugins.common.torch_archive import UNREADABLE, check_archive, load_mapped
 
 if TYPE_CHECKING:
@@ -43,13 +46,40 @@ def mapped_model(path: Path) -> "dict[str, Tensor]":
 
 
 def best_checkpoint(directories: list[Path]) -> Path:
-    """Return `checkpoint_best.pt` of the training run with the lowest validation loss.
+    """Return `checkpoint_best.pt` of the training run with the best validation score.
 
     A finetuning is chosen only if it improved on its first training run.
 
     Raises:
-        ValueError: see `look_up`.
+        ValueError: see `look_up`; or the runs were validated by different metrics, or a run of an
+            older version kept its worst checkpoint as the best.
         FileNotFoundError: a directory without that file.
     """
     found = [directory / "checkpoint_best.pt" for directory in directories]
-    return min(found, key=lambda path: float(look_up(path, "extra_state", "best")))
+    scores = {path: float(look_up(path, "extra_state", "best")) for path in found}
+    options = {path: saved_options(look_up(path), "checkpoint") for path in found}
+    better = same_sign(options)
+    for path, of in options.items():
+        if wrong := wrong_direction(of):
+            raise ValueError(
+                f"{path} is the worst checkpoint of its run, not the best: {wrong[1]}. Take "
+                f"`highrank model average {path.parent} --best 1` instead"
+            )
+    return max(found, key=lambda path: better * scores[path])
+
+
+def same_sign(options: Mapping[Path, Mapping[str, Any]]) -> int:
+    """Return the common `sign` of checkpoints, from the options of their training runs.
+
+    Raises:
+        ValueError: their scores are of different metrics; names two files.
+    """
+    first, *others = options
+    for path in others:
+        ours, theirs = metric_of(options[first]), metric_of(options[path])
+        if (ours, sign(options[first])) != (theirs, sign(options[path])):
+            raise ValueError(
+                f"{first} was validated by {ours}, and {path} by {theirs}: these scores cannot be "
+                "compared; name checkpoints of one --best-checkpoint-metric"
+            )
+    return sign(options[first])
