@@ -1,8 +1,12 @@
-"""Read the options that a checkpoint stores, also those of older versions of fairseq."""
+"""Read what checkpoints say about their models, also those of older versions of fairseq."""
 
+import functools
+import logging
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 
 def saved_options(state: Mapping[str, Any], block: str) -> dict[str, Any]:
@@ -13,3 +17,18 @@ def saved_options(state: Mapping[str, Any], block: str) -> dict[str, Any]:
     cfg = state.get("cfg")
     found = cfg.get(block) if cfg else state.get("args")
     return vars(found) if isinstance(found, Namespace) else found or {}
+
+
+def warn_without_hash(path: str, state: Mapping[str, Any]) -> None:
+    """Warn, once a file, of a checkpoint that cannot show which words its numbers stand for."""
+    if not {"dictionaries", "dictionary"} & (state.get("task_state") or {}).keys():
+        _warn(path)
+
+
+@functools.cache
+def _warn(path: str) -> None:
+    logger.warning(
+        "%s holds no hash of its dictionary, so nothing can check that the dictionary here is the "
+        "same. Checkpoints saved from now on hold one.",
+        path,
+    )

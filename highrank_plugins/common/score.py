@@ -50,7 +50,8 @@ def wrong_direction(options: Mapping[str, Any]) -> tuple[str, str] | None:
     metric, maximised = metric_of(options), bool(options.get("maximize_best_checkpoint_metric"))
     if direction(metric) == (-1 if maximised else 1):
         if maximised:
-            return "maximize_best_checkpoint_metric", f"a lower {metric} is better; remove the flag"
+            problem = f"would keep the worst checkpoints: a lower {metric} is better; remove it"
+            return "maximize_best_checkpoint_metric", problem
         return (
             "best_checkpoint_metric",
             f"{metric}: higher is better; add --maximize-best-checkpoint-metric",

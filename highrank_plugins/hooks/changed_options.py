@@ -29,6 +29,7 @@ from typing import Any
 
 from fairseq.dataclass.configs import CheckpointConfig
 from fairseq.dataclass.initialize import hydra_init
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
@@ -90,9 +91,12 @@ def check_options(trainer, path: str, state: dict[str, Any]) -> None:
     """
     cfg = trainer.cfg.checkpoint
     is_own = os.path.dirname(os.path.abspath(path)) == os.path.abspath(cfg.save_dir)
-    if not is_own or cfg.restore_file != "checkpoint_last.pt" or not state.get("cfg"):
+    options = state.get("cfg") or state.get("args")  # fairseq 0.9 and 0.10 have no blocks
+    if not is_own or cfg.restore_file != "checkpoint_last.pt" or not options:
         return
-    saved, current = _plain(state["cfg"]), _plain(trainer.cfg)
+    if isinstance(options, Namespace):
+        options = convert_namespace_to_omegaconf(options)
+    saved, current = _plain(options), _plain(trainer.cfg)
     for model in listening(trainer.get_model()):
         _mapping(current["model"]).update(model.function_options())
     refused = dict(_differences(saved, current, _counting(saved, current)))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from highrank_plugins.common.saved_options import saved_options
+from highrank_plugins.common.saved_options import saved_options, warn_without_hash
 from highrank_plugins.common.score import metric_of, sign, wrong_direction
 from highrank_plugins.common.torch_archive import UNREADABLE, check_archive, load_mapped
 
@@ -34,6 +34,13 @@ def look_up(path: Path, *keys: str | int) -> Any:
         ) from None
 
 
+def configuration_of(state: Mapping[str, Any]) -> Any:
+    """Return all blocks of a loaded checkpoint's options, also of fairseq 0.9 and 0.10."""
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    return state.get("cfg") or convert_namespace_to_omegaconf(state["args"])
+
+
 def mapped_model(path: Path) -> "dict[str, Tensor]":
     """Return a checkpoint's weights, mapped into memory as they are read; checksums are compared.
 
@@ -42,6 +49,7 @@ def mapped_model(path: Path) -> "dict[str, Tensor]":
     """
     check_archive(path)
     model: dict[str, Tensor] = look_up(path, "model")
+    warn_without_hash(str(path), look_up(path))
     return model
 
 
