@@ -12,8 +12,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from fairseq.tasks import FairseqTask
 from fairseq_cli import eval_lm, generate, interactive, validate
 
+from highrank_plugins.common import saved_options
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks import checkpoint_dictionary
+
 from highrank_plugins.inference.loading import load_model
 from tests.compat.conftest import DECODER, config, run_training, translation_options
 from tests.fairseq_cli import attempt
@@ -110,7 +111,7 @@ def test_counts_do_not_matter(data, language_model, tmp_path):
 def test_a_checkpoint_without_hashes_loads_with_one_warning(
     other_text, language_model, tmp_path, caplog
 ):
-    checkpoint_dictionary._warn_of_unknown_words.cache_clear()
+    saved_options._warn.cache_clear()
     state = torch.load(language_model)
     del state["task_state"]["dictionaries"]
     torch.save(state, tmp_path / "old.pt")
