@@ -15,7 +15,9 @@ class Score:
 
 
 # words in the names of metrics, ours and fairseq's; the last known word of a name counts
-_BETTER = dict.fromkeys("loss nll ppl perplexity bits bpc error errors wer uer cer ter eer".split(), -1)
+_BETTER = dict.fromkeys(
+    "loss nll ppl perplexity bits bpc error errors wer uer cer ter eer".split(), -1
+)
 _BETTER |= dict.fromkeys(
     "bleu sacrebleu chrf meteor rouge top similarity accuracy acc correct f1 mcc auc precision "
     "recall map".split(),

@@ -64,7 +64,7 @@ _WARNED = {
 _FREE = {
     "data", "max_update", "max_epoch", "total_num_update", "stop_time_hours", "stop_min_lr",
     "patience", "checkpoint_activations", "offload_activations", "min_params_to_wrap", "head_loss",
-    "head_loss_memory", "head_monitor", "eval_streams",
+    "head_loss_memory", "head_monitor", "eval_streams", "streams",
 }  # fmt: skip
 _FREE_STARTS = ("eval_", "no_seed", "ddp_", "distributed_")
 
@@ -191,13 +191,16 @@ def _batch_difference(saved: _Options, current: _Options) -> _Options:
         for options in (saved, current)
     ]
     sizes = [
-        [
-            (of["max_tokens"] or 0, of["batch_size"] or 0, frequency * _world(options))
-            for frequency in of["update_freq"]
-        ]
+        (of["max_tokens"] or 0, (of["batch_size"] or 0) * _world(options), options)
         for of, options in zip(own, (saved, current), strict=True)
     ]
-    per_update = [[(t * f, b * f) for t, b, f in size] for size in sizes]
+    per_update = [
+        [
+            (tokens * _world(options) * f, (_mapping(options["task"]).get("streams") or batch) * f)
+            for f in options["optimization"]["update_freq"]
+        ]
+        for tokens, batch, options in sizes
+    ]
     if per_update[0] == per_update[1] or own[0] == own[1]:
         return {}
     names = [name for name in own[0] if own[0][name] != own[1][name]]

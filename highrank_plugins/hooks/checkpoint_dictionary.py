@@ -8,9 +8,9 @@ Why: a checkpoint holds no words, and only the size of a dictionary is compared.
 What we do: add a hash of the words in order, without their counts, to the task's state in each
 checkpoint, for source and target apart. Compare it wherever a task loads that state (generation,
 validation, evaluation, analysis) and before a run loads parameters. A file without a hash, such as
-one of fairseq's own, is read with a warning, whatever reads it. The languages are stored, too; a model is refused where they are exchanged,
-except to train another model from it. Tasks of many dictionaries are left alone. The dictionary of
-`--lm-path` must equal that of the target.
+one of fairseq 0.10, is read with a warning, whatever reads it. The languages are stored, too; a
+model is refused where they are exchanged, except to train another model from it. Tasks of many
+dictionaries are left alone. The dictionary of `--lm-path` must equal that of the target.
 Delete when: fairseq stores the dictionary, or a hash of it.
 """
 

@@ -93,5 +93,3 @@ def build_model(stock, cfg, task, from_checkpoint=False):
     for listener in listening(model) if from_checkpoint else ():
         listener.check_saved_options(options)
     return model
-
-

@@ -40,10 +40,10 @@ def load_checkpoint(stock, trainer, filename, reset_optimizer=False, *args, **kw
 def train(stock, cfg, trainer, task, epoch_itr):
     """Train for an epoch, and log the time left."""
     before, batches = trainer.get_num_updates(), len(epoch_itr)
-    resumed = batches - epoch_itr.state_dict()["iterations_in_epoch"]  # those that are left
+    to_do = batches - epoch_itr.iterations_in_epoch % batches  # less if resumed within an epoch
     result = stock(cfg, trainer, task, epoch_itr)
     updates = trainer.get_num_updates()
-    per_epoch = round((updates - before) * batches / resumed)
+    per_epoch = round((updates - before) * batches / to_do)
     left = seconds_left(
         trainer.cumulative_training_time(),
         updates,

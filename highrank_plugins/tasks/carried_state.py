@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from fairseq.distributed import utils as distributed
 from torch import Tensor
+from torch.nn.functional import pad
+
+from highrank_plugins.tasks.streams import shares
 
 STREAMS = -2  # dimension of a state that counts the streams
 
@@ -74,18 +77,21 @@ def map_tensors(function: Callable[[Tensor], Any], state: Any) -> Any:
     return [map_tensors(function, part) for part in state]
 
 
-def gather_streams(state: Any) -> Any:
-    """Gather the state of all processes' streams, on the CPU. Every process must call it."""
-    return map_tensors(lambda t: _gather(t).cpu(), state)
+def gather_streams(state: Any, count: int) -> Any:
+    """Gather the state of all `count` streams, on the CPU. Every process must call it."""
+    return map_tensors(lambda t: _gather(t, count).cpu(), state)
 
 
-def _gather(tensor: Tensor) -> Tensor:
+def _gather(tensor: Tensor, count: int) -> Tensor:
     if not torch.distributed.is_initialized():
         return tensor
     group = distributed.get_data_parallel_group()
-    parts = [torch.empty_like(tensor) for _ in range(distributed.get_world_size(group))]
-    torch.distributed.all_gather(parts, tensor.contiguous(), group=group)
-    return torch.cat(parts, STREAMS)
+    rows = shares(count, distributed.get_world_size(group))
+    own = pad(tensor, (0, 0, 0, len(rows[0]) - tensor.size(STREAMS)))  # all_gather needs one size
+    parts = [torch.empty_like(own) for _ in rows]
+    torch.distributed.all_gather(parts, own.contiguous(), group=group)
+    whole = [part.narrow(STREAMS, 0, len(of)) for part, of in zip(parts, rows, strict=True)]
+    return torch.cat(whole, STREAMS)
 
 
 def streams_of(state: Any, rows: range) -> Any:

@@ -55,6 +55,13 @@ def _draw(rng: np.random.RandomState, bptt: int, longest: int | None) -> int:
     return length if longest is None else min(length, longest)
 
 
+def shares(count: int, processes: int) -> list[range]:
+    """Return the streams of each process: consecutive ones, as many as others have, or one less."""
+    each, more = divmod(count, processes)
+    starts = [each * rank + min(rank, more) for rank in range(processes + 1)]
+    return list(map(range, starts, starts[1:]))
+
+
 class SplitTokens(FairseqDataset):
     """Hold all tokens of a split, [N], in order."""
 
@@ -74,7 +81,7 @@ class Streams(FairseqDataset):
         text: the split.
         dictionary: gives end of sentence and padding.
         count: number of streams S in all processes together.
-        shard, num_shards: this process has part `shard` of `num_shards` equal parts of the streams.
+        shard, num_shards: this process has part `shard` of `shares(count, num_shards)`.
         bptt: length of a chunk with the full learning rate.
     Raises:
         UserError: fewer tokens than streams.
@@ -95,12 +102,11 @@ class Streams(FairseqDataset):
                 f"{text.split}: {total} tokens cannot fill {count} streams; take fewer "
                 "(--batch-size times processes, or --eval-streams)"
             )
-        self.count, self.num_shards, self.bptt = count, num_shards, bptt
+        self.count, self.bptt = count, bptt
         self.pad = dictionary.pad()
         self.length = -(-total // count)
         self.full = total - count * (self.length - 1)  # streams that need no padding
-        rows = np.array_split(np.arange(count), num_shards)[shard]
-        self.rows = range(rows[0], rows[-1] + 1) if len(rows) else range(0)
+        self.rows = shares(count, num_shards)[shard]
         source = torch.cat([text.tokens.new_tensor([dictionary.eos()]), text.tokens[:-1]])
         self.source, self.target = self._cut(source), self._cut(text.tokens)
 
@@ -136,9 +142,9 @@ class Streams(FairseqDataset):
             "target": target,
             "position": start,
             "lr_scale": drawn / self.bptt,
-            # mean over processes; penalties per process are weighted by it, so their sum is the
+            # in proportion to rows; penalties per process are weighted by it, so their sum is the
             # mean over all streams, however these are distributed
-            "tokens_per_process": (self.count * length - padded) / self.num_shards,
+            "tokens_per_process": (self.count * length - padded) * len(self.rows) / self.count,
         }
 
     def collater(self, items: list[dict]) -> dict:

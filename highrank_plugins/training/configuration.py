@@ -212,12 +212,12 @@ def _contradictions(tree: Tree) -> Iterator[str]:
     blocks = {name: block for name, block in tree.values.items() if isinstance(block, dict)}
     train = blocks.get("train", {})
     facts = {name: (train[name], f"train.{name}") for name in _FACTS if name in train}
-    if "data" in blocks:
-        pieces = blocks["data"].get("algorithm", "sentencepiece")
-        facts["post_process"] = pieces, "data.algorithm"
+    pieces = blocks.get("data", {}).get("algorithm", "sentencepiece")
+    joined = {"post_process": (pieces, "data.algorithm")} if "data" in blocks else {}
     for block, options in blocks.items():
-        for name in options.keys() & facts.keys():
-            value, place = facts[name]
+        known = facts | joined if block == "generate" else facts
+        for name in options.keys() & known.keys():
+            value, place = known[name]
             if str(options[name]) != str(value):
                 yield (
                     f"{tree.place((block, name))}: {block}.{name}: {options[name]!r}, but {place} "

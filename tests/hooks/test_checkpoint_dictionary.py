@@ -14,7 +14,6 @@ from fairseq_cli import eval_lm, generate, interactive, validate
 
 from highrank_plugins.common import saved_options
 from highrank_plugins.common.user_error import UserError
-
 from highrank_plugins.inference.loading import load_model
 from tests.compat.conftest import DECODER, config, run_training, translation_options
 from tests.fairseq_cli import attempt
@@ -119,6 +118,22 @@ def test_a_checkpoint_without_hashes_loads_with_one_warning(
         for _ in range(2):
             load_model(tmp_path / "old.pt", str(other_text))
     assert len([text for text in caplog.messages if "no hash of its dictionary" in text]) == 1
+
+
+def test_a_checkpoint_of_fairseq_0_10_is_read_with_a_warning(
+    other_data, translator, tmp_path, caplog
+):
+    state = torch.load(translator)
+    blocks = [state["cfg"][name] for name in ("checkpoint", "task", "model")]
+    names = {"arch": "transformer", "task": "translation", "criterion": "cross_entropy"}
+    merged = {name: value for block in blocks for name, value in block.items() if name[0] != "_"}
+    state |= {"args": Namespace(**merged | names), "cfg": None}
+    del state["task_state"]
+    path = tmp_path / "old.pt"
+    torch.save(state, path)
+    run_generate(other_data[0], path)
+    run_training(other_data[0], tmp_path / "new", *translation_options(), "--restore-file", path)
+    assert [text[:20] for text in caplog.messages if "no hash of its" in text] == [str(path)[:20]]
 
 
 def test_each_checkpoint_holds_the_hashes(data, translator, language_model):

@@ -22,13 +22,10 @@ class Batches:
     epoch = 1
 
     def __init__(self, done):
-        self.done = done
+        self.iterations_in_epoch = done
 
     def __len__(self):
         return 40
-
-    def state_dict(self):
-        return {"iterations_in_epoch": self.done}
 
 
 @pytest.mark.parametrize(
