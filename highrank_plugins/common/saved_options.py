@@ -1,12 +1,12 @@
 """Read what checkpoints say about their models, also those of older versions of fairseq."""
 
-import functools
 import logging
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
 logger = logging.getLogger(__name__)
+_warned: set[str] = set()
 
 
 def saved_options(state: Mapping[str, Any], block: str) -> dict[str, Any]:
@@ -21,14 +21,11 @@ def saved_options(state: Mapping[str, Any], block: str) -> dict[str, Any]:
 
 def warn_without_hash(path: str, state: Mapping[str, Any]) -> None:
     """Warn, once a file, of a checkpoint that cannot show which words its numbers stand for."""
-    if not {"dictionaries", "dictionary"} & (state.get("task_state") or {}).keys():
-        _warn(path)
-
-
-@functools.cache
-def _warn(path: str) -> None:
-    logger.warning(
-        "%s holds no hash of its dictionary, so nothing can check that the dictionary here is the "
-        "same. Checkpoints saved from now on hold one.",
-        path,
-    )
+    hashes = {"dictionaries", "dictionary"} & (state.get("task_state") or {}).keys()
+    if not hashes and path not in _warned:
+        _warned.add(path)
+        logger.warning(
+            "%s holds no hash of its dictionary, so nothing can check that the dictionary here is "
+            "the same. Checkpoints saved from now on hold one.",
+            path,
+        )

@@ -15,14 +15,10 @@ class Score:
 
 
 # words in the names of metrics, ours and fairseq's; the last known word of a name counts
-_BETTER = dict.fromkeys(
-    "loss nll ppl perplexity bits bpc error errors wer uer cer ter eer".split(), -1
-)
-_BETTER |= dict.fromkeys(
-    "bleu sacrebleu chrf meteor rouge top similarity accuracy acc correct f1 mcc auc precision "
-    "recall map".split(),
-    1,
-)
+_LOWER = "loss nll ppl perplexity bits bpc error errors wer uer cer ter eer"
+_HIGHER = """bleu sacrebleu chrf meteor rouge top similarity accuracy acc correct f1 mcc auc
+    precision recall map"""
+_BETTER = dict.fromkeys(_LOWER.split(), -1) | dict.fromkeys(_HIGHER.split(), 1)
 _VARIETY = ("code_perplexity", "prob_perplexity")  # of wav2vec's code book: high is not worse
 
 
@@ -33,29 +29,22 @@ def direction(metric: str) -> int:
     return known[-1] if known and name not in _VARIETY else 0
 
 
-def sign(options: Mapping[str, Any]) -> int:
-    """Return 1 if a training run's best checkpoint has the highest score, −1 if the lowest.
+def criterion(options: Mapping[str, Any]) -> tuple[str, int]:
+    """Return what chooses a run's best checkpoint: its metric, and 1 if the highest is the best.
 
-    The name of --best-checkpoint-metric decides; --maximize-best-checkpoint-metric, if it does not.
+    The direction is −1 if the lowest is. The flag decides where the metric's name does not say.
     """
+    metric = options.get("best_checkpoint_metric") or "loss"
     flag = 1 if options.get("maximize_best_checkpoint_metric") else -1
-    return direction(metric_of(options)) or flag
+    return metric, direction(metric) or flag
 
 
-def metric_of(options: Mapping[str, Any]) -> str:
-    """Return a training run's --best-checkpoint-metric."""
-    return options.get("best_checkpoint_metric") or "loss"
-
-
-def wrong_direction(options: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the option that would choose the worst checkpoints as the best ones, and a remedy."""
-    metric, maximised = metric_of(options), bool(options.get("maximize_best_checkpoint_metric"))
-    if direction(metric) == (-1 if maximised else 1):
-        if maximised:
-            problem = f"would keep the worst checkpoints: a lower {metric} is better; remove it"
-            return "maximize_best_checkpoint_metric", problem
-        return (
-            "best_checkpoint_metric",
-            f"{metric}: higher is better; add --maximize-best-checkpoint-metric",
-        )
-    return None
+def reversed_flag(options: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the option that makes the worst checkpoint the best one, and a remedy."""
+    metric, sign = criterion(options)
+    if bool(options.get("maximize_best_checkpoint_metric")) == (sign > 0):
+        return None
+    if sign > 0:
+        remedy = "add --maximize-best-checkpoint-metric"
+        return "best_checkpoint_metric", f"{metric}: higher is better; {remedy}"
+    return "maximize_best_checkpoint_metric", f"would keep the worst: lower {metric} is better"

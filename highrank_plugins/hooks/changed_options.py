@@ -190,21 +190,18 @@ def _batch_difference(saved: _Options, current: _Options) -> _Options:
         }
         for options in (saved, current)
     ]
-    sizes = [
-        (of["max_tokens"] or 0, (of["batch_size"] or 0) * _world(options), options)
-        for of, options in zip(own, (saved, current), strict=True)
-    ]
-    per_update = [
-        [
-            (tokens * _world(options) * f, (_mapping(options["task"]).get("streams") or batch) * f)
-            for f in options["optimization"]["update_freq"]
-        ]
-        for tokens, batch, options in sizes
-    ]
-    if per_update[0] == per_update[1] or own[0] == own[1]:
+    if _per_update(saved) == _per_update(current) or own[0] == own[1]:
         return {}
     names = [name for name in own[0] if own[0][name] != own[1][name]]
     return {name: (own[0][name], own[1][name]) for name in names}
+
+
+def _per_update(options: _Options) -> list[tuple[int, int]]:
+    """Return the tokens and the sentences or streams of an update, for each --update-freq."""
+    data, world = options["dataset"], _world(options)
+    streams = _mapping(options.get("task")).get("streams")
+    most = (data.get("max_tokens") or 0) * world, streams or (data.get("batch_size") or 0) * world
+    return [(most[0] * f, most[1] * f) for f in options["optimization"]["update_freq"]]
 
 
 def _changed_sets(before: _Options, now: _Options) -> list[str]:

@@ -19,7 +19,7 @@ from fairseq_cli import train as training
 
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.saved_options import saved_options
-from highrank_plugins.common.score import metric_of, sign, wrong_direction
+from highrank_plugins.common.score import criterion, reversed_flag
 
 _KEY = "early_stopping"
 
@@ -78,7 +78,7 @@ def recall(extra_state, forget: bool) -> None:
 def drop_other_scores(cfg, state) -> None:
     """Drop the best scores of a checkpoint if they are of another metric, or of the worst ones."""
     saved = saved_options(state, "checkpoint")
-    if (metric_of(saved), sign(saved)) != (metric_of(cfg), sign(cfg)) or wrong_direction(saved):
+    if criterion(saved) != criterion(cfg) or reversed_flag(saved):
         for name in (_KEY, "best"):
             state.get("extra_state", {}).pop(name, None)
 

@@ -1,14 +1,13 @@
 """fairseq-train does not log when a training run will end, nor what it took before it was resumed.
 
 What breaks: the bar of fairseq-train shows the time left of the epoch, and a log file shows none.
-`wall` is 0 to the end of a run that is resumed within an epoch, and counts from the resumption
-otherwise. A finetuning counts the hours of the training run it starts from (`--stop-time-hours`).
-Why: fairseq does not look beyond the epoch. It stores the time of a run, and only compares it with
-`--stop-time-hours`; it does so for another run's time, too.
-What we do: start `wall` at the time that the checkpoint holds, and at 0 where updates are counted
-from 0. After an epoch, log the time left until `--max-epoch` or `--max-update`, whichever comes
-first, at the speed of the whole run. Validations and checkpoints count. Early stopping may end it
-sooner.
+`wall` is 0 after a resumption within an epoch, and else begins at 0 again. A finetuning begins with
+the hours of the training run before it, of which `--stop-time-hours` is a bound.
+Why: fairseq does not look beyond the epoch. It stores the time of a run for `--stop-time-hours`
+alone, and takes over that of any run.
+What we do: let `wall` begin at the time in the checkpoint, or at 0 where updates do. After an
+epoch, log the time left until `--max-epoch` or `--max-update`, whichever comes first, at the speed
+of the whole run. Validations and checkpoints count. Early stopping may end it sooner.
 Delete when: fairseq logs the time left of the whole training run, and adds up `wall`.
 """
 

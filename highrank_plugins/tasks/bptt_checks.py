@@ -72,23 +72,18 @@ def check_iterator_options(
         raise UserError("--grouped-shuffling: chunks of a stream come in order; leave it out")
 
 
-def training_streams(streams: int | None, batch_size: int | None, processes: int) -> int:
-    """Return the number of streams of all processes; each has one at least.
+def check_shares(streams: int, batch_size: int, processes: int) -> None:
+    """Refuse --streams that leave a process without one, or of which --batch-size is no share.
 
     Raises:
-        UserError: --batch-size is missing, or is not the largest share of --streams.
+        UserError: says which --batch-size is right.
     """
-    if batch_size is None:
-        raise UserError("--batch-size is missing: it is the number of streams per process")
-    if streams is None:
-        return batch_size * processes
     share = -(-streams // processes)
     if streams < processes or batch_size != share:
         raise UserError(
             f"--streams {streams} of {processes} processes: give each one at least, and "
             f"--batch-size {share}, the largest share (it is {batch_size})"
         )
-    return streams
 
 
 def check_tokens(tokens: Tensor, dictionary: Dictionary, path: str) -> None:

@@ -19,10 +19,10 @@ from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.tasks.bptt_checks import (
     check_iterator_options,
+    check_shares,
     check_task_options,
     check_tokens,
     check_unknown,
-    training_streams,
 )
 from highrank_plugins.tasks.carried_state import CarriedState, gather_streams, streams_of
 from highrank_plugins.tasks.streams import ScoredStreams, SplitTokens, Streams, chunk_plan
@@ -44,8 +44,8 @@ class BPTTLanguageModelingConfig(LanguageModelingConfig):
         False,
     )
     streams: Optional[int] = described(
-        "streams of all processes together (default: --batch-size in each); a number that does not "
-        "divide evenly leaves the last processes one less"
+        "streams of all processes together; some may have one less than --batch-size (default: "
+        "--batch-size in each process)"
     )
     eval_streams: int = described(
         "streams in validation and eval-lm; 1 is exact, more are faster", 1
@@ -119,11 +119,12 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         """
         check_iterator_options(max_tokens, **kwargs)
         trains = update_epoch_batch_itr is not None
-        count = (
-            training_streams(self.args.streams, max_sentences, num_shards)
-            if trains
-            else self.args.eval_streams
-        )
+        if trains and max_sentences is None:
+            raise UserError("--batch-size is missing: it is the number of streams per process")
+        count = self.args.eval_streams
+        if trains:
+            count = self.args.streams or max_sentences * num_shards
+            check_shares(count, max_sentences, num_shards)
         streams = Streams(dataset, self.dictionary, count, shard_id, num_shards, self.args.bptt)
         if trains:
             self.training_streams = streams

@@ -6,12 +6,11 @@ A state is tensors in nested lists or tuples; each has the streams in its last d
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq.distributed import utils as distributed
 from torch import Tensor
 from torch.nn.functional import pad
-
-from highrank_plugins.tasks.streams import shares
 
 STREAMS = -2  # dimension of a state that counts the streams
 
@@ -86,12 +85,12 @@ def _gather(tensor: Tensor, count: int) -> Tensor:
     if not torch.distributed.is_initialized():
         return tensor
     group = distributed.get_data_parallel_group()
-    rows = shares(count, distributed.get_world_size(group))
-    own = pad(tensor, (0, 0, 0, len(rows[0]) - tensor.size(STREAMS)))  # all_gather needs one size
-    parts = [torch.empty_like(own) for _ in rows]
+    shares = np.array_split(np.arange(count), distributed.get_world_size(group))
+    own = pad(tensor, (0, 0, 0, len(shares[0]) - tensor.size(STREAMS)))  # all have one size
+    parts = [torch.empty_like(own) for _ in shares]
     torch.distributed.all_gather(parts, own.contiguous(), group=group)
-    whole = [part.narrow(STREAMS, 0, len(of)) for part, of in zip(parts, rows, strict=True)]
-    return torch.cat(whole, STREAMS)
+    own_rows = zip(parts, map(len, shares), strict=True)
+    return torch.cat([part.narrow(STREAMS, 0, size) for part, size in own_rows], STREAMS)
 
 
 def streams_of(state: Any, rows: range) -> Any:

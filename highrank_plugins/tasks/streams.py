@@ -55,13 +55,6 @@ def _draw(rng: np.random.RandomState, bptt: int, longest: int | None) -> int:
     return length if longest is None else min(length, longest)
 
 
-def shares(count: int, processes: int) -> list[range]:
-    """Return the streams of each process: consecutive ones, as many as others have, or one less."""
-    each, more = divmod(count, processes)
-    starts = [each * rank + min(rank, more) for rank in range(processes + 1)]
-    return list(map(range, starts, starts[1:]))
-
-
 class SplitTokens(FairseqDataset):
     """Hold all tokens of a split, [N], in order."""
 
@@ -81,7 +74,7 @@ class Streams(FairseqDataset):
         text: the split.
         dictionary: gives end of sentence and padding.
         count: number of streams S in all processes together.
-        shard, num_shards: this process has part `shard` of `shares(count, num_shards)`.
+        shard, num_shards: this process has part `shard` of `num_shards` parts, as equal as may be.
         bptt: length of a chunk with the full learning rate.
     Raises:
         UserError: fewer tokens than streams.
@@ -106,7 +99,8 @@ class Streams(FairseqDataset):
         self.pad = dictionary.pad()
         self.length = -(-total // count)
         self.full = total - count * (self.length - 1)  # streams that need no padding
-        self.rows = shares(count, num_shards)[shard]
+        rows = np.array_split(np.arange(count), num_shards)[shard]
+        self.rows = range(rows[0], rows[-1] + 1) if len(rows) else range(0)
         source = torch.cat([text.tokens.new_tensor([dictionary.eos()]), text.tokens[:-1]])
         self.source, self.target = self._cut(source), self._cut(text.tokens)
 

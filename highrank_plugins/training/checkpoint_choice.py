@@ -5,8 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from highrank_plugins.common.saved_options import saved_options
-from highrank_plugins.training.checkpoint_file import look_up, same_sign
+from highrank_plugins.training.checkpoint_file import common_sign, look_up
 
 # names of checkpoints: of an epoch, of an update, and the newest
 _IN_ORDER = re.compile(r"checkpoint(?:\d+|_\d+_(\d+)|_last)\.pt")
@@ -66,8 +65,8 @@ def best_checkpoints(directory: Path, count: int, updates: Updates | None = None
         if (score := look_up(path, "extra_state").get("val_loss")) is not None
     }
     _check_enough(directory, len(scores), count, f"with a validation score{updates}")
-    better = same_sign({found[n]: saved_options(look_up(found[n]), "checkpoint") for n in scores})
-    best = sorted(scores, key=lambda number: (-better * scores[number], -number))[:count]
+    sign = common_sign([found[number] for number in scores])
+    best = sorted(scores, key=lambda number: (-sign * scores[number], -number))[:count]
     return [found[number] for number in sorted(best)]
 
 

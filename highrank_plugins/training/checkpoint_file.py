@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from highrank_plugins.common.saved_options import saved_options, warn_without_hash
-from highrank_plugins.common.score import metric_of, sign, wrong_direction
+from highrank_plugins.common.score import criterion, reversed_flag
 from highrank_plugins.common.torch_archive import UNREADABLE, check_archive, load_mapped
 
 if TYPE_CHECKING:
@@ -65,29 +65,27 @@ def best_checkpoint(directories: list[Path]) -> Path:
     """
     found = [directory / "checkpoint_best.pt" for directory in directories]
     scores = {path: float(look_up(path, "extra_state", "best")) for path in found}
-    options = {path: saved_options(look_up(path), "checkpoint") for path in found}
-    better = same_sign(options)
-    for path, of in options.items():
-        if wrong := wrong_direction(of):
+    sign = common_sign(found)
+    for path in found:
+        if wrong := reversed_flag(saved_options(look_up(path), "checkpoint")):
             raise ValueError(
-                f"{path} is the worst checkpoint of its run, not the best: {wrong[1]}. Take "
-                f"`highrank model average {path.parent} --best 1` instead"
+                f"{path} is the worst checkpoint of its run, not the best ({wrong[1]}). Take the "
+                f"file of `highrank model average {path.parent} --best 1`"
             )
-    return max(found, key=lambda path: better * scores[path])
+    return max(found, key=lambda path: sign * scores[path])
 
 
-def same_sign(options: Mapping[Path, Mapping[str, Any]]) -> int:
-    """Return the common `sign` of checkpoints, from the options of their training runs.
+def common_sign(paths: list[Path]) -> int:
+    """Return 1 if the highest of these checkpoints' validation scores is the best, −1 if the lowest.
 
     Raises:
-        ValueError: their scores are of different metrics; names two files.
+        ValueError: the scores are of different metrics; names two files.
     """
-    first, *others = options
-    for path in others:
-        ours, theirs = metric_of(options[first]), metric_of(options[path])
-        if (ours, sign(options[first])) != (theirs, sign(options[path])):
-            raise ValueError(
-                f"{first} was validated by {ours}, and {path} by {theirs}: these scores cannot be "
-                "compared; name checkpoints of one --best-checkpoint-metric"
-            )
-    return sign(options[first])
+    kinds = {criterion(saved_options(look_up(path), "checkpoint")): path for path in paths}
+    if len(kinds) > 1:
+        (one, here), (other, there), *_ = kinds.items()
+        raise ValueError(
+            f"{here} was validated by {one[0]}, and {there} by {other[0]}: these scores cannot be "
+            "compared; name checkpoints of one --best-checkpoint-metric"
+        )
+    return next(iter(kinds))[1]

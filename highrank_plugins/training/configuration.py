@@ -67,8 +67,6 @@ _FACTS = (
     "user_dir", "task", "source_lang", "target_lang", "left_pad_source", "left_pad_target",
     "truncate_source", "max_source_positions", "max_target_positions",
 )  # fmt: skip
-# which of them fairseq's commands take from the command line, not from the checkpoint
-_INHERITED = {"data": ("generate", _FACTS[1:]), "corpus": ("evaluate", ("task",))}
 
 # later tools read a checkpoint with the layers of `train.user_dir`
 _UP_TO_TRAINING = ("data", "corpus", "clean", "dialogues", "launch", "train", "finetune")
@@ -101,12 +99,11 @@ class Configuration(_Block):
     @model_validator(mode="before")
     @classmethod
     def _inherit(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the blocks; those of later commands have the facts of `train`."""
-        train = values.get("train")
-        for text, (block, names) in _INHERITED.items():
-            own = values.get(block, {})
-            if text in values and isinstance(train, dict) and isinstance(own, dict):
-                values = {**values, block: {n: train[n] for n in names if n in train} | own}
+        """Return the blocks; the later command has the facts that a checkpoint does not give it."""
+        block, names = ("generate", _FACTS[1:]) if "data" in values else ("evaluate", ("task",))
+        train, own = values.get("train"), values.get(block, {})
+        if isinstance(train, dict) and isinstance(own, dict):
+            values = {**values, block: {n: train[n] for n in names if n in train} | own}
         return values
 
     @model_validator(mode="after")
@@ -208,15 +205,15 @@ def _set_by_recipes(tree: Tree) -> list[str]:
 
 
 def _contradictions(tree: Tree) -> Iterator[str]:
-    """Yield what later blocks say of the model or its text that earlier blocks do not."""
+    """Yield what later blocks say otherwise of the model or its text."""
     blocks = {name: block for name, block in tree.values.items() if isinstance(block, dict)}
-    train = blocks.get("train", {})
-    facts = {name: (train[name], f"train.{name}") for name in _FACTS if name in train}
-    pieces = blocks.get("data", {}).get("algorithm", "sentencepiece")
-    joined = {"post_process": (pieces, "data.algorithm")} if "data" in blocks else {}
+    facts = {n: (v, f"train.{n}") for n, v in blocks.get("train", {}).items() if n in _FACTS}
     for block, options in blocks.items():
-        known = facts | joined if block == "generate" else facts
-        for name in options.keys() & known.keys():
+        known = dict(facts)
+        if block == "generate" and "data" in blocks:
+            pieces = blocks["data"].get("algorithm", "sentencepiece")
+            known["post_process"] = pieces, "data.algorithm"
+        for name in sorted(known.keys() & options.keys()):
             value, place = known[name]
             if str(options[name]) != str(value):
                 yield (

@@ -3,7 +3,7 @@
 import pytest
 
 from highrank_plugins.common.option_ranges import WrongNumbers, check_ranges
-from highrank_plugins.common.score import direction, sign
+from highrank_plugins.common.score import criterion, direction
 
 LOWER = """loss nll_loss ppl wer uer raw_wer ter c_error bt_nll_loss f0_loss accuracy_loss
     weighted_lm_ppl test_perplexity_before_finetuning valid_bits top_1_error""".split()
@@ -25,7 +25,7 @@ def options(metric: str, maximise: bool) -> dict:
 @pytest.mark.parametrize("metric", [*LOWER, *HIGHER, *UNKNOWN])
 def test_a_flag_against_the_direction_is_refused(metric, maximise):
     given, flag = options(metric, maximise), 1 if maximise else -1
-    assert sign(given) == (direction(metric) or flag)
+    assert criterion(given) == (metric, direction(metric) or flag)
     if direction(metric) == -flag:
         with pytest.raises(WrongNumbers, match=f"--(maximize-)?best-checkpoint-metric.*{metric}"):
             check_ranges(given)
