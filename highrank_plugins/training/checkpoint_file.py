@@ -76,7 +76,7 @@ def best_checkpoint(directories: list[Path]) -> Path:
 
 
 def common_sign(paths: list[Path]) -> int:
-    """Return 1 if the highest of these checkpoints' validation scores is the best, −1 if the lowest.
+    """Return 1 if the highest of the checkpoints' validation scores is the best, −1 if the lowest.
 
     Raises:
         ValueError: the scores are of different metrics; names two files.
