@@ -107,8 +107,8 @@ def check_ranges(options: Mapping[str, Any]) -> None:
 
     Raises:
         WrongNumbers: Options are NaN or infinite, with which fairseq would train (`--dropout nan`
-            drops nothing), or outside of `RANGES`; --nbest exceeds --beam; --adam-betas are not
-            two, --warmup-updates 0 would be a divisor, or the best checkpoint would be the worst.
+            drops nothing), or outside of `RANGES`. Or --nbest exceeds --beam, --adam-betas are not
+            two, --warmup-updates 0 would be a divisor, or the best checkpoint the worst.
     """
     problems: dict[str, str] = {}
     for name, value in options.items():

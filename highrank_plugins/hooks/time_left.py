@@ -31,7 +31,8 @@ def load_checkpoint(stock, trainer, filename, reset_optimizer=False, *args, **kw
     if reset_optimizer:
         trainer._previous_training_time = 0
     clock = metrics.get_meter("default", "wall")
-    clock.start_time = time.perf_counter() - trainer.cumulative_training_time()
+    # several processes store a tensor
+    clock.start_time = time.perf_counter() - float(trainer.cumulative_training_time())
     return extra_state
 
 
@@ -44,7 +45,7 @@ def train(stock, cfg, trainer, task, epoch_itr):
     updates = trainer.get_num_updates()
     per_epoch = round((updates - before) * batches / to_do)
     left = seconds_left(
-        trainer.cumulative_training_time(),
+        float(trainer.cumulative_training_time()),
         updates,
         cfg.optimization.max_update - updates if cfg.optimization.max_update else None,
         (cfg.optimization.max_epoch - epoch_itr.epoch) * per_epoch

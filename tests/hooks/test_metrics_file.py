@@ -60,7 +60,9 @@ def test_the_time_of_a_run_adds_up_over_its_sittings(data, tmp_path):
         wall = lines(tmp_path)[-1]["wall"]
         assert before <= wall < before + 900
         assert before <= state["extra_state"]["previous_training_time"] < before + 900
-        state["extra_state"]["previous_training_time"] += 1000
+        # several processes store a tensor
+        time = torch.tensor(1000.0) + state["extra_state"]["previous_training_time"]
+        state["extra_state"]["previous_training_time"] = time
         state["cfg"] = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
         torch.save(state, last(tmp_path))
     start = ["--finetune-from-model", last(tmp_path)]
