@@ -64,7 +64,7 @@ _WARNED = {
 _FREE = {
     "data", "max_update", "max_epoch", "total_num_update", "stop_time_hours", "stop_min_lr",
     "patience", "checkpoint_activations", "offload_activations", "min_params_to_wrap", "head_loss",
-    "head_loss_memory", "head_monitor", "eval_streams", "streams",
+    "head_loss_memory", "head_monitor", "eval_streams", "streams", "batch_size", "batch_size_valid",
 }  # fmt: skip
 _FREE_STARTS = ("eval_", "no_seed", "ddp_", "distributed_")
 
