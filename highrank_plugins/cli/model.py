@@ -75,11 +75,11 @@ def _choose(
 def best_checkpoint(
     directories: Annotated[list[Path], "Folders of checkpoints (--save-dir of each run)."],
 ) -> None:
-    """Print the checkpoint_best.pt with the lowest loss.
+    """Print the checkpoint_best.pt with the best validation score.
 
     Example: highrank model best-checkpoint exp/ptb/mos-1/train exp/ptb/mos-2/train
 
-    Compares the validation losses.
+    Compares the scores of --best-checkpoint-metric, the validation loss by default.
     """
     from highrank_plugins.training.checkpoint_file import best_checkpoint
 

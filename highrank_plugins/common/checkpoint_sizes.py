@@ -1,10 +1,10 @@
 """Refuse the sizes that a stranger's checkpoint claims, before memory is taken for them."""
 
-import argparse
 import os
 from typing import Any
 
 from highrank_plugins.common.files import require_regular
+from highrank_plugins.common.saved_options import saved_options
 from highrank_plugins.common.user_error import UserError
 
 _SIZES = ("dim", "components", "heads", "knots")  # last words of options that size tensors
@@ -28,8 +28,7 @@ def check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
     """
     import torch
 
-    model = (state.get("cfg") or {}).get("model") or {}
-    options = vars(model) if isinstance(model, argparse.Namespace) else model
+    options = saved_options(state, "model")
     weights = state.get("model")
     named = weights if isinstance(weights, dict) else {}
     tensors = {name: t for name, t in named.items() if isinstance(t, torch.Tensor)}

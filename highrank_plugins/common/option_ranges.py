@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from highrank_plugins.common.names import flag
+from highrank_plugins.common.score import reversed_flag
 from highrank_plugins.common.user_error import UserError
 
 
@@ -94,7 +95,7 @@ RANGES = {name: bounds for bounds, names in _GROUPS.items() for name in names.sp
 
 
 class WrongNumbers(UserError):
-    """Report options whose numbers lie outside of their ranges: name → what is wrong."""
+    """Report options that contradict their range or each other: name → what is wrong."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         self.problems = problems
@@ -106,8 +107,8 @@ def check_ranges(options: Mapping[str, Any]) -> None:
 
     Raises:
         WrongNumbers: Options are NaN or infinite, with which fairseq would train (`--dropout nan`
-            drops nothing), or outside of `RANGES`; --nbest exceeds --beam; --adam-betas are not
-            two, or --warmup-updates 0 would be a divisor.
+            drops nothing), or outside of `RANGES`. Or --nbest exceeds --beam, --adam-betas are not
+            two, --warmup-updates 0 would be a divisor, or the best checkpoint the worst.
     """
     problems: dict[str, str] = {}
     for name, value in options.items():
@@ -125,6 +126,8 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     schedule = options.get("lr_scheduler", options.get("_name"))
     if schedule == "inverse_sqrt" and options.get("warmup_updates") == 0:
         problems["warmup_updates"] = "must be at least 1 with --lr-scheduler inverse_sqrt, got 0"
+    if found := reversed_flag(options):
+        problems.setdefault(*found)
     for copy, original in _COPIES.items():
         if copy in problems and problems[copy] == problems.get(original):
             del problems[copy]

@@ -1,6 +1,9 @@
-"""Report a number with what others need to reproduce it."""
+"""Report a number with what others need to reproduce it, and say which numbers are better."""
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -9,3 +12,39 @@ class Score:
 
     value: float
     signature: str
+
+
+# words in the names of metrics, ours and fairseq's; the last known word of a name counts
+_LOWER = "loss nll ppl perplexity bits bpc error errors wer uer cer ter eer"
+_HIGHER = """bleu sacrebleu chrf meteor rouge top similarity accuracy acc correct f1 mcc auc
+    precision recall map"""
+_BETTER = dict.fromkeys(_LOWER.split(), -1) | dict.fromkeys(_HIGHER.split(), 1)
+_VARIETY = ("code_perplexity", "prob_perplexity")  # of wav2vec's code book: high is not worse
+
+
+def direction(metric: str) -> int:
+    """Return 1 if higher is better, −1 if lower is, 0 if the metric's name does not say."""
+    name = metric.lower()
+    known = [_BETTER[word] for word in re.findall("f1|[a-z]+", name) if word in _BETTER]
+    return known[-1] if known and name not in _VARIETY else 0
+
+
+def criterion(options: Mapping[str, Any]) -> tuple[str, int]:
+    """Return what chooses a run's best checkpoint: its metric, and 1 if the highest is the best.
+
+    The direction is −1 if the lowest is. The flag decides where the metric's name does not say.
+    """
+    metric = options.get("best_checkpoint_metric") or "loss"
+    flag = 1 if options.get("maximize_best_checkpoint_metric") else -1
+    return metric, direction(metric) or flag
+
+
+def reversed_flag(options: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the option that makes the worst checkpoint the best one, and a remedy."""
+    metric, sign = criterion(options)
+    if bool(options.get("maximize_best_checkpoint_metric")) == (sign > 0):
+        return None
+    if sign > 0:
+        remedy = "add --maximize-best-checkpoint-metric"
+        return "best_checkpoint_metric", f"{metric}: higher is better; {remedy}"
+    return "maximize_best_checkpoint_metric", f"would keep the worst: lower {metric} is better"

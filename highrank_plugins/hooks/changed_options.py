@@ -29,6 +29,7 @@ from typing import Any
 
 from fairseq.dataclass.configs import CheckpointConfig
 from fairseq.dataclass.initialize import hydra_init
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 
@@ -63,7 +64,7 @@ _WARNED = {
 _FREE = {
     "data", "max_update", "max_epoch", "total_num_update", "stop_time_hours", "stop_min_lr",
     "patience", "checkpoint_activations", "offload_activations", "min_params_to_wrap", "head_loss",
-    "head_loss_memory", "head_monitor", "eval_streams",
+    "head_loss_memory", "head_monitor", "eval_streams", "streams", "batch_size", "batch_size_valid",
 }  # fmt: skip
 _FREE_STARTS = ("eval_", "no_seed", "ddp_", "distributed_")
 
@@ -90,9 +91,12 @@ def check_options(trainer, path: str, state: dict[str, Any]) -> None:
     """
     cfg = trainer.cfg.checkpoint
     is_own = os.path.dirname(os.path.abspath(path)) == os.path.abspath(cfg.save_dir)
-    if not is_own or cfg.restore_file != "checkpoint_last.pt" or not state.get("cfg"):
+    options = state.get("cfg") or state.get("args")  # fairseq 0.9 and 0.10 have no blocks
+    if not is_own or cfg.restore_file != "checkpoint_last.pt" or not options:
         return
-    saved, current = _plain(state["cfg"]), _plain(trainer.cfg)
+    if isinstance(options, Namespace):
+        options = convert_namespace_to_omegaconf(options)
+    saved, current = _plain(options), _plain(trainer.cfg)
     for model in listening(trainer.get_model()):
         _mapping(current["model"]).update(model.function_options())
     refused = dict(_differences(saved, current, _counting(saved, current)))
@@ -186,18 +190,18 @@ def _batch_difference(saved: _Options, current: _Options) -> _Options:
         }
         for options in (saved, current)
     ]
-    sizes = [
-        [
-            (of["max_tokens"] or 0, of["batch_size"] or 0, frequency * _world(options))
-            for frequency in of["update_freq"]
-        ]
-        for of, options in zip(own, (saved, current), strict=True)
-    ]
-    per_update = [[(t * f, b * f) for t, b, f in size] for size in sizes]
-    if per_update[0] == per_update[1] or own[0] == own[1]:
+    if _per_update(saved) == _per_update(current) or own[0] == own[1]:
         return {}
     names = [name for name in own[0] if own[0][name] != own[1][name]]
     return {name: (own[0][name], own[1][name]) for name in names}
+
+
+def _per_update(options: _Options) -> list[tuple[int, int]]:
+    """Return the tokens and the sentences or streams of an update, for each --update-freq."""
+    data, world = options["dataset"], _world(options)
+    streams = _mapping(options.get("task")).get("streams")
+    most = (data.get("max_tokens") or 0) * world, streams or (data.get("batch_size") or 0) * world
+    return [(most[0] * f, most[1] * f) for f in options["optimization"]["update_freq"]]
 
 
 def _changed_sets(before: _Options, now: _Options) -> list[str]:

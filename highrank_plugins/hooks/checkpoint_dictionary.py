@@ -7,18 +7,17 @@ both languages, `-s de -t en` lets a model from English to German translate Germ
 Why: a checkpoint holds no words, and only the size of a dictionary is compared.
 What we do: add a hash of the words in order, without their counts, to the task's state in each
 checkpoint, for source and target apart. Compare it wherever a task loads that state (generation,
-validation, evaluation, analysis) and before a run loads parameters. Checkpoints without a hash
-load with one warning. The languages are stored, too; a model is refused where they are exchanged,
-except to train another model from it. Tasks of many dictionaries are left alone. The dictionary of
-`--lm-path` must equal that of the target.
+validation, evaluation, analysis) and before a run loads parameters. A file without a hash, such as
+one of fairseq 0.10, is read with a warning, whatever reads it. The languages are stored, too; a
+model is refused where they are exchanged, except to train another model from it. Tasks of many
+dictionaries are left alone. The dictionary of `--lm-path` must equal that of the target.
 Delete when: fairseq stores the dictionary, or a hash of it.
 """
 
-import functools
-import logging
 from collections.abc import Mapping
 from typing import Any
 
+from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoderDecoderModel
 from fairseq.sequence_generator import SequenceGenerator
@@ -26,9 +25,8 @@ from fairseq.tasks import FairseqTask
 
 from highrank_plugins.common.checksums import digest_of_words
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.saved_options import warn_without_hash
 from highrank_plugins.common.user_error import UserError
-
-logger = logging.getLogger(__name__)
 
 
 def check_dictionaries(task: FairseqTask, state: Mapping[str, Any]) -> None:
@@ -40,10 +38,7 @@ def check_dictionaries(task: FairseqTask, state: Mapping[str, Any]) -> None:
     saved = state.get("dictionaries")
     if saved is None:  # older checkpoints of our streams hold one hash
         saved = {"target": state["dictionary"]} if "dictionary" in state else {}
-    ours = _hashes(task)
-    if ours and not saved:
-        _warn_of_unknown_words()
-    for side, digest in ours.items():
+    for side, digest in _hashes(task).items():
         if saved.get(side, digest) != digest:
             raise UserError(
                 f"the {side} dictionary (dict.*txt) is not the dictionary that the checkpoint "
@@ -53,12 +48,12 @@ def check_dictionaries(task: FairseqTask, state: Mapping[str, Any]) -> None:
             )
 
 
-@functools.cache
-def _warn_of_unknown_words() -> None:
-    logger.warning(
-        "The checkpoint holds no hash of its dictionary, so nothing can check that the dictionary "
-        "here is the same. Checkpoints saved from now on hold one."
-    )
+@replaces(checkpoint_utils, "load_checkpoint_to_cpu")
+def load_checkpoint_to_cpu(stock, path, *args, **kwargs) -> dict[str, Any]:
+    """Load a checkpoint; warn of one that cannot show which words its numbers stand for."""
+    state = stock(path, *args, **kwargs)
+    warn_without_hash(str(path), state)
+    return state
 
 
 def _hashes(task: FairseqTask) -> dict[str, str]:

@@ -23,10 +23,12 @@ from fairseq import checkpoint_utils, models
 from fairseq.trainer import Trainer
 
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.saved_options import saved_options
 from highrank_plugins.common.training_listener import listening
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.changed_options import check_options
 from highrank_plugins.hooks.checkpoint_dictionary import check_dictionaries
+from highrank_plugins.hooks.early_stopping_state import drop_other_scores
 from highrank_plugins.hooks.kept_options import by_name, follow
 
 
@@ -43,9 +45,10 @@ def shown_to(trainer, path: str) -> Iterator[None]:
         state = read(*args, **kwargs)
         try:
             for listener in listening(trainer.get_model(), trainer.task):
-                listener.check_saved_options(_model_options(state))
+                listener.check_saved_options(by_name(saved_options(state, "model")))
             check_dictionaries(trainer.task, state.get("task_state") or {})
             check_options(trainer, path, state)
+            drop_other_scores(trainer.cfg.checkpoint, state)
         except ValueError as error:
             raise UserError(f"{path}: {error}") from None
         return state
@@ -90,8 +93,3 @@ def build_model(stock, cfg, task, from_checkpoint=False):
     for listener in listening(model) if from_checkpoint else ():
         listener.check_saved_options(options)
     return model
-
-
-def _model_options(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint's head options; the oldest checkpoints have neither `cfg` nor options."""
-    return by_name((state.get("cfg") or {}).get("model"))

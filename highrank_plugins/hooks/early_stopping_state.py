@@ -7,7 +7,8 @@ continues when it is started again.
 Why: the checkpoint is written before the scheduler receives the loss; the scheduler saves the best
 loss only; early stopping keeps its numbers as attributes of a function.
 What we do: tell the scheduler first (`step_at_end_of_epoch`, which training_events.py calls), and
-keep the numbers in the checkpoint, where `lost_checkpoints.py` finds them (`recall`).
+keep the numbers in the checkpoint, where `lost_checkpoints.py` finds them (`recall`). Scores of
+another `--best-checkpoint-metric` are dropped as a checkpoint is read (`checkpoint_identity.py`).
 `finished_training.py` asks whether the training run had been ended (`stopped_early`).
 Delete when: fairseq steps schedulers before it saves, and saves all of their state.
 """
@@ -17,6 +18,8 @@ from fairseq.trainer import Trainer
 from fairseq_cli import train as training
 
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.saved_options import saved_options
+from highrank_plugins.common.score import criterion, reversed_flag
 
 _KEY = "early_stopping"
 
@@ -70,6 +73,14 @@ def recall(extra_state, forget: bool) -> None:
     vars(training.should_stop_early).update(best=None, num_runs=0)
     if extra_state is not None and not forget:
         vars(training.should_stop_early).update(extra_state.get(_KEY, {}))
+
+
+def drop_other_scores(cfg, state) -> None:
+    """Drop the best scores of a checkpoint if they are of another metric, or of the worst ones."""
+    saved = saved_options(state, "checkpoint")
+    if criterion(saved) != criterion(cfg) or reversed_flag(saved):
+        for name in (_KEY, "best"):
+            state.get("extra_state", {}).pop(name, None)
 
 
 def stopped_early(cfg) -> bool:

@@ -24,6 +24,7 @@ from omegaconf import OmegaConf, open_dict
 
 from highrank_plugins.common.names import flag
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.saved_options import saved_options
 from highrank_plugins.common.torch_archive import UNREADABLE, load_mapped
 from highrank_plugins.common.training_listener import TrainingListener
 
@@ -81,7 +82,7 @@ def _saved_options(cfg: Any) -> dict[str, Any]:
     """
     for path in filter(os.path.isfile, _candidates(cfg)):
         try:
-            return by_name((load_mapped(path)["cfg"] or {}).get("model"))
+            return by_name(saved_options(load_mapped(path), "model"))
         except UNREADABLE as error:
             logger.debug("%s: %s", path, error)
     return {}

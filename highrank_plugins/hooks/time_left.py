@@ -1,17 +1,22 @@
-"""fairseq-train does not log when a training run will end.
+"""fairseq-train does not log when a training run will end, nor what it took before it was resumed.
 
 What breaks: the bar of fairseq-train shows the time left of the epoch, and a log file shows none.
-Why: fairseq does not look beyond the epoch.
-What we do: after an epoch, log the time left until `--max-epoch` or `--max-update`, whichever comes
-first, at the speed since the start. Validations and checkpoints count; a resumed run counts from
-its resumption. Early stopping may end it sooner.
-Delete when: fairseq logs the time left of the whole training run.
+`wall` is 0 after a resumption within an epoch, and else begins at 0 again. A finetuning begins with
+the hours of the training run before it, of which `--stop-time-hours` is a bound.
+Why: fairseq does not look beyond the epoch. It stores the time of a run for `--stop-time-hours`
+alone, and takes over that of any run.
+What we do: let `wall` begin at the time in the checkpoint, or at 0 where updates do. After an
+epoch, log the time left until `--max-epoch` or `--max-update`, whichever comes first, at the speed
+of the whole run. Validations and checkpoints count. Early stopping may end it sooner.
+Delete when: fairseq logs the time left of the whole training run, and adds up `wall`.
 """
 
 import logging
 import time
 from datetime import timedelta
 
+from fairseq.logging import metrics
+from fairseq.trainer import Trainer
 from fairseq_cli import train as training
 
 from highrank_plugins.common.patching import replaces
@@ -19,20 +24,31 @@ from highrank_plugins.common.patching import replaces
 logger = logging.getLogger(__name__)
 
 
+@replaces(Trainer, "load_checkpoint")
+def load_checkpoint(stock, trainer, filename, reset_optimizer=False, *args, **kwargs):
+    """Load as fairseq does, and continue the clock of a training run that is resumed."""
+    extra_state = stock(trainer, filename, reset_optimizer, *args, **kwargs)
+    if reset_optimizer:
+        trainer._previous_training_time = 0
+    clock = metrics.get_meter("default", "wall")
+    # several processes store a tensor
+    clock.start_time = time.perf_counter() - float(trainer.cumulative_training_time())
+    return extra_state
+
+
 @replaces(training, "train")
 def train(stock, cfg, trainer, task, epoch_itr):
     """Train for an epoch, and log the time left."""
-    if not hasattr(trainer, "highrank_start"):
-        trainer.highrank_start = time.monotonic(), trainer.get_num_updates()
-    before = trainer.get_num_updates()
+    before, batches = trainer.get_num_updates(), len(epoch_itr)
+    to_do = batches - epoch_itr.iterations_in_epoch % batches  # less if resumed within an epoch
     result = stock(cfg, trainer, task, epoch_itr)
-    start, first = trainer.highrank_start
     updates = trainer.get_num_updates()
+    per_epoch = round((updates - before) * batches / to_do)
     left = seconds_left(
-        time.monotonic() - start,
-        updates - first,
+        float(trainer.cumulative_training_time()),
+        updates,
         cfg.optimization.max_update - updates if cfg.optimization.max_update else None,
-        (cfg.optimization.max_epoch - epoch_itr.epoch) * (updates - before)
+        (cfg.optimization.max_epoch - epoch_itr.epoch) * per_epoch
         if cfg.optimization.max_epoch
         else None,
     )

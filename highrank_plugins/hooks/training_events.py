@@ -19,6 +19,7 @@ from fairseq.trainer import Trainer
 from fairseq_cli import train as training
 
 from highrank_plugins.common.patching import replaces
+from highrank_plugins.common.score import criterion
 from highrank_plugins.common.training_listener import TrainingListener, listening
 from highrank_plugins.hooks.early_stopping_state import step_at_end_of_epoch
 from highrank_plugins.hooks.preemption import leave_if_asked
@@ -66,9 +67,9 @@ def validate(stock, cfg, trainer, task, epoch_itr, subsets):
     """Return the validation losses of all subsets; the first one is the loss of the epoch."""
     losses = stock(cfg, trainer, task, epoch_itr, subsets)
     if epoch_itr.end_of_epoch():
-        sign = -1 if cfg.checkpoint.maximize_best_checkpoint_metric else 1
+        _, sign = criterion(cfg.checkpoint)
         for listener in listeners(trainer):
-            listener.after_epoch(sign * losses[0])
+            listener.after_epoch(-sign * losses[0])
     step_at_end_of_epoch(trainer, epoch_itr, losses[0])
     return losses
 

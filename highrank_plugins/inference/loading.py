@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import build_model
 from torch import Tensor, nn
 
 from highrank_plugins.common.load_failure import ReasonsOf
 from highrank_plugins.heads import Head, build_head
 from highrank_plugins.measures.base import Words
+from highrank_plugins.training.checkpoint_file import configuration_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 # parameters whose first dimension is the number of words, the most reliable first
@@ -101,7 +101,7 @@ def load_model(
         parameters = state["model"]
     except KeyError as error:  # fairseq upgrades old formats
         raise ValueError(f"{path} is not a training checkpoint: it lacks {error}") from None
-    config = state.get("cfg") or convert_namespace_to_omegaconf(state["args"])
+    config = configuration_of(state)
     if data is None:
         model, task = model_without_words(path, config, parameters), None
     else:

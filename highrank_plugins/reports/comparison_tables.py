@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 from highrank_plugins.analysis import Summary
 from highrank_plugins.analysis.effect_size import MOST_RUNS
+from highrank_plugins.common.score import direction
 from highrank_plugins.reports.tables import Cell, Table
 from highrank_plugins.results.comparison import Compared, ComparedSystem
 from highrank_plugins.results.results_table import metrics, number
 from highrank_plugins.results.verdicts import judge
 
-_LOWER = ("perplexity", "bits")
-_HIGHER = ("bleu", "chrf", "top_", "similarity")
 _TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}
 NOTHING = Cell("–", values=[""])
 # a number of a training run → heading, format
@@ -22,14 +21,6 @@ _COSTS = {
 }
 # numbers that change when the same seed is run again
 TIMED = ("words_per_second", "seconds_per_epoch", "peak_memory_gib")
-
-
-def direction(metric: str) -> int:
-    """Return 1 if higher is better, −1 if lower is, 0 if the metric does not measure quality."""
-    name = metric.lower()
-    if any(part in name for part in _LOWER):
-        return -1
-    return 1 if any(part in name for part in _HIGHER) else 0
 
 
 def comparison_tables(compared: Compared, timed: bool = True) -> list[Table]:

@@ -17,6 +17,7 @@ from highrank_plugins.common.checksums import check_sum, checksum, digest_of_wor
 from highrank_plugins.common.files import plain, require_regular, write_json, write_text
 from highrank_plugins.common.folders import new_folder
 from highrank_plugins.common.provenance import versions
+from highrank_plugins.common.saved_options import warn_without_hash
 from highrank_plugins.data.pieces import piece_options
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
@@ -117,6 +118,7 @@ def import_model(folder: Path, output: Path) -> None:
     check_sizes_and_paths(str(folder), {"cfg": config["fairseq"], "model": model})
     _require_same_layer(folder, config["fairseq"], model)
     output.parent.mkdir(parents=True, exist_ok=True)
+    warn_without_hash(str(folder), config)
     state = {
         "args": None,
         "cfg": config["fairseq"],

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 
 from highrank_plugins.common.figures import Scatter
-from highrank_plugins.reports.comparison_tables import direction
+from highrank_plugins.common.score import direction
 from highrank_plugins.reports.style import layer_of
 from highrank_plugins.results.comparison import Compared, ComparedSystem, RecordedRun
 from highrank_plugins.results.results_table import metrics

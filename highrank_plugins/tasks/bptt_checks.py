@@ -72,6 +72,20 @@ def check_iterator_options(
         raise UserError("--grouped-shuffling: chunks of a stream come in order; leave it out")
 
 
+def check_shares(streams: int, batch_size: int, processes: int) -> None:
+    """Refuse --streams that leave a process without one, or of which --batch-size is no share.
+
+    Raises:
+        UserError: says which --batch-size is right.
+    """
+    share = -(-streams // processes)
+    if streams < processes or batch_size != share:
+        raise UserError(
+            f"--streams {streams} of {processes} processes: give each one at least, and "
+            f"--batch-size {share}, the largest share (it is {batch_size})"
+        )
+
+
 def check_tokens(tokens: Tensor, dictionary: Dictionary, path: str) -> None:
     """Refuse a split without tokens, or with ids that the dictionary lacks.
 

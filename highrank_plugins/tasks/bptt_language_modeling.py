@@ -19,6 +19,7 @@ from highrank_plugins.common.training_listener import TrainingListener
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.tasks.bptt_checks import (
     check_iterator_options,
+    check_shares,
     check_task_options,
     check_tokens,
     check_unknown,
@@ -41,6 +42,10 @@ class BPTTLanguageModelingConfig(LanguageModelingConfig):
         "train on chunks of L tokens instead of drawing their length around L (and "
         "around L/2, once in 20), with the learning rate in proportion",
         False,
+    )
+    streams: Optional[int] = described(
+        "streams of all processes together; some may have one less than --batch-size (default: "
+        "--batch-size in each process)"
     )
     eval_streams: int = described(
         "streams in validation and eval-lm; 1 is exact, more are faster", 1
@@ -116,7 +121,10 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         trains = update_epoch_batch_itr is not None
         if trains and max_sentences is None:
             raise UserError("--batch-size is missing: it is the number of streams per process")
-        count = max_sentences * num_shards if trains else self.args.eval_streams
+        count = self.args.eval_streams
+        if trains:
+            count = self.args.streams or max_sentences * num_shards
+            check_shares(count, max_sentences, num_shards)
         streams = Streams(dataset, self.dictionary, count, shard_id, num_shards, self.args.bptt)
         if trains:
             self.training_streams = streams
@@ -265,7 +273,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         self.saved = {"streams": streams.count}
         if 0 < carried.position < len(streams):
             self.saved["position"] = carried.position
-            self.saved["state"] = gather_streams(carried.states[carried.position])
+            self.saved["state"] = gather_streams(carried.states[carried.position], streams.count)
 
     def get_checkpoint_dict(self):
         """Return the state of this task for a checkpoint."""
@@ -280,9 +288,9 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         streams = self.training_streams
         if saved["streams"] != streams.count:
             raise UserError(
-                f"the checkpoint was trained on {saved['streams']} streams, but --batch-size times "
-                f"the number of processes is {streams.count}: make it {saved['streams']}, or start "
-                "again from epoch 1 with --reset-dataloader"
+                f"the checkpoint was trained on {saved['streams']} streams, but --streams, or "
+                f"--batch-size times the number of processes, is {streams.count}: make it "
+                f"{saved['streams']}, or start again from epoch 1 with --reset-dataloader"
             )
         if "state" in saved:
             state = streams_of(saved["state"], streams.rows)

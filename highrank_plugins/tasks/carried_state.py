@@ -6,9 +6,11 @@ A state is tensors in nested lists or tuples; each has the streams in its last d
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from fairseq.distributed import utils as distributed
 from torch import Tensor
+from torch.nn.functional import pad
 
 STREAMS = -2  # dimension of a state that counts the streams
 
@@ -74,18 +76,21 @@ def map_tensors(function: Callable[[Tensor], Any], state: Any) -> Any:
     return [map_tensors(function, part) for part in state]
 
 
-def gather_streams(state: Any) -> Any:
-    """Gather the state of all processes' streams, on the CPU. Every process must call it."""
-    return map_tensors(lambda t: _gather(t).cpu(), state)
+def gather_streams(state: Any, count: int) -> Any:
+    """Gather the state of all `count` streams, on the CPU. Every process must call it."""
+    return map_tensors(lambda t: _gather(t, count).cpu(), state)
 
 
-def _gather(tensor: Tensor) -> Tensor:
+def _gather(tensor: Tensor, count: int) -> Tensor:
     if not torch.distributed.is_initialized():
         return tensor
     group = distributed.get_data_parallel_group()
-    parts = [torch.empty_like(tensor) for _ in range(distributed.get_world_size(group))]
-    torch.distributed.all_gather(parts, tensor.contiguous(), group=group)
-    return torch.cat(parts, STREAMS)
+    shares = np.array_split(np.arange(count), distributed.get_world_size(group))
+    own = pad(tensor, (0, 0, 0, len(shares[0]) - tensor.size(STREAMS)))  # all have one size
+    parts = [torch.empty_like(own) for _ in shares]
+    torch.distributed.all_gather(parts, own.contiguous(), group=group)
+    own_rows = zip(parts, map(len, shares), strict=True)
+    return torch.cat([part.narrow(STREAMS, 0, size) for part, size in own_rows], STREAMS)
 
 
 def streams_of(state: Any, rows: range) -> Any:

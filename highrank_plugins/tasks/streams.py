@@ -74,7 +74,7 @@ class Streams(FairseqDataset):
         text: the split.
         dictionary: gives end of sentence and padding.
         count: number of streams S in all processes together.
-        shard, num_shards: this process has part `shard` of `num_shards` equal parts of the streams.
+        shard, num_shards: this process has part `shard` of `num_shards` parts, as equal as may be.
         bptt: length of a chunk with the full learning rate.
     Raises:
         UserError: fewer tokens than streams.
@@ -95,7 +95,7 @@ class Streams(FairseqDataset):
                 f"{text.split}: {total} tokens cannot fill {count} streams; take fewer "
                 "(--batch-size times processes, or --eval-streams)"
             )
-        self.count, self.num_shards, self.bptt = count, num_shards, bptt
+        self.count, self.bptt = count, bptt
         self.pad = dictionary.pad()
         self.length = -(-total // count)
         self.full = total - count * (self.length - 1)  # streams that need no padding
@@ -136,9 +136,9 @@ class Streams(FairseqDataset):
             "target": target,
             "position": start,
             "lr_scale": drawn / self.bptt,
-            # mean over processes; penalties per process are weighted by it, so their sum is the
+            # in proportion to rows; penalties per process are weighted by it, so their sum is the
             # mean over all streams, however these are distributed
-            "tokens_per_process": (self.count * length - padded) / self.num_shards,
+            "tokens_per_process": (self.count * length - padded) * len(self.rows) / self.count,
         }
 
     def collater(self, items: list[dict]) -> dict:

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from highrank_plugins.common.names import flag
-from highrank_plugins.training.checkpoint_file import look_up, mapped_model
+from highrank_plugins.common.saved_options import saved_options
+from highrank_plugins.training.checkpoint_file import configuration_of, look_up, mapped_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,8 +67,9 @@ def load_without_weights(path: Path) -> CheckpointState:
     state.pop("last_optimizer_state", None)
     del state["model"]
     # stored as plain containers, as fairseq's trainer does
-    state["cfg"] = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
-    return state
+    options = configuration_of(state)
+    state["cfg"] = OmegaConf.to_container(options, resolve=True, enum_to_str=True)
+    return state | {"args": None}
 
 
 # options of the output layer that matter in training alone
@@ -97,15 +99,13 @@ def _check_same_function(newest: Path, path: Path) -> None:
 def _function_of(path: Path) -> dict[str, Any]:
     """Return the options of the output layer, and the hashes of the dictionaries, where saved."""
     state = look_up(path)
-    model = state["cfg"]["model"] if state.get("cfg") else state.get("args")  # older files
-    options = model if isinstance(model, dict) else vars(model)
     found = {
         name: value
-        for name, value in options.items()
+        for name, value in saved_options(state, "model").items()
         if name.split("_")[0] == "head" and not any(word in name for word in _TRAINING_ONLY)
     }
-    task_state = state.get("task_state") or {}
-    return found | {"dictionaries": task_state.get("dictionaries")}
+    hashes = (state.get("task_state") or {}).get("dictionaries")
+    return found | ({"dictionaries": hashes} if hashes else {})
 
 
 def _check_same(total: dict[str, "Tensor"], model: dict[str, "Tensor"], path: Path) -> None:

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from highrank_plugins.training.checkpoint_file import look_up
+from highrank_plugins.training.checkpoint_file import common_sign, look_up
 
 # names of checkpoints: of an epoch, of an update, and the newest
 _IN_ORDER = re.compile(r"checkpoint(?:\d+|_\d+_(\d+)|_last)\.pt")
@@ -60,10 +60,13 @@ def best_checkpoints(directory: Path, count: int, updates: Updates | None = None
     updates = updates or Updates()
     found = _found(directory, _ANY, updates)
     scores = {
-        number: score for number, path in found.items() if (score := _score(path)) is not None
+        number: float(score)
+        for number, path in found.items()
+        if (score := look_up(path, "extra_state").get("val_loss")) is not None
     }
     _check_enough(directory, len(scores), count, f"with a validation score{updates}")
-    best = sorted(scores, key=lambda number: (scores[number], -number))[:count]
+    sign = common_sign([found[number] for number in scores])
+    best = sorted(scores, key=lambda number: (-sign * scores[number], -number))[:count]
     return [found[number] for number in sorted(best)]
 
 
@@ -80,15 +83,6 @@ def _found(directory: Path, pattern: re.Pattern[str], updates: Updates) -> dict[
 
 def _updates(path: Path) -> int:
     return int(look_up(path, "optimizer_history", -1, "num_updates"))
-
-
-def _score(path: Path) -> float | None:
-    """Return the validation score; lower is better."""
-    value = look_up(path, "extra_state").get("val_loss")
-    if value is None:
-        return None
-    maximise = look_up(path, "cfg", "checkpoint", "maximize_best_checkpoint_metric")
-    return -float(value) if maximise else float(value)
 
 
 def _check_enough(directory: Path, found: int, count: int | None, which: str) -> int:

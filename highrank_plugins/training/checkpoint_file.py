@@ -1,8 +1,11 @@
 """Read single parts of a checkpoint file."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from highrank_plugins.common.saved_options import saved_options, warn_without_hash
+from highrank_plugins.common.score import criterion, reversed_flag
 from highrank_plugins.common.torch_archive import UNREADABLE, check_archive, load_mapped
 
 if TYPE_CHECKING:
@@ -31,6 +34,13 @@ def look_up(path: Path, *keys: str | int) -> Any:
         ) from None
 
 
+def configuration_of(state: Mapping[str, Any]) -> Any:
+    """Return all blocks of a loaded checkpoint's options, also of fairseq 0.9 and 0.10."""
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    return state.get("cfg") or convert_namespace_to_omegaconf(state["args"])
+
+
 def mapped_model(path: Path) -> "dict[str, Tensor]":
     """Return a checkpoint's weights, mapped into memory as they are read; checksums are compared.
 
@@ -39,17 +49,43 @@ def mapped_model(path: Path) -> "dict[str, Tensor]":
     """
     check_archive(path)
     model: dict[str, Tensor] = look_up(path, "model")
+    warn_without_hash(str(path), look_up(path))
     return model
 
 
 def best_checkpoint(directories: list[Path]) -> Path:
-    """Return `checkpoint_best.pt` of the training run with the lowest validation loss.
+    """Return `checkpoint_best.pt` of the training run with the best validation score.
 
     A finetuning is chosen only if it improved on its first training run.
 
     Raises:
-        ValueError: see `look_up`.
+        ValueError: see `look_up`; or the runs were validated by different metrics, or a run of an
+            older version kept its worst checkpoint as the best.
         FileNotFoundError: a directory without that file.
     """
     found = [directory / "checkpoint_best.pt" for directory in directories]
-    return min(found, key=lambda path: float(look_up(path, "extra_state", "best")))
+    scores = {path: float(look_up(path, "extra_state", "best")) for path in found}
+    sign = common_sign(found)
+    for path in found:
+        if wrong := reversed_flag(saved_options(look_up(path), "checkpoint")):
+            raise ValueError(
+                f"{path} is the worst checkpoint of its run, not the best ({wrong[1]}). Take the "
+                f"file of `highrank model average {path.parent} --best 1`"
+            )
+    return max(found, key=lambda path: sign * scores[path])
+
+
+def common_sign(paths: list[Path]) -> int:
+    """Return 1 if the highest of the checkpoints' validation scores is the best, −1 if the lowest.
+
+    Raises:
+        ValueError: the scores are of different metrics; names two files.
+    """
+    kinds = {criterion(saved_options(look_up(path), "checkpoint")): path for path in paths}
+    if len(kinds) > 1:
+        (one, here), (other, there), *_ = kinds.items()
+        raise ValueError(
+            f"{here} was validated by {one[0]}, and {there} by {other[0]}: these scores cannot be "
+            "compared; name checkpoints of one --best-checkpoint-metric"
+        )
+    return next(iter(kinds))[1]

@@ -1,5 +1,6 @@
 """Define the configuration of a training run and of the stages after it: blocks of options."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -61,6 +62,12 @@ _TEXT_OF_PIECES: dict[str, dict[str, Scalar]] = {
     "subword_nmt": {"post_process": "subword_nmt", "tokenizer": "moses"},
 }
 
+# options of `train` that say what the model is and reads, so later blocks cannot have others
+_FACTS = (
+    "user_dir", "task", "source_lang", "target_lang", "left_pad_source", "left_pad_target",
+    "truncate_source", "max_source_positions", "max_target_positions",
+)  # fmt: skip
+
 # later tools read a checkpoint with the layers of `train.user_dir`
 _UP_TO_TRAINING = ("data", "corpus", "clean", "dialogues", "launch", "train", "finetune")
 
@@ -88,6 +95,16 @@ class Configuration(_Block):
     average: AverageSettings = AverageSettings()
     generate: Options
     evaluate: Options
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inherit(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the blocks; the later command has the facts that a checkpoint does not give it."""
+        block, names = ("generate", _FACTS[1:]) if "data" in values else ("evaluate", ("task",))
+        train, own = values.get("train"), values.get(block, {})
+        if isinstance(train, dict) and isinstance(own, dict):
+            values = {**values, block: {n: train[n] for n in names if n in train} | own}
+        return values
 
     @model_validator(mode="after")
     def _has_text(self) -> "Configuration":
@@ -171,7 +188,7 @@ def validate(tree: Tree) -> Configuration:
         configuration = Configuration.model_validate(values)
     except ValidationError as error:
         problems += [_explain(tree, problem) for problem in error.errors()]
-    problems += _set_by_recipes(tree)
+    problems += [*_set_by_recipes(tree), *_contradictions(tree)]
     if problems:
         raise ConfigurationError("\n".join(problems))
     return configuration
@@ -185,6 +202,24 @@ def _set_by_recipes(tree: Tree) -> list[str]:
         for option in set_by_recipes(block)
         if option in options
     ]
+
+
+def _contradictions(tree: Tree) -> Iterator[str]:
+    """Yield what later blocks say otherwise of the model or its text."""
+    blocks = {name: block for name, block in tree.values.items() if isinstance(block, dict)}
+    facts = {n: (v, f"train.{n}") for n, v in blocks.get("train", {}).items() if n in _FACTS}
+    for block, options in blocks.items():
+        known = dict(facts)
+        if block == "generate" and "data" in blocks:
+            pieces = blocks["data"].get("algorithm", "sentencepiece")
+            known["post_process"] = pieces, "data.algorithm"
+        for name in sorted(known.keys() & options.keys()):
+            value, place = known[name]
+            if str(options[name]) != str(value):
+                yield (
+                    f"{tree.place((block, name))}: {block}.{name}: {options[name]!r}, but {place} "
+                    f"is {value!r}; remove {block}.{name}, which follows {place}"
+                )
 
 
 def load(path: Path, overrides: list[str] | None = None) -> Configuration:

@@ -13,7 +13,6 @@ from fairseq.tasks import FairseqTask
 from fairseq_cli import eval_lm, generate, interactive, validate
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.hooks import checkpoint_dictionary
 from highrank_plugins.inference.loading import load_model
 from tests.compat.conftest import DECODER, config, run_training, translation_options
 from tests.fairseq_cli import attempt
@@ -110,7 +109,6 @@ def test_counts_do_not_matter(data, language_model, tmp_path):
 def test_a_checkpoint_without_hashes_loads_with_one_warning(
     other_text, language_model, tmp_path, caplog
 ):
-    checkpoint_dictionary._warn_of_unknown_words.cache_clear()
     state = torch.load(language_model)
     del state["task_state"]["dictionaries"]
     torch.save(state, tmp_path / "old.pt")
@@ -118,6 +116,20 @@ def test_a_checkpoint_without_hashes_loads_with_one_warning(
         for _ in range(2):
             load_model(tmp_path / "old.pt", str(other_text))
     assert len([text for text in caplog.messages if "no hash of its dictionary" in text]) == 1
+
+
+def test_a_checkpoint_of_fairseq_0_10_is_read_with_a_warning(
+    other_data, translator, tmp_path, caplog
+):
+    state = torch.load(translator)
+    state |= {"args": state["cfg"]["model"], "cfg": None}  # its model keeps all options in one
+    del state["task_state"]
+    path = tmp_path / "old.pt"
+    torch.save(state, path)
+    run_generate(other_data[0], path)
+    more = translation_options(**{"--max-update": 3})
+    run_training(other_data[0], tmp_path / "new", *more, "--restore-file", path)
+    assert [text[:20] for text in caplog.messages if "no hash of its" in text] == [str(path)[:20]]
 
 
 def test_each_checkpoint_holds_the_hashes(data, translator, language_model):

@@ -7,11 +7,13 @@ import pytest
 import torch
 from fairseq.logging import progress_bar as bars
 from fairseq.logging.meters import AverageMeter, StopwatchMeter
+from omegaconf import OmegaConf
 
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks import metrics_file
 from highrank_plugins.hooks.metrics_file import METRICS
 from tests.compat.conftest import run_training, translation_options
+from tests.trainings import last
 
 
 def lines(folder):
@@ -48,6 +50,25 @@ def test_a_resumed_run_has_each_line_once(data, tmp_path):
     losses = [[line["loss"] for line in lines(run) if line["tag"] == "train_inner"]
               for run in (whole, resumed)]  # fmt: skip
     assert losses[0] == losses[1]
+
+
+def test_the_time_of_a_run_adds_up_over_its_sittings(data, tmp_path):
+    """An epoch has several updates: the run is resumed within an epoch, and at the end of one."""
+    many = {"--max-tokens": 60}
+    for updates, before in ((1, 0), (2, 1000), (3, 2000)):
+        state = run_training(data, tmp_path, *short(**many, **{"--max-update": updates}))
+        wall = lines(tmp_path)[-1]["wall"]
+        assert before <= wall < before + 900
+        assert before <= state["extra_state"]["previous_training_time"] < before + 900
+        # several processes store a tensor
+        time = torch.tensor(1000.0) + state["extra_state"]["previous_training_time"]
+        state["extra_state"]["previous_training_time"] = time
+        state["cfg"] = OmegaConf.to_container(state["cfg"], resolve=True, enum_to_str=True)
+        torch.save(state, last(tmp_path))
+    start = ["--finetune-from-model", last(tmp_path)]
+    state = run_training(data, tmp_path / "other", *short(), *start)
+    assert lines(tmp_path / "other")[-1]["wall"] < 900
+    assert state["extra_state"]["previous_training_time"] < 900
 
 
 def test_a_run_from_scratch_starts_a_new_file(data, tmp_path):

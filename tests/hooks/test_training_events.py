@@ -61,7 +61,7 @@ def test_a_validation_within_an_epoch_does_not_end_the_epoch(data, tmp_path, tol
 
 
 def test_a_score_to_maximise_is_sent_as_its_negative(data, tmp_path, told):
-    changed = {"--best-checkpoint-metric": "ppl", "--max-epoch": 1}
+    changed = {"--best-checkpoint-metric": "bsz", "--max-epoch": 1}
     options = [*translation_options(**({"--max-update": 0} | changed))]
     state = run_training(data, tmp_path, *options, "--maximize-best-checkpoint-metric")
     assert ("after_epoch", -state["extra_state"]["val_loss"]) in told

@@ -1,4 +1,4 @@
-"""Two processes with b streams each train as one with 2b, also when they are interrupted."""
+"""Two processes train as one with the streams of both, also when they are interrupted."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,7 +13,7 @@ WORDS = [*CERTAIN, "--asgd-at-epoch", 1]
 
 
 def train_two(data, save_dir, *options):
-    """Train on both ranks, each with half of the streams."""
+    """Train on both ranks, each with half of the streams unless options say otherwise."""
     address = free_address()
     group = [
         *("--distributed-world-size", 2, "--device-id", 0, "--batch-size", 2),
@@ -31,10 +31,12 @@ def train_two(data, save_dir, *options):
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(stream_data, tmp_path):
-    train_streams(stream_data, tmp_path / "one", *WORDS, "--max-epoch", 2)
-    train_two(stream_data, tmp_path / "two", "--max-update", 22)  # in epoch 2
-    outputs = train_two(stream_data, tmp_path / "two", "--max-epoch", 2)
+@pytest.mark.parametrize("options", [(), ("--streams", 3)])  # 3: the second rank has one
+def test_two_processes_equal_one(stream_data, tmp_path, options):
+    alone = ("--batch-size", 3) if options else ()
+    train_streams(stream_data, tmp_path / "one", *WORDS, *alone, "--max-epoch", 2)
+    train_two(stream_data, tmp_path / "two", *options, "--max-update", 22)  # in epoch 2
+    outputs = train_two(stream_data, tmp_path / "two", *options, "--max-epoch", 2)
     assert "Loaded checkpoint" in outputs[0] and "training on 2 devices" in outputs[0]
     one, two = (torch.load(last(tmp_path / name), weights_only=True) for name in ("one", "two"))
     for name, value in one["model"].items():

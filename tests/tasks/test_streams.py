@@ -1,5 +1,7 @@
 """Streams hold the text exactly; chunks cover them; lengths are drawn as in the paper."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,8 @@ from fairseq.data import Dictionary
 from hypothesis import given
 from hypothesis import strategies as st
 
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.tasks.bptt_checks import check_shares
 from highrank_plugins.tasks.streams import Chunk, SplitTokens, Streams, chunk_plan
 
 DICTIONARY = Dictionary()
@@ -71,6 +75,29 @@ def test_the_padded_end_is_divided_among_processes_too():
     parts = [streams(23, 6, shard, 3)[Chunk(2, 2, 4)] for shard in range(3)]
     assert [p["ntokens"] for p in parts] == [4, 4, 3]
     assert [p["tokens_per_process"] for p in parts] == [11 / 3] * 3
+
+
+@pytest.mark.parametrize("count, processes", [(60, 8), (7, 3), (6, 3)])
+def test_uneven_shares_weigh_as_many_streams_as_they_have(count, processes):
+    parts = [streams(500, count, shard, processes)[Chunk(0, 4, 4)] for shard in range(processes)]
+    sizes = [part["nsentences"] for part in parts]
+    assert sum(sizes) == count and sizes == sorted(sizes, reverse=True) and sizes[0] - sizes[-1] < 2
+    assert [p["tokens_per_process"] for p in parts] == [pytest.approx(4 * n) for n in sizes]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ((12, 4, 3), None),
+        ((60, 8, 8), None),
+        ((60, 60, 1), None),
+        ((60, 7, 8), "--streams 60 of 8 processes: give .* --batch-size 8, .* is 7"),
+        ((2, 1, 3), "--streams 2 of 3 processes: give each one at least"),
+    ],
+)
+def test_batch_size_is_the_largest_share(given, found):
+    with nullcontext() if found is None else pytest.raises(UserError, match=found):
+        check_shares(*given)
 
 
 def test_a_process_without_a_stream_predicts_nothing():

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ def save(
     val_loss: float | None = None,
     options: dict | None = None,
     words: str | None = None,
+    metric: str | None = None,
     **more: torch.Tensor,
 ) -> Path:
     """Write a checkpoint as fairseq does, with an embedding that is also the output layer."""
@@ -32,7 +34,8 @@ def save(
             "task": {"_name": "translation"},
             "model": {"_name": "transformer_softmax", **(options or {})},
             "checkpoint": {
-                "maximize_best_checkpoint_metric": val_loss is not None and val_loss < 0
+                "best_checkpoint_metric": metric or ("score" if (val_loss or 0) < 0 else "loss"),
+                "maximize_best_checkpoint_metric": val_loss is not None and val_loss < 0,
             },
         },
         "model": {
@@ -202,6 +205,27 @@ def test_the_best_checkpoints_are_taken_by_loss_in_training_order(tmp_path):
 
 def test_a_score_to_maximise_is_maximised(tmp_path):
     assert best(scored(tmp_path, [-5.0, -3.0, -4.0]), 2) == ["2", "3"]
+
+
+def test_a_run_without_the_flag_is_averaged_by_the_name_of_its_metric(tmp_path):
+    for number, score in enumerate([5.0, 3.0, 9.0], 1):
+        save(tmp_path / f"checkpoint{number}.pt", torch.ones(2), number, score, metric="bleu")
+    assert best(tmp_path, 2) == ["1", "3"]
+    save(tmp_path / "checkpoint4.pt", torch.ones(2), 4, 2.0)
+    with pytest.raises(ValueError, match=r"t\d\.pt was validated by bleu, and .*t4\.pt by loss"):
+        best(tmp_path, 2)
+
+
+def test_a_checkpoint_of_fairseq_0_10_is_averaged(tmp_path):
+    path = save(tmp_path / "checkpoint1.pt", torch.ones(2), 1, 3.0)
+    state = torch.load(path, weights_only=True)
+    metric = {"best_checkpoint_metric": "bleu", "maximize_best_checkpoint_metric": True}
+    state["args"], state["cfg"] = Namespace(arch="transformer", task="translation", **metric), None
+    torch.save(state, path)
+    assert best(tmp_path, 1) == ["1"]
+    made = averaged([path, path], tmp_path)
+    assert made["args"] is None and made["cfg"]["model"].arch == "transformer"
+    assert made["cfg"]["checkpoint"]["best_checkpoint_metric"] == "bleu"
 
 
 def test_checkpoints_without_a_validation_score_are_never_the_best(tmp_path):

@@ -6,9 +6,12 @@ import torch
 from highrank_plugins.training.checkpoint_file import best_checkpoint, look_up
 
 
-def write(folder, best):
+def write(folder, best, metric="loss", maximise=False):
     folder.mkdir()
-    torch.save({"extra_state": {"best": best}, "model": {}}, folder / "checkpoint_best.pt")
+    names = "best_checkpoint_metric", "maximize_best_checkpoint_metric"
+    cfg = {"checkpoint": dict(zip(names, (metric, maximise), strict=True))}
+    state = {"extra_state": {"best": best}, "model": {}, "cfg": cfg}
+    torch.save(state, folder / "checkpoint_best.pt")
     return folder
 
 
@@ -17,6 +20,30 @@ def test_the_lowest_loss_is_the_best(tmp_path):
     assert best_checkpoint([trained, finetuned]).parent == trained
     better = write(tmp_path / "again", 6.05)
     assert best_checkpoint([trained, finetuned, better]).parent == better
+
+
+def test_the_highest_bleu_is_the_best(tmp_path):
+    runs = [write(tmp_path / name, best, "bleu", True) for name, best in (("a", 4.0), ("b", 9.0))]
+    assert best_checkpoint(runs).parent == runs[1]
+
+
+@pytest.mark.parametrize(
+    ("metric", "maximise", "problem"),
+    [
+        ("bleu", True, "b/checkpoint_best.pt by bleu: these scores cannot be compared"),
+        ("nll_loss", False, "a/checkpoint_best.pt was validated by loss, .* by nll_loss"),
+    ],
+)
+def test_scores_of_different_metrics_are_not_compared(tmp_path, metric, maximise, problem):
+    runs = [write(tmp_path / "a", 4.0), write(tmp_path / "b", 9.0, metric, maximise)]
+    with pytest.raises(ValueError, match=problem):
+        best_checkpoint(runs)
+
+
+def test_the_worst_checkpoint_of_an_older_run_is_not_called_the_best(tmp_path):
+    run = write(tmp_path / "a", 4.0, "bleu")
+    with pytest.raises(ValueError, match=r"is the worst .* model average .*/a --best 1"):
+        best_checkpoint([run])
 
 
 @pytest.mark.parametrize("content", [b"", b"no checkpoint"])

@@ -76,12 +76,47 @@ def test_overrides_apply_to_train_unless_they_name_a_block(write):
     [
         ([], {"post_process": "sentencepiece"}),
         (["data.algorithm=subword_nmt"], {"post_process": "subword_nmt", "tokenizer": "moses"}),
-        (["generate.post_process=letter"], {"post_process": "letter"}),
+        (
+            ["source_lang=en", "target_lang=de", "task=translation", "max_source_positions=9"],
+            {
+                "post_process": "sentencepiece",
+                "task": "translation",
+                "source_lang": "en",
+                "target_lang": "de",
+                "max_source_positions": 9,
+            },
+        ),
     ],
 )
 def test_translations_are_joined_as_the_text_was_split(write, overrides, options):
     configuration = load(write("leaf.yaml", "base: base.yaml\n"), [*overrides, "generate.beam=2"])
     assert configuration.options("generate") == options | {"beam": 2}
+
+
+@pytest.mark.parametrize(
+    ("block", "option", "place"),
+    [
+        ("generate", "source_lang", "train.source_lang is 'A'"),
+        ("generate", "target_lang", "train.target_lang is 'A'"),
+        ("generate", "max_source_positions", "train.max_source_positions is 'A'"),
+        ("generate", "user_dir", "train.user_dir is 'A'"),
+        ("generate", "post_process", "data.algorithm is 'sentencepiece'"),
+        ("evaluate", "task", "train.task is 'A'"),
+        ("finetune", "target_lang", "train.target_lang is 'A'"),
+        ("kld", "user_dir", "train.user_dir is 'A'"),
+    ],
+)
+def test_a_fact_is_in_one_place(write, block, option, place):
+    added = "" if option == "post_process" else f"  {option}: A\n"
+    text = f"{BASE}{block}: {{{option}: B}}\n".replace("train:\n", f"train:\n{added}")
+    path = write("a.yaml", text)
+    with pytest.raises(ConfigurationError) as refused:
+        load(path)
+    line = len(text.splitlines())
+    assert str(refused.value) == (
+        f"{path}:{line}: {block}.{option}: 'B', but {place}; remove {block}.{option}, which "
+        f"follows {place.split()[0]}"
+    )
 
 
 def test_the_text_gives_the_same_configuration_in_a_fixed_order(write):

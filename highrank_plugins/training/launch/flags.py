@@ -161,7 +161,8 @@ def with_effective_streams(
     Args:
         effective_streams: of all processes, of --task bptt_language_modeling.
     Raises:
-        ValueError: the shares are unequal, the task is another one, or --batch-size is missing.
+        ValueError: a process has none, the task is another one, --batch-size is missing, or the
+            command has --streams.
     """
     if option(command, "--task") != "bptt_language_modeling":
         raise ValueError(
@@ -170,21 +171,20 @@ def with_effective_streams(
     name = "--batch-size" if option(command, "--batch-size") else "--max-sentences"
     if option(command, name) is None:
         raise ValueError("--effective-streams needs --batch-size N of fairseq-train")
-    if effective_streams % world_size:
-        fitting = [n for n in range(1, effective_streams + 1) if effective_streams % n == 0]
-        below = [n for n in fitting if n < world_size]
-        above = [n for n in fitting if n > world_size][:1]
-        even = -(-effective_streams // world_size) * world_size
+    if option(command, "--streams") is not None:
+        raise ValueError("--effective-streams sets --streams: remove one of the two")
+    if effective_streams < world_size:
         raise ValueError(
             f"--effective-streams {effective_streams} (batch_size of a recipe): {world_size} "
-            f"processes cannot have equally many; use "
-            f"{' or '.join(map(str, [*below[-1:], *above]))} processes on all nodes together, in a "
-            f'recipe by --launch="--processes {below[-1]}" (on GPUs of one node '
-            f"--gpus-per-node {below[-1]}); or change the run by --effective-streams {even}, in a "
-            f"recipe by --set batch_size={even} (--set launch.effective_streams={even} where a "
-            "configuration has it)"
+            f"processes cannot have one each; use at most {effective_streams} processes on all "
+            "nodes together, or more streams, which makes another training run"
         )
-    share = effective_streams // world_size
+    less, more = divmod(effective_streams, world_size)  # the task divides them in the same way
+    share = less + (more > 0)
+    words = with_option(command, name, str(share))
     processes = "1 process" if world_size == 1 else f"{world_size} processes"
-    line = f"{name} {share}: {processes} × {share} = {effective_streams} streams"
-    return with_option(command, name, str(share)), line
+    product = f"{processes} × {share}"
+    if more:
+        words += ["--streams", str(effective_streams)]
+        product = f"{more} of {processes} × {share} + {world_size - more} × {less}"
+    return words, f"{name} {share}: {product} = {effective_streams} streams"

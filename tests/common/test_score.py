@@ -1,0 +1,33 @@
+"""common/score.py: which numbers are better, and that options cannot turn it round."""
+
+import pytest
+
+from highrank_plugins.common.option_ranges import WrongNumbers, check_ranges
+from highrank_plugins.common.score import criterion, direction
+
+LOWER = """loss nll_loss ppl wer uer raw_wer ter c_error bt_nll_loss f0_loss accuracy_loss
+    weighted_lm_ppl test_perplexity_before_finetuning valid_bits top_1_error""".split()
+HIGHER = """bleu BLEU4 sacrebleu chrf2 accuracy n_correct acc_and_f1 mAP test_top_5
+    word_similarity""".split()
+UNKNOWN = "wps code_perplexity test_kld test_retention test_rank my_number after".split()
+
+
+@pytest.mark.parametrize("names, expected", [(LOWER, -1), (HIGHER, 1), (UNKNOWN, 0)])
+def test_the_name_of_a_metric_gives_its_direction(names, expected):
+    assert {name: direction(name) for name in names} == dict.fromkeys(names, expected)
+
+
+def options(metric: str, maximise: bool) -> dict:
+    return {"best_checkpoint_metric": metric, "maximize_best_checkpoint_metric": maximise}
+
+
+@pytest.mark.parametrize("maximise", [False, True])
+@pytest.mark.parametrize("metric", [*LOWER, *HIGHER, *UNKNOWN])
+def test_a_flag_against_the_direction_is_refused(metric, maximise):
+    given, flag = options(metric, maximise), 1 if maximise else -1
+    assert criterion(given) == (metric, direction(metric) or flag)
+    if direction(metric) == -flag:
+        with pytest.raises(WrongNumbers, match=f"--(maximize-)?best-checkpoint-metric.*{metric}"):
+            check_ranges(given)
+    else:
+        check_ranges(given)
