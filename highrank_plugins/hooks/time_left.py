@@ -5,7 +5,8 @@ What breaks: the bar of fairseq-train shows the time left of the epoch, and a lo
 the hours of the training run before it, of which `--stop-time-hours` is a bound.
 Why: fairseq does not look beyond the epoch. It stores the time of a run for `--stop-time-hours`
 alone, and takes over that of any run.
-What we do: let `wall` begin at the time in the checkpoint, or at 0 where updates do. After an
+What we do: let `wall` begin at the time in the checkpoint, or at 0 where updates do, and log it
+before `train_wall`, which is the time of one update and rounds to 0. After an
 epoch, log the time left until `--max-epoch` or `--max-update`, whichever comes first, at the speed
 of the whole run. Validations and checkpoints count. Early stopping may end it sooner.
 Delete when: fairseq logs the time left of the whole training run, and adds up `wall`.
@@ -34,6 +35,13 @@ def load_checkpoint(stock, trainer, filename, reset_optimizer=False, *args, **kw
     # several processes store a tensor
     clock.start_time = time.perf_counter() - float(trainer.cumulative_training_time())
     return extra_state
+
+
+@replaces(training, "get_training_stats")
+def get_training_stats(stock, stats):
+    """Return the numbers of a line of the log, `wall` before others."""
+    found = stock(stats)
+    return {"wall": found["wall"], **found}
 
 
 @replaces(training, "train")
