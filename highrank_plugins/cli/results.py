@@ -232,10 +232,10 @@ def lm_summary(
 
     The last line is the test perplexity.
     """
-    from highrank_plugins.results.results_table import read_record
+    from highrank_plugins.results.record import load_record
 
     with user_errors():
-        result = read_record(results)
+        result = load_record(results, complete=True)
     typer.echo(perplexities(result))
 
 
@@ -257,11 +257,11 @@ def summary(
 
     The last line is the score.
     """
-    from highrank_plugins.results.results_table import read_record
+    from highrank_plugins.results.record import load_record
     from highrank_plugins.results.scoring import read_together
 
     with user_errors():
-        result = read_record(results)
+        result = load_record(results, complete=True)
         sentences = read_together(texts)
     for index in range(SAMPLES):
         names = ("source", "reference", "translation")

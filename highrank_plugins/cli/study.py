@@ -1,6 +1,5 @@
 """Provide `highrank study`: configurations × seeds as one table that can be resumed."""
 
-import fcntl
 import logging
 import shlex
 import sys
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.common.files import held_alone, open_own
+from highrank_plugins.common.files import held_alone
 from highrank_plugins.common.formatting import size
 
 if TYPE_CHECKING:
@@ -122,9 +121,7 @@ def _say(text: str) -> None:
 
 def claim(folder: Path, file: Path) -> None:
     """Refuse the folder of another study that has the same name, and is still there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open_own(folder / ".study", "a+") as owner:
-        fcntl.flock(owner, fcntl.LOCK_EX)  # several members may be started at a time, by --only
+    with held_alone(folder / ".study") as owner:  # several members may be started at a time
         owner.seek(0)
         other = Path(owner.read().strip())
         if other.is_file() and not other.samefile(file):

@@ -2,11 +2,14 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from highrank_plugins.common.files import read_json, require_regular
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from highrank_plugins.common.files import read_json
+from highrank_plugins.common.formatting import CONTROL
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.provenance import git_state, hardware, versions
 
@@ -18,6 +21,76 @@ if TYPE_CHECKING:
 RESULTS = "results.json"  # file name of a recipe's record
 PROBLEMS = "problems.json"  # in a study's folder: why members have no record
 DIVERGED = "diverged (NaN)"  # one of these reasons
+
+
+def _bounded(value: float) -> float:
+    if math.isfinite(value) and abs(value) > 1e99:  # squares and sums stay finite below
+        raise ValueError("no score, size or time is beyond 1e99")
+    return value
+
+
+Number = Annotated[float, AfterValidator(_bounded)]  # NaN is the reader's to judge
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+class _Part(BaseModel):
+    """Check the types of what our commands read in a record; anything else may be there, too."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Git(_Part):
+    revision: str | None = None
+    modified: bool = False
+
+
+class _Hardware(_Part):
+    processor: str = ""
+    cores: Whole = 0
+    memory_gib: Number | None = None
+    gpus: list[str] = []
+    flags: list[str] = []
+
+
+class _Counts(_Part):
+    took: dict[str, Whole] = Field(alias="in")
+    out: dict[str, Whole]
+    left_out: dict[str, Whole | dict[str, Whole]] = Field(alias="left out")
+
+
+class _PairedScore(_Part):
+    system: str
+    score: Number
+    p_value: Number | None = None
+
+
+class _Paired(_Part):
+    scores: list[_PairedScore]
+    signature: str = ""
+
+
+class _Finetuning(_Part):
+    command: str = ""
+    train: dict[str, Number] = {}
+
+
+class Measured(_Part):
+    """Describe a record of which only the metrics must be there."""
+
+    metrics: Annotated[dict[Annotated[str, Field(max_length=200)], Number], Field(min_length=1)]
+    signature: str = ""
+    signatures: dict[str, str] = {}
+    config: dict[str, dict[str, bool | Whole | Number | str | None] | None] = {}
+    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = []
+    command: str = ""
+    data: str | None = None
+    train: dict[str, Number] = {}
+    finetune: _Finetuning | None = None
+    versions: dict[str, str] = {}
+    git: _Git | None = None
+    hardware: _Hardware = _Hardware()
+    ledger: dict[str, dict[str, _Counts]] = {}
+    paired: _Paired | None = None
 
 
 def make_record(
@@ -61,23 +134,51 @@ def make_record(
     }
 
 
-def load_record(path: Path) -> dict[str, Any]:
+# what tables need of a record of `highrank results record`, besides the metrics
+_COMPLETE = ("train.updates", "train.words_per_second", "hardware.cores", "versions.torch", "git")
+
+
+def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> dict[str, Any]:
     """Load a JSON object with `metrics`, as `results record` and the evaluations write it.
 
+    Args:
+        complete: refuse a record without what tables need.
+        finite: refuse a metric that is NaN or infinite.
     Raises:
-        ValueError: not a record, or a metric is NaN or infinite. OSError.
+        ValueError: not a record, or control characters, which a terminal would obey. OSError.
     """
-    require_regular(path)
+    record = read_json(path)
     try:
-        record = dict(read_json(path))
-        bad = [name for name, value in record["metrics"].items() if not math.isfinite(value)]
-    except (ValueError, AttributeError, KeyError, TypeError):
+        metrics = Measured.model_validate(record).metrics
+        missing = [name for name in _COMPLETE if complete and not _has(record, name.split("."))]
+        problem = f"{missing[0]} is missing" if missing else ""
+    except ValidationError as error:
+        (first, *_) = error.errors(include_input=False, include_url=False)
+        place = ".".join(map(str, first["loc"]))[:80] or "its content"
+        problem = f"{place}: {first['msg'].removeprefix('Value error, ')}"
+    if problem:
         raise ValueError(
-            f"{path}: not a record of a run: its metrics are missing, or are not numbers"
-        ) from None
+            f"{path}: not a record of a run: {problem}; `highrank results record` writes one"
+        )
+    if CONTROL.search("".join([str(path), *_texts(record)])):
+        raise ValueError(f"{path}: its name or content has control characters; remove them")
+    bad = [name for name, value in metrics.items() if finite and not math.isfinite(value)]
     if bad:
         raise ValueError(f"{path}: {bad[0]} is not a number; leave it out or repeat the run")
-    return record
+    return dict(record)
+
+
+def _has(record: Any, path: Sequence[str]) -> bool:
+    return not path or (path[0] in record and _has(record[path[0]], path[1:]))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all names and texts in a value of JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.items() if isinstance(value, dict) else value:
+            yield from _texts(list(part) if isinstance(part, tuple) else part)
 
 
 def configuration_of(record: Mapping[str, Any]) -> str:
@@ -150,7 +251,7 @@ def metric_of(path: Path, metric: str) -> float:
         ValueError: the number is missing; the message lists the others. OSError.
     """
     metrics = load_record(path)["metrics"]
-    if not isinstance(metrics.get(metric), (int, float)):
+    if metric not in metrics:
         near = did_you_mean(metric, list(metrics))
         raise ValueError(f"{path} has no {metric}{near}; it has {', '.join(metrics)}")
     return float(metrics[metric])

@@ -36,28 +36,6 @@ OTHER: list[TableColumn] = [
 COSTS = {"parameters": "parameters", "s/epoch": "seconds_per_epoch"}
 
 
-def read_record(path: Path) -> Record:
-    """Read a file written by `highrank results record`.
-
-    Raises:
-        ValueError: it is not a record; the message names it and what is missing. OSError.
-    """
-    try:
-        record: Record = load_record(path)
-        if not record["metrics"]:
-            raise KeyError("metrics")
-        for _, cell in OTHER:
-            cell(record)
-        return record
-    except KeyError as error:
-        raise ValueError(
-            f"{path}: not a record of a run: {error.args[0]} is missing; `highrank results record` "
-            "writes one"
-        ) from None
-    except TypeError as error:
-        raise ValueError(f"{path}: not a record of a run ({error})") from None
-
-
 def read_records(paths: list[Path], run: Sequence[str] = ("config", "seeds")) -> list[Record]:
     """Return the records of different runs.
 
@@ -66,7 +44,7 @@ def read_records(paths: list[Path], run: Sequence[str] = ("config", "seeds")) ->
     Raises:
         ValueError: a file is not a record; two belong to one run. OSError.
     """
-    records = [read_record(path) for path in paths]
+    records = [load_record(path, complete=True) for path in paths]
     refuse_repeated_runs(paths, records, run)
     return records
 
@@ -113,10 +91,6 @@ def results_table(paths: list[Path]) -> str:
         for run, record in zip(distinct_names(paths, RESULTS), records, strict=True)
     ]
     return table(headings, rows)
-
-
-def _cost(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}"
 
 
 def number(metric: str, value: float | None) -> str:

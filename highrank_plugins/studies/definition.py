@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,7 @@ from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.yaml_tree import ConfigurationError, Tree, read_tree
 from highrank_plugins.training.configuration import Scalar
 
+MOST_MEMBERS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9][\w.=+-]*")
 _OWN = (
     "conf",
@@ -247,6 +249,17 @@ def as_word(value: Any) -> str:
 
 
 def _members(settings: StudySettings, tree: Tree) -> list[Member]:
+    count = sum(
+        len(one.seeds or settings.seeds)
+        * len(one.variants or [{}])
+        * prod(map(len, one.grid.values()))
+        for one in settings.members.values()
+    )
+    if count > MOST_MEMBERS:
+        raise ConfigurationError(
+            f"{tree.place(('members',))}: {count:,} members, and a study has {MOST_MEMBERS:,} at "
+            "most; shorten seeds, grid or list"
+        )
     members: list[Member] = []
     places: dict[str, str] = {}
     for key, member in settings.members.items():

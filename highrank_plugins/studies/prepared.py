@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from highrank_plugins.common.files import read_json, write_text
+from highrank_plugins.common.files import write_text
 from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
-from highrank_plugins.results.record import DIVERGED, RESULTS
+from highrank_plugins.results.record import DIVERGED, RESULTS, load_record
 from highrank_plugins.studies.definition import Member, Study, as_word
 from highrank_plugins.studies.identity import member_key
 from highrank_plugins.studies.matched import (
@@ -80,13 +80,10 @@ class PreparedMember:
             ValueError: the file is not a record. OSError.
         """
         try:
-            found = read_json(self.record)["metrics"]
-            # no text, which `float` would take
-            return {name: float(value.real) for name, value in found.items()}
-        except (ValueError, AttributeError, KeyError, TypeError):
+            return dict(load_record(self.record, finite=False)["metrics"])
+        except ValueError as error:
             raise ValueError(
-                f"{self.record}: not a record of a run; delete the folder {self.run_dir}, and the "
-                f"study runs {self.name} again"
+                f"{error}; or delete {self.run_dir}, and the study runs {self.name} again"
             ) from None
 
     def problem(self) -> str | None:
