@@ -77,7 +77,7 @@ def published(
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
     """Return the metrics of a record, and parameters and seconds of an epoch where it has them."""
     costs = {"parameters": "parameters", "s/epoch": "seconds_per_epoch"}
-    train = record.get("train", {})
+    train = {name: value for name, value in record.get("train", {}).items() if value is not None}
     return record["metrics"] | {name: train[key] for name, key in costs.items() if key in train}
 
 
@@ -286,8 +286,10 @@ def _ledger(result: dict[str, Any]) -> list[str]:
 
 
 def _speed(result: dict[str, Any]) -> str:
-    numbers = result["train"].items()
-    training = (_TRAINING.get(name, f"{name} {{:,.10g}}").format(value) for name, value in numbers)
+    numbers = {name: value for name, value in result["train"].items() if value is not None}
+    training = (
+        _TRAINING.get(name, f"{name} {{:,.10g}}").format(value) for name, value in numbers.items()
+    )
     return f"training: {', '.join(training)}"
 
 

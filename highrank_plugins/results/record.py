@@ -71,7 +71,7 @@ class _Paired(_Part):
 
 class _Finetuning(_Part):
     command: str = ""
-    train: dict[str, Number] = {}
+    train: dict[str, Number | None] = {}
 
 
 class Measured(_Part):
@@ -84,7 +84,7 @@ class Measured(_Part):
     seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = []
     command: str = ""
     data: str | None = None
-    train: dict[str, Number] = {}
+    train: dict[str, Number | None] = {}
     finetune: _Finetuning | None = None
     versions: dict[str, str] = {}
     git: _Git | None = None
@@ -169,7 +169,12 @@ def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> d
 
 
 def _has(record: Any, path: Sequence[str]) -> bool:
-    return not path or (path[0] in record and _has(record[path[0]], path[1:]))
+    """Whether a record has a value; only that of git may be null."""
+    name, *rest = path
+    value = record.get(name)
+    return (
+        _has(value or {}, rest) if rest else name in record and (value is not None or name == "git")
+    )
 
 
 def _texts(value: Any) -> Iterator[str]:

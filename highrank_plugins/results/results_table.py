@@ -82,15 +82,16 @@ def results_table(paths: list[Path]) -> str:
         [
             run,
             *(number(name, record["metrics"].get(name)) for name in shown),
-            *(
-                f"{record['train'][c]:,.0f}" if c in record["train"] else "–"
-                for c in costs.values()
-            ),
+            *(_cost(record["train"].get(name)) for name in costs.values()),
             *(cell(record) for _, cell in OTHER),
         ]
         for run, record in zip(distinct_names(paths, RESULTS), records, strict=True)
     ]
     return table(headings, rows)
+
+
+def _cost(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
 
 
 def number(metric: str, value: float | None) -> str:
