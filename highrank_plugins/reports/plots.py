@@ -222,8 +222,8 @@ def means(
         markers = markers_of(list(found))
         for label, (middle, deviation) in found.items():
             plot.errorbar(
-                [literal(label)], [middle], yerr=[deviation], fmt=markers[label], color=colour_of(label),
-                capsize=4,
+                [literal(label)], [middle], yerr=[deviation], fmt=markers[label],
+                color=colour_of(label), capsize=4,
             )  # fmt: skip
         plot.tick_params("x", rotation=30)
         _label(plot, axes, "linear")

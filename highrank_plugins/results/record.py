@@ -12,6 +12,7 @@ from highrank_plugins.common.files import read_json
 from highrank_plugins.common.formatting import CONTROL
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.provenance import git_state, hardware, versions
+from highrank_plugins.results.doubts import doubts
 
 if TYPE_CHECKING:
     from highrank_plugins.common.score import Score
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 RESULTS = "results.json"  # file name of a recipe's record
 PROBLEMS = "problems.json"  # in a study's folder: why members have no record
 DIVERGED = "diverged (NaN)"  # one of these reasons
+UNFAIR = "a seed diverged, and the seeds that are left are no fair sample"
 
 
 def _bounded(value: float) -> float:
@@ -84,6 +86,7 @@ class Measured(_Part):
     seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = []
     command: str = ""
     data: str | None = None
+    vocabulary: str | None = None
     train: dict[str, Number | None] = {}
     finetune: _Finetuning | None = None
     versions: dict[str, str] = {}
@@ -102,6 +105,7 @@ def make_record(
     paired: Mapping[str, Any] | None = None,
     data: str | None = None,
     ledger: Mapping[str, Any] | None = None,
+    vocabulary: str | None = None,
 ) -> dict[str, Any]:
     """Return everything needed to judge and repeat a result, as plain values.
 
@@ -111,15 +115,18 @@ def make_record(
         paired: the test against another system, see `scoring.compare`.
         data: digest of the text, equal for equal text and preparation.
         ledger: sentences and tokens of each stage, see `ledger.read_ledger`.
+        vocabulary: checksum of a language model's dictionary.
     """
     more: dict[str, Any] = {} if data is None else {"data": data}
+    if vocabulary is not None:
+        more["vocabulary"] = vocabulary
     if finetuning is not None:
         more["finetune"] = {"command": finetuning.command, "train": finetuning.summary}
     if ledger:
         more["ledger"] = ledger
     if paired is not None:
         more["paired"] = paired
-    return {
+    record = {
         "metrics": {name: score.value for name, score in scores.items()},
         "signature": next(iter(scores.values())).signature,
         "signatures": {name: score.signature for name, score in scores.items()},
@@ -132,6 +139,7 @@ def make_record(
         "git": git_state(),
         "hardware": hardware(),
     }
+    return record | {"doubts": doubts(record)}
 
 
 # what tables need of a record of `highrank results record`, besides the metrics

@@ -9,6 +9,7 @@ from highrank_plugins.common.formatting import table
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import Column
+from highrank_plugins.results.provenance_notes import doubt_notes, incomparable
 from highrank_plugins.results.record import RESULTS, load_record, refuse_repeated_runs
 
 Record = dict[str, Any]
@@ -32,6 +33,11 @@ OTHER: list[TableColumn] = [
     ("torch", lambda record: record["versions"]["torch"]),
     ("revision", lambda record: (record["git"] or {}).get("revision", "-")[:9]),
 ]
+# the last sentence of a table of single runs
+CLAIM = (
+    "What can be claimed: not which system is better, since the seeds of one system differ, too; "
+    "`highrank compare` tests them."
+)
 # columns that are shown if a record has them
 COSTS = {"parameters": "parameters", "s/epoch": "seconds_per_epoch"}
 
@@ -78,6 +84,7 @@ def results_table(paths: list[Path]) -> str:
     }
     headings = ["run", *(metrics()[name].heading for name in shown), *costs]
     headings += [name for name, _ in OTHER]
+    runs = dict(zip(distinct_names(paths, RESULTS), records, strict=True))
     rows = [
         [
             run,
@@ -85,9 +92,11 @@ def results_table(paths: list[Path]) -> str:
             *(_cost(record["train"].get(name)) for name in costs.values()),
             *(cell(record) for _, cell in OTHER),
         ]
-        for run, record in zip(distinct_names(paths, RESULTS), records, strict=True)
+        for run, record in runs.items()
     ]
-    return table(headings, rows)
+    systems = {run: [record] for run, record in runs.items()}
+    notes = [*doubt_notes(systems), *filter(None, incomparable(systems)), *[CLAIM][: len(rows) - 1]]
+    return table(headings, rows) + "".join(f"\n{note}\n" for note in notes)
 
 
 def _cost(value: float | None) -> str:

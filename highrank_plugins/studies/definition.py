@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -170,6 +171,16 @@ def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
             f"{did_you_mean(settings.baseline, systems)}"
         )
     return Study(file.stem, file, recipe, words, settings, members)
+
+
+def first_seeds(members: Sequence[Member], most: int) -> list[Member]:
+    """Return the members with the first seeds of each system."""
+    seen: Counter[str] = Counter()
+    kept = []
+    for member in members:
+        seen[member.system] += 1
+        kept += [member] if seen[member.system] <= most else []
+    return kept
 
 
 def recipe_folder(name: str, below: Path) -> Path:

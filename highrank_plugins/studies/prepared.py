@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from highrank_plugins.common.files import write_text
+from highrank_plugins.common.files import read_json, write_text
+from highrank_plugins.common.provenance import hardware, machine_kind
 from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
 from highrank_plugins.results.record import DIVERGED, RESULTS, load_record
 from highrank_plugins.studies.definition import Member, Study, as_word
@@ -86,6 +87,11 @@ class PreparedMember:
                 f"{error}; or delete {self.run_dir}, and the study runs {self.name} again"
             ) from None
 
+    def machine(self) -> str:
+        """Return the kind of machine that ran it; empty if it is not done or does not say."""
+        record = load_record(self.record, finite=False) if self.is_done() else {}
+        return machine_kind(record.get("hardware", {}))
+
     def problem(self) -> str | None:
         """Return why a table cannot show it: not run, failed or diverged; None if it can.
 
@@ -95,6 +101,36 @@ class PreparedMember:
         if self.is_done():
             return None if all(map(math.isfinite, self.metrics().values())) else DIVERGED
         return self.failed.read_text(encoding="utf-8").strip() if self.failed.exists() else NOT_RUN
+
+
+def check_machine(members: Sequence[PreparedMember]) -> None:
+    """Refuse to run a seed on a machine of another kind than its other members: seeds are blocks.
+
+    Raises:
+        ValueError: names a member that is done, and both machines.
+    """
+    waiting = {member.member.seed for member in members if not member.is_done()}
+    done = [one for one in members if one.member.seed in waiting and one.machine()]
+    here = machine_kind(hardware()) if done else ""
+    for one in done:
+        if here and one.machine() != here:
+            raise ValueError(
+                f"{one.name} ran on {one.machine()}, and this machine is {here}: one seed has other "
+                "numbers on each; resume there, or take another --exp-dir"
+            )
+
+
+def planned(folder: Path, at_most: int | None) -> int | None:
+    """Return the seeds of a member that were planned first; write the plan down if it is new."""
+    file = folder / "plan.json"
+    if at_most is not None and not file.is_file():
+        write_text(file, json.dumps({"at_most": at_most}) + "\n")
+    if not file.is_file():
+        return None
+    plan = read_json(file)
+    if not isinstance(plan, dict) or type(plan.get("at_most")) is not int:
+        raise ValueError(f'{file}: not a plan of a study; write {{"at_most": NUMBER}}')
+    return int(plan["at_most"])
 
 
 def study_folder(study: Study, exp_dir: Path) -> Path:
