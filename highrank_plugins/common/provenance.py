@@ -77,7 +77,7 @@ _NUMBERS = {
     "cpu family": "family", "model": "model", "stepping": "stepping",
     "CPU architecture": "family", "CPU part": "model", "CPU revision": "stepping",
 }  # fmt: skip
-_VECTOR = re.compile(r"(avx|amx|fma|f16c|sse4|asimd|sve|sme|bf16|i8mm)")
+_VECTOR = re.compile(r"(avx|amx|fma|f16c|sse4|asimd|sve|bf16|i8mm)")
 
 
 def _processor() -> dict[str, Any]:

@@ -20,7 +20,7 @@ def below_floor(record: Record) -> Iterator[str]:
         if name.startswith("test_") and "perplexity" in name and value >= unigram != value:
             yield f"{name} is no better than that of counting words, the unigram's {unigram:g}"
         elif name.endswith("_kld") and value < LEAST_KLD:
-            yield f"{name} is below {LEAST_KLD}, and a model that predicts the same everywhere has 0"
+            yield f"{name} is below {LEAST_KLD}; that of equal predictions everywhere is 0"
         elif name in _BLEU and value < LEAST_BLEU:
             yield f"{name} is below {LEAST_BLEU:g}"
 

@@ -48,8 +48,12 @@ def incomparable(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
     for source in dict.fromkeys(source for one in said for source in one):
         if len({one[source] for one in said if source in one}) > 1:
             what = f"Vocabularies differ, so perplexities do not compare ({source})"
-            yield _difference(what, systems, lambda r, s=source: vocabulary(r).get(s, ""))
+            yield _difference(what, systems, partial(_vocabulary, source))
     yield from _signatures(systems)
+
+
+def _vocabulary(source: str, record: Record) -> str:
+    return vocabulary(record).get(source, "")
 
 
 def doubt_notes(systems: Mapping[str, Sequence[Record]], metric: str = "") -> Iterator[str]:

@@ -2,11 +2,13 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Required
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from highrank_plugins.common.files import read_json
 from highrank_plugins.common.formatting import CONTROL
@@ -35,65 +37,69 @@ Number = Annotated[float, AfterValidator(_bounded)]  # NaN is the reader's to ju
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
-class _Part(BaseModel):
-    """Check the types of what our commands read in a record; anything else may be there, too."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-
-class _Git(_Part):
-    revision: str | None = None
-    modified: bool = False
-
-
-class _Hardware(_Part):
-    processor: str = ""
-    cores: Whole = 0
-    memory_gib: Number | None = None
-    gpus: list[str] = []
-    flags: list[str] = []
+_Training = dict[str, Number | None]
+_Counts = TypedDict(
+    "_Counts",
+    {
+        "in": dict[str, Whole],
+        "out": dict[str, Whole],
+        "left out": dict[str, Whole | dict[str, Whole]],
+    },
+)
 
 
-class _Counts(_Part):
-    took: dict[str, Whole] = Field(alias="in")
-    out: dict[str, Whole]
-    left_out: dict[str, Whole | dict[str, Whole]] = Field(alias="left out")
+class _Finetuning(TypedDict, total=False):
+    command: str
+    train: _Training
 
 
-class _PairedScore(_Part):
+class _Hardware(TypedDict, total=False):
+    processor: str
+    cores: Whole
+    gpus: list[str]
+    flags: list[str]
+
+
+class _Score(TypedDict):
     system: str
     score: Number
-    p_value: Number | None = None
+    p_value: Number | None
 
 
-class _Paired(_Part):
-    scores: list[_PairedScore]
-    signature: str = ""
+class _Paired(TypedDict):
+    scores: Annotated[list[_Score], Field(min_length=2, max_length=2)]
+    signature: str
 
 
-class _Finetuning(_Part):
-    command: str = ""
-    train: dict[str, Number | None] = {}
+class _Record(TypedDict, total=False):
+    """Describe what our commands read in a record; anything else may be there, too."""
+
+    metrics: Required[
+        Annotated[dict[Annotated[str, Field(max_length=200)], Number], Field(min_length=1)]
+    ]
+    signature: str
+    signatures: dict[str, str]
+    config: dict[str, dict[str, bool | Whole | Number | str | None] | None]
+    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]]
+    command: str
+    data: str | None
+    vocabulary: str | None
+    train: _Training
+    finetune: _Finetuning
+    versions: dict[str, str]
+    git: dict[str, str | bool | None] | None
+    hardware: _Hardware
+    ledger: dict[str, dict[str, _Counts]]
+    paired: _Paired
 
 
-class Measured(_Part):
-    """Describe a record of which only the metrics must be there."""
-
-    metrics: Annotated[dict[Annotated[str, Field(max_length=200)], Number], Field(min_length=1)]
-    signature: str = ""
-    signatures: dict[str, str] = {}
-    config: dict[str, dict[str, bool | Whole | Number | str | None] | None] = {}
-    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = []
-    command: str = ""
-    data: str | None = None
-    vocabulary: str | None = None
-    train: dict[str, Number | None] = {}
-    finetune: _Finetuning | None = None
-    versions: dict[str, str] = {}
-    git: _Git | None = None
-    hardware: _Hardware = _Hardware()
-    ledger: dict[str, dict[str, _Counts]] = {}
-    paired: _Paired | None = None
+# what tables need of a record of `highrank results record`, besides the metrics
+_COMPLETE = (
+    ("train", "updates"), ("train", "words_per_second"), ("hardware", "cores"),
+    ("versions", "torch"),
+)  # fmt: skip
+# control characters in JSON, but for line feeds and tabs
+_CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u00|[bfr])|[\x7f-\x9f]")
 
 
 def make_record(
@@ -142,10 +148,6 @@ def make_record(
     return record | {"doubts": doubts(record)}
 
 
-# what tables need of a record of `highrank results record`, besides the metrics
-_COMPLETE = ("train.updates", "train.words_per_second", "hardware.cores", "versions.torch", "git")
-
-
 def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> dict[str, Any]:
     """Load a JSON object with `metrics`, as `results record` and the evaluations write it.
 
@@ -157,9 +159,11 @@ def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> d
     """
     record = read_json(path)
     try:
-        metrics = Measured.model_validate(record).metrics
-        missing = [name for name in _COMPLETE if complete and not _has(record, name.split("."))]
-        problem = f"{missing[0]} is missing" if missing else ""
+        metrics = TypeAdapter(_Record).validate_python(record, strict=True)["metrics"]
+        needed = [(*names, (record.get(names[0]) or {}).get(names[1])) for names in _COMPLETE]
+        missing = [f"{block}.{name}" for block, name, value in needed if value is None]
+        missing += [] if "git" in record else ["git"]
+        problem = f"{missing[0]} is missing" if complete and missing else ""
     except ValidationError as error:
         (first, *_) = error.errors(include_input=False, include_url=False)
         place = ".".join(map(str, first["loc"]))[:80] or "its content"
@@ -168,30 +172,12 @@ def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> d
         raise ValueError(
             f"{path}: not a record of a run: {problem}; `highrank results record` writes one"
         )
-    if CONTROL.search("".join([str(path), *_texts(record)])):
+    if CONTROL.search(str(path)) or _CONTROL.search(json.dumps(record, ensure_ascii=False)):
         raise ValueError(f"{path}: its name or content has control characters; remove them")
     bad = [name for name, value in metrics.items() if finite and not math.isfinite(value)]
     if bad:
         raise ValueError(f"{path}: {bad[0]} is not a number; leave it out or repeat the run")
     return dict(record)
-
-
-def _has(record: Any, path: Sequence[str]) -> bool:
-    """Whether a record has a value; only that of git may be null."""
-    name, *rest = path
-    value = record.get(name)
-    return (
-        _has(value or {}, rest) if rest else name in record and (value is not None or name == "git")
-    )
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield all names and texts in a value of JSON."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for part in value.items() if isinstance(value, dict) else value:
-            yield from _texts(list(part) if isinstance(part, tuple) else part)
 
 
 def configuration_of(record: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ OTHER: list[TableColumn] = [
     ("words/s in training", lambda record: f"{record['train']['words_per_second']:,.0f}"),
     ("cores", lambda record: str(record["hardware"]["cores"])),
     ("torch", lambda record: record["versions"]["torch"]),
-    ("revision", lambda record: (record["git"] or {}).get("revision", "-")[:9]),
+    ("revision", lambda record: str((record["git"] or {}).get("revision") or "-")[:9]),
 ]
 # the last sentence of a table of single runs
 CLAIM = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from highrank_plugins.common.files import read_json, write_text
+from highrank_plugins.common.files import read_json, write_json, write_text
 from highrank_plugins.common.provenance import hardware, machine_kind
 from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
 from highrank_plugins.results.record import DIVERGED, RESULTS, load_record
@@ -115,22 +115,22 @@ def check_machine(members: Sequence[PreparedMember]) -> None:
     for one in done:
         if here and one.machine() != here:
             raise ValueError(
-                f"{one.name} ran on {one.machine()}, and this machine is {here}: one seed has other "
-                "numbers on each; resume there, or take another --exp-dir"
+                f"{one.name} ran on {one.machine()}, and this machine is {here}: one seed has "
+                "other numbers on each; resume there, or take another --exp-dir"
             )
 
 
 def planned(folder: Path, at_most: int | None) -> int | None:
-    """Return the seeds of a member that were planned first; write the plan down if it is new."""
+    """Return the seeds of a system that were planned first; write the plan down if it is new."""
     file = folder / "plan.json"
-    if at_most is not None and not file.is_file():
-        write_text(file, json.dumps({"at_most": at_most}) + "\n")
     if not file.is_file():
-        return None
+        if at_most is not None:
+            write_json(file, at_most)
+        return at_most
     plan = read_json(file)
-    if not isinstance(plan, dict) or type(plan.get("at_most")) is not int:
-        raise ValueError(f'{file}: not a plan of a study; write {{"at_most": NUMBER}}')
-    return int(plan["at_most"])
+    if type(plan) is not int or plan < 2:
+        raise ValueError(f"{file}: not a number of seeds; write the one that was planned")
+    return plan
 
 
 def study_folder(study: Study, exp_dir: Path) -> Path:
