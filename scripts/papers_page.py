@@ -42,15 +42,13 @@ CORPORA = {
 }  # fmt: skip
 NAMES = {
     "mos": "MoS", "moc": "MoC", "mixtape": "Mixtape", "plif": "PLIF", "gss": "GSS",
-    "sigsoftmax": "SigSoftmax", "mos_scaled": "MoS, scale 4",
-    "mixtape_scaled": "Mixtape, scale 4", "mos_plif": "MoS with PLIF",
-    "mos_sigsoftmax": "mixture of SigSoftmax", "mixtape_r0.1": "Mixtape with r = 0.1",
-    "mixtape_r1": "Mixtape with gates for all words",
+    "sigsoftmax": "SigSoftmax", "mos_scaled": "MoS, scale 4", "mos_plif": "MoS with PLIF",
+    "mixtape_scaled": "Mixtape, scale 4", "mixtape_r0.1": "Mixtape with r = 0.1",
+    "mos_sigsoftmax": "mixture of SigSoftmax", "mixtape_r1": "Mixtape with gates for all words",
     **{f"mos_k{k}": f"MoS with K = {k}" for k in (2, 5, 10, 15)},
-    **{f"mos_dropoutl{rate}": f"MoS with dropout {rate}" for rate in ("0", "0.05", "0.1", "0.2", "0.3")},
+    **{f"mos_dropoutl{p}": f"MoS with dropout {p}" for p in ("0", "0.05", "0.1", "0.2", "0.3")},
 }  # fmt: skip
-SIGNIFICANT = 0.05
-PER_UPDATE = ("ms/batch (network)", "s/100 batches (network)")
+SIGNIFICANT, PER_UPDATE = 0.05, ("ms/batch (network)", "s/100 batches (network)")
 GPU_HOURS = "hours × GPUs"
 FORMS = {"test_perplexity": ".2f", "test_kld": ".2f", "sacrebleu": ".2f"}
 
@@ -103,9 +101,9 @@ def row(paper: str, entry: dict[str, Any]) -> list[str]:
 def small_scale(entry: dict[str, Any]) -> tuple[str, str]:
     """Return what the records of small studies say, and whether their order is the paper's.
 
-    `order`, or each entry of a list, has the study, the metric, and the systems from the lowest to the highest score that the
-    paper prints. Neighbours differ if Student's t-test over seeds gives p < 0.05. With `equal` the
-    paper finds no difference.
+    `order`, or each entry of a list, has the study, the metric, and the systems from the lowest to
+    the highest score that the paper prints. Neighbours differ if Student's t-test over seeds gives
+    p < 0.05. With `equal` the paper finds no difference.
     """
     orders = entry.get("order", [])
     found = [in_order(one) for one in (orders if isinstance(orders, list) else [orders])]

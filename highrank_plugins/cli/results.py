@@ -124,6 +124,7 @@ def record(
     """
     from highrank_plugins.common.files import write_json, write_text
     from highrank_plugins.results import ledger
+    from highrank_plugins.results.perplexity import dictionary
     from highrank_plugins.results.published import table
     from highrank_plugins.results.record import make_record
     from highrank_plugins.training import configuration, training_log
@@ -149,7 +150,7 @@ def record(
             paired=None if paired is None else _paired(paired),
             data=_key(data),
             ledger=counts,
-            vocabulary=_vocabulary(data) if scores.is_dir() else None,
+            vocabulary=dictionary(data) if data and scores.is_dir() else None,
         )
         write_json(output, result)
         if summary is not None:
@@ -162,13 +163,6 @@ def _key(data: Path | None) -> str | None:
     """Return the key that a recipe's stage wrote about its inputs."""
     key = None if data is None else data / ".key"
     return key.read_text(encoding="utf-8").strip() if key is not None and key.is_file() else None
-
-
-def _vocabulary(data: Path | None) -> str | None:
-    from highrank_plugins.common.checksums import checksum
-
-    found = [] if data is None else sorted(data.glob("**/dict.txt"))
-    return checksum(found[0]) if found else None
 
 
 def _scores(path: Path, data: Path | None, finetuned: bool) -> "dict[str, Score]":
@@ -299,10 +293,8 @@ def _ledger(result: dict[str, Any]) -> list[str]:
 
 
 def _speed(result: dict[str, Any]) -> str:
-    numbers = {name: value for name, value in result["train"].items() if value is not None}
-    training = (
-        _TRAINING.get(name, f"{name} {{:,.10g}}").format(value) for name, value in numbers.items()
-    )
+    numbers = ((name, value) for name, value in result["train"].items() if value is not None)
+    training = (_TRAINING.get(name, f"{name} {{:,.10g}}").format(value) for name, value in numbers)
     return f"training: {', '.join(training)}"
 
 

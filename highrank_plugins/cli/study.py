@@ -46,8 +46,8 @@ def study(
         int | None,
         typer.Option(
             min=2,
-            help="Run the first N seeds of each system. The first N is the study's plan: tests wait "
-            "for all of its seeds, and the table names seeds beyond it.",
+            help="Run the first N seeds of each system. The first N is the plan: tests wait for "
+            "all of its seeds, and the table names seeds beyond it.",
         ),
     ] = None,
     table: Annotated[

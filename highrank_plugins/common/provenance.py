@@ -68,7 +68,12 @@ def machine_kind(found: Mapping[str, Any]) -> str:
     if "family" not in found:
         return ""
     numbers = " ".join(f"{name} {found[name]}" for name in _NUMBERS.values() if name in found)
-    parts = [*found.get("gpus", []), found["processor"], numbers, " ".join(found.get("flags", []))]
+    parts = [
+        *found.get("gpus", []),
+        found.get("processor"),
+        numbers,
+        " ".join(found.get("flags", [])),
+    ]
     return ", ".join(filter(None, parts))
 
 

@@ -2,12 +2,12 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from highrank_plugins.results.perplexity import UNIGRAM
 
-Record = Mapping[str, Any]
+Record = dict[str, Any]
 _BLEU = ("sacrebleu", "bleu_tokenised", "bleu_compound_split")
 LEAST_BLEU = 5.0
 LEAST_KLD = 0.01

@@ -4,6 +4,7 @@ import math
 import re
 from pathlib import Path
 
+from highrank_plugins.common.checksums import checksum
 from highrank_plugins.common.score import Score
 from highrank_plugins.data.corpora.binarised import SPECIAL
 from highrank_plugins.results.counts import count_words, sizes_of
@@ -36,6 +37,12 @@ def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
     }
 
 
+def dictionary(data: Path) -> str | None:
+    """Return the checksum of a binarised text's dictionary, None without one."""
+    found = sorted(data.glob("**/dict.txt"))
+    return checksum(found[0]) if found else None
+
+
 UNIGRAM = "test_unigram_perplexity"
 
 
@@ -51,12 +58,12 @@ def unigram_perplexity(data: Path) -> Score | None:
     """
     import numpy as np
 
-    dictionary = next(iter(sorted(data.glob("**/dict.txt"))), None)
+    words = next(iter(sorted(data.glob("**/dict.txt"))), None)
     train = [*data.glob("train.idx"), *sorted(data.glob("shard*/train.idx"))]
     test = next(iter(sorted(data.glob("**/test.idx"))), None)
-    if not (dictionary and test and train) or sizes_of(test) is None:
+    if not (words and test and train) or sizes_of(test) is None:
         return None
-    counts = np.ones(len(read_lines(dictionary)) + SPECIAL)
+    counts = np.ones(len(read_lines(words)) + SPECIAL)
     for index in train:
         found = count_words(index)
         counts[: len(found)] += found

@@ -33,11 +33,11 @@ def _bounded(value: float) -> float:
     return value
 
 
-Number = Annotated[float, AfterValidator(_bounded)]  # NaN is the reader's to judge
+BoundedFloat = Annotated[float, AfterValidator(_bounded)]  # NaN is the reader's to judge
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
-_Training = dict[str, Number | None]
+_Training = dict[str, BoundedFloat | None]
 _Counts = TypedDict(
     "_Counts",
     {
@@ -62,8 +62,8 @@ class _Hardware(TypedDict, total=False):
 
 class _Score(TypedDict):
     system: str
-    score: Number
-    p_value: Number | None
+    score: BoundedFloat
+    p_value: BoundedFloat | None
 
 
 class _Paired(TypedDict):
@@ -75,11 +75,11 @@ class _Record(TypedDict, total=False):
     """Describe what our commands read in a record; anything else may be there, too."""
 
     metrics: Required[
-        Annotated[dict[Annotated[str, Field(max_length=200)], Number], Field(min_length=1)]
+        Annotated[dict[Annotated[str, Field(max_length=200)], BoundedFloat], Field(min_length=1)]
     ]
     signature: str
     signatures: dict[str, str]
-    config: dict[str, dict[str, bool | Whole | Number | str | None] | None]
+    config: dict[str, dict[str, bool | Whole | BoundedFloat | str | None] | None]
     seeds: list[Annotated[int, Field(ge=0, lt=2**32)]]
     command: str
     data: str | None

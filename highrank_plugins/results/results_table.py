@@ -3,16 +3,15 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from highrank_plugins.common.formatting import table
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import Column
+from highrank_plugins.results.doubts import Record
 from highrank_plugins.results.provenance_notes import doubt_notes, incomparable
 from highrank_plugins.results.record import RESULTS, load_record, refuse_repeated_runs
 
-Record = dict[str, Any]
 TableColumn = tuple[str, Callable[[Record], str]]
 
 
