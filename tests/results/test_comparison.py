@@ -294,5 +294,5 @@ def test_saved_translations_are_compared_by_bootstrap(tmp_path):
     assert f",{mos.paired[1]}," in compare(*paths, "--format", "csv").output  # all digits
     assert "bootstrap" not in compare(*paths, "--metric", "chrf").output  # it tests BLEU
     (tmp_path / "mos-0").mkdir()
-    path = write(tmp_path / "mos-0" / "results.json", 1.0, 0, metrics={"sacrebleu": 2.0})
+    path = write(tmp_path / "mos-0" / "results.json", 1.0, 0, metrics={"sacrebleu": 20.0})
     assert f" | –, {mos.paired[1]:.2g} | " in compare(*paths, path).output  # by seed

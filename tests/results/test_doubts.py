@@ -94,12 +94,13 @@ def test_the_unigram_counts_the_training_text(tmp_path):
 )
 def test_perplexities_over_other_words_are_refused(records, changes):
     for path in records:
-        config = {"corpus": {"vocab_size": 3000}}
+        config = {"corpus": {"vocab_size": 3000}, "train": {"arch": path.stem}}
         signatures = {"test_perplexity": "tokens:100|eval:static", "test_rank": "words:3004"}
         change(path, vocabulary="def", config=config, signatures=signatures)
     assert TESTED in compare(*records).output
     for path in records[3:]:
-        change(path, **changes)
+        config = {"config": {**changes.get("config", {}), "train": {"arch": path.stem}}}
+        change(path, **(changes | config if "config" in changes else changes))
     done = compare(*records)
     assert done.exit_code == 2 and "cannot be compared; leave one out" in done.output
     table = CliRunner().invoke(app, ["results", "table", str(records[0]), str(records[3])]).output
