@@ -132,7 +132,7 @@ def record(
     with user_errors():
         folders = [training] if finetuning is None else [training, finetuning]
         settings = configuration.load(config)
-        found = _scores(scores, data, finetuned=finetuning is not None)
+        found = _scores(scores, finetuning is not None, data)
         counts: ledger.Ledger = {}
         if data is not None:
             target = settings.train.get("target_lang")
@@ -165,7 +165,7 @@ def _key(data: Path | None) -> str | None:
     return key.read_text(encoding="utf-8").strip() if key is not None and key.is_file() else None
 
 
-def _scores(path: Path, data: Path | None, finetuned: bool) -> "dict[str, Score]":
+def _scores(path: Path, finetuned: bool, data: Path | None = None) -> "dict[str, Score]":
     """Return the scores in a file, or in the folder of a model's evaluations.
 
     Raises:
