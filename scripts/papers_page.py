@@ -42,11 +42,13 @@ CORPORA = {
 }  # fmt: skip
 NAMES = {
     "mos": "MoS", "moc": "MoC", "mixtape": "Mixtape", "plif": "PLIF", "gss": "GSS",
-    "sigsoftmax": "SigSoftmax", "mos_scaled": "MoS, scale 4",
-    "mixtape_scaled": "Mixtape, scale 4",
+    "sigsoftmax": "SigSoftmax", "mos_scaled": "MoS, scale 4", "mos_plif": "MoS with PLIF",
+    "mixtape_scaled": "Mixtape, scale 4", "mixtape_r0.1": "Mixtape with r = 0.1",
+    "mos_sigsoftmax": "mixture of SigSoftmax", "mixtape_r1": "Mixtape with gates for all words",
+    **{f"mos_k{k}": f"MoS with K = {k}" for k in (2, 5, 10, 15)},
+    **{f"mos_dropoutl{p}": f"MoS with dropout {p}" for p in ("0", "0.05", "0.1", "0.2", "0.3")},
 }  # fmt: skip
-SIGNIFICANT = 0.05
-PER_UPDATE = ("ms/batch (network)", "s/100 batches (network)")
+SIGNIFICANT, PER_UPDATE = 0.05, ("ms/batch (network)", "s/100 batches (network)")
 GPU_HOURS = "hours × GPUs"
 FORMS = {"test_perplexity": ".2f", "test_kld": ".2f", "sacrebleu": ".2f"}
 
@@ -97,15 +99,20 @@ def row(paper: str, entry: dict[str, Any]) -> list[str]:
 
 
 def small_scale(entry: dict[str, Any]) -> tuple[str, str]:
-    """Return what the records of a small study say, and whether the order is the paper's.
+    """Return what the records of small studies say, and whether their order is the paper's.
 
-    `order` has the study, the metric, and the systems from the lowest to the highest score that the
-    paper prints. Neighbours differ if Student's t-test over seeds gives p < 0.05. With `equal` the
-    paper finds no difference.
+    `order`, or each entry of a list, has the study, the metric, and the systems from the lowest to
+    the highest score that the paper prints. Neighbours differ if Student's t-test over seeds gives
+    p < 0.05. With `equal` the paper finds no difference.
     """
-    if "order" not in entry:
-        return "", ""
-    study, metric, systems = (entry["order"][key] for key in ("study", "metric", "systems"))
+    orders = entry.get("order", [])
+    found = [in_order(one) for one in (orders if isinstance(orders, list) else [orders])]
+    return "; ".join(here for here, _ in found), "; ".join(verdict for _, verdict in found)
+
+
+def in_order(order: dict[str, Any]) -> tuple[str, str]:
+    """Return the scores of one study, and its verdict."""
+    study, metric, systems = (order[key] for key in ("study", "metric", "systems"))
     runs = {system: scores_of(study, system, metric) for system in systems}
     form = FORMS.get(metric, ",.0f")
     shown = sorted(systems, key=lambda system: mean(runs[system]))
@@ -115,7 +122,7 @@ def small_scale(entry: dict[str, Any]) -> tuple[str, str]:
         (p_value(runs[a], runs[b]), mean(runs[a]) < mean(runs[b])) for a, b in pairwise(systems)
     ]
     smallest = min(p for p, _ in tests)
-    if entry["order"].get("equal"):
+    if order.get("equal"):
         found_one = smallest < SIGNIFICANT
         verdict = f"{'a difference' if found_one else 'not decided'}, p = {smallest:.2g}"
     elif any(p < SIGNIFICANT and not rises for p, rises in tests):

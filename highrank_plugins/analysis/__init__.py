@@ -26,7 +26,6 @@ from highrank_plugins.analysis.divergence import (
 from highrank_plugins.analysis.effect_size import (
     confidence_interval,
     hedges_g,
-    runs_needed,
 )
 from highrank_plugins.analysis.pointwise_shape import (
     SlopeStatistics,
@@ -117,7 +116,6 @@ __all__ = [
     "prior_use",
     "ranks_linearly",
     "read_word_pairs",
-    "runs_needed",
     "sampled_kld",
     "singular_values",
     "slope_statistics",

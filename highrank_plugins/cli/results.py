@@ -77,7 +77,7 @@ def published(
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
     """Return the metrics of a record, and parameters and seconds of an epoch where it has them."""
     costs = {"parameters": "parameters", "s/epoch": "seconds_per_epoch"}
-    train = record.get("train", {})
+    train = {name: value for name, value in record.get("train", {}).items() if value is not None}
     return record["metrics"] | {name: train[key] for name, key in costs.items() if key in train}
 
 
@@ -124,6 +124,7 @@ def record(
     """
     from highrank_plugins.common.files import write_json, write_text
     from highrank_plugins.results import ledger
+    from highrank_plugins.results.perplexity import dictionary
     from highrank_plugins.results.published import table
     from highrank_plugins.results.record import make_record
     from highrank_plugins.training import configuration, training_log
@@ -131,7 +132,7 @@ def record(
     with user_errors():
         folders = [training] if finetuning is None else [training, finetuning]
         settings = configuration.load(config)
-        found = _scores(scores, finetuned=finetuning is not None)
+        found = _scores(scores, finetuning is not None, data)
         counts: ledger.Ledger = {}
         if data is not None:
             target = settings.train.get("target_lang")
@@ -149,6 +150,7 @@ def record(
             paired=None if paired is None else _paired(paired),
             data=_key(data),
             ledger=counts,
+            vocabulary=dictionary(data) if data and scores.is_dir() else None,
         )
         write_json(output, result)
         if summary is not None:
@@ -163,13 +165,13 @@ def _key(data: Path | None) -> str | None:
     return key.read_text(encoding="utf-8").strip() if key is not None and key.is_file() else None
 
 
-def _scores(path: Path, finetuned: bool) -> "dict[str, Score]":
+def _scores(path: Path, finetuned: bool, data: Path | None = None) -> "dict[str, Score]":
     """Return the scores in a file, or in the folder of a model's evaluations.
 
     Raises:
         ValueError: scores are missing, or a score is not a finite number; names it. OSError.
     """
-    scores = _evaluations(path, finetuned) if path.is_dir() else _written_scores(path)
+    scores = _evaluations(path, data, finetuned) if path.is_dir() else _written_scores(path)
     for name, score in scores.items():
         if not isinstance(score.value, int | float) or not math.isfinite(score.value):
             raise ValueError(
@@ -179,7 +181,7 @@ def _scores(path: Path, finetuned: bool) -> "dict[str, Score]":
     return scores
 
 
-def _evaluations(path: Path, finetuned: bool) -> "dict[str, Score]":
+def _evaluations(path: Path, data: Path | None, finetuned: bool) -> "dict[str, Score]":
     from highrank_plugins.results import perplexity
     from highrank_plugins.results.measures import read_measures
 
@@ -189,6 +191,8 @@ def _evaluations(path: Path, finetuned: bool) -> "dict[str, Score]":
             scores |= perplexity.read_eval_lm(path / f"{split}.log", split)
     if finetuned:
         scores |= perplexity.before_finetuning(path)
+    if data is not None and (unigram := perplexity.unigram_perplexity(data)):
+        scores[perplexity.UNIGRAM] = unigram
     return scores | read_measures(path, "test") | read_measures(path / "valid", "valid")
 
 
@@ -232,19 +236,21 @@ def lm_summary(
 
     The last line is the test perplexity.
     """
-    from highrank_plugins.results.results_table import read_record
+    from highrank_plugins.results.record import load_record
 
     with user_errors():
-        result = read_record(results)
+        result = load_record(results, complete=True)
     typer.echo(perplexities(result))
 
 
 def perplexities(result: dict[str, Any]) -> str:
     """Return the summary of a language model's record."""
+    from highrank_plugins.results.doubts import doubts
+
     metrics, signatures = result["metrics"], result["signatures"]
     lines = [f"{name:>24}  {value}  {signatures[name]}" for name, value in metrics.items()]
     last = f"test perplexity {metrics['test_perplexity']} {result['signature']}"
-    return "\n".join([*lines, *_ledger(result), _speed(result), last])
+    return "\n".join([*lines, *_ledger(result), _speed(result), *doubts(result), last])
 
 
 def summary(
@@ -257,17 +263,18 @@ def summary(
 
     The last line is the score.
     """
-    from highrank_plugins.results.results_table import read_record
+    from highrank_plugins.results.doubts import doubts
+    from highrank_plugins.results.record import load_record
     from highrank_plugins.results.scoring import read_together
 
     with user_errors():
-        result = read_record(results)
+        result = load_record(results, complete=True)
         sentences = read_together(texts)
     for index in range(SAMPLES):
         names = ("source", "reference", "translation")
         chosen = sentences[(2 * index + 1) * len(sentences) // (2 * SAMPLES)]
         typer.echo("\n".join(f"{n:>12}  {s}" for n, s in zip(names, chosen, strict=True)) + "\n")
-    for line in [*_ledger(result), _speed(result)]:
+    for line in [*_ledger(result), _speed(result), *doubts(result)]:
         typer.echo(line)
     if "paired" in result:
         other, own = result["paired"]["scores"]
@@ -286,7 +293,7 @@ def _ledger(result: dict[str, Any]) -> list[str]:
 
 
 def _speed(result: dict[str, Any]) -> str:
-    numbers = result["train"].items()
+    numbers = ((name, value) for name, value in result["train"].items() if value is not None)
     training = (_TRAINING.get(name, f"{name} {{:,.10g}}").format(value) for name, value in numbers)
     return f"training: {', '.join(training)}"
 

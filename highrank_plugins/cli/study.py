@@ -1,16 +1,16 @@
 """Provide `highrank study`: configurations × seeds as one table that can be resumed."""
 
-import fcntl
 import logging
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from highrank_plugins.cli.user_error import user_errors
-from highrank_plugins.common.files import held_alone, open_own
+from highrank_plugins.common.files import held_alone
 from highrank_plugins.common.formatting import size
 from highrank_plugins.common.processes import python
 
@@ -43,6 +43,14 @@ def study(
         typer.Option("--slurm", help="Submit an array of jobs to SLURM, with a task per member."),
     ] = False,
     only: Annotated[str | None, "Run this member alone, and write no table."] = None,
+    at_most: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Run the first N seeds of each system. The first N is the plan: tests wait for "
+            "all of its seeds, and the table names seeds beyond it.",
+        ),
+    ] = None,
     table: Annotated[
         bool, typer.Option("--table", help="Run nothing; write the table of the finished members.")
     ] = False,
@@ -55,8 +63,14 @@ def study(
     """
     logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors():
-        from highrank_plugins.studies.definition import read_study
-        from highrank_plugins.studies.prepared import NOT_RUN, prepare, study_folder
+        from highrank_plugins.studies.definition import first_seeds, read_study
+        from highrank_plugins.studies.prepared import (
+            NOT_RUN,
+            check_machine,
+            planned,
+            prepare,
+            study_folder,
+        )
         from highrank_plugins.studies.probe import probed_bytes
         from highrank_plugins.studies.runner import run_members, slots
         from highrank_plugins.training.launch.batch_job import check_characters
@@ -77,7 +91,13 @@ def study(
         folder = study_folder(read, exp_dir)
         if slurm:
             check_characters([str(folder), *sys.argv])
+        plan = planned(folder, None if dry_run else at_most)
+        most = at_most or plan
+        if most is not None:
+            read = replace(read, members=first_seeds(read.members, most))
         members = prepare(read, exp_dir, check_values=dry_run)
+        if not (slurm or dry_run or table):
+            check_machine(members)
         if slurm:  # its nodes may have more cores
             claim(folder, file)
             _submit(read, members, folder, jobs)
@@ -104,7 +124,7 @@ def study(
                 known = probed_bytes(read, members, exp_dir)
                 metric = read.settings.metric
                 run_members(members, folder / "logs", environments, _say, metric, known)
-            _show(read, members, folder)
+            _show(read, members, folder, plan)
         failed = any(member.problem() not in (None, NOT_RUN) for member in members)
     raise typer.Exit(1 if failed else 0)
 
@@ -126,9 +146,7 @@ def _say(text: str) -> None:
 
 def claim(folder: Path, file: Path) -> None:
     """Refuse the folder of another study that has the same name, and is still there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open_own(folder / ".study", "a+") as owner:
-        fcntl.flock(owner, fcntl.LOCK_EX)  # several members may be started at a time, by --only
+    with held_alone(folder / ".study") as owner:  # several members may be started at a time
         owner.seek(0)
         other = Path(owner.read().strip())
         if other.is_file() and not other.samefile(file):
@@ -141,11 +159,11 @@ def claim(folder: Path, file: Path) -> None:
             owner.write(f"{file.resolve()}\n")
 
 
-def _show(read: "Study", members: "list[PreparedMember]", folder: Path) -> None:
+def _show(read: "Study", members: "list[PreparedMember]", folder: Path, plan: int | None) -> None:
     from highrank_plugins.reports.tables import to_markdown, to_terminal
     from highrank_plugins.studies.table import write_tables
 
-    tables = write_tables(read, members, folder)
+    tables = write_tables(read, members, folder, plan)
     draw = to_terminal if sys.stdout.isatty() else to_markdown
     typer.echo(draw(tables), nl=False)
     _say(f"table: {folder / 'table.md'}, {folder / 'table.csv'}")

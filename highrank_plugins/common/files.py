@@ -18,6 +18,7 @@ from highrank_plugins.common.formatting import size
 from highrank_plugins.common.user_error import UserError
 
 _BLOCK = 8 << 20
+MOST_JSON = 64 << 20  # bytes of a JSON file; none of ours has a tenth of it
 _NO_SPACE = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -39,27 +40,33 @@ class Writable(Protocol):
         """Hand all bytes to the system."""
 
 
-def try_lock(file: IO[Any]) -> bool:
-    """Lock an open file against other processes until it is closed; False if another holds it."""
+def try_lock(file: IO[Any], kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
+    """Lock a file, open to write, until it is closed; False if another process holds it.
+
+    Only who may write the file can lock it, unlike with flock. Who may read it could share a lock,
+    so strangers may not even read it.
+    """
+    with suppress(PermissionError):  # another user's, whose group may work here
+        os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o770)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        fcntl.lockf(file, kind)
+    except (BlockingIOError, PermissionError):
         return False
     return True
 
 
 @contextmanager
-def held_alone(lock: Path, busy: str) -> Iterator[None]:
-    """Hold a lock file, in a new folder if need be.
+def held_alone(lock: Path, busy: str = "") -> Iterator[IO[Any]]:
+    """Hold a lock file, in a new folder if need be, and yield it open; wait for it without `busy`.
 
     Raises:
         ValueError: another process holds it; the message is `busy`.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with open_own(lock, "a") as file:
-        if not try_lock(file):
+    with open_own(lock, "a+") as file:
+        if not try_lock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0)):
             raise ValueError(busy)
-        yield
+        yield file
 
 
 def open_own(path: str | Path, mode: str, buffering: int = -1) -> IO[Any]:
@@ -109,10 +116,13 @@ def read_json(path: Path) -> Any:
     """Return the value in a JSON file.
 
     Raises:
-        ValueError: the file is not JSON, is nested too deeply, or is a pipe or a device; names it.
+        ValueError: the file is not JSON, is nested too deeply, is larger than `MOST_JSON`, or is a
+            pipe or a device; names it.
         OSError: it cannot be read.
     """
     require_regular(path)
+    if (bytes_ := path.stat().st_size) > MOST_JSON:
+        raise ValueError(f"{path}: {size(bytes_)}, and ours have {size(MOST_JSON)} at most")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError

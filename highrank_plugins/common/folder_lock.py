@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from highrank_plugins.common.files import names_full_disk, open_own
+from highrank_plugins.common.files import names_full_disk, open_own, try_lock
 from highrank_plugins.common.folders import new_files, refuse_mixture
 from highrank_plugins.common.user_error import UserError
 
@@ -157,16 +157,15 @@ def _open_locked(folder: Path, use: _Use, kind: int) -> tuple[IO[str], bool]:
     while True:
         file = _lock_file(folder, use)
         try:
-            fcntl.lockf(file, kind | fcntl.LOCK_NB)
+            if not try_lock(file, kind | fcntl.LOCK_NB):
+                holder = file.readline().strip() or "unknown process"
+                file.close()
+                raise UserError(
+                    f"{use.folder} {folder} is in use by another {use.user} ({holder}): wait for "
+                    f"it, stop it, or choose another {use.folder}"
+                )
             if _has_its_name(file):
                 return file, True
-        except (BlockingIOError, PermissionError):
-            holder = file.readline().strip() or "unknown process"
-            file.close()
-            raise UserError(
-                f"{use.folder} {folder} is in use by another {use.user} ({holder}): wait for "
-                f"it, stop it, or choose another {use.folder}"
-            ) from None
         except OSError as error:
             logger.warning(
                 "%s: cannot be locked (%s); start only one %s in it", folder, error, use.user

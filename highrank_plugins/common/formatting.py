@@ -7,6 +7,13 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line feeds
+
+
+def visible(text: str) -> str:
+    """Return text that no terminal obeys: each control character as \\x1b or its like."""
+    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
 
 def short(value: float) -> str:
     """Return a number in three digits or so: 0.25, 1,200, 3e-07, ∞."""
@@ -41,7 +48,7 @@ def cell(text: object) -> str:
     Names of folders, options and checkpoints come from strangers: `|`, line breaks and HTML would
     change the page. Code between backticks shows HTML as it is.
     """
-    line = re.sub(r"\s*[\r\n]+\s*", " ", str(text))
+    line = visible(re.sub(r"\s*[\r\n]+\s*", " ", str(text)))
     parts = re.split(r"(`[^`]*`)", re.sub(r"(?<!\\)\|", r"\\|", line))
     return "".join(part if part[:1] == "`" else part.replace("<", "&lt;") for part in parts)
 

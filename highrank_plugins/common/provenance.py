@@ -1,9 +1,11 @@
 """Record what computed a number: versions, revision, hardware and command line."""
 
 import platform
+import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -46,24 +48,54 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """Return the processor, the cores this process may use, memory, and GPUs by name."""
+    """Return the processor, the cores this process may use, memory, and GPUs by name.
+
+    Processors of one name may differ. Family, model, stepping and vector flags tell them apart,
+    where the system says them: kernels are chosen by them, and sums then have another order.
+    """
     import torch
 
     return {
-        "processor": _processor(),
+        **_processor(),
         "cores": usable_cores(),
         "memory_gib": memory_gib(),
         "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
     }
 
 
-def _processor() -> str:
+def machine_kind(found: Mapping[str, Any]) -> str:
+    """Return what makes equal seeds give equal numbers, of `hardware`; empty if it is unknown."""
+    if "family" not in found:
+        return ""
+    numbers = " ".join(f"{name} {found[name]}" for name in _NUMBERS.values() if name in found)
+    parts = [
+        *found.get("gpus", []),
+        found.get("processor"),
+        numbers,
+        " ".join(found.get("flags", [])),
+    ]
+    return ", ".join(filter(None, parts))
+
+
+# names in /proc/cpuinfo, of x86 and of ARM → ours
+_NUMBERS = {
+    "cpu family": "family", "model": "model", "stepping": "stepping",
+    "CPU architecture": "family", "CPU part": "model", "CPU revision": "stepping",
+}  # fmt: skip
+_VECTOR = re.compile(r"(avx|amx|fma|f16c|sse4|asimd|sve|bf16|i8mm)")
+
+
+def _processor() -> dict[str, Any]:
     information = Path("/proc/cpuinfo")
-    if information.is_file():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
+    lines = information.read_text().splitlines() if information.is_file() else []
+    pairs = [line.partition(":") for line in reversed(lines)]  # the first processor counts
+    said = {name.strip(): value.strip() for name, _, value in pairs}
+    flags = said.get("flags", said.get("Features", "")).split()
+    return {
+        "processor": said.get("model name") or platform.machine(),
+        **{name: said[key] for key, name in _NUMBERS.items() if key in said},
+        "flags": sorted(filter(_VECTOR.match, flags)),
+    }
 
 
 @cache

@@ -3,6 +3,8 @@
 import traceback
 from pathlib import Path
 
+from highrank_plugins.common.formatting import visible
+
 
 class UserError(ValueError):
     """Report a request that cannot be fulfilled; the message says what to change.
@@ -12,10 +14,13 @@ class UserError(ValueError):
 
 
 def explained(error: Exception) -> str:
-    """Return `file: no such file or directory`, not Python's `[Errno 2] No such … : 'file'`."""
+    """Return `file: no such file or directory`, not Python's `[Errno 2] No such … : 'file'`.
+
+    Names of files and parts of their text may be in it, so control characters are made visible.
+    """
     if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
-    return str(error)
+        return visible(f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}")
+    return visible(str(error))
 
 
 def place_in(folder: Path, error: BaseException) -> str:

@@ -13,9 +13,11 @@ from typing import Any
 
 import yaml
 
+from highrank_plugins.common.formatting import size
 from highrank_plugins.common.names import did_you_mean
 
 KeyPath = tuple[str, ...]
+MOST_YAML = 1 << 20  # bytes, which take seconds to read; none of our files has a tenth of it
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
 _INT = re.compile(r"[-+]?(0|[1-9][0-9_]*|0b[01_]+|0o[0-7_]+|0x[0-9a-fA-F_]+)")
 _FLOAT = re.compile(
@@ -169,6 +171,8 @@ for _tag, _pattern, _firsts in (
 
 
 def _parse(path: Path) -> Tree:
+    if (found := path.stat().st_size) > MOST_YAML:
+        raise ConfigurationError(f"{path}: {size(found)}, and {size(MOST_YAML)} are read at most")
     tree = Tree()
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))

@@ -166,5 +166,5 @@ def _alone(folder: Path) -> Iterator[None]:
     with open_own(folder / ".lock", "a") as lock:
         if not try_lock(lock):
             print(f"waiting for another process that downloads into {folder}", file=sys.stderr)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try_lock(lock, fcntl.LOCK_EX)
         yield

@@ -26,6 +26,8 @@ class Continuation(NamedTuple):
 def read_contexts(path: Path) -> list[list[str]]:
     """Return lines of words; the last word of each is to be predicted.
 
+    A line may also begin with that word: `WORD <- CONTEXT`.
+
     Raises:
         ValueError: a line with fewer than two words, or no line; names the line. The file is not
             UTF-8. OSError.
@@ -35,6 +37,7 @@ def read_contexts(path: Path) -> list[list[str]]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 at byte {error.start:,}; convert it") from None
     contexts = [line.split() for line in lines] if any(lines) else []
+    contexts = [[*c[2:], c[0]] if c[1:2] == ["<-"] else c for c in contexts]
     for number, words in enumerate(contexts, 1):
         if len(words) < 2:
             raise ValueError(f"{path}:{number}: expected a context and the word after it")

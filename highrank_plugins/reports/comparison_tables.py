@@ -1,9 +1,9 @@
 """Show a comparison of systems as tables: the tested metric, then all other metrics."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from highrank_plugins.analysis import Summary
-from highrank_plugins.analysis.effect_size import MOST_RUNS
 from highrank_plugins.common.score import direction
 from highrank_plugins.reports.tables import Cell, Table
 from highrank_plugins.results.comparison import Compared, ComparedSystem
@@ -23,16 +23,50 @@ _COSTS = {
 TIMED = ("words_per_second", "seconds_per_epoch", "peak_memory_gib")
 
 
-def comparison_tables(compared: Compared, timed: bool = True) -> list[Table]:
+def comparison_tables(
+    compared: Compared, timed: bool = True, paper: tuple[str, str | None] | None = None
+) -> list[Table]:
     """Return the table of the tested metric with costs, and that of the others if there are any.
+
+    The last note of the last table says what can be claimed.
 
     Args:
         timed: whether to show what a repeated run would change: speed and memory.
+        paper: a paper, and a task or None, for a table of verdicts, see `judge`.
+    Raises:
+        ValueError: there are no numbers of the paper or the task.
     """
     tables = [_tested(compared, timed)]
     if len(compared.metrics) > 1:
         tables.append(_others(compared))
-    return tables
+    if paper is not None:
+        tables.append(_verdicts(compared, *paper))
+    return [*tables[:-1], replace(tables[-1], notes=[*tables[-1].notes, claim(compared)])]
+
+
+def claim(compared: Compared) -> str:
+    """Return one sentence: which systems the tests tell from the baseline, and which not."""
+    found = [(one.name, one.comparison) for one in compared.systems if one.comparison]
+    if not found:
+        return (
+            "What can be claimed: nothing about which system is better, since nothing was tested."
+        )
+    sign, base = direction(compared.metric), compared.baseline
+    words: dict[str, list[str]] = {}
+    for name, test in found:
+        kind = "better than" if test.difference * sign > 0 else "worse than" if sign else "unlike"
+        word = kind if test.holm < compared.alpha else "not told from"
+        words.setdefault(word, []).append(name)
+    said = [
+        f"{', '.join(words[word])} {'is' if len(words[word]) == 1 else 'are'} {word} {base}"
+        for word in ("better than", "worse than", "unlike", "not told from")
+        if word in words
+    ]
+    but = ", unless a difference named above is the cause" if compared.differences else ""
+    return (
+        f"What can be claimed, of these runs, this text and {_heading(compared.metric)} alone: "
+        f"{'; '.join(said)} (p < {compared.alpha:g} after the adjustment){but}."
+    )
 
 
 def _tested(compared: Compared, timed: bool) -> Table:
@@ -48,8 +82,8 @@ def _tested(compared: Compared, timed: bool) -> Table:
     headings = ["system", "seeds", heading]
     values = [["system"], ["seeds"], [f"{metric} mean", f"{metric} sd"]]
     if tested:
-        headings += ["difference [95 %]", "Hedges' g", "p", "p (Holm)", "more seeds"]
-        values += [["difference", "low", "high"], ["g"], ["p"], ["p Holm"], ["more seeds"]]
+        headings += ["difference [95 %]", "Hedges' g", "p", "p (Holm)"]
+        values += [["difference", "low", "high"], ["g"], ["p"], ["p Holm"]]
     if paired:
         headings.append("paired bootstrap, p")
         values.append(["paired bootstrap p"])
@@ -85,8 +119,7 @@ def _legend(compared: Compared, tested: bool) -> list[str]:
         lines.append(
             f"p: {_TESTS[compared.test]} against {compared.baseline}, adjusted for {count} "
             f"system{'' if count == 1 else 's'} (Holm); intervals are not. Bold: significantly "
-            f"{better} at {compared.alpha:g} after the adjustment. More seeds: additional runs of "
-            "each system for a power of 0.8, if the true difference is the observed one."
+            f"{better} at {compared.alpha:g} after the adjustment."
         )
     return lines
 
@@ -124,11 +157,8 @@ def _number(metric: str, value: float) -> str:
 def _statistics(compared: Compared, system: ComparedSystem) -> list[Cell]:
     found = system.comparison
     if found is None:
-        return [NOTHING] * 5
+        return [NOTHING] * 4
     low, high = (_number(compared.metric, end) for end in found.interval)
-    baseline = next(other for other in compared.systems if other.name == compared.baseline)
-    fewer = min(found.runs, len(baseline.values(compared.metric)))
-    needed = None if found.needed is None else max(0, found.needed - fewer)
     return [
         Cell(
             f"{found.difference:+{_format(compared.metric)}} [{low}, {high}]",
@@ -137,7 +167,6 @@ def _statistics(compared: Compared, system: ComparedSystem) -> list[Cell]:
         Cell(f"{found.effect:+.1f}", values=[found.effect]),
         Cell(f"{found.p_value:.2g}", values=[found.p_value]),
         Cell(f"{found.holm:.2g}", values=[found.holm]),
-        Cell(f"> {MOST_RUNS:,}" if needed is None else str(needed)),
     ]
 
 
@@ -163,12 +192,7 @@ def _others(compared: Compared) -> Table:
     )
 
 
-def verdict_table(compared: Compared, paper: str, task: str | None) -> Table:
-    """Return our systems next to those of a paper, see `judge`.
-
-    Raises:
-        ValueError: there are no numbers of the paper or the task.
-    """
+def _verdicts(compared: Compared, paper: str, task: str | None) -> Table:
     verdicts = judge(compared, paper, task)
     rows = [
         [

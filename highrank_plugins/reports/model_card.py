@@ -9,6 +9,7 @@ from typing import Any
 
 from highrank_plugins.common.formatting import cell
 from highrank_plugins.common.names import flag
+from highrank_plugins.results.doubts import doubts
 
 _CARD = """\
 ---
@@ -123,6 +124,7 @@ def _scores(record: Mapping[str, Any] | None) -> Iterator[tuple[str, object]]:
     for name, value in record["metrics"].items():
         signature = record.get("signatures", {}).get(name)
         yield name, f"{value} ({signature.replace('|', ', ')})" if signature else value
+    yield from (("caution", doubt) for doubt in doubts(dict(record)))
 
 
 def _command(name: str, cfg: dict[str, Any], pieces: Sequence[tuple[str, str]]) -> str:

@@ -16,6 +16,7 @@ from highrank_plugins.reports.style import (
     STYLE,
     colour_of,
     layer_of,
+    literal,
     markers_of,
     number_log_axis,
     place_labels,
@@ -129,13 +130,13 @@ def rendered(figure: Figure) -> Any:
 
 
 def _draw_figure(plot: Any, figure: Figure, by_layer: bool = False) -> None:
-    plot.set_title(figure.title)
+    plot.set_title(literal(figure.title))
     several = False
     if isinstance(figure, Lines):
         for label, (x, y) in figure.series.items():
             colour = COLOURS.get(layer_of(label)) if by_layer else None
             line = "--" if label in figure.dashed else "-"
-            plot.plot(x, _finite(y), line, label=label, color=colour)
+            plot.plot(x, _finite(y), line, label=literal(label), color=colour)
         several = len(figure.series) > 1
     elif isinstance(figure, Scatter):
         _draw_scatter(plot, figure)
@@ -166,7 +167,9 @@ def _draw_scatter(plot: Any, figure: Scatter) -> None:
         layer, colour = layer_of(names[0]), colour_of(names[0])
         plot.plot(xs, ys, "-", color=colour, linewidth=1, zorder=1, label=layer)
     for name, y in figure.levels.items():
-        plot.axhline(y, color=colour_of(name), linestyle="--", linewidth=1, zorder=1, label=name)
+        plot.axhline(
+            y, color=colour_of(name), linestyle="--", linewidth=1, zorder=1, label=literal(name)
+        )
     if figure.levels or figure.connected:
         plot.legend()
     if all(float(x).is_integer() for runs in figure.groups.values() for x, _ in runs):
@@ -202,9 +205,9 @@ def _draw_bars(plot: Any, figure: Bars) -> None:
     for number, (name, heights) in enumerate(figure.groups.items()):
         middle = (number - (len(figure.groups) - 1) / 2) * width
         places = [place + middle for place in range(len(heights))]
-        plot.bar(places, _finite(list(heights.values())), width, label=name or None)
+        plot.bar(places, _finite(list(heights.values())), width, label=literal(name) or None)
         shown = range(0, len(heights), -(-len(heights) // MOST_LABELS))
-        plot.set_xticks(shown, [list(heights)[place] for place in shown])
+        plot.set_xticks(shown, [literal(list(heights)[place]) for place in shown])
     plot.tick_params("x", rotation=30)
 
 
@@ -219,8 +222,8 @@ def means(
         markers = markers_of(list(found))
         for label, (middle, deviation) in found.items():
             plot.errorbar(
-                [label], [middle], yerr=[deviation], fmt=markers[label], color=colour_of(label),
-                capsize=4,
+                [literal(label)], [middle], yerr=[deviation], fmt=markers[label],
+                color=colour_of(label), capsize=4,
             )  # fmt: skip
         plot.tick_params("x", rotation=30)
         _label(plot, axes, "linear")
@@ -242,7 +245,7 @@ def maps(
         image = plot.imshow(table, origin="lower", aspect="auto")
         plot.set_xticks(range(len(xs)), [f"{x:g}" for x in xs])
         plot.set_yticks(range(len(ys)), [f"{y:g}" for y in ys])
-        plot.set_title(title)
+        plot.set_title(literal(title))
         _label(plot, axes, "linear")
         figure.colorbar(image, ax=plot)
     _save(figure, path)
@@ -253,13 +256,13 @@ def _figure(title: str) -> tuple[Any, Any]:
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     plot = figure.subplots()
-    plot.set_title(title)
+    plot.set_title(literal(title))
     return figure, plot
 
 
 def _label(plot: Any, axes: tuple[str, str], scale: str) -> None:
-    plot.set_xlabel(axes[0])
-    plot.set_ylabel(axes[1])
+    plot.set_xlabel(literal(axes[0]))
+    plot.set_ylabel(literal(axes[1]))
     if scale in ("logx", "loglog"):
         plot.set_xscale("log")
     if scale in ("log", "loglog"):

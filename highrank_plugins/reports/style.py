@@ -40,6 +40,11 @@ _DIRECTIONS = [(1, 0.4), (-1, 0.4), (1, -0.8), (-1, -0.8), (0, 1), (0, -1.4), (1
 _RADII = (6, 14, 24, 36, 50, 66)
 
 
+def literal(text: str) -> str:
+    """Return a name as matplotlib draws it letter by letter; two dollars would begin a formula."""
+    return text.replace("$", r"\$")
+
+
 def layer_of(system: str) -> str:
     """Return the layer that a system is named after, or its first word."""
     words = re.split(r"[^a-z]+", system.lower())
@@ -94,7 +99,7 @@ def place_labels(
     inside = plot.get_window_extent(renderer)
     for text, (x, y) in places.items():
         note = plot.annotate(
-            text, labels[text], (0, 0), textcoords="offset points", fontsize=8,
+            literal(text), labels[text], (0, 0), textcoords="offset points", fontsize=8,
             color=_LABEL, annotation_clip=False,
         )  # fmt: skip
         size = note.get_window_extent(renderer)

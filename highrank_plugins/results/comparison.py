@@ -1,14 +1,15 @@
 """Compare systems by the records of their runs: means, tests, effects, costs, differences."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
 from highrank_plugins.analysis import Summary, paired_bleu, summarise
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.results.provenance_notes import provenance_notes
+from highrank_plugins.results.doubts import below_floor, is_perplexity, vocabulary
+from highrank_plugins.results.provenance_notes import doubt_notes, provenance_notes
 from highrank_plugins.results.record import RESULTS
 from highrank_plugins.results.results_table import (
     Record,
@@ -82,6 +83,7 @@ class Compared:
         baseline: None if no system has that name.
         test: "student" or "welch".
         notes: a sentence each, such as on records of another revision.
+        differences: whether notes name differences other than the systems.
     """
 
     systems: Sequence[ComparedSystem]
@@ -90,6 +92,7 @@ class Compared:
     test: str
     alpha: float
     notes: Sequence[str]
+    differences: bool = False
 
     @property
     def metric(self) -> str:
@@ -104,7 +107,7 @@ def compare_records(
     test: str = "student",
     alpha: float = 0.05,
     columns: Sequence[str] | None = None,
-    diverged: Collection[str] = (),
+    untested: Mapping[str, str] | None = None,
 ) -> Compared:
     """Compare systems with a baseline; records are named after their systems.
 
@@ -114,11 +117,10 @@ def compare_records(
         baseline: default: softmax, if there is one.
         test: "student" or "welch".
         columns: further metrics to show; default: all that are known.
-        diverged: systems of which another seed diverged. They are not tested, since the seeds that
-            are left are no fair sample.
+        untested: system → why it has no test. Models below the floor have none, either.
     Raises:
         ValueError: a file is not a record, or its name is invalid; a run is given twice; no record
-            has the metric; the baseline is unknown; signatures differ. OSError.
+            has the metric; the baseline is unknown; signatures or vocabularies differ. OSError.
     """
     paths = list(paths)
     records = read_records(paths)
@@ -134,9 +136,16 @@ def compare_records(
         _check_metric(name, records)
     _check_signatures(tested, systems)
     control = _baseline(baseline, systems)
-    notes = provenance_notes({name: [run.record for run in of] for name, of in systems.items()})
-    compared, untested = _compare(systems, tested, control, test, alpha, diverged)
-    return Compared(compared, shown, control, test, alpha, [*untested, *notes])
+    of_systems = {name: [run.record for run in of] for name, of in systems.items()}
+    differences = provenance_notes(of_systems)
+    floor = {
+        name: "a model is below the floor"
+        for name, of in of_systems.items()
+        if any(why for record in of for why in below_floor(record))
+    }
+    compared, notes = _compare(systems, tested, control, test, alpha, {**floor, **(untested or {})})
+    notes += [*doubt_notes(of_systems, tested), *differences]
+    return Compared(compared, shown, control, test, alpha, notes, bool(differences))
 
 
 def system_of(path: Path, paths: Sequence[Path]) -> str:
@@ -184,18 +193,21 @@ def _check_seeds(systems: Mapping[str, Sequence[RecordedRun]]) -> None:
 
 
 def _check_signatures(metric: str, systems: Mapping[str, Sequence[RecordedRun]]) -> None:
-    """Refuse scores that were computed differently."""
-    first: tuple[Path, str] | None = None
+    """Refuse scores that were computed differently, and perplexities over other words."""
+    first: dict[str, tuple[Path, str]] = {}
     for run in (run for runs in systems.values() for run in runs):
-        signature = run.record.get("signatures", {}).get(metric)
-        if metric not in run.record["metrics"] or signature is None:
+        if metric not in run.record["metrics"]:
             continue
-        first = first or (run.path, signature)
-        if signature != first[1]:
-            raise ValueError(
-                f"{run.path}: {metric} has the signature {signature}, but {first[0]} has "
-                f"{first[1]}: they cannot be compared; leave one out"
-            )
+        said = vocabulary(run.record) if is_perplexity(metric) else {}
+        if signature := run.record.get("signatures", {}).get(metric):
+            said["signature"] = signature
+        for what, value in said.items():
+            path, other = first.setdefault(what, (run.path, value))
+            if value != other:
+                raise ValueError(
+                    f"{run.path}: {metric} has the {what} {value}, but {path} has {other}: they "
+                    "cannot be compared; leave one out"
+                )
 
 
 def _baseline(name: str | None, systems: Mapping[str, object]) -> str | None:
@@ -212,7 +224,7 @@ def _compare(
     control: str | None,
     test: str,
     alpha: float,
-    diverged: Collection[str],
+    untested: Mapping[str, str],
 ) -> tuple[list[ComparedSystem], list[str]]:
     """Return the systems with their tests, and why some of them have none."""
     plain = {name: ComparedSystem(name, runs, None, {}) for name, runs in systems.items()}
@@ -228,7 +240,7 @@ def _compare(
     equal: list[str] = []
     for name, system in plain.items():
         values = system.values(metric)
-        if name == control or name in diverged or control in diverged:
+        if name == control or name in untested or control in untested:
             continue
         if len(values) < 2 or len(baseline) < 2:
             few.append(name)
@@ -237,13 +249,11 @@ def _compare(
         else:
             tested[name] = System(name, values)
     notes = []
-    if unfair := [name for name in plain if name in diverged]:
-        notes.append(
-            f"Not tested, since a seed diverged: {', '.join(unfair)}. The seeds that are left are "
-            "no fair sample."
-        )
-        if control in unfair:
-            notes.append(f"Nothing is tested, since {control} is the baseline.")
+    for why in dict.fromkeys(untested[name] for name in plain if name in untested):
+        names = [name for name in plain if untested.get(name) == why]
+        notes.append(f"Not tested, since {why}: {', '.join(names)}.")
+    if control in untested:
+        notes.append(f"Nothing is tested, since {control} is the baseline.")
     if few:
         notes.append(
             f"Not tested, since a test needs two seeds of a system and of {control}: "
@@ -264,14 +274,16 @@ def _compare(
     if tested:
         found = {
             comparison.system: comparison
-            for comparison in compare([System(control, baseline), *tested.values()], test, alpha)
+            for comparison in compare([System(control, baseline), *tested.values()], test)
         }
     return [
         ComparedSystem(
             name,
             system.runs,
             found.get(name),
-            {} if name == control or metric != BLEU else _paired(system.runs, systems[control]),
+            {}
+            if metric != BLEU or {name, control} & {*untested} or name == control
+            else _paired(system.runs, systems[control]),
         )
         for name, system in plain.items()
     ], notes

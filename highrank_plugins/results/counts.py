@@ -81,6 +81,22 @@ def sizes_of(path: Path) -> Any:
         return np.fromfile(file, dtype="<i4", count=count).astype(np.int64)
 
 
+_DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # of fairseq's mmap files
+
+
+def count_words(index: Path) -> Any:
+    """Return how often each number of the dictionary occurs in a binarised text."""
+    import numpy as np
+
+    with index.open("rb") as file:
+        dtype = _DTYPES[file.read(_LENGTH_AT)[-1]]
+    tokens = np.memmap(index.with_suffix(".bin"), dtype=dtype, mode="r")
+    found = np.zeros(int(tokens.max(initial=0)) + 1, dtype=np.int64)
+    for begin in range(0, len(tokens), _BLOCK):
+        found += np.bincount(tokens[begin : begin + _BLOCK], minlength=len(found))
+    return found
+
+
 def count_hypotheses(output: Path) -> tuple[set[int], int]:
     """Return the numbers of the sentences with hypotheses, and the tokens of all hypotheses."""
     numbers: set[int] = set()

@@ -4,7 +4,10 @@ import math
 import re
 from pathlib import Path
 
+from highrank_plugins.common.checksums import checksum
 from highrank_plugins.common.score import Score
+from highrank_plugins.data.corpora.binarised import SPECIAL
+from highrank_plugins.results.counts import count_words, sizes_of
 from highrank_plugins.results.scoring import ScoreError, read_lines
 
 BEFORE = "_before_finetuning"  # ends the names of the scores of the first training run
@@ -32,6 +35,41 @@ def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
         f"{split}_perplexity": Score(round(2**bits, 2), signature),
         f"{split}_bits": Score(bits, signature),
     }
+
+
+def dictionary(data: Path) -> str | None:
+    """Return the checksum of a binarised text's dictionary, None without one."""
+    found = sorted(data.glob("**/dict.txt"))
+    return checksum(found[0]) if found else None
+
+
+UNIGRAM = "test_unigram_perplexity"
+
+
+def unigram_perplexity(data: Path) -> Score | None:
+    """Return the perplexity of counting words: P = (n + 1) / (N + V), n in the training text.
+
+    A language model above it on the test text has learnt nothing from contexts.
+
+    Args:
+        data: a binarised text, or its shards; V is the size of the dictionary.
+    Returns:
+        None for data in another of fairseq's formats, or of another kind.
+    """
+    import numpy as np
+
+    words = next(iter(sorted(data.glob("**/dict.txt"))), None)
+    train = [*data.glob("train.idx"), *sorted(data.glob("shard*/train.idx"))]
+    test = next(iter(sorted(data.glob("**/test.idx"))), None)
+    if not (words and test and train) or sizes_of(test) is None:
+        return None
+    counts = np.ones(len(read_lines(words)) + SPECIAL)
+    for index in train:
+        found = count_words(index)
+        counts[: len(found)] += found
+    wanted = count_words(test)
+    nats = -(wanted * np.log(counts[: len(wanted)] / counts.sum())).sum() / wanted.sum()
+    return Score(round(float(np.exp(nats)), 2), f"tokens:{wanted.sum()}|words:{len(counts)}")
 
 
 def before_finetuning(folder: Path) -> dict[str, Score]:

@@ -5,7 +5,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from highrank_plugins.results.results_table import Record
+from highrank_plugins.common.provenance import machine_kind
+from highrank_plugins.results.doubts import Record, doubts, is_perplexity, vocabulary
+from highrank_plugins.results.perplexity import UNIGRAM
 
 _TEXT_BLOCKS = ("corpus", "data", "clean", "dialogues")
 # how long a system is trained, on which batches, and how it is scored
@@ -27,11 +29,47 @@ def provenance_notes(systems: Mapping[str, Sequence[Record]]) -> list[str]:
         _texts(systems),
         _difference("Versions of torch differ", systems, _torch),
         _difference("Machines differ, so speeds do not compare", systems, _machine),
-        *_signatures(systems),
+        _difference(
+            "Systems were not run on one kind of processor, where one seed gives other numbers",
+            systems,
+            lambda record: machine_kind(record.get("hardware", {})),
+        ),
+        *incomparable(systems),
         *_lengths_and_scoring(systems),
         *_settings(systems),
     ]
     return [note for note in notes if note]
+
+
+def incomparable(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
+    """Yield why perplexities and other scores of one table cannot be compared."""
+    every = [record for records in systems.values() for record in records]
+    said = [vocabulary(one) for one in every if any(map(is_perplexity, one["metrics"]))]
+    for source in dict.fromkeys(source for one in said for source in one):
+        if len({one[source] for one in said if source in one}) > 1:
+            what = f"Vocabularies differ, so perplexities do not compare ({source})"
+            yield _difference(what, systems, partial(_vocabulary, source))
+    yield from _signatures(systems)
+
+
+def _vocabulary(source: str, record: Record) -> str:
+    return vocabulary(record).get(source, "")
+
+
+def doubt_notes(systems: Mapping[str, Sequence[Record]], metric: str = "") -> Iterator[str]:
+    """Yield each doubt about a score with the systems that it concerns.
+
+    Args:
+        metric: what a table tests; a perplexity without that of counting words is a doubt, too.
+    """
+    found: dict[str, list[str]] = {}
+    for name, records in systems.items():
+        for doubt in dict.fromkeys(doubt for record in records for doubt in doubts(record)):
+            found.setdefault(doubt, []).append(name)
+    yield from (f"Doubtful, since {doubt}: {', '.join(of)}." for doubt, of in found.items())
+    has = {name for of in systems.values() for one in of for name in one["metrics"]}
+    if is_perplexity(metric) and UNIGRAM not in has:
+        yield "No record says whether its model does better than counting words (the unigram)."
 
 
 def _difference(

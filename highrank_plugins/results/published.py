@@ -68,6 +68,11 @@ BENCHMARKS = {
     "EN-SimVerb-3500": "SimVerb",
     "EN-SIMLEX-999": "SimLex",
 }
+# the last sentence of the table
+CLAIM = (
+    "What can be claimed: not which system is better. Perplexities compare over one text and "
+    "vocabulary only; `highrank compare --paper` tests the numbers that compare.\n"
+)
 DEVIATIONS = 2.0  # tolerance of a repetition, in standard deviations over seeds
 SIZES_DIFFER = 0.01  # sizes of models that are rounded in print, relative
 # Standard deviations over seeds, relative to the score, where no source of a task prints one. That
@@ -230,10 +235,10 @@ def table(task: str, ours: Mapping[str, Mapping[str, float]], everything: bool =
         for name, cells, source in [*own, *theirs]
         if not cells.keys().isdisjoint(columns)
     )
-    text = formatting.table(["system", *columns, "source"], rows)
-    if not everything:
-        return text
-    return "\n".join([text, *_without_tolerance(columns), *_errata(entries)])
+    parts = [formatting.table(["system", *columns, "source"], rows)]
+    if everything:
+        parts += [*_without_tolerance(columns), *_errata(entries)]
+    return "\n".join([*parts, CLAIM])
 
 
 def _checkpoints(

@@ -2,13 +2,19 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Required
 
-from highrank_plugins.common.files import read_json, require_regular
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from highrank_plugins.common.files import read_json
+from highrank_plugins.common.formatting import CONTROL
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.provenance import git_state, hardware, versions
+from highrank_plugins.results.doubts import doubts
 
 if TYPE_CHECKING:
     from highrank_plugins.common.score import Score
@@ -18,6 +24,82 @@ if TYPE_CHECKING:
 RESULTS = "results.json"  # file name of a recipe's record
 PROBLEMS = "problems.json"  # in a study's folder: why members have no record
 DIVERGED = "diverged (NaN)"  # one of these reasons
+UNFAIR = "a seed diverged, and the seeds that are left are no fair sample"
+
+
+def _bounded(value: float) -> float:
+    if math.isfinite(value) and abs(value) > 1e99:  # squares and sums stay finite below
+        raise ValueError("no score, size or time is beyond 1e99")
+    return value
+
+
+BoundedFloat = Annotated[float, AfterValidator(_bounded)]  # NaN is the reader's to judge
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+_Training = dict[str, BoundedFloat | None]
+_Counts = TypedDict(
+    "_Counts",
+    {
+        "in": dict[str, Whole],
+        "out": dict[str, Whole],
+        "left out": dict[str, Whole | dict[str, Whole]],
+    },
+)
+
+
+class _Finetuning(TypedDict, total=False):
+    command: str
+    train: _Training
+
+
+class _Hardware(TypedDict, total=False):
+    processor: str
+    cores: Whole
+    gpus: list[str]
+    flags: list[str]
+
+
+class _Score(TypedDict):
+    system: str
+    score: BoundedFloat
+    p_value: BoundedFloat | None
+
+
+class _Paired(TypedDict):
+    scores: Annotated[list[_Score], Field(min_length=2, max_length=2)]
+    signature: str
+
+
+class _Record(TypedDict, total=False):
+    """Describe what our commands read in a record; anything else may be there, too."""
+
+    metrics: Required[
+        Annotated[dict[Annotated[str, Field(max_length=200)], BoundedFloat], Field(min_length=1)]
+    ]
+    signature: str
+    signatures: dict[str, str]
+    config: dict[str, dict[str, bool | Whole | BoundedFloat | str | None] | None]
+    seeds: list[Annotated[int, Field(ge=0, lt=2**32)]]
+    command: str
+    data: str | None
+    vocabulary: str | None
+    train: _Training
+    finetune: _Finetuning
+    versions: dict[str, str]
+    git: dict[str, str | bool | None] | None
+    hardware: _Hardware
+    ledger: dict[str, dict[str, _Counts]]
+    paired: _Paired
+
+
+# what tables need of a record of `highrank results record`, besides the metrics
+_COMPLETE = (
+    ("train", "updates"), ("train", "words_per_second"), ("hardware", "cores"),
+    ("versions", "torch"),
+)  # fmt: skip
+# control characters in JSON, but for line feeds and tabs
+_CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u00|[bfr])|[\x7f-\x9f]")
 
 
 def make_record(
@@ -29,6 +111,7 @@ def make_record(
     paired: Mapping[str, Any] | None = None,
     data: str | None = None,
     ledger: Mapping[str, Any] | None = None,
+    vocabulary: str | None = None,
 ) -> dict[str, Any]:
     """Return everything needed to judge and repeat a result, as plain values.
 
@@ -38,15 +121,18 @@ def make_record(
         paired: the test against another system, see `scoring.compare`.
         data: digest of the text, equal for equal text and preparation.
         ledger: sentences and tokens of each stage, see `ledger.read_ledger`.
+        vocabulary: checksum of a language model's dictionary.
     """
     more: dict[str, Any] = {} if data is None else {"data": data}
+    if vocabulary is not None:
+        more["vocabulary"] = vocabulary
     if finetuning is not None:
         more["finetune"] = {"command": finetuning.command, "train": finetuning.summary}
     if ledger:
         more["ledger"] = ledger
     if paired is not None:
         more["paired"] = paired
-    return {
+    record = {
         "metrics": {name: score.value for name, score in scores.items()},
         "signature": next(iter(scores.values())).signature,
         "signatures": {name: score.signature for name, score in scores.items()},
@@ -59,25 +145,39 @@ def make_record(
         "git": git_state(),
         "hardware": hardware(),
     }
+    return record | {"doubts": doubts(record)}
 
 
-def load_record(path: Path) -> dict[str, Any]:
+def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> dict[str, Any]:
     """Load a JSON object with `metrics`, as `results record` and the evaluations write it.
 
+    Args:
+        complete: refuse a record without what tables need.
+        finite: refuse a metric that is NaN or infinite.
     Raises:
-        ValueError: not a record, or a metric is NaN or infinite. OSError.
+        ValueError: not a record, or control characters, which a terminal would obey. OSError.
     """
-    require_regular(path)
+    record = read_json(path)
     try:
-        record = dict(read_json(path))
-        bad = [name for name, value in record["metrics"].items() if not math.isfinite(value)]
-    except (ValueError, AttributeError, KeyError, TypeError):
+        metrics = TypeAdapter(_Record).validate_python(record, strict=True)["metrics"]
+        needed = [(*names, (record.get(names[0]) or {}).get(names[1])) for names in _COMPLETE]
+        missing = [f"{block}.{name}" for block, name, value in needed if value is None]
+        missing += [] if "git" in record else ["git"]
+        problem = f"{missing[0]} is missing" if complete and missing else ""
+    except ValidationError as error:
+        (first, *_) = error.errors(include_input=False, include_url=False)
+        place = ".".join(map(str, first["loc"]))[:80] or "its content"
+        problem = f"{place}: {first['msg'].removeprefix('Value error, ')}"
+    if problem:
         raise ValueError(
-            f"{path}: not a record of a run: its metrics are missing, or are not numbers"
-        ) from None
+            f"{path}: not a record of a run: {problem}; `highrank results record` writes one"
+        )
+    if CONTROL.search(str(path)) or _CONTROL.search(json.dumps(record, ensure_ascii=False)):
+        raise ValueError(f"{path}: its name or content has control characters; remove them")
+    bad = [name for name, value in metrics.items() if finite and not math.isfinite(value)]
     if bad:
         raise ValueError(f"{path}: {bad[0]} is not a number; leave it out or repeat the run")
-    return record
+    return dict(record)
 
 
 def configuration_of(record: Mapping[str, Any]) -> str:
@@ -150,7 +250,7 @@ def metric_of(path: Path, metric: str) -> float:
         ValueError: the number is missing; the message lists the others. OSError.
     """
     metrics = load_record(path)["metrics"]
-    if not isinstance(metrics.get(metric), (int, float)):
+    if metric not in metrics:
         near = did_you_mean(metric, list(metrics))
         raise ValueError(f"{path} has no {metric}{near}; it has {', '.join(metrics)}")
     return float(metrics[metric])

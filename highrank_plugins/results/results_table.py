@@ -3,15 +3,15 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from highrank_plugins.common.formatting import table
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import Column
+from highrank_plugins.results.doubts import Record
+from highrank_plugins.results.provenance_notes import doubt_notes, incomparable
 from highrank_plugins.results.record import RESULTS, load_record, refuse_repeated_runs
 
-Record = dict[str, Any]
 TableColumn = tuple[str, Callable[[Record], str]]
 
 
@@ -30,32 +30,15 @@ OTHER: list[TableColumn] = [
     ("words/s in training", lambda record: f"{record['train']['words_per_second']:,.0f}"),
     ("cores", lambda record: str(record["hardware"]["cores"])),
     ("torch", lambda record: record["versions"]["torch"]),
-    ("revision", lambda record: (record["git"] or {}).get("revision", "-")[:9]),
+    ("revision", lambda record: str((record["git"] or {}).get("revision") or "-")[:9]),
 ]
+# the last sentence of a table of single runs
+CLAIM = (
+    "What can be claimed: not which system is better, since the seeds of one system differ, too; "
+    "`highrank compare` tests them."
+)
 # columns that are shown if a record has them
 COSTS = {"parameters": "parameters", "s/epoch": "seconds_per_epoch"}
-
-
-def read_record(path: Path) -> Record:
-    """Read a file written by `highrank results record`.
-
-    Raises:
-        ValueError: it is not a record; the message names it and what is missing. OSError.
-    """
-    try:
-        record: Record = load_record(path)
-        if not record["metrics"]:
-            raise KeyError("metrics")
-        for _, cell in OTHER:
-            cell(record)
-        return record
-    except KeyError as error:
-        raise ValueError(
-            f"{path}: not a record of a run: {error.args[0]} is missing; `highrank results record` "
-            "writes one"
-        ) from None
-    except TypeError as error:
-        raise ValueError(f"{path}: not a record of a run ({error})") from None
 
 
 def read_records(paths: list[Path], run: Sequence[str] = ("config", "seeds")) -> list[Record]:
@@ -66,7 +49,7 @@ def read_records(paths: list[Path], run: Sequence[str] = ("config", "seeds")) ->
     Raises:
         ValueError: a file is not a record; two belong to one run. OSError.
     """
-    records = [read_record(path) for path in paths]
+    records = [load_record(path, complete=True) for path in paths]
     refuse_repeated_runs(paths, records, run)
     return records
 
@@ -100,19 +83,19 @@ def results_table(paths: list[Path]) -> str:
     }
     headings = ["run", *(metrics()[name].heading for name in shown), *costs]
     headings += [name for name, _ in OTHER]
+    runs = dict(zip(distinct_names(paths, RESULTS), records, strict=True))
     rows = [
         [
             run,
             *(number(name, record["metrics"].get(name)) for name in shown),
-            *(
-                f"{record['train'][c]:,.0f}" if c in record["train"] else "–"
-                for c in costs.values()
-            ),
+            *(_cost(record["train"].get(name)) for name in costs.values()),
             *(cell(record) for _, cell in OTHER),
         ]
-        for run, record in zip(distinct_names(paths, RESULTS), records, strict=True)
+        for run, record in runs.items()
     ]
-    return table(headings, rows)
+    systems = {run: [record] for run, record in runs.items()}
+    notes = [*doubt_notes(systems), *filter(None, incomparable(systems)), *[CLAIM][: len(rows) - 1]]
+    return table(headings, rows) + "".join(f"\n{note}\n" for note in notes)
 
 
 def _cost(value: float | None) -> str:

@@ -10,7 +10,6 @@ from highrank_plugins.analysis import (
     confidence_interval,
     hedges_g,
     holm,
-    runs_needed,
     student_t,
     summarise,
     welch_t,
@@ -36,8 +35,6 @@ class Comparison:
         holm: p adjusted for all systems that are compared.
         difference: mean minus the baseline's, and the ends of its 95 % interval.
         effect: the difference in pooled deviations (Hedges' g).
-        needed: number of runs of each system with which a test at level alpha / systems finds the
-            difference with a probability of 0.8; None beyond 1,000.
     """
 
     system: str
@@ -50,7 +47,6 @@ class Comparison:
     difference: float
     interval: tuple[float, float]
     effect: float
-    needed: int | None
 
 
 def read_system(text: str, metric: str | None) -> System:
@@ -85,12 +81,11 @@ def read_system(text: str, metric: str | None) -> System:
         ) from None
 
 
-def compare(systems: Sequence[System], test: str, alpha: float = 0.05) -> list[Comparison]:
+def compare(systems: Sequence[System], test: str) -> list[Comparison]:
     """Test every system against the first by two-sided t-tests.
 
     Args:
         test: "student" or "welch".
-        alpha: significance level for `needed`.
     Raises:
         ValueError: fewer than two systems; fewer than two runs of one.
     """
@@ -112,7 +107,6 @@ def compare(systems: Sequence[System], test: str, alpha: float = 0.05) -> list[C
                 of_system.mean - control.mean,
                 confidence_interval(of_system, control, test == "student"),
                 hedges_g(of_system, control),
-                runs_needed(of_system, control, alpha / len(others)),
             )
         )
     return compared

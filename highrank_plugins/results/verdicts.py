@@ -27,6 +27,7 @@ from highrank_plugins.results.systems import TESTS
 from highrank_plugins.training import configuration
 
 _SOURCE = re.compile(r"(\w+) (?:et al\. |and \w+ )?(\d{4})")
+_SETTINGS = Path(__file__).with_name("settings.yaml")
 _TOKENS = {"ptb": PTB.tokens, "wikitext2": WIKITEXT2.tokens}
 # options that change no number, or that other options determine
 _ASIDE = re.compile(
@@ -145,6 +146,7 @@ def _judge(
     shown = _kind_in(entry, kind)
     theirs = _printed(shown, _published(entry, shown))
     details = [f"{system.name}: {group}: {', '.join(what)}." for group, what in found.items()]
+    details.append(_origin(entry, task))
     if shown in entry.errata:
         details.append(f"{entry.system}: {shown}: {entry.errata[shown]}.")
     return Verdict(system.name, ours, entry.system, theirs, verdict, why, details)
@@ -177,6 +179,30 @@ def _conf(entry: Published, task: str) -> dict[str, object]:
     return settings if _finetuned(entry) else _without_finetuning(settings)
 
 
+def _origins(entry: Published, task: str) -> tuple[dict[str, object], list[str]]:
+    """Return what the paper prints of settings that depart from it, and settings that we guess."""
+    departs: dict[str, object] = {}
+    guesses: list[str] = []
+    for pattern, found in read_tree(_SETTINGS).values.items():
+        if re.fullmatch(pattern, f"{task}/{entry.conf}"):
+            departs |= found.get("departs", {})
+            guesses += found.get("guesses", [])
+    return departs, guesses
+
+
+def _origin(entry: Published, task: str) -> str:
+    """Return a sentence on where the settings come from to which ours are compared."""
+    departs, guesses = _origins(entry, task)
+    ours = _with_options_of_arch(_conf(entry, task))
+    said = [
+        f"{name} is {_value(ours.get(f'train.{name}'))}, where the paper prints {_value(printed)}"
+        for name, printed in departs.items()
+    ]
+    said += [f"our guesses, which it does not print: {', '.join(guesses)}"] if guesses else []
+    rest = "all others are the paper's or its code's"
+    return f"{entry.system}: settings of {entry.conf}: {'; '.join([*said, rest])}."
+
+
 def _finetuned(entry: Published) -> bool:
     return "finetuned" in entry.system
 
@@ -204,6 +230,7 @@ def _differences(
 ) -> dict[str, list[str]]:
     """Return the differences by group, see `_DIFFERENCES`, but for the number of parameters."""
     theirs = _conf(entry, task)
+    departs, guesses = _origins(entry, task)
     shown = _kind_in(entry, kind)
     groups: dict[str, list[str]] = {group: [] for group in _DIFFERENCES}
     finetuned = len(_without_finetuning(settings)) < len(settings)
@@ -218,8 +245,11 @@ def _differences(
     for name in stated:
         group = _group(name)
         if group and theirs.get(name) != settings.get(name) and not _ASIDE.fullmatch(name):
-            here, there = _value(settings.get(name)), _value(theirs.get(name))
-            groups[group].append(f"{name.removeprefix('train.')} {here} (paper: {there})")
+            short, there = name.removeprefix("train."), _value(theirs.get(name))
+            if short in departs:
+                there = f"{_value(departs[short])}, our repetition: {there}"
+            whose = "our guess of the paper's" if short in guesses else "paper"
+            groups[group].append(f"{short} {_value(settings.get(name))} ({whose}: {there})")
     if shown != kind:
         ours, other = (_BLEU.get(name, name) for name in (kind, shown))
         groups["signature"].append(f"{ours} (paper: {other})")

@@ -3,8 +3,10 @@
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +18,7 @@ from highrank_plugins.common.yaml_tree import ConfigurationError, Tree, read_tre
 from highrank_plugins.training.configuration import Scalar
 from highrank_plugins.training.launch.batch_job import check_characters
 
+MOST_MEMBERS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9][\w.=+-]*")
 _OWN = (
     "conf",
@@ -176,6 +179,16 @@ def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
     return Study(file.stem, file, recipe, words, settings, members)
 
 
+def first_seeds(members: Sequence[Member], most: int) -> list[Member]:
+    """Return the members with the first seeds of each system."""
+    seen: Counter[str] = Counter()
+    kept = []
+    for member in members:
+        seen[member.system] += 1
+        kept += [member] if seen[member.system] <= most else []
+    return kept
+
+
 def recipe_folder(name: str, below: Path) -> Path:
     """Return the folder of a recipe: one of the repository, or a folder with run.sh.
 
@@ -253,6 +266,17 @@ def as_word(value: Any) -> str:
 
 
 def _members(settings: StudySettings, tree: Tree) -> list[Member]:
+    count = sum(
+        len(one.seeds or settings.seeds)
+        * len(one.variants or [{}])
+        * prod(map(len, one.grid.values()))
+        for one in settings.members.values()
+    )
+    if count > MOST_MEMBERS:
+        raise ConfigurationError(
+            f"{tree.place(('members',))}: {count:,} members, and a study has {MOST_MEMBERS:,} at "
+            "most; shorten seeds, grid or list"
+        )
     members: list[Member] = []
     places: dict[str, str] = {}
     for key, member in settings.members.items():

@@ -10,9 +10,10 @@ from typing import Any
 
 import yaml
 
-from highrank_plugins.common.files import read_json, write_text
+from highrank_plugins.common.files import read_json, write_json, write_text
+from highrank_plugins.common.provenance import hardware, machine_kind
 from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
-from highrank_plugins.results.record import DIVERGED, RESULTS
+from highrank_plugins.results.record import DIVERGED, RESULTS, load_record
 from highrank_plugins.studies.definition import Member, Study, as_word
 from highrank_plugins.studies.identity import member_key
 from highrank_plugins.studies.matched import (
@@ -80,14 +81,16 @@ class PreparedMember:
             ValueError: the file is not a record. OSError.
         """
         try:
-            found = read_json(self.record)["metrics"]
-            # no text, which `float` would take
-            return {name: float(value.real) for name, value in found.items()}
-        except (ValueError, AttributeError, KeyError, TypeError):
+            return dict(load_record(self.record, finite=False)["metrics"])
+        except ValueError as error:
             raise ValueError(
-                f"{self.record}: not a record of a run; delete the folder {self.run_dir}, and the "
-                f"study runs {self.name} again"
+                f"{error}; or delete {self.run_dir}, and the study runs {self.name} again"
             ) from None
+
+    def machine(self) -> str:
+        """Return the kind of machine that ran it; empty if it is not done or does not say."""
+        record = load_record(self.record, finite=False) if self.is_done() else {}
+        return machine_kind(record.get("hardware", {}))
 
     def problem(self) -> str | None:
         """Return why a table cannot show it: not run, failed or diverged; None if it can.
@@ -98,6 +101,36 @@ class PreparedMember:
         if self.is_done():
             return None if all(map(math.isfinite, self.metrics().values())) else DIVERGED
         return self.failed.read_text(encoding="utf-8").strip() if self.failed.exists() else NOT_RUN
+
+
+def check_machine(members: Sequence[PreparedMember]) -> None:
+    """Refuse to run a seed on a machine of another kind than its other members: seeds are blocks.
+
+    Raises:
+        ValueError: names a member that is done, and both machines.
+    """
+    waiting = {member.member.seed for member in members if not member.is_done()}
+    done = [one for one in members if one.member.seed in waiting and one.machine()]
+    here = machine_kind(hardware()) if done else ""
+    for one in done:
+        if here and one.machine() != here:
+            raise ValueError(
+                f"{one.name} ran on {one.machine()}, and this machine is {here}: one seed has "
+                "other numbers on each; resume there, or take another --exp-dir"
+            )
+
+
+def planned(folder: Path, at_most: int | None) -> int | None:
+    """Return the seeds of a system that were planned first; write the plan down if it is new."""
+    file = folder / "plan.json"
+    if not file.is_file():
+        if at_most is not None:
+            write_json(file, at_most)
+        return at_most
+    plan = read_json(file)
+    if type(plan) is not int or plan < 2:
+        raise ValueError(f"{file}: not a number of seeds; write the one that was planned")
+    return plan
 
 
 def study_folder(study: Study, exp_dir: Path) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.files import read_json, write_json
+from highrank_plugins.results.record import load_record
 from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.disk import bytes_in
 from highrank_plugins.studies.prepared import PreparedMember
@@ -43,7 +44,7 @@ def estimate(study: Study, member: PreparedMember, exp_dir: Path, env: Environme
         ValueError: the probe fails; the message names its log.
     """
     if member.is_done():
-        record = read_json(member.record)
+        record = load_record(member.record, finite=False)
         seconds = record.get("train", {}).get("wall_seconds")
         hours = None if seconds is None else seconds / 3600
         return MemberCost(hours, bytes_in(member.run_dir))

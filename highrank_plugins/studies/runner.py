@@ -1,5 +1,6 @@
 """Run the members of a study, as many at a time as the machine has cores or GPUs."""
 
+import fcntl
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from highrank_plugins.common.files import open_own, try_lock, write_text
+from highrank_plugins.common.files import open_own, write_text
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import usable_cores
 from highrank_plugins.results.record import DIVERGED, RESULTS
@@ -202,7 +203,11 @@ def in_use(run_dir: Path) -> bool:
     if not lock.is_file():
         return False
     with open_own(lock, "a") as file:
-        return not try_lock(file)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as the flock of the recipes' shell
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _take_slot(

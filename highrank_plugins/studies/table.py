@@ -10,23 +10,27 @@ from highrank_plugins.common.files import write_text
 from highrank_plugins.reports.comparison_tables import comparison_tables
 from highrank_plugins.reports.tables import Cell, Table, to_csv, to_markdown
 from highrank_plugins.results.comparison import compare_records
-from highrank_plugins.results.record import DIVERGED, PROBLEMS
+from highrank_plugins.results.record import DIVERGED, PROBLEMS, UNFAIR
 from highrank_plugins.studies.definition import Study
 from highrank_plugins.studies.prepared import MEMBERS, PreparedMember
 
 
-def write_tables(study: Study, members: Sequence[PreparedMember], folder: Path) -> list[Table]:
+def write_tables(
+    study: Study, members: Sequence[PreparedMember], folder: Path, plan: int | None = None
+) -> list[Table]:
     """Write table.md and table.csv into the folder of a study, and links to its members.
 
     `highrank compare` of the links learns from problems.json which members have no record.
 
+    Args:
+        plan: the seeds of each member that were planned, see `planned`.
     Returns:
         The tables.
     Raises:
         ValueError: see `compare_records`; another file has the name of a link.
     """
     problems = {member.name: problem for member in members if (problem := member.problem())}
-    tables = study_tables(study, members, problems, folder)
+    tables = study_tables(study, members, problems, folder, plan)
     write_text(folder / "table.md", to_markdown(tables))
     write_text(folder / "table.csv", to_csv(tables))
     write_text(folder / PROBLEMS, json.dumps(problems, indent=1) + "\n")
@@ -34,7 +38,11 @@ def write_tables(study: Study, members: Sequence[PreparedMember], folder: Path) 
 
 
 def study_tables(
-    study: Study, members: Sequence[PreparedMember], problems: Mapping[str, str], folder: Path
+    study: Study,
+    members: Sequence[PreparedMember],
+    problems: Mapping[str, str],
+    folder: Path,
+    plan: int | None = None,
 ) -> list[Table]:
     """Return the comparison of all members that are done; others are named below it.
 
@@ -55,13 +63,30 @@ def study_tables(
     if baseline is not None and baseline not in {_system_of(path.parent.name) for path in usable}:
         why = f"the baseline {baseline} has no result"
         baseline = None
-    diverged = {_system_of(name) for name, problem in problems.items() if problem == DIVERGED}
-    compared = compare_records(usable, settings.metric, baseline, settings.test, diverged=diverged)
+    diverged = [_system_of(name) for name, problem in problems.items() if problem == DIVERGED]
+    systems = [member.member.system for member in members]
+    untested = dict.fromkeys(systems, why_untested(members, problems, plan) or "")
+    untested = {**dict.fromkeys(diverged, UNFAIR), **{k: why for k, why in untested.items() if why}}
+    if plan is not None and systems.count(max(systems, key=systems.count)) > plan:
+        notes.append(f"Beyond the plan: it had {plan} seeds of each system at most.")
+    compared = compare_records(usable, settings.metric, baseline, settings.test, untested=untested)
     if compared.baseline is None:  # drops a note about an option of `highrank compare`
         own = [note for note in compared.notes if not note.startswith("Nothing is tested")]
         compared = replace(compared, notes=[f"Nothing is tested, because {why}.", *own])
-    first, *others = comparison_tables(compared, timed=False)
-    return [replace(first, notes=[*first.notes, *notes]), *others]
+    return comparison_tables(replace(compared, notes=[*compared.notes, *notes]), timed=False)
+
+
+def why_untested(
+    members: Sequence[PreparedMember], problems: Mapping[str, str], plan: int | None
+) -> str | None:
+    """Return why a study shows no tests and nothing bold: its plan, or its machines."""
+    if plan is not None and problems:
+        return f"not all of the planned seeds (at most {plan} of each system) are done"
+    kinds: dict[int, set[str]] = {}
+    for member in members:
+        kinds.setdefault(member.member.seed, set()).update({member.machine()} - {""})
+    mixed = [str(seed) for seed, found in kinds.items() if len(found) > 1]
+    return f"machines of several kinds ran seed {', '.join(mixed)}" if mixed else None
 
 
 def _log(member: PreparedMember, folder: Path) -> str:

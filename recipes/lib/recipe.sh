@@ -89,6 +89,7 @@ open_run() {
     done
     make_log_folder
     exec 9>>"$run_dir/.lock"
+    chmod --quiet o-r -- "$run_dir/.lock" || true   # who cannot open it cannot hold it
     flock --wait 5 9 ||                 # killed processes may take a moment to go
         refuse "another process is working in $run_dir; it was started by process $(<"$run_dir/.lock"):" \
             "wait for its end, or stop it and what it has started"

@@ -78,6 +78,7 @@ prepare() {
     make_log_folder
     log "text and binarised data: $run_dir"
     exec 8>>"$run_dir/.lock"
+    chmod --quiet o-r -- "$run_dir/.lock" || true   # who cannot open it cannot hold it
     flock --nonblock 8 || { log "waiting for another run that prepares the same data" && flock 8; }
     preparing_stages
     exec 8>&-

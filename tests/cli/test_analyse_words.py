@@ -1,5 +1,6 @@
 """`highrank analyse word-similarity`, `unargmaxable`, `multimode`: what a model knows of words."""
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -230,8 +231,16 @@ def test_a_matrix_that_is_not_finite_is_named(stream_data, tmp_path):
 
 
 def test_the_published_contexts_of_penn_treebank_are_accepted():
-    """Check the last words, which Yang et al. 2018 print, and that each spans two lines."""
+    """Check the words that follow, which Yang et al. 2018 print, and that each spans two lines.
+
+    The paper's first two contexts end in the same word.
+    """
     found = read_contexts(REPOSITORY / "recipes" / "ptb" / "contexts_yang2018.txt")
     words = ["tons", "a", "african", "ual", "conspiracy", "subsidies"]
     assert [context[-1] for context in found] == words
     assert [context.count("<eos>") for context in found] == [1] * 6
+    assert [context[-4:-1] for context in found[:2]] == [["total", "of", "N"], ["top", "$", "N"]]
+    text = REPOSITORY.parent / "shared" / "data" / "ptb" / "test.txt.gz"
+    if text.is_file():  # Penn Treebank is not ours to distribute
+        lines = gzip.decompress(text.read_bytes()).decode().replace("\n", "<eos> ")
+        assert all(f" {' '.join(context)} " in " ".join(lines.split()) for context in found)

@@ -29,7 +29,7 @@ def test_a_file_that_is_not_a_record_is_refused(command, text, tmp_path):
     texts = [] if command == "lm-summary" else [path] * 3
     done = invoke(command, path, *texts)
     assert done.exit_code == 2 and re.search(
-        "results.json(: not a record of a run| has no bleu1)", done.output
+        "results.json(: not a record of a run|: not JSON| has no bleu1)", done.output
     )
 
 

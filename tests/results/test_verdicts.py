@@ -1,14 +1,23 @@
 """Test results/verdicts.py: what agrees, what differs, and what cannot be compared."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from highrank_plugins.cli import app
+from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.results.comparison import compare_records
-from highrank_plugins.results.verdicts import _layer, judge, paper_keys
+from highrank_plugins.results.provenance_notes import flat_settings
+from highrank_plugins.results.verdicts import (
+    _SETTINGS,
+    _layer,
+    _with_options_of_arch,
+    judge,
+    paper_keys,
+)
 from highrank_plugins.training import configuration
 
 CONF = Path(__file__).parents[2] / "recipes" / "ptb" / "conf"
@@ -74,7 +83,8 @@ def test_a_score_of_another_kind_is_shown_and_not_compared(tmp_path):
     paths = write(tmp_path, "mixtape", [29.2, 29.4], conf, metric="sacrebleu")
     found = verdict_of(paths, "yang2019", "wmt14_en_de")
     assert (found.theirs, found.verdict, found.why) == ("29.3", "not comparable", "other signature")
-    assert found.details == [
+    signature, _, erratum = found.details
+    assert [signature, erratum] == [
         "mixtape: signature: sacreBLEU (paper: BLEU of an unstated kind).",
         "Mixtape, K = 4, 0.2B parameters: unstated: the text has it above MoS, whose number is "
         "29.5.",
@@ -104,7 +114,9 @@ def test_sizes_that_only_the_architecture_states_are_compared(tmp_path):
     """A record that states the architecture's own sizes is like the paper's, which leaves them."""
     sizes = {"decoder_embed_dim": 400, "decoder_hidden_size": 1150}
     found = verdict_of(write(tmp_path, "plif", [56.8, 56.9], "parthiban2021/plif_et", **sizes))
-    assert (found.verdict, found.details) == ("agrees", [])
+    assert found.verdict == "agrees" and found.details == [
+        "PLIF: settings of parthiban2021/plif_et: all others are the paper's or its code's."
+    ]
 
 
 def test_other_settings_are_named_but_compared(tmp_path):
@@ -150,12 +162,37 @@ def test_a_layer_that_the_paper_lacks_is_not_comparable(tmp_path):
     assert found.why == "the paper has no such layer"
 
 
+def test_a_verdict_says_where_the_settings_come_from(tmp_path):
+    paths = write(tmp_path, "mixtape", [56.4], "yang2019/mixtape", lr=5, head_gate_dropout=0.5)
+    settings, origin, _ = verdict_of(paths, "yang2019").details
+    assert "lr 5 (paper: 20, our repetition: 10)" in settings
+    assert "head_gate_dropout 0.5 (our guess of the paper's: 0.2)" in settings
+    assert "lr is 10, where the paper prints 20; warmup_updates is 1000, where" in origin
+    assert "our guesses, which it does not print: arch, head_gate_dim" in origin
+
+
+def test_every_origin_names_a_configuration_and_its_options():
+    folder = CONF.parents[1]
+    confs = [path for path in folder.glob("*/conf/*/*.yaml") if path.stem[:4] != "base"]
+    names = {path: f"{path.parts[-4]}/{path.parts[-2]}/{path.stem}" for path in confs}
+    for pattern, origin in read_tree(_SETTINGS).values.items():
+        found = [path for path, name in names.items() if re.fullmatch(pattern, name)]
+        assert found and origin.keys() <= {"departs", "guesses"}, pattern
+        blocks = [
+            _with_options_of_arch(flat_settings({"config": configuration.load(p).blocks()}))
+            for p in found
+        ]
+        for option in [*origin.get("departs", {}), *origin.get("guesses", [])]:
+            name = option if "." in option else f"train.{option}"
+            assert any(name in block for block in blocks), (pattern, option)
+
+
 def test_a_finetuned_run_is_compared_with_a_finetuned_one(tmp_path):
     mos = verdict_of(write(tmp_path, "mos", [54.4, 54.6], "yang2018/mos"), "yang2018")
     assert (mos.published, mos.verdict) == ("MoS, K = 15, finetuned", "agrees")
     moc = verdict_of(write(tmp_path, "moc", [56.4, 56.6], "yang2018/moc"), "yang2018")
     assert (moc.verdict, moc.why) == ("not comparable", "other steps")
-    assert moc.details == ["moc: steps: finetuned (paper: not finetuned)."]
+    assert moc.details[0] == "moc: steps: finetuned (paper: not finetuned)."
     paths = write(tmp_path, "plain", [55.9, 56.1], "yang2018/mos_k3", head_components=15)
     assert verdict_of(paths, "yang2018").published == "MoS, K = 15"
 

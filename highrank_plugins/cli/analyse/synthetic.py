@@ -247,7 +247,7 @@ def multimode(
     ] = None,
     data: DataOfCheckpoint = None,
     contexts_file: Annotated[
-        Path | None, "Text file: a context per line, then its next word."
+        Path | None, "Text file: a context per line, then its next word; or WORD <- CONTEXT."
     ] = None,
     context_split: Annotated[
         str | None,

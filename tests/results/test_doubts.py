@@ -1,0 +1,152 @@
+"""Test what a table says of models that learnt too little, and of what does not compare."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from highrank_plugins.cli import app
+from highrank_plugins.common.provenance import hardware, machine_kind
+from highrank_plugins.results.perplexity import UNIGRAM, unigram_perplexity
+from highrank_plugins.results.record import load_record
+from tests.results.test_comparison import change, compare, write
+
+TESTED = "| **90.00 ± 1.00** |"
+
+
+@pytest.fixture
+def records(tmp_path):
+    """Write records of a system that is better than the softmax."""
+    return [
+        write(tmp_path / f"{name}-{seed}.json", value + seed, seed)
+        for name, value in (("softmax", 108), ("mos", 88))
+        for seed in (1, 2, 3)
+    ]
+
+
+def with_metrics(path, **metrics):
+    change(path, metrics=json.loads(path.read_text())["metrics"] | metrics)
+
+
+def test_a_claim_ends_the_last_table(records):
+    last = compare(*records).output.rstrip().splitlines()[-1]
+    assert last.startswith("What can be claimed, of these runs") and "mos is better than" in last
+    assert "difference named above" not in last
+    change(records[0], versions={"torch": "3"})
+    assert "unless a difference named above" in compare(*records).output.splitlines()[-1]
+    for words in (["results", "table", *map(str, records[:2])], ["results", "published", "ptb"]):
+        last = CliRunner().invoke(app, words).output.rstrip().splitlines()[-1]
+        assert last.startswith("What can be claimed: not which system is better")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "doubt"),
+    [
+        ({UNIGRAM: 88.5}, "test_perplexity is no better than that of counting words"),
+        ({"test_kld": 0.009}, "test_kld is below 0.01"),
+        ({"sacrebleu": 4.9}, "sacrebleu is below 5"),
+    ],
+)
+def test_a_model_below_the_floor_is_named_and_not_tested(records, metrics, doubt):
+    assert TESTED in compare(*records).output
+    with_metrics(records[3], **metrics)  # one of three seeds
+    said = compare(*records, "--metric", "test_perplexity").output
+    assert "**" not in said and f"Doubtful, since {doubt}" in said
+    assert "Not tested, since a model is below the floor: mos." in said
+    assert "What can be claimed: nothing about which system is better" in said
+    table = CliRunner().invoke(app, ["results", "table", *map(str, records)]).output
+    assert f"Doubtful, since {doubt}" in table
+
+
+def test_a_loss_that_still_falls_is_named_and_tested(records):
+    train = {
+        "updates": 9,
+        "words_per_second": 9,
+        "epochs": 3,
+        "valid_loss": 4,
+        "best_valid_loss": 4,
+    }
+    change(records[3], train=train)
+    said = compare(*records).output
+    assert "was still improving at the last epoch: mos." in said and TESTED in said
+    assert "No record says whether its model does better than counting words" in said
+
+
+def test_the_unigram_counts_the_training_text(tmp_path):
+    from highrank_plugins.data.corpora.binarised import write_dictionary, write_split
+
+    write_dictionary(tmp_path / "dict.txt", [("a", 3), ("b", 1)])
+    write_split(tmp_path / "train", [[4, 4, 4, 5, 2]], 6)
+    write_split(tmp_path / "test", [[4, 5, 3, 2]], 6)
+    p = [4 / 11, 2 / 11, 1 / 11, 2 / 11]  # add one to each of six words
+    wanted = (p[0] * p[1] * p[2] * p[3]) ** (-1 / 4)
+    assert unigram_perplexity(tmp_path).value == pytest.approx(wanted, abs=0.005)
+    assert unigram_perplexity(tmp_path / "other") is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"vocabulary": "abc"},
+        {"config": {"corpus": {"vocab_size": 500}}},
+        {"signatures": {"test_perplexity": "tokens:100|eval:static", "test_rank": "words:504"}},
+    ],
+)
+def test_perplexities_over_other_words_are_refused(records, changes):
+    for path in records:
+        config = {"corpus": {"vocab_size": 3000}, "train": {"arch": path.stem}}
+        signatures = {"test_perplexity": "tokens:100|eval:static", "test_rank": "words:3004"}
+        change(path, vocabulary="def", config=config, signatures=signatures)
+    assert TESTED in compare(*records).output
+    for path in records[3:]:
+        config = {"config": {**changes.get("config", {}), "train": {"arch": path.stem}}}
+        change(path, **(changes | config if "config" in changes else changes))
+    done = compare(*records)
+    assert done.exit_code == 2 and "cannot be compared; leave one out" in done.output
+    table = CliRunner().invoke(app, ["results", "table", str(records[0]), str(records[3])]).output
+    assert "Vocabularies differ, so perplexities do not compare" in table
+
+
+def test_processors_of_one_name_are_told_apart(records):
+    one = {"cores": 1, "processor": "a", "family": "25", "model": "1", "stepping": "1", "gpus": []}
+    for path in records:
+        change(path, hardware=one | {"flags": ["avx2"]})
+    assert "kind of processor" not in compare(*records).output
+    change(records[0], hardware=one | {"flags": ["avx2", "avx512f"]})
+    assert "not run on one kind of processor" in compare(*records).output
+    assert machine_kind({"processor": "a"}) == "" and "flags" in hardware()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seeds": 5}, {"seeds": [10**400]}, {"git": "x"}, {"hardware": {"gpus": 7, "cores": 1}},
+        {"train": [1]}, {"config": {"train": {"arch": ["a"]}}}, {"versions": {"torch": 7}},
+        {"metrics": {"test_perplexity": 10**400}}, {"metrics": {"test_perplexity": True}},
+        {"metrics": {"test_perplexity": 1e308}}, {"metrics": {"x" * 1000: 1.0}}, {"ledger": [1]},
+        {"paired": {"scores": [1]}}, {"signatures": "x"}, {"finetune": {"train": 7}},
+        {"signature": "\x1b]0;x\x07"}, {"data": "\x9b"},
+    ],
+)  # fmt: skip
+def test_a_damaged_record_is_refused_with_one_line(records, changes):
+    change(records[3], **changes)
+    for command in (
+        ["compare"],
+        ["results", "table"],
+        ["results", "published", "ptb", "--results"],
+    ):
+        words = records if command[0] == "compare" or command[1] == "table" else records[3:4]
+        done = CliRunner().invoke(app, [*command, *map(str, words)])
+        assert done.exit_code == 2 and len(done.output.splitlines()) == 1, done.output
+        assert "mos-1.json: " in done.output and "\x1b" not in done.output
+
+
+def test_a_huge_file_and_a_strange_name_are_refused_unread(tmp_path, records):
+    huge = tmp_path / "mos-4.json"
+    with huge.open("wb") as file:
+        file.truncate(10**10)
+    with pytest.raises(ValueError, match=r"mos-4\.json: 10\.0 GB"):
+        load_record(huge)
+    strange = records[0].rename(tmp_path / "a\x1b[2J-1.json")
+    done = compare(strange)
+    assert done.exit_code == 2 and "\\x1b[2J-1.json: its name" in done.output
