@@ -27,6 +27,10 @@ T = TypeVar("T")
 Compute = Callable[[str, LossPlan], LossOutput]  # the loss of a plan by an implementation
 
 TOKENS = 5
+NO_STATE = (
+    "its values change from call to call with one seed; keep no state between calls, and draw "
+    "random numbers from torch's default generator"
+)
 # largest error of values and, relative to their norms, of gradients
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3}
 HALF_TOLERANCE = 0.1
@@ -147,23 +151,18 @@ class _Trial:
         Raises:
             UserError: the layer breaks the contract.
         """
+        if not is_ours(self.head.pointwise):
+            self._check_function(self.head.pointwise)
         output = self.reference()
         self.values = output.map(torch.detach)
         self.gradients = self._gradients(output.loss, self.upstream, whole=True)
         self.largest = max(map(_norm, self.gradients.values()), default=0.0)
         with torch.no_grad():
-            repeated = self.same(self.reference().loss, output.loss)
-            self.require(
-                repeated,
-                "its loss changes from call to call with one seed; keep no state between calls, "
-                "and draw random numbers from torch's default generator",
-            )
+            self.require(self.same(self.reference().loss, output.loss), NO_STATE)
             for name, buffer in self.head.named_buffers():
                 kept = "parametrizations." in name or buffer.equal(self.start.buffers[name])
                 self.require(kept, f"each chunk changes the buffer {name}; leave it as it is")
             log_probs = self._log_probs()
-            if not is_ours(self.head.pointwise):
-                self._check_function(self.head.pointwise)
             self._check_tokens()
             nll = -log_probs.gather(-1, self.plan.target.unsqueeze(-1)).squeeze(-1)
             self.require(
@@ -213,6 +212,7 @@ class _Trial:
         )
         return log_probs
 
+    @torch.no_grad()
     def _check_function(self, function: Any) -> None:
         """Check that a pointwise function is one, and leaves its logits as they are."""
         dtype = torch.promote_types(self.plan.features.dtype, torch.float32)
@@ -221,6 +221,8 @@ class _Trial:
         values = self.run(lambda: same_form(function, function.apply_to(z, tensors), z))
         in_place = "apply_to changes z in place; return a new tensor"
         self.require(z.equal(given), in_place, function)
+        repeated = self.run(lambda: function.apply_to(z, tensors))
+        self.require(self.same(repeated, values), NO_STATE, function)
         z[1, -1] += 1
         moved = self.run(lambda: function.apply_to(z, tensors))
         moved[1, -1] = values[1, -1]

@@ -246,7 +246,7 @@ RIGHT_FUNCTIONS = [
 ]  # fmt: skip
 REFUSED_FUNCTIONS = {
     InPlace: "in place", InPlaceTanh: "in place", Column: "same shape and dtype",
-    Half: "same shape and dtype", Normed: "buffer pointwise.norm", AcrossClasses: "elementwise",
+    Half: "same shape and dtype", Normed: "elementwise", AcrossClasses: "elementwise",
     NotANumber: "add up to nan", Counts: "keep no state",
     OwnGenerator: "default generator", WrongName: "'weight'",
     NoParameter: "no parameter of the layer", Unread: "never reads it",
@@ -582,7 +582,7 @@ def test_each_new_state_of_a_layer_is_checked():
     own = make(Softmax, pointwise=Normed()).eval()
     own.pointwise.norm.running_var.fill_(2.0)
     by_loss(own, x, "auto", "sum")
-    with pytest.raises(UserError, match="buffer"):
+    with pytest.raises(UserError, match="elementwise"):
         by_loss(own.train(), x, "auto", "sum")
 
 
