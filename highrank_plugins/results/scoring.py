@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.score import Score
+from highrank_plugins.common.text_lines import Rules, read_text
 from highrank_plugins.data.subword_nmt_pieces import tokenise
 
 _HYPOTHESIS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")
@@ -75,13 +76,9 @@ def read_lines(path: Path) -> list[str]:
     A lone carriage return and Unicode's other line breaks are part of a line.
 
     Raises:
-        ScoreError: invalid UTF-8.
+        TextError: see `read_text`.
     """
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ScoreError(f"{path}: not UTF-8 at byte {error.start:,}; convert it") from None
-    return text.replace("\r\n", "\n").removesuffix("\n").split("\n") if text else []
+    return list(read_text(path, Rules(foreign=True)))
 
 
 def read_together(paths: Sequence[Path]) -> list[tuple[str, ...]]:

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.results.scoring import ScoreError, read_hypotheses, read_lines, score
 
 
@@ -60,7 +61,7 @@ def test_only_line_feeds_end_lines(tmp_path):
 def test_bytes_that_are_not_text_are_named(tmp_path):
     path = tmp_path / "reference"
     path.write_bytes(b"gut\ncaf\xe9\n")
-    with pytest.raises(ScoreError, match="reference: not UTF-8 at byte 7; convert it"):
+    with pytest.raises(TextError, match="reference:2:4: byte 0xe9 is not UTF-8"):
         read_lines(path)
 
 
