@@ -124,7 +124,11 @@ def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
     with file.open("rb") as opened:
         start = opened.read(8)
     if start == b"#version":  # the first line of codes
-        return [("--tokenizer", "moses"), ("--bpe", "subword_nmt"), ("--bpe-codes", place)]
+        return [
+            ("--tokenizer", "moses_normalised"),
+            ("--bpe", "subword_nmt"),
+            ("--bpe-codes", place),
+        ]
     if file.suffix == ".model":
         return [("--bpe", "sentencepiece"), ("--sentencepiece-model", place)]
     raise ValueError(

@@ -142,7 +142,11 @@ def test_a_folder_that_exists_is_left_alone(checkpoint, folder):
     ("name", "content", "options"),
     [
         ("pieces.model", b"\n\x0e", "--bpe sentencepiece --sentencepiece-model out/pieces.model"),
-        ("codes", b"#version: 0.2\n", "--tokenizer moses --bpe subword_nmt --bpe-codes out/codes"),
+        (
+            "codes",
+            b"#version: 0.2\n",
+            "--tokenizer moses_normalised --bpe subword_nmt --bpe-codes out/codes",
+        ),
     ],
 )
 def test_with_a_file_of_pieces_the_card_translates_plain_text(
