@@ -21,6 +21,7 @@ DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
 # fairseq would take them for its own symbols, the last for what pads its dictionaries
 _RESERVED = re.compile(r"(?<!\S)(?:<s>|<pad>|</s>|madeupword\d{4,})(?!\S)")
 _UNKNOWN = re.compile(rf"(?<!\S){UNKNOWN}(?!\S)")
+_REMOVE = "which fairseq reserves; remove it"
 Problem = tuple[int, str]  # column, in characters from 1, and description
 
 
@@ -64,9 +65,7 @@ class Rules:
             column = text.index("\r") + 1
             return column, "carriage return, which would split the line; remove it: tr -d '\\r'"
         if found := reserved_word(text):
-            return found.start() + 1, (
-                f"the text has the word {found[0]}, which fairseq reserves; remove it"
-            )
+            return found.start() + 1, f"the text has the word {found[0]}, {_REMOVE}"
         if not self.unknown and (found := _UNKNOWN.search(text)):
             return found.start() + 1, _not_trained(UNKNOWN)
         if not self.empty_lines and not text.strip():
@@ -93,6 +92,13 @@ def fold(line: str) -> str:
 def reserved_word(text: str) -> re.Match[str] | None:
     """Return the first word of a line that fairseq reserves."""
     return _RESERVED.search(text) if "<" in text or "madeupword" in text else None
+
+
+def require_unreserved(sentence: str) -> str:
+    """Return a sentence, or raise TextError if it has a word that fairseq reserves."""
+    if found := reserved_word(sentence):
+        raise TextError(f"the sentence {sentence[:60]!r} has the word {found[0]}, {_REMOVE}")
+    return sentence
 
 
 def decode_line(file: Path | str, number: int, line: bytes) -> str:
@@ -145,9 +151,7 @@ def read_text(path: Path, rules: Rules = Rules()) -> Iterator[str]:
 def _checked(path: Path, rules: Rules) -> Iterator[tuple[int, str | Problem]]:
     require_regular(path)
     if not path.is_file():
-        there = sorted(each.name for each in path.parent.glob(f"{path.stem}.*"))
-        found = f"; the folder has {', '.join(there)}" if there else ""
-        raise TextError(f"{path}: no such file{found}")
+        raise TextError(f"{path}: no such file")
     number, has_words = 0, False
     try:
         with open_binary(path) as file:
@@ -195,11 +199,7 @@ def check_texts(paths: Sequence[Path], rules: Rules = Rules()) -> int:
 
 
 def require_words(path: Path, vocabulary: Container[str]) -> None:
-    """Refuse text with words that training text lacks, which has no <unk> to stand for them.
-
-    Raises:
-        TextError: names the first such word.
-    """
+    """Raise TextError for the first word that training text lacks, which has no <unk> either."""
     for number, line in enumerate(read_text(path), 1):
         for found in re.finditer(r"\S+", line):
             if found[0] not in vocabulary:
@@ -207,9 +207,8 @@ def require_words(path: Path, vocabulary: Container[str]) -> None:
 
 
 def _not_trained(word: str) -> str:
-    also = "" if word == UNKNOWN else f", and neither is {UNKNOWN}"
     return (
-        f"the word {word!r} is not in the training text{also}, so its probability would be "
-        f"meaningless; replace rare words of the training text by {UNKNOWN} (data lm-corpus "
-        "--vocab-size and fairseq-preprocess --thresholdsrc do)"
+        f"the word {word!r} is not in the training text, which has no {UNKNOWN}, so its "
+        f"probability would be meaningless; replace rare words of the training text by {UNKNOWN} "
+        "(data lm-corpus --vocab-size and fairseq-preprocess --thresholdsrc do)"
     )

@@ -13,6 +13,7 @@ import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.reports.model_card import model_card
 from highrank_plugins.reports.model_folder import export_model, import_model
 from tests.fairseq_cli import run
@@ -177,8 +178,11 @@ def test_the_scores_of_a_record_are_in_the_card(checkpoint, tmp_path):
 
 
 def test_hostile_names_change_neither_the_page_nor_its_commands():
+    model = {"head": "![a](http://b)", "head_`<i>": "<u>`<img>`"}
     task = {"_name": "translation", "source_lang": "en; touch OWNED", "target_lang": "d|e\n<b>"}
-    fairseq = {"common": {"user_dir": "a b"}, "task": task, "model": {"arch": "x`]\nlicense: mine"}}
+    model["arch"] = "x`]\nlicense: mine"
+    common = {"user_dir": "a b\n```\n<img src=x>"}
+    fairseq = {"common": common, "task": task, "model": model}
     config = {"fairseq": {**fairseq}, "valid_loss": None, "training": {"num_updates": 1}}
     config["versions"] = {"highrank_plugins": "1"}
     page = model_card("$(touch OWNED)", config, 1, [Path("dict.`.txt")], [], None, "MIT\nname: x")
@@ -187,15 +191,16 @@ def test_hostile_names_change_neither_the_page_nor_its_commands():
     name = "$(touch OWNED)"
     assert words[:6] == ["highrank", "model", "import", name, "--output", f"{name}.pt"]
     assert "en; touch OWNED" in words
-    assert "d|e\n<b>" in words
-    assert words[words.index("--user-dir") + 1] == "a b"
+    assert "d|e <b>" in words
+    assert words[words.index("--user-dir") + 1] == "a b <img src=x>"
     head = yaml.safe_load(page.split("---\n")[1])
     assert head == {
         "library_name": "fairseq",
         "license": "MIT\nname: x",
         "tags": ["translation", "x`]\nlicense: mine"],
     }
-    assert "<b>" not in page.replace(code, "")
+    shown = re.sub(r"`[^`]*`", "", page.split("---\n", 2)[2].replace(f"```bash\n{code}\n```", ""))
+    assert not re.search(r"<(b|i|u|img)|!\[", shown)
 
 
 def test_a_full_disk_is_reported(checkpoint, tmp_path, monkeypatch):
@@ -205,6 +210,17 @@ def test_a_full_disk_is_reported(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("safetensors.torch.save_file", fail)
     with pytest.raises(ValueError, match=r"model\.safetensors cannot be written: No space left"):
         export_model(checkpoint, tmp_path / "out", None, "MIT")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("linked", ["dict.zz.txt", "pieces.model"])
+def test_a_link_to_a_private_file_is_not_published(checkpoint, joined_data, tmp_path, linked):
+    data = shutil.copytree(joined_data, tmp_path / "bin")
+    (tmp_path / "secret").write_text("password 7")
+    (data / linked).symlink_to(tmp_path / "secret")
+    pieces = data / linked if linked == "pieces.model" else None
+    with pytest.raises(UserError, match=f"{linked} is a symbolic link"):
+        export_model(checkpoint, tmp_path / "out", data, "MIT", pieces=pieces)
     assert not (tmp_path / "out").exists()
 
 

@@ -4,7 +4,7 @@ import pytest
 from fairseq import options
 from fairseq_cli import preprocess
 
-import highrank_plugins.hooks.preprocessed_text  # noqa: F401  (importing it applies the repair)
+import highrank_plugins.hooks.one_way_of_text  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common.text_lines import TextError
 from tests.data.test_bad_text import EVERYWHERE, GOOD
 
