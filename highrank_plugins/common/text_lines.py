@@ -30,7 +30,7 @@ class TextError(UserError):
 
 
 @dataclass(frozen=True)
-class Rules:
+class TextRules:
     """Hold what a line may be, beyond UTF-8 without NUL.
 
     Attributes:
@@ -80,8 +80,8 @@ class Rules:
         return None
 
 
-PARALLEL = Rules(max_words=MAX_WORDS)
-NO_EMPTY_LINES = Rules(max_words=MAX_WORDS, empty_lines=False)
+PARALLEL = TextRules(max_words=MAX_WORDS)
+NO_EMPTY_LINES = TextRules(max_words=MAX_WORDS, empty_lines=False)
 
 
 def fold(line: str) -> str:
@@ -137,7 +137,7 @@ def open_binary(path: Path) -> BinaryIO | gzip.GzipFile:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
-def read_text(path: Path, rules: Rules = Rules()) -> Iterator[str]:
+def read_text(path: Path, rules: TextRules = TextRules()) -> Iterator[str]:
     """Yield the lines of a file, plain or NAME.gz; only line feeds end them.
 
     Raises:
@@ -148,7 +148,7 @@ def read_text(path: Path, rules: Rules = Rules()) -> Iterator[str]:
         yield _require(path, number, found)
 
 
-def _checked(path: Path, rules: Rules) -> Iterator[tuple[int, str | Problem]]:
+def _checked(path: Path, rules: TextRules) -> Iterator[tuple[int, str | Problem]]:
     require_regular(path)
     if not path.is_file():
         raise TextError(f"{path}: no such file")
@@ -166,7 +166,7 @@ def _checked(path: Path, rules: Rules) -> Iterator[tuple[int, str | Problem]]:
         raise TextError(f"{path}: {'no line has a word' if number else 'the file is empty'}")
 
 
-def check_texts(paths: Sequence[Path], rules: Rules = Rules()) -> int:
+def check_texts(paths: Sequence[Path], rules: TextRules = TextRules()) -> int:
     """Read all bytes once and return the number of lines, the same in each file.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from highrank_plugins.common.checksums import SUMS, recorded, write_sums
 from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.folders import new_files
-from highrank_plugins.common.text_lines import MAX_PIECES, UNKNOWN, Rules, check_texts
+from highrank_plugins.common.text_lines import MAX_PIECES, UNKNOWN, TextRules, check_texts
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.corpora.binarised import END_NUMBER, SPECIAL, UNKNOWN_NUMBER
 from highrank_plugins.data.ordered_map import ordered_map
@@ -45,13 +45,13 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
     with new_files(output) as folder:
         others = _require_ours(output, languages)
         texts = {part: [pieces / f"{part}.{name}" for name in languages] for part in PARTS}
-        check_texts(texts["train"], Rules(max_words=MAX_PIECES))
+        check_texts(texts["train"], TextRules(max_words=MAX_PIECES))
         counts = Counter[str]()
         blocks = chain.from_iterable(map(_blocks, texts["train"]))
         for counted in ordered_map(_count, blocks, processes):
             counts.update(counted)
         for part in PARTS[1:]:
-            check_texts(texts[part], Rules(max_words=MAX_PIECES, unknown=UNKNOWN in counts))
+            check_texts(texts[part], TextRules(max_words=MAX_PIECES, unknown=UNKNOWN in counts))
         for language in languages:
             dictionary = folder / f"dict.{language}.txt"
             _write_dictionary(dictionary, counts)

@@ -3,9 +3,8 @@
 What breaks: fairseq-preprocess takes a byte order mark, `<pad>` and `</s>` for words or its own
 symbols, two lines for one with a carriage return, and files of different lengths. A language model
 is scored on words that training text lacks, without any `<unk>`. fairseq-interactive and the hub
-interface glue words with a tab or no-break space between them (`--bpe sentencepiece`,
-`subword_nmt`), tokenise German as English unless `--source-lang` names it, and translate an empty
-line as a word; so does fairseq-generate.
+interface glue words with a tab or no-break space between them. They tokenise German as English
+unless `--source-lang` names it. An empty line becomes a word, also in fairseq-generate.
 Why: fairseq looks up what is between white space; pieces are made between spaces.
 What we do: read text as `highrank data binarise` does, before anything is written. Fold white space
 before pieces are made, and refuse reserved words. Tokenisers get the languages of the task. A
@@ -28,7 +27,7 @@ from omegaconf import OmegaConf
 
 from highrank_plugins.common import text_lines
 from highrank_plugins.common.patching import replaces
-from highrank_plugins.common.text_lines import MAX_PIECES, UNKNOWN, Rules, check_texts
+from highrank_plugins.common.text_lines import MAX_PIECES, UNKNOWN, TextRules, check_texts
 from highrank_plugins.hooks.scored_samples import hypothesis_of_nothing
 
 
@@ -42,7 +41,7 @@ def main(stock, args):
             own.split(",") if own else [] for own in (args.trainpref, args.validpref, args.testpref)
         )
     )
-    rules = Rules(max_words=None if args.only_source else MAX_PIECES)
+    rules = TextRules(max_words=None if args.only_source else MAX_PIECES)
     for paths in train + valid + test:
         check_texts(paths, rules)
     known = _words(args, train[0]) if train else None
@@ -50,7 +49,7 @@ def main(stock, args):
         if args.only_source:
             text_lines.require_words(paths[0], known)
         else:
-            check_texts(paths, Rules(unknown=False))
+            check_texts(paths, TextRules(unknown=False))
     return stock(args)
 
 

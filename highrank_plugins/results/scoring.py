@@ -10,7 +10,7 @@ from typing import Any
 
 from highrank_plugins.common.score import Score
 from highrank_plugins.common.scored_text import Tokens, bleu_tokens, require_joined
-from highrank_plugins.common.text_lines import Rules, read_text
+from highrank_plugins.common.text_lines import TextRules, read_text
 from highrank_plugins.data.subword_nmt_pieces import tokenise
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def read_lines(path: Path) -> list[str]:
     Raises:
         TextError: see `read_text`.
     """
-    return list(read_text(path, Rules(foreign=True)))
+    return list(read_text(path, TextRules(foreign=True)))
 
 
 def read_together(paths: Sequence[Path]) -> list[tuple[str, ...]]:

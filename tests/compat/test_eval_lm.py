@@ -128,9 +128,7 @@ def test_means_are_per_word_where_pieces_are_joined(
 
     def add(dictionary, file):
         stock(dictionary, file)
-        dictionary.symbols = [
-            f"{w}@@" if i % 3 == 0 else w for i, w in enumerate(dictionary.symbols)
-        ]
+        dictionary.symbols[::3] = [f"{word}@@" for word in dictionary.symbols[::3]]
 
     monkeypatch.setattr(Dictionary, "add_from_file", add)
     caplog.set_level("INFO")

@@ -3,18 +3,15 @@
 import json
 import math
 import re
-import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from highrank_plugins.common.user_error import UserError
-from highrank_plugins.reports.model_card import model_card
 from highrank_plugins.reports.model_folder import export_model, import_model
 from tests.fairseq_cli import run
 from tests.stream_corpus import train_streams
@@ -175,32 +172,6 @@ def test_the_scores_of_a_record_are_in_the_card(checkpoint, tmp_path):
     export_model(checkpoint, tmp_path / "out", None, "MIT", results=record)
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| sacrebleu | 38.04 (nrefs:1, tok:13a) |" in card
-
-
-def test_hostile_names_change_neither_the_page_nor_its_commands():
-    model = {"head": "![a](http://b)", "head_`<i>": "<u>`<img>`"}
-    task = {"_name": "translation", "source_lang": "en; touch OWNED", "target_lang": "d|e\n<b>"}
-    model["arch"] = "x`]\nlicense: mine"
-    common = {"user_dir": "a b\n```\n<img src=x>"}
-    fairseq = {"common": common, "task": task, "model": model}
-    config = {"fairseq": {**fairseq}, "valid_loss": None, "training": {"num_updates": 1}}
-    config["versions"] = {"highrank_plugins": "1"}
-    page = model_card("$(touch OWNED)", config, 1, [Path("dict.`.txt")], [], None, "MIT\nname: x")
-    code = page.partition("```bash\n")[2].partition("\n```")[0]
-    words = shlex.split(code)
-    name = "$(touch OWNED)"
-    assert words[:6] == ["highrank", "model", "import", name, "--output", f"{name}.pt"]
-    assert "en; touch OWNED" in words
-    assert "d|e <b>" in words
-    assert words[words.index("--user-dir") + 1] == "a b <img src=x>"
-    head = yaml.safe_load(page.split("---\n")[1])
-    assert head == {
-        "library_name": "fairseq",
-        "license": "MIT\nname: x",
-        "tags": ["translation", "x`]\nlicense: mine"],
-    }
-    shown = re.sub(r"`[^`]*`", "", page.split("---\n", 2)[2].replace(f"```bash\n{code}\n```", ""))
-    assert not re.search(r"<(b|i|u|img)|!\[", shown)
 
 
 def test_a_full_disk_is_reported(checkpoint, tmp_path, monkeypatch):

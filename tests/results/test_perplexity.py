@@ -22,9 +22,7 @@ def test_the_result_of_eval_lm_is_read(tmp_path):
 
 def test_the_signature_has_the_number_of_words_that_pieces_make(tmp_path):
     log = tmp_path / "test.log"
-    log.write_text(
-        f"{LOG}INFO: loss and perplexity are means over 61,234 words and ends of lines\n"
-    )
+    log.write_text(f"{LOG}loss and perplexity are means over 61,234 words and ends of lines\n")
     scores = read_eval_lm(log, "test")
     assert scores["test_bits"].signature == "tokens:82430|eval:static|words:61234"
 

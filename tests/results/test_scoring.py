@@ -65,6 +65,15 @@ def test_bytes_that_are_not_text_are_named(tmp_path):
         read_lines(path)
 
 
+def test_translations_that_begin_with_the_reference_are_named(tmp_path, caplog):
+    path = generated(tmp_path, [0])
+    read_hypotheses(path, 1)
+    assert not caplog.text
+    path.write_text("INFO | {'beam': 5, 'prefix_size': 2}\n" + path.read_text())
+    assert read_hypotheses(path, 1) == ["Satz 0"]
+    assert "--prefix-size" in caplog.text and "their score is too high" in caplog.text
+
+
 def test_an_empty_hypothesis_is_kept(tmp_path):
     path = tmp_path / "test.txt"
     path.write_text("D-0\t-1.0\t\n")

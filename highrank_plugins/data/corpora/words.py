@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from highrank_plugins.common.text_lines import UNKNOWN, Rules, read_text
+from highrank_plugins.common.text_lines import UNKNOWN, TextRules, read_text
 
 END = "</s>"
 
@@ -21,7 +21,7 @@ def read_words(path: Path, lower: bool = False) -> Iterator[list[str]]:
     Raises:
         TextError: see `read_text`.
     """
-    return map(str.split, read_text(path, Rules(lower=lower)))
+    return map(str.split, read_text(path, TextRules(lower=lower)))
 
 
 @dataclass
