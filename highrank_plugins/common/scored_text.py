@@ -42,12 +42,13 @@ def bleu_tokens(references: Sequence[str], chosen: Tokens | None = None) -> Toke
             )
         chosen = chosen or tokens
         break
-    if (package := _NEEDS.get(chosen or "")) and find_spec(package) is None:
+    chosen = chosen or "13a"
+    if (package := _NEEDS.get(chosen)) and find_spec(package) is None:
         raise UserError(
             f"tokens {chosen} need a package: pip install 'sacrebleu[{chosen[:2]}]', or choose "
             "--bleu-tokens char"
         )
-    return chosen or "13a"
+    return chosen
 
 
 def require_joined(hypotheses: Sequence[str], references: Sequence[str]) -> None:

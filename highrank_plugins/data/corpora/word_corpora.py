@@ -99,8 +99,8 @@ def prepare_words(
         {f"{split}.txt": _report(counts[split], count) for split, count in written.items()},
     )
     for split, count in written.items():
-        lines = counts[split].lines - count.lines
-        left_out = f"; {lines:,} lines after --max-train-lines are left out" if lines else ""
+        left = counts[split].lines - count.lines
+        left_out = f"; {left:,} lines after --max-train-lines are left out" if left else ""
         yield count.report(split) + left_out
 
 
