@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from fairseq import tasks
 from fairseq.data import Dictionary
 from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.language_modeling import LanguageModelingTask
@@ -124,18 +125,31 @@ def test_means_are_per_word_where_pieces_are_joined(
 ):
     options = ["--tokens-per-sample", 16, "--context-window", context]
     per_piece = evaluate(data, language_model, *options)["loss"]
-    stock = Dictionary.add_from_file
+    stock = eval_lm.eval_lm
 
-    def add(dictionary, file):
-        stock(dictionary, file)
-        vars(dictionary).pop("read_from", None)  # it is compared with the file
-        dictionary.symbols[::3] = [f"{word}@@" for word in dictionary.symbols[::3]]
+    def with_pieces(source_dictionary, **kwargs):
+        source_dictionary.symbols[::3] = [f"{word}@@" for word in source_dictionary.symbols[::3]]
+        return stock(source_dictionary=source_dictionary, **kwargs)
 
-    monkeypatch.setattr(Dictionary, "add_from_file", add)
+    monkeypatch.setattr(eval_lm, "eval_lm", with_pieces)
     caplog.set_level("INFO")
     per_word = evaluate(data, language_model, *options, "--post-process", name)["loss"]
     words = int(re.search(r"means over ([\d,]+) words", caplog.text)[1].replace(",", ""))
     pieces = int(re.search(r"Evaluated ([\d,]+) tokens", caplog.text)[1].replace(",", ""))
     assert words < pieces
     assert per_word * words == pytest.approx(per_piece * pieces, rel=1e-5)
-    assert "the dictionary holds pieces of words" in caplog.text
+
+
+@pytest.mark.parametrize(("form", "said"), [("{}@@", True), ("▁{}", True), ("@{}", False)])
+def test_it_is_said_that_a_dictionary_holds_pieces(data, monkeypatch, caplog, form, said):
+    stock = Dictionary.add_from_file
+
+    def add(dictionary, file):
+        stock(dictionary, file)
+        vars(dictionary).pop("read_from", None)  # it is compared with the file
+        dictionary.symbols[4:] = [form.format(word) for word in dictionary.symbols[4:]]
+
+    monkeypatch.setattr(Dictionary, "add_from_file", add)
+    caplog.set_level("INFO")
+    tasks.setup_task(config("eval_lm", data / "lm", "--path", "x").task)
+    assert ("the dictionary holds pieces of words" in caplog.text) == said
