@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
+from highrank_plugins.common.scored_text import bleu_tokens, require_joined
+
 
 class Summary(NamedTuple):
     """Summarise n runs as papers do: mean and sample standard deviation (divided by n − 1)."""
@@ -162,18 +164,21 @@ def paired_bleu(
         systems: name → hypotheses; the first is the baseline.
         references: one list of sentences per reference.
         samples: 0 takes sacreBLEU's default.
-        metric: a sacreBLEU metric, default BLEU().
+        metric: a sacreBLEU metric, default BLEU of the tokens that suit the references.
     Raises:
+        UserError: see `bleu_tokens` and `require_joined`.
         ValueError: fewer than two systems, an unknown test, lists of different lengths.
     """
     from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest
 
     _check(systems, references, test)
+    for lines in systems.values():
+        require_joined(lines, references[0])
     named = [(name, list(lines)) for name, lines in systems.items()]
     signatures, table = PairedTest(
         named,
-        {"score": metric or BLEU()},
+        {"score": metric or BLEU(tokenize=bleu_tokens(references[0]))},
         [list(lines) for lines in references],
         test_type=TESTS[test],
         n_samples=samples,

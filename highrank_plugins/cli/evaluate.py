@@ -15,6 +15,7 @@ from highrank_plugins.cli.options import Data, Device, UserDir, numbers
 from highrank_plugins.cli.printing import is_printed
 from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.provenance import typed_command
+from highrank_plugins.common.scored_text import Tokens
 
 if TYPE_CHECKING:
     from highrank_plugins.common.score import Score
@@ -68,6 +69,9 @@ def score(
         Path | None, "Translations of another system, one per line, for a paired bootstrap."
     ] = None,
     measures: Annotated[Path | None, "Folder with results of highrank analyse to add."] = None,
+    bleu_tokens: Annotated[
+        Tokens | None, "Tokens of sacreBLEU. [default: by the script of the references]"
+    ] = None,
 ) -> None:
     """Compute sacreBLEU and chrF.
 
@@ -87,13 +91,13 @@ def score(
             raise ValueError(f"--measures {measures}: no such folder")
         references = scoring.read_lines(reference)
         translations = scoring.read_hypotheses(generated, len(references))
-        scores = scoring.score(translations, references)
+        scores = scoring.score(translations, references, bleu_tokens)
         if tokenise is not None:
             scores |= scoring.tokenised_scores(
                 translations, references, tokenise, compound_split=compound_split
             )
         if against is not None:
-            paired = scoring.compare(against, generated, translations, references)
+            paired = scoring.compare(against, generated, translations, references, bleu_tokens)
             if output is not None:
                 write_json(output.with_name("paired.json"), paired)
             typer.echo(json.dumps(paired, ensure_ascii=False))
@@ -117,6 +121,8 @@ def dialogue_score(
 
     Computes BLEU-1 to BLEU-4; with --scored also the perplexity of the responses.
     """
+    from highrank_plugins.common.scored_text import bleu_tokens as choose_tokens
+    from highrank_plugins.common.scored_text import require_joined
     from highrank_plugins.results import scoring
     from highrank_plugins.results.dialogue_scoring import dialogue_scores
     from highrank_plugins.results.perplexity import response_perplexity
@@ -131,6 +137,9 @@ def dialogue_score(
         hypotheses = scoring.read_nbest(generated, len(lines))
         words = [[text.split() for text in texts] for texts in hypotheses]
         good = [[text.split() for text in texts] for texts in lines]
+        flat = [text for texts in lines for text in texts]
+        require_joined([text for texts in hypotheses for text in texts], flat)
+        choose_tokens(flat, "13a")  # words are between blanks here
         scores |= dialogue_scores(list(zip(words, good, strict=True)))
         _write_or_print(scores, output)
 

@@ -1,13 +1,104 @@
-"""Decode lines of text strictly; report invalid text with file, line and column."""
+"""Read text strictly, in one way for all commands; report bad text with file, line and column."""
 
+import gzip
+import re
+import zlib
 from codecs import BOM_UTF8
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
+from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.user_error import UserError
+
+MAX_PROBLEMS = 20
+MAX_WORDS = 1000  # fairseq's models have 1,024 positions
+MAX_PIECES = 10 * MAX_WORDS
+UNKNOWN = "<unk>"
+# exceptions of reading a damaged NAME.gz
+DAMAGE = (gzip.BadGzipFile, EOFError, zlib.error)
+# fairseq would take them for its own symbols, the last for what pads its dictionaries
+_RESERVED = re.compile(r"(?<!\S)(?:<s>|<pad>|</s>|madeupword\d{4,})(?!\S)")
+_UNKNOWN = re.compile(rf"(?<!\S){UNKNOWN}(?!\S)")
+_REMOVE = "which fairseq reserves; remove it"
+Problem = tuple[int, str]  # column, in characters from 1, and description
 
 
 class TextError(UserError):
     """Report unusable text; one line per problem: `file:line:column: what and what to do`."""
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """Hold what a line may be, beyond UTF-8 without NUL.
+
+    Attributes:
+        lower: convert to lower case first.
+        empty_lines: accept lines without a word.
+        max_words: longest line, in words; None: any.
+        unknown: accept the word <unk>, which training text must have if other text has it.
+        foreign: accept output of other programs, with or without a byte order mark and carriage
+            returns at ends of lines, and with words that fairseq reserves.
+    """
+
+    lower: bool = False
+    empty_lines: bool = True
+    max_words: int | None = None
+    unknown: bool = True
+    foreign: bool = False
+
+    def text_of(self, line: bytes, *, first: bool) -> str | Problem:
+        """Return the text of a line, or its first problem."""
+        line = line.removesuffix(b"\n")
+        if self.foreign:
+            line = (line.removeprefix(BOM_UTF8) if first else line).removesuffix(b"\r")
+        text = decoded(line, first=first)
+        if not isinstance(text, str):
+            return text
+        if self.lower:
+            text = text.lower()
+        return text if self.foreign else self._problem(text) or text
+
+    def _problem(self, text: str) -> Problem | None:
+        if "\r" in text:
+            column = text.index("\r") + 1
+            return column, "carriage return, which would split the line; remove it: tr -d '\\r'"
+        if found := reserved_word(text):
+            return found.start() + 1, f"the text has the word {found[0]}, {_REMOVE}"
+        if not self.unknown and (found := _UNKNOWN.search(text)):
+            return found.start() + 1, _not_trained(UNKNOWN)
+        if not self.empty_lines and not text.strip():
+            return 1, "empty line; remove it and its partner in the other file"
+        if self.max_words is not None and len(text) > 2 * self.max_words:
+            words = len(text.split())
+            if words > self.max_words:
+                return 1, (
+                    f"{words:,} words, more than the {self.max_words:,} of a model; split the "
+                    "line, or remove it and its partner in the other file"
+                )
+        return None
+
+
+PARALLEL = TextRules(max_words=MAX_WORDS)
+NO_EMPTY_LINES = TextRules(max_words=MAX_WORDS, empty_lines=False)
+
+
+def fold(line: str) -> str:
+    """Return a line with its words one space apart: fairseq splits text at any white space."""
+    return " ".join(line.split())
+
+
+def reserved_word(text: str) -> re.Match[str] | None:
+    """Return the first word of a line that fairseq reserves."""
+    return _RESERVED.search(text) if "<" in text or "madeupword" in text else None
+
+
+def require_unreserved(sentence: str) -> str:
+    """Return a sentence, or raise TextError if it has a word that fairseq reserves."""
+    if found := reserved_word(sentence):
+        raise TextError(f"the sentence {sentence[:60]!r} has the word {found[0]}, {_REMOVE}")
+    return sentence
 
 
 def decode_line(file: Path | str, number: int, line: bytes) -> str:
@@ -16,14 +107,17 @@ def decode_line(file: Path | str, number: int, line: bytes) -> str:
     Raises:
         TextError: it is not UTF-8, holds NUL, or is the first and begins with a byte order mark.
     """
-    found = decoded(line, first=number == 1)
+    return _require(file, number, decoded(line, first=number == 1))
+
+
+def _require(file: Path | str, number: int, found: str | Problem) -> str:
     if isinstance(found, str):
         return found
     column, problem = found
     raise TextError(f"{file}:{number}:{column}: {problem}")
 
 
-def decoded(line: bytes, *, first: bool) -> str | tuple[int, str]:
+def decoded(line: bytes, *, first: bool) -> str | Problem:
     """Return the text of a line, or column and description of the first invalid bytes."""
     if first and line.startswith(BOM_UTF8):
         return 1, "byte order mark, which would be part of the text; remove it: tail -c +4"
@@ -36,3 +130,85 @@ def decoded(line: bytes, *, first: bool) -> str | tuple[int, str]:
     if "\0" in text:
         return text.index("\0") + 1, "NUL; remove it: tr -d '\\000'"
     return text
+
+
+def open_binary(path: Path) -> BinaryIO | gzip.GzipFile:
+    """Open the bytes of a file, or what a file NAME.gz holds (reading may raise `DAMAGE`)."""
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
+def read_text(path: Path, rules: TextRules = TextRules()) -> Iterator[str]:
+    """Yield the lines of a file, plain or NAME.gz; only line feeds end them.
+
+    Raises:
+        TextError: the file is missing or damaged, has no words, or breaks the rules.
+        UserError: it is a folder, a pipe or a device.
+    """
+    for number, found in _checked(path, rules):
+        yield _require(path, number, found)
+
+
+def _checked(path: Path, rules: TextRules) -> Iterator[tuple[int, str | Problem]]:
+    require_regular(path)
+    if not path.is_file():
+        raise TextError(f"{path}: no such file")
+    number, has_words = 0, False
+    try:
+        with open_binary(path) as file:
+            for number, line in enumerate(file, 1):
+                has_words = has_words or bool(line.strip())
+                yield number, rules.text_of(line, first=number == 1)
+    except DAMAGE as error:
+        raise TextError(
+            f"{path}:{number + 1}: damaged ({error}); copy or compress it again"
+        ) from None
+    if not (has_words or rules.foreign) and (rules.empty_lines or not number):
+        raise TextError(f"{path}: {'no line has a word' if number else 'the file is empty'}")
+
+
+def check_texts(paths: Sequence[Path], rules: TextRules = TextRules()) -> int:
+    """Read all bytes once and return the number of lines, the same in each file.
+
+    Raises:
+        TextError: see `read_text`; or the files have different numbers of lines. The message lists
+            the first problems of all files.
+    """
+    problems: list[str] = []
+    counts: list[int] = []
+    for path in paths:
+        number = 0
+        try:
+            for number, found in _checked(path, rules):
+                if not isinstance(found, str):
+                    problems.append(f"{path}:{number}:{found[0]}: {found[1]}")
+        except UserError as error:
+            problems.append(str(error))
+        counts.append(number)
+    if not problems and len(set(counts)) > 1:
+        have = ", ".join(f"{path} has {n} lines" for path, n in zip(paths, counts, strict=True))
+        longest = paths[counts.index(max(counts))]
+        problems.append(
+            f"{longest}:{min(counts) + 1}: this line has no partner: {have}; "
+            "line n of one file must translate line n of the other"
+        )
+    if problems:
+        more = len(problems) - MAX_PROBLEMS
+        rest = [f"… and {more} more"] if more > 0 else []
+        raise TextError("\n".join(problems[:MAX_PROBLEMS] + rest))
+    return counts[0]
+
+
+def require_words(path: Path, vocabulary: Container[str]) -> None:
+    """Raise TextError for the first word that training text lacks, which has no <unk> either."""
+    for number, line in enumerate(read_text(path), 1):
+        for found in re.finditer(r"\S+", line):
+            if found[0] not in vocabulary:
+                raise TextError(f"{path}:{number}:{found.start() + 1}: {_not_trained(found[0])}")
+
+
+def _not_trained(word: str) -> str:
+    return (
+        f"the word {word!r} is not in the training text, which has no {UNKNOWN}, so its "
+        f"probability would be meaningless; replace rare words of the training text by {UNKNOWN} "
+        "(data lm-corpus --vocab-size and fairseq-preprocess --thresholdsrc do)"
+    )

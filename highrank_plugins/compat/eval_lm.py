@@ -5,22 +5,33 @@ often is), blocks are skipped: "Evaluated 0 tokens … Perplexity: 1.00", exit c
 infinite score are left out, so a model that gives p = 0 to frequent words looks better than it is.
 NaN gives "Perplexity: nan", exit code 0. A model that was trained on continuous streams is scored
 as if each block were the start of the text, which is worse, unless the task is named. Scoring holds
-the log-probabilities of all classes of a batch at once, to read one of them per token.
+the log-probabilities of all classes of a batch at once, to read one of them per token. The last
+line has one form for means per word and per piece of words, `--post-process subword_nmt` changes
+nothing, and other names end in a traceback. Other commands do not say what they count.
 Why: `eval_lm_dataloader` ignores blocks that are too long; `eval_lm` filters infinite scores and
-never counts, and takes the task from the command line. `SequenceScorer` serves every kind of model.
-What we do: raise in these cases. Scores are checked in `SequenceScorer`, which also serves
-`--score-reference` and the hub interface; models with a head give it the scores of the targets
-alone.
+never counts, and takes the task from the command line. It joins words that end in the option's
+value. `SequenceScorer` serves every kind of model.
+What we do: raise in these cases. Take `subword_nmt` for `@@ `, and say how many words the mean is
+over; say at the start of each command that a dictionary holds pieces. Scores are checked in
+`SequenceScorer`, which also serves `--score-reference` and the hub interface; models with a head
+give it the scores of the targets alone.
 Delete when: fairseq raises.
 """
 
+import logging
+
 import numpy as np
 import torch
+from fairseq import tasks
+from fairseq.data import Dictionary
 from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.language_modeling import LanguageModelingTask
+from fairseq_cli import eval_lm
 
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError
+
+logger = logging.getLogger(__name__)
 
 
 @replaces(LanguageModelingTask, "eval_lm_dataloader")
@@ -63,3 +74,44 @@ def generate(stock, scorer, models, sample, **kwargs):
             "the model is broken, or --fp16 overflows (try without)"
         )
     return hypotheses
+
+
+@replaces(tasks, "setup_task")
+def setup_task(stock, cfg, **kwargs):
+    """Make a task; say it if the words of its dictionary are pieces."""
+    task = stock(cfg, **kwargs)
+    words = getattr(task, "target_dictionary", None)
+    symbols = words.symbols if isinstance(words, Dictionary) else []
+    pieces = sum(word.startswith("▁") or word.endswith("@@") for word in symbols)
+    if 20 * pieces > len(symbols):
+        logger.info(
+            f"the dictionary holds pieces of words ({pieces:,} of {len(symbols):,} have ▁ or @@): "
+            "loss, perplexity and BLEU that fairseq prints count pieces where it does not join them"
+        )
+    return task
+
+
+@replaces(eval_lm, "eval_lm")
+def score_text(stock, *args, post_process=None, **kwargs):
+    """Return loss and perplexity, or raise a UserError if --post-process would join nothing."""
+    if post_process is None:
+        return stock(*args, **kwargs)
+    words, samples, count = kwargs["source_dictionary"], kwargs.pop("batch_iterator"), 0
+    parts = {number for number, word in enumerate(words.symbols) if word.endswith("@@")}
+    if post_process not in ("@@ ", "subword_nmt") or not parts:
+        raise UserError(
+            f"--post-process {post_process} would join nothing here: fairseq-eval-lm joins words "
+            f"that end in @@, of which the dictionary has {len(parts)}; leave the option out"
+        )
+
+    def counted():
+        nonlocal count
+        for sample in samples:
+            for row in sample.get("target", ()):
+                numbers = row[row != words.pad()].tolist()
+                count += len(numbers) - sum(number in parts for number in numbers[:-1])
+            yield sample
+
+    found = stock(*args, post_process="@@ ", batch_iterator=counted(), **kwargs)
+    logger.info(f"loss and perplexity are means over {count:,} words and ends of lines")
+    return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from highrank_plugins.common.checksums import SUMS, recorded, write_sums
 from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.folders import new_files
-from highrank_plugins.common.text_lines import TextError
+from highrank_plugins.common.text_lines import MAX_PIECES, UNKNOWN, TextRules, check_texts
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.corpora.binarised import END_NUMBER, SPECIAL, UNKNOWN_NUMBER
 from highrank_plugins.data.ordered_map import ordered_map
@@ -39,17 +39,19 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
     Args:
         pieces: folder with {train,valid,test}.LANGUAGE, pieces between spaces.
     Raises:
-        TextError: a line is not UTF-8, or has no partner; names file and line.
+        TextError: see `check_texts`.
         UserError: `output` has a dictionary or checksums that no earlier call has written.
     """
     with new_files(output) as folder:
         others = _require_ours(output, languages)
-        for part in PARTS:
-            _require_pairs([pieces / f"{part}.{language}" for language in languages])
+        texts = {part: [pieces / f"{part}.{name}" for name in languages] for part in PARTS}
+        check_texts(texts["train"], TextRules(max_words=MAX_PIECES))
         counts = Counter[str]()
-        blocks = (_blocks(pieces / f"train.{language}") for language in languages)
-        for counted in ordered_map(_count, chain.from_iterable(blocks), processes):
+        blocks = chain.from_iterable(map(_blocks, texts["train"]))
+        for counted in ordered_map(_count, blocks, processes):
             counts.update(counted)
+        for part in PARTS[1:]:
+            check_texts(texts[part], TextRules(max_words=MAX_PIECES, unknown=UNKNOWN in counts))
         for language in languages:
             dictionary = folder / f"dict.{language}.txt"
             _write_dictionary(dictionary, counts)
@@ -86,16 +88,6 @@ def _require_ours(output: Path, languages: tuple[str, str]) -> dict[str, str]:
     return {name: value for name, value in sums.items() if name not in names}
 
 
-def _require_pairs(paths: list[Path]) -> None:
-    counts = [sum(len(_lines(block)) for block in _blocks(path)) for path in paths]
-    if len(set(counts)) > 1:
-        longer, shorter = (paths[counts.index(pick(counts))] for pick in (max, min))
-        raise TextError(
-            f"{longer}:{min(counts) + 1}: this line has no partner: {shorter} has {min(counts):,} "
-            f"lines, not {max(counts):,}"
-        )
-
-
 def _write_dictionary(path: Path, counts: Counter[str]) -> None:
     from fairseq.data import Dictionary
 
@@ -126,24 +118,7 @@ def _lines(block: LineRange) -> list[str]:
     with path.open("rb") as file:
         file.seek(start)
         read = file.read(end - start)
-    try:
-        text = read.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise TextError(_place(path, start + error.start)) from None
-    return text.removesuffix("\n").split("\n") if text else []
-
-
-def _place(path: Path, offset: int) -> str:
-    """Return a message with the line of a byte that is not UTF-8."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if offset < len(line):
-                return (
-                    f"{path}:{number}: byte 0x{line[offset]:02x} is not UTF-8; convert the file "
-                    "with iconv"
-                )
-            offset -= len(line)
-    raise EOFError(f"{path}: changed while being read")
+    return read.decode().removesuffix("\n").split("\n") if read else []
 
 
 def _count(block: LineRange) -> Counter[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from highrank_plugins.common.files import require_regular
 from highrank_plugins.common.folders import refuse_mixture
-from highrank_plugins.common.text_lines import decode_line
+from highrank_plugins.common.text_lines import decode_line, fold
 from highrank_plugins.data.ordered_map import batches, ordered_map
 
 # number of lines that a process encodes at once
@@ -93,7 +93,7 @@ def folded_lines(text: Path) -> Iterator[str]:
     require_regular(text)
     with text.open("rb") as file:
         for number, line in enumerate(file, 1):
-            yield " ".join(decode_line(text, number, line).split())
+            yield fold(decode_line(text, number, line))
 
 
 def sampled_lines(text: Path, sample: int | None) -> Iterable[str]:
@@ -124,7 +124,11 @@ def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
     with file.open("rb") as opened:
         start = opened.read(8)
     if start == b"#version":  # the first line of codes
-        return [("--tokenizer", "moses"), ("--bpe", "subword_nmt"), ("--bpe-codes", place)]
+        return [
+            ("--tokenizer", "moses_normalised"),
+            ("--bpe", "subword_nmt"),
+            ("--bpe-codes", place),
+        ]
     if file.suffix == ".model":
         return [("--bpe", "sentencepiece"), ("--sentencepiece-model", place)]
     raise ValueError(

@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from highrank_plugins.common.text_lines import fold
 from highrank_plugins.data.ordered_map import batches, ordered_map
 from highrank_plugins.data.pieces import BATCH, Encoder, sampled_lines
 
@@ -31,11 +32,12 @@ def _tools(language: str) -> tuple[Any, Any]:
 def normalise_and_tokenise(line: str, language: str) -> str:
     """Apply normalize-punctuation.perl, then tokenizer.perl -a, as fairseq's examples do.
 
-    Tokens are escaped, and `rich-text` becomes `rich @-@ text`.
+    Tokens are escaped, and `rich-text` becomes `rich @-@ text`. White space is folded first, which
+    normalisation would partly drop.
     """
     normaliser, tokeniser = _tools(language)
     words: str = tokeniser.tokenize(
-        normaliser.normalize(line), aggressive_dash_splits=True, return_str=True
+        normaliser.normalize(fold(line)), aggressive_dash_splits=True, return_str=True
     )
     return words
 

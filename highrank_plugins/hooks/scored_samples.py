@@ -160,7 +160,7 @@ def inference_step(stock, task, generator, models, sample, *args, **kwargs):
     """Return the hypotheses of a batch."""
     lengths = sample["net_input"].get("src_lengths")
     if lengths is not None and lengths.numel() == 0:  # from `make_batches`
-        return [[_no_hypothesis(task)]]
+        return [[hypothesis_of_nothing(task, -math.inf)]]
     hypotheses = stock(task, generator, models, sample, *args, **kwargs)
     _count(sample)
     return hypotheses
@@ -200,12 +200,12 @@ def make_batches(stock, lines, cfg, task, max_positions, encode_fn):
         yield interactive.Batch(torch.tensor([index]), tokens[None], no_length, constraints)
 
 
-def _no_hypothesis(task) -> dict[str, Any]:
-    minus_infinity = torch.tensor([-math.inf])
+def hypothesis_of_nothing(task: FairseqTask, score: float) -> dict[str, Any]:
+    """Return an empty hypothesis."""
     return {
         "tokens": torch.tensor([task.target_dictionary.eos()]),
-        "score": minus_infinity[0],
-        "positional_scores": minus_infinity,
+        "score": torch.tensor(score),
+        "positional_scores": torch.tensor([score]),
         "alignment": [],
     }
 

@@ -9,6 +9,7 @@ import torch
 from fairseq.models import FairseqLanguageModel
 from torch import Tensor
 
+from highrank_plugins.common.text_lines import read_text
 from highrank_plugins.inference.collector import Collector
 from highrank_plugins.inference.loading import LoadedModel, load_model
 
@@ -29,20 +30,14 @@ def read_contexts(path: Path) -> list[list[str]]:
     A line may also begin with that word: `WORD <- CONTEXT`.
 
     Raises:
-        ValueError: a line with fewer than two words, or no line; names the line. The file is not
-            UTF-8. OSError.
+        ValueError: a line with fewer than two words; names the line.
+        TextError: see `read_text`.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 at byte {error.start:,}; convert it") from None
-    contexts = [line.split() for line in lines] if any(lines) else []
+    contexts = [line.split() for line in read_text(path)]
     contexts = [[*c[2:], c[0]] if c[1:2] == ["<-"] else c for c in contexts]
     for number, words in enumerate(contexts, 1):
         if len(words) < 2:
             raise ValueError(f"{path}:{number}: expected a context and the word after it")
-    if not contexts:
-        raise ValueError(f"{path}: the file has no contexts")
     return contexts
 
 

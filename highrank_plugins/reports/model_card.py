@@ -44,7 +44,13 @@ The authors should state here what it was trained on, and what it must not be us
 """
 
 _UNCUT = "The text must be split into words or pieces like the training text."
-_CUTS = "The command takes text as people write it, a sentence per line."
+_CUTS = "The command takes text as people write it, a sentence per line, and splits it into pieces "
+_CUTS += "as the training text was split: {steps}."
+_STEPS = {
+    "sentencepiece": "white space is folded, then the model of SentencePiece is applied",
+    "subword_nmt": "white space is folded, punctuation is normalised and tokens are split as Moses "
+    "does it, then the codes are applied",
+}
 
 
 def model_card(
@@ -70,17 +76,19 @@ def model_card(
     arch = cfg["model"].get("arch") or cfg["model"]["_name"]
     return _CARD.format(
         name=cell(name),
-        folder=shlex.quote(name),
-        weights=shlex.quote(f"{name}.pt"),
+        folder=_code(shlex.quote(name)),
+        weights=_code(shlex.quote(f"{name}.pt")),
         licence=_scalar(licence),
         tags=f"{_scalar(task)}, {_scalar(arch)}",
         task=_code(task),
         arch=_code(arch),
-        languages=cell(_languages(cfg["task"])),
-        rows="\n".join(f"| {cell(key)} | {cell(value)} |" for key, value in rows),
+        languages=_languages(cfg["task"]),
+        rows="\n".join(f"| {cell(key)} | {cell(_shown(value))} |" for key, value in rows),
         version=config["versions"]["highrank_plugins"],
-        command=_command(name, cfg, piece_options),
-        text=_UNCUT if _scores_only(task) or not piece_options else _CUTS,
+        command=_code(_command(name, cfg, piece_options)),
+        text=_UNCUT
+        if _scores_only(task) or not piece_options
+        else _CUTS.format(steps=_STEPS[dict(piece_options)["--bpe"]]),
         dictionaries=", ".join(f"`{_code(path.name)}`" for path in dictionaries),
     )
 
@@ -95,9 +103,15 @@ def _code(text: str) -> str:
     return re.sub(r"[`\s]+", " ", text)
 
 
+def _shown(value: object) -> str:
+    """Return a value of the checkpoint's author, between backticks unless it is plain words."""
+    text = str(value)
+    return text if re.fullmatch(r"[\w.,:+() -]*", text) else f"`{_code(text)}`"
+
+
 def _languages(task: dict[str, Any]) -> str:
     source, target = task.get("source_lang"), task.get("target_lang")
-    return f" from {source} to {target}" if source and target else ""
+    return f" from {_shown(source)} to {_shown(target)}" if source and target else ""
 
 
 def _rows(config: dict[str, Any], parameters: int) -> list[tuple[str, object]]:
@@ -110,7 +124,7 @@ def _rows(config: dict[str, Any], parameters: int) -> list[tuple[str, object]]:
     if config["valid_loss"] is not None:
         rows.append(("loss on the validation set", config["valid_loss"]))
     rows += [
-        (f"`{flag(name)}`", value)
+        (f"`{_code(flag(name))}`", value)
         for name, value in sorted(model.items())
         if name == "head" or (name.startswith("head_") and value is not None)
     ]

@@ -18,6 +18,7 @@ from highrank_plugins.common.files import plain, require_regular, write_json, wr
 from highrank_plugins.common.folders import new_folder
 from highrank_plugins.common.provenance import versions
 from highrank_plugins.common.saved_options import warn_without_hash
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.data.pieces import piece_options
 from highrank_plugins.heads.base import HEADS
 from highrank_plugins.heads.pointwise import POINTWISE
@@ -73,6 +74,9 @@ def export_model(
     _require_same_layer(checkpoint, config["fairseq"], model)
     # read first, so that errors come before anything is written
     cut = [] if pieces is None else piece_options(pieces, f"{folder.name}/{pieces.name}")
+    config["text"] = dict(cut)
+    if pieces is not None:
+        _require_no_link(pieces)
     record = None if results is None else load_record(results)
     with new_folder(folder) as part:
         parameters = _save_weights(model, part / WEIGHTS)
@@ -215,8 +219,19 @@ def _dictionaries(folder: Path) -> list[Path]:
             f"{folder} has no dict.*.txt: pass the binarised data of the training run as --data"
         )
     for path in found:
-        require_regular(path)
+        _require_no_link(path)
     return found
+
+
+def _require_no_link(path: Path) -> None:
+    """Refuse pipes and devices, and links, by which others can publish a private file.
+
+    Raises:
+        UserError: the path is none of a file.
+    """
+    require_regular(path)
+    if path.is_symlink():
+        raise UserError(f"{path} is a symbolic link; replace it with a copy of the file it names")
 
 
 def _check_dictionaries(config: dict[str, Any], folder: Path) -> None:

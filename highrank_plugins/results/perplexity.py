@@ -12,16 +12,19 @@ from highrank_plugins.results.scoring import ScoreError, read_lines
 
 BEFORE = "_before_finetuning"  # ends the names of the scores of the first training run
 _COUNT = re.compile(r"Evaluated ([\d,]+) tokens")
+_WORDS = re.compile(r"are means over ([\d,]+) words")  # the log of compat/eval_lm.py
+_PART = re.compile(r"this is part \d+ of \d+")  # the log of hooks/scored_samples.py
 _LOSS = re.compile(r"Loss \(base 2\): ([\d.]+), Perplexity")
 
 
 def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
     """Return `<split>_perplexity` and `<split>_bits` per token from fairseq-eval-lm's log.
 
-    Every token of the text is predicted, including the end of each line.
+    Every token of the text is predicted, including the end of each line. With --post-process, the
+    mean is per word, and the signature has their number.
 
     Raises:
-        ScoreError: no such log, or it has no result.
+        ScoreError: no such log, or it has no result, or that of a part of the text.
     """
     if not log.is_file():
         raise ScoreError(f"{log} is missing; score {split} by fairseq-eval-lm > {log.name}")
@@ -29,8 +32,11 @@ def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
     counts, losses = _COUNT.findall(text), _LOSS.findall(text)
     if not counts or not losses:
         raise ScoreError(f"{log}: fairseq-eval-lm has printed no result; run it again")
+    if part := _PART.search(text):
+        raise ScoreError(f"{log}: {part[0]}; score the whole text, without --num-shards")
     bits = float(losses[-1])
     signature = f"tokens:{counts[-1].replace(',', '')}|eval:static"
+    signature += "".join(f"|words:{n.replace(',', '')}" for n in _WORDS.findall(text)[-1:])
     return {
         f"{split}_perplexity": Score(round(2**bits, 2), signature),
         f"{split}_bits": Score(bits, signature),

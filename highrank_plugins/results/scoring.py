@@ -1,5 +1,6 @@
 """Score the output of fairseq-generate: BLEU and chrF, with signatures to repeat them."""
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -8,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.score import Score
+from highrank_plugins.common.scored_text import Tokens, bleu_tokens, require_joined
+from highrank_plugins.common.text_lines import TextRules, read_text
 from highrank_plugins.data.subword_nmt_pieces import tokenise
 
+logger = logging.getLogger(__name__)
+_PREFIX = re.compile(r"'prefix_size': [1-9]")  # in the options that fairseq-generate logs
 _HYPOTHESIS = re.compile(r"D-(\d+)\t[^\t]*\t(.*)")
 _GENERATED = re.compile(r"[STHDP]-\d+\t|\d{4}-\d\d-\d\d .* \| INFO \| ")  # any line of its output
 # no look-around, as in get_ende_bleu.sh: a letter between two hyphens counts for the first
@@ -39,6 +44,12 @@ def read_hypotheses(generated: Path, count: int) -> list[str]:
                 "fairseq-generate (D-0 …); give its output, or one translation per input"
             )
         return lines
+    if any(map(_PREFIX.search, lines)):
+        logger.warning(
+            "%s: generated with --prefix-size, so that translations begin with words of the "
+            "references; their score is too high",
+            generated,
+        )
     nbest = read_nbest(generated, count)
     for number, hypotheses in enumerate(nbest):
         if len(hypotheses) > 1:
@@ -75,13 +86,9 @@ def read_lines(path: Path) -> list[str]:
     A lone carriage return and Unicode's other line breaks are part of a line.
 
     Raises:
-        ScoreError: invalid UTF-8.
+        TextError: see `read_text`.
     """
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ScoreError(f"{path}: not UTF-8 at byte {error.start:,}; convert it") from None
-    return text.replace("\r\n", "\n").removesuffix("\n").split("\n") if text else []
+    return list(read_text(path, TextRules(foreign=True)))
 
 
 def read_together(paths: Sequence[Path]) -> list[tuple[str, ...]]:
@@ -100,11 +107,16 @@ def read_together(paths: Sequence[Path]) -> list[tuple[str, ...]]:
     return list(zip(*texts, strict=True))
 
 
-def score(hypotheses: list[str], references: list[str]) -> dict[str, Score]:
-    """Return sacreBLEU (cased, 13a) and chrF2, for one hypothesis and reference per sentence.
+def score(
+    hypotheses: list[str], references: list[str], tokens: Tokens | None = None
+) -> dict[str, Score]:
+    """Return sacreBLEU (cased) and chrF2, for one hypothesis and reference per sentence.
 
+    Args:
+        tokens: of sacreBLEU; None: by the script of the references, see `bleu_tokens`.
     Raises:
         ScoreError: their numbers differ, or both are 0.
+        UserError: see `bleu_tokens` and `require_joined`.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
@@ -113,15 +125,21 @@ def score(hypotheses: list[str], references: list[str]) -> dict[str, Score]:
             f"{len(hypotheses)} hypotheses for {len(references)} references: "
             "the numbers must match and be at least 1"
         )
+    require_joined(hypotheses, references)
+    bleu = BLEU(tokenize=bleu_tokens(references, tokens))
     scores = {}
-    for name, metric in {"sacrebleu": BLEU(), "chrf": CHRF()}.items():
+    for name, metric in {"sacrebleu": bleu, "chrf": CHRF()}.items():
         value = metric.corpus_score(hypotheses, [references]).score
         scores[name] = Score(round(value, 2), str(metric.get_signature()))
     return scores
 
 
 def compare(
-    baseline: Path, system: Path, hypotheses: list[str], references: list[str]
+    baseline: Path,
+    system: Path,
+    hypotheses: list[str],
+    references: list[str],
+    tokens: Tokens | None = None,
 ) -> dict[str, Any]:
     """Compare a system with a baseline by sacreBLEU's paired bootstrap, as plain values.
 
@@ -131,6 +149,8 @@ def compare(
     Raises:
         ScoreError: the baseline has another number of lines.
     """
+    from sacrebleu.metrics import BLEU
+
     from highrank_plugins.analysis import paired_bleu
 
     other = read_lines(baseline)
@@ -140,7 +160,8 @@ def compare(
             "translations of the same set, one line per sentence"
         )
     systems = {str(baseline): other, str(system): hypotheses}
-    return asdict(paired_bleu(systems, [references]))
+    bleu = BLEU(tokenize=bleu_tokens(references, tokens))
+    return asdict(paired_bleu(systems, [references], metric=bleu))
 
 
 def check_compounds(language: str | None) -> None:
@@ -170,6 +191,7 @@ def tokenised_scores(
     """
     if compound_split:
         check_compounds(language)
+    bleu_tokens(references, "13a")  # Moses' tokens are between blanks, too
     sides = [[tokenise(line, language) for line in side] for side in (hypotheses, references)]
     made = f"pretok:sacremoses-{version('sacremoses')}-{language}"
     scores = {"bleu_tokenised": _bleu(sides, made)}

@@ -1,14 +1,18 @@
 """Test compat/eval_lm.py."""
 
 import math
+import re
 
 import pytest
 import torch
+from fairseq import tasks
+from fairseq.data import Dictionary
 from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from fairseq_cli import eval_lm
 
 import highrank_plugins.compat.eval_lm  # noqa: F401  (importing it applies the repair)
+from highrank_plugins.common.user_error import UserError
 from tests.compat.conftest import config
 
 
@@ -106,3 +110,46 @@ def test_finite_scores_pass_and_padding_is_ignored():
 def test_stock_returns_infinite_scores(stock):
     stock(SequenceScorer, "generate")
     assert score([4, 5, 2])[0][0]["positional_scores"].tolist() == [-1, -math.inf, -1]
+
+
+@pytest.mark.parametrize("name", ["sentencepiece", "letter", "subword_nmt", "@@ "])
+def test_a_name_that_would_join_nothing_is_refused(data, language_model, name):
+    with pytest.raises(UserError, match=f"--post-process {name} would join nothing here"):
+        evaluate(data, language_model, "--tokens-per-sample", 16, "--post-process", name)
+
+
+@pytest.mark.parametrize("context", [0, 4])
+@pytest.mark.parametrize("name", ["subword_nmt", "@@ "])
+def test_means_are_per_word_where_pieces_are_joined(
+    data, language_model, monkeypatch, caplog, name, context
+):
+    options = ["--tokens-per-sample", 16, "--context-window", context]
+    per_piece = evaluate(data, language_model, *options)["loss"]
+    stock = eval_lm.eval_lm
+
+    def with_pieces(source_dictionary, **kwargs):
+        source_dictionary.symbols[::3] = [f"{word}@@" for word in source_dictionary.symbols[::3]]
+        return stock(source_dictionary=source_dictionary, **kwargs)
+
+    monkeypatch.setattr(eval_lm, "eval_lm", with_pieces)
+    caplog.set_level("INFO")
+    per_word = evaluate(data, language_model, *options, "--post-process", name)["loss"]
+    words = int(re.search(r"means over ([\d,]+) words", caplog.text)[1].replace(",", ""))
+    pieces = int(re.search(r"Evaluated ([\d,]+) tokens", caplog.text)[1].replace(",", ""))
+    assert words < pieces
+    assert per_word * words == pytest.approx(per_piece * pieces, rel=1e-5)
+
+
+@pytest.mark.parametrize(("form", "said"), [("{}@@", True), ("▁{}", True), ("@{}", False)])
+def test_it_is_said_that_a_dictionary_holds_pieces(data, monkeypatch, caplog, form, said):
+    stock = Dictionary.add_from_file
+
+    def add(dictionary, file):
+        stock(dictionary, file)
+        vars(dictionary).pop("read_from", None)  # it is compared with the file
+        dictionary.symbols[4:] = [form.format(word) for word in dictionary.symbols[4:]]
+
+    monkeypatch.setattr(Dictionary, "add_from_file", add)
+    caplog.set_level("INFO")
+    tasks.setup_task(config("eval_lm", data / "lm", "--path", "x").task)
+    assert ("the dictionary holds pieces of words" in caplog.text) == said

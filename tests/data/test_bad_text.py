@@ -66,8 +66,11 @@ UNFIT = {
     "a carriage return": line_with(b"a\rb"),
     "Windows' ends of lines": GOOD.replace(b"\n", b"\r\n"),
     "20,000 words": line_with(b"w " * 20_000),
+} | {
+    word: line_with(b"a %s b" % word.encode())
+    for word in ("<s>", "<pad>", "</s>", "madeupword0000")
 }
-BINARISED = {k: v for k, v in NO_TEXT.items() if k not in ("NUL", "a byte order mark")}
+EVERYWHERE = NO_TEXT | NO_PAIR | UNFIT | {"no word": b"\n" * len(SENTENCES)}
 
 
 def attempt(folder: Path, name: str, *words: object):
@@ -89,7 +92,7 @@ def folder(tmp_path):
 
 def refused(folder: Path, done, bad: str) -> None:
     assert done.exit_code == 2, done.output
-    place = rf"{bad}(\.gz)?(:\d+(:\d+)?|: the file is empty)"
+    place = rf"{bad}(\.gz)?(:\d+(:\d+)?|: the file is empty|: no line has a word)"
     assert re.search(place, done.output), done.output
     assert "Traceback" not in done.output
     assert not (folder / "out").exists()
@@ -104,10 +107,10 @@ COMMANDS = {
     "lm-corpus": lambda f: ["ptb", "--data", f, "--output", f / "out", "--other-text"],
 }  # fmt: skip
 FAULTS = {
-    "check-text": NO_TEXT | NO_PAIR | NO_SENTENCE | UNFIT,
+    "check-text": EVERYWHERE | NO_SENTENCE,
     "clean-texts": {k: v for k, v in (NO_TEXT | NO_PAIR | NO_SENTENCE).items() if "order" not in k},
-    "pieces": NO_TEXT,
-    "binarise": BINARISED | {k: v for k, v in NO_PAIR.items() if v},
+    "pieces": EVERYWHERE,
+    "binarise": EVERYWHERE | {"an <unk> that was not trained": line_with(b"a <unk> b")},
 }
 
 
@@ -216,6 +219,7 @@ def test_pieces_keep_every_line(model, tmp_path_factory, lines):
 def test_binarised_text_keeps_every_line(tmp_path_factory, lines):
     from fairseq.data import data_utils
 
+    lines = ["word", *(line.replace("\r", "") for line in lines)]
     folder = tmp_path_factory.getbasetemp() / "numbers"
     folder.mkdir(exist_ok=True)
     for name in PARTS:

@@ -3,17 +3,15 @@
 import json
 import math
 import re
-import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from highrank_plugins.reports.model_card import model_card
+from highrank_plugins.common.user_error import UserError
 from highrank_plugins.reports.model_folder import export_model, import_model
 from tests.fairseq_cli import run
 from tests.stream_corpus import train_streams
@@ -142,7 +140,11 @@ def test_a_folder_that_exists_is_left_alone(checkpoint, folder):
     ("name", "content", "options"),
     [
         ("pieces.model", b"\n\x0e", "--bpe sentencepiece --sentencepiece-model out/pieces.model"),
-        ("codes", b"#version: 0.2\n", "--tokenizer moses --bpe subword_nmt --bpe-codes out/codes"),
+        (
+            "codes",
+            b"#version: 0.2\n",
+            "--tokenizer moses_normalised --bpe subword_nmt --bpe-codes out/codes",
+        ),
     ],
 )
 def test_with_a_file_of_pieces_the_card_translates_plain_text(
@@ -172,28 +174,6 @@ def test_the_scores_of_a_record_are_in_the_card(checkpoint, tmp_path):
     assert "| sacrebleu | 38.04 (nrefs:1, tok:13a) |" in card
 
 
-def test_hostile_names_change_neither_the_page_nor_its_commands():
-    task = {"_name": "translation", "source_lang": "en; touch OWNED", "target_lang": "d|e\n<b>"}
-    fairseq = {"common": {"user_dir": "a b"}, "task": task, "model": {"arch": "x`]\nlicense: mine"}}
-    config = {"fairseq": {**fairseq}, "valid_loss": None, "training": {"num_updates": 1}}
-    config["versions"] = {"highrank_plugins": "1"}
-    page = model_card("$(touch OWNED)", config, 1, [Path("dict.`.txt")], [], None, "MIT\nname: x")
-    code = page.partition("```bash\n")[2].partition("\n```")[0]
-    words = shlex.split(code)
-    name = "$(touch OWNED)"
-    assert words[:6] == ["highrank", "model", "import", name, "--output", f"{name}.pt"]
-    assert "en; touch OWNED" in words
-    assert "d|e\n<b>" in words
-    assert words[words.index("--user-dir") + 1] == "a b"
-    head = yaml.safe_load(page.split("---\n")[1])
-    assert head == {
-        "library_name": "fairseq",
-        "license": "MIT\nname: x",
-        "tags": ["translation", "x`]\nlicense: mine"],
-    }
-    assert "<b>" not in page.replace(code, "")
-
-
 def test_a_full_disk_is_reported(checkpoint, tmp_path, monkeypatch):
     def fail(*args):
         raise SafetensorError("No space left on device (os error 28)")
@@ -201,6 +181,17 @@ def test_a_full_disk_is_reported(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("safetensors.torch.save_file", fail)
     with pytest.raises(ValueError, match=r"model\.safetensors cannot be written: No space left"):
         export_model(checkpoint, tmp_path / "out", None, "MIT")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("linked", ["dict.zz.txt", "pieces.model"])
+def test_a_link_to_a_private_file_is_not_published(checkpoint, joined_data, tmp_path, linked):
+    data = shutil.copytree(joined_data, tmp_path / "bin")
+    (tmp_path / "secret").write_text("password 7")
+    (data / linked).symlink_to(tmp_path / "secret")
+    pieces = data / linked if linked == "pieces.model" else None
+    with pytest.raises(UserError, match=f"{linked} is a symbolic link"):
+        export_model(checkpoint, tmp_path / "out", data, "MIT", pieces=pieces)
     assert not (tmp_path / "out").exists()
 
 

@@ -20,6 +20,20 @@ def test_the_result_of_eval_lm_is_read(tmp_path):
     assert scores["test_perplexity"].signature == "tokens:82430|eval:static"
 
 
+def test_the_signature_has_the_number_of_words_that_pieces_make(tmp_path):
+    log = tmp_path / "test.log"
+    log.write_text(f"{LOG}loss and perplexity are means over 61,234 words and ends of lines\n")
+    scores = read_eval_lm(log, "test")
+    assert scores["test_bits"].signature == "tokens:82430|eval:static|words:61234"
+
+
+def test_a_part_of_the_text_is_refused(tmp_path):
+    log = tmp_path / "test.log"
+    log.write_text(f"{LOG}INFO: test: this is part 1 of 2. All parts together must score 9\n")
+    with pytest.raises(ScoreError, match="this is part 1 of 2; score the whole text"):
+        read_eval_lm(log, "test")
+
+
 def test_a_log_without_a_result_is_refused(tmp_path):
     log = tmp_path / "test.log"
     log.write_text(LOG.splitlines()[0])

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.results.scoring import ScoreError, read_hypotheses, read_lines, score
 
 
@@ -60,8 +61,17 @@ def test_only_line_feeds_end_lines(tmp_path):
 def test_bytes_that_are_not_text_are_named(tmp_path):
     path = tmp_path / "reference"
     path.write_bytes(b"gut\ncaf\xe9\n")
-    with pytest.raises(ScoreError, match="reference: not UTF-8 at byte 7; convert it"):
+    with pytest.raises(TextError, match="reference:2:4: byte 0xe9 is not UTF-8"):
         read_lines(path)
+
+
+def test_translations_that_begin_with_the_reference_are_named(tmp_path, caplog):
+    path = generated(tmp_path, [0])
+    read_hypotheses(path, 1)
+    assert not caplog.text
+    path.write_text("INFO | {'beam': 5, 'prefix_size': 2}\n" + path.read_text())
+    assert read_hypotheses(path, 1) == ["Satz 0"]
+    assert "--prefix-size" in caplog.text and "their score is too high" in caplog.text
 
 
 def test_an_empty_hypothesis_is_kept(tmp_path):

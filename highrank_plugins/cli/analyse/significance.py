@@ -8,6 +8,7 @@ import typer
 
 from highrank_plugins.cli.analyse.running import Output, Plot, measuring, report
 from highrank_plugins.cli.options import TestKind, numbers
+from highrank_plugins.common.scored_text import Tokens
 
 
 def ttest(
@@ -124,6 +125,9 @@ def bleu(
             "for randomisation.",
         ),
     ] = 0,
+    bleu_tokens: Annotated[
+        Tokens | None, "Tokens of sacreBLEU. [default: by the script of the references]"
+    ] = None,
     output: Output = None,
     plot: Plot = None,
 ) -> None:
@@ -134,13 +138,18 @@ def bleu(
     The tests are sacreBLEU's paired tests.
     """
     with measuring(plot):
+        from sacrebleu.metrics import BLEU
+
         from highrank_plugins.analysis import paired_bleu
         from highrank_plugins.common.names import distinct_names
+        from highrank_plugins.common.scored_text import bleu_tokens as choose_tokens
         from highrank_plugins.results.scoring import read_lines
 
         names = distinct_names(systems)
         texts = {str(path): read_lines(path) for path in systems}
-        found = paired_bleu(texts, [read_lines(path) for path in reference], test, samples)
+        references = [read_lines(path) for path in reference]
+        bleu = BLEU(tokenize=choose_tokens(references[0], bleu_tokens))
+        found = paired_bleu(texts, references, test, samples, bleu)
         report(found, output, test=test)
         if plot is not None:
             from highrank_plugins.common.figures import Bars

@@ -35,14 +35,14 @@ def check_text(
 
     Example: highrank data check-text train.en train.de
 
-    Also refuses overlong lines, NUL, CR and byte order marks.
+    Also refuses overlong lines, NUL, CR, byte order marks and words that fairseq reserves.
     """
-    from highrank_plugins.data.parallel.reading import check_parallel
+    from highrank_plugins.common.text_lines import NO_EMPTY_LINES, check_texts
 
     with user_errors():
         for file in files:
             refuse_mixture(file.parent)
-        count = check_parallel(files)
+        count = check_texts(files, NO_EMPTY_LINES)
     typer.echo(f"{count} lines in {', '.join(map(str, files))}")
 
 
@@ -73,6 +73,7 @@ def pieces(
 
     Learns from the training text alone.
     """
+    from highrank_plugins.common.text_lines import PARALLEL, check_texts
     from highrank_plugins.data import pieces as sentencepiece
     from highrank_plugins.data import subword_nmt_pieces
     from highrank_plugins.data.binarising import PARTS
@@ -83,6 +84,9 @@ def pieces(
     workers = processes or usable_cores()
     with user_errors(), whole_folder(output, text) as new:  # created before the work
         refuse_other_languages(output, training)
+        for part in PARTS:
+            files = [text / f"{part}.{name}" for name in training]
+            check_texts(files, PARALLEL)
         if algorithm == Algorithm.SENTENCEPIECE:
             model = sentencepiece.learn_pieces(
                 list(training.values()),

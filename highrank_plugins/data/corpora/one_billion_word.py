@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from highrank_plugins.common.progress import bar_options
+from highrank_plugins.common.text_lines import UNKNOWN
 from highrank_plugins.data.corpora.binarised import (
     END_NUMBER,
     SPECIAL,
@@ -20,7 +21,7 @@ from highrank_plugins.data.corpora.binarised import (
     write_split,
 )
 from highrank_plugins.data.corpora.options import CorpusError, CorpusOptions
-from highrank_plugins.data.corpora.words import UNKNOWN, WordCounts, read_words
+from highrank_plugins.data.corpora.words import WordCounts, read_words
 from highrank_plugins.data.ordered_map import Item, Result, ordered_map
 
 ARCHIVE = "1-billion-word-language-modeling-benchmark-r13output"

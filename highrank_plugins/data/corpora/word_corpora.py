@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from highrank_plugins.common.files import write_json
+from highrank_plugins.common.text_lines import UNKNOWN, require_words
 from highrank_plugins.data.corpora.options import CorpusError, CorpusOptions
-from highrank_plugins.data.corpora.words import UNKNOWN, WordCounts, read_words
+from highrank_plugins.data.corpora.words import WordCounts, read_words
 
 SPLITS = ("train", "valid", "test")
 
@@ -78,8 +79,8 @@ def prepare_words(
 
     Raises:
         CorpusError: a split is missing, counts differ from the published ones (unless
-            `other_text`), or valid or test has a word that train lacks, which has no <unk>.
-        TextError: see `read_words`.
+            `other_text`).
+        TextError: see `read_words` and `require_words`.
     """
     files = find_splits(data, corpus.layouts)
     counts = _count(corpus, files, options)
@@ -87,7 +88,7 @@ def prepare_words(
     vocabulary = set(train.most_frequent(options.vocab_size or train.types))
     if len(vocabulary) == len(train.words):  # no word becomes <unk>
         for split in SPLITS[1:]:
-            _require_words(files[split], counts[split], vocabulary)
+            require_words(files[split], vocabulary)
     limits = {"train": options.max_train_lines}
     written = {}
     for split, path in files.items():
@@ -98,7 +99,9 @@ def prepare_words(
         {f"{split}.txt": _report(counts[split], count) for split, count in written.items()},
     )
     for split, count in written.items():
-        yield count.report(split)
+        left = counts[split].lines - count.lines
+        left_out = f"; {left:,} lines after --max-train-lines are left out" if left else ""
+        yield count.report(split) + left_out
 
 
 def _report(read: WordCounts, written: WordCounts) -> dict[str, dict[str, Any]]:
@@ -135,20 +138,6 @@ def _digested(lines: Iterable[list[str]], digest: "hashlib._Hash") -> Iterator[l
     for words in lines:
         digest.update(f" {' '.join(words)} \n".encode())
         yield words
-
-
-def _require_words(path: Path, counts: WordCounts, vocabulary: set[str]) -> None:
-    missing = counts.words.keys() - vocabulary
-    if not missing:
-        return
-    for number, words in enumerate(read_words(path), 1):
-        unknown = next((word for word in words if word in missing), None)
-        if unknown:
-            raise CorpusError(
-                f"{path}:{number}: the word {unknown!r} is not in the training text, and "
-                f"neither is {UNKNOWN}, so its probability would be meaningless; replace rare "
-                f"words of the training text by {UNKNOWN} (--vocab-size does)"
-            )
 
 
 def _write(path: Path, lines: Iterable[list[str]], vocabulary: set[str]) -> WordCounts:

@@ -6,13 +6,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from highrank_plugins.common.text_lines import TextError, decode_line
-from highrank_plugins.data.parallel.reading import DAMAGE, open_binary
+from highrank_plugins.common.text_lines import UNKNOWN, TextRules, read_text
 
-UNKNOWN = "<unk>"
 END = "</s>"
-# fairseq would confuse them with its own symbols
-RESERVED = frozenset({"<s>", "<pad>", END})
 
 
 def read_words(path: Path, lower: bool = False) -> Iterator[list[str]]:
@@ -23,32 +19,9 @@ def read_words(path: Path, lower: bool = False) -> Iterator[list[str]]:
     Args:
         lower: convert to lower case.
     Raises:
-        TextError: an empty or damaged file, a line that `decode_line` refuses, or a word that has a
-            meaning of its own to fairseq; names file and line.
+        TextError: see `read_text`.
     """
-    number = 0
-    try:
-        with open_binary(path) as file:
-            for number, line in enumerate(file, 1):
-                text = decode_line(path, number, line)
-                words = (text.lower() if lower else text).split()
-                if not RESERVED.isdisjoint(words):
-                    raise TextError(_reserved(path, number, words))
-                yield words
-    except DAMAGE as error:
-        raise TextError(
-            f"{path}:{number + 1}: damaged ({error}); copy or compress it again"
-        ) from None
-    if number == 0:
-        raise TextError(f"{path}: the file is empty")
-
-
-def _reserved(path: Path, number: int, words: list[str]) -> str:
-    word = next(word for word in words if word in RESERVED)
-    return (
-        f"{path}:{number}: the text has the word {word}, which fairseq reserves; remove it "
-        "(ends of lines are counted without it)"
-    )
+    return map(str.split, read_text(path, TextRules(lower=lower)))
 
 
 @dataclass

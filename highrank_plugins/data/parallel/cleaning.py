@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from highrank_plugins.common.text_lines import reserved_word
 from highrank_plugins.data.parallel.reading import Pair
 
 KEPT = "kept"
@@ -63,6 +64,8 @@ class Cleaner:
         short, long = sorted(words)
         if not short:
             return "empty"
+        if reserved_word(source) or reserved_word(target):
+            return "with a word that fairseq reserves"
         if long > self.rules.max_words:
             return f"longer than {self.rules.max_words} words"
         if long > short * self.rules.max_ratio:

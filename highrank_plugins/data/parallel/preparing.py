@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from highrank_plugins.common.text_lines import TextError, decode_line
+from highrank_plugins.common.text_lines import TextError, decode_line, fold
 from highrank_plugins.common.yaml_tree import ConfigurationError
 from highrank_plugins.data.archives import ArchiveError, extract
 from highrank_plugins.data.corpus_files import CorpusFiles, Texts
@@ -165,7 +165,7 @@ def _copy(folder: Path, names: list[str], files: _Files) -> int:
 
 def _strict(path: Path, number: int, line: bytes) -> str:
     """Return a line with folded white space; in a .sgm file, `number` counts segments."""
-    text = " ".join(decode_line(path, number, line).split())
+    text = fold(decode_line(path, number, line))
     if not text:
         raise TextError(f"{path}:{number}: the sentence is empty; it would have no translation")
     return text

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from highrank_plugins.common.text_lines import TextError
 from highrank_plugins.data.corpora import CorpusError, CorpusOptions, prepare_corpus
 from highrank_plugins.data.corpora import word_corpora as module
 from tests.data.corpora import made
@@ -163,7 +164,7 @@ def test_a_word_that_cannot_be_predicted_is_refused(tmp_path):
         path.write_text(path.read_text().replace("<unk>", "x"))
     with (data / "valid.txt").open("a") as file:
         file.write("the zebra\n")
-    with pytest.raises(CorpusError, match=r"valid\.txt:25: the word 'zebra' is not in the train"):
+    with pytest.raises(TextError, match=r"valid\.txt:25:5: the word 'zebra' is not in the train"):
         prepare("ptb", data, tmp_path / "out")
     prepare("ptb", data, tmp_path / "out", CorpusOptions(other_text=True, vocab_size=5))
     assert (tmp_path / "out" / "valid.txt").read_text().endswith("the <unk>\n")

@@ -10,7 +10,7 @@ from highrank_plugins.data.corpora.words import WordCounts, read_words
 
 def test_lines_are_split_into_words(tmp_path):
     path = tmp_path / "a.txt"
-    path.write_bytes(" the  cat \n\n \nÜber\u00a0uns\r\nlast".encode())
+    path.write_bytes(" the  cat \n\n \nÜber\u00a0uns\t\nlast".encode())
     assert list(read_words(path)) == [["the", "cat"], [], [], ["Über", "uns"], ["last"]]
     assert list(read_words(path, lower=True))[3] == ["über", "uns"]
 
@@ -26,9 +26,12 @@ def test_compressed_text_is_read(tmp_path):
     [
         (b"", "a.txt: the file is empty"),
         (b"a\nb \xf6\n", "a.txt:2:3: byte 0xf6 is not UTF-8"),
-        (b"a </s>\n", "a.txt:1: the text has the word </s>"),
-        (b"a\n<s> b\n", "a.txt:2: the text has the word <s>"),
-        (b"<pad>\n", "a.txt:1: the text has the word <pad>"),
+        (b"a </s>\n", "a.txt:1:3: the text has the word </s>"),
+        (b"a\n<s> b\n", "a.txt:2:1: the text has the word <s>"),
+        (b"a\r\n", "a.txt:1:2: carriage return"),
+        (b"a\nmadeupword0000\n", "a.txt:2:1: the text has the word madeupword0000"),
+        (b"\n \n", "a.txt: no line has a word"),
+        (b"<pad>\n", "a.txt:1:1: the text has the word <pad>"),
     ],
 )
 def test_invalid_text_is_refused(tmp_path, content, message):

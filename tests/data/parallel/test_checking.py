@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from highrank_plugins.common.text_lines import TextError
-from highrank_plugins.data.parallel.reading import MAX_PROBLEMS, check_parallel
+from highrank_plugins.common.text_lines import MAX_PROBLEMS, NO_EMPTY_LINES, TextError, check_texts
 
 GOOD = "Ein Satz.\nNoch ein Satz – länger.\n".encode()
 
@@ -23,17 +22,17 @@ def files(tmp_path):
 
 def problems(files) -> list[str]:
     with pytest.raises(TextError) as caught:
-        check_parallel(files)
+        check_texts(files, NO_EMPTY_LINES)
     return str(caught.value).splitlines()
 
 
 def test_good_text_is_counted(files):
-    assert check_parallel(files) == 2
+    assert check_texts(files, NO_EMPTY_LINES) == 2
 
 
 def test_the_last_line_feed_may_be_missing(files):
     files[1].write_bytes(GOOD[:-1])
-    assert check_parallel(files) == 2
+    assert check_texts(files, NO_EMPTY_LINES) == 2
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_a_bad_line_is_named(files, text, place, message):
 
 def test_a_byte_order_mark_elsewhere_is_a_character(files):
     files[1].write_text("Ein\ufeffSatz.\n\ufeffNoch einer.\n", encoding="utf-8")
-    assert check_parallel(files) == 2
+    assert check_texts(files, NO_EMPTY_LINES) == 2
 
 
 def compressed(path, text: bytes):
@@ -67,7 +66,7 @@ def compressed(path, text: bytes):
 
 
 def test_compressed_text_is_read(files):
-    assert check_parallel([files[0], compressed(files[1], GOOD)]) == 2
+    assert check_texts([files[0], compressed(files[1], GOOD)], NO_EMPTY_LINES) == 2
 
 
 def test_a_bad_line_in_compressed_text_is_named_with_the_compressed_file(files):
@@ -117,7 +116,7 @@ def test_text_passes_if_and_only_if_each_line_is_clean(tmp_path_factory, lines):
     data = b"\n".join(lines)
     path.write_bytes(data)
     if is_clean(data):
-        assert check_parallel([path]) == data.removesuffix(b"\n").count(b"\n") + 1
+        assert check_texts([path], NO_EMPTY_LINES) == data.removesuffix(b"\n").count(b"\n") + 1
     else:
         assert all(re.match(r".*any\.txt:(\d+:\d+:)? ", line) for line in problems([path]))
 

@@ -1,0 +1,64 @@
+"""BLEU is refused, or takes other tokens, where those of European text mean nothing."""
+
+import pytest
+from sacrebleu.metrics import BLEU
+
+from highrank_plugins.analysis import paired_bleu
+from highrank_plugins.common import scored_text
+from highrank_plugins.common.scored_text import bleu_tokens, require_joined
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.results.scoring import score, tokenised_scores
+
+PLAIN = ["the red hat of Ann, 日本 and ▁", *["we like the red hat"] * 300]
+
+
+@pytest.mark.parametrize(
+    ("text", "installed", "tokens"),
+    [
+        ("我们去公园 散步", False, "zh"),
+        ("彼は新しい本を買った", True, "ja-mecab"),
+        ("그는 새 책을 샀다", True, "ko-mecab"),
+        ("彼は新しい本を買った", False, None),
+        ("그는 새 책을 샀다", False, None),
+        ("เขาซื้อหนังสือเล่มใหม่", True, None),
+        ("ລາວຊື້ປຶ້ມໃໝ່", True, None),
+        ("သူစာအုပ်အသစ်ဝယ်ခဲ့တယ်", True, None),
+        ("គាត់បានទិញសៀវភៅថ្មី", True, None),
+        ("Он купил новую книгу.", False, "13a"),
+        ("उसने एक नई किताब खरीदी", False, "13a"),
+    ],
+)
+def test_tokens_suit_the_script(monkeypatch, text, installed, tokens):
+    monkeypatch.setattr(scored_text, "find_spec", lambda name: installed or None)
+    if tokens:
+        assert bleu_tokens([text]) == tokens
+    else:
+        with pytest.raises(UserError, match="--bleu-tokens char"):
+            bleu_tokens([text])
+    assert bleu_tokens([text], "char") == "char"
+    if tokens != "13a":
+        with pytest.raises(UserError, match="of 13a tokens means nothing"):
+            tokenised_scores([text], [text], "en")
+
+
+def test_chinese_is_scored_as_chinese():
+    texts = [["今天天气很好我们去公园散步"], ["今天天气很好我们去公园玩"]]
+    expected = BLEU(tokenize="zh").corpus_score(texts[1], [texts[0]]).score
+    found = score(texts[1], texts[0])["sacrebleu"]
+    assert found.value == round(expected, 2) and "tok:zh" in found.signature
+    paired = paired_bleu({"a": texts[1] * 9, "b": texts[0] * 9}, [texts[0] * 9], samples=10)
+    assert paired.scores[0].score == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "line", ["▁the ▁or ange", "the or@@ ange", "or@@", "the or ##ange", "the Ġorange", "or￭ ange",
+             "rich @-@ text", "1 @.@ 5", "it &apos;s", "a &#91; b"],
+)  # fmt: skip
+def test_text_that_nobody_joined_is_refused(line):
+    for sides in (([line] * 9 + PLAIN, PLAIN + PLAIN[:9]), ([PLAIN[1]], [line])):
+        with pytest.raises(UserError, match="--post-process"):
+            require_joined(*sides)
+    with pytest.raises(UserError, match="--post-process"):
+        paired_bleu({"a": PLAIN[1:3], "b": [line, line]}, [PLAIN[1:3]])
+    require_joined([line, *PLAIN], PLAIN + PLAIN[:1])  # one line of 300 may have it
+    require_joined([f"{line} {n}" for n in range(4)], [line, line, "a", "b", "c"])
