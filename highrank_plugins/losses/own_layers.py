@@ -8,6 +8,8 @@ alike. `contract` checks the rest.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
+from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -23,28 +25,39 @@ RAW = ":parameter"  # ends the name of an input that is a parameter which `tenso
 PACKAGE = __name__.partition(".")[0]
 # whose derived classes and hooks change nothing: FSDP, parametrizations
 TRANSPARENT = ("torch.distributed", "torch.nn.utils")
+METHODS = (FunctionType, MethodType, partial)
 
 
 def is_ours(module: Any) -> bool:
     """Whether a layer and its parts are this package's classes, and nobody changed them."""
-    return all(_is_unchanged(part) for part in module.modules())
+    return all(
+        _is_our_class(type(part)) and not _replaces_method(part) and not has_own_hooks(part)
+        for part in module.modules()
+    )
 
 
-def _is_unchanged(module: nn.Module) -> bool:
-    cls = next(c for c in type(module).__mro__ if not _comes_from(c, *TRANSPARENT))
-    ours = _comes_from(cls, PACKAGE) or cls in (nn.Linear, nn.ModuleList)
+@cache
+def _is_our_class(given: Any) -> bool:
+    cls = next(c for c in given.__mro__ if not _comes_from(c, *TRANSPARENT))
     if cls is nn.Module:
-        ours = type(module) is not nn.Module  # a parametrization of torch's
-    methods = ((k, v) for k, v in vars(module).items() if callable(v) and not isinstance(v, type))
-    replaced = any(hasattr(type(module), name) for name, _ in methods)
-    return ours and not replaced and not has_own_hooks(module)
+        return given is not nn.Module  # a parametrization of torch's
+    return _comes_from(cls, PACKAGE) or cls in (nn.Linear, nn.ModuleList)
+
+
+def _replaces_method(module: nn.Module) -> bool:
+    """Whether the instance has a method in place of its class's."""
+    return any(
+        isinstance(v, METHODS) and hasattr(type(module), name) for name, v in vars(module).items()
+    )
 
 
 def has_own_hooks(module: nn.Module) -> bool:
     """Whether hooks other than FSDP's run around `forward`."""
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    hooks = (hook for kind in kinds for hook in getattr(module, kind).values())
-    return any(not _comes_from(hook, *TRANSPARENT[:1]) for hook in hooks)
+    kinds = (module._forward_hooks, module._forward_pre_hooks,
+             module._backward_hooks, module._backward_pre_hooks)  # fmt: skip
+    return any(kinds) and any(
+        not _comes_from(hook, *TRANSPARENT[:1]) for hooks in kinds for hook in hooks.values()
+    )
 
 
 def _comes_from(thing: Any, *packages: str) -> bool:
