@@ -7,7 +7,7 @@ alike. `contract` checks the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from types import FunctionType, MethodType
 from typing import Any, TypeVar
@@ -30,14 +30,17 @@ METHODS = (FunctionType, MethodType, partial)
 
 def is_ours(module: Any) -> bool:
     """Whether a layer and its parts are this package's classes, and nobody changed them."""
+    parts: Iterable[nn.Module] = module.modules()
     return all(
-        _is_our_class(type(part)) and not _replaces_method(part) and not has_own_hooks(part)
-        for part in module.modules()
+        _is_our_class(type(part))  # type: ignore[arg-type]  # to mypy a class has no hash
+        and not _replaces_method(part)
+        and not has_own_hooks(part)
+        for part in parts
     )
 
 
 @cache
-def _is_our_class(given: Any) -> bool:
+def _is_our_class(given: type[nn.Module]) -> bool:
     cls = next(c for c in given.__mro__ if not _comes_from(c, *TRANSPARENT))
     if cls is nn.Module:
         return given is not nn.Module  # a parametrization of torch's
