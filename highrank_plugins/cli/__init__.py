@@ -163,6 +163,9 @@ def _with_help(parameter: inspect.Parameter) -> inspect.Parameter:
     return parameter.replace(annotation=Annotated[kind, info])
 
 
+_USAGE_ERROR: Any = typer.BadParameter.__base__  # typer has a copy of click's, and hides it
+
+
 class LazyCommands(TyperGroup):
     """Hold the subcommands of `COMMANDS`, and import each when it is needed."""
 
@@ -191,6 +194,18 @@ class LazyCommands(TyperGroup):
         if args[0] not in COMMANDS and args[0] not in OLD_NAMES:
             ctx.fail(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a subcommand; `launch` without -- takes the options of fairseq-train for its own."""
+        try:
+            return super().invoke(ctx)
+        except _USAGE_ERROR as error:
+            is_unknown = hasattr(error, "option_name") and "--" not in sys.argv
+            if is_unknown and ctx.invoked_subcommand == "launch":
+                error.message += (
+                    "; write -- before fairseq-train, as in 'launch -- fairseq-train …'"
+                )
+            raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options on one line, so that the help fits a screen, and then the commands."""

@@ -47,12 +47,15 @@ _GROUPS: dict[Range, str] = {
     Range(0, 1, above_low=True): "lr_shrink",
     # counts: a negative one ends a training run at once, or is taken for none
     Range(0): """
-        max_update max_epoch warmup_updates clip_norm weight_decay num_workers stop_time_hours
+        max_update max_epoch warmup_updates clip_norm weight_decay stop_time_hours
         save_interval_updates validate_interval_updates validate_after_updates data_buffer_size
         ema_start_update encoder_layers decoder_layers min_len max_len_b no_repeat_ngram_size
         adam_eps end_learning_rate curriculum head_monitor lr head_z_loss
         """,
     Range(0, 2**32 - 1): "seed",
+    # one process each, and one column each
+    Range(0, 1024): "num_workers",
+    Range(1, 2**16): "required_batch_size_multiple required_seq_len_multiple",
     Range(0, above_low=True): "temperature fp16_init_scale",
     Range(-1): """
         patience keep_last_epochs keep_best_checkpoints keep_interval_updates warmup_init_lr
@@ -62,8 +65,7 @@ _GROUPS: dict[Range, str] = {
     Range(1): """
         batch_size batch_size_valid max_tokens max_tokens_valid update_freq tokens_per_sample
         save_interval validate_interval log_interval ema_update_freq max_valid_steps
-        max_source_positions max_target_positions required_batch_size_multiple
-        required_seq_len_multiple distributed_world_size num_shards beam nbest
+        max_source_positions max_target_positions distributed_world_size num_shards beam nbest
         encoder_embed_dim decoder_embed_dim encoder_ffn_embed_dim decoder_ffn_embed_dim
         encoder_attention_heads decoder_attention_heads
         encoder_hidden_size decoder_hidden_size decoder_last_hidden_size decoder_out_embed_dim
@@ -107,7 +109,7 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     Raises:
         WrongNumbers: Options are NaN or infinite, with which fairseq would train (`--dropout nan`
             drops nothing), or outside of `RANGES`; --nbest exceeds --beam; --adam-betas are not
-            two, or --warmup-updates 0 would be a divisor.
+            two; overrides are no dictionary, the rank is no process, or --warmup-updates 0 would be a divisor.
     """
     problems: dict[str, str] = {}
     for name, value in options.items():
@@ -120,6 +122,12 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     if not problems and isinstance(beam, int) and isinstance(nbest, int) and nbest > beam:
         # fairseq would print as many hypotheses as it has beams
         problems["nbest"] = f"must be at most --beam {beam}, got {nbest}"
+    rank, processes = options.get("distributed_rank") or 0, options.get("distributed_world_size")
+    if not problems and isinstance(processes, int) and not 0 <= rank < processes:
+        problems["distributed_rank"] = f"must lie in [0, {processes}), got {rank}"
+    for name, value in options.items():
+        if name.endswith("_overrides") and not _is_dictionary(value):
+            problems[name] = f"{value!r}: expected a dictionary, such as \"{{'dropout': 0.1}}\""
     if "adam_betas" in options and len(_numbers("adam_betas", options["adam_betas"])) == 1:
         problems.setdefault("adam_betas", "takes two numbers, such as '(0.9, 0.98)'")
     schedule = options.get("lr_scheduler", options.get("_name"))
@@ -130,6 +138,13 @@ def check_ranges(options: Mapping[str, Any]) -> None:
             del problems[copy]
     if problems:
         raise WrongNumbers(problems)
+
+
+def _is_dictionary(value: Any) -> bool:
+    try:
+        return isinstance(ast.literal_eval(value) if isinstance(value, str) else value, Mapping)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return False
 
 
 def _numbers(name: str, value: Any) -> list[float]:

@@ -12,9 +12,12 @@ So a hook of Python's prints a `UserError` that nothing has caught.
 Delete when: fairseq ends so for a `ValueError` of a plug-in.
 """
 
+import logging
 import sys
 import traceback
+from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 from typing import TextIO
 
 from fairseq import options
@@ -24,10 +27,13 @@ from fairseq_cli import generate, preprocess
 from omegaconf import DictConfig, OmegaConf
 
 import highrank_plugins.hooks.scored_samples  # its errors must pass through ours
+from highrank_plugins.common.blame import blamed, options_of, reason_of
 from highrank_plugins.common.closed_output import has_no_reader, leave
 from highrank_plugins.common.option_ranges import check_ranges
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.user_error import UserError, explained, place_in
+
+logger = logging.getLogger(__name__)
 
 
 @replaces(options, "parse_args_and_arch")
@@ -57,7 +63,10 @@ def _parse(stock, *args, **kwargs):
         raise UserError(
             "--task is missing: add the task of the training run, such as --task translation"
         ) from error
-    check_ranges(vars(parsed[0] if isinstance(parsed, tuple) else parsed))
+    given = parsed[0] if isinstance(parsed, tuple) else parsed
+    if getattr(given, "lr", ()) is None:  # --lr-scheduler adds the option to commands without one
+        del given.lr
+    check_ranges(vars(given))
     return parsed
 
 
@@ -108,42 +117,71 @@ def import_user_module(stock, args):
 @replaces(sys, "excepthook")
 def print_uncaught(stock, kind, error, trace):
     """Print an error that nothing has caught: a user's mistake in one line, with its place."""
-    if not (isinstance(error, UserError) and is_command()):
+    message = _message_of(error) if isinstance(error, Exception) and is_command() else None
+    if message is None:
         stock(kind, error, trace)
         return
     imported = getattr(fairseq_utils.import_user_module, "memo", set())
     own = map(Path, imported - set(highrank_plugins.__path__))
     # torch.distributed lets hooks write into a buffer, which is lost when they exit
-    out = sys.__stderr__
-    _leave(error, "".join(place_in(folder, error) for folder in own) + str(error), out)
+    _leave("".join(place_in(folder, error) for folder in own) + message, sys.__stderr__)
 
 
 DIVERGED = (
     ": the training run has diverged; lower --lr, use --clip-norm or a longer "
     "--warmup-updates, and start again from an earlier checkpoint"
 )
+# start of fairseq's message → what it leaves out
+_REMEDIES = {
+    "gradients are Nan/Inf": DIVERGED,
+    "Size of sample": ", or raise --max-source-positions and --max-target-positions",
+    "The dataset is empty": ": raise --max-tokens, --max-source-positions or "
+    "--max-target-positions, or give longer data",
+}
 
 
 def _in_one_line(function, *args, **kwargs):
-    try:
+    """Call a function, and print its errors here: hydra lets none reach Python's hook."""
+    with ExitStack() as stack:
+        stack.push(_leave_with_message)
         result = function(*args, **kwargs)
         if is_command() and sys.stdout is not None:  # None: closed before Python started
             sys.stdout.flush()
         return result
-    except (UserError, OSError, FloatingPointError) as error:
-        if isinstance(error, BrokenPipeError) and is_command() and has_no_reader():
-            leave(1)
-        text = explained(error).replace("Model file not found", "--path: no such file")
-        _leave(error, text + DIVERGED if text == "gradients are Nan/Inf" else text)
-    except AssertionError as error:
-        if not error.args or not _is_fairseqs(error):
-            raise
-        _leave(error, str(error))
 
 
-def _is_fairseqs(error: Exception) -> bool:
-    """Whether fairseq's own code raised an error."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+def _leave_with_message(_kind, error, _trace) -> None:
+    if not isinstance(error, Exception) or not is_command():
+        return
+    if isinstance(error, BrokenPipeError) and has_no_reader():
+        leave(1)
+    if (message := _message_of(error)) is not None:
+        _leave(message)
+
+
+def _message_of(error: BaseException) -> str | None:
+    """Return what an error tells a user; None: it may be a defect, and keeps its traceback."""
+    text = explained(error)
+    for start, remedy in _REMEDIES.items():
+        if text.startswith(start):
+            return reason_of(error) + remedy
+    if isinstance(error, UserError | OSError | FloatingPointError) and "\n" not in text:
+        return text.replace("Model file not found", "--path: no such file")
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if isinstance(error, AssertionError) and error.args and _is_fairseqs(frames[-1]):
+        return text
+    # the options of a run that trains have worked
+    is_training = any(frame.f_code.co_name == "train_step" for frame in frames)
+    wrong = [] if is_training else blamed(error, options_of(sys.argv))
+    if not wrong:
+        return None
+    logger.debug("%s", error, exc_info=error)
+    if len(wrong) == 1:
+        return f"{wrong[0]}: {reason_of(error)}; correct the option, or leave it out"
+    return f"{reason_of(error)}; correct one of the options {', '.join(wrong)}"
+
+
+def _is_fairseqs(frame: FrameType) -> bool:
     return frame.f_globals["__name__"].partition(".")[0] in ("fairseq", "fairseq_cli")
 
 
@@ -153,10 +191,8 @@ def is_command() -> bool:
     return program.name.startswith("fairseq-") or program.parent.name == "fairseq_cli"
 
 
-def _leave(error: Exception, message: str, out: TextIO | None = None) -> None:
-    """Print one line and exit, or raise the error if fairseq runs as a library."""
-    if not is_command():
-        raise error
+def _leave(message: str, out: TextIO | None = None) -> None:
+    """Print one line and exit."""
     if sys.stdout is not None:
         sys.stdout.flush()
     print(f"{Path(sys.argv[0]).name}: error: {message}", file=out or sys.stderr)
