@@ -97,13 +97,15 @@ def launch(
     SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75; the same command resumes from
     it. Run the same command on every node. See docs/howto/clusters.md.
     """
-    from highrank_plugins.training.launch.flags import save_dir
+    from highrank_plugins.training.launch.flags import refuse_missing, save_dir
     from highrank_plugins.training.launch.plan import Plan
     from highrank_plugins.training.launch.slurm import Job
 
     with user_errors():
         if slurm is not None:
             _check_slurm(gpus_per_node, processes, rendezvous, max_restarts)
+        elif not dry_run:
+            refuse_missing(command)
         gpus, per_node = devices(gpus_per_node, processes)
         plan = Plan(
             _complete(command, effective_tokens, effective_streams, nodes * per_node),

@@ -109,7 +109,8 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     Raises:
         WrongNumbers: Options are NaN or infinite, with which fairseq would train (`--dropout nan`
             drops nothing), or outside of `RANGES`; --nbest exceeds --beam; --adam-betas are not
-            two; overrides are no dictionary, the rank is no process, or --warmup-updates 0 would be a divisor.
+            two; overrides are no dictionary; no process has the rank; or --warmup-updates 0 would
+            be a divisor.
     """
     problems: dict[str, str] = {}
     for name, value in options.items():
@@ -125,8 +126,8 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     rank, processes = options.get("distributed_rank") or 0, options.get("distributed_world_size")
     if not problems and isinstance(processes, int) and not 0 <= rank < processes:
         problems["distributed_rank"] = f"must lie in [0, {processes}), got {rank}"
-    for name, value in options.items():
-        if name.endswith("_overrides") and not _is_dictionary(value):
+    for name in ("model_overrides", "optimizer_overrides"):
+        if not _is_dictionary(value := options.get(name) or {}):
             problems[name] = f"{value!r}: expected a dictionary, such as \"{{'dropout': 0.1}}\""
     if "adam_betas" in options and len(_numbers("adam_betas", options["adam_betas"])) == 1:
         problems.setdefault("adam_betas", "takes two numbers, such as '(0.9, 0.98)'")

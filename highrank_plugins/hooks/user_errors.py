@@ -66,6 +66,8 @@ def _parse(stock, *args, **kwargs):
     given = parsed[0] if isinstance(parsed, tuple) else parsed
     if getattr(given, "lr", ()) is None:  # --lr-scheduler adds the option to commands without one
         del given.lr
+    if getattr(given, "use_plasma_view", False):
+        raise UserError("--use-plasma-view needs Plasma, which pyarrow no longer has; leave it out")
     check_ranges(vars(given))
     return parsed
 
