@@ -119,7 +119,8 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
 
     As in typer, a parameter with a default is an option, one without is an argument. Parameters
     with bounds or other names, and options that are required, have `typer.Option` themselves.
-    The command refuses an output file that would replace an input.
+    The command refuses an output file that would replace an input, and prints the errors that a
+    user can correct in one line.
     """
     signature = inspect.signature(command, eval_str=True)
     told = [_with_help(parameter) for parameter in signature.parameters.values()]
@@ -130,7 +131,7 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
             read = [given.get(name) for name in _INPUTS]
             _refuse_missing(path for value in read for path in _listed(value))
             _refuse_replacing(given)
-        command(**given)
+            command(**given)
 
     vars(checked)["__signature__"] = signature.replace(parameters=told)
     return checked
@@ -190,9 +191,6 @@ def _with_help(parameter: inspect.Parameter) -> inspect.Parameter:
     return parameter.replace(annotation=Annotated[kind, info])
 
 
-_USAGE_ERROR: Any = typer.BadParameter.__base__  # typer has a copy of click's, and hides it
-
-
 class LazyCommands(TyperGroup):
     """Hold the subcommands of `COMMANDS`, and import each when it is needed."""
 
@@ -220,6 +218,8 @@ class LazyCommands(TyperGroup):
             ctx.fail(f"{args[0]!r} was removed: {GONE[args[0]]}")
         if args[0] not in COMMANDS and args[0] not in OLD_NAMES:
             ctx.fail(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
+        if args[0] == "launch" and "fairseq-train" in args and "--" not in args:
+            ctx.fail("write -- before the command: highrank launch -- fairseq-train …")
         if args[0] == "analyse":  # its measures import torch; arguments are inputs, or NAME=…
             with user_errors():
                 _refuse_missing(
@@ -230,18 +230,6 @@ class LazyCommands(TyperGroup):
                     and "=" not in word
                 )
         return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run a subcommand; `launch` without -- takes the options of fairseq-train for its own."""
-        try:
-            return super().invoke(ctx)
-        except _USAGE_ERROR as error:
-            is_unknown = hasattr(error, "option_name") and "--" not in sys.argv
-            if is_unknown and ctx.invoked_subcommand == "launch":
-                error.message += (
-                    "; write -- before fairseq-train, as in 'launch -- fairseq-train …'"
-                )
-            raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options on one line, so that the help fits a screen, and then the commands."""

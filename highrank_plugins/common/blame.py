@@ -5,7 +5,6 @@ import linecache
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from types import FrameType
 
 _SHORT = {"-a": "--arch", "-s": "--source-lang", "-t": "--target-lang"}
 # names of parts of fairseq's configuration, which its code mentions for other reasons, too
@@ -36,7 +35,17 @@ def blamed(error: BaseException, given: Mapping[str, str]) -> list[str]:
     values = {name: _plain(option.partition(" ")[2]) for name, option in given.items()}
     said = {name for name, value in values.items() if len(value) > 2 and value in message}
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        found = (_mentioned(frame, line) & given.keys()) - (_GROUPS - said)
+        names, variables = _words(frame.f_code.co_filename, line)
+        found_locals = {name: frame.f_locals.get(name) for name in variables}
+        local = {n: str(v) for n, v in found_locals.items() if isinstance(v, str | int | float)}
+        # `embed_dim` may stand for `encoder_embed_dim`
+        same = {
+            name
+            for name in given
+            for part in local
+            if f"_{name}".endswith(f"_{part}") and _plain(local[part]) == values[name]
+        }
+        found = (names | same | set(local.values())) & given.keys() - (_GROUPS - said)
         if found:
             return [given[name] for name in given if name in (found & said or found)]
     return [given[name] for name in given if name in said and not values[name].isdigit()]
@@ -57,22 +66,19 @@ def reason_of(error: BaseException) -> str:
     return text if is_sentence else f"{type(error).__name__}: {text}"
 
 
-def _mentioned(frame: FrameType, line: int) -> set[str]:
-    names, variables = _words(frame.f_code.co_filename, line)
-    values = [frame.f_locals.get(name) for name in variables]
-    return {name for name in [*names, *values] if isinstance(name, str)}
-
-
 @cache
-def _words(file: str, line: int) -> tuple[set[object], set[str]]:
+def _words(file: str, line: int) -> tuple[set[str], set[str]]:
     """Return the attributes and texts at a line of code, and its variables."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return set(), set()
     nodes = [node for part in _parts(tree, line) for node in ast.walk(part)]
-    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    names = {node.attr for node in attributes}
+    # as `cfg.encoder.layers`
+    names |= {f"{getattr(node.value, 'attr', '')}_{node.attr}" for node in attributes}
+    texts = {str(node.value) for node in nodes if isinstance(node, ast.Constant)}
     return names | texts, {node.id for node in nodes if isinstance(node, ast.Name)}
 
 

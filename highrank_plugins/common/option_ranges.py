@@ -127,8 +127,8 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     if not problems and isinstance(processes, int) and not 0 <= rank < processes:
         problems["distributed_rank"] = f"must lie in [0, {processes}), got {rank}"
     for name in ("model_overrides", "optimizer_overrides"):
-        if not _is_dictionary(value := options.get(name) or {}):
-            problems[name] = f"{value!r}: expected a dictionary, such as \"{{'dropout': 0.1}}\""
+        if not str(options.get(name) or "{").startswith("{"):
+            problems[name] = f"takes a dictionary, such as {{'dropout': 0.1}}, got {options[name]}"
     if "adam_betas" in options and len(_numbers("adam_betas", options["adam_betas"])) == 1:
         problems.setdefault("adam_betas", "takes two numbers, such as '(0.9, 0.98)'")
     schedule = options.get("lr_scheduler", options.get("_name"))
@@ -139,13 +139,6 @@ def check_ranges(options: Mapping[str, Any]) -> None:
             del problems[copy]
     if problems:
         raise WrongNumbers(problems)
-
-
-def _is_dictionary(value: Any) -> bool:
-    try:
-        return isinstance(ast.literal_eval(value) if isinstance(value, str) else value, Mapping)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return False
 
 
 def _numbers(name: str, value: Any) -> list[float]:

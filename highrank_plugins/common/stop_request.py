@@ -170,6 +170,6 @@ def _note(_number: int, _frame: FrameType | None) -> None:
 
 
 def say_that_it_stops() -> None:
-    """Print what a request leads to: an update may take minutes. Signal handlers may call this."""
+    """Print, in a signal handler, what the request leads to: an update may take minutes."""
     with suppress(OSError):  # a closed terminal takes no more text
         os.write(2, b"asked to stop: finishing this update, then saving a checkpoint\n")

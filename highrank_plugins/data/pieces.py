@@ -1,5 +1,6 @@
 """Learn pieces of words from training text, and write text with them."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from io import BytesIO
@@ -40,19 +41,9 @@ def learn_pieces(
 
     model = prefix.with_name(f"{prefix.name}.model")
     written = BytesIO()  # in memory, because SentencePiece stores the path of a file in it
-    unread: list[Exception] = []
-
-    def lines() -> Iterator[str]:
-        try:
-            for text in texts:
-                yield from sampled_lines(text, sample)
-        except (OSError, ValueError) as error:
-            unread.append(error)
-            raise
-
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=lines(),
+            sentence_iterator=(line for text in texts for line in sampled_lines(text, sample)),
             model_writer=written,
             vocab_size=vocab_size,
             model_type="bpe",
@@ -62,8 +53,8 @@ def learn_pieces(
             minloglevel=1,
         )
     except RuntimeError as error:
-        if unread:  # SentencePiece makes a RuntimeError of what our iterator raises
-            raise unread[0] from None
+        for text in texts:  # an error of a file, which SentencePiece hides, comes again
+            deque(sampled_lines(text, sample), maxlen=0)
         raise ValueError(
             f"data.vocab_size (--vocab-size) {vocab_size} does not fit the text: {error}"
         ) from None

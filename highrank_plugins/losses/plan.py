@@ -24,17 +24,9 @@ class LossOutput(NamedTuple):
     entropy: Tensor | None = None  # −Σ_x P_x log P_x, in nats
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse what only a tensor has, such as `backward`; name the tensor that has it.
-
-        Raises:
-            AttributeError: Says which.
-        """
-        if hasattr(Tensor, name) and not name.startswith("__"):
-            raise AttributeError(
-                f"Head.nll returns several tensors: call .loss.{name}, with reduction='mean' or "
-                "'sum' in nll(…) where it takes one number"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        """Raise AttributeError; where a tensor has the attribute, it says which tensor to use."""
+        hint = f": use .loss.{name}, and reduction='mean' or 'sum' for one number"
+        raise AttributeError(f"LossOutput has no {name!r}{hint if hasattr(Tensor, name) else ''}")
 
     def map(self, function: Callable[[Tensor], Tensor]) -> LossOutput:
         """Return the output with `function` of each tensor."""

@@ -1,14 +1,12 @@
 """Every option of fairseq's commands, with a plausible value and with implausible ones."""
 
 import argparse
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 from fairseq import options
 
 import highrank_plugins
-from tests.fairseq_cli import Finished, attempt
 from tests.trainings import NARROW, NARROW_AWD, NARROW_LM
 
 highrank_plugins.register()
@@ -95,8 +93,3 @@ def cases(command: str, words: list[str], skipped: set[str]) -> Iterator[list[st
             skipped.add(name)
             for value in values(action):
                 yield [f"{name}={value[0]}" if value else name]
-
-
-def tried(command: str, words: list[str], folder: Path, **kept) -> Finished:
-    """Run a command in a folder, with little memory and little time."""
-    return attempt(command, *words, folder=folder, timeout=40, **kept)
