@@ -42,7 +42,7 @@ _GROUPS: dict[Range, str] = {
         encoder_dropout_in encoder_dropout_out decoder_dropout_in decoder_dropout_out
         dropouti dropouth dropoute wdrop
         """,
-    Range(0, 1): "ema_decay",
+    Range(0, 1): "ema_decay quant_noise_pq quant_noise_scalar",
     Range(-1, 1): "sampling_topp",
     Range(0, 1, above_low=True): "lr_shrink",
     # counts: a negative one ends a training run at once, or is taken for none
@@ -115,7 +115,7 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     problems: dict[str, str] = {}
     for name, value in options.items():
         for number in _numbers(name, value):
-            if not math.isfinite(number) and (math.isnan(number) or name not in _MAY_BE_INFINITE):
+            if not abs(number) < 3.4e38 and (math.isnan(number) or name not in _MAY_BE_INFINITE):
                 problems[name] = f"{number:g}: expected a finite number"
             elif name in RANGES and (problem := RANGES[name].problem(number)):
                 problems[name] = problem

@@ -56,18 +56,13 @@ def check_command(words: Sequence[str]) -> None:
 
 
 def refuse_missing(words: Sequence[str]) -> None:
-    """Check the paths of a command of fairseq's, which looks at them after seconds of imports.
-
-    Raises:
-        UserError: A path does not exist; names it.
-    """
-    named = {
-        name: option(words, name) for name in ("--user-dir", "--finetune-from-model", "--path")
-    }
+    """Raise UserError if a path is missing; fairseq would say so after seconds of imports."""
+    names = ("--user-dir", "--finetune-from-model", "--path")
+    named = {name: option(words, name) or "" for name in names}
     if len(words) > 1 and not words[1].startswith("-"):
         named["DATA"] = words[1]
     for name, value in named.items():
-        for path in (value or "").split(os.pathsep) if "://" not in (value or "") else ():
+        for path in value.split(":") if "://" not in value else ():
             if path and not os.path.exists(path):
                 raise UserError(f"{name} {path}: no such file or directory; correct the path")
 
