@@ -139,7 +139,7 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
 
 # parameters that name what a command reads with torch or fairseq, whose imports take seconds
 _INPUTS = (
-    "checkpoint", "checkpoints", "data", "directories", "directory", "first", "generated", "other",
+    "checkpoint", "checkpoints", "data", "directories", "exported", "first", "generated", "other",
     "records", "reference", "references", "scores", "second", "training",
 )  # fmt: skip
 
@@ -220,14 +220,12 @@ class LazyCommands(TyperGroup):
             ctx.fail(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         if args[0] == "launch" and "fairseq-train" in args and "--" not in args:
             ctx.fail("write -- before the command: highrank launch -- fairseq-train …")
-        if args[0] == "analyse":  # its measures import torch; arguments are inputs, or NAME=…
+        if args[0] == "analyse" and "ttest" not in args:  # its measures import torch
             with user_errors():
                 _refuse_missing(
                     word
                     for before, word in itertools.pairwise(args[1:])
-                    if (before[:1] != "-" or before in map(flag, _INPUTS))
-                    and word[:1] != "-"
-                    and "=" not in word
+                    if (before[:1] != "-" or before in map(flag, _INPUTS)) and word[:1] != "-"
                 )
         return super().resolve_command(ctx, args)
 

@@ -108,9 +108,8 @@ def check_ranges(options: Mapping[str, Any]) -> None:
 
     Raises:
         WrongNumbers: Options are NaN or infinite, with which fairseq would train (`--dropout nan`
-            drops nothing), or outside of `RANGES`; --nbest exceeds --beam; --adam-betas are not
-            two; overrides are no dictionary; no process has the rank; or --warmup-updates 0 would
-            be a divisor.
+            drops nothing), or outside of `RANGES`. Or two options contradict each other, or one
+            has another form than fairseq needs.
     """
     problems: dict[str, str] = {}
     for name, value in options.items():
@@ -126,6 +125,8 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     rank, processes = options.get("distributed_rank") or 0, options.get("distributed_world_size")
     if not problems and isinstance(processes, int) and not 0 <= rank < processes:
         problems["distributed_rank"] = f"must lie in [0, {processes}), got {rank}"
+    if (size := options.get("output_dictionary_size", -1)) in range(4):
+        problems["output_dictionary_size"] = f"must be at least 4, or -1 for all words, got {size}"
     for name in ("model_overrides", "optimizer_overrides"):
         if not str(options.get(name) or "{").startswith("{"):
             problems[name] = f"takes a dictionary, such as {{'dropout': 0.1}}, got {options[name]}"

@@ -5,8 +5,8 @@ says what to change, and few people read that far.
 Why: fairseq prints every error so, and leaves with exit code 1. hydra prints errors itself.
 What we do: in fairseq's commands, Python's hook for errors prints the message alone, as `argparse`
 does for an unknown option. This concerns a `UserError`, an error of files and disks (`OSError`) or
-of numbers (`FloatingPointError`), what fairseq says about options, and an error that options on the
-command line have led to (`common/blame.py`). LOGLEVEL=DEBUG shows the traceback of the last kind.
+of numbers (`FloatingPointError`), and what fairseq says about options. It also concerns an error
+that options on the command line have led to (`common/blame.py`). LOGLEVEL=DEBUG shows the traceback of the last kind.
 Other errors, and those of an update of the weights, keep it: they may be defects. A program that
 calls fairseq's functions gets the exception.
 Delete when: fairseq ends so for a `ValueError` of a plug-in.
@@ -102,6 +102,7 @@ _PACKAGES = {"use_plasma_view": "plasma", "write_checkpoints_asynchronously": "i
 _REMEDIES = {
     "gradients are Nan/Inf": DIVERGED,
     "Size of sample": ", or raise --max-source-positions and --max-target-positions",
+    "Unsupported language modeling target": ": leave out --self-target and --past-target",
     "The dataset is empty": ": raise --max-tokens, --max-source-positions or "
     "--max-target-positions, or give longer data",
 }

@@ -61,11 +61,16 @@ def lines(request, tmp_path_factory):
         ("train", f"--head-components {HUGE}", f"--head-components {HUGE}: "),
         ("train", f"--encoder-embed-dim {HUGE}", f"--encoder-embed-dim {HUGE}: "),
         ("train", "--encoder-embed-dim 2", "--encoder-embed-dim 2: "),
+        ("train", "--past-target", "leave out --self-target and --past-target"),
+        ("train", "--output-dictionary-size 2", "--output-dictionary-size must be at least 4"),
+        ("train", "--weight-decay 1e300", "--weight-decay 1e+300: expected a finite number"),
+        ("train", "--base-layers 2", "--base-layers 2"),
         ("train", "--max-tokens 2", "raise --max-tokens"),
     ],
 )  # fmt: skip
 def test_a_mistake_ends_with_one_line_that_names_it(command, words, said, lines, tmp_path):
-    line = lines(command, TRANSLATION, tmp_path)
+    task = TEXT[0] if words.startswith(("--past", "--output-d")) else TRANSLATION
+    line = lines(command, task, tmp_path)
     if command != "train":
         model = Path(line[line.index("--path") + 1]).read_bytes()
         (tmp_path / "half.pt").write_bytes(model[: len(model) // 2])
