@@ -6,9 +6,9 @@ Why: fairseq prints every error so, and leaves with exit code 1. hydra prints er
 What we do: in fairseq's commands, Python's hook for errors prints the message alone, as `argparse`
 does for an unknown option. This concerns a `UserError`, an error of files and disks (`OSError`) or
 of numbers (`FloatingPointError`), and what fairseq says about options. It also concerns an error
-that options on the command line have led to (`common/blame.py`). LOGLEVEL=DEBUG shows the traceback of the last kind.
-Other errors, and those of an update of the weights, keep it: they may be defects. A program that
-calls fairseq's functions gets the exception.
+that options on the command line have led to (`common/blame.py`), with its traceback if
+LOGLEVEL=DEBUG. Other errors, and those of an update of the weights, keep the traceback: they may be
+defects. A program that calls fairseq's functions gets the exception.
 Delete when: fairseq ends so for a `ValueError` of a plug-in.
 """
 
