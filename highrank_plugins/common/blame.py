@@ -81,5 +81,6 @@ def _words(file: str, line: int) -> tuple[set[str], set[str]]:
     # `cfg.encoder.layers` is `encoder_layers`
     names = {f"{getattr(node.value, 'attr', '')}_{node.attr}" for node in attributes}
     names |= {node.attr for node in attributes}
+    names |= {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
     names |= {str(node.value) for node in nodes if isinstance(node, ast.Constant)}
     return names, {node.id for node in nodes if isinstance(node, ast.Name)}

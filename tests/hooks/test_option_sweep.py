@@ -48,6 +48,7 @@ def lines(request, tmp_path_factory):
         ("generate", "--max-source-positions 2", "--max-source-positions"),
         ("generate", "--post-process typo", "--post-process typo: Unknown post_process option"),
         ("generate", "--diverse-beam-groups 2", "--beam to be divisible"),
+        ("generate", "--constraints ordered", "--constraints ordered: "),
         ("interactive", "--input {folder}/long", "--max-source-positions"),
         ("interactive", "--input {folder}/nosuch", "nosuch: no such file"),
         ("train", "--fp16", "--fp16: "),
