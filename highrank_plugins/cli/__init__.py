@@ -7,8 +7,11 @@ import torch, fairseq and pydantic inside the functions.
 
 import functools
 import inspect
+import itertools
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from errno import ENOENT
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -116,7 +119,8 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
 
     As in typer, a parameter with a default is an option, one without is an argument. Parameters
     with bounds or other names, and options that are required, have `typer.Option` themselves.
-    The command refuses an output file that would replace an input.
+    The command refuses an output file that would replace an input, and prints the errors that a
+    user can correct in one line.
     """
     signature = inspect.signature(command, eval_str=True)
     told = [_with_help(parameter) for parameter in signature.parameters.values()]
@@ -124,11 +128,35 @@ def with_help(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def checked(**given: Any) -> None:
         with user_errors():
+            read = [given.get(name) for name in _INPUTS]
+            _refuse_missing(path for value in read for path in _listed(value))
             _refuse_replacing(given)
-        command(**given)
+            command(**given)
 
     vars(checked)["__signature__"] = signature.replace(parameters=told)
     return checked
+
+
+# parameters that name what a command reads with torch or fairseq, whose imports take seconds
+_INPUTS = (
+    "checkpoint", "checkpoints", "data", "directories", "exported", "first", "generated", "other",
+    "records", "reference", "references", "scores", "second", "training",
+)  # fmt: skip
+
+
+def _refuse_missing(paths: Iterable[str | Path]) -> None:
+    """Check paths before a command imports anything; lists of directories have a colon.
+
+    Raises:
+        FileNotFoundError: One does not exist.
+    """
+    for path in paths:
+        if ":" not in str(path) and not os.path.exists(path):
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(path))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 # parameters that name a file to write
@@ -143,7 +171,7 @@ def _refuse_replacing(given: Mapping[str, Any]) -> None:
     """
     files: dict[Path, str] = {}
     for name, value in sorted(given.items(), key=lambda item: item[0] in _OUTPUTS):
-        for path in value if isinstance(value, list) else [value]:
+        for path in _listed(value):
             if not isinstance(path, Path) or (path.exists() and not path.is_file()):
                 continue  # folders have checks of their own, and devices keep nothing
             if files.setdefault(path.resolve(), name) != name and name in _OUTPUTS:
@@ -190,6 +218,15 @@ class LazyCommands(TyperGroup):
             ctx.fail(f"{args[0]!r} was removed: {GONE[args[0]]}")
         if args[0] not in COMMANDS and args[0] not in OLD_NAMES:
             ctx.fail(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
+        if args[0] == "launch" and "fairseq-train" in args and "--" not in args:
+            ctx.fail("write -- before the command: highrank launch -- fairseq-train …")
+        if args[0] == "analyse" and "ttest" not in args:  # its measures import torch
+            with user_errors():
+                _refuse_missing(
+                    word
+                    for before, word in itertools.pairwise(args[1:])
+                    if (before[:1] != "-" or before in map(flag, _INPUTS)) and word[:1] != "-"
+                )
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

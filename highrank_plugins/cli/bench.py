@@ -11,7 +11,6 @@ import typer
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Changes, UserDir, names, numbers
 from highrank_plugins.cli.printing import echo_markdown
-from highrank_plugins.cli.user_error import user_errors
 
 
 def _preset(default: str) -> Any:
@@ -98,12 +97,11 @@ def loss(
     changes = {"reduction": reduction, "dtype": dtype, "device": device}
     changes |= _layer(head=head, pointwise=pointwise, user_dir=user_dir)
     grid = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
-    with user_errors():
-        implementations = [_today(name) for name in names("--impl", impl)]
-        failed = run_losses(
-            preset, implementations, changes, _grid(grid), within, repeats, threads, csv, plot,
-            echo=echo_markdown,
-        )  # fmt: skip
+    implementations = [_today(name) for name in names("--impl", impl)]
+    failed = run_losses(
+        preset, implementations, changes, _grid(grid), within, repeats, threads, csv, plot,
+        echo=echo_markdown,
+    )  # fmt: skip
     if failed:
         raise typer.Exit(1)
 
@@ -128,8 +126,7 @@ def profile(
 
     changes = {"reduction": reduction, "dtype": dtype, "device": device}
     changes |= _layer(head=head, pointwise=pointwise, user_dir=user_dir)
-    with user_errors():
-        profile_losses(preset, _today(impl), changes, repeats, threads, echo=echo_markdown)
+    profile_losses(preset, _today(impl), changes, repeats, threads, echo=echo_markdown)
 
 
 def roofline(
@@ -160,11 +157,10 @@ def roofline(
     The numbers are calculated for bfloat16, not measured.
     """
     grid = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
-    with user_errors():
-        changes: dict[str, Any] = {n: _one(n, values) for n, values in _grid(grid).items()}
-        changes |= {} if label_smoothing is None else {"label_smoothing": label_smoothing}
-        run = _whole_steps if whole_step else _losses
-        text = run(preset, model or [], gpu, impl, changes)
+    changes: dict[str, Any] = {n: _one(n, values) for n, values in _grid(grid).items()}
+    changes |= {} if label_smoothing is None else {"label_smoothing": label_smoothing}
+    run = _whole_steps if whole_step else _losses
+    text = run(preset, model or [], gpu, impl, changes)
     echo_markdown(text, nl=False)
 
 
@@ -221,10 +217,9 @@ def _models(
     if contender is not None:
         _say_renamed("--contender", "--model")
     named = [*(model or ()), *(contender or ())] or None
-    with user_errors():
-        failed = run_models(
-            kind, preset, named, changes, within, repeats, threads, csv, echo=echo_markdown
-        )
+    failed = run_models(
+        kind, preset, named, changes, within, repeats, threads, csv, echo=echo_markdown
+    )
     if failed:
         raise typer.Exit(1)
 
@@ -277,13 +272,12 @@ def estimate(
     from highrank_plugins.training.configuration import load
 
     logging.disable(logging.INFO)  # hides fairseq's log
-    with user_errors():
-        check_device(device)
-        trainings = [Training.of(str(path), load(path, change), devices) for path in file]
-        changes = {"dtype": dtype, "device": device}
-        estimates = run_estimates(trainings, batch, changes, repeats, threads, echo=echo_markdown)
-        typer.echo(f"\n{estimates[0].machine}\n")
-        echo_markdown(estimates_table(estimates, devices, efficiency, price), nl=False)
+    check_device(device)
+    trainings = [Training.of(str(path), load(path, change), devices) for path in file]
+    changes = {"dtype": dtype, "device": device}
+    estimates = run_estimates(trainings, batch, changes, repeats, threads, echo=echo_markdown)
+    typer.echo(f"\n{estimates[0].machine}\n")
+    echo_markdown(estimates_table(estimates, devices, efficiency, price), nl=False)
     if len(estimates) < len(trainings):
         raise typer.Exit(1)
 
@@ -296,10 +290,9 @@ def table(csv: Annotated[list[Path], "CSV files of --csv."]) -> None:
     from highrank_plugins.benchmarks.report import table as as_table
     from highrank_plugins.benchmarks.rows import read_csv
 
-    with user_errors():
-        files = [read_csv(path) for path in csv]
-        pages = (f"{rows[0].machine}\n\n{as_table(rows)}" for rows in files)
-        echo_markdown("\n".join(pages), nl=False)
+    files = [read_csv(path) for path in csv]
+    pages = (f"{rows[0].machine}\n\n{as_table(rows)}" for rows in files)
+    echo_markdown("\n".join(pages), nl=False)
 
 
 def _grid(given: dict[str, str | None]) -> dict[str, list[int]]:

@@ -9,7 +9,6 @@ import typer
 
 from highrank_plugins.cli.options import TestKind, names
 from highrank_plugins.cli.printing import is_printed, print_or_write
-from highrank_plugins.cli.user_error import user_errors
 
 Format = Literal["terminal", "markdown", "latex", "csv"]
 
@@ -51,29 +50,28 @@ def compare(
 
     Notes say where lengths of training, batches, scoring, texts, code or machines differ.
     """
-    with user_errors():
-        from highrank_plugins.reports.comparison_tables import comparison_tables
-        from highrank_plugins.reports.plots import check_plot, draw
-        from highrank_plugins.reports.study_plots import study_figures
-        from highrank_plugins.reports.tables import FORMATS
-        from highrank_plugins.results.comparison import compare_records
-        from highrank_plugins.results.record import DIVERGED, UNFAIR, study_problems
+    from highrank_plugins.reports.comparison_tables import comparison_tables
+    from highrank_plugins.reports.plots import check_plot, draw
+    from highrank_plugins.reports.study_plots import study_figures
+    from highrank_plugins.reports.tables import FORMATS
+    from highrank_plugins.results.comparison import compare_records
+    from highrank_plugins.results.record import DIVERGED, UNFAIR, study_problems
 
-        check_plot(plot)
-        for name, given, other in (("--x", x, plot), ("--task", task, paper)):
-            if given is not None and other is None:
-                needed = "--plot" if name == "--x" else "--paper"
-                raise ValueError(f"{name} {given}: changes nothing without {needed}; add {needed}")
-        shown = [] if columns == "" else columns and names("--columns", columns)
-        problems = study_problems(records)
-        diverged = [run.rpartition("-")[0] for run, why in problems.items() if why == DIVERGED]
-        untested = dict.fromkeys(diverged, UNFAIR)
-        compared = compare_records(records, metric, baseline, test, alpha, shown, untested)
-        missing = [f"{run} has no record: {why}." for run, why in problems.items()]
-        compared = replace(compared, notes=[*compared.notes, *missing])
-        on_terminal = is_printed(output) and sys.stdout.isatty()
-        if plot is not None:
-            draw(plot, *study_figures(compared, x or "words_per_second"))
-        tables = comparison_tables(compared, paper=None if paper is None else (paper, task))
-        text = FORMATS[format or ("terminal" if on_terminal else "markdown")](tables)
-        print_or_write(text, output)
+    check_plot(plot)
+    for name, given, other in (("--x", x, plot), ("--task", task, paper)):
+        if given is not None and other is None:
+            needed = "--plot" if name == "--x" else "--paper"
+            raise ValueError(f"{name} {given}: changes nothing without {needed}; add {needed}")
+    shown = [] if columns == "" else columns and names("--columns", columns)
+    problems = study_problems(records)
+    diverged = [run.rpartition("-")[0] for run, why in problems.items() if why == DIVERGED]
+    untested = dict.fromkeys(diverged, UNFAIR)
+    compared = compare_records(records, metric, baseline, test, alpha, shown, untested)
+    missing = [f"{run} has no record: {why}." for run, why in problems.items()]
+    compared = replace(compared, notes=[*compared.notes, *missing])
+    on_terminal = is_printed(output) and sys.stdout.isatty()
+    if plot is not None:
+        draw(plot, *study_figures(compared, x or "words_per_second"))
+    tables = comparison_tables(compared, paper=None if paper is None else (paper, task))
+    text = FORMATS[format or ("terminal" if on_terminal else "markdown")](tables)
+    print_or_write(text, output)

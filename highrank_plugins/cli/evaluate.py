@@ -13,7 +13,6 @@ import typer
 from highrank_plugins.cli import make_group
 from highrank_plugins.cli.options import Data, Device, UserDir, numbers
 from highrank_plugins.cli.printing import is_printed
-from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.provenance import typed_command
 from highrank_plugins.common.scored_text import Tokens
 
@@ -40,15 +39,14 @@ def generate(
     from highrank_plugins.common.files import write_text
     from highrank_plugins.training import generation
 
-    with user_errors():
-        lines = generation.generate(command, processes)
-        if processes > 1:
-            count = len({line.partition(b"\t")[0] for line in lines if line.startswith(b"H-")})
-            typer.echo(f"all {processes} parts together: {count:,} sentences", err=True)
-        if output is None or is_printed(output):
-            sys.stdout.buffer.writelines(lines)
-        else:
-            write_text(output, b"".join(lines).decode("utf-8"))
+    lines = generation.generate(command, processes)
+    if processes > 1:
+        count = len({line.partition(b"\t")[0] for line in lines if line.startswith(b"H-")})
+        typer.echo(f"all {processes} parts together: {count:,} sentences", err=True)
+    if output is None or is_printed(output):
+        sys.stdout.buffer.writelines(lines)
+    else:
+        write_text(output, b"".join(lines).decode("utf-8"))
 
 
 def score(
@@ -84,28 +82,27 @@ def score(
     from highrank_plugins.results import measures as model_measures
     from highrank_plugins.results import scoring
 
-    with user_errors():
-        if compound_split:
-            scoring.check_compounds(tokenise)
-        if measures is not None and not measures.is_dir():
-            raise ValueError(f"--measures {measures}: no such folder")
-        references = scoring.read_lines(reference)
-        translations = scoring.read_hypotheses(generated, len(references))
-        scores = scoring.score(translations, references, bleu_tokens)
-        if tokenise is not None:
-            scores |= scoring.tokenised_scores(
-                translations, references, tokenise, compound_split=compound_split
-            )
-        if against is not None:
-            paired = scoring.compare(against, generated, translations, references, bleu_tokens)
-            if output is not None:
-                write_json(output.with_name("paired.json"), paired)
-            typer.echo(json.dumps(paired, ensure_ascii=False))
-        if measures is not None:
-            scores |= model_measures.read_measures(measures, "test")
-        if hypotheses is not None:
-            write_text(hypotheses, "".join(f"{line}\n" for line in translations))
-        _write_or_print(scores, output)
+    if compound_split:
+        scoring.check_compounds(tokenise)
+    if measures is not None and not measures.is_dir():
+        raise ValueError(f"--measures {measures}: no such folder")
+    references = scoring.read_lines(reference)
+    translations = scoring.read_hypotheses(generated, len(references))
+    scores = scoring.score(translations, references, bleu_tokens)
+    if tokenise is not None:
+        scores |= scoring.tokenised_scores(
+            translations, references, tokenise, compound_split=compound_split
+        )
+    if against is not None:
+        paired = scoring.compare(against, generated, translations, references, bleu_tokens)
+        if output is not None:
+            write_json(output.with_name("paired.json"), paired)
+        typer.echo(json.dumps(paired, ensure_ascii=False))
+    if measures is not None:
+        scores |= model_measures.read_measures(measures, "test")
+    if hypotheses is not None:
+        write_text(hypotheses, "".join(f"{line}\n" for line in translations))
+    _write_or_print(scores, output)
 
 
 def dialogue_score(
@@ -127,21 +124,20 @@ def dialogue_score(
     from highrank_plugins.results.dialogue_scoring import dialogue_scores
     from highrank_plugins.results.perplexity import response_perplexity
 
-    with user_errors():
-        if (scored is None) != (responses is None):
-            raise ValueError("--scored and --responses belong together: give both or none")
-        scores = {}
-        if scored and responses:
-            scores["test_perplexity"] = response_perplexity(scored, responses)
-        lines = [line.split("\t") for line in scoring.read_lines(references)]
-        hypotheses = scoring.read_nbest(generated, len(lines))
-        words = [[text.split() for text in texts] for texts in hypotheses]
-        good = [[text.split() for text in texts] for texts in lines]
-        flat = [text for texts in lines for text in texts]
-        require_joined([text for texts in hypotheses for text in texts], flat)
-        choose_tokens(flat, "13a")  # words are between blanks here
-        scores |= dialogue_scores(list(zip(words, good, strict=True)))
-        _write_or_print(scores, output)
+    if (scored is None) != (responses is None):
+        raise ValueError("--scored and --responses belong together: give both or none")
+    scores = {}
+    if scored and responses:
+        scores["test_perplexity"] = response_perplexity(scored, responses)
+    lines = [line.split("\t") for line in scoring.read_lines(references)]
+    hypotheses = scoring.read_nbest(generated, len(lines))
+    words = [[text.split() for text in texts] for texts in hypotheses]
+    good = [[text.split() for text in texts] for texts in lines]
+    flat = [text for texts in lines for text in texts]
+    require_joined([text for texts in hypotheses for text in texts], flat)
+    choose_tokens(flat, "13a")  # words are between blanks here
+    scores |= dialogue_scores(list(zip(words, good, strict=True)))
+    _write_or_print(scores, output)
 
 
 def _write_or_print(scores: "dict[str, Score]", output: Path | None) -> None:
@@ -225,19 +221,18 @@ def dynamic_eval(
     from highrank_plugins.inference import dynamic_evaluation as dynamic
     from highrank_plugins.inference.adaptive_evaluation import Run
 
-    with user_errors():
-        values = {
-            "lr": numbers("--lr", lr, float),
-            "eps": numbers("--eps", eps, float),
-            "lambda": numbers("--lambda", lamb, float),
-        }
-        run = Run(
-            checkpoint, data, "dynamic", output, command=typed_command(), split=split,
-            search=_search(grid, grid_split, grid_tokens),
-            state=state, save_seconds=save_seconds, device=device,
-        )  # fmt: skip
-        options = dynamic.DynamicOptions(train_split, bptt, train_batch_size, statistic, normalise)
-        dynamic.run_dynamic_evaluation(run, values, options, typer.echo)
+    values = {
+        "lr": numbers("--lr", lr, float),
+        "eps": numbers("--eps", eps, float),
+        "lambda": numbers("--lambda", lamb, float),
+    }
+    run = Run(
+        checkpoint, data, "dynamic", output, command=typed_command(), split=split,
+        search=_search(grid, grid_split, grid_tokens),
+        state=state, save_seconds=save_seconds, device=device,
+    )  # fmt: skip
+    options = dynamic.DynamicOptions(train_split, bptt, train_batch_size, statistic, normalise)
+    dynamic.run_dynamic_evaluation(run, values, options, typer.echo)
 
 
 def cache_eval(
@@ -270,18 +265,17 @@ def cache_eval(
     from highrank_plugins.inference.adaptive_evaluation import Run
     from highrank_plugins.inference.cache_evaluation import run_cache_evaluation
 
-    with user_errors():
-        values: dict[str, Sequence[float]] = {
-            "theta": numbers("--theta", theta, float),
-            "lambda": numbers("--lambda", lamb, float),
-            "window": numbers("--window", window, int),
-        }
-        run = Run(
-            checkpoint, data, "cache", output, command=typed_command(), split=split,
-            search=_search(grid, grid_split, grid_tokens),
-            state=state, save_seconds=save_seconds, device=device,
-        )  # fmt: skip
-        run_cache_evaluation(run, values, typer.echo)
+    values: dict[str, Sequence[float]] = {
+        "theta": numbers("--theta", theta, float),
+        "lambda": numbers("--lambda", lamb, float),
+        "window": numbers("--window", window, int),
+    }
+    run = Run(
+        checkpoint, data, "cache", output, command=typed_command(), split=split,
+        search=_search(grid, grid_split, grid_tokens),
+        state=state, save_seconds=save_seconds, device=device,
+    )  # fmt: skip
+    run_cache_evaluation(run, values, typer.echo)
 
 
 def _search(grid: bool, split: str, tokens: int | None) -> "Search | None":

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from highrank_plugins.cli.user_error import user_errors
-
 if TYPE_CHECKING:
     from highrank_plugins.training.launch.plan import Plan
     from highrank_plugins.training.launch.slurm import Job
@@ -97,26 +95,27 @@ def launch(
     SIGTERM or SIGUSR1 saves a checkpoint and ends with exit code 75; the same command resumes from
     it. Run the same command on every node. See docs/howto/clusters.md.
     """
-    from highrank_plugins.training.launch.flags import save_dir
+    from highrank_plugins.training.launch.flags import refuse_missing, save_dir
     from highrank_plugins.training.launch.plan import Plan
     from highrank_plugins.training.launch.slurm import Job
 
-    with user_errors():
-        if slurm is not None:
-            _check_slurm(gpus_per_node, processes, rendezvous, max_restarts)
-        gpus, per_node = devices(gpus_per_node, processes)
-        plan = Plan(
-            _complete(command, effective_tokens, effective_streams, nodes * per_node),
-            log_dir or save_dir(command) / "logs", nodes, per_node, gpus, rendezvous,
-            rendezvous_timeout, _restarts(max_restarts, nodes), stall_timeout,
-        )  # fmt: skip
-        if slurm is not None:
-            job = Job(slurm.stem, one_gpu_each, grace, sbatch or ())
-            _slurm(plan, job, slurm, submit, dry_run)
-            return
-        if submit or sbatch:
-            raise ValueError("--submit and --sbatch need --slurm FILE")
-        raise typer.Exit(_run(plan, dry_run))
+    if slurm is not None:
+        _check_slurm(gpus_per_node, processes, rendezvous, max_restarts)
+    elif not dry_run:
+        refuse_missing(command)
+    gpus, per_node = devices(gpus_per_node, processes)
+    plan = Plan(
+        _complete(command, effective_tokens, effective_streams, nodes * per_node),
+        log_dir or save_dir(command) / "logs", nodes, per_node, gpus, rendezvous,
+        rendezvous_timeout, _restarts(max_restarts, nodes), stall_timeout,
+    )  # fmt: skip
+    if slurm is not None:
+        job = Job(slurm.stem, one_gpu_each, grace, sbatch or ())
+        _slurm(plan, job, slurm, submit, dry_run)
+        return
+    if submit or sbatch:
+        raise ValueError("--submit and --sbatch need --slurm FILE")
+    raise typer.Exit(_run(plan, dry_run))
 
 
 def _check_slurm(

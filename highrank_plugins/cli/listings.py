@@ -12,7 +12,6 @@ import typer
 import highrank_plugins
 from highrank_plugins.cli.options import UserDir
 from highrank_plugins.cli.printing import echo_markdown
-from highrank_plugins.cli.user_error import user_errors
 
 if TYPE_CHECKING:
     from highrank_plugins.heads.registry import Registry
@@ -87,16 +86,13 @@ def recipes() -> None:
     from highrank_plugins.common.formatting import printed_table
 
     folder = Path(highrank_plugins.__file__).parents[1] / "recipes"
-    with user_errors():
-        scripts = sorted(folder.glob("*/run.sh"))
-        if not scripts:
-            raise ValueError(
-                f"{folder}: there are no recipes here; they come with a clone of the repository"
-            )
-        rows = [
-            [f"`{_name(script)}`", _subject(script), _confs(script.parent)] for script in scripts
-        ]
-        typer.echo(printed_table(["recipe", "trains", "configurations (--conf)"], rows), nl=False)
+    scripts = sorted(folder.glob("*/run.sh"))
+    if not scripts:
+        raise ValueError(
+            f"{folder}: there are no recipes here; they come with a clone of the repository"
+        )
+    rows = [[f"`{_name(script)}`", _subject(script), _confs(script.parent)] for script in scripts]
+    typer.echo(printed_table(["recipe", "trains", "configurations (--conf)"], rows), nl=False)
 
 
 def _name(script: Path) -> str:

@@ -8,7 +8,6 @@ import typer
 
 from highrank_plugins.cli.options import names
 from highrank_plugins.cli.printing import print_or_write
-from highrank_plugins.cli.user_error import user_errors
 
 
 def match(
@@ -34,24 +33,23 @@ def match(
     Example: highrank match small/mos --to small/softmax --by parameters
     """
     logging.disable(logging.INFO)  # hides fairseq's log
-    with user_errors():
-        from highrank_plugins.studies.definition import recipe_folder
-        from highrank_plugins.studies.matched import (
-            find_configuration,
-            match_configurations,
-            matched_yaml,
-            shared_dictionary_size,
-        )
-        from highrank_plugins.training import configuration
+    from highrank_plugins.studies.definition import recipe_folder
+    from highrank_plugins.studies.matched import (
+        find_configuration,
+        match_configurations,
+        matched_yaml,
+        shared_dictionary_size,
+    )
+    from highrank_plugins.training import configuration
 
-        folder = recipe_folder(recipe, Path())
-        base, target = (find_configuration(folder, name) for name in (system, to))
-        settings, reference = configuration.load(base), configuration.load(target)
-        count = words or (0 if data else shared_dictionary_size(folder.name, settings, reference))
-        sizes = tuple(names("--free", free)) if free else ()
-        found = match_configurations(
-            settings, reference, by, words=count, data=data, free=sizes, step=step
-        )
-        place = Path() if output is None else output.parent  # of `-`, it is this directory, too
-        text = matched_yaml(base, found, by, f"{system} of the size of {to}", place)
-        print_or_write(text, output)
+    folder = recipe_folder(recipe, Path())
+    base, target = (find_configuration(folder, name) for name in (system, to))
+    settings, reference = configuration.load(base), configuration.load(target)
+    count = words or (0 if data else shared_dictionary_size(folder.name, settings, reference))
+    sizes = tuple(names("--free", free)) if free else ()
+    found = match_configurations(
+        settings, reference, by, words=count, data=data, free=sizes, step=step
+    )
+    place = Path() if output is None else output.parent  # of `-`, it is this directory, too
+    text = matched_yaml(base, found, by, f"{system} of the size of {to}", place)
+    print_or_write(text, output)

@@ -118,7 +118,7 @@ def export(
 
 
 def import_model(
-    folder: Annotated[Path, "Folder of `highrank model export`."],
+    exported: Annotated[Path, "Folder of `highrank model export`."],
     output: Annotated[Path, typer.Option(help="Checkpoint file to write.")],
     user_dir: UserDir = None,
 ) -> None:
@@ -130,7 +130,7 @@ def import_model(
 
     logging.disable(logging.INFO)  # hides fairseq's log
     with user_errors():
-        model_folder.import_model(folder, output)
+        model_folder.import_model(exported, output)
         typer.echo(output)
 
 

@@ -13,7 +13,6 @@ import typer
 
 from highrank_plugins.cli import app, make_group, with_help
 from highrank_plugins.cli.options import Changes, option_problems, require_code
-from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common import stop_request
 from highrank_plugins.common.names import option_name
 
@@ -44,18 +43,17 @@ def configure(
     from highrank_plugins.training.fairseq_options import check_options
 
     logging.disable(logging.INFO)  # hides fairseq's log
-    with user_errors():
-        tree = configuration.load_tree(file, change or [])
-        settings = configuration.validate(tree)
-        same = output.is_file() and output.read_text(encoding="utf-8") == settings.text()
-        if not same:
-            _check_user_dir(settings)
-            check_own_options(settings, tree)
-            check_options(settings, tree)
-        if commands is not None:
-            _write_commands(settings, commands, launch.split(), corpus)
-        if not same:
-            write_text(output, settings.text())
+    tree = configuration.load_tree(file, change or [])
+    settings = configuration.validate(tree)
+    same = output.is_file() and output.read_text(encoding="utf-8") == settings.text()
+    if not same:
+        _check_user_dir(settings)
+        check_own_options(settings, tree)
+        check_options(settings, tree)
+    if commands is not None:
+        _write_commands(settings, commands, launch.split(), corpus)
+    if not same:
+        write_text(output, settings.text())
 
 
 def _check_user_dir(settings: "Configuration") -> None:
@@ -176,10 +174,9 @@ def run(
     from highrank_plugins.training.training_log import digest, memory_line
 
     logging.disable(logging.INFO)  # hides fairseq's log
-    with user_errors():
-        options = load(config).options(block)
-        check_space(options, data, save_dir)
-        file = open_own(save_dir / "train.log", "ab", buffering=0)
+    options = load(config).options(block)
+    check_space(options, data, save_dir)
+    file = open_own(save_dir / "train.log", "ab", buffering=0)
     bounds = (float(options.get(name, 0)) or float("inf") for name in ("max_update", "max_epoch"))
     # the lock of the recipe's folder is inherited: a training run that outlives the recipe keeps it
     with (

@@ -43,17 +43,20 @@ _GROUPS: dict[Range, str] = {
         encoder_dropout_in encoder_dropout_out decoder_dropout_in decoder_dropout_out
         dropouti dropouth dropoute wdrop
         """,
-    Range(0, 1): "ema_decay",
+    Range(0, 1): "ema_decay quant_noise_pq quant_noise_scalar",
     Range(-1, 1): "sampling_topp",
     Range(0, 1, above_low=True): "lr_shrink",
     # counts: a negative one ends a training run at once, or is taken for none
     Range(0): """
-        max_update max_epoch warmup_updates clip_norm weight_decay num_workers stop_time_hours
+        max_update max_epoch warmup_updates clip_norm weight_decay stop_time_hours
         save_interval_updates validate_interval_updates validate_after_updates data_buffer_size
         ema_start_update encoder_layers decoder_layers min_len max_len_b no_repeat_ngram_size
         adam_eps end_learning_rate curriculum head_monitor lr head_z_loss
         """,
     Range(0, 2**32 - 1): "seed",
+    # one process each, and one column each
+    Range(0, 1024): "num_workers",
+    Range(1, 2**16): "required_batch_size_multiple required_seq_len_multiple",
     Range(0, above_low=True): "temperature fp16_init_scale",
     Range(-1): """
         patience keep_last_epochs keep_best_checkpoints keep_interval_updates warmup_init_lr
@@ -63,8 +66,7 @@ _GROUPS: dict[Range, str] = {
     Range(1): """
         batch_size batch_size_valid max_tokens max_tokens_valid update_freq tokens_per_sample
         save_interval validate_interval log_interval ema_update_freq max_valid_steps
-        max_source_positions max_target_positions required_batch_size_multiple
-        required_seq_len_multiple distributed_world_size num_shards beam nbest
+        max_source_positions max_target_positions distributed_world_size num_shards beam nbest
         encoder_embed_dim decoder_embed_dim encoder_ffn_embed_dim decoder_ffn_embed_dim
         encoder_attention_heads decoder_attention_heads
         encoder_hidden_size decoder_hidden_size decoder_last_hidden_size decoder_out_embed_dim
@@ -107,13 +109,13 @@ def check_ranges(options: Mapping[str, Any]) -> None:
 
     Raises:
         WrongNumbers: Options are NaN or infinite, with which fairseq would train (`--dropout nan`
-            drops nothing), or outside of `RANGES`. Or --nbest exceeds --beam, --adam-betas are not
-            two, --warmup-updates 0 would be a divisor, or the best checkpoint the worst.
+            drops nothing), or outside of `RANGES`. Or two options contradict each other, or one
+            has another form than fairseq needs.
     """
     problems: dict[str, str] = {}
     for name, value in options.items():
         for number in _numbers(name, value):
-            if not math.isfinite(number) and (math.isnan(number) or name not in _MAY_BE_INFINITE):
+            if not abs(number) < 3.4e38 and (math.isnan(number) or name not in _MAY_BE_INFINITE):
                 problems[name] = f"{number:g}: expected a finite number"
             elif name in RANGES and (problem := RANGES[name].problem(number)):
                 problems[name] = problem
@@ -121,6 +123,14 @@ def check_ranges(options: Mapping[str, Any]) -> None:
     if not problems and isinstance(beam, int) and isinstance(nbest, int) and nbest > beam:
         # fairseq would print as many hypotheses as it has beams
         problems["nbest"] = f"must be at most --beam {beam}, got {nbest}"
+    rank, processes = options.get("distributed_rank") or 0, options.get("distributed_world_size")
+    if not problems and isinstance(processes, int) and not 0 <= rank < processes:
+        problems["distributed_rank"] = f"must lie in [0, {processes}), got {rank}"
+    if (size := options.get("output_dictionary_size", -1)) in range(4):
+        problems["output_dictionary_size"] = f"must be at least 4, or -1 for all words, got {size}"
+    for name in ("model_overrides", "optimizer_overrides"):
+        if not str(options.get(name) or "{").startswith("{"):
+            problems[name] = f"takes a dictionary, such as {{'dropout': 0.1}}, got {options[name]}"
     if "adam_betas" in options and len(_numbers("adam_betas", options["adam_betas"])) == 1:
         problems.setdefault("adam_betas", "takes two numbers, such as '(0.9, 0.98)'")
     schedule = options.get("lr_scheduler", options.get("_name"))

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -164,4 +164,12 @@ def _note(_number: int, _frame: FrameType | None) -> None:
     # processes that load data inherit this: a signal to the whole group must leave them working
     # until the checkpoint is written; they end with their trainer
     global _signalled_at
+    if listening() and _signalled_at is None:
+        say_that_it_stops()
     _signalled_at = time.monotonic()
+
+
+def say_that_it_stops() -> None:
+    """Print, in a signal handler, what the request leads to: an update may take minutes."""
+    with suppress(OSError):  # a closed terminal takes no more text
+        os.write(2, b"asked to stop: finishing this update, then saving a checkpoint\n")

@@ -1,5 +1,6 @@
 """Learn pieces of words from training text, and write text with them."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from io import BytesIO
@@ -52,6 +53,8 @@ def learn_pieces(
             minloglevel=1,
         )
     except RuntimeError as error:
+        for text in texts:  # an error of a file, which SentencePiece hides, comes again
+            deque(sampled_lines(text, sample), maxlen=0)
         raise ValueError(
             f"data.vocab_size (--vocab-size) {vocab_size} does not fit the text: {error}"
         ) from None

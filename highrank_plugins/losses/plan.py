@@ -23,6 +23,11 @@ class LossOutput(NamedTuple):
     correct: Tensor | None
     entropy: Tensor | None = None  # −Σ_x P_x log P_x, in nats
 
+    def __getattr__(self, name: str) -> Any:
+        """Raise AttributeError; where a tensor has the attribute, it says which tensor to use."""
+        hint = f": use .loss.{name}, and reduction='mean' or 'sum' for one number"
+        raise AttributeError(f"LossOutput has no {name!r}{hint if hasattr(Tensor, name) else ''}")
+
     def map(self, function: Callable[[Tensor], Tensor]) -> LossOutput:
         """Return the output with `function` of each tensor."""
         tensors: list[Any] = [None if t is None else function(t) for t in self]

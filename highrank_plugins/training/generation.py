@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.processes import end_with_parent, usable_cores
+from highrank_plugins.training.launch.flags import refuse_missing
 
 PROGRAM = "fairseq-generate"
 SKIPS = "--skip-invalid-size-inputs-valid-test"
@@ -56,9 +57,11 @@ def generate(command: Sequence[str], processes: int) -> list[bytes]:
     BLEU is left out: it would count one process's sentences only.
 
     Raises:
-        ValueError: see `check_command`; a process fails, or a sentence has no lines or comes twice.
+        ValueError: see `check_command`, `refuse_missing`; a process fails, or a sentence has no
+            lines or comes twice.
     """
     check_command(command, processes)
+    refuse_missing(command)
     with TemporaryDirectory(prefix="highrank-generate-") as folder:
         shares = [Path(folder, f"share{index}") for index in range(processes)]
         _run(command, shares)

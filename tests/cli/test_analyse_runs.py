@@ -227,7 +227,7 @@ def test_with_a_dimension_for_every_word_all_modes_are_on_top(tmp_path):
         (["multimode", "--heads", "mos,"], "--heads 'mos,': expected names separated by commas"),
         (["spamlang", "--heads", "mos, mos"], "--heads mos, mos: mos is given twice"),
         (
-            ["collect", "x.pt", "data", "--output", "x", "--what", "logits,logits"],
+            ["collect", __file__, ".", "--output", "x", "--what", "logits,logits"],
             "logits is given",
         ),
     ],

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -223,3 +224,27 @@ def test_each_command_has_a_complete_sentence_in_the_help(group, monkeypatch):
     lines = shown[shown.index("Commands:") :].splitlines()[1:]
     assert [line for line in lines if line.strip() and not line.endswith(".")] == []
     assert [line for line in lines if line.endswith(("..", " al."))] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "analyse spectrum typo data", "analyse spectrum {here} typo --tokens 9",
+        "analyse multimode --checkpoint typo", "compare typo", "results table {here} typo",
+        "model best-checkpoint typo", "model export typo --output x",
+        "model import typo --output x",
+        "evaluate score typo {here}", "evaluate generate -- fairseq-generate typo --path {here}",
+        "evaluate generate -- fairseq-generate . --path typo", "launch -- fairseq-train typo",
+        "launch -- fairseq-train . --user-dir typo", "launch fairseq-train . --typo",
+        "launch -- fairseq-train . --finetune-from-model=typo", "compare --typo 4", "bench --typo",
+        "match typo --to typo", "study typo", "heads --user-dir typo",
+    ],
+)  # fmt: skip
+def test_a_wrong_path_or_option_is_refused_before_torch_is_imported(words, tmp_path):
+    (tmp_path / "here").touch()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = highrank(*words.format(here="here").split(), cwd=tmp_path)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (result.returncode == 2 and "typo" in result.stderr) or "write --" in result.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.5
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]

@@ -74,7 +74,15 @@ def test_no_control_character_is_written_into_a_batch_script(words, character, t
         ),
     ],
 )
-def test_wrong_options_are_refused(words, message):
-    result = called("launch", *words, *TRAIN)
+def test_wrong_options_are_refused(words, message, tmp_path):
+    (tmp_path / "data").mkdir()
+    result = called("launch", *words, *TRAIN, cwd=tmp_path)
     assert result.returncode == 2
     assert message in result.stderr
+
+
+@pytest.mark.parametrize("words", [["--arch", "transformer_mos"], ["-a", "transformer_mos"]])
+def test_a_command_without_dashes_before_it_is_refused(words):
+    result = called("launch", "fairseq-train", "data", *words)
+    assert result.returncode == 2
+    assert "write -- before the command: highrank launch -- fairseq-train" in result.stderr

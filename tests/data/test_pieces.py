@@ -48,6 +48,20 @@ def test_too_few_pieces_for_the_characters_is_an_error(text, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("second", "error", "said"),
+    [(None, FileNotFoundError, "train.zz"), (b"\xff\n", ValueError, "UTF-8")],
+)
+def test_a_file_that_cannot_be_read_is_not_blamed_on_the_number(
+    text, tmp_path, second, error, said
+):
+    if second is not None:
+        (tmp_path / "train.zz").write_bytes(second)
+    with pytest.raises(error, match=said) as raised:
+        learn_pieces([text, tmp_path / "train.zz"], tmp_path / "pieces", vocab_size=60)
+    assert "vocab_size" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("count", "sample", "expected"),
     [
         (10, 3, [3, 6, 9]),

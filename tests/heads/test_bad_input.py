@@ -1,6 +1,7 @@
 """Wrong options and tensors: a ValueError that names the thing, its value and the way out."""
 
 import math
+import operator
 import re
 
 import pytest
@@ -106,6 +107,19 @@ def test_features_of_the_wrong_size_are_refused(case, shape):
     check_message(["features", "4", str(shape)], case.build(), features)
     target = torch.zeros(shape[:-1], dtype=torch.long)
     check_message(["features", "4", str(shape)], case.build().nll, features, target)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_a_loss_says_which_of_its_tensors_has_an_attribute(reduction):
+    out = build_head("softmax", **SIZES).nll(
+        torch.randn(3, 4), torch.arange(3), reduction=reduction
+    )
+    for name in ("backward", "item", "detach", "requires_grad"):
+        with pytest.raises(AttributeError, match=rf"use \.loss\.{name}, and reduction="):
+            getattr(out, name)
+    with pytest.raises(AttributeError, match=r"LossOutput has no 'backwards'$"):
+        operator.attrgetter("backwards")(out)
+    out.loss.sum().backward()
 
 
 def test_the_right_size_is_accepted():

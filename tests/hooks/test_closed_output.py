@@ -11,9 +11,8 @@ from fairseq.dataclass.configs import FairseqConfig
 from fairseq.distributed import utils
 from omegaconf import OmegaConf
 
-import highrank_plugins.hooks.closed_output
-import highrank_plugins.hooks.user_errors  # noqa: F401  (importing it applies the repair)
 from highrank_plugins.common.closed_output import has_no_reader
+from highrank_plugins.hooks.user_errors import print_uncaught
 
 CFG = OmegaConf.structured(FairseqConfig())
 
@@ -59,21 +58,21 @@ def test_files_and_closed_streams_need_no_reader(monkeypatch, tmp_path):
 def test_a_command_without_a_reader_ends_silently(flush, monkeypatch):
     with piped(monkeypatch, "/usr/bin/fairseq-generate") as (reader, writer):
         reader.close()
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(BrokenPipeError) as error:
             utils.call_main(CFG, lambda cfg: print("a line", flush=flush))
+        with pytest.raises(SystemExit) as ended:
+            print_uncaught(error.type, error.value, error.tb)
         assert (ended.value.code, sys.stderr.getvalue()) == (1, "")
         writer.flush()  # as Python does at its end
 
 
-def test_another_broken_pipe_is_reported(monkeypatch):
-    def main(cfg):
-        raise BrokenPipeError(32, "Broken pipe")
-
+def test_another_broken_pipe_is_reported(monkeypatch, capfd):
+    error = BrokenPipeError(32, "Broken pipe")
     with piped(monkeypatch, "/usr/bin/fairseq-generate"):
         with pytest.raises(SystemExit) as ended:
-            utils.call_main(CFG, main)
+            print_uncaught(type(error), error, None)
         assert ended.value.code == 2
-        assert sys.stderr.getvalue() == "fairseq-generate: error: [Errno 32] Broken pipe\n"
+    assert capfd.readouterr().err == "fairseq-generate: error: [Errno 32] Broken pipe\n"
 
 
 def test_a_log_without_a_reader_ends_an_evaluation(monkeypatch):

@@ -102,6 +102,20 @@ def test_the_stock_command_saves_and_resumes(mt_data, tmp_path, numbers):
     assert same(parameters(last(tmp_path / "stopped")), parameters(last(tmp_path / "whole")))
 
 
+def test_a_request_is_answered_at_once(monkeypatch, capfd):
+    with stop_request.handlers_restored():
+        stop_request.listen()
+        said = "asked to stop: finishing this update, then saving a checkpoint\n"
+        for expected in said, "":  # the second is the same request
+            signal.raise_signal(signal.SIGTERM)
+            assert capfd.readouterr().err == expected
+        monkeypatch.setattr(os, "getpid", lambda: -1)  # a process that loads data inherits this
+        monkeypatch.setattr(stop_request, "_signalled_at", None)
+        signal.raise_signal(signal.SIGTERM)
+        assert capfd.readouterr().err == ""
+        monkeypatch.undo()
+
+
 def test_a_signal_while_data_are_loaded_is_a_request(data, tmp_path, monkeypatch):
     stock = tasks.setup_task
 

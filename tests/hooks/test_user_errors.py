@@ -3,9 +3,9 @@
 tests/models/test_console_scripts.py has the same for whole commands.
 """
 
-import argparse
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 from fairseq import options
@@ -17,12 +17,11 @@ from highrank_plugins.common.names import flag
 from highrank_plugins.common.option_ranges import WrongNumbers
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.heads import head_names, pointwise_names
-from highrank_plugins.hooks.user_errors import (  # applies all repairs
-    import_user_module,
-    print_uncaught,
-)
+from highrank_plugins.hooks.user_errors import print_uncaught  # applies all repairs
 
 CFG = OmegaConf.structured(FairseqConfig())
+THEIRS = {"__name__": "fairseq_cli.train"}
+exec("def refuse(cfg):\n    assert cfg is None, 'Must specify batch size'", THEIRS)
 
 
 def raises(error):
@@ -32,12 +31,33 @@ def raises(error):
     return main
 
 
-def test_a_mistake_ends_with_one_line(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train"])
-    with pytest.raises(SystemExit) as ended:
-        utils.call_main(CFG, raises(UserError("--head mos: too few")))
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == "fairseq-train: error: --head mos: too few\n"
+def ended(main, argv, monkeypatch, capfd) -> str:
+    """Run a command as Python does; return what it prints, and require exit code 2."""
+    monkeypatch.setattr("sys.argv", argv)
+    monkeypatch.setattr("sys.stderr", io.StringIO())  # as torch.distributed does with its hook
+    try:
+        utils.call_main(CFG, main)
+    except Exception as error:  # what Python does with any error
+        with pytest.raises(SystemExit) as left:
+            print_uncaught(type(error), error, error.__traceback__)
+        assert left.value.code == 2
+    return capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("main", "said"),
+    [
+        (raises(UserError("--head mos: too few")), "--head mos: too few"),
+        (raises(OSError("Model file not found: a.pt")), "--path: no such file: a.pt"),
+        (raises(PermissionError(13, "Permission denied", "data/dict.txt")),
+         "data/dict.txt: permission denied"),
+        (THEIRS["refuse"], "Must specify batch size"),
+    ],
+)  # fmt: skip
+def test_a_mistake_ends_with_one_line(main, said, monkeypatch, capfd):
+    for program in "/usr/bin/fairseq-train", "fairseq_cli/train.py":
+        shown = ended(main, [program], monkeypatch, capfd)
+        assert shown == f"{program.rpartition('/')[2]}: error: {said}\n"
 
 
 def test_a_program_that_calls_fairseq_gets_the_exception():
@@ -45,73 +65,55 @@ def test_a_program_that_calls_fairseq_gets_the_exception():
         utils.call_main(CFG, raises(UserError("--head mos: too few")))
 
 
-def test_a_missing_checkpoint_ends_with_one_line(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-generate"])
-    with pytest.raises(SystemExit):
-        utils.call_main(CFG, raises(OSError("Model file not found: a.pt")))
-    assert capsys.readouterr().err.endswith("error: --path: no such file: a.pt\n")
-
-
-def test_a_file_that_cannot_be_read_is_refused(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-generate"])
-    with pytest.raises(SystemExit) as ended:
-        utils.call_main(CFG, raises(PermissionError(13, "Permission denied", "data/dict.txt")))
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.endswith("error: data/dict.txt: permission denied\n")
-
-
 def test_a_defect_keeps_its_traceback(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train"])
-    with pytest.raises(ValueError, match="a defect"):
-        utils.call_main(CFG, raises(ValueError("a defect")))
-
-
-def test_an_error_that_nothing_catches_ends_with_one_line(monkeypatch, capfd):
-    # as torch.distributed does once processes have met
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train"])
-    with pytest.raises(SystemExit) as ended:
-        print_uncaught(UserError, UserError("layer 'lm': choose another name"), None)
-    assert ended.value.code == 2
-    shown = capfd.readouterr().err
-    assert shown == "fairseq-train: error: layer 'lm': choose another name\n"
-    print_uncaught(ValueError, ValueError("a defect"), None)
+    monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train", "--lr", "0.1"])
+    for error in ValueError("a defect"), AssertionError("ours"):
+        with pytest.raises(type(error)) as raised:
+            utils.call_main(CFG, raises(error))
+        print_uncaught(raised.type, raised.value, raised.tb)
     monkeypatch.setattr("sys.argv", ["train.py"])
     print_uncaught(UserError, UserError("in a program"), None)
     shown = sys.stderr.getvalue()
-    assert "ValueError: a defect\n" in shown and "UserError: in a program\n" in shown
+    assert "ValueError: a defect\n" in shown and "AssertionError: ours\n" in shown
+    assert "UserError: in a program\n" in shown
 
 
-def test_a_missing_user_dir_is_named(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"^--user-dir nowhere: no such folder; "):
-        import_user_module(argparse.Namespace(user_dir="nowhere"))
-    package = tmp_path / "package_that_reads"
-    package.mkdir()
-    (package / "__init__.py").write_text("open('no/such/file')")
-    monkeypatch.setattr("sys.path", [*sys.path])
-    with pytest.raises(FileNotFoundError, match="no/such/file"):
-        import_user_module(argparse.Namespace(user_dir=str(package)))
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("--wings 7", "if cfg.wings > 2:\n        cfg.birds[1]", "--wings 7: KeyError: 1"),
+        ("--bird=emu", "{}[cfg.bird]", "--bird emu: KeyError: 'emu'"),
+        ("--bird emu", "raise ValueError('no bird Emu.')", "--bird emu: no bird Emu"),
+        ("--wings 7", "wings = 7\n    [][wings]", "--wings 7: IndexError: list index out of range"),
+        ("--wings 7", "for k in ['wings']:\n        int('x')",
+         "--wings 7: invalid literal for int() with base 10: 'x'"),
+        ("--optimizer sgd --fast", "cfg.optimizer and cfg.fast + ''",
+         "--fast: TypeError: unsupported operand type(s) for +: 'int' and 'str'"),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_option_that_led_to_it(words, code, said, tmp_path, monkeypatch, capfd):
+    file = tmp_path / "code.py"
+    file.write_text(f"def main(cfg):\n    {code}\n")
+    names = {"__name__": "code"}
+    exec(compile(file.read_text(), file, "exec"), names)
+    cfg = SimpleNamespace(wings=7, bird="emu", birds={}, optimizer="sgd", fast=1)
+    shown = ended(
+        lambda _: names["main"](cfg), ["fairseq-train", *words.split()], monkeypatch, capfd
+    )
+    assert shown == f"fairseq-train: error: {said}; correct the option, or leave it out\n"
 
 
-def test_an_assertion_about_options_ends_with_one_line(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/usr/bin/fairseq-train"])
-    theirs = {"__name__": "fairseq_cli.train"}
-    exec("def main(cfg):\n    assert cfg is None, 'Must specify batch size'", theirs)
-    with pytest.raises(SystemExit) as ended:
-        utils.call_main(CFG, theirs["main"])
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == "fairseq-train: error: Must specify batch size\n"
-    with pytest.raises(AssertionError, match="ours"):
-        utils.call_main(CFG, raises(AssertionError("ours")))
+def test_an_error_of_an_update_keeps_its_traceback(monkeypatch):
+    def train_step(cfg):
+        return {}[cfg]
 
-
-def test_a_mistake_in_an_option_ends_with_one_line(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["fairseq_cli/train.py"])
-    with pytest.raises(SystemExit) as ended:
-        options.parse_args_and_arch(
-            argparse.ArgumentParser(), input_args=[], modify_parser=raises(UserError("no"))
-        )
-    assert ended.value.code == 2 and capsys.readouterr().err.endswith("error: no\n")
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    monkeypatch.setattr("sys.argv", ["fairseq-train", "--cfg", "word"])
+    with pytest.raises(KeyError) as raised:
+        train_step("word")
+    print_uncaught(raised.type, raised.value, raised.tb)
+    assert "KeyError: 'word'\n" in sys.stderr.getvalue()
 
 
 def test_training_needs_an_architecture():
@@ -193,7 +195,10 @@ def test_no_option_of_fairseq_takes_a_number_that_is_not_finite(number):
         ("--save-interval 0", "--save-interval must be at least 1, got 0"),
         ("--log-interval 0", "--log-interval must be at least 1, got 0"),
         ("--seed -1", "--seed must lie in [0, 4.29497e+09], got -1"),
-        ("--num-workers -2", "--num-workers must be at least 0, got -2"),
+        ("--num-workers -2", "--num-workers must lie in [0, 1024], got -2"),
+        ("--distributed-rank 1", "--distributed-rank must lie in [0, 1), got 1"),
+        ("--optimizer-overrides -1",
+         "--optimizer-overrides takes a dictionary, such as {'dropout': 0.1}, got -1"),
         ("--encoder-embed-dim 0", "--encoder-embed-dim must be at least 1, got 0"),
         ("--criterion label_smoothed_cross_entropy --label-smoothing 2",
          "--label-smoothing must lie in [0, 1), got 2"),

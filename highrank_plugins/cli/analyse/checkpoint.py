@@ -16,7 +16,6 @@ from highrank_plugins.cli.analyse.running import (
     report,
 )
 from highrank_plugins.cli.options import Data, Device, UserDir, names
-from highrank_plugins.cli.user_error import user_errors
 
 
 def card(
@@ -49,13 +48,12 @@ def card(
     from highrank_plugins.reports.card.render import render
 
     output = checkpoint.with_suffix(".html") if output is None else output
-    with user_errors():
-        if text is not None and data is not None:
-            raise ValueError(f"DATA {text} and --data {data} are the same option: give one of them")
-        made = make_card(checkpoint, text or data, split, tokens, typed_command())
-        write_text(output, render(made))
-        if json is not None:
-            write_json(json, plain(made.plain()))
+    if text is not None and data is not None:
+        raise ValueError(f"DATA {text} and --data {data} are the same option: give one of them")
+    made = make_card(checkpoint, text or data, split, tokens, typed_command())
+    write_text(output, render(made))
+    if json is not None:
+        write_json(json, plain(made.plain()))
     typer.echo(output)
 
 

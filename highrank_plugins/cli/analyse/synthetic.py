@@ -10,7 +10,6 @@ import typer
 from highrank_plugins.cli.analyse.running import DataOfCheckpoint, Output, Plot, measuring, report
 from highrank_plugins.cli.options import Number, UserDir, names, numbers, option_problems
 from highrank_plugins.cli.printing import echo_markdown
-from highrank_plugins.cli.user_error import user_errors
 
 Heads = Annotated[str, "Layers, separated by commas: mos, plif (on a softmax), mos+plif, …"]
 Components = Annotated[
@@ -125,21 +124,18 @@ def _take_defaults(context: typer.Context, file: Path | None) -> Path | None:
     """Make the options in a YAML file the defaults of the command."""
     if file is None:
         return None
-    with user_errors():
-        from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
+    from highrank_plugins.common.yaml_tree import ConfigurationError, read_tree
 
-        tree = read_tree(file)
-        if "conf" in tree.values:
-            raise ConfigurationError(
-                f"{tree.place(('conf',))}: conf: write `base: FILE` to inherit"
-            )
-        program = f"highrank analyse {context.info_name}"
-        problems = [
-            f"{tree.place((name,))}: {name}: {problem}"
-            for name, problem in option_problems(context.command, program, tree.values)
-        ]
-        if problems:
-            raise ConfigurationError("\n".join(problems))
+    tree = read_tree(file)
+    if "conf" in tree.values:
+        raise ConfigurationError(f"{tree.place(('conf',))}: conf: write `base: FILE` to inherit")
+    program = f"highrank analyse {context.info_name}"
+    problems = [
+        f"{tree.place((name,))}: {name}: {problem}"
+        for name, problem in option_problems(context.command, program, tree.values)
+    ]
+    if problems:
+        raise ConfigurationError("\n".join(problems))
     context.default_map = tree.values
     return file
 

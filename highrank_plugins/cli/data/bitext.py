@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.folder_lock import whole_folder
 
 CorpusYaml = Annotated[Path, "A recipe's corpus.yaml, with a block texts."]
@@ -23,11 +22,10 @@ def unpack_texts(
     from highrank_plugins.data.corpus_files import read_corpus
     from highrank_plugins.data.parallel import preparing
 
-    with user_errors():
-        corpus = read_corpus(file)
-        texts = preparing.texts_of(corpus, file)
-        for line in preparing.unpack_texts(corpus, texts, archives, output):
-            typer.echo(line)
+    corpus = read_corpus(file)
+    texts = preparing.texts_of(corpus, file)
+    for line in preparing.unpack_texts(corpus, texts, archives, output):
+        typer.echo(line)
 
 
 def text_files(
@@ -41,9 +39,8 @@ def text_files(
     from highrank_plugins.data.corpus_files import read_corpus
     from highrank_plugins.data.parallel import preparing
 
-    with user_errors():
-        for name in sorted(preparing.texts_of(read_corpus(file), file).names()):
-            typer.echo(preparing.find_text(folder, name))
+    for name in sorted(preparing.texts_of(read_corpus(file), file).names()):
+        typer.echo(preparing.find_text(folder, name))
 
 
 def clean_texts(
@@ -75,7 +72,7 @@ def clean_texts(
     from highrank_plugins.data.parallel.cleaning import Rules
     from highrank_plugins.data.parallel.reading import refuse_other_languages
 
-    with user_errors(), whole_folder(output, folder) as new:
+    with whole_folder(output, folder) as new:
         pair = language_pair(languages)
         refuse_other_languages(output, pair)
         texts = preparing.texts_of(read_corpus(file), file)

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from highrank_plugins.cli.user_error import user_errors
 from highrank_plugins.common.folder_lock import whole_folder
 from highrank_plugins.common.processes import usable_cores
 
@@ -32,10 +31,9 @@ def fetch(
     """
     from highrank_plugins.data import fetch as fetching
 
-    with user_errors():
-        if sha256 is not None and ledger is not None:
-            raise ValueError("--sha256 and --ledger exclude each other")
-        typer.echo(fetching.fetch(url, output, sha256=sha256, size=size, ledger=ledger))
+    if sha256 is not None and ledger is not None:
+        raise ValueError("--sha256 and --ledger exclude each other")
+    typer.echo(fetching.fetch(url, output, sha256=sha256, size=size, ledger=ledger))
 
 
 def fetch_corpus(
@@ -55,9 +53,8 @@ def fetch_corpus(
     """
     from highrank_plugins.data import corpus_files
 
-    with user_errors():
-        for line in corpus_files.fetch_corpus(file, folder, ledger=ledger, offline=offline):
-            typer.echo(line)
+    for line in corpus_files.fetch_corpus(file, folder, ledger=ledger, offline=offline):
+        typer.echo(line)
 
 
 def extract(
@@ -72,8 +69,7 @@ def extract(
     """
     from highrank_plugins.data import archives
 
-    with user_errors():
-        archives.extract(archive, folder)
+    archives.extract(archive, folder)
 
 
 def lm_corpus(
@@ -104,7 +100,7 @@ def lm_corpus(
     from highrank_plugins.data.corpora import CorpusOptions, prepare_corpus
 
     logging.disable(logging.INFO)  # hides fairseq's log
-    with user_errors(), whole_folder(output, data) as new:
+    with whole_folder(output, data) as new:
         workers = workers or usable_cores()
         options = CorpusOptions(vocab_size, max_train_lines, other_text, workers)
         for line in prepare_corpus(name, data, new, options):
@@ -123,8 +119,7 @@ def dialogue_files(corpus: Corpus) -> None:
     """
     from highrank_plugins.data.dialogue_text import input_files
 
-    with user_errors():
-        typer.echo("\n".join(map(str, input_files(corpus))))
+    typer.echo("\n".join(map(str, input_files(corpus))))
 
 
 def dialogue_text(
@@ -140,6 +135,6 @@ def dialogue_text(
     """
     from highrank_plugins.data.dialogue_text import write_parallel
 
-    with user_errors(), whole_folder(output, corpus) as new:
+    with whole_folder(output, corpus) as new:
         for name, counts in write_parallel(corpus, new, context).items():
             typer.echo(f"{name}: {counts.contexts} contexts, {counts.references} references")

@@ -1,10 +1,12 @@
 """Read and set the options of fairseq-train that depend on the number of processes."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from highrank_plugins.common.names import did_you_mean
+from highrank_plugins.common.user_error import UserError
 
 PROGRAM = "fairseq-train"
 TOLERANCE = 0.1
@@ -51,6 +53,18 @@ def check_command(words: Sequence[str]) -> None:
         name = word.partition("=")[0]
         if name in OURS:
             raise ValueError(f"{name} is set by the launcher for each process: remove it")
+
+
+def refuse_missing(words: Sequence[str]) -> None:
+    """Raise UserError if a path is missing; fairseq would say so after seconds of imports."""
+    names = ("--user-dir", "--finetune-from-model", "--path")
+    named = {name: option(words, name) or "" for name in names}
+    if len(words) > 1 and not words[1].startswith("-"):
+        named["DATA"] = words[1]
+    for name, value in named.items():
+        for path in value.split(":") if "://" not in value else ():
+            if path and not os.path.exists(path):
+                raise UserError(f"{name} {path}: no such file or directory; correct the path")
 
 
 def distributed_flags(

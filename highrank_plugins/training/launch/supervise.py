@@ -152,6 +152,8 @@ class _Supervisor:
             return
         if before is not None or not self._started():
             self.agent.send_signal(signal.SIGINT)
+        else:
+            stop_request.say_that_it_stops()
         (self.answers / "stop").touch()
 
     def run(self, start: Callable[[], Agent], patience: float | None) -> int:
