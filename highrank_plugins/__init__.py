@@ -19,11 +19,7 @@ _PACKAGES = ("compat", "hooks", "models", "tasks", "criterions", "optim")
 
 
 def register() -> None:
-    """Import every module of compat, models, tasks, criterions and optim; may be called again.
-
-    Raises:
-        ModuleNotFoundError: fairseq is not installed.
-    """
+    """Import every module of compat, models, tasks, criterions and optim; may be called again."""
     for package in _PACKAGES:
         name = f"highrank_plugins.{package}"
         if importlib.util.find_spec(name) is not None:

@@ -60,11 +60,7 @@ class LossCase:
         return self.tokens
 
     def build_head(self) -> Head:
-        """Build the layer on torch's default device, with those of K, S and d2 that it knows.
-
-        Raises:
-            CaseError: unknown structure or pointwise function, or sizes that do not fit.
-        """
+        """Build the layer on torch's default device, with those of K, S and d2 that it knows."""
         try:
             known = head_options(self.head)
             own = {n: getattr(self, n) for n in STRUCTURE_SIZES if n in known}
@@ -81,11 +77,7 @@ class LossCase:
             raise CaseError(str(error)) from error
 
     def layer(self) -> Head:
-        """Build the layer on device meta, to inspect it.
-
-        Raises:
-            CaseError: see `build_head`.
-        """
+        """Build the layer on device meta, to inspect it."""
         with torch.device("meta"):
             return self.build_head()
 
@@ -139,11 +131,7 @@ def case_from(kind: str, values: dict[str, Any]) -> Case:
 
 
 def named(kind: str, name: str) -> dict[str, Case]:
-    """Return the preset called `name`, or all of the group `name` (those called `name/…`).
-
-    Raises:
-        CaseError: no such preset; names the nearest.
-    """
+    """Return the preset called `name`, or all of the group `name` (those called `name/…`)."""
     known = presets(kind)
     group = {n: case for n, case in known.items() if n == name or n.startswith(f"{name}/")}
     if not group:
@@ -155,11 +143,7 @@ def named(kind: str, name: str) -> dict[str, Case]:
 
 
 def changed(case: Case, changes: dict[str, Any]) -> Case:
-    """Return `case` with some of its values replaced.
-
-    Raises:
-        CaseError: an invalid dtype or size.
-    """
+    """Return `case` with some of its values replaced."""
     new = type(case)(**(asdict(case) | changes))
     if new.dtype not in DTYPES:
         raise CaseError(

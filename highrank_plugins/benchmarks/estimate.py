@@ -37,12 +37,7 @@ class Training:
 
     @classmethod
     def of(cls, name: str, configuration: Configuration, devices: int) -> Training:
-        """Read a training run from a configuration.
-
-        Raises:
-            CaseError: its length is missing, or it does not train a translator.
-            ValueError: more devices than tokens of an update.
-        """
+        """Read a training run from a configuration."""
         if configuration.data is None:
             raise CaseError(
                 f"{name}: the configuration has no block `data`; only translation models can "
@@ -113,8 +108,6 @@ def run_estimates(
     Args:
         batch: tokens of that step instead of `max_tokens`; its memory is then not reported.
         changes: `device` and `dtype`.
-    Raises:
-        CaseError: nothing could be measured.
     """
     estimates = []
     for training in trainings:

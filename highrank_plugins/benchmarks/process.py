@@ -38,8 +38,6 @@ def measure(
         threads: of torch; 0 leaves its choice.
         baseline_case: the baseline's, if it has another batch; its time is scaled to as many
             tokens.
-    Raises:
-        MeasurementFailed: the process died, e.g. out of memory.
     """
     result = _ask(kind, case, implementation, baseline, repeats, threads, baseline_case)
     return row(
@@ -51,21 +49,13 @@ def measure(
 def alone(
     kind: str, case: Case, implementation: str, repeats: int, threads: int
 ) -> tuple[float, int | None, str]:
-    """Return median seconds without baseline, peak memory in bytes, and the machine.
-
-    Raises:
-        MeasurementFailed: the process died, e.g. out of memory.
-    """
+    """Return median seconds without baseline, peak memory in bytes, and the machine."""
     result = _ask(kind, case, implementation, None, repeats, threads)
     return statistics.median(result["seconds"]), result["memory"], result["machine"]
 
 
 def peak(kind: str, case: Case, implementation: str, threads: int) -> int | None:
-    """Return only the peak memory, in bytes.
-
-    Raises:
-        MeasurementFailed: the process died, e.g. out of memory.
-    """
+    """Return only the peak memory, in bytes."""
     return _ask(kind, case, implementation, None, 0, threads)["memory"]
 
 
@@ -106,8 +96,6 @@ def largest_batch(
 
     Args:
         say: receives a line for each batch that is tried; a large one takes minutes.
-    Raises:
-        MeasurementFailed: not even the smallest fits, or something else went wrong.
     """
     field, step = ("tokens", STEP) if isinstance(case, LossCase) else ("sentences", 1)
     most = MOST // (case.work() // getattr(case, field))

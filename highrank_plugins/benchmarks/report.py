@@ -46,11 +46,7 @@ def _against(row: Row, naive: Row | None) -> list[str]:
 
 
 def check_outputs(csv: Path | None, plot: Path | None) -> None:
-    """Refuse files that could not be written, before an hour of measurements is spent.
-
-    Raises:
-        ValueError: names the option.
-    """
+    """Refuse files that could not be written, before an hour of measurements is spent."""
     for option, path in (("--csv", csv), ("--plot", plot)):
         if path is not None and not path.resolve().parent.is_dir():
             raise CaseError(f"{option} {path}: the folder {path.parent} is missing")

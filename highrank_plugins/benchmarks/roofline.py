@@ -175,12 +175,7 @@ def counted(seconds: Seconds) -> Iterator[None]:
 
 
 def estimate(name: str, case: LossCase, implementation: str, gpu: Gpu) -> RooflineEstimate:
-    """Return the model of one step, forward and backward, of a loss in bfloat16.
-
-    Raises:
-        CaseError: sizes that do not fit.
-        ValueError: an implementation that does not serve the layer.
-    """
+    """Return the model of one step, forward and backward, of a loss in bfloat16."""
     seconds = Seconds(gpu, case.pointwise)
     peak, gradients = peak_of(case, implementation, counted(seconds))
     floor = sum(6 * a * b * c for a, b, c in case.layer().products(case.tokens))
@@ -191,11 +186,7 @@ def estimate(name: str, case: LossCase, implementation: str, gpu: Gpu) -> Roofli
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the peaks of a GPU of `GPUS`.
-
-    Raises:
-        CaseError: there is none of that name.
-    """
+    """Return the peaks of a GPU of `GPUS`."""
     if name not in GPUS:
         known = ", ".join(GPUS)
         raise CaseError(f"--gpu {name} does not exist{did_you_mean(name, GPUS)}; known: {known}")
@@ -215,8 +206,6 @@ def run_roofline(
 
     Args:
         changes: fields of `LossCase` that replace those of the presets.
-    Raises:
-        CaseError: a preset, implementation or GPU that does not exist; triton is not installed.
     """
     peaks = find_gpu(gpu)
     check_implementations(implementations)
@@ -299,9 +288,6 @@ def peak_of(
 
     Args:
         observer: entered for the step, but not while the layer is built.
-    Raises:
-        CaseError: sizes that do not fit.
-        ValueError: an implementation that does not serve the layer.
     """
     dtype = getattr(torch, case.dtype)
     with torch.device("meta"):

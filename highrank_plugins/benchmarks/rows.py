@@ -87,11 +87,7 @@ def write_csv(rows: Iterable[Row], path: Path) -> None:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Read what `write_csv` wrote, also in the previous release, with today's labels.
-
-    Raises:
-        ValueError: no such file, a column is missing or holds no number, no line; names the file.
-    """
+    """Read what `write_csv` wrote, also in the previous release, with today's labels."""
     adapter = TypeAdapter(Row)
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)

@@ -42,8 +42,6 @@ def run_losses(
         changes: values that replace those of the presets.
         grid: several values of some sizes; every combination is a case.
         within: MiB; each implementation gets the largest batch that stays below.
-    Raises:
-        CaseError: a preset, implementation or size that does not exist; nothing could be measured.
     """
     check_device(changes["device"])
     check_outputs(csv, plot)
@@ -98,8 +96,6 @@ def run_models(
     Args:
         within: MiB; each model, the baseline too, gets the largest batch that stays below, and
             times are compared by token.
-    Raises:
-        CaseError: a preset that does not exist.
     """
     check_device(changes["device"])
     check_outputs(csv, None)
@@ -147,11 +143,7 @@ def profile_losses(
     *,
     echo: Echo,
 ) -> None:
-    """Print which operations each case spends its time in, in this process.
-
-    Raises:
-        CaseError: a preset or implementation that does not exist, or that cannot do a case.
-    """
+    """Print which operations each case spends its time in, in this process."""
     check_device(changes["device"])
     check_implementations([implementation])
     for name, case in _cases("loss", names, changes).items():
@@ -164,11 +156,7 @@ def profile_losses(
 
 
 def check_device(device: str) -> None:
-    """Refuse a missing GPU.
-
-    Raises:
-        CaseError: names the option.
-    """
+    """Refuse a missing GPU."""
     if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
         raise CaseError(f"--device {device}: torch sees no such device here; try --device cpu")
 

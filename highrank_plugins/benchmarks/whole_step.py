@@ -76,9 +76,6 @@ def run_whole_steps(presets: list[str], models: list[str], implementation: str, 
         presets: of `highrank bench train`.
         models: archs with options, instead of the presets'; [] takes theirs.
         implementation: of the loss of our architectures.
-    Raises:
-        CaseError: a preset, implementation or GPU that does not exist; a preset of language
-            models; triton is not installed.
     """
     peaks = find_gpu(gpu)
     if implementation not in IMPLEMENTATIONS:

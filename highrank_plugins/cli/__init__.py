@@ -145,11 +145,7 @@ _INPUTS = (
 
 
 def _refuse_missing(paths: Iterable[str | Path]) -> None:
-    """Check paths before a command imports anything; lists of directories have a colon.
-
-    Raises:
-        FileNotFoundError: One does not exist.
-    """
+    """Check paths before a command imports anything; lists of directories have a colon."""
     for path in paths:
         if ":" not in str(path) and not os.path.exists(path):
             raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(path))
@@ -164,11 +160,7 @@ _OUTPUTS = ("output", "hypotheses", "plot", "csv", "json", "summary")
 
 
 def _refuse_replacing(given: Mapping[str, Any]) -> None:
-    """Compare the files that a command writes with those that it reads, and with each other.
-
-    Raises:
-        ValueError: An output is one of the others; names it.
-    """
+    """Compare the files that a command writes with those that it reads, and with each other."""
     files: dict[Path, str] = {}
     for name, value in sorted(given.items(), key=lambda item: item[0] in _OUTPUTS):
         for path in _listed(value):

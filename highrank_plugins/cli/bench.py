@@ -296,20 +296,12 @@ def table(csv: Annotated[list[Path], "CSV files of --csv."]) -> None:
 
 
 def _grid(given: dict[str, str | None]) -> dict[str, list[int]]:
-    """Return sizes by name, as numbers.
-
-    Raises:
-        ValueError: A size is not a number; names the option.
-    """
+    """Return sizes by name, as numbers."""
     return {n: numbers(f"--{n}", text, int) for n, text in given.items() if text is not None}
 
 
 def _one(name: str, values: list[int]) -> int:
-    """Return the single size that was given.
-
-    Raises:
-        ValueError: There are several; names the option.
-    """
+    """Return the single size that was given."""
     if len(values) > 1:
         raise ValueError(f"--{name}: give one value; the model covers one size per call")
     return values[0]

@@ -136,11 +136,7 @@ def _check_slurm(
 
 
 def devices(gpus_per_node: int | None, processes: int | None) -> tuple[bool, int]:
-    """Return whether to train on GPUs, and the number of processes per machine.
-
-    Raises:
-        ValueError: both are given.
-    """
+    """Return whether to train on GPUs, and the number of processes per machine."""
     if gpus_per_node is not None and processes is not None:
         raise ValueError("--gpus-per-node and --processes (on a CPU) exclude each other")
     if processes is not None:

@@ -38,11 +38,7 @@ def _import(user_dir: Path | None) -> Path | None:
 
 
 def require_code(option: str, folder: Path) -> None:
-    """Check that fairseq finds code in a folder; it takes any other for an empty package.
-
-    Raises:
-        ValueError: the folder has no such code, or does not exist; the message names the option.
-    """
+    """Check that fairseq finds code in a folder; it takes any other for an empty package."""
     if not folder.is_dir():
         what = "not a folder" if folder.exists() else "no such folder"
         raise ValueError(f"{option} {folder}: {what}; name the folder of a package with layers")
@@ -93,8 +89,6 @@ def names(option: str, text: str) -> list[str]:
 
     Args:
         option: its name, for the message.
-    Raises:
-        ValueError: A name is empty, or is given twice; names the option.
     """
     found = [word.strip() for word in text.split(",")]
     if "" in found:
@@ -109,8 +103,6 @@ def numbers(option: str, text: str, kind: Callable[[str], Number]) -> list[Numbe
     Args:
         option: its name, for the message.
         kind: int or float.
-    Raises:
-        ValueError: The text is invalid, or a number is given twice; names the option.
     """
     try:
         found = [kind(word) for word in text.split(",")]

@@ -166,11 +166,7 @@ def _key(data: Path | None) -> str | None:
 
 
 def _scores(path: Path, finetuned: bool, data: Path | None = None) -> "dict[str, Score]":
-    """Return the scores in a file, or in the folder of a model's evaluations.
-
-    Raises:
-        ValueError: scores are missing, or a score is not a finite number; names it. OSError.
-    """
+    """Return the scores in a file, or in the folder of a model's evaluations."""
     scores = _evaluations(path, data, finetuned) if path.is_dir() else _written_scores(path)
     for name, score in scores.items():
         if not isinstance(score.value, int | float) or not math.isfinite(score.value):
@@ -197,11 +193,7 @@ def _evaluations(path: Path, data: Path | None, finetuned: bool) -> "dict[str, S
 
 
 def _written_scores(path: Path) -> "dict[str, Score]":
-    """Return the scores in a file of `highrank evaluate score`.
-
-    Raises:
-        ValueError: the file holds no scores; names it. OSError.
-    """
+    """Return the scores in a file of `highrank evaluate score`."""
     from highrank_plugins.common.files import read_json
     from highrank_plugins.common.score import Score
 

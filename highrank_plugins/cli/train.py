@@ -101,11 +101,7 @@ def _blamed_on(words: list[str]) -> Iterator[None]:
 
 
 def _launch(settings: "Configuration", words: list[str], saved: Path) -> "Launch":
-    """Rehearse the launch, and print its output if `words` have --dry-run.
-
-    Raises:
-        typer.Exit, or an error about an option: `highrank launch` refuses it.
-    """
+    """Rehearse the launch, and print its output if `words` have --dry-run."""
     from highrank_plugins.cli import launch as launching
     from highrank_plugins.training.command_line import user_dir, words_of
     from highrank_plugins.training.recipe_files import (
@@ -207,12 +203,7 @@ def _logged(lines: Iterable[bytes], log: IO[bytes]) -> Iterator[str]:
 
 
 def check_own_options(configuration: "Configuration", tree: "Tree") -> None:
-    """Check names and values in the blocks of `highrank` subcommands.
-
-    Raises:
-        ConfigurationError: each unknown name, wrong value or missing option, with its file and
-            line.
-    """
+    """Check names and values in the blocks of `highrank` subcommands."""
     from highrank_plugins.common.yaml_tree import ConfigurationError
     from highrank_plugins.training.command_line import PROGRAMS, program_of
 

@@ -11,11 +11,7 @@ from highrank_plugins.common.user_error import explained
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Report ValueError, FloatingPointError (messages say where) and OSError without traceback.
-
-    Raises:
-        BrokenPipeError: The output has lost its reader.
-    """
+    """Report ValueError, FloatingPointError (messages say where) and OSError without traceback."""
     try:
         yield
     except (ValueError, OSError, FloatingPointError) as error:

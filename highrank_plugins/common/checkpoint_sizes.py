@@ -23,8 +23,6 @@ def check_sizes_and_paths(path: str, state: dict[str, Any]) -> None:
     Args:
         path: for messages.
         state: holds "model" with weights by name, and "cfg" with the options of "model".
-    Raises:
-        UserError: names the weight or option.
     """
     import torch
 

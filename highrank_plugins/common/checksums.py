@@ -34,8 +34,6 @@ def check_sum(path: Path, expected: str, algorithm: str = "sha256") -> None:
 
     Args:
         algorithm: a key of `DIGITS`.
-    Raises:
-        ChecksumError: `expected` is malformed, or the file has another checksum; names both.
     """
     digits = DIGITS[algorithm]
     if not re.fullmatch(f"[0-9a-f]{{{digits}}}", expected):
@@ -60,8 +58,6 @@ def check_in_ledger(path: Path, name: Path, ledger: Path) -> bool:
         name: where it will be.
     Returns:
         Whether the checksum is new.
-    Raises:
-        ChecksumError: the file has another checksum, or the ledger is damaged.
     """
     sums, key = recorded(ledger), _key(name, ledger)
     found = checksum(path)
@@ -94,11 +90,7 @@ def _key(name: Path, ledger: Path) -> str:
 
 
 def read_ledger(ledger: Path) -> dict[str, str]:
-    """Return checksums by name.
-
-    Raises:
-        ChecksumError: a line is not of that form; names it.
-    """
+    """Return checksums by name."""
     require_regular(ledger)
     sums = {}
     for number, line in enumerate(ledger.read_text(encoding="utf-8").splitlines(), 1):

@@ -57,11 +57,7 @@ def try_lock(file: IO[Any], kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
 
 @contextmanager
 def held_alone(lock: Path, busy: str = "") -> Iterator[IO[Any]]:
-    """Hold a lock file, in a new folder if need be, and yield it open; wait for it without `busy`.
-
-    Raises:
-        ValueError: another process holds it; the message is `busy`.
-    """
+    """Hold a lock file, in a new folder if need be, and yield it open; wait for it without `busy`."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with open_own(lock, "a+") as file:
         if not try_lock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0)):
@@ -70,12 +66,7 @@ def held_alone(lock: Path, busy: str = "") -> Iterator[IO[Any]]:
 
 
 def open_own(path: str | Path, mode: str, buffering: int = -1) -> IO[Any]:
-    """Open a file of ours to write, in a folder that others may write to, too; text is UTF-8.
-
-    Raises:
-        UserError: A symbolic link, a pipe or a device has the name of the file.
-        OSError: The file cannot be opened.
-    """
+    """Open a file of ours to write, in a folder that others may write to, too; text is UTF-8."""
 
     def opened(path: str, flags: int) -> int:
         handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
@@ -97,11 +88,7 @@ def open_own(path: str | Path, mode: str, buffering: int = -1) -> IO[Any]:
 
 
 def require_regular(path: str | Path) -> None:
-    """Refuse pipes and devices, which a reader would wait for or read without end.
-
-    Raises:
-        UserError: The path is neither missing nor a regular file.
-    """
+    """Refuse pipes and devices, which a reader would wait for or read without end."""
     if os.path.exists(path) and not os.path.isfile(path):
         kind = "a folder" if os.path.isdir(path) else "a pipe or a device"
         raise UserError(f"{path} is {kind}; a file is needed here")
@@ -113,13 +100,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file.
-
-    Raises:
-        ValueError: the file is not JSON, is nested too deeply, is larger than `MOST_JSON`, or is a
-            pipe or a device; names it.
-        OSError: it cannot be read.
-    """
+    """Return the value in a JSON file."""
     require_regular(path)
     if (bytes_ := path.stat().st_size) > MOST_JSON:
         raise ValueError(f"{path}: {size(bytes_)}, and ours have {size(MOST_JSON)} at most")
@@ -144,8 +125,6 @@ def write_whole(
     Args:
         path: Devices and pipes, such as /dev/null, are written directly.
         expected_bytes: Size of the file, if known: nothing is written where it does not fit.
-    Raises:
-        OSError: The disk is full or fails, or does not hold what was written; in plain words.
     """
     target = os.path.abspath(path)
     if os.path.exists(target) and not os.path.isfile(target):
@@ -175,9 +154,6 @@ def link_whole(source: str | Path, target: str | Path) -> None:
     """Give a file a second name, replacing any file of that name.
 
     On file systems without hard links, the file is copied.
-
-    Raises:
-        OSError: See `write_whole`.
     """
     source, target = os.path.realpath(source), os.path.abspath(target)
     if os.path.lexists(target) and os.path.samestat(os.stat(source), os.lstat(target)):

@@ -42,10 +42,6 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[bool]:
 
     Returns:
         Whether the folder is locked; False on a file system without locks, which is logged.
-    Raises:
-        UserError: Another process holds it; names the process. Or the folder cannot be written, or
-            a link has the name of the lock file. Or a file has the name of an incomplete
-            checkpoint, where no training run has been.
     """
     is_new = not os.path.exists(os.path.join(folder, _TRAINING.lock))
     with _held(Path(folder), _TRAINING) as is_locked:
@@ -67,10 +63,6 @@ def output_folder(folder: Path, *inputs: Path) -> Iterator[None]:
 
     Args:
         inputs: folders that the block reads.
-    Raises:
-        ValueError: the folder is one of them, whose files the block would overwrite.
-        UserError: another data command writes to the folder (the message names the process), or
-            it is not writable; or an input may be a mixture, see `refuse_mixture`.
     """
     for source in inputs:
         refuse_mixture(source)
@@ -91,9 +83,6 @@ def whole_folder(folder: Path, *inputs: Path) -> Iterator[Path]:
 
     Yields:
         The folder to write the files to, see `new_files`.
-    Raises:
-        ValueError, UserError: see `output_folder`, which also holds a lock, and `new_files`.
-        OSError: the disk is full; the message names the folder and the free space.
     """
     with output_folder(folder, *inputs), new_files(folder) as new:
         yield new
@@ -106,8 +95,6 @@ def log_folder(folder: Path, save_dir: Path, is_shared: bool) -> Iterator[None]:
     Args:
         save_dir: of the training run.
         is_shared: launchers of other nodes may hold the folder, too, for the same training run.
-    Raises:
-        UserError: Another launch writes to it, or it has the logs of another --save-dir; names it.
     """
     kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
     with _held(folder, _LOGS, os.path.relpath(save_dir.resolve(), folder.resolve()), kind):

@@ -21,9 +21,6 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
     All files are flushed before, so that a power failure leaves the whole folder or none.
     Leftovers of an interrupted call are discarded.
-
-    Raises:
-        FileExistsError: NAME.part exists, and no interrupted call has left it.
     """
     part = folder.with_name(f"{folder.name}.part")
     stamp = part / _STAMP
@@ -56,10 +53,6 @@ def new_files(folder: Path) -> Iterator[Path]:
 
     `refuse_mixture` refuses a folder that was killed while its files were replaced. The next call
     replaces the others before it begins. Other files of the folder are kept.
-
-    Raises:
-        UserError: a folder, a pipe or a device has the name of a new file, or a link that of the
-            folder of new files; nothing is replaced.
     """
     _take_places(folder)
     with new_folder(folder / NEW) as part:
@@ -88,11 +81,7 @@ def _take_places(folder: Path) -> None:
 
 
 def refuse_mixture(folder: Path) -> None:
-    """Refuse a folder whose files `new_files` has begun to replace.
-
-    Raises:
-        UserError: some files of the folder may be earlier ones.
-    """
+    """Refuse a folder whose files `new_files` has begun to replace."""
     if (folder / NEW).exists() or (folder.parent / NEW / folder.name).exists():
         raise UserError(
             f"{folder} may hold files of two texts: a `highrank data` command is replacing them, "

@@ -32,8 +32,6 @@ def refuse_several(environment: Mapping[str, str], world: int, remedy: str) -> N
     Args:
         world: number of processes that train one model.
         remedy: what to do.
-    Raises:
-        UserError: there are more.
     """
     started, name = processes_started(environment)
     if started > world:

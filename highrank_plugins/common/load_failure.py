@@ -18,9 +18,6 @@ class ReasonsOf(AbstractContextManager):
 
     A configuration can lead to an error of any kind, and fairseq raises `Exception` itself. Lost
     connections and errors of files stay as they are.
-
-    Raises:
-        UserError: Names the file and the reason.
     """
 
     def __init__(self, path: str) -> None:

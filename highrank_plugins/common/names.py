@@ -69,8 +69,6 @@ def distinct_names(paths: Sequence[Path], nameless: str | None = None) -> list[s
 
     Args:
         nameless: a file with this name is called by the name of its folder.
-    Raises:
-        ValueError: a file is given twice.
     """
     whole = [path.absolute() for path in paths]
     for path in paths:

@@ -105,13 +105,7 @@ class WrongNumbers(UserError):
 
 
 def check_ranges(options: Mapping[str, Any]) -> None:
-    """Check the numbers of parsed options.
-
-    Raises:
-        WrongNumbers: Options are NaN or infinite, with which fairseq would train (`--dropout nan`
-            drops nothing), or outside of `RANGES`. Or two options contradict each other, or one
-            has another form than fairseq needs.
-    """
+    """Check the numbers of parsed options."""
     problems: dict[str, str] = {}
     for name, value in options.items():
         for number in _numbers(name, value):

@@ -26,11 +26,7 @@ _LEFT = (
 
 
 def bleu_tokens(references: Sequence[str], chosen: Tokens | None = None) -> Tokens:
-    """Return sacreBLEU's tokens for the script of the references, 13a where blanks separate words.
-
-    Raises:
-        UserError: no tokens are known for the script, or their package is missing.
-    """
+    """Return sacreBLEU's tokens for the script of the references, 13a where blanks separate words."""
     text = "".join("".join(line.split()) for line in references)
     for language, (characters, tokens) in _SCRIPTS.items():
         if 10 * len(re.findall(f"[{characters}]", text)) < max(len(text), 1):
@@ -52,11 +48,7 @@ def bleu_tokens(references: Sequence[str], chosen: Tokens | None = None) -> Toke
 
 
 def require_joined(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Refuse text in pieces, or in tokens, which is not what the references are.
-
-    Raises:
-        UserError: names the mark of pieces, and the option that joins them.
-    """
+    """Refuse text in pieces, or in tokens, which is not what the references are."""
     for pattern in _LEFT:
         sides = [list(filter(None, (re.search(pattern, line) for line in side)))
                  for side in (hypotheses, references)]  # fmt: skip

@@ -102,11 +102,7 @@ def require_unreserved(sentence: str) -> str:
 
 
 def decode_line(file: Path | str, number: int, line: bytes) -> str:
-    """Return the text of a line, counted from 1.
-
-    Raises:
-        TextError: it is not UTF-8, holds NUL, or is the first and begins with a byte order mark.
-    """
+    """Return the text of a line, counted from 1."""
     return _require(file, number, decoded(line, first=number == 1))
 
 
@@ -138,12 +134,7 @@ def open_binary(path: Path) -> BinaryIO | gzip.GzipFile:
 
 
 def read_text(path: Path, rules: TextRules = TextRules()) -> Iterator[str]:
-    """Yield the lines of a file, plain or NAME.gz; only line feeds end them.
-
-    Raises:
-        TextError: the file is missing or damaged, has no words, or breaks the rules.
-        UserError: it is a folder, a pipe or a device.
-    """
+    """Yield the lines of a file, plain or NAME.gz; only line feeds end them."""
     for number, found in _checked(path, rules):
         yield _require(path, number, found)
 
@@ -167,12 +158,7 @@ def _checked(path: Path, rules: TextRules) -> Iterator[tuple[int, str | Problem]
 
 
 def check_texts(paths: Sequence[Path], rules: TextRules = TextRules()) -> int:
-    """Read all bytes once and return the number of lines, the same in each file.
-
-    Raises:
-        TextError: see `read_text`; or the files have different numbers of lines. The message lists
-            the first problems of all files.
-    """
+    """Read all bytes once and return the number of lines, the same in each file."""
     problems: list[str] = []
     counts: list[int] = []
     for path in paths:

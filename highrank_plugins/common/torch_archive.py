@@ -47,9 +47,6 @@ def check_archive(path: str | Path, whole: bool = True) -> None:
 
     Args:
         whole: False leaves tensors out, and checks only what describes them and plain values.
-    Raises:
-        DamagedArchiveError: Names the file, the damage and the remedy.
-        OSError: The file is missing or cannot be read.
     """
     require_regular(path)
     if os.path.islink(path) and not os.path.exists(path):
@@ -62,11 +59,7 @@ def check_archive(path: str | Path, whole: bool = True) -> None:
 
 
 def load_mapped(path: str | Path) -> Any:
-    """Return what a file of torch.save holds; tensors are read from the disk when they are used.
-
-    Raises:
-        An exception of `UNREADABLE`: the file is damaged, or holds more than plain values.
-    """
+    """Return what a file of torch.save holds; tensors are read from the disk when they are used."""
     import torch
 
     check_archive(path, whole=False)

@@ -27,11 +27,7 @@ class TrainingListener:
         return {}
 
     def check_saved_options(self, options: Mapping[str, Any]) -> None:
-        """Compare the model options of a checkpoint with ours, before it is loaded.
-
-        Raises:
-            ValueError: The checkpoint must not be loaded; says why.
-        """
+        """Compare the model options of a checkpoint with ours, before it is loaded."""
 
     def before_epoch(self, epoch: int) -> None:
         """Prepare for an epoch of training, counted from 1."""

@@ -48,10 +48,6 @@ def read_tree(path: Path, below: tuple[Path, ...] = (), *, may_inherit: bool = T
 
     A block is merged key by key; `null` removes an inherited key. A block that is `null` without
     being inherited stays, for the reader to refuse.
-
-    Raises:
-        ConfigurationError: the file is missing (names the nearest one), is not valid YAML, gives a
-            key twice, inherits from itself, or has `base` where nothing may inherit.
     """
     path = path.resolve()
     if path in below:
@@ -81,9 +77,6 @@ def override(tree: Tree, assignment: str, default_block: str) -> None:
     """Apply `block.key=value`, or `key=value` for a key of `default_block`; values are YAML.
 
     `null` removes a key, or a whole block: `block=null`.
-
-    Raises:
-        ConfigurationError: not of that form, or `null` for what is not there.
     """
     name, equals, text = assignment.partition("=")
     path = tuple(name.split(".")) if "." in name else (default_block, name)

@@ -29,11 +29,7 @@ PAUSE_SECONDS = 2.5  # a network disk may be back by then
 
 @replaces(checkpoint_utils, "torch_persistent_save")
 def torch_persistent_save(stock, obj, filename, async_write=False) -> None:
-    """Save to a local path, all or nothing, in three attempts.
-
-    Raises:
-        OSError: The disk is full or fails; in plain words.
-    """
+    """Save to a local path, all or nothing, in three attempts."""
     if not PathManager.supports_rename(filename):
         return stock(obj, filename, async_write=async_write)
     expected_bytes = sum(_storages(obj).values())

@@ -30,9 +30,6 @@ def literal(text: Any) -> Any:
     Understands numbers, strings, booleans, None, tuples, lists and dicts; + - * of numbers, + of
     two lists or tuples, and a list times a count. What is not a string (fairseq's `eval_bool`
     gets booleans) is returned as it is.
-
-    Raises:
-        UserError: for anything else; the message holds the string.
     """
     if not isinstance(text, str):
         return text

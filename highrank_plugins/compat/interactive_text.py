@@ -35,12 +35,7 @@ def parse_args_and_arch(stock, *args, **kwargs):
 
 @replaces(interactive, "buffered_read")
 def buffered_read(_stock, input: str, buffer_size: int) -> Iterator[list[str]]:
-    """Yield lines of a file, or of standard input (`-`), in groups of `buffer_size`.
-
-    Raises:
-        TextError: A line is not UTF-8, or holds NUL; names line and column.
-        UserError: Standard input is closed.
-    """
+    """Yield lines of a file, or of standard input (`-`), in groups of `buffer_size`."""
     if input != "-":
         with Path(input).open("rb") as file:
             yield from _groups(file, input, buffer_size)

@@ -16,11 +16,7 @@ from highrank_plugins.common.patching import replaces
 
 @replaces(utils, "eval_str_list")
 def eval_str_list(stock, text, kind=float):
-    """Return the numbers in an option's value.
-
-    Raises:
-        ArgumentTypeError: The value contains something other than numbers.
-    """
+    """Return the numbers in an option's value."""
     try:
         return stock(text, kind)
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):

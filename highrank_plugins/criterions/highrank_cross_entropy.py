@@ -20,21 +20,13 @@ class HighrankCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
 
     @classmethod
     def build_criterion(cls, cfg, task):
-        """Build the criterion of a configuration.
-
-        Raises:
-            UserError: ``--label-smoothing`` out of range.
-        """
+        """Build the criterion of a configuration."""
         if not 0 <= cfg.label_smoothing < 1:
             raise UserError(f"--label-smoothing must lie in [0, 1), got {cfg.label_smoothing}")
         return super().build_criterion(cfg, task)
 
     def forward(self, model, sample, reduce=True):
-        """Return loss, sample size and logging output of one batch.
-
-        Raises:
-            UserError: the model has no head.
-        """
+        """Return loss, sample size and logging output of one batch."""
         if not getattr(model, "computes_loss", False):
             raise UserError(
                 "--criterion highrank_cross_entropy needs a model with a head (--arch "

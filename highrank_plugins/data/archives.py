@@ -42,9 +42,6 @@ def extract(archive: Path, folder: Path, wanted: Wanted = None) -> None:
 
     Args:
         wanted: names of the files to write; all other names are checked, too.
-    Raises:
-        ArchiveError: the archive is damaged or hostile, or of another kind.
-        FileExistsError: the folder exists, or another one has the name NAME.part.
     """
     if folder.exists():
         raise FileExistsError(errno.EEXIST, "exists already; delete it first", str(folder))
@@ -169,11 +166,7 @@ class _Folder:
         self._left = self._limit
 
     def inside(self, name: str) -> Path:
-        """Return the path of a file of the archive.
-
-        Raises:
-            ArchiveError: the path lies outside the folder.
-        """
+        """Return the path of a file of the archive."""
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts:
             raise ArchiveError(
@@ -186,8 +179,6 @@ class _Folder:
 
         Args:
             content: None for an entry that is neither file nor folder.
-        Raises:
-            ArchiveError: content is None, or the archive unpacks to more than `largest_size`.
         """
         if content is None:
             raise ArchiveError(

@@ -38,9 +38,6 @@ def binarise(pieces: Path, output: Path, languages: tuple[str, str], processes: 
 
     Args:
         pieces: folder with {train,valid,test}.LANGUAGE, pieces between spaces.
-    Raises:
-        TextError: see `check_texts`.
-        UserError: `output` has a dictionary or checksums that no earlier call has written.
     """
     with new_files(output) as folder:
         others = _require_ours(output, languages)
@@ -69,12 +66,7 @@ def _names(languages: tuple[str, str]) -> list[str]:
 
 
 def _require_ours(output: Path, languages: tuple[str, str]) -> dict[str, str]:
-    """Return the checksums of other files in `output`.
-
-    Raises:
-        UserError: it has dictionaries or checksums, but the checksums do not name all our files;
-            or a folder has the name of one of them.
-    """
+    """Return the checksums of other files in `output`."""
     ledger, names = output / SUMS, _names(languages)
     for name in names:
         require_regular(output / name)

@@ -87,11 +87,7 @@ class CorpusFiles(BaseModel):
 
 
 def read_corpus(path: Path) -> CorpusFiles:
-    """Return what a `corpus.yaml` says.
-
-    Raises:
-        ConfigurationError: no such file, or it is not of this form; names file and line.
-    """
+    """Return what a `corpus.yaml` says."""
     tree = read_tree(path, may_inherit=False)  # recipes notice changes of this file only
     try:
         return CorpusFiles.model_validate(tree.values)
@@ -107,9 +103,6 @@ def check_languages(path: Path, corpus: CorpusFiles, languages: tuple[str, str])
     """Refuse a corpus whose text is of other languages, by the endings of its files.
 
     A pair of files counts if both names end with two letters, apart from .gz and .sgm.
-
-    Raises:
-        ConfigurationError: names the pair, and the languages that are needed.
     """
     texts = corpus.texts
     for names in [*texts.train, *texts.valid, *texts.test] if texts is not None else ():
@@ -138,8 +131,6 @@ def fetch_corpus(
         offline: a missing file is an error, and the folder may be read-only.
     Returns:
         A line for each.
-    Raises:
-        FetchError, ChecksumError: see `fetch`.
     """
     files = read_corpus_files(path)
     for name, file in files.items():

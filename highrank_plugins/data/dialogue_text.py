@@ -43,11 +43,7 @@ class Counts(NamedTuple):
 
 
 def input_files(corpus: Path) -> list[Path]:
-    """Return what `write_parallel` reads: the dialogues, and the references if there are any.
-
-    Raises:
-        DialogueError: see `corpus_files`.
-    """
+    """Return what `write_parallel` reads: the dialogues, and the references if there are any."""
     multiple = corpus / FILE
     return corpus_files(corpus) + ([multiple] if multiple.is_file() else [])
 
@@ -66,8 +62,6 @@ def write_parallel(corpus: Path, output: Path, context: int) -> dict[str, Counts
         corpus: see `corpus_files`.
     Returns:
         the counts of each set.
-    Raises:
-        DialogueError: see `read_corpus` and `read_references`; a split without a response.
     """
     sets: dict[str, list[ReferredContext]] = {}
     left_out: dict[str, dict[str, int]] = {}
@@ -128,9 +122,6 @@ def read_references(path: Path) -> list[ReferredContext]:
     """Return contexts and references from a JSON list of {"context", "speaker", "responses"}.
 
     The beginning of a dialogue has a context without words.
-
-    Raises:
-        DialogueError: no JSON, an entry of another form or without responses; names it.
     """
     entries = parse_json(path.read_bytes(), str(path))
     if not isinstance(entries, list) or not entries:

@@ -38,11 +38,7 @@ def words_of(text: str) -> list[str]:
 
 
 def corpus_files(folder: Path) -> list[Path]:
-    """Return the pickle, or else the three files of JSON lines, in `folder` or its `json_data`.
-
-    Raises:
-        DialogueError: neither is there, or a split is missing; says what to put where.
-    """
+    """Return the pickle, or else the three files of JSON lines, in `folder` or its `json_data`."""
     if (folder / PICKLE).is_file():
         return [folder / PICKLE]
     for place in (folder, folder / "json_data"):
@@ -58,12 +54,7 @@ def corpus_files(folder: Path) -> list[Path]:
 
 
 def read_corpus(folder: Path) -> dict[str, list[Dialogue]]:
-    """Return the dialogues of each split; each has an utterance with words.
-
-    Raises:
-        DialogueError: a missing file or split, a dialogue of another form or without utterances.
-        ValueError: see `load_plain`.
-    """
+    """Return the dialogues of each split; each has an utterance with words."""
     files = corpus_files(folder)
     if files[0].name == PICKLE:
         return _read_pickle(files[0])
@@ -74,11 +65,7 @@ def read_corpus(folder: Path) -> dict[str, list[Dialogue]]:
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield `file:line` and the value of each line of JSON.
-
-    Raises:
-        DialogueError: the file is empty, or a line is not JSON.
-    """
+    """Yield `file:line` and the value of each line of JSON."""
     number = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -88,11 +75,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def parse_json(text: bytes, place: str) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        DialogueError: it has none; names `place`.
-    """
+    """Return the value of a JSON text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -152,9 +135,6 @@ def load_plain(path: Path) -> Any:
     """Return the value of a pickle of text, numbers, None, lists, tuples and dicts only.
 
     Text of Python 2 is read as UTF-8. The file is checked before any value is built.
-
-    Raises:
-        ValueError: it is damaged, holds anything else, or asks for more memory than it fills.
     """
     try:
         with path.open("rb") as file:

@@ -62,10 +62,6 @@ def download(url: str, part: Path, *, size: int | None = None, checked: bool = F
             whose version is unknown is resumed, too.
     Returns:
         Whether the length of the file is known, so that it cannot be truncated.
-    Raises:
-        DownloadError: no network, the server refuses or sends too much, or the connection broke too
-            often. `part` keeps what was received.
-        BusyError: another process is downloading it.
     """
     with _locked(part) as file:
         source = _local_path(url)
@@ -112,11 +108,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _locked(part: Path) -> Iterator[IO[bytes]]:
-    """Open the file at its end, locked against other processes.
-
-    Raises:
-        BusyError: another process has it.
-    """
+    """Open the file at its end, locked against other processes."""
     with open_own(part, "ab") as file:
         if not try_lock(file):
             raise BusyError(f"{part}: another process is downloading it; wait until it ends")
@@ -124,11 +116,7 @@ def _locked(part: Path) -> Iterator[IO[bytes]]:
 
 
 def _local_path(url: str) -> Path | None:
-    """Return the path that a URL of a local file, or a bare path, names; None for HTTP.
-
-    Raises:
-        DownloadError: another kind of URL.
-    """
+    """Return the path that a URL of a local file, or a bare path, names; None for HTTP."""
     parts = urlsplit(url)
     if parts.scheme in ("http", "https"):
         return None
@@ -200,9 +188,6 @@ def _check_form(answer: http.client.HTTPResponse, is_compressed: bool) -> None:
 
     Args:
         is_compressed: whether the file itself is; some servers call that its encoding.
-    Raises:
-        DownloadError: the server has compressed it, although we ask for the file itself, or states
-            a length that is no number.
     """
     encoding, length = (answer.headers.get(f"Content-{name}") for name in ("Encoding", "Length"))
     if encoding not in (None, "identity") and not is_compressed:
@@ -212,11 +197,7 @@ def _check_form(answer: http.client.HTTPResponse, is_compressed: bool) -> None:
 
 
 def _continues(answer: http.client.HTTPResponse, file: IO[bytes], start: int) -> bool:
-    """Read those bytes of a response that the file has from `start` on; whether they are equal.
-
-    Raises:
-        _Interrupted: the connection ended within them.
-    """
+    """Read those bytes of a response that the file has from `start` on; whether they are equal."""
     with open(file.name, "rb") as own:
         own.seek(start)
         known = own.read()

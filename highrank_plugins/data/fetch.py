@@ -45,9 +45,6 @@ def fetch(
         ledger: file to record an unpublished checksum in, and to compare it with later.
     Returns:
         What was done, in one line.
-    Raises:
-        FetchError: the file could not be fetched.
-        ChecksumError: the file is not the expected one.
     """
     there = output.exists()
     path = output if there else output.with_name(f"{output.name}.part")
@@ -93,9 +90,6 @@ def _check_content(path: Path, output: Path, sure: bool) -> None:
 
     Args:
         sure: whether its length is the one that the server stated.
-    Raises:
-        ChecksumError: it is empty, an HTML page, not the archive that its name says, damaged or
-            cut.
     """
     with path.open("rb") as file:
         start = file.read(512)

@@ -24,8 +24,6 @@ def ordered_map(
     Args:
         work: the function; for several processes it is pickled with each item.
         processes: 1 uses no other process.
-    Raises:
-        OSError: one of them was killed.
     """
     if processes == 1:
         yield from map(work, items)

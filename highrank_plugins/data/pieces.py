@@ -34,8 +34,6 @@ def learn_pieces(
 
     Args:
         sample: learn from this number of lines of each text, spread evenly over it.
-    Raises:
-        ValueError: the text does not allow that many pieces.
     """
     import sentencepiece
 
@@ -87,12 +85,7 @@ def write_pieces(encode: Encoder, text: Path, output: Path, processes: int = 1) 
 
 
 def folded_lines(text: Path) -> Iterator[str]:
-    """Yield lines with white space folded to one space: fairseq splits pieces at any kind of it.
-
-    Raises:
-        TextError: see `decode_line`.
-        UserError: it is a pipe or a device, which may have no end.
-    """
+    """Yield lines with white space folded to one space: fairseq splits pieces at any kind of it."""
     require_regular(text)
     with text.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -118,10 +111,6 @@ def piece_options(file: Path, place: str) -> list[tuple[str, str]]:
 
     Args:
         place: where the file will be, for the options.
-    Raises:
-        ValueError: is neither a model of SentencePiece nor codes of subword-nmt.
-        OSError: it cannot be read.
-        UserError: see `refuse_mixture`.
     """
     refuse_mixture(file.parent)
     with file.open("rb") as opened:

@@ -34,11 +34,7 @@ def train(stock, cfg, trainer, task, epoch_itr):
 
 @replaces(training, "get_valid_stats")
 def get_valid_stats(stock, cfg, trainer, stats, tracking_best):
-    """Return the numbers of a validation.
-
-    Raises:
-        UserError: The metric is not among them; names those that are.
-    """
+    """Return the numbers of a validation."""
     metric = cfg.checkpoint.best_checkpoint_metric
     if metric not in stats:
         remedy = f"; add --eval-{metric}" if hasattr(cfg.task, f"eval_{metric}") else ""

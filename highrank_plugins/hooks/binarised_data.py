@@ -56,11 +56,7 @@ _AGAIN = "copy it again, or binarise the text again"
 
 @replaces(tasks, "setup_task")
 def setup_task(stock, cfg, **kwargs):
-    """Make a task.
-
-    Raises:
-        UserError: A folder of its data has another dictionary than the first one.
-    """
+    """Make a task."""
     task = stock(cfg, **kwargs)
     data = getattr(cfg, "data", None)
     for folder in utils.split_paths(data) if isinstance(data, str) else ():
@@ -72,23 +68,14 @@ def setup_task(stock, cfg, **kwargs):
 
 @replaces(indexed_dataset, "dataset_exists")
 def dataset_exists(stock, path, impl):
-    """Whether a split's files exist.
-
-    Raises:
-        FileNotFoundError: One of the two is missing; names it.
-    """
+    """Whether a split's files exist."""
     _has_both(path)
     return stock(path, impl)
 
 
 @replaces(indexed_dataset, "make_dataset")
 def make_dataset(stock, path, impl, fix_lua_indexing=False, dictionary=None):
-    """Check a split, and open it.
-
-    Raises:
-        FileNotFoundError: A file of it is missing; names it.
-        UserError: A file is damaged, or of another dictionary; names it.
-    """
+    """Check a split, and open it."""
     there = _has_both(path)
     if there and _is_first_here():
         _require_same_words(Path(path).parent, dictionary)
@@ -109,11 +96,7 @@ def make_dataset(stock, path, impl, fix_lua_indexing=False, dictionary=None):
 
 @replaces(Dictionary, "add_from_file")
 def add_from_file(stock, dictionary, f) -> None:
-    """Read a dictionary.
-
-    Raises:
-        UserError: It is damaged; names file and word.
-    """
+    """Read a dictionary."""
     if not isinstance(f, str):
         return stock(dictionary, f)
     refuse_mixture(Path(f).parent)

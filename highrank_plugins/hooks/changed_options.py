@@ -84,11 +84,7 @@ _add_option()
 
 
 def check_options(trainer, path: str, state: dict[str, Any]) -> None:
-    """Compare a checkpoint of --save-dir with the trainer's options.
-
-    Raises:
-        UserError: It is of another model or training; lists what differs.
-    """
+    """Compare a checkpoint of --save-dir with the trainer's options."""
     cfg = trainer.cfg.checkpoint
     is_own = os.path.dirname(os.path.abspath(path)) == os.path.abspath(cfg.save_dir)
     options = state.get("cfg") or state.get("args")  # fairseq 0.9 and 0.10 have no blocks

@@ -34,11 +34,7 @@ from highrank_plugins.hooks.kept_options import by_name, follow
 
 @contextmanager
 def shown_to(trainer, path: str) -> Iterator[None]:
-    """Check each checkpoint read in this block by the trainer's model and task.
-
-    Raises:
-        UserError: one of them refuses the checkpoint; names the file.
-    """
+    """Check each checkpoint read in this block by the trainer's model and task."""
     read = checkpoint_utils.load_checkpoint_to_cpu
 
     def read_and_show(*args, **kwargs) -> dict[str, Any]:
@@ -74,11 +70,7 @@ def state_dict(stock, trainer) -> dict[str, Any]:
 
 @replaces(models, "build_model")
 def build_model(stock, cfg, task, from_checkpoint=False):
-    """Build a model; compare one that is built from a checkpoint with the checkpoint's options.
-
-    Raises:
-        UserError: the model refuses the options, or the architecture is not registered.
-    """
+    """Build a model; compare one that is built from a checkpoint with the checkpoint's options."""
     options = by_name(cfg)  # fairseq drops what the model does not know
     arch = options.get("_name") or options.get("arch")
     known = {*models.ARCH_MODEL_REGISTRY, *models.MODEL_REGISTRY}

@@ -44,11 +44,7 @@ def load_checkpoint_to_cpu(
 
 
 def check_checkpoint(path: str) -> None:
-    """Read a checkpoint without running anything from it.
-
-    Raises:
-        UserError: the file is refused; says what is wrong and what to do.
-    """
+    """Read a checkpoint without running anything from it."""
     check_archive(path)
     state = _load_safely(path)
     _check_config(path, state)

@@ -18,11 +18,7 @@ from highrank_plugins.common.patching import replaces
 
 @replaces(logging.Handler, "handleError")
 def handle_error(stock, handler, record) -> None:
-    """Handle an error of writing to the log.
-
-    Raises:
-        BrokenPipeError: The output has lost its reader, and this is not a training run.
-    """
+    """Handle an error of writing to the log."""
     error = sys.exc_info()[1]
     if not isinstance(error, BrokenPipeError) or not has_no_reader():
         stock(handler, record)

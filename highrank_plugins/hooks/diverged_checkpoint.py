@@ -22,11 +22,7 @@ from highrank_plugins.common.user_error import UserError
 
 @replaces(Trainer, "load_checkpoint")
 def load_checkpoint(stock, trainer, filename, *args, **kwargs):
-    """Load as fairseq does.
-
-    Raises:
-        UserError: A weight is not finite; names the file, the weight and what to do.
-    """
+    """Load as fairseq does."""
     extra_state = stock(trainer, filename, *args, **kwargs)
     for kind, tensors, remedy in _loaded(trainer) if extra_state is not None else ():
         bad = not_finite(tensors)

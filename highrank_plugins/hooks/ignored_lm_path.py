@@ -15,11 +15,7 @@ from highrank_plugins.common.user_error import UserError
 
 @replaces(interactive, "main")
 def main(stock, cfg):
-    """Translate what is typed.
-
-    Raises:
-        UserError: --lm-path is given.
-    """
+    """Translate what is typed."""
     if getattr(cfg, "generation", cfg).lm_path is not None:
         raise UserError(
             "--lm-path has no effect in fairseq-interactive: leave it out, or use fairseq-generate"

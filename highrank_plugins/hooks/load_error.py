@@ -22,21 +22,13 @@ from highrank_plugins.hooks.checkpoint_identity import shown_to
 
 @replaces(Trainer, "load_checkpoint")
 def load_checkpoint(stock, trainer, filename, *args, **kwargs):
-    """Load as fairseq does.
-
-    Raises:
-        UserError: Names the file, and why it cannot be loaded.
-    """
+    """Load as fairseq does."""
     with ReasonsOf(filename), shown_to(trainer, filename):
         return stock(trainer, filename, *args, **kwargs)
 
 
 @replaces(checkpoint_utils, "load_model_ensemble_and_task")
 def load_model_ensemble_and_task(stock, filenames, *args, **kwargs):
-    """Build the models that checkpoints describe, and load their parameters.
-
-    Raises:
-        UserError: Names the files, and why one of them cannot be loaded.
-    """
+    """Build the models that checkpoints describe, and load their parameters."""
     with ReasonsOf(":".join(map(str, filenames))):
         return stock(filenames, *args, **kwargs)

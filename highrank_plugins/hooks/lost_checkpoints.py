@@ -37,13 +37,7 @@ _DEFAULT = "checkpoint_last.pt"
 
 @replaces(checkpoint_utils, "load_checkpoint")
 def load_checkpoint(stock, cfg, trainer, **passthrough_args):
-    """Load as fairseq does, from the newest undamaged checkpoint.
-
-    Raises:
-        FileNotFoundError: The file to restore from is missing; names it.
-        ValueError: No checkpoint in --save-dir is whole; names them. A folder is named instead of
-            a file.
-    """
+    """Load as fairseq does, from the newest undamaged checkpoint."""
     suffix = trainer.checkpoint_suffix
     for option in ("restore_file", "finetune_from_model"):
         _refuse_folder(flag(option), getattr(cfg, option))
@@ -83,11 +77,7 @@ def _with_newest(cfg, trainer):
 
 
 def _agree(trainer, choose) -> str:
-    """Return the choice of the first process; all processes raise its error.
-
-    Raises:
-        UserError: See `_choose`.
-    """
+    """Return the choice of the first process; all processes raise its error."""
     sharded = trainer.is_fsdp and trainer.cfg.distributed_training.use_sharded_state
     if trainer.data_parallel_world_size == 1 or sharded:
         return choose()
@@ -106,11 +96,7 @@ def _agree(trainer, choose) -> str:
 
 
 def _choose(cfg, suffix: str) -> str:
-    """Return the file to restore from: the last checkpoint, or the newest one that is whole.
-
-    Raises:
-        UserError: There are checkpoints, but none is whole; names all.
-    """
+    """Return the file to restore from: the last checkpoint, or the newest one that is whole."""
     last = _last(cfg, suffix)
     found = glob.glob(os.path.join(glob.escape(cfg.save_dir), f"checkpoint*{suffix}.pt"))
     others = sorted((path for path in found if path != last), key=_progress, reverse=True)

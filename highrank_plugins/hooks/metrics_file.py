@@ -121,9 +121,6 @@ def drop_later_lines(path: Path, updates: int) -> None:
     """Drop the lines after an update, and those that an interruption has cut.
 
     Before the first update, all lines are kept under another name.
-
-    Raises:
-        UserError: No training run has written a line; names it.
     """
     if not path.is_file() or path.stat().st_size == 0:
         return

@@ -27,11 +27,7 @@ _WANTED = "Give the directory that `fairseq-preprocess` or `highrank data binari
 
 @replaces(tasks, "setup_task")
 def setup_task(stock, cfg, **kwargs):
-    """Check the data, then make the task.
-
-    Raises:
-        UserError: The directory, the language pair or a dictionary is missing.
-    """
+    """Check the data, then make the task."""
     data = getattr(cfg, "data", None)
     if isinstance(data, str) and "://" not in data and not kwargs.get("from_checkpoint"):
         check_data(cfg, data)

@@ -39,11 +39,7 @@ def _prepare_sample(stock, trainer, sample, is_dummy=False):
 
 @replaces(Trainer, "train_step")
 def train_step(stock, trainer, samples, raise_oom=False):
-    """Do one update.
-
-    Raises:
-        BatchMemoryError: A batch of it does not fit into memory.
-    """
+    """Do one update."""
     try:
         return stock(trainer, samples, True)
     except (MemoryError, RuntimeError) as error:
@@ -56,11 +52,7 @@ def train_step(stock, trainer, samples, raise_oom=False):
 
 @replaces(Trainer, "valid_step")
 def valid_step(stock, trainer, sample, raise_oom=False):
-    """Validate on one batch.
-
-    Raises:
-        BatchMemoryError: It does not fit into memory.
-    """
+    """Validate on one batch."""
     try:
         return stock(trainer, sample, raise_oom)
     except (MemoryError, RuntimeError) as error:
@@ -71,11 +63,7 @@ def valid_step(stock, trainer, sample, raise_oom=False):
 
 @replaces(FairseqTask, "inference_step")
 def inference_step(stock, task, generator, models, sample, *args, **kwargs):
-    """Generate from one batch.
-
-    Raises:
-        BatchMemoryError: It does not fit into memory.
-    """
+    """Generate from one batch."""
     try:
         return stock(task, generator, models, sample, *args, **kwargs)
     except (MemoryError, RuntimeError) as error:
@@ -86,11 +74,7 @@ def inference_step(stock, task, generator, models, sample, *args, **kwargs):
 
 @replaces(SequenceScorer, "generate")
 def score(stock, scorer, models, sample, **kwargs):
-    """Compute the probabilities of one batch's words.
-
-    Raises:
-        BatchMemoryError: It does not fit into memory.
-    """
+    """Compute the probabilities of one batch's words."""
     try:
         return stock(scorer, models, sample, **kwargs)
     except (MemoryError, RuntimeError) as error:

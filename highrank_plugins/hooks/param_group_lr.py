@@ -79,11 +79,7 @@ def _build_optimizer(stock, trainer):
 
 
 def require_found(trainer) -> None:
-    """Refuse an optimizer that would train a parameter with another rate than its own.
-
-    Raises:
-        UserError: the optimizer has lost the group of this parameter.
-    """
+    """Refuse an optimizer that would train a parameter with another rate than its own."""
     built = trainer.optimizer
     for wrapped in ("fp32_optimizer", "wrapped_optimizer"):
         built = getattr(built, wrapped, built)

@@ -61,11 +61,7 @@ def convert_namespace_to_omegaconf(stock, args):
 
 @replaces(Trainer, "__init__")
 def init(stock, trainer, cfg, *args, **kwargs) -> None:
-    """Construct a trainer.
-
-    Raises:
-        UserError: --check-ranks with a --ddp-backend whose processes hold different parameters.
-    """
+    """Construct a trainer."""
     backend = cfg.distributed_training.ddp_backend
     if _interval(cfg) and (backend not in _REPLICATED or cfg.common.model_parallel_size > 1):
         raise UserError(
@@ -77,11 +73,7 @@ def init(stock, trainer, cfg, *args, **kwargs) -> None:
 
 @replaces(Trainer, "train_step")
 def train_step(stock, trainer, samples, raise_oom=False):
-    """Do one update, and compare the processes when it is time.
-
-    Raises:
-        RuntimeError: see `compare_ranks`.
-    """
+    """Do one update, and compare the processes when it is time."""
     logged = stock(trainer, samples, raise_oom)
     interval, updates = _interval(trainer.cfg), trainer.get_num_updates()
     if interval and updates % interval == 0 and trainer.data_parallel_world_size > 1:
@@ -99,8 +91,6 @@ def compare_ranks(model: nn.Module, group, updates: int) -> None:
 
     Args:
         updates: number of updates done, for the message.
-    Raises:
-        RuntimeError: they differ; names the first parameter that does, and the ranks.
     """
     named = [(n, p) for n, p in model.named_parameters() if not getattr(p, "expert", False)]
     sums = torch.stack([bit_sum(parameter) for _, parameter in named])

@@ -71,11 +71,7 @@ def distributed_init(stock, cfg):
 
 
 def meet(cfg) -> Store:
-    """Compare expectations with the other processes, and return the store that they used.
-
-    Raises:
-        UserError: some are missing, expect another number, or share a device.
-    """
+    """Compare expectations with the other processes, and return the store that they used."""
     group = cfg.distributed_training
     rank, world = group.distributed_rank, group.distributed_world_size
     note = {"host": socket.gethostname(), "world_size": world, **_device(cfg, rank)}

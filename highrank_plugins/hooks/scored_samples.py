@@ -96,11 +96,7 @@ _splits: ContextVar[dict[str, _Split] | None] = ContextVar("splits", default=Non
 
 @contextmanager
 def _counting(cfg: Any) -> Iterator[None]:
-    """Count while the block runs, and report every split at its end.
-
-    Raises:
-        ValueError: A split was not scored completely.
-    """
+    """Count while the block runs, and report every split at its end."""
     splits: dict[str, _Split] = {}
     token, empty = _splits.set(splits), None
     try:
@@ -141,11 +137,7 @@ def dataset(stock, task, split):
 
 @replaces(FairseqTask, "valid_step")
 def valid_step(stock, task, sample, model, criterion):
-    """Return the loss of a batch.
-
-    Raises:
-        FloatingPointError: An evaluation meets a loss that is infinite or NaN.
-    """
+    """Return the loss of a batch."""
     result = stock(task, sample, model, criterion)
     if _count(sample) and not math.isfinite(result[0]):
         raise FloatingPointError(

@@ -40,12 +40,7 @@ os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # lets errors reach Python's hoo
 
 @replaces(options, "parse_args_and_arch")
 def parse_args_and_arch(stock, *args, **kwargs):
-    """Return the parsed options.
-
-    Raises:
-        UserError: --arch is missing, where fairseq raises a RuntimeError that says nothing, or the
-            --task of fairseq-validate, which has no default. Or a number is outside of its range.
-    """
+    """Return the parsed options."""
     try:
         parsed = stock(*args, **kwargs)
     except RuntimeError as error:

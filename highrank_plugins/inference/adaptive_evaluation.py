@@ -61,9 +61,6 @@ class Evaluation:
         values: the values to try.
         options: all other options that change the result.
         more_splits: splits besides `run`'s whose texts change the result.
-    Raises:
-        ValueError: see `StreamingModel.open` and `SavedProgress`.
-        OSError: a file is missing.
     """
 
     def __init__(
@@ -112,8 +109,6 @@ class Evaluation:
         Args:
             evaluate, points, echo: see `tune_and_evaluate`.
             more: further entries of the record.
-        Raises:
-            FloatingPointError: see `tune_and_evaluate`.
         """
         run = self.run
         try:

@@ -17,9 +17,6 @@ def run_cache_evaluation(run: Run, values: Grid, echo: Callable[[str], object]) 
 
     Args:
         values: of theta, lambda and window.
-    Raises:
-        ValueError, OSError: wrong input; names the option or the file.
-        FloatingPointError: the model is broken.
     """
     points = points_of(values, run.search)
     with options_named():  # refuses bad options before anything is computed

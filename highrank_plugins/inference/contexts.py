@@ -28,10 +28,6 @@ def read_contexts(path: Path) -> list[list[str]]:
     """Return lines of words; the last word of each is to be predicted.
 
     A line may also begin with that word: `WORD <- CONTEXT`.
-
-    Raises:
-        ValueError: a line with fewer than two words; names the line.
-        TextError: see `read_text`.
     """
     contexts = [line.split() for line in read_text(path)]
     contexts = [[*c[2:], c[0]] if c[1:2] == ["<-"] else c for c in contexts]
@@ -67,11 +63,6 @@ def continuations(
         top: how many of the most probable words are named.
         split: text of the contexts, along which the state is carried to them, as in the papers;
             None: each context begins a text.
-    Raises:
-        ContextError: a word that is not in the dictionary, padding or the beginning of a sentence;
-            a context that is not in the split, or longer than the model's positions.
-        ValueError: no language model.
-        FloatingPointError: NaN.
     """
     loaded = load_model(checkpoint, data)
     if not isinstance(loaded.model, FairseqLanguageModel):

@@ -64,9 +64,6 @@ def compare(
         count: number of tokens that are shown.
         words: number of words before each.
         top: number of most probable words of each.
-    Raises:
-        ValueError: the models read other words, or cut the text differently.
-        FloatingPointError: NaN; names the token.
     """
     if first.text.digest != second.text.digest:
         raise ValueError(

@@ -47,9 +47,6 @@ def run_dynamic_evaluation(
 
     Args:
         values: of lr, eps and lambda.
-    Raises:
-        ValueError, OSError: wrong input; names the option or the file.
-        FloatingPointError: the weights diverged; says what to change.
     """
     points = points_of(values, run.search)
     with options_named():  # refuses bad options before anything is computed

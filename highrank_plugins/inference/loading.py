@@ -55,20 +55,12 @@ class LoadedModel:
 
     @cached_property
     def head(self) -> Head:
-        """Return the output layer.
-
-        Raises:
-            ValueError: see `head_of`.
-        """
+        """Return the output layer."""
         return head_of(self.model, str(self.path))
 
     @property
     def words(self) -> Words:
-        """Return the output layer and its words.
-
-        Raises:
-            ValueError: see `head_of`.
-        """
+        """Return the output layer and its words."""
         return Words(self.head, self.dictionary)
 
     @property
@@ -91,10 +83,6 @@ def load_model(
         data: directory of fairseq-preprocess; without it words are unknown.
         device: default the CPU.
         dtype: of the parameters, and so of the whole computation.
-    Raises:
-        ValueError: the file is damaged or no checkpoint of a run, its parameters do not fit
-            the model, or the dictionaries in `data` are others.
-        OSError: it, or a dictionary, is missing.
     """
     try:
         state = checkpoint_utils.load_checkpoint_to_cpu(str(path), {"data": data or ""})
@@ -136,8 +124,6 @@ def model_without_words(path: Path, config: Any, parameters: dict[str, Tensor]) 
     Args:
         path: for error messages.
         config: all blocks of the checkpoint's options.
-    Raises:
-        ValueError: the options or the parameters do not fit the code of the model.
     """
     with ReasonsOf(str(path)):
         model = build_model(config.model, _NoTask(path, parameters), from_checkpoint=True)
@@ -179,9 +165,6 @@ def head_of(model: Any, path: str) -> Head:
 
     fairseq's Transformers have a linear `output_projection`; its LSTM has `fc_out`, or the
     embedding itself.
-
-    Raises:
-        ValueError: an adaptive softmax, or a layer of another kind; names `path`.
     """
     decoder = model.decoder
     if getattr(decoder, "adaptive_softmax", None) is not None:
@@ -210,11 +193,7 @@ def head_of(model: Any, path: str) -> Head:
 
 
 def pick_device(name: str | None) -> torch.device:
-    """Return the device of that name; None: a GPU if there is one, to each process its own.
-
-    Raises:
-        ValueError: torch sees none.
-    """
+    """Return the device of that name; None: a GPU if there is one, to each process its own."""
     if name is None:
         name = "cpu"
         if count := torch.cuda.device_count():

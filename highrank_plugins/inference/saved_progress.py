@@ -19,8 +19,6 @@ class SavedProgress:
         identity: plain values by name; another evaluation has other ones.
         seconds: how often `save_if_due` writes; 0: whenever it is called.
         option: the option that names another file, for messages.
-    Raises:
-        ValueError: the file is damaged, or belongs to another evaluation; says what to do.
     """
 
     def __init__(

@@ -60,10 +60,6 @@ class StreamingModel:
         Args:
             data: the directory of fairseq-preprocess.
             device: "cpu", "cuda" or "cuda:N"; None: a GPU if there is one.
-        Raises:
-            ValueError: the checkpoint is damaged, of another kind of model or task, or was trained
-                with another dictionary; no such device.
-            OSError: a file is missing.
         """
         chosen = pick_device(device)
         loaded = load_model(checkpoint, data, chosen)
@@ -75,23 +71,14 @@ class StreamingModel:
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def text(self, split: str, tokens: int | None = None) -> Tensor:
-        """Return the word numbers of a split, or the first `tokens` of them; [N].
-
-        Raises:
-            ValueError: the split is empty, or has words that the dictionary lacks.
-            OSError: the split is missing.
-        """
+        """Return the word numbers of a split, or the first `tokens` of them; [N]."""
         self.task.load_dataset(split)
         return self.task.dataset(split).tokens[:tokens]
 
     def segments(
         self, split: str, length: int, count: int = 1, tokens: int | None = None
     ) -> Segments:
-        """Cut a split into chunks of `length` tokens of `count` streams.
-
-        Raises:
-            ValueError: fewer tokens than streams; and see `text`.
-        """
+        """Cut a split into chunks of `length` tokens of `count` streams."""
         text = SplitTokens(self.text(split, tokens), split)
         streams = Streams(text, self.task.dictionary, count, 0, 1, length)
         return Segments(streams, chunk_plan(len(streams), length))

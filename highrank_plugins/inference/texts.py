@@ -78,9 +78,6 @@ class SentenceText:
         model: encoder and decoder, or a language model, of fairseq or of ours.
         task: of its training run; says how a language model's text is cut into blocks.
         size: tokens of a batch, with padding; a longer sentence is a batch.
-    Raises:
-        ValueError: another kind of model, an empty split, sentences longer than the model's
-            positions. OSError: no such split.
     """
 
     def __init__(self, model: Any, task: Any, split: str, size: int) -> None:

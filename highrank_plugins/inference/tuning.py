@@ -61,11 +61,7 @@ def describe(point: Mapping[str, float]) -> str:
 
 
 def points_of(values: Mapping[str, Sequence[float]], search: Search | None) -> list[Point]:
-    """Return every combination.
-
-    Raises:
-        ValueError: there are several, and no search.
-    """
+    """Return every combination."""
     points = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
     if search is None and len(points) > 1:
         raise ValueError(
@@ -87,8 +83,6 @@ def tune_and_evaluate(
     Args:
         points: see `points_of`.
         echo: receives a line for each result.
-    Raises:
-        FloatingPointError: the evaluation failed, in a search at every point.
     """
     tried = [] if search is None else evaluate(search.split, search.tokens, points)
     for outcome in tried:

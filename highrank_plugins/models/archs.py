@@ -43,9 +43,6 @@ def for_every_token(add: Callable[[str, dict], None]) -> None:
     """Call ``add(token, head)`` for each token, now and for layers that are registered later.
 
     A token is added once, also if its layer is registered again.
-
-    Raises:
-        UserError: the token gives the name of another architecture; also at later registrations.
     """
     added: set[str] = set()
 
@@ -106,8 +103,6 @@ def fill_config(
         config_class: made by ``flat_config``.
         trunk: defaults of head options on this trunk.
         language_model: whether the trunk is a language model.
-    Raises:
-        UserError: adaptive softmax or input is requested; see also ``choose_head``.
     """
     given = given_options(config)
     _reject_adaptive(given)

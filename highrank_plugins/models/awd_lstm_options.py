@@ -62,8 +62,6 @@ def fill(config: Namespace | DictConfig, preset: str, head: dict) -> None:
         config: changed in place.
         preset: one of ``PRESETS``.
         head: the token's head options.
-    Raises:
-        UserError: see ``choose_head``.
     """
     given = given_options(config)
     structure = given.get("head", head.get("head", "softmax"))
@@ -76,11 +74,7 @@ def fill(config: Namespace | DictConfig, preset: str, head: dict) -> None:
 
 
 def trunk_from_options(cfg: Namespace, num_words: int) -> AWDLSTM:
-    """Build the trunk of a filled configuration.
-
-    Raises:
-        UserError: an option out of range.
-    """
+    """Build the trunk of a filled configuration."""
     options = {name: getattr(cfg, option) for name, option in SIZES.items()}
     rates = {name: getattr(cfg, name) for name in RATES}
     try:

@@ -24,8 +24,6 @@ def choose_head(options: dict, arch: dict, trunk: dict, language_model: bool = F
             An explicit ``head`` of another structure drops them all.
         trunk: the trunk's own defaults, of ``head_bias`` and of options that some heads have.
         language_model: take a layer's defaults for language models, where they differ.
-    Raises:
-        UserError: unknown head or pointwise function, an option that the chosen ones lack.
     """
     given = {k: v for k, v in options.items() if k.startswith("head") and v is not None}
     given = with_layer_of_arch(given, arch)

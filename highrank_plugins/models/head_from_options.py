@@ -45,8 +45,6 @@ def head_from_options(
         feature_dim: size of the decoder's output.
         tied: whether ``weight`` is also the embedding.
         locked_dropout: one mask on contexts for all time steps of time-major features.
-    Raises:
-        UserError: an option out of range; a dictionary that is not sorted, where that matters.
     """
     weight = _of_width(weight, cfg.head_embed_dim, tied)
     options = _own_options(cfg)
@@ -194,8 +192,6 @@ def require_sorted_by_count(dictionary: Dictionary, reason: str) -> None:
 
     Args:
         reason: why the order matters, and how to do without, for the message.
-    Raises:
-        UserError: counts rise (names the line), or are all the same.
     """
     counts = _file_counts(dictionary)
     for line, (previous, count) in enumerate(pairwise(counts), start=2):

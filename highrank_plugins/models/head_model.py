@@ -47,9 +47,6 @@ class HeadModel(TrainingListener):
 
         Args:
             locked_dropout: of contexts, see ``head_from_options``.
-        Raises:
-            UserError: see ``head_from_options``; ``--quant-noise-scalar``; ``--head-z-loss`` for a
-                layer that has none.
         """
         if getattr(cfg, "quant_noise_scalar", 0):
             raise UserError(
@@ -80,11 +77,7 @@ class HeadModel(TrainingListener):
 
     @classmethod
     def check_head(cls, cfg: Namespace) -> None:
-        """Build only the head that complete options describe, for 1,000 words.
-
-        Raises:
-            UserError: see ``head_from_options``.
-        """
+        """Build only the head that complete options describe, for 1,000 words."""
         feature_dim, embed_dim, tied = cls.head_sizes(cfg)
         weight = nn.Parameter(torch.empty(1000, embed_dim))
         head_from_options(cfg, weight, feature_dim, Dictionary(), tied)
@@ -146,11 +139,7 @@ class HeadModel(TrainingListener):
         return self.head.nll(features, target, **(options | how))
 
     def _require_implementation(self, device: torch.device) -> None:
-        """Check, before the first update, that ``--head-loss`` can train this layer here.
-
-        Raises:
-            UserError: it cannot; names the reason and the remedy.
-        """
+        """Check, before the first update, that ``--head-loss`` can train this layer here."""
         if self.loss_checked_on == device:
             return
         try:
@@ -192,11 +181,7 @@ class HeadModel(TrainingListener):
         return function_options(self.head)
 
     def check_saved_options(self, options: dict) -> None:
-        """Compare the options of a checkpoint, before it is loaded, with ours.
-
-        Raises:
-            UserError: see ``require_same_function``.
-        """
+        """Compare the options of a checkpoint, before it is loaded, with ours."""
         require_same_function(options, self.head)
 
     def load_state_dict(

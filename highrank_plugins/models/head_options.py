@@ -87,11 +87,7 @@ def rate_options() -> dict[str, str]:
 
 
 def option_defaults(head: str, pointwise: str, language_model: bool = False) -> dict:
-    """Return ``{"head_…": default}`` of one pair, in a language model or a translation model.
-
-    Raises:
-        ValueError: unknown head or pointwise function; names the nearest one.
-    """
+    """Return ``{"head_…": default}`` of one pair, in a language model or a translation model."""
     cls = HEADS.find(head)
     own = {name: value for name, value in head_options(head).items() if name not in cls.set_by}
     own |= cls.other_options
@@ -109,9 +105,6 @@ def _plain(layer: str, options: dict, prefix: str = "head_") -> dict:
     """Return ``{"head_…": default}`` of a layer's options.
 
     A flag of fairseq can only switch on, so an option that is on by default takes true or false.
-
-    Raises:
-        UserError: an argument has no default, or one that is no plain value or not finite.
     """
     for name, default in options.items():
         if default is inspect.Parameter.empty:
@@ -134,11 +127,7 @@ def _plain(layer: str, options: dict, prefix: str = "head_") -> dict:
 
 
 def derived_defaults() -> dict:
-    """Return the options of all heads and pointwise functions that are registered now.
-
-    Raises:
-        UserError: two layers mean different things by one name, or an argument has no default.
-    """
+    """Return the options of all heads and pointwise functions that are registered now."""
     defaults: dict = {}
     owners = dict.fromkeys([*COMMON, *rate_options()], "all layers")
     for layer, own in _defaults_of_layers().items():
@@ -168,11 +157,7 @@ def layers_with(option: str) -> list[str]:
 
 
 def check_declarations() -> None:
-    """Refuse a class whose constructor or texts do not fit the options that it declares.
-
-    Raises:
-        UserError: a declaration does not fit; the message names the class, and what to change.
-    """
+    """Refuse a class whose constructor or texts do not fit the options that it declares."""
     for name in head_names():
         _check_arguments(name)
         cls = HEADS.find(name)
@@ -209,11 +194,7 @@ def _check_help(registry: Registry, name: str, options: Iterable[str]) -> None:
 
 
 def add_options() -> None:
-    """Give the configurations of all models the options of all layers that are registered now.
-
-    Raises:
-        UserError: a layer cannot offer its options.
-    """
+    """Give the configurations of all models the options of all layers that are registered now."""
     check_declarations()
     new = [_derived_field(*item) for item in sorted(derived_defaults().items())]
     new += [_rate_field(*item) for item in rate_options().items()]

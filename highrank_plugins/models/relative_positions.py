@@ -121,9 +121,6 @@ def attach_relative_positions(model: BaseFairseqModel, cfg: Namespace) -> None:
 
     Args:
         model: a Transformer of fairseq's; its own parameters do not change.
-    Raises:
-        UserError: ``--rel-pos-clip`` below 0, ``--rel-pos-in`` without it or for a side that the
-            model lacks, an option of fairseq's that cannot work with it.
     """
     sides = [side for side in SIDES if cfg.rel_pos_in in ("both", side)]
     if not cfg.rel_pos_clip:

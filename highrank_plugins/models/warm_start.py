@@ -32,9 +32,6 @@ def require_one_matrix(state: dict[str, Tensor]) -> None:
     """Refuse a vocabulary matrix that differs from the embedding, for a model that shares them.
 
     It would replace the trained embedding in silence. Another shape is refused by torch.
-
-    Raises:
-        UserError: see above.
     """
     matrix = state.get(f"{OUTPUT}weight")
     for name in EMBEDDINGS:
@@ -57,8 +54,6 @@ def require_same_function(options: dict, head: Head) -> None:
 
     Args:
         options: of the checkpoint's model, by name; unset ones are ``None`` or absent.
-    Raises:
-        UserError: the head differs. A softmax without a pointwise function may start any other.
     """
     there = SOFTMAX | {name: value for name, value in options.items() if value is not None}
     if {name: there[name] for name in SOFTMAX} == SOFTMAX:
@@ -95,8 +90,6 @@ def fill_new_parameters(state_dict: dict, head: Head, prefix: str) -> list[str]:
         prefix: of the head's keys.
     Returns:
         the keys that were filled, which are also logged.
-    Raises:
-        UserError: the checkpoint has another head, or one of other sizes.
     """
     own = head.state_dict()
     saved = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
@@ -137,8 +130,6 @@ def fill_new_tables(state_dict: dict[str, Tensor], model: nn.Module) -> list[str
         state_dict: of the whole model, changed in place.
     Returns:
         the keys that were filled, which are also logged.
-    Raises:
-        UserError: the checkpoint has tables on a side where the model has none, or other sizes.
     """
     own = _tables(dict(model.named_parameters()))
     saved = _tables(state_dict)

@@ -25,8 +25,6 @@ def take_snapshot(
     Args:
         features: [..., F], of any floating dtype. target: int64 [...].
         ignore_index: tokens with this target do not count.
-    Raises:
-        ValueError: a parameter or a feature is not finite.
     """
     for name, parameter in head.named_parameters():
         if not parameter.isfinite().all():

@@ -22,8 +22,6 @@ def non_monotone_trigger(losses: Sequence[float], n: int = 5) -> int | None:
         n: the interval, at least 0; 5 in the paper.
     Returns:
         e, counted from 1.
-    Raises:
-        ValueError: n below 0, or a loss that is NaN.
     """
     if n < 0:
         raise ValueError(f"n must be at least 0, got {n}")
@@ -58,8 +56,6 @@ class AveragedSGD(TrainingListener, ASGD):
         nonmono: n of the trigger.
         at_epoch: average from the end of this epoch on instead; 0: from the first step.
         stop: `finished` becomes true where the trigger would switch, for finetuning.
-    Raises:
-        ValueError: nonmono or at_epoch below 0; see also `torch.optim.ASGD`.
     """
 
     def __init__(
@@ -83,11 +79,7 @@ class AveragedSGD(TrainingListener, ASGD):
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None):
-        """Take one step; update the average if averaging is on.
-
-        Raises:
-            RuntimeError: the parameters hold the averages (`zero_grad` was not called).
-        """
+        """Take one step; update the average if averaging is on."""
         if self.averages_in_model:
             raise RuntimeError("the parameters hold averages: call zero_grad() before a step")
         if self.averaging:
@@ -108,11 +100,7 @@ class AveragedSGD(TrainingListener, ASGD):
     # -- events of the trainer ---------------------------------------------------------------
 
     def before_epoch(self, epoch: int) -> None:
-        """Switch averaging on if it is due.
-
-        Raises:
-            ValueError: an epoch of this training run ended without a validation loss (NT-ASGD).
-        """
+        """Switch averaging on if it is due."""
         if self.first_epoch is None:
             self.first_epoch = epoch
         needs_losses = self.at_epoch is None or self.stop
@@ -131,11 +119,7 @@ class AveragedSGD(TrainingListener, ASGD):
         self._exchange(averages=True)
 
     def after_epoch(self, loss: float) -> None:
-        """Remember the validation loss of the epoch that ends.
-
-        Raises:
-            FloatingPointError: it is not finite.
-        """
+        """Remember the validation loss of the epoch that ends."""
         if not math.isfinite(loss):
             raise FloatingPointError(
                 f"the validation loss is {loss}: the training run has diverged; lower --lr or "

@@ -41,11 +41,7 @@ class NTASGD(FairseqOptimizer):
     """Wrap `AveragedSGD` for fairseq; validation and checkpoints use the averages, if any."""
 
     def __init__(self, cfg: NTASGDConfig, params):
-        """Build the optimizer of a configuration.
-
-        Raises:
-            UserError: half precision parameters; an option out of range.
-        """
+        """Build the optimizer of a configuration."""
         super().__init__(cfg)
         if cfg.fp16 or cfg.bf16:
             raise UserError(

@@ -38,11 +38,7 @@ class T2TNoamSchedule(FairseqLRScheduler):
     """
 
     def __init__(self, cfg: T2TNoamConfig, optimizer: FairseqOptimizer):
-        """Build the schedule of a configuration.
-
-        Raises:
-            UserError: ``--noam-dim`` or ``--warmup-updates`` missing or below 1; several ``--lr``.
-        """
+        """Build the schedule of a configuration."""
         super().__init__(cfg, optimizer)
         for name in ("noam_dim", "warmup_updates"):
             value = getattr(cfg, name)

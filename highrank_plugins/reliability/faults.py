@@ -23,10 +23,6 @@ def try_faults(folder: Path) -> Iterator[Finding]:
     """Yield how each fault ended on the disk of a folder; leave nothing there.
 
     This takes about a minute on two idle cores.
-
-    Raises:
-        ValueError: `folder` is missing, or is not a folder.
-        OSError: Nothing can be written there.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder; name a folder on the disk to test")

@@ -43,11 +43,7 @@ def state(updates: int, size: int) -> dict[str, Any]:
 
 
 def updates_of(path: str | Path, size: int) -> int:
-    """Return after how many updates a checkpoint was saved.
-
-    Raises:
-        ValueError: It holds something other than `state` returns.
-    """
+    """Return after how many updates a checkpoint was saved."""
     found = torch.load(path, weights_only=True)
     for name, value in state(found["updates"], size)["model"].items():
         if not numpy.array_equal(found["model"][name].numpy(), value.numpy()):
@@ -64,11 +60,7 @@ def save(folder: Path, updates: int, size: int) -> None:
 
 
 def newest(folder: Path, size: int) -> int:
-    """Return the updates of the checkpoint that a training run would resume from.
-
-    Raises:
-        ValueError: No checkpoint is complete, or one differs from what was saved.
-    """
+    """Return the updates of the checkpoint that a training run would resume from."""
     last = folder / "checkpoint_last.pt"
     found = [path for path in folder.glob("checkpoint*.pt") if path != last]
     others = sorted(found, key=os.path.getmtime, reverse=True)
@@ -196,11 +188,7 @@ def _limit_files(_folder: Path, most: int) -> None:
 
 
 def _small_disk(folder: Path, most: int) -> None:
-    """Mount a disk of `most` bytes on a folder, which only this process sees.
-
-    Raises:
-        OSError: The system does not let its users do so.
-    """
+    """Mount a disk of `most` bytes on a folder, which only this process sees."""
     system, user, group = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
     _check(system.unshare(_CLONE_NEWUSER | _CLONE_NEWNS))
     for name, text in {

@@ -39,11 +39,7 @@ def write_text(folder: Path) -> Path:
 
 
 def binarise(text: Path, folder: Path) -> Path:
-    """Binarise `text/{train,valid,test}.{en,de}`, and return the data's folder.
-
-    Raises:
-        subprocess.CalledProcessError: It failed; `folder/preprocess.log` has the reason.
-    """
+    """Binarise `text/{train,valid,test}.{en,de}`, and return the data's folder."""
     data = folder / "data-bin"
     prefixes = [f"--{part}pref={text / part}" for part in ("train", "valid", "test")]
     words = ["fairseq_cli.preprocess", *prefixes, "--source-lang", "en", "--target-lang", "de"]
@@ -88,11 +84,7 @@ class ObservedTraining:
         return [int(number) for number in re.findall(r"num_updates=(\d+),", self.output())]
 
     def wait_for_updates(self, number: int, seconds: float = float("inf")) -> None:
-        """Wait until it has logged some updates.
-
-        Raises:
-            RuntimeError: It ended before, or had not logged them after some seconds.
-        """
+        """Wait until it has logged some updates."""
         end = time.monotonic() + seconds
         while len(self.updates()) < number:
             if self.process.poll() is not None:
@@ -104,11 +96,7 @@ class ObservedTraining:
             time.sleep(0.05)
 
     def rank(self, number: int) -> int:
-        """Return the process that trains as a rank.
-
-        Raises:
-            RuntimeError: It is not running.
-        """
+        """Return the process that trains as a rank."""
         wanted = f"RANK={number}".encode()
         parent = self.process.pid  # skip a rank's own workers, whose environment is equal
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
@@ -163,11 +151,7 @@ class Ending:
 
 
 def disturb(training: ObservedTraining, number: int, rank: int | None = None) -> Ending:
-    """Send a signal to a training run, or to one of its ranks, and wait for its end.
-
-    Raises:
-        subprocess.TimeoutExpired: It did not end within 300 s.
-    """
+    """Send a signal to a training run, or to one of its ranks, and wait for its end."""
     target = training.process.pid if rank is None else training.rank(rank)
     began = time.monotonic()
     os.kill(target, number)

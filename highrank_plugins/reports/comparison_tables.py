@@ -33,8 +33,6 @@ def comparison_tables(
     Args:
         timed: whether to show what a repeated run would change: speed and memory.
         paper: a paper, and a task or None, for a table of verdicts, see `judge`.
-    Raises:
-        ValueError: there are no numbers of the paper or the task.
     """
     tables = [_tested(compared, timed)]
     if len(compared.metrics) > 1:

@@ -56,10 +56,6 @@ def export_model(
         licence: for the card.
         pieces: model or codes that split the text, see `piece_options`.
         results: a recipe's record, whose scores go into the card.
-    Raises:
-        ValueError: the checkpoint or a file is refused; there are no dictionaries, or others than
-            those of the training run; a weight is not finite.
-        FileExistsError: the folder exists, or another one has the name NAME.part.
     """
     if folder.exists():
         raise FileExistsError(f"{folder} exists: give another --output, or remove it")
@@ -91,13 +87,7 @@ def export_model(
 
 
 def import_model(folder: Path, output: Path) -> None:
-    """Write the checkpoint that a folder of `export_model` holds, for inference and warm starts.
-
-    Raises:
-        ValueError: the folder is incomplete or damaged, or was written by a later version; names
-            the file. Or an option asks for more than the weights have.
-        FileExistsError: the output exists.
-    """
+    """Write the checkpoint that a folder of `export_model` holds, for inference and warm starts."""
     if output.exists():
         raise FileExistsError(f"{output} exists: give another --output, or remove it")
     import highrank_plugins
@@ -136,11 +126,7 @@ def import_model(folder: Path, output: Path) -> None:
 
 
 def _require_same_layer(path: Path, config: dict[str, Any], model: "dict[str, Tensor]") -> None:
-    """Build one of our models and load its weights, as generation does.
-
-    Raises:
-        ValueError: the layer is unknown, or its code computes another function than in training.
-    """
+    """Build one of our models and load its weights, as generation does."""
     _require_known_layer(path, config["model"])
     if "head" not in config["model"]:
         return
@@ -224,22 +210,14 @@ def _dictionaries(folder: Path) -> list[Path]:
 
 
 def _require_no_link(path: Path) -> None:
-    """Refuse pipes and devices, and links, by which others can publish a private file.
-
-    Raises:
-        UserError: the path is none of a file.
-    """
+    """Refuse pipes and devices, and links, by which others can publish a private file."""
     require_regular(path)
     if path.is_symlink():
         raise UserError(f"{path} is a symbolic link; replace it with a copy of the file it names")
 
 
 def _check_dictionaries(config: dict[str, Any], folder: Path) -> None:
-    """Compare the dictionaries in a folder with what a checkpoint holds of its own.
-
-    Raises:
-        ValueError: words or their order differ.
-    """
+    """Compare the dictionaries in a folder with what a checkpoint holds of its own."""
     from fairseq.data import Dictionary
 
     saved, task = config["task_state"].get("dictionaries", {}), config["fairseq"]["task"]

@@ -43,11 +43,7 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 def check_plot(path: Path | None) -> None:
-    """Refuse a plot that cannot be drawn, before anything is computed.
-
-    Raises:
-        ValueError: another format; matplotlib is not installed.
-    """
+    """Refuse a plot that cannot be drawn, before anything is computed."""
     if path is None:
         return
     if path.suffix not in FORMATS:

@@ -32,8 +32,6 @@ def study_figures(compared: Compared, x: str) -> list[Scatter]:
 
     Args:
         x: a number of the training run (such as words_per_second), a metric, or an option of train.
-    Raises:
-        ValueError: no run has it.
     """
     y = compared.metric
     if x in _COSTS:

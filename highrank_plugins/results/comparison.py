@@ -118,9 +118,6 @@ def compare_records(
         test: "student" or "welch".
         columns: further metrics to show; default: all that are known.
         untested: system → why it has no test. Models below the floor have none, either.
-    Raises:
-        ValueError: a file is not a record, or its name is invalid; a run is given twice; no record
-            has the metric; the baseline is unknown; signatures or vocabularies differ. OSError.
     """
     paths = list(paths)
     records = read_records(paths)
@@ -149,11 +146,7 @@ def compare_records(
 
 
 def system_of(path: Path, paths: Sequence[Path]) -> str:
-    """Return the system that a record's file or folder is named after.
-
-    Raises:
-        ValueError: the file's name has another form, or another file has the same system and seed.
-    """
+    """Return the system that a record's file or folder is named after."""
     folder = path.absolute().parent.name
     name = folder if path.name == RESULTS else path.stem
     match = re.fullmatch(r"(.+)-\d+", name)

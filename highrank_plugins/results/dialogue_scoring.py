@@ -20,9 +20,6 @@ def sentence_bleu(hypothesis: Sequence[str], reference: Sequence[str]) -> list[f
 
     The smoothing is Chen and Cherry's (2014), with which dialogue systems were scored in
     2017. A perfect sentence has more than 1: with at least five words 1.333, 1.217, 1.154, 1.117.
-
-    Raises:
-        ValueError: nltk is not installed.
     """
     bleu, smoothing = _nltk()
     weights = [(1 / order,) * order for order in ORDERS]  # the highest order sets the smoothing
@@ -62,8 +59,6 @@ def dialogue_scores(contexts: Sequence[tuple[Sentences, Sentences]]) -> dict[str
 
     Args:
         contexts: (hypotheses, references) of each, see `precision_recall`.
-    Raises:
-        ScoreError: there are no contexts.
     """
     import numpy as np
     from tqdm import tqdm

@@ -34,8 +34,6 @@ def grid_of_records(paths: Sequence[Path], rank: str, perplexity: str) -> list[G
 
     Args:
         rank, perplexity: names of metrics.
-    Raises:
-        ValueError: a record without them, or without head_gss_c and head_gss_k. OSError.
     """
     return [
         GridPoint(*_c_and_k(path), metric_of(path, rank), metric_of(path, perplexity))
@@ -69,9 +67,6 @@ def grid_of_swapped(
 
     A model trained with one function is worse with another: this shows how the rank depends on c
     and k, but does not replace models trained with each.
-
-    Raises:
-        ValueError: no softmax layer; k ≤ 0. FloatingPointError: NaN.
     """
     if not collector.head.linear_logits:
         raise ValueError(

@@ -52,8 +52,6 @@ def read_ledger(
         training: the --save-dir, with train.log or logs/rank0.log.
         target: target language of a translator.
         finetuning: the --save-dir of a second training run, which continued the first.
-    Raises:
-        ScoreError: a stage lost sentences or tokens, or returned more than it took.
     """
     pieces = count_texts(data.parent / "pieces")
     text = count_texts(data.parent / "text", in_pieces=not pieces)
@@ -81,8 +79,6 @@ def add_generated(ledger: Ledger, outputs: Sequence[Path], target: str) -> None:
     Args:
         outputs: of fairseq-generate; the name before `.txt` is the split.
         target: target language. Its tokens are those of all hypotheses, with their ends.
-    Raises:
-        ScoreError: a sentence has no hypothesis, or an output is of another text.
     """
     binarised = ledger.get("data-bin", {})
     found: dict[str, dict[str, Any]] = {}
@@ -111,8 +107,6 @@ def add_measured(ledger: Ledger, folder: Path, target: str | None = None) -> Non
 
     Args:
         folder: results of measures of the test text; its folder `valid` has the other text's.
-    Raises:
-        ScoreError: a result is of another text.
     """
     for split, results in (("test", folder), ("valid", folder / "valid")):
         part = split if target is None else f"{split}.{target}"
@@ -146,8 +140,6 @@ def add_scored(
 
     Args:
         translations: of the test set, a line each; a missing file is not counted.
-    Raises:
-        ScoreError: less or more than the text was scored.
     """
     found: dict[str, dict[str, Tally]] = {}
     test = ledger.get("data-bin", {}).get(f"test.{target}")

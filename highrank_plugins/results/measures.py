@@ -20,8 +20,6 @@ def read_measures(directory: Path, split: str) -> dict[str, Score]:
 
     Args:
         split: the measured split; names begin with it.
-    Raises:
-        ScoreError: a file is not a result of the measure in its name.
     """
     scores: dict[str, Score] = {}
     for found in _read_all(directory, lambda measure, found: measure.scores(found, split)).values():
@@ -30,11 +28,7 @@ def read_measures(directory: Path, split: str) -> dict[str, Score]:
 
 
 def tokens_read(directory: Path) -> dict[str, int]:
-    """Return the tokens that each measure of a text in `directory` covers, by its name.
-
-    Raises:
-        ScoreError: see `read_measures`.
-    """
+    """Return the tokens that each measure of a text in `directory` covers, by its name."""
     numbers = _read_all(directory, lambda measure, found: measure.tokens_read(found))
     return {name: number for name, number in numbers.items() if number is not None}
 
@@ -78,11 +72,7 @@ class ModelSpectrum:
 
 
 def read_spectra(paths: Sequence[Path]) -> list[ModelSpectrum]:
-    """Return one spectrum per file.
-
-    Raises:
-        ValueError: a file is not a spectrum, or is given twice. OSError.
-    """
+    """Return one spectrum per file."""
     return [_read(name, path) for name, path in zip(distinct_names(paths), paths, strict=True)]
 
 

@@ -22,9 +22,6 @@ def read_eval_lm(log: Path, split: str) -> dict[str, Score]:
 
     Every token of the text is predicted, including the end of each line. With --post-process, the
     mean is per word, and the signature has their number.
-
-    Raises:
-        ScoreError: no such log, or it has no result, or that of a part of the text.
     """
     if not log.is_file():
         raise ScoreError(f"{log} is missing; score {split} by fairseq-eval-lm > {log.name}")
@@ -79,11 +76,7 @@ def unigram_perplexity(data: Path) -> Score | None:
 
 
 def before_finetuning(folder: Path) -> dict[str, Score]:
-    """Return `<split>_perplexity_before_finetuning`, of the checkpoint that finetuning began with.
-
-    Raises:
-        ScoreError: see `read_eval_lm`.
-    """
+    """Return `<split>_perplexity_before_finetuning`, of the checkpoint that finetuning began with."""
     return {
         f"{split}_perplexity{BEFORE}": read_eval_lm(
             folder / f"before_finetuning_{split}.log", split
@@ -96,11 +89,7 @@ _SCORES = re.compile(r"P-(\d+)\t(.*)")
 
 
 def response_perplexity(scored: Path, responses: Path) -> Score:
-    """Return 2 to the mean −log₂ P of all words and line ends of `responses`.
-
-    Raises:
-        ScoreError: the scores belong to other responses, or a score is not finite.
-    """
+    """Return 2 to the mean −log₂ P of all words and line ends of `responses`."""
     lines = read_lines(responses)
     found: dict[int, list[float]] = {}
     for match in filter(None, map(_SCORES.fullmatch, read_lines(scored))):

@@ -138,11 +138,7 @@ class Published(BaseModel):
 
 
 def read_published(task: str) -> list[Published]:
-    """Return what papers report for a task, the name of its recipe.
-
-    Raises:
-        ValueError: there are no scores of it; the message has the nearest match, or all tasks.
-    """
+    """Return what papers report for a task, the name of its recipe."""
     tasks = read_tree(FILE).values
     if task not in tasks:
         near = did_you_mean(task, list(tasks)) or f"; known tasks: {', '.join(tasks)}"
@@ -160,8 +156,6 @@ def tolerance(entries: Sequence[Published], entry: Published, kind: str) -> floa
 
     Returns:
         None for the numbers of `WITHOUT_TOLERANCE`.
-    Raises:
-        KeyError: the entry has no such number.
     """
     if any(kind.startswith(name) for name in WITHOUT_TOLERANCE):
         return None

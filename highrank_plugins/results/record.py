@@ -154,8 +154,6 @@ def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> d
     Args:
         complete: refuse a record without what tables need.
         finite: refuse a metric that is NaN or infinite.
-    Raises:
-        ValueError: not a record, or control characters, which a terminal would obey. OSError.
     """
     record = read_json(path)
     try:
@@ -196,8 +194,6 @@ def refuse_repeated_runs(
 
     Args:
         run: keys that identify a run; no two records may agree in all of them.
-    Raises:
-        ValueError: two records belong to one run; the message names them.
     """
     for index, record in enumerate(records):
         for path, other in zip(paths[:index], records[:index], strict=True):
@@ -218,8 +214,6 @@ def study_problems(paths: Sequence[Path]) -> dict[str, str]:
         paths: `SYSTEM-SEED/results.json`; those outside of a study's folder tell nothing.
     Returns:
         SYSTEM-SEED → reason.
-    Raises:
-        ValueError: a study's problems.json is damaged. OSError.
     """
     found: dict[str, str] = {}
     for folder in dict.fromkeys(path.parent.parent for path in paths if path.name == RESULTS):
@@ -244,11 +238,7 @@ def _system(record: Path) -> str:
 
 
 def metric_of(path: Path, metric: str) -> float:
-    """Return a number of a record.
-
-    Raises:
-        ValueError: the number is missing; the message lists the others. OSError.
-    """
+    """Return a number of a record."""
     metrics = load_record(path)["metrics"]
     if metric not in metrics:
         near = did_you_mean(metric, list(metrics))

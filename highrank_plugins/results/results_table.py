@@ -46,8 +46,6 @@ def read_records(paths: list[Path], run: Sequence[str] = ("config", "seeds")) ->
 
     Args:
         run: keys that identify a run; no two records may agree in all of them.
-    Raises:
-        ValueError: a file is not a record; two belong to one run. OSError.
     """
     records = [load_record(path, complete=True) for path in paths]
     refuse_repeated_runs(paths, records, run)
@@ -71,8 +69,6 @@ def results_table(paths: list[Path]) -> str:
 
     Args:
         paths: written by `highrank results record`; see `distinct_names`.
-    Raises:
-        ValueError: a file is not a record; a file or a run is given twice.
     """
     records = read_records(paths, ("config", "seeds", "git"))
     shown = metrics_of(records)

@@ -32,9 +32,6 @@ def read_hypotheses(generated: Path, count: int) -> list[str]:
     Args:
         generated: the output of fairseq-generate, with `D-` lines; or a hypothesis per line.
         count: number of input sentences.
-    Raises:
-        ScoreError: see `read_nbest`; an input has several hypotheses; a plain file does not have
-            `count` lines.
     """
     lines = read_lines(generated)
     if not any(map(_GENERATED.match, lines)):
@@ -62,8 +59,6 @@ def read_nbest(generated: Path, count: int) -> list[list[str]]:
 
     Args:
         count: number of input sentences.
-    Raises:
-        ScoreError: an input has no hypothesis, a hypothesis has no input, or the last line is cut.
     """
     found: dict[int, list[str]] = {}
     for match in filter(None, map(_HYPOTHESIS.fullmatch, read_lines(generated))):
@@ -84,19 +79,12 @@ def read_lines(path: Path) -> list[str]:
     """Return lines, which end with a line feed, or with a carriage return and a line feed.
 
     A lone carriage return and Unicode's other line breaks are part of a line.
-
-    Raises:
-        TextError: see `read_text`.
     """
     return list(read_text(path, TextRules(foreign=True)))
 
 
 def read_together(paths: Sequence[Path]) -> list[tuple[str, ...]]:
-    """Return the lines with the same number of each file.
-
-    Raises:
-        ScoreError: the files differ in length, or are not UTF-8.
-    """
+    """Return the lines with the same number of each file."""
     texts = [read_lines(path) for path in paths]
     for path, text in zip(paths, texts, strict=True):
         if len(text) != len(texts[0]):
@@ -114,9 +102,6 @@ def score(
 
     Args:
         tokens: of sacreBLEU; None: by the script of the references, see `bleu_tokens`.
-    Raises:
-        ScoreError: their numbers differ, or both are 0.
-        UserError: see `bleu_tokens` and `require_joined`.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
@@ -146,8 +131,6 @@ def compare(
     Args:
         baseline: the other system's translations, a line each.
         system: a name for ours.
-    Raises:
-        ScoreError: the baseline has another number of lines.
     """
     from sacrebleu.metrics import BLEU
 
@@ -165,11 +148,7 @@ def compare(
 
 
 def check_compounds(language: str | None) -> None:
-    """Refuse compound splitting, which papers on English–German use, for other languages.
-
-    Raises:
-        ScoreError: for another target language, or without tokens.
-    """
+    """Refuse compound splitting, which papers on English–German use, for other languages."""
     if language != "de":
         raise ScoreError(
             f"--compound-split with --tokenise {language or 'missing'}: compounds are split for "
@@ -185,9 +164,6 @@ def tokenised_scores(
     Both sides are tokenised as Moses' tokenizer.perl does it (by sacremoses) and scored as
     multi-bleu.perl does: cased, n-grams up to 4, no smoothing. Splitting makes three tokens of
     `Nord-Süd`, as get_ende_bleu.sh of Tensor2Tensor does, which gives higher scores.
-
-    Raises:
-        ScoreError: see `check_compounds`.
     """
     if compound_split:
         check_compounds(language)

@@ -55,8 +55,6 @@ def read_system(text: str, metric: str | None) -> System:
     Args:
         text: NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS or NAME=RECORD.json,….
         metric: the number to read from records.
-    Raises:
-        ValueError: another form; a record without the metric. OSError: no such record.
     """
     name, equals, values = text.partition("=")
     if not (name and equals and values):
@@ -86,8 +84,6 @@ def compare(systems: Sequence[System], test: str) -> list[Comparison]:
 
     Args:
         test: "student" or "welch".
-    Raises:
-        ValueError: fewer than two systems; fewer than two runs of one.
     """
     if len(systems) < 2:
         raise ValueError("a t-test needs a baseline and a system")

@@ -83,8 +83,6 @@ def judge(compared: Compared, paper: str, task: str | None = None) -> list[Verdi
     Args:
         paper: such as yang2019.
         task: name of a recipe; default: that of the records' commands.
-    Raises:
-        ValueError: there are no numbers of the paper, the task, or the metric.
     """
     task = task or _task(compared)
     entries = [entry for entry in read_published(task) if paper in paper_keys(entry.source)]

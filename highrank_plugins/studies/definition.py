@@ -146,10 +146,6 @@ def read_study(file: Path, options: Mapping[str, str] | None = None) -> Study:
 
     Args:
         options: of run.sh, which replace those of the file; paths are relative to this directory.
-    Raises:
-        ConfigurationError: unknown keys and wrong values, with file and line. Two members have
-            one name, or an option is given twice. A recipe, a baseline, an option of run.sh or
-            the file does not exist.
     """
     if not file.is_file():
         near = did_you_mean(file.stem, [path.stem for path in file.parent.glob("*.yaml")])
@@ -194,8 +190,6 @@ def recipe_folder(name: str, below: Path) -> Path:
 
     Args:
         below: where a relative path begins.
-    Raises:
-        ConfigurationError: neither; names the nearest.
     """
     own = Path(highrank_plugins.__file__).parents[1] / "recipes"
     for folder in (own / name, below / name):

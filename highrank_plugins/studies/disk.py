@@ -38,11 +38,7 @@ def _written(member: PreparedMember) -> int:
 
 
 def check_disk(members: Sequence[PreparedMember], known: Mapping[str, int] | None = None) -> None:
-    """Refuse to start members that will not fit on the disk.
-
-    Raises:
-        ValueError: says how much is needed and free.
-    """
+    """Refuse to start members that will not fit on the disk."""
     needed = bytes_needed(members, known or {})
     folder = members[0].run_dir
     while not folder.exists():

@@ -16,11 +16,7 @@ _SPECIAL_WORDS = 4
 
 
 def find_configuration(recipe: Path, name: str) -> Path:
-    """Return a file, or conf/NAME.yaml or conf/small/NAME.yaml of a recipe.
-
-    Raises:
-        ConfigurationError: the file is missing; the message has the nearest match.
-    """
+    """Return a file, or conf/NAME.yaml or conf/small/NAME.yaml of a recipe."""
     given = Path(name)
     if given.suffix == ".yaml" and given.is_file():
         return given
@@ -34,11 +30,7 @@ def find_configuration(recipe: Path, name: str) -> Path:
 
 
 def shared_dictionary_size(recipe: str, system: Configuration, reference: Configuration) -> int:
-    """Return how many entries the dictionary of two configurations will have.
-
-    Raises:
-        ConfigurationError: a configuration does not state it, or they differ.
-    """
+    """Return how many entries the dictionary of two configurations will have."""
     sizes = [_dictionary_size(recipe, settings) for settings in (system, reference)]
     if sizes[0] != sizes[1]:
         raise ConfigurationError(
@@ -76,8 +68,6 @@ def match_configurations(
 
     Args:
         words: entries of the dictionary, unless `data` has one.
-    Raises:
-        ValueError: see `matching.solve`.
     """
     options, target = system.options("train"), reference.options("train")
     if data is not None:

@@ -75,11 +75,7 @@ class PreparedMember:
         return self.finished.exists() and self.record.is_file()
 
     def metrics(self) -> dict[str, float]:
-        """Return the numbers of its record.
-
-        Raises:
-            ValueError: the file is not a record. OSError.
-        """
+        """Return the numbers of its record."""
         try:
             return dict(load_record(self.record, finite=False)["metrics"])
         except ValueError as error:
@@ -93,22 +89,14 @@ class PreparedMember:
         return machine_kind(record.get("hardware", {}))
 
     def problem(self) -> str | None:
-        """Return why a table cannot show it: not run, failed or diverged; None if it can.
-
-        Raises:
-            ValueError, OSError: see `metrics`.
-        """
+        """Return why a table cannot show it: not run, failed or diverged; None if it can."""
         if self.is_done():
             return None if all(map(math.isfinite, self.metrics().values())) else DIVERGED
         return self.failed.read_text(encoding="utf-8").strip() if self.failed.exists() else NOT_RUN
 
 
 def check_machine(members: Sequence[PreparedMember]) -> None:
-    """Refuse to run a seed on a machine of another kind than its other members: seeds are blocks.
-
-    Raises:
-        ValueError: names a member that is done, and both machines.
-    """
+    """Refuse to run a seed on a machine of another kind than its other members: seeds are blocks."""
     waiting = {member.member.seed for member in members if not member.is_done()}
     done = [one for one in members if one.member.seed in waiting and one.machine()]
     here = machine_kind(hardware()) if done else ""
@@ -144,9 +132,6 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
     Args:
         check_values: check every option of every system by fairseq's parsers, which takes seconds.
             Otherwise the recipe of each member does.
-    Raises:
-        ConfigurationError: a configuration is missing or wrong; an unknown option; two members
-            are the same run.
     """
     check_options(study)
     members: list[PreparedMember] = []
@@ -174,11 +159,7 @@ def prepare(study: Study, exp_dir: Path, check_values: bool = False) -> list[Pre
 
 
 def _configuration_of(study: Study, member: Member) -> Path:
-    """Return the file that the recipe will read for a member's `conf`; it may be missing.
-
-    Raises:
-        ConfigurationError: `conf` is a file, where recipes take a name.
-    """
+    """Return the file that the recipe will read for a member's `conf`; it may be missing."""
     folder = study.recipe / "conf"
     if member.conf.endswith(".yaml"):
         raise ConfigurationError(
@@ -205,9 +186,6 @@ def check_options(study: Study) -> None:
     """Refuse an option that no configuration of the recipe has and that fairseq does not know.
 
     fairseq, which takes seconds to import, is asked only about options that no file has.
-
-    Raises:
-        ConfigurationError: names the options.
     """
     given = {name: member for member in study.members for name in member.changes}
     unknown = {_whole(name): member for name, member in given.items()}

@@ -38,11 +38,7 @@ class MemberCost:
 
 
 def estimate(study: Study, member: PreparedMember, exp_dir: Path, env: Environment) -> MemberCost:
-    """Return the cost of a member: measured if its system has a finished one, else probed once.
-
-    Raises:
-        ValueError: the probe fails; the message names its log.
-    """
+    """Return the cost of a member: measured if its system has a finished one, else probed once."""
     if member.is_done():
         record = load_record(member.record, finite=False)
         seconds = record.get("train", {}).get("wall_seconds")

@@ -48,8 +48,6 @@ def slots(threads: int, jobs: int | None) -> list[Environment]:
     Args:
         threads: cores that a member uses.
         jobs: largest number of members at a time; default: as many as cores or GPUs allow.
-    Raises:
-        ValueError: more jobs than cores or GPUs, or more threads than cores.
     """
     gpus, cores = visible_gpus(), usable_cores()
     if threads > cores:
@@ -104,8 +102,6 @@ def run_members(
         say: receives a line for every start and end.
         metric: what the study tests; None for the default one.
         known: system → bytes of a member, from a dry run.
-    Raises:
-        ValueError: the disk is too small for those that remain, or no record has the metric.
     """
     waiting = list(members)
     logs.mkdir(parents=True, exist_ok=True)

@@ -48,9 +48,6 @@ def array_script(
     Args:
         command: command line of the study, without --only.
         jobs: largest number of tasks at a time.
-    Raises:
-        ValueError: all members are done; an option of sbatch is the study's; the time limit is too
-            short.
     """
     names = [member.name for member in members if not member.is_done()]
     if not names:
@@ -92,11 +89,7 @@ def array_script(
 
 
 def submit(script: Path) -> str:
-    """Submit the script, and return the message of sbatch.
-
-    Raises:
-        ValueError: sbatch is missing, or refuses the script.
-    """
+    """Submit the script, and return the message of sbatch."""
     try:
         done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True)
     except FileNotFoundError:

@@ -26,8 +26,6 @@ def write_tables(
         plan: the seeds of each member that were planned, see `planned`.
     Returns:
         The tables.
-    Raises:
-        ValueError: see `compare_records`; another file has the name of a link.
     """
     problems = {member.name: problem for member in members if (problem := member.problem())}
     tables = study_tables(study, members, problems, folder, plan)

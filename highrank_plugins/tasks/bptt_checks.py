@@ -28,11 +28,7 @@ FOREIGN = {
 
 
 def check_task_options(args) -> None:
-    """Refuse options of ``language_modeling`` that do not fit, and lengths out of range.
-
-    Raises:
-        UserError: names the option and what to do.
-    """
+    """Refuse options of ``language_modeling`` that do not fit, and lengths out of range."""
     defaults = {f.name: f.default for f in fields(LanguageModelingConfig)}
     for name, reason in FOREIGN.items():
         value = getattr(args, name, defaults[name])
@@ -57,9 +53,6 @@ def check_iterator_options(
     """Refuse options that would not make batches of streams.
 
     ``--required-batch-size-multiple`` and others have no effect: a batch has one row per stream.
-
-    Raises:
-        UserError: names the option and what to do.
     """
     if max_tokens is not None:
         raise UserError(
@@ -73,11 +66,7 @@ def check_iterator_options(
 
 
 def check_shares(streams: int, batch_size: int, processes: int) -> None:
-    """Refuse --streams that leave a process without one, or of which --batch-size is no share.
-
-    Raises:
-        UserError: says which --batch-size is right.
-    """
+    """Refuse --streams that leave a process without one, or of which --batch-size is no share."""
     share = -(-streams // processes)
     if streams < processes or batch_size != share:
         raise UserError(
@@ -87,11 +76,7 @@ def check_shares(streams: int, batch_size: int, processes: int) -> None:
 
 
 def check_tokens(tokens: Tensor, dictionary: Dictionary, path: str) -> None:
-    """Refuse a split without tokens, or with ids that the dictionary lacks.
-
-    Raises:
-        UserError: names the file.
-    """
+    """Refuse a split without tokens, or with ids that the dictionary lacks."""
     if len(tokens) == 0:
         raise UserError(f"{path}.bin is empty: its text has no tokens")
     if int(tokens.max()) >= len(dictionary):
@@ -102,11 +87,7 @@ def check_tokens(tokens: Tensor, dictionary: Dictionary, path: str) -> None:
 
 
 def check_unknown(texts: dict[str, SplitTokens], train_subset: str, unk: int) -> None:
-    """Refuse to evaluate on unknown words if the training text has none.
-
-    Raises:
-        UserError: names the split and what to do.
-    """
+    """Refuse to evaluate on unknown words if the training text has none."""
     if train_subset not in texts or texts[train_subset].tokens.eq(unk).any():
         return
     for split, text in texts.items():

@@ -77,12 +77,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
     # -- data --------------------------------------------------------------------------------
 
     def load_dataset(self, split, epoch=1, combine=False, **kwargs):
-        """Load the tokens of a split.
-
-        Raises:
-            UserError: The split is missing or empty.
-            ValueError: It was binarised with another dictionary.
-        """
+        """Load the tokens of a split."""
         paths = utils.split_paths(self.args.data)
         path = os.path.join(paths[(epoch - 1) % len(paths)], split)
         if os.path.exists(f"{path}.bin") and os.path.getsize(f"{path}.bin") == 0:
@@ -98,11 +93,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         check_unknown(self.datasets, self.args.train_subset, self.dictionary.unk_index)
 
     def get_batch_iterator(self, dataset, **options):
-        """Return the chunks of a split, or the sentences given to the hub interface.
-
-        Raises:
-            UserError: an option that would lose tokens or their order, see ``bptt_checks``.
-        """
+        """Return the chunks of a split, or the sentences given to the hub interface."""
         if isinstance(dataset, SplitTokens):
             return self._chunks(dataset, **options)
         return super().get_batch_iterator(dataset, **options)
@@ -176,11 +167,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         data_buffer_size=0,
         context_window=0,
     ):
-        """Return the chunks of a split for ``fairseq-eval-lm``, with the state carried along.
-
-        Raises:
-            UserError: several processes, or options of other tasks.
-        """
+        """Return the chunks of a split for ``fairseq-eval-lm``, with the state carried along."""
         if num_shards > 1:
             raise UserError("--num-shards: streams cannot be divided; run a single fairseq-eval-lm")
         if batch_size not in (None, self.args.eval_streams):
@@ -192,11 +179,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         return ScoredStreams(batches.next_epoch_itr(shuffle=False))
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
-        """Score or continue sentences, each from the start.
-
-        Raises:
-            UserError: a chunk of streams, whose state would be lost.
-        """
+        """Score or continue sentences, each from the start."""
         if "position" in sample:
             raise UserError(
                 "fairseq-generate would lose the recurrent state between the chunks of a text, "
@@ -208,11 +191,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
     # -- training ----------------------------------------------------------------------------
 
     def build_model(self, args, from_checkpoint=False):
-        """Build the model.
-
-        Raises:
-            UserError: the model has no recurrent state.
-        """
+        """Build the model."""
         model = super().build_model(args, from_checkpoint)
         if not hasattr(model, "bptt_features"):
             raise UserError(
@@ -223,11 +202,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         return model
 
     def build_criterion(self, args):
-        """Build the criterion.
-
-        Raises:
-            UserError: the criterion does not pass on the state.
-        """
+        """Build the criterion."""
         criterion = super().build_criterion(args)
         if not getattr(criterion, "carries_state", False):
             raise UserError(
@@ -280,11 +255,7 @@ class BPTTLanguageModelingTask(TrainingListener, LanguageModelingTask):
         return {type(self).__name__: self.saved}
 
     def set_checkpoint_dict(self, saved):
-        """Resume from the ``get_checkpoint_dict`` of a training run.
-
-        Raises:
-            UserError: the training run had another number of streams.
-        """
+        """Resume from the ``get_checkpoint_dict`` of a training run."""
         streams = self.training_streams
         if saved["streams"] != streams.count:
             raise UserError(

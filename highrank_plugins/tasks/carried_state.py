@@ -27,11 +27,7 @@ class CarriedState:
         self.settled = False
 
     def give(self, batch: dict) -> None:
-        """Put the state into `batch["net_input"]["state"]`; None at the start of the streams.
-
-        Raises:
-            RuntimeError: the chunk before this one was not computed.
-        """
+        """Put the state into `batch["net_input"]["state"]`; None at the start of the streams."""
         position = batch["position"]
         if position == 0:
             self.states = {}

@@ -76,8 +76,6 @@ class Streams(FairseqDataset):
         count: number of streams S in all processes together.
         shard, num_shards: this process has part `shard` of `num_shards` parts, as equal as may be.
         bptt: length of a chunk with the full learning rate.
-    Raises:
-        UserError: fewer tokens than streams.
     """
 
     def __init__(

@@ -22,10 +22,6 @@ def average_checkpoints(paths: list[Path], output: Path) -> None:
 
     Args:
         output: the file; its folder is created if necessary.
-    Raises:
-        ValueError: parameters differ in name or shape, or output layer or dictionaries differ;
-            names the file.
-        OSError: the folder cannot be created.
     """
     import highrank_plugins
 
@@ -50,9 +46,6 @@ def load_without_weights(path: Path) -> CheckpointState:
     """Load a checkpoint without weights and optimizer state, as plain containers.
 
     It is read as fairseq reads it, which refuses files that are damaged or could run code.
-
-    Raises:
-        ValueError: the file is damaged, is not a checkpoint of a training, or could run code.
     """
     import highrank_plugins
 
@@ -77,11 +70,7 @@ _TRAINING_ONLY = ("loss", "monitor", "dropout", "noise", "lr")
 
 
 def _check_same_function(newest: Path, path: Path) -> None:
-    """Compare output layers and dictionaries.
-
-    Raises:
-        ValueError: they differ; names `path` and what differs.
-    """
+    """Compare output layers and dictionaries."""
     ours, theirs = _function_of(newest), _function_of(path)
     for name in sorted(ours.keys() & theirs.keys()):
         if ours[name] != theirs[name]:

@@ -39,8 +39,6 @@ def last_checkpoints(
 
     Args:
         count: None means all.
-    Raises:
-        ValueError: there are fewer, or a file cannot be read; says what to change.
     """
     updates = updates or Updates()
     found = _found(directory, _IN_ORDER, updates)
@@ -53,9 +51,6 @@ def best_checkpoints(directory: Path, count: int, updates: Updates | None = None
 
     The score is the one that fairseq stored with each (`--best-checkpoint-metric`, the loss by
     default); checkpoints that were not validated do not count, nor do copies.
-
-    Raises:
-        ValueError: there are fewer, or a file cannot be read; says what to change.
     """
     updates = updates or Updates()
     found = _found(directory, _ANY, updates)

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def look_up(path: Path, *keys: str | int) -> Any:
-    """Return the value at `keys` of fairseq's checkpoint. The file is mapped, whatever its size.
-
-    Raises:
-        ValueError: the file is damaged or lacks the value; says so.
-    """
+    """Return the value at `keys` of fairseq's checkpoint. The file is mapped, whatever its size."""
     import highrank_plugins
 
     highrank_plugins.register()  # allows the plain classes that fairseq stores
@@ -42,11 +38,7 @@ def configuration_of(state: Mapping[str, Any]) -> Any:
 
 
 def mapped_model(path: Path) -> "dict[str, Tensor]":
-    """Return a checkpoint's weights, mapped into memory as they are read; checksums are compared.
-
-    Raises:
-        ValueError: the file is damaged or has no weights; says so.
-    """
+    """Return a checkpoint's weights, mapped into memory as they are read; checksums are compared."""
     check_archive(path)
     model: dict[str, Tensor] = look_up(path, "model")
     warn_without_hash(str(path), look_up(path))
@@ -57,11 +49,6 @@ def best_checkpoint(directories: list[Path]) -> Path:
     """Return `checkpoint_best.pt` of the training run with the best validation score.
 
     A finetuning is chosen only if it improved on its first training run.
-
-    Raises:
-        ValueError: see `look_up`; or the runs were validated by different metrics, or a run of an
-            older version kept its worst checkpoint as the best.
-        FileNotFoundError: a directory without that file.
     """
     found = [directory / "checkpoint_best.pt" for directory in directories]
     scores = {path: float(look_up(path, "extra_state", "best")) for path in found}
@@ -76,11 +63,7 @@ def best_checkpoint(directories: list[Path]) -> Path:
 
 
 def common_sign(paths: list[Path]) -> int:
-    """Return 1 if the highest of the checkpoints' validation scores is the best, −1 if the lowest.
-
-    Raises:
-        ValueError: the scores are of different metrics; names two files.
-    """
+    """Return 1 if the highest of the checkpoints' validation scores is the best, −1 if the lowest."""
     kinds = {criterion(saved_options(look_up(path), "checkpoint")): path for path in paths}
     if len(kinds) > 1:
         (one, here), (other, there), *_ = kinds.items()

@@ -160,11 +160,7 @@ class Configuration(_Block):
 
 
 def load_tree(path: Path, overrides: list[str]) -> Tree:
-    """Load a file, its bases and overrides (`key=value` for `train`, or `block.key=value`).
-
-    Raises:
-        ConfigurationError: see `read_tree` and `override`.
-    """
+    """Load a file, its bases and overrides (`key=value` for `train`, or `block.key=value`)."""
     tree = read_tree(path)
     for assignment in overrides:
         override(tree, assignment, default_block="train")
@@ -172,11 +168,7 @@ def load_tree(path: Path, overrides: list[str]) -> Tree:
 
 
 def validate(tree: Tree) -> Configuration:
-    """Return the configuration in a tree. Names of fairseq's options are not checked here.
-
-    Raises:
-        ConfigurationError: each unknown key, missing key or wrong value with its file and line.
-    """
+    """Return the configuration in a tree. Names of fairseq's options are not checked here."""
     known = [*Configuration.model_fields, *measure_names()]
     problems = [
         f"{tree.place((block,))}: {block}: unknown key{did_you_mean(block, known)}"

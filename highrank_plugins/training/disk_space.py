@@ -24,8 +24,6 @@ def check_space(options: Mapping[str, object], data: str, folder: Path) -> None:
         options: of fairseq-train.
         data: the binarised data.
         folder: the --save-dir.
-    Raises:
-        ValueError: they do not fit; says how much is missing.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
         needed = still_needed(pool.submit(training_space, options, data).result(), folder)

@@ -16,12 +16,7 @@ from highrank_plugins.training.configuration import Configuration
 
 
 def check_options(configuration: Configuration, tree: Tree) -> None:
-    """Check the options in the blocks of fairseq's commands; imports it (seconds).
-
-    Raises:
-        ConfigurationError: each unknown name or number out of range, or the first value that is of
-            a wrong type or that the output layer refuses, with its file and line.
-    """
+    """Check the options in the blocks of fairseq's commands; imports it (seconds)."""
     problems: list[str] = []
     found: dict[str, dict[str, str]] = {}
     for tool in filter(partial(getattr, configuration), PARSERS):  # blocks that are not empty

@@ -31,11 +31,7 @@ _REFUSED = {
 
 
 def check_command(command: Sequence[str], processes: int) -> None:
-    """Refuse a command that cannot be spread over processes.
-
-    Raises:
-        ValueError: it runs another program, or has an option without meaning here.
-    """
+    """Refuse a command that cannot be spread over processes."""
     first = command[0] if command else "nothing"
     if first != PROGRAM:
         near = did_you_mean(first, [PROGRAM])
@@ -55,10 +51,6 @@ def generate(command: Sequence[str], processes: int) -> list[bytes]:
     Processes get whole batches, so each batch is computed as by one process. With GPUs, process i
     uses GPU i; with fewer GPUs they share. Without GPUs the CPU's cores are divided. The line with
     BLEU is left out: it would count one process's sentences only.
-
-    Raises:
-        ValueError: see `check_command`, `refuse_missing`; a process fails, or a sentence has no
-            lines or comes twice.
     """
     check_command(command, processes)
     refuse_missing(command)

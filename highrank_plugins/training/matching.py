@@ -84,11 +84,7 @@ def invented_data(options: Mapping[str, Any], words: int) -> Iterator[Path]:
 
 
 def measure(options: Mapping[str, Any], data: Path | str) -> ModelSize:
-    """Return the cost of the model of these fairseq-train options; takes no memory for weights.
-
-    Raises:
-        ValueError: fairseq or the layer refuses the options.
-    """
+    """Return the cost of the model of these fairseq-train options; takes no memory for weights."""
     import torch
     from fairseq import tasks
     from omegaconf import OmegaConf
@@ -131,11 +127,7 @@ def _compute(model: Any) -> int:
 
 
 def free_options(options: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the options that may change: widths, and sizes that fill the rest.
-
-    Raises:
-        ValueError: another kind of model.
-    """
+    """Return the options that may change: widths, and sizes that fill the rest."""
     arch = str(options.get("arch", ""))
     for trunk, groups in _FREE.items():
         if arch.startswith(trunk):
@@ -164,8 +156,6 @@ def solve(
         reference: for the model to match.
         free: options to change in proportion, instead of those of the architecture.
         step: sizes are multiples of it, and of the number of attention heads.
-    Raises:
-        ValueError: no such sizes within `TOLERANCE`; an unknown size; fairseq refuses the options.
     """
     target = measure(reference, data)
     start = measure(options, data)

@@ -46,8 +46,6 @@ def write_recipe_files(
     Args:
         folder: commands of an earlier configuration are replaced, other files are kept.
         more: further variables of the shell, each a word or a list of words.
-    Raises:
-        UserError: the folder has files of these names, but no settings.sh: they are not ours.
     """
     variables = {
         "measures": configuration.measures,
@@ -110,11 +108,7 @@ def launched(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def launch_defaults(configuration: Configuration) -> dict[str, Any]:
-    """Return the block launch; a training run on streams keeps `train.batch_size` of them in all.
-
-    Raises:
-        ConfigurationError: finetuning has another number of streams.
-    """
+    """Return the block launch; a training run on streams keeps `train.batch_size` of them in all."""
     streams = configuration.train.get("batch_size")
     if configuration.train.get("task") != STREAMS or streams is None:
         return configuration.launch

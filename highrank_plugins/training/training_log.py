@@ -49,12 +49,7 @@ _LOGS = ("train.log", "logs/rank0.log")
 
 
 def read_training(folder: Path) -> LoggedTraining:
-    """Read a training run that a recipe has run: `command.sh` and the logs of its `--save-dir`.
-
-    Raises:
-        ValueError: the logs have no numbers of a training run, damaged ones, or NaN; names them.
-        OSError: no such command, or no log.
-    """
+    """Read a training run that a recipe has run: `command.sh` and the logs of its `--save-dir`."""
     logs = [path for name in _LOGS if (path := folder / name).exists()] or [folder / _LOGS[0]]
     lines = (line for path in logs for line in path.read_text(encoding="utf-8").splitlines())
     command = (folder / "command.sh").read_text(encoding="utf-8").rstrip()

@@ -46,11 +46,7 @@ def commands() -> Iterator[tuple[str, Callable[..., None]]]:
 
 
 def command(measure: "type[Measure]", words: str) -> Callable[..., None]:
-    """Return a function whose signature typer turns into the command `words` for a measure.
-
-    Raises:
-        ValueError: an argument of the constructor cannot be an option; names file and class.
-    """
+    """Return a function whose signature typer turns into the command `words` for a measure."""
     from highrank_plugins.measures.base import TextMeasure
 
     options = list(_options(measure))
@@ -124,11 +120,7 @@ def _as_text(default: Any) -> str | None:
 
 
 def _from_text(measure: "type[Measure]", given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the constructor: lists of numbers, and numbers or `all`.
-
-    Raises:
-        ValueError: the text is invalid; the message names the option.
-    """
+    """Return the arguments of the constructor: lists of numbers, and numbers or `all`."""
     hints = get_type_hints(measure.__init__)
     found = dict(given)
     for name, value in given.items():
@@ -148,11 +140,7 @@ def _one(option: str, text: str) -> int:
 
 
 def check_values(measure: "type[Measure]", options: dict[str, Any]) -> None:
-    """Build a measure with the options of its block that are arguments of the constructor.
-
-    Raises:
-        ValueError: the measure refuses a value; the message names the option.
-    """
+    """Build a measure with the options of its block that are arguments of the constructor."""
     names = inspect.signature(measure).parameters
     given = {name: value for name, value in options.items() if name in names}
     if given.keys() >= {n for n, p in names.items() if p.default is inspect.Parameter.empty}:
@@ -261,8 +249,6 @@ def _draw(figures: "list[Figure]", plot: Path | None, absent: dict[str, str] | N
 
     Args:
         absent: what this layer lacks, with the reason.
-    Raises:
-        ValueError: there is no figure.
     """
     from highrank_plugins.reports.plots import draw
 

@@ -107,11 +107,7 @@ def dirichlet(
 
 
 def _values(option: str, text: str, kind: Callable[[str], Number], least: float) -> list[Number]:
-    """Return numbers in ascending order.
-
-    Raises:
-        ValueError: the text is invalid, or a number is too small; names the option.
-    """
+    """Return numbers in ascending order."""
     found = sorted(numbers(option, text, kind))
     if kind is float and not found[0] > least:
         raise ValueError(f"{option} {text}: must be above {least:g}")

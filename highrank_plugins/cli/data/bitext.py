@@ -82,11 +82,7 @@ def clean_texts(
 
 
 def language_pair(text: str) -> tuple[str, str]:
-    """Return source and target.
-
-    Raises:
-        ValueError: The text has another form, or names one language twice.
-    """
+    """Return source and target."""
     source, comma, target = text.partition(",")
     if not (source and comma and target) or "," in target:
         raise ValueError(f"--languages {text}: expected SOURCE,TARGET, for example en,de")

@@ -31,9 +31,6 @@ def prepare_corpus(name: str, data: Path, output: Path, options: CorpusOptions) 
         data: folder with the files as they are published, or with that folder.
     Returns:
         Lines to print: the counts.
-    Raises:
-        CorpusError: the corpus is unknown, lacks an option, or differs from the published one.
-        TextError: the text is unusable; names file and line.
     """
     if name not in CORPORA:
         known = ", ".join(CORPORA)

@@ -38,10 +38,6 @@ def prepare(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
     A shard's folder has the dictionary too, and the first one the other splits, so that
     fairseq-train takes `output/shard01:output/shard02:…`: a shard is an epoch. The files equal
     those of fairseq-preprocess for lower-cased text and this dictionary.
-
-    Raises:
-        CorpusError: files are missing (`other_text`: all shards but one may be).
-        TextError: see `read_words`.
     """
     options.refuse("one_billion_word", "max_train_lines")
     root = data / ARCHIVE if (data / ARCHIVE).is_dir() else data

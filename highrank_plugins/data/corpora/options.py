@@ -19,8 +19,6 @@ class CorpusOptions:
         max_train_lines: read only the first N lines of the training text.
         other_text: accept a text whose counts differ from the published ones.
         workers: processes.
-    Raises:
-        CorpusError: a number below 1.
     """
 
     vocab_size: int | None = None

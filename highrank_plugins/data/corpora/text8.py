@@ -23,12 +23,7 @@ _BLOCK = 1 << 20
 
 
 def prepare(data: Path, output: Path, options: CorpusOptions) -> Iterator[str]:
-    """Write `output`/dict.txt and `output`/{train,valid,test}.{bin,idx} from `data`/text8.
-
-    Raises:
-        CorpusError: no such file, another length (unless `other_text`), a character that is not
-            in text8's alphabet, or one in valid or test that train lacks.
-    """
+    """Write `output`/dict.txt and `output`/{train,valid,test}.{bin,idx} from `data`/text8."""
     import numpy as np
     from tqdm import tqdm
 

@@ -76,11 +76,6 @@ def prepare_words(
     `output`/counts.json has the sentences and tokens of each split, and what `max_train_lines`
     leaves out. With `vocab_size` or `max_train_lines`, words that the training text lost become
     <unk>.
-
-    Raises:
-        CorpusError: a split is missing, counts differ from the published ones (unless
-            `other_text`).
-        TextError: see `read_words` and `require_words`.
     """
     files = find_splits(data, corpus.layouts)
     counts = _count(corpus, files, options)
@@ -155,8 +150,6 @@ def find_splits(data: Path, layouts: Sequence[str]) -> dict[str, Path]:
 
     Args:
         layouts: names below `data` with {split}; the first with a training file counts.
-    Raises:
-        CorpusError: no training file, or another split is missing; names the files.
     """
     for layout in layouts:
         if _there(data / layout.format(split="train")):

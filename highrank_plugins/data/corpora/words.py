@@ -18,8 +18,6 @@ def read_words(path: Path, lower: bool = False) -> Iterator[list[str]]:
 
     Args:
         lower: convert to lower case.
-    Raises:
-        TextError: see `read_text`.
     """
     return map(str.split, read_text(path, TextRules(lower=lower)))
 

@@ -13,11 +13,7 @@ from highrank_plugins.data.parallel.reading import read_pairs
 
 
 def texts_of(corpus: CorpusFiles, path: Path) -> Texts:
-    """Return the texts that a `corpus.yaml` names.
-
-    Raises:
-        ConfigurationError: it names none.
-    """
+    """Return the texts that a `corpus.yaml` names."""
     if corpus.texts is None:
         raise ConfigurationError(f"{path}: has no block texts: [source, target] for each part")
     return corpus.texts
@@ -28,8 +24,6 @@ def unpack_texts(corpus: CorpusFiles, texts: Texts, archives: Path, output: Path
 
     Yields:
         What was done, a line for each archive.
-    Raises:
-        ArchiveError: see `extract`; or a text is in none of the archives.
     """
     wanted = frozenset(texts.names())
     for name in corpus.files:
@@ -41,11 +35,7 @@ def unpack_texts(corpus: CorpusFiles, texts: Texts, archives: Path, output: Path
 
 
 def find_text(folder: Path, name: str) -> Path:
-    """Find a file as archives name it, in the folder or in one of its folders.
-
-    Raises:
-        ArchiveError: the file is missing; the message says where it was searched.
-    """
+    """Find a file as archives name it, in the folder or in one of its folders."""
     for path in (folder / name, *(below / name for below in sorted(folder.glob("*/")))):
         if path.is_file():
             return path
@@ -74,11 +64,6 @@ def prepare_texts(
 
     Yields:
         A line of the report for each training file.
-    Raises:
-        ArchiveError: a file is missing.
-        TextError: see `read_pairs` and `decode_line`; a line of the validation or test text is
-            empty.
-        ValueError: no pair is left, or a text has another size than published.
     """
     from highrank_plugins.common.files import write_json
 

@@ -16,11 +16,7 @@ _YEAR = re.compile(r"(?:19|20)\d\d")
 
 
 def refuse_other_languages(folder: Path, languages: Collection[str]) -> None:
-    """Refuse a folder with text of other languages, whose lines and pieces are of another call.
-
-    Raises:
-        UserError: it has {train,valid,test}.LANGUAGE of a language that is not among these.
-    """
+    """Refuse a folder with text of other languages, whose lines and pieces are of another call."""
     for part in ("train", "valid", "test"):
         for path in sorted(folder.glob(f"{part}.*")):
             if path.stem == part and path.suffix[1:] not in languages:
@@ -31,11 +27,7 @@ def refuse_other_languages(folder: Path, languages: Collection[str]) -> None:
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
-    """Yield lines that belong together, as bytes without their line feeds.
-
-    Raises:
-        TextError: a file is damaged, or one ends before the other; names file and line.
-    """
+    """Yield lines that belong together, as bytes without their line feeds."""
     number = 0
     for number, (left, right) in enumerate(zip_longest(read_lines(source), read_lines(target)), 1):
         if left is None or right is None:
@@ -53,9 +45,6 @@ def read_lines(path: Path) -> Iterator[bytes]:
     """Yield lines, which end with line feeds only; of a .sgm, the segments. Drop byte order marks.
 
     A segment is, as for sacreBLEU, a line that begins with <seg, without its tags.
-
-    Raises:
-        TextError: the file is damaged, or a .sgm whose set is of another year than its name.
     """
     lines = 0
     try:

@@ -46,9 +46,6 @@ def make_card(path: Path, data: str | None, split: str, tokens: int, command: st
         split: the text to predict.
         tokens: number of tokens to take from its start, at least 2.
         command: the command line, for the card's provenance.
-    Raises:
-        ValueError: the checkpoint is damaged or does not fit the data; the split is empty.
-        OSError: a file is missing.
     """
     from highrank_plugins.inference.loading import load_model
 

@@ -33,11 +33,7 @@ class StatePickle:
 
     @staticmethod
     def loads(data: bytes) -> Any:
-        """Return the state in `data`.
-
-        Raises:
-            pickle.PickleError: `data` names another class or function, or is damaged.
-        """
+        """Return the state in `data`."""
         return _StateUnpickler(io.BytesIO(data)).load()
 
 

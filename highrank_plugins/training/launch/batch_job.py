@@ -53,8 +53,6 @@ def directives(options: Mapping[str, str | None], others: Iterable[str] = ()) ->
     Args:
         options: name → value, None for an option without one.
         others: such as `--partition=gpu`; a value with blanks needs no quotes.
-    Raises:
-        ValueError: one holds a control character, see `check_characters`.
     """
     lines = [
         f"--{name}" if value is None else f"--{name}={shlex.quote(value)}"
@@ -68,11 +66,7 @@ def directives(options: Mapping[str, str | None], others: Iterable[str] = ()) ->
 
 
 def check_characters(words: Iterable[str]) -> None:
-    """Refuse words with characters that could end a line of a script, or that it cannot hold.
-
-    Raises:
-        ValueError: a word has a control character, or is not UTF-8.
-    """
+    """Refuse words with characters that could end a line of a script, or that it cannot hold."""
     for word in words:
         for character in word:
             if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp"):
@@ -111,8 +105,6 @@ def check_time_limit(limit: str, grace: int) -> None:
     Args:
         limit: as sbatch takes it, such as `90` (minutes) or `1-12:00:00`.
         grace: seconds before the limit at which SLURM sends its signal.
-    Raises:
-        ValueError: the limit is too short; says how long it must be.
     """
     seconds = _seconds(limit)
     if seconds is not None and seconds <= grace + EARLY:

@@ -40,11 +40,7 @@ class Place:
 
 
 def check_command(words: Sequence[str]) -> None:
-    """Refuse a command that cannot be launched.
-
-    Raises:
-        ValueError: it runs another program, or has an option that `launch` sets.
-    """
+    """Refuse a command that cannot be launched."""
     if not words or words[0] != PROGRAM:
         first = words[0] if words else "nothing"
         near = did_you_mean(first, [PROGRAM])
@@ -124,9 +120,6 @@ def fit_batch(effective_tokens: int, max_tokens: int, world_size: int) -> tuple[
 
     The first is `max_tokens`, or less where no multiple of it is within `TOLERANCE`: with many
     processes, one batch each may exceed an update.
-
-    Raises:
-        ValueError: there are more processes than tokens.
     """
     each = world_size * max_tokens
     freq = max(1, round(effective_tokens / each))
@@ -145,11 +138,7 @@ def fit_batch(effective_tokens: int, max_tokens: int, world_size: int) -> tuple[
 def with_effective_batch(
     command: Sequence[str], effective_tokens: int, world_size: int
 ) -> tuple[list[str], str]:
-    """Return the command with the options of `fit_batch`, and a line that states the result.
-
-    Raises:
-        ValueError: it has --update-freq, or lacks --max-tokens; see also `fit_batch`.
-    """
+    """Return the command with the options of `fit_batch`, and a line that states the result."""
     given = option(command, "--max-tokens")
     if given is None or not given.isdecimal() or int(given) == 0:
         raise ValueError("--effective-tokens needs --max-tokens N of fairseq-train")
@@ -174,9 +163,6 @@ def with_effective_streams(
 
     Args:
         effective_streams: of all processes, of --task bptt_language_modeling.
-    Raises:
-        ValueError: a process has none, the task is another one, --batch-size is missing, or the
-            command has --streams.
     """
     if option(command, "--task") != "bptt_language_modeling":
         raise ValueError(

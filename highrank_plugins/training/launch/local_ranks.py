@@ -50,12 +50,7 @@ class LocalRanks:
             process.send_signal(number)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code of the first process that failed, or 0.
-
-        Raises:
-            subprocess.TimeoutExpired: they still run after `timeout` seconds.
-            KeyboardInterrupt: Ctrl-C was pressed. No restart follows.
-        """
+        """Return the exit code of the first process that failed, or 0."""
         try:
             return self._wait(timeout)
         except KeyboardInterrupt:

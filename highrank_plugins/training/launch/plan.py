@@ -29,8 +29,6 @@ class Plan:
         timeout: seconds within which all processes must meet.
         max_restarts: how often torchrun starts all processes again after one has failed.
         stall_timeout: seconds without a sign of life after which a process is ended; 0: never.
-    Raises:
-        ValueError: the values are impossible; names the option.
     """
 
     command: tuple[str, ...]
@@ -54,11 +52,7 @@ class Plan:
         return self.nodes * self.per_node
 
     def check_meeting(self) -> None:
-        """Require an address for several nodes to meet at (SLURM finds one itself).
-
-        Raises:
-            ValueError: it is missing; or several launchers of a single node were started together.
-        """
+        """Require an address for several nodes to meet at (SLURM finds one itself)."""
         if self.nodes == 1:
             refuse_several(os.environ, 1, "start this command once, or pass --nodes N")
         if self.nodes > 1 and self.rendezvous is None:
@@ -80,11 +74,7 @@ class Plan:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return HOST:PORT as its parts.
-
-    Raises:
-        ValueError: it is not of this form.
-    """
+    """Return HOST:PORT as its parts."""
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdecimal() and 0 < int(port) < 2**16):
         raise ValueError(f"--rendezvous {address!r}: expected HOST:PORT, as in node1:{PORT}")
@@ -92,11 +82,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def check_gpus(per_node: int) -> None:
-    """Require a GPU of this machine for each process.
-
-    Raises:
-        ValueError: there are fewer.
-    """
+    """Require a GPU of this machine for each process."""
     import torch
 
     count = torch.cuda.device_count()
@@ -108,11 +94,7 @@ def check_gpus(per_node: int) -> None:
 
 
 def check_disk(folder: Path, gigabytes: float = 1.0) -> None:
-    """Require free disk space for a folder.
-
-    Raises:
-        OSError: less than `gigabytes` are free.
-    """
+    """Require free disk space for a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if free < gigabytes * 1e9:

@@ -50,11 +50,7 @@ def train(line: list[str]) -> None:
 
 
 def find_place(environment: Mapping[str, str], address: str) -> Place:
-    """Return which process this is.
-
-    Raises:
-        ValueError: neither `highrank launch` nor srun has started it.
-    """
+    """Return which process this is."""
     if stop_request.LAUNCHED in environment:  # srun may have started the launcher
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     elif "SLURM_PROCID" in environment:
@@ -66,11 +62,7 @@ def find_place(environment: Mapping[str, str], address: str) -> Place:
 
 
 def check_world_size(place: Place, expected: int) -> None:
-    """Require that the planned number of processes was started.
-
-    Raises:
-        ValueError: there are more or fewer.
-    """
+    """Require that the planned number of processes was started."""
     if place.world_size != expected:
         raise ValueError(
             f"rank {place.rank}: {place.world_size} processes were started, but {expected} "

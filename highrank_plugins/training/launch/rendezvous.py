@@ -19,9 +19,6 @@ def check_rendezvous(address: str, timeout: float, run: str) -> None:
     Args:
         run: the run's name. A store belongs to the first run that asks there: it ends
             with that run, and would end others.
-    Raises:
-        ValueError: the host is unknown; its port is taken by another program or run, which
-            takes up to STARTING_SECONDS to detect; or nobody has answered within `timeout` seconds.
     """
     host, port = split_address(address)
     try:

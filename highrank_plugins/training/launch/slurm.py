@@ -71,12 +71,7 @@ class Job:
 
 
 def sbatch_script(plan: Plan, job: Job) -> str:
-    """Return the script, in which a job that was asked to stop requeues itself.
-
-    Raises:
-        ValueError: the time limit is too short for the signal before it; an option of sbatch with
-            which the job would not be one training run. See also `check_characters`.
-    """
+    """Return the script, in which a job that was asked to stop requeues itself."""
     gpus = _gpu_options(plan, job)
     options = {
         "job-name": job.name,
@@ -128,11 +123,7 @@ def log_of(plan: Plan, job: Job, number: str) -> str:
 
 
 def check_queue(log_dir: Path) -> None:
-    """Refuse to start while an earlier job of the same training run is in the queue.
-
-    Raises:
-        ValueError: it is in the queue, or squeue does not say.
-    """
+    """Refuse to start while an earlier job of the same training run is in the queue."""
     kept = log_dir / JOB
     if kept.exists():
         job = kept.read_text(encoding="utf-8").strip()
@@ -149,11 +140,7 @@ def check_queue(log_dir: Path) -> None:
 
 
 def submit(script: Path, log_dir: Path) -> str:
-    """Submit a script by sbatch; return the number of its job, which is also kept in `log_dir`.
-
-    Raises:
-        ValueError: sbatch refuses; quotes its message.
-    """
+    """Submit a script by sbatch; return the number of its job, which is also kept in `log_dir`."""
     sent = _output("sbatch", "--parsable", str(script))
     if sent.returncode:
         raise ValueError(f"sbatch {script}: {sent.stderr.strip()}")

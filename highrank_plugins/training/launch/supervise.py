@@ -32,13 +32,7 @@ ENDING_SECONDS = 30  # seconds for torchrun to end after the time limit for node
 
 
 def launch(plan: Plan, say: Callable[[str], object]) -> int:
-    """Train, and return the exit code: 0, a failure's, or `stop_request.REQUEUE` to start again.
-
-    Raises:
-        ValueError: it cannot start; see `Plan.check_meeting`, `log_folder`, `check_gpus`,
-            `check_rendezvous`.
-        SystemExit: stopped before it began, with that code.
-    """
+    """Train, and return the exit code: 0, a failure's, or `stop_request.REQUEUE` to start again."""
     with (
         stop_request.handlers_restored(),
         TemporaryDirectory(prefix="highrank-launch-") as folder,

@@ -78,11 +78,7 @@ def environment(plan: Plan) -> dict[str, str]:
 
 
 def describe(plan: Plan) -> str:
-    """Return the environment, the line of torchrun if any, and what each process runs.
-
-    Raises:
-        ValueError: see `Plan.check_meeting`.
-    """
+    """Return the environment, the line of torchrun if any, and what each process runs."""
     plan.check_meeting()
     if plan.rendezvous is None or plan.nodes == 1:
         head = [

@@ -29,11 +29,7 @@ class Agent(Protocol):
         """Send a signal to it."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return its exit code.
-
-        Raises:
-            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
-        """
+        """Return its exit code."""
 
 
 @dataclass(frozen=True)
@@ -146,11 +142,7 @@ class WatchedAgent:
         self._agent.send_signal(number)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the agent's exit code.
-
-        Raises:
-            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
-        """
+        """Return the agent's exit code."""
         end = time.monotonic() + (float("inf") if timeout is None else timeout)
         while True:
             left = end - time.monotonic()
