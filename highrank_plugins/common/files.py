@@ -57,7 +57,7 @@ def try_lock(file: IO[Any], kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
 
 @contextmanager
 def held_alone(lock: Path, busy: str = "") -> Iterator[IO[Any]]:
-    """Hold a lock file, in a new folder if need be, and yield it open; wait for it without `busy`."""
+    """Hold a lock file, in a new folder if need be, and yield it; wait for it without `busy`."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with open_own(lock, "a+") as file:
         if not try_lock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0)):

@@ -26,7 +26,7 @@ _LEFT = (
 
 
 def bleu_tokens(references: Sequence[str], chosen: Tokens | None = None) -> Tokens:
-    """Return sacreBLEU's tokens for the script of the references, 13a where blanks separate words."""
+    """Return sacreBLEU's tokens for the references' script, 13a where blanks separate words."""
     text = "".join("".join(line.split()) for line in references)
     for language, (characters, tokens) in _SCRIPTS.items():
         if 10 * len(re.findall(f"[{characters}]", text)) < max(len(text), 1):

@@ -56,7 +56,7 @@ class BPTTCrossEntropyCriterion(FairseqCriterion):
         self.ar_alpha, self.tar_beta = ar_alpha, tar_beta
 
     def forward(self, model, sample):
-        """Return loss, sample size and logging output of a chunk; its state goes into the sample."""
+        """Return loss, sample size and logging output of a chunk; its state enters the sample."""
         if "state" not in sample["net_input"]:
             raise UserError("--criterion bptt_cross_entropy needs --task bptt_language_modeling")
         out = model(

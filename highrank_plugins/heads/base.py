@@ -15,24 +15,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from highrank_plugins.common.names import layer_name
+from highrank_plugins.heads import inheritance
 from highrank_plugins.heads.checks import check_dtype, check_shared_weight, integer
 from highrank_plugins.heads.command_line import CommandLine
-from highrank_plugins.heads.inheritance import (
-    OF_LOG_PROBS,
-    OUTSIDE_FUSED,
-    reset_unless_kept,
-    restore,
-)
 from highrank_plugins.heads.pointwise import Pointwise, build_pointwise
 from highrank_plugins.heads.precision import widen
-from highrank_plugins.heads.prepared import PreparedTensors
+from highrank_plugins.heads.prepared import PreparedTensors, named_tensors
 from highrank_plugins.heads.random_state import ChunkRandomState, RandomState
 from highrank_plugins.heads.registry import Registry
 from highrank_plugins.losses import ChunkResults, LossOutput, compute_nll
@@ -41,7 +35,9 @@ from highrank_plugins.losses.fused import FusedLoss
 from highrank_plugins.losses.own_layers import same_form
 
 HEADS: Registry[type[Head]] = Registry(
-    "head", common=("num_classes", "feature_dim", "embed_dim", "weight", "bias", "pointwise")
+    "head",
+    ("num_classes", "feature_dim", "embed_dim", "weight", "bias", "pointwise"),
+    base=lambda: Head,
 )
 register_head = HEADS.register
 
@@ -81,8 +77,7 @@ class Head(CommandLine, nn.Module):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        reset_unless_kept(cls, ("fused", "linear_logits"), Head, OUTSIDE_FUSED)
-        restore(cls, OF_LOG_PROBS, Head, "chunk_log_probs")
+        inheritance.follow_log_probs(cls, Head)
 
     def __init__(
         self,
@@ -165,12 +160,7 @@ class Head(CommandLine, nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of `chunk_log_probs`: parameters, or tensors prepared from them."""
-        own: dict[str, Tensor] = {}
-        for path, parameter in self.named_parameters(remove_duplicate=False):
-            outer, parametrised, inner = path.partition("parametrizations.")
-            name = outer + inner.partition(".")[0] if parametrised else path
-            if name not in own and not name.startswith("pointwise."):
-                own[name] = attrgetter(name)(self) if parametrised else parameter
+        own = {n: t for n, t in named_tensors(self).items() if not n.startswith("pointwise.")}
         prepared = {f"pointwise.{name}": t for name, t in self.pointwise.tensors().items()}
         return own | prepared
 
@@ -314,22 +304,11 @@ class Head(CommandLine, nn.Module):
         flat = self.flatten_features(features)
         random_state = self.sample_masks(features.shape[:-1], features)
         return compute_nll(
-            self,
-            flat,
-            target,
-            random_state,
-            leading=features.shape[:-1],
-            weight=weight,
-            label_smoothing=label_smoothing,
-            ignore_index=ignore_index,
-            reduction=reduction,
-            impl=impl,
-            memory=memory,
-            accuracy=accuracy,
-            filter_gradients=filter_gradients,
-            entropy=entropy,
-            z_loss=z_loss,
-        )
+            self, flat, target, random_state, leading=features.shape[:-1], weight=weight,
+            label_smoothing=label_smoothing, ignore_index=ignore_index, reduction=reduction,
+            impl=impl, memory=memory, accuracy=accuracy, filter_gradients=filter_gradients,
+            entropy=entropy, z_loss=z_loss,
+        )  # fmt: skip
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode as `nn.Module.train` does, and discard what was prepared for inference."""
@@ -358,9 +337,6 @@ class Head(CommandLine, nn.Module):
     def extra_repr(self) -> str:
         names = ("num_classes", "feature_dim", "embed_dim")
         return ", ".join(f"{name}={getattr(self, name)}" for name in names)
-
-
-HEADS.base = Head
 
 
 def _nll_of(log_probs_NM: Tensor, target_N: Tensor) -> Tensor:

@@ -35,6 +35,12 @@ OUTSIDE_KERNELS = frozenset(
 )
 
 
+def follow_log_probs(cls: type, head: type) -> None:
+    """Give a subclass of `head` that has another function what suits every layer."""
+    reset_unless_kept(cls, ("fused", "linear_logits"), head, OUTSIDE_FUSED)
+    restore(cls, OF_LOG_PROBS, head, "chunk_log_probs")
+
+
 def reset_unless_kept(cls: type, names: Iterable[str], origin: type, harmless: Set[str]) -> None:
     """Give attributes their versions of `origin` where a later class replaces the function.
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return all parameters by name; parametrised ones as their parametrisation computes them."""
+    found: dict[str, Tensor] = {}
+    for path, parameter in module.named_parameters(remove_duplicate=False):
+        outer, parametrised, inner = path.partition("parametrizations.")
+        name = outer + inner.partition(".")[0] if parametrised else path
+        if name not in found:
+            found[name] = attrgetter(name)(module) if parametrised else parameter
+    return found
 
 
 class PreparedTensors:

@@ -26,12 +26,15 @@ class Registry(Generic[T]):
     Args:
         kind: what is registered, for messages ("head", "pointwise function").
         common: constructor arguments that every class of the kind has; they are not options.
+        base: returns the base of all classes.
     """
 
-    def __init__(self, kind: str, common: Iterable[str] = ()) -> None:
+    def __init__(
+        self, kind: str, common: Iterable[str] = (), base: Callable[[], type] = lambda: object
+    ) -> None:
         self.kind = kind
         self.common = frozenset(common)
-        self.base: type = object  # of all classes of the kind
+        self.base = base
         self._classes: dict[str, T] = {}
         self._listeners: list[Callable[[], object]] = []
 
@@ -83,8 +86,8 @@ class Registry(Generic[T]):
 
     def _check_base(self, name: str) -> None:
         cls = self._classes[name]
-        if not (isinstance(cls, type) and issubclass(cls, self.base)):
-            base = self.base.__name__
+        if not (isinstance(cls, type) and issubclass(cls, self.base())):
+            base = self.base().__name__
             raise UserError(f"{self.title(name)}: it is no {base}; inherit from {base}")
         missing = [
             method

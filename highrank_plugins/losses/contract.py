@@ -1,8 +1,8 @@
-"""Check at its first loss that a layer of one's own keeps the contract of the losses.
+"""Check at its first loss that an own layer keeps the contract of the losses, on a few tokens.
 
-A few tokens show that values are log-probabilities, that each token stands alone, that generation
-has the function of the loss, and that the implementation agrees with plain autograd of `log_probs`
-in values and in the gradients of all parameters.
+Values must be log-probabilities, each token must stand alone, and generation must have the function
+of the loss. The implementation must agree with plain autograd of `log_probs`, in values and in the
+gradients of all parameters.
 """
 
 from __future__ import annotations

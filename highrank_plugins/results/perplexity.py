@@ -76,7 +76,7 @@ def unigram_perplexity(data: Path) -> Score | None:
 
 
 def before_finetuning(folder: Path) -> dict[str, Score]:
-    """Return `<split>_perplexity_before_finetuning`, of the checkpoint that finetuning began with."""
+    """Return `<split>_perplexity_before_finetuning`, of the checkpoint before finetuning."""
     return {
         f"{split}_perplexity{BEFORE}": read_eval_lm(
             folder / f"before_finetuning_{split}.log", split

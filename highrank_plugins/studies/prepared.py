@@ -96,7 +96,7 @@ class PreparedMember:
 
 
 def check_machine(members: Sequence[PreparedMember]) -> None:
-    """Refuse to run a seed on a machine of another kind than its other members: seeds are blocks."""
+    """Refuse to run a seed on another kind of machine than its other members: seeds are blocks."""
     waiting = {member.member.seed for member in members if not member.is_done()}
     done = [one for one in members if one.member.seed in waiting and one.machine()]
     here = machine_kind(hardware()) if done else ""

@@ -38,7 +38,7 @@ def configuration_of(state: Mapping[str, Any]) -> Any:
 
 
 def mapped_model(path: Path) -> "dict[str, Tensor]":
-    """Return a checkpoint's weights, mapped into memory as they are read; checksums are compared."""
+    """Return a checkpoint's weights, mapped into memory as they are read; compare checksums."""
     check_archive(path)
     model: dict[str, Tensor] = look_up(path, "model")
     warn_without_hash(str(path), look_up(path))
@@ -63,7 +63,7 @@ def best_checkpoint(directories: list[Path]) -> Path:
 
 
 def common_sign(paths: list[Path]) -> int:
-    """Return 1 if the highest of the checkpoints' validation scores is the best, −1 if the lowest."""
+    """Return 1 if the highest validation score of the checkpoints is best, −1 if the lowest."""
     kinds = {criterion(saved_options(look_up(path), "checkpoint")): path for path in paths}
     if len(kinds) > 1:
         (one, here), (other, there), *_ = kinds.items()

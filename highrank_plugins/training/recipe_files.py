@@ -108,7 +108,7 @@ def launched(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def launch_defaults(configuration: Configuration) -> dict[str, Any]:
-    """Return the block launch; a training run on streams keeps `train.batch_size` of them in all."""
+    """Return the block launch; a run on streams keeps `train.batch_size` of them in all."""
     streams = configuration.train.get("batch_size")
     if configuration.train.get("task") != STREAMS or streams is None:
         return configuration.launch

@@ -9,7 +9,6 @@ import logging
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import linear, softplus
 from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
 from torch.utils.checkpoint import checkpoint
 
@@ -25,382 +24,45 @@ from highrank_plugins.heads import (
 )
 from highrank_plugins.heads.logit_head import LogitHead
 from highrank_plugins.heads.pointwise import (
-    PLIF,
-    GeneralizedSigSoftmax,
-    Identity,
-    MultiMax,
     Pointwise,
-    SigmoidCap,
-    SigSoftmax,
     Softcap,
 )
-
-CLASSES, SIZE, TOKENS = 11, 6, 7
-TARGET = torch.tensor([0, 3, 10, 7, 7, 1, 2])
-IMPLEMENTATIONS = ("reference", "chunked", "fused", "cpp", "auto")
-
-
-def parameter(value=1.3):
-    return nn.Parameter(torch.tensor(value))
-
-
-# -- functions ------------------------------------------------------------------------------------
-
-
-class ReadsSelf(Pointwise):
-    def __init__(self):
-        super().__init__()
-        self.w = parameter()
-
-    def apply_to(self, z, tensors):
-        return z * self.w
-
-
-class ReadsTensors(ReadsSelf):
-    def apply_to(self, z, tensors):
-        return z * tensors["w"]
-
-
-class ReadsBoth(ReadsSelf):
-    def apply_to(self, z, tensors):
-        return z * self.w + tensors["w"] * z.sin()
-
-
-class ReadsThroughHelper(ReadsSelf):
-    def apply_to(self, z, tensors):
-        return self.helper(z)
-
-    def helper(self, z):
-        return z * softplus(self.w)
-
-
-class PreparesOther(ReadsSelf):
-    """`tensors` has the name of a parameter for another value."""
-
-    def tensors(self):
-        return {"w": 2 * self.w}
-
-    def apply_to(self, z, tensors):
-        return z * tensors["w"] + self.w * z.cos()
-
-
-class Network(Pointwise):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1))
-
-    def apply_to(self, z, tensors):
-        return z + self.net(z.unsqueeze(-1)).squeeze(-1)
-
-
-class Buffered(ReadsSelf):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("scale", torch.tensor(0.7))
-
-    def apply_to(self, z, tensors):
-        return self.scale * z * self.w
-
-
-class PerClass(Pointwise):
-    def __init__(self):
-        super().__init__()
-        self.w = nn.Parameter(torch.rand(CLASSES) + 0.5)
-
-    def apply_to(self, z, tensors):
-        return z * self.w
-
-
-class Tied(Pointwise):
-    def __init__(self):
-        super().__init__()
-        self.a = self.b = parameter()
-
-    def apply_to(self, z, tensors):
-        return z * self.a + tensors["b"] * z.sin()
-
-
-class Dropped(ReadsSelf):
-    def apply_to(self, z, tensors):
-        return nn.functional.dropout(z, 0.3) * self.w
-
-
-class InPlace(ReadsSelf):
-    def apply_to(self, z, tensors):
-        return z.add_(self.w * z.sin())
-
-
-class InPlaceTanh(Pointwise):
-    def apply_to(self, z, tensors):
-        return z.tanh_()
-
-
-class Column(Pointwise):
-    def apply_to(self, z, tensors):
-        return z.sum(-1, keepdim=True)
-
-
-class Half(Pointwise):
-    def apply_to(self, z, tensors):
-        return z.half().tanh()
-
-
-class Normed(Pointwise):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(1, affine=False)
-
-    def apply_to(self, z, tensors):
-        return self.norm(z.reshape(-1, 1)).reshape(z.shape)
-
-
-class AcrossClasses(Pointwise):
-    def apply_to(self, z, tensors):
-        return z - z.amax(-1, keepdim=True) + z.std(-1, keepdim=True)
-
-
-class NotANumber(Pointwise):
-    def apply_to(self, z, tensors):
-        return (z - 100).log()
-
-
-class Counts(Pointwise):
-    calls = 0
-
-    def apply_to(self, z, tensors):
-        self.calls += 1
-        return z * self.calls
-
-
-class OwnGenerator(Pointwise):
-    def __init__(self):
-        super().__init__()
-        self.generator = torch.Generator().manual_seed(1)
-
-    def apply_to(self, z, tensors):
-        return z * (1 + torch.rand((), generator=self.generator, dtype=z.dtype))
-
-
-class WrongName(ReadsSelf):
-    def apply_to(self, z, tensors):
-        return z * tensors["weight"]
-
-
-class NoParameter(Pointwise):
-    def __init__(self):
-        super().__init__()
-        self.w = torch.ones((), dtype=torch.float64, requires_grad=True)
-
-    def apply_to(self, z, tensors):
-        return z * self.w
-
-
-class Unread(ReadsSelf):
-    def apply_to(self, z, tensors):
-        return z.sin() + z
-
-
-class ForwardOnly(GeneralizedSigSoftmax):
-    def forward(self, z):
-        return 2 * z
-
-
-def subclass(base, **options):
-    class Own(base):
-        def apply_to(self, z, tensors):
-            return super().apply_to(z, tensors) + 0.5 * z.sin()
-
-    return Own(**options)
-
-
-class SineMixin:
-    def apply_to(self, z, tensors):
-        return super().apply_to(z, tensors) + 0.5 * z.sin()
-
-
-class MixedIn(SineMixin, SigSoftmax):
-    pass
-
-
-class NarrowCells(PLIF):
-    @property
-    def cell_width(self):
-        return super().cell_width / 2
-
-
-class SharedGenerator(GeneralizedSigSoftmax):
-    """A class of our function that only adds a text keeps its kernels."""
-
-    def extra_repr(self):
-        return "own"
-
-
-RIGHT_FUNCTIONS = [
-    ReadsSelf, ReadsTensors, ReadsBoth, ReadsThroughHelper, PreparesOther, Network, Buffered, Tied,
-    Dropped, MixedIn, SharedGenerator,
-    *(lambda base=base: subclass(base) for base in (
-        Identity, GeneralizedSigSoftmax, SigSoftmax, Softcap, SigmoidCap, MultiMax)),
-    lambda: subclass(PLIF, knots=40),
-    lambda: NarrowCells(knots=40),
-    lambda: subclass(GeneralizedSigSoftmax, learn=True),
-]  # fmt: skip
-REFUSED_FUNCTIONS = {
-    InPlace: "in place", InPlaceTanh: "in place", Column: "same shape and dtype",
-    Half: "same shape and dtype", Normed: "elementwise", AcrossClasses: "elementwise",
-    NotANumber: "add up to nan", Counts: "keep no state",
-    OwnGenerator: "default generator", WrongName: "'weight'",
-    NoParameter: "no parameter of the layer", Unread: "never reads it",
-    ForwardOnly: "which the loss calls",
-}  # fmt: skip
-
-# -- structures -----------------------------------------------------------------------------------
-
-
-class ReadsOwnMatrix(LogitHead):
-    def __init__(self, *sizes, **options):
-        super().__init__(*sizes, **options)
-        self.proj = nn.Linear(self.feature_dim, self.embed_dim)
-        self.t = parameter()
-
-    def chunk_logits(self, features, tensors, random_state):
-        return linear(self.proj(features) * self.t, self.weight, self.bias)
-
-
-class DroppedFeatures(LogitHead):
-    def __init__(self, *sizes, **options):
-        super().__init__(*sizes, **options)
-        self.drop = nn.Dropout(0.5)
-
-    def chunk_logits(self, features, tensors, random_state):
-        return linear(self.drop(features), tensors["weight"], tensors["bias"])
-
-
-class TwoLists(Head):
-    def __init__(self, *sizes, **options):
-        super().__init__(*sizes, **options)
-        self.maps = nn.ModuleList(nn.Linear(self.feature_dim, self.embed_dim) for _ in range(2))
-
-    def chunk_log_probs(self, features, tensors, random_state):
-        found = [linear(m(features).tanh(), self.weight, self.bias) for m in self.maps]
-        return (found[0].log_softmax(-1).exp() + found[1].log_softmax(-1).exp()).div(2).log()
-
-
-class OwnGates(Mixtape):
-    def class_gate_logits(self, inputs, tensors, random_state):
-        return 2 * super().class_gate_logits(inputs, tensors, random_state)
-
-
-class OwnMean(Mixtape):
-    def _mean(self, leaves, gates):
-        return 1.5 * super()._mean(leaves, gates)
-
-
-class OwnPrior(MixtureOfSoftmaxes):
-    def __init__(self, *sizes, **options):
-        super().__init__(*sizes, **options)
-        self.sharp = parameter()
-
-    def log_prior(self, features, tensors):
-        return (self.sharp * super().log_prior(features, tensors)).log_softmax(-1)
-
-
-class OwnContexts(MixtureOfSoftmaxes):
-    def contexts(self, features, tensors, random_state):
-        return super().contexts(features, tensors, random_state).sin()
-
-
-class ContextsFromMatrix(MixtureOfSoftmaxes):
-    """Contexts read the vocabulary matrix, whose gradient a fused loss takes from its products."""
-
-    def contexts(self, features, tensors, random_state):
-        found = super().contexts(features, tensors, random_state)
-        return found + tensors["weight"].mean(0) * self.weight.std()
-
-
-class ColdMixin:
-    def chunk_logits(self, features, tensors, random_state):
-        return super().chunk_logits(features, tensors, random_state) / 3
-
-
-class ColdSoftmax(ColdMixin, Softmax):
-    pass
-
-
-class OwnForward(Softmax):
-    def forward(self, features):
-        return super().forward(2 * features)
-
-
-class OwnLogProbs(Softmax):
-    def log_probs(self, features):
-        return super().log_probs(features) * 1.0 + 0.1
-
-
-class SameForward(Softmax):
-    """A `forward` that changes nothing may stay."""
-
-    def forward(self, features):
-        return super().forward(features)
-
-
-class Probabilities(Head):
-    def chunk_log_probs(self, features, tensors, random_state):
-        return linear(features, tensors["weight"], tensors["bias"]).softmax(-1)
-
-
-class LooksAtOthers(LogitHead):
-    def chunk_logits(self, features, tensors, random_state):
-        return linear(features - features.mean(0), tensors["weight"], tensors["bias"])
-
-
-class CountsTokens(LogitHead):
-    def chunk_logits(self, features, tensors, random_state):
-        return linear(features * len(features), tensors["weight"], tensors["bias"])
-
-
-class WrongLoss(Softmax):
-    """A cheaper loss that is another function than the log-probabilities."""
-
-    def chunk_nll(self, features, target, tensors, random_state, smooth):
-        nll, smooth_sum = super().chunk_nll(features, target, tensors, random_state, smooth)
-        return nll + 1, smooth_sum
-
-
-class Recurrent(LogitHead):
-    """An LSTM reads its parameters from a list of its own."""
-
-    def __init__(self, *sizes, **options):
-        super().__init__(*sizes, **options)
-        self.lstm = nn.LSTM(self.feature_dim, self.feature_dim, batch_first=True)
-
-    def chunk_logits(self, features, tensors, random_state):
-        return linear(self.lstm(features.unsqueeze(1))[0].squeeze(1), self.weight, self.bias)
-
-
-class BufferChanges(Softmax):
-    def __init__(self, *sizes, **options):
-        super().__init__(*sizes, **options)
-        self.register_buffer("seen", torch.zeros(()))
-
-    def chunk_logits(self, features, tensors, random_state):
-        self.seen += 1
-        return super().chunk_logits(features, tensors, random_state)
-
-
-class LoRA(nn.Module):
-    def __init__(self, base):
-        super().__init__()
-        self.base, self.weight, self.bias = base, base.weight, base.bias
-        self.a = nn.Parameter(torch.randn(2, base.in_features))
-        self.b = nn.Parameter(torch.randn(base.out_features, 2))
-
-    def forward(self, x):
-        return self.base(x) + x @ self.a.t() @ self.b.t()
-
-
-class Doubled(nn.Module):
-    def forward(self, x):
-        return 2 * x
+from tests.losses.own_functions import (
+    CLASSES,
+    IMPLEMENTATIONS,
+    REFUSED_FUNCTIONS,
+    RIGHT_FUNCTIONS,
+    SIZE,
+    TARGET,
+    TOKENS,
+    Dropped,
+    Normed,
+    PerClass,
+    ReadsBoth,
+    ReadsSelf,
+)
+from tests.losses.own_structures import (
+    BufferChanges,
+    ColdSoftmax,
+    ContextsFromMatrix,
+    CountsTokens,
+    Doubled,
+    DroppedFeatures,
+    LooksAtOthers,
+    LoRA,
+    OwnContexts,
+    OwnForward,
+    OwnGates,
+    OwnLogProbs,
+    OwnMean,
+    OwnPrior,
+    Probabilities,
+    ReadsOwnMatrix,
+    Recurrent,
+    SameForward,
+    TwoLists,
+    WrongLoss,
+)
 
 
 def make(cls, **options):

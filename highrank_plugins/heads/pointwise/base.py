@@ -23,7 +23,7 @@ VJP = Callable[[Tensor], tuple[Tensor, Pullback]]
 # attributes that hold for one f; a subclass with another f has the versions of `Pointwise`
 OF_FUNCTION = ("kernel_function", "prepare_vjp", "is_identity", "is_increasing", "slopes")
 
-POINTWISE: Registry[type[Pointwise]] = Registry("pointwise function")
+POINTWISE: Registry[type[Pointwise]] = Registry("pointwise function", base=lambda: Pointwise)
 register_pointwise = POINTWISE.register
 
 
@@ -115,9 +115,6 @@ class Pointwise(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """Return f(z)."""
         return self.apply_to(z, self.tensors())
-
-
-POINTWISE.base = Pointwise
 
 
 def softplus(x: Tensor) -> Tensor:
