@@ -1,22 +1,11 @@
 """Measure rank and perplexity over c and k of GSS (Parthiban et al. 2021)."""
 
-from collections.abc import Iterator, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-from tqdm import tqdm
-
-from highrank_plugins.analysis import Correlation, pearson, perplexity_of, spectrum
-from highrank_plugins.common.names import layer_name
-from highrank_plugins.heads import Head, build_pointwise
+from highrank_plugins.analysis import Correlation, pearson
 from highrank_plugins.results.record import load_record, metric_of
-
-if TYPE_CHECKING:
-    from highrank_plugins.inference.collector import Collector
 
 
 @dataclass(frozen=True)
@@ -58,47 +47,3 @@ def correlation(points: Sequence[GridPoint]) -> Correlation | None:
     if len(points) < 3 or len(set(ranks)) == 1 or len(set(perplexities)) == 1:
         return None
     return pearson(ranks, perplexities)
-
-
-def grid_of_swapped(
-    collector: "Collector", cs: Sequence[float], ks: Sequence[float]
-) -> list[GridPoint]:
-    """Replace the pointwise function of one checkpoint by each GSS, without training.
-
-    A model trained with one function is worse with another: this shows how the rank depends on c
-    and k, but does not replace models trained with each.
-    """
-    if not collector.head.linear_logits:
-        raise ValueError(
-            "--checkpoint: GSS can only replace the function of a single softmax; this model's "
-            f"layer is {layer_name(collector.head)}"
-        )
-    points = [(c, k) for c in cs for k in ks]
-    heads = [_with_gss(collector.head, c, k) for c, k in points]
-    blocks = [(block.features, block.target) for block in collector.blocks("features")]
-    return [
-        _measured(head, blocks, c, k)
-        for (c, k), head in tqdm(list(zip(points, heads, strict=True)), "grid", unit="point")
-    ]
-
-
-def _with_gss(head: Head, c: float, k: float) -> Head:
-    """Return a head that shares the parameters of another."""
-    new = deepcopy(head, {id(parameter): parameter for parameter in head.parameters()})
-    new.pointwise = build_pointwise("gss", c=c, k=k)
-    return new.eval()
-
-
-@torch.no_grad()
-def _measured(head: Head, blocks: list[tuple[Tensor, Tensor]], c: float, k: float) -> GridPoint:
-    nats = 0.0
-
-    def log_probs() -> Iterator[Tensor]:
-        nonlocal nats
-        for features, target in blocks:
-            block = head.log_probs(features)
-            nats -= float(block.gather(1, target.unsqueeze(1)).double().sum())
-            yield block
-
-    found = spectrum(log_probs(), torch.float32)
-    return GridPoint(c, k, found.press_rank(), perplexity_of(nats / found.shape[0]))

@@ -8,9 +8,7 @@ import torch
 
 from highrank_plugins.analysis import holm, pearson, spectrum, student_t, welch_t
 from highrank_plugins.reports import plots
-from tests.cli.test_analyse import analyse, invoke, whole
-from tests.inference.checkpoints import write_checkpoint
-from tests.models import small
+from tests.cli.test_analyse import analyse, invoke
 
 RECORDS = Path(__file__).parents[2] / "docs" / "records"
 LINES = "the cat sees the red house\na dog eats the big tree\nsmall cats like the house in red\n"
@@ -125,38 +123,12 @@ def test_gss_grid_correlates_records(tmp_path):
         for n, (c, k, rank, perplexity) in enumerate(cells)
     ]
     found = analyse(tmp_path, "gss-grid", *records)
-    assert found["mode"] == "a model trained for each point"
     assert found["points"][1] == {"c": -1, "k": 3, "rank": 50, "perplexity": 58}
     assert found["correlation"]["r"] < -0.9
     write_record(tmp_path / "other.json", 3, 3)
     done = invoke("gss-grid", *records, tmp_path / "other.json")
     assert done.exit_code == 2 and "other.json: its configuration has no train.head_gss_c" in (
         done.output
-    )
-
-
-def test_gss_grid_replaces_the_function_of_one_checkpoint(lm_data, tmp_path):
-    path = write_checkpoint(tmp_path / "a.pt", small.build(lm_data, "transformer_lm_softmax"))
-    words = ["--checkpoint", path, "--data", lm_data, "--tokens", 60, "--c", "0,-1", "--k", "1,2"]
-    found = analyse(tmp_path, "gss-grid", *words)
-    assert "without training" in found["mode"]
-    plain = [point for point in found["points"] if point["k"] == 1]
-    log_probs, _, target, _ = whole(path, lm_data)
-    nll = -log_probs.gather(1, target.unsqueeze(1)).mean()
-    # k = 1 is the identity, whatever c
-    assert [p["perplexity"] for p in plain] == pytest.approx([nll.exp().item()] * 2, rel=1e-4)
-    bent = [point for point in found["points"] if point["k"] == 2]
-    assert min(p["rank"] for p in bent) > max(p["rank"] for p in plain)
-    assert "give records, or --checkpoint" in invoke("gss-grid", "--checkpoint", path).output
-    assert "give records, or --checkpoint" in invoke("gss-grid").output
-
-
-def test_gss_grid_refuses_a_mixture(lm_data, tmp_path):
-    path = write_checkpoint(tmp_path / "a.pt", small.build(lm_data, "transformer_lm_mos"))
-    done = invoke("gss-grid", "--checkpoint", path, "--data", lm_data)
-    assert (
-        done.exit_code == 2
-        and "function of a single softmax; this model's layer is mos" in done.output
     )
 
 

@@ -8,7 +8,6 @@ import typer
 
 from highrank_plugins.cli.analyse.running import (
     Checkpoint,
-    DataOfCheckpoint,
     Output,
     Plot,
     Segment,
@@ -17,7 +16,7 @@ from highrank_plugins.cli.analyse.running import (
     measuring,
     report,
 )
-from highrank_plugins.cli.options import Data, Device, UserDir, numbers
+from highrank_plugins.cli.options import Data, Device, UserDir
 
 if TYPE_CHECKING:
     from highrank_plugins.common.figures import Series
@@ -79,63 +78,25 @@ def _cumulative(values: list[float]) -> "Series":
     return values[::-1], [(i + 1) / len(values) for i in range(len(values))]
 
 
-SWAPPED = (
-    "one checkpoint, its pointwise function replaced without training; not comparable with trained "
-    "models"
-)
-
-
 def gss_grid(
-    records: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Records of models, each trained with its own c and k."),
-    ] = None,
+    records: Annotated[list[Path], "Records of models, each trained with its own c and k."],
     rank: Annotated[str, "Metric of the records for the rank."] = "test_rank",
     perplexity: Annotated[str, "Metric of the records for the perplexity."] = "test_perplexity",
-    checkpoint: Annotated[
-        Path | None, "Softmax model to give each c and k, instead of records."
-    ] = None,
-    data: DataOfCheckpoint = None,
-    c: Annotated[
-        str, "With --checkpoint: values of c, separated by commas."
-    ] = "-2,-1.5,-1,-0.5,0,0.5,1,1.5,2",
-    k: Annotated[
-        str, "With --checkpoint: values of k, separated by commas."
-    ] = "1.25,1.5,1.75,2,2.25,2.5,2.75,3",
-    split: Split = "test",
-    tokens: Tokens = None,
-    segment: Segment = 500,
-    device: Device = None,
     output: Output = None,
     plot: Plot = None,
-    user_dir: UserDir = None,
 ) -> None:
     """Correlate rank and perplexity over c and k of GSS.
 
-    Example: highrank analyse gss-grid --checkpoint checkpoint_best.pt --data data-bin
+    Example: highrank analyse gss-grid runs/*.json --plot grid.png
 
-    Takes records of models, each trained with its own c and k (Parthiban et al. 2021). With
-    --checkpoint it replaces only the function of one trained model, which is quick. The output says
-    which of the two it did. The default grid is the paper's for Penn Treebank.
+    Takes records of models, each trained with its own c and k (Parthiban et al. 2021).
     """
     with measuring(plot):
         from highrank_plugins.reports import plots
-        from highrank_plugins.results import gss_grid as grids
+        from highrank_plugins.results.gss_grid import correlation, grid_of_records
 
-        if bool(records) == (checkpoint is not None) or (checkpoint is None) != (data is None):
-            raise ValueError("give records, or --checkpoint and --data")
-        if checkpoint is None or data is None:
-            points = grids.grid_of_records(records or [], rank, perplexity)
-        else:
-            from highrank_plugins.inference.collector import Collector
-
-            grid = numbers("--c", c, float), numbers("--k", k, float)
-            collector = Collector.open(
-                checkpoint, data, split, tokens=tokens, rows=segment, device=device
-            )
-            points = grids.grid_of_swapped(collector, *grid)
-        mode = "a model trained for each point" if checkpoint is None else SWAPPED
-        report({"mode": mode, "points": points, "correlation": grids.correlation(points)}, output)
+        points = grid_of_records(records, rank, perplexity)
+        report({"points": points, "correlation": correlation(points)}, output)
         if plot is not None:
             maps = {
                 "Press rank": {(p.c, p.k): p.rank for p in points},
