@@ -1,11 +1,12 @@
 """Downloads from a server that dies, forgets ranges, refuses or is missing; and checksums."""
 
 import errno
-import fcntl
 import gzip
 import hashlib
 import io
 import os
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -245,10 +246,13 @@ def test_urls_that_cannot_be_fetched_are_refused(output, url, message):
 
 
 def test_a_file_that_another_process_downloads_is_refused(server, output, part):
-    with part.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    hold = "import fcntl; file = open({!r}, 'ab'); fcntl.lockf(file, fcntl.LOCK_EX); print(); input()"
+    words = [sys.executable, "-c", hold.format(str(part))]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
         with pytest.raises(ValueError, match="another process is downloading it"):
             fetch(server.url, output)
+        other.communicate(b"\n")
     assert part.exists()
 
 
