@@ -21,7 +21,6 @@ from highrank_plugins.common.progress import bar_options
 PAUSES = (1, 2, 4, 8)
 TIMEOUT = 60
 BLOCK = 1 << 18
-OVERLAP = 1 << 16  # bytes that are received again and compared, where no checksum does
 _BUSY = {408, 425, 429}
 
 
@@ -53,8 +52,7 @@ def download(url: str, part: Path, *, size: int | None = None, checked: bool = F
     `part` holds the beginning of the file, and only the rest is requested, if the server
     still has the same version of the file: its ETag or date is in `part`.version. A server that
     cannot send a part sends the whole file. Without a published checksum, a file of unknown
-    version is requested whole. Servers may give one ETag to two contents, so the last bytes of
-    `part` are requested again then, and must be the same.
+    version is requested whole.
 
     Args:
         size: length of the file in bytes, if known; a longer file is refused.
@@ -77,7 +75,7 @@ def download(url: str, part: Path, *, size: int | None = None, checked: bool = F
                 file.truncate(0)
             before = _size(file)
             try:
-                sure = _transfer(url, file, version, size, 0 if checked else OVERLAP)
+                sure = _transfer(url, file, version, size)
             except _PASSING as error:
                 failures = failures + 1 if _size(file) <= before else 1
                 _give_up_or_wait(url, error, failures)
@@ -140,14 +138,9 @@ def _size(file: IO[bytes]) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def _transfer(url: str, file: IO[bytes], version: Path, size: int | None, overlap: int) -> bool:
-    """Receive the rest of a file, and its last `overlap` bytes; return whether its length is known.
-
-    A beginning that is no longer than that is received again.
-    """
-    have = max(0, _size(file) - overlap)
-    if not have:
-        file.truncate(0)
+def _transfer(url: str, file: IO[bytes], version: Path, size: int | None) -> bool:
+    """Receive the rest of a file; return whether its length is known."""
+    have = _size(file)
     headers = {"Range": f"bytes={have}-"} if have else {}
     known = version.read_text(encoding="utf-8") if have and version.exists() else None
     if known:
@@ -175,9 +168,7 @@ def _transfer(url: str, file: IO[bytes], version: Path, size: int | None, overla
             version.write_text(found, encoding="utf-8")
         else:
             version.unlink(missing_ok=True)
-        # some servers ignore If-Range
-        is_other = known is not None and found not in (None, known)
-        if start and (is_other or (overlap and not _continues(answer, file, start))):
+        if start and known and found not in (None, known):  # some servers ignore If-Range
             file.truncate(0)
             raise _Interrupted(f"{url} has changed since its beginning was downloaded")
         return _receive(answer, file, start, size)
@@ -194,17 +185,6 @@ def _check_form(answer: http.client.HTTPResponse, is_compressed: bool) -> None:
         raise DownloadError(f"{answer.url}: the server sends the file in the encoding {encoding!r}")
     if length is not None and not length.isdecimal():
         raise DownloadError(f"{answer.url}: the server states a length of {length!r}")
-
-
-def _continues(answer: http.client.HTTPResponse, file: IO[bytes], start: int) -> bool:
-    """Read those bytes of a response that the file has from `start` on; whether they are equal."""
-    with open(file.name, "rb") as own:
-        own.seek(start)
-        known = own.read()
-    found = answer.read(len(known))
-    if len(found) < len(known) and known.startswith(found):
-        raise _Interrupted(f"the connection ended after {_size(file):,} bytes")
-    return found == known
 
 
 def _version_of(answer: http.client.HTTPResponse) -> str | None:
@@ -227,16 +207,11 @@ def _start(answer: http.client.HTTPResponse, have: int) -> int:
 def _receive(
     answer: http.client.HTTPResponse, file: IO[bytes], start: int, size: int | None
 ) -> bool:
-    """Append a response to the file; return whether it stated its length.
-
-    Args:
-        start: position of its first byte. What the file has of it has been read.
-    """
+    """Append a response, which begins at byte `start`; return whether it stated its length."""
     from tqdm import tqdm
 
     length = answer.headers.get("Content-Length")
     total = None if length is None else start + int(length)
-    start = _size(file)
     most = total if size is None else size
     if size is not None and total is not None and total > size:
         raise DownloadError(f"{answer.url}: has {total:,} bytes, but the file should have {size:,}")
