@@ -18,7 +18,6 @@ from highrank_plugins.common.progress import bar_options
 
 _BLOCK = 1 << 20
 Wanted = frozenset[str] | None
-_END = (tarfile.EOFHeaderError, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]  # typeshed lacks both
 _DAMAGE = (
     tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, lzma.LZMAError,
     NotImplementedError,  # a zip with an unknown compression method
@@ -77,14 +76,12 @@ def _untar(archive: Path, folder: "_Folder", wanted: Wanted) -> None:
     from tqdm import tqdm
 
     size = archive.stat().st_size
-    if archive.suffix == ".tar":
-        _check_end(archive, size)
     with (
         archive.open("rb") as raw,
         tqdm.wrapattr(raw, "read", total=size, desc="extract", **bar_options()) as shown,
         nullcontext(shown) if archive.suffix == ".tar" else gzip.GzipFile(fileobj=shown) as file,
     ):
-        with tarfile.open(fileobj=file, mode="r|", tarinfo=_StrictInfo) as tar:
+        with tarfile.open(fileobj=file, mode="r|", tarinfo=_ShortInfo) as tar:
             for member in tar:
                 path = folder.inside(member.name)
                 if member.isdir():
@@ -92,39 +89,22 @@ def _untar(archive: Path, folder: "_Folder", wanted: Wanted) -> None:
                 elif _is_wanted(member.name, wanted):
                     regular = member.isreg() and not member.issparse()
                     folder.write(path, tar.extractfile(member) if regular else None)
-            while rest := tar.fileobj.read(_BLOCK):
+            while rest := tar.fileobj.read(_BLOCK):  # tarfile takes damaged headers for the end
                 if rest.strip(b"\0"):
                     raise tarfile.ReadError("it has data after its end")
         while file.read(_BLOCK):  # reads to gzip's checksum at the end
             pass
 
 
-class _StrictInfo(tarfile.TarInfo):
-    """Read a header of a tar strictly, because tarfile takes most damaged headers for the end."""
+class _ShortInfo(tarfile.TarInfo):
+    """Refuse a header of a tar that is long, because tarfile reads it whole."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         header = super().frombuf(buf, encoding, errors)
-        if header.type in _HEADERS and header.size > _LONGEST_HEADER:  # tarfile reads it whole
+        if header.type in _HEADERS and header.size > _LONGEST_HEADER:
             raise tarfile.ReadError(f"it has a header of {header.size:,} bytes")
         return header
-
-    @classmethod
-    def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
-        try:
-            return super().fromtarfile(tar)
-        except _END:
-            raise
-        except tarfile.HeaderError as error:
-            raise tarfile.ReadError(str(error)) from None
-
-
-def _check_end(archive: Path, size: int) -> None:
-    """Require two blocks of zeros at the end; tarfile accepts a tar cut between two files."""
-    with archive.open("rb") as file:
-        file.seek(max(0, size - 2 * tarfile.BLOCKSIZE))
-        if file.read() != bytes(2 * tarfile.BLOCKSIZE):
-            raise EOFError
 
 
 def _unzip(archive: Path, folder: "_Folder", wanted: Wanted) -> None:
