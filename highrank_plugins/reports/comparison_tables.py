@@ -193,15 +193,8 @@ def _others(compared: Compared) -> Table:
 def _verdicts(compared: Compared, paper: str, task: str | None) -> Table:
     verdicts = judge(compared, paper, task)
     rows = [
-        [
-            Cell(verdict.system),
-            Cell(verdict.ours),
-            Cell(verdict.published),
-            Cell(verdict.theirs),
-            Cell(verdict.verdict),
-            Cell(verdict.why),
-        ]
-        for verdict in verdicts
+        list(map(Cell, (one.system, one.ours, one.published, one.theirs, one.verdict, one.why)))
+        for one in verdicts
     ]
     details = [line for verdict in verdicts for line in verdict.details]
     ours = f"ours, {_heading(compared.metric)}"

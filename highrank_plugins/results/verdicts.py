@@ -2,7 +2,6 @@
 
 import math
 import re
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,13 +34,15 @@ _ASIDE = re.compile(
     r"|distributed_world_size|eval_streams|criterion|data_buffer_size|required_batch_size.*)"
     r"|generate\.(batch_size|max_tokens|required_batch_size.*)"
 )
-_SIZES = re.compile(r"train\..*(_dim|hidden_size|_layers|components|knots|ratio|_heads|arch)$")
-_STEPS = re.compile(
-    r"(train|finetune)\.(max_epoch|max_update|batch_size|max_tokens|update_freq|bptt)$"
-)
-_DATA = ("corpus", "data", "clean", "dialogues")
-_SCORING = ("evaluate", "generate", "average")
-_DIFFERENCES = ("parameters", "steps", "data", "scoring", "signature", "settings")
+# groups of differences → the options among them; all but `settings` forbid to compare
+_GROUPS = {
+    "parameters": r"train\..*(_dim|hidden_size|_layers|components|knots|ratio|_heads|arch)",
+    "steps": r"(train|finetune)\.(max_epoch|max_update|batch_size|max_tokens|update_freq|bptt)",
+    "data": r"(corpus|data|clean|dialogues)\..*",
+    "scoring": r"(evaluate|generate|average)\..*",
+    "signature": "",
+    "settings": r"(train|finetune)\..*",
+}
 _FINETUNABLE = ("valid ppl", "test ppl")  # papers print these before and after finetuning
 # kinds of BLEU → how a verdict calls them
 _BLEU = {
@@ -126,14 +127,14 @@ def _judge(
         what = "has no such layer" if not candidates else f"reports no {score} of it"
         return Verdict(system.name, ours, "–", "–", "not comparable", f"the paper {what}")
     reasons = {
-        entry.system: _differences(entry, kind, system, settings, task) for entry in with_score
+        entry.system: list(_differences(entry, kind, system, settings, task))
+        for entry in with_score
     }
-    entry = min(
-        with_score,
-        key=lambda entry: (sum(map(len, reasons[entry.system].values())), -entry.seeds),
-    )
-    found = _with_parameters(reasons[entry.system], entry, system)
-    blocking = [group for group in found if group != "settings"]
+    entry = min(with_score, key=lambda entry: (len(reasons[entry.system]), -entry.seeds))
+    # a size does not help to choose: an entry that states none would seem nearest to any
+    found = [*_size(entry, system), *reasons[entry.system]]
+    groups = [group for group in _GROUPS if group in dict(found)]
+    blocking = [group for group in groups if group != "settings"]
     if numbers is None:
         verdict, why = "not comparable", f"our records have no {compared.metric}"
     elif blocking:
@@ -143,7 +144,10 @@ def _judge(
         why += ", other settings" if found else ""
     shown = _kind_in(entry, kind)
     theirs = _printed(shown, _published(entry, shown))
-    details = [f"{system.name}: {group}: {', '.join(what)}." for group, what in found.items()]
+    details = [
+        f"{system.name}: {group}: {', '.join(what for of, what in found if of == group)}."
+        for group in groups
+    ]
     details.append(_origin(entry, task))
     if shown in entry.errata:
         details.append(f"{entry.system}: {shown}: {entry.errata[shown]}.")
@@ -177,25 +181,15 @@ def _conf(entry: Published, task: str) -> dict[str, object]:
     return settings if _finetuned(entry) else _without_finetuning(settings)
 
 
-def _origins(entry: Published, task: str) -> tuple[dict[str, object], list[str]]:
-    """Return what the paper prints of settings that depart from it, and settings that we guess."""
-    departs: dict[str, object] = {}
+def _origin(entry: Published, task: str) -> str:
+    """Return a sentence on where settings of the configuration come from, see settings.yaml."""
+    said: list[str] = []
     guesses: list[str] = []
     for pattern, found in read_tree(_SETTINGS).values.items():
         if re.fullmatch(pattern, f"{task}/{entry.conf}"):
-            departs |= found.get("departs", {})
+            for name, (ours, printed) in found.get("departs", {}).items():
+                said.append(f"{name} is {ours}, where {found['source']} {printed}")
             guesses += found.get("guesses", [])
-    return departs, guesses
-
-
-def _origin(entry: Published, task: str) -> str:
-    """Return a sentence on where the settings come from to which ours are compared."""
-    departs, guesses = _origins(entry, task)
-    ours = _with_options_of_arch(_conf(entry, task))
-    said = [
-        f"{name} is {_value(ours.get(f'train.{name}'))}, where the paper prints {_value(printed)}"
-        for name, printed in departs.items()
-    ]
     said += [f"our guesses, which it does not print: {', '.join(guesses)}"] if guesses else []
     rest = "all others are the paper's or its code's"
     return f"{entry.system}: settings of {entry.conf}: {'; '.join([*said, rest])}."
@@ -225,50 +219,40 @@ def _layer(settings: Mapping[str, object]) -> tuple[object, object] | None:
 
 def _differences(
     entry: Published, kind: str, system: ComparedSystem, settings: Mapping[str, object], task: str
-) -> dict[str, list[str]]:
-    """Return the differences by group, see `_DIFFERENCES`, but for the number of parameters."""
-    theirs = _conf(entry, task)
-    departs, guesses = _origins(entry, task)
+) -> Iterator[tuple[str, str]]:
+    """Yield differences from the paper, and from the configuration that repeats it, with groups."""
     shown = _kind_in(entry, kind)
-    groups: dict[str, list[str]] = {group: [] for group in _DIFFERENCES}
     finetuned = len(_without_finetuning(settings)) < len(settings)
     if shown in _FINETUNABLE and finetuned != _finetuned(entry):
         both = ("finetuned", "not finetuned")
         ours, other = both if finetuned else both[::-1]
-        groups["steps"].append(f"{ours} (paper: {other})")
+        yield "steps", f"{ours} (paper: {other})"
     if not _finetuned(entry):
         settings = _without_finetuning(settings)
-    stated = sorted({*theirs, *settings})
-    settings, theirs = _with_options_of_arch(settings), _with_options_of_arch(theirs)
-    for name in stated:
-        group = _group(name)
-        if group and theirs.get(name) != settings.get(name) and not _ASIDE.fullmatch(name):
-            short, there = name.removeprefix("train."), _value(theirs.get(name))
-            if short in departs:
-                there = f"{_value(departs[short])}, our repetition: {there}"
-            whose = "our guess of the paper's" if short in guesses else "paper"
-            groups[group].append(f"{short} {_value(settings.get(name))} ({whose}: {there})")
+    theirs = _conf(entry, task)
+    for name in sorted({*theirs, *settings}):
+        group = next((group for group, of in _GROUPS.items() if re.fullmatch(of, name)), None)
+        if group and settings.get(name) != theirs.get(name) and not _ASIDE.fullmatch(name):
+            ours, other = (_value(one.get(name)) for one in (settings, theirs))
+            yield group, f"{name.removeprefix('train.')} {ours} ({entry.conf}: {other})"
     if shown != kind:
         ours, other = (_BLEU.get(name, name) for name in (kind, shown))
-        groups["signature"].append(f"{ours} (paper: {other})")
-    groups["signature"] += _signature(system, task)
-    return {group: what for group, what in groups.items() if what}
+        yield "signature", f"{ours} (paper: {other})"
+    for run in system.runs:
+        signature = str(run.record.get("signatures", {}).get("test_perplexity", ""))
+        found = re.match(r"tokens:(\d+)", signature)
+        tokens = _TOKENS.get(task, {}).get("test")
+        if found and tokens and int(found[1]) != tokens:
+            yield "signature", f"{int(found[1]):,} tokens (paper: {tokens:,})"
+            return
 
 
-def _with_parameters(
-    found: Mapping[str, list[str]], entry: Published, system: ComparedSystem
-) -> dict[str, list[str]]:
-    """Return differences with that of the numbers of parameters, where both are known.
-
-    It does not help to choose an entry: one that states no number would seem nearest to any size.
-    """
+def _size(entry: Published, system: ComparedSystem) -> Iterator[tuple[str, str]]:
+    """Yield the difference of the numbers of parameters, where both are known."""
     parameters = system.cost("parameters")
     printed = None if "parameters" in entry.errata else entry.parameters  # a wrong one says nothing
-    if not parameters or not printed or abs(parameters / printed - 1) <= SIZES_DIFFER:
-        return dict(found)
-    size = f"{parameters / 1e6:.2f} M (paper: {printed / 1e6:.2f} M)"
-    others = {group: what for group, what in found.items() if group != "parameters"}
-    return {"parameters": [size, *found.get("parameters", [])], **others}
+    if parameters and printed and abs(parameters / printed - 1) > SIZES_DIFFER:
+        yield "parameters", f"{parameters / 1e6:.2f} M (paper: {printed / 1e6:.2f} M)"
 
 
 def _value(value: object) -> str:
@@ -276,46 +260,6 @@ def _value(value: object) -> str:
     if value is None:
         return "unset"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _with_options_of_arch(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return settings with the options of training that only the architecture states."""
-    from fairseq.models import ARCH_CONFIG_REGISTRY
-
-    highrank_plugins.register()
-    train = {
-        name.removeprefix("train."): value
-        for name, value in settings.items()
-        if name.startswith("train.") and value is not None
-    }
-    config = Namespace(**train)
-    fill = ARCH_CONFIG_REGISTRY.get(train.get("arch"))
-    if fill is not None:  # a user's own arch may not be registered here
-        fill(config)
-    return {f"train.{name}": value for name, value in vars(config).items()} | dict(settings)
-
-
-def _group(name: str) -> str | None:
-    block = name.partition(".")[0]
-    if block in _DATA:
-        return "data"
-    if block in _SCORING:
-        return "scoring"
-    if _SIZES.fullmatch(name):
-        return "parameters"
-    if _STEPS.fullmatch(name):
-        return "steps"
-    return "settings" if block in ("train", "finetune") else None
-
-
-def _signature(system: ComparedSystem, task: str) -> Iterator[str]:
-    for run in system.runs:
-        signature = str(run.record.get("signatures", {}).get("test_perplexity", ""))
-        found = re.match(r"tokens:(\d+)", signature)
-        tokens = _TOKENS.get(task, {}).get("test")
-        if found and tokens and int(found[1]) != tokens:
-            yield f"{int(found[1]):,} tokens (paper: {tokens:,})"
-            return
 
 
 def _test(ours: Summary | float, theirs: Summary | float, compared: Compared) -> tuple[str, str]:

@@ -246,8 +246,8 @@ def test_urls_that_cannot_be_fetched_are_refused(output, url, message):
 
 
 def test_a_file_that_another_process_downloads_is_refused(server, output, part):
-    hold = "import fcntl; file = open({!r}, 'ab'); fcntl.lockf(file, fcntl.LOCK_EX); print(); input()"
-    words = [sys.executable, "-c", hold.format(str(part))]
+    hold = f"import fcntl; file = open({str(part)!r}, 'ab'); fcntl.lockf(file, fcntl.LOCK_EX)"
+    words = [sys.executable, "-c", f"{hold}; print(); input()"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
         with pytest.raises(ValueError, match="another process is downloading it"):

@@ -2,11 +2,14 @@
 
 import json
 import re
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from fairseq.models import ARCH_CONFIG_REGISTRY
 from typer.testing import CliRunner
 
+import highrank_plugins
 from highrank_plugins.cli import app
 from highrank_plugins.common.yaml_tree import read_tree
 from highrank_plugins.results.comparison import compare_records
@@ -14,7 +17,6 @@ from highrank_plugins.results.provenance_notes import flat_settings
 from highrank_plugins.results.verdicts import (
     _SETTINGS,
     _layer,
-    _with_options_of_arch,
     judge,
     paper_keys,
 )
@@ -96,32 +98,48 @@ def test_a_score_of_another_kind_is_shown_and_not_compared(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "why", "detail"),
     [
-        ({"max_epoch": 30}, "other steps", "plif: steps: max_epoch 30 (paper: 1000)."),
-        ({"decoder_embed_dim": 64}, "other parameters", "decoder_embed_dim 64 (paper: 400)"),
-        ({"corpus__vocab_size": 9}, "other data", "corpus.vocab_size 9 (paper: unset)"),
-        ({"evaluate__fp16": True}, "other scoring", "evaluate.fp16 true (paper: unset)"),
+        (
+            {"max_epoch": 30},
+            "other steps",
+            "plif: steps: max_epoch 30 (CONF: 1000).",
+        ),
+        (
+            {"decoder_embed_dim": 64},
+            "other parameters",
+            "decoder_embed_dim 64 (CONF: unset)",
+        ),
+        (
+            {"corpus__vocab_size": 9},
+            "other data",
+            "corpus.vocab_size 9 (CONF: unset)",
+        ),
+        (
+            {"evaluate__fp16": True},
+            "other scoring",
+            "evaluate.fp16 true (CONF: unset)",
+        ),
         ({"tokens": 99}, "other signature", "99 tokens (paper: 82,430)"),
-        ({"evaluate__eval_streams": 10}, "other scoring", "evaluate.eval_streams 10 (paper: 1)"),
+        (
+            {"evaluate__eval_streams": 10},
+            "other scoring",
+            "evaluate.eval_streams 10 (CONF: 1)",
+        ),
     ],
 )
 def test_verdicts_say_why_numbers_cannot_be_compared(tmp_path, changes, why, detail):
-    found = verdict_of(write(tmp_path, "plif", [56.8, 56.9], "parthiban2021/plif_et", **changes))
+    conf = "parthiban2021/plif_et"
+    found = verdict_of(write(tmp_path, "plif", [56.8, 56.9], conf, **changes))
     assert (found.verdict, found.why) == ("not comparable", why)
-    assert detail in " ".join(found.details)
-
-
-def test_sizes_that_only_the_architecture_states_are_compared(tmp_path):
-    """A record that states the architecture's own sizes is like the paper's, which leaves them."""
-    sizes = {"decoder_embed_dim": 400, "decoder_hidden_size": 1150}
-    found = verdict_of(write(tmp_path, "plif", [56.8, 56.9], "parthiban2021/plif_et", **sizes))
-    assert found.verdict == "agrees" and found.details == [
-        "PLIF: settings of parthiban2021/plif_et: all others are the paper's or its code's."
-    ]
+    assert detail.replace("CONF", conf) in " ".join(found.details)
 
 
 def test_other_settings_are_named_but_compared(tmp_path):
     found = verdict_of(write(tmp_path, "plif", [56.8, 56.9], "parthiban2021/plif_et", dropout=0.3))
     assert found.verdict == "agrees" and found.why.endswith(", other settings")
+    assert found.details == [
+        "plif: settings: dropout 0.3 (parthiban2021/plif_et: unset).",
+        "PLIF: settings of parthiban2021/plif_et: all others are the paper's or its code's.",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -165,24 +183,32 @@ def test_a_layer_that_the_paper_lacks_is_not_comparable(tmp_path):
 def test_a_verdict_says_where_the_settings_come_from(tmp_path):
     paths = write(tmp_path, "mixtape", [56.4], "yang2019/mixtape", lr=5, head_gate_dropout=0.5)
     settings, origin, _ = verdict_of(paths, "yang2019").details
-    assert "lr 5 (paper: 20, our repetition: 10)" in settings
-    assert "head_gate_dropout 0.5 (our guess of the paper's: 0.2)" in settings
+    assert "lr 5 (yang2019/mixtape: 10)" in settings and "paper" not in settings
+    assert "head_gate_dropout 0.5 (yang2019/mixtape: 0.2)" in settings
     assert "lr is 10, where the paper prints 20; warmup_updates is 1000, where" in origin
     assert "our guesses, which it does not print: arch, head_gate_dim" in origin
 
 
+def settings_of(path):
+    """Return a configuration's settings with those of its architecture, which states dropouts."""
+    blocks = configuration.load(path).blocks()
+    config = Namespace(**blocks["train"])
+    ARCH_CONFIG_REGISTRY[config.arch](config)
+    return flat_settings({"config": {**blocks, "train": vars(config)}})
+
+
 def test_every_origin_names_a_configuration_and_its_options():
+    highrank_plugins.register()
     folder = CONF.parents[1]
     confs = [path for path in folder.glob("*/conf/*/*.yaml") if path.stem[:4] != "base"]
     names = {path: f"{path.parts[-4]}/{path.parts[-2]}/{path.stem}" for path in confs}
     for pattern, origin in read_tree(_SETTINGS).values.items():
         found = [path for path, name in names.items() if re.fullmatch(pattern, name)]
-        assert found and origin.keys() <= {"departs", "guesses"}, pattern
-        blocks = [
-            _with_options_of_arch(flat_settings({"config": configuration.load(p).blocks()}))
-            for p in found
-        ]
-        for option in [*origin.get("departs", {}), *origin.get("guesses", [])]:
+        assert found and origin.keys() <= {"departs", "source", "guesses"}, pattern
+        blocks = [settings_of(path) for path in found]
+        for option, (ours, printed) in origin.get("departs", {}).items():
+            assert {block[f"train.{option}"] for block in blocks} == {ours} != {printed}, pattern
+        for option in origin.get("guesses", []):
             name = option if "." in option else f"train.{option}"
             assert any(name in block for block in blocks), (pattern, option)
 
@@ -242,7 +268,7 @@ def test_the_command_prints_verdicts_and_names_what_it_does_not_know(tmp_path):
     words = ["compare", *map(str, paths), "--paper"]
     done = CliRunner().invoke(app, [*words, "parthiban2021"])
     assert "| plif | 56.83 ± 0.11 (n = 2) | PLIF | 56.80 ± 0.11 (n = 11) | not" in done.output
-    assert "plif: steps: max_epoch 30 (paper: 1000)." in done.output
+    assert "plif: steps: max_epoch 30 (parthiban2021/plif_et: 1000)." in done.output
     done = CliRunner().invoke(app, [*words, "parthiban2020"])
     assert done.exit_code == 2 and "did you mean 'parthiban2021'" in done.output
     done = CliRunner().invoke(app, [*words, "yang2019", "--task", "pbt"])
