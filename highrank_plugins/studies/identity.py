@@ -20,7 +20,6 @@ _APART = {
     "cli",
     "reports",
     "results/comparison.py",
-    "results/gss_grid.py",
     "results/provenance_notes.py",
     "results/published.py",
     "results/results_table.py",

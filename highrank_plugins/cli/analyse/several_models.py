@@ -92,17 +92,39 @@ def gss_grid(
     Takes records of models, each trained with its own c and k (Parthiban et al. 2021).
     """
     with measuring(plot):
+        from highrank_plugins.analysis import pearson
         from highrank_plugins.reports import plots
-        from highrank_plugins.results.gss_grid import correlation, grid_of_records
+        from highrank_plugins.results.record import metric_of
 
-        points = grid_of_records(records, rank, perplexity)
-        report({"points": points, "correlation": correlation(points)}, output)
+        numbers = {"rank": rank, "perplexity": perplexity}
+        points = [
+            {**_c_and_k(path), **{name: metric_of(path, of) for name, of in numbers.items()}}
+            for path in records
+        ]
+        columns = [[point[name] for point in points] for name in numbers]
+        varies = len(points) > 2 and all(len({*column}) > 1 for column in columns)
+        report({"points": points, "correlation": pearson(*columns) if varies else None}, output)
         if plot is not None:
+            titles = {"rank": "Press rank", "perplexity": "perplexity"}
             maps = {
-                "Press rank": {(p.c, p.k): p.rank for p in points},
-                "perplexity": {(p.c, p.k): p.perplexity for p in points},
+                title: {(point["c"], point["k"]): point[name] for point in points}
+                for name, title in titles.items()
             }
             plots.maps(plot, maps, ("c", "k"))
+
+
+def _c_and_k(record: Path) -> dict[str, float]:
+    """Return the constants of GSS in the configuration of a record."""
+    from highrank_plugins.results.record import load_record
+
+    train = load_record(record).get("config", {}).get("train", {})
+    try:
+        return {name: float(train[f"head_gss_{name}"]) for name in ("c", "k")}
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"{record}: its configuration has no train.head_gss_c and train.head_gss_k; a grid "
+            "needs models that were trained with --head-gss-c and --head-gss-k"
+        ) from None
 
 
 def compare(
