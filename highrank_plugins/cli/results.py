@@ -76,9 +76,10 @@ def published(
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:
     """Return the metrics of a record, and parameters and seconds of an epoch where it has them."""
-    costs = {"parameters": "parameters", "s/epoch": "seconds_per_epoch"}
+    from highrank_plugins.results.results_table import COSTS
+
     train = {name: value for name, value in record.get("train", {}).items() if value is not None}
-    return record["metrics"] | {name: train[key] for name, key in costs.items() if key in train}
+    return record["metrics"] | {name: train[key] for name, key in COSTS.items() if key in train}
 
 
 def record(

@@ -7,7 +7,7 @@ from highrank_plugins.analysis import Summary
 from highrank_plugins.common.score import direction
 from highrank_plugins.reports.tables import Cell, Table
 from highrank_plugins.results.comparison import Compared, ComparedSystem
-from highrank_plugins.results.results_table import metrics, number
+from highrank_plugins.results.results_table import column, number
 from highrank_plugins.results.verdicts import judge
 
 _TESTS = {"student": "Student's unpaired two-sided t-test", "welch": "Welch's two-sided t-test"}
@@ -50,6 +50,7 @@ def claim(compared: Compared) -> str:
             "What can be claimed: nothing about which system is better, since nothing was tested."
         )
     sign, base = direction(compared.metric), compared.baseline
+    heading = column(compared.metric).heading
     words: dict[str, list[str]] = {}
     for name, test in found:
         kind = "better than" if test.difference * sign > 0 else "worse than" if sign else "unlike"
@@ -62,13 +63,13 @@ def claim(compared: Compared) -> str:
     ]
     but = ", unless a difference named above is the cause" if compared.differences else ""
     return (
-        f"What can be claimed, of these runs, this text and {_heading(compared.metric)} alone: "
+        f"What can be claimed, of these runs, this text and {heading} alone: "
         f"{'; '.join(said)} (p < {compared.alpha:g} after the adjustment){but}."
     )
 
 
 def _tested(compared: Compared, timed: bool) -> Table:
-    metric, heading = compared.metric, _heading(compared.metric)
+    metric, heading = compared.metric, column(compared.metric).heading
     tested = any(system.comparison for system in compared.systems)
     paired = any(system.paired for system in compared.systems)
     costs = [
@@ -122,10 +123,6 @@ def _legend(compared: Compared, tested: bool) -> list[str]:
     return lines
 
 
-def _heading(metric: str) -> str:
-    return metrics()[metric].heading if metric in metrics() else metric
-
-
 def _count(count: int) -> Cell:
     return Cell(str(count), values=[count])
 
@@ -143,33 +140,25 @@ def _mean(compared: Compared, system: ComparedSystem) -> Cell:
 
 def _summary(metric: str, summary: Summary | float | None, bold: bool = False) -> Cell:
     if isinstance(summary, Summary):
-        text = f"{_number(metric, summary.mean)} ± {_number(metric, summary.sd)}"
+        text = f"{number(metric, summary.mean)} ± {number(metric, summary.sd)}"
         return Cell(text, bold, [summary.mean, summary.sd])
-    return NOTHING if summary is None else Cell(_number(metric, summary), bold, [summary])
-
-
-def _number(metric: str, value: float) -> str:
-    return number(metric, value) if metric in metrics() else f"{value:.4g}"
+    return NOTHING if summary is None else Cell(number(metric, summary), bold, [summary])
 
 
 def _statistics(compared: Compared, system: ComparedSystem) -> list[Cell]:
     found = system.comparison
     if found is None:
         return [NOTHING] * 4
-    low, high = (_number(compared.metric, end) for end in found.interval)
+    low, high = (number(compared.metric, end) for end in found.interval)
     return [
         Cell(
-            f"{found.difference:+{_format(compared.metric)}} [{low}, {high}]",
+            f"{found.difference:+{column(compared.metric).format}} [{low}, {high}]",
             values=[found.difference, *found.interval],
         ),
         Cell(f"{found.effect:+.1f}", values=[found.effect]),
         Cell(f"{found.p_value:.2g}", values=[found.p_value]),
         Cell(f"{found.holm:.2g}", values=[found.holm]),
     ]
-
-
-def _format(metric: str) -> str:
-    return metrics()[metric].format if metric in metrics() else ".4g"
 
 
 def _cost(system: ComparedSystem, name: str) -> Cell:
@@ -181,7 +170,7 @@ def _others(compared: Compared) -> Table:
     names: Sequence[str] = compared.metrics[1:]
     return Table(
         "Other metrics",
-        ["system", *map(_heading, names)],
+        ["system", *(column(name).heading for name in names)],
         [
             [Cell(system.name), *(_summary(name, system.summary(name)) for name in names)]
             for system in compared.systems
@@ -197,6 +186,6 @@ def _verdicts(compared: Compared, paper: str, task: str | None) -> Table:
         for one in verdicts
     ]
     details = [line for verdict in verdicts for line in verdict.details]
-    ours = f"ours, {_heading(compared.metric)}"
+    ours = f"ours, {column(compared.metric).heading}"
     headings = ["system", ours, paper, "published", "verdict", "why"]
     return Table(f"Compared with {paper}", headings, rows, details)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
@@ -11,11 +11,7 @@ from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.results.doubts import below_floor, is_perplexity, vocabulary
 from highrank_plugins.results.provenance_notes import doubt_notes, provenance_notes
 from highrank_plugins.results.record import RESULTS
-from highrank_plugins.results.results_table import (
-    Record,
-    metrics_of,
-    read_records,
-)
+from highrank_plugins.results.results_table import Record, metrics_of, read_records
 from highrank_plugins.results.scoring import read_lines
 from highrank_plugins.results.systems import Comparison, System, compare
 
@@ -228,32 +224,26 @@ def _compare(
         )
         return list(plain.values()), [note]
     baseline = plain[control].values(metric)
+    few = f"a test needs two seeds of a system and of {control}"
+    equal = "neither runs nor baseline vary"
+    known = [untested[name] for name in plain if name in untested]
+    reasons: dict[str, list[str]] = {why: [] for why in [*known, few, equal]}
     tested = {}
-    few: list[str] = []
-    equal: list[str] = []
     for name, system in plain.items():
         values = system.values(metric)
-        if name == control or name in untested or control in untested:
+        if name in untested:
+            reasons[untested[name]].append(name)
+        elif name == control or control in untested:
             continue
-        if len(values) < 2 or len(baseline) < 2:
-            few.append(name)
+        elif len(values) < 2 or len(baseline) < 2:
+            reasons[few].append(name)
         elif len({*values}) == len({*baseline}) == 1:
-            equal.append(name)
+            reasons[equal].append(name)
         else:
             tested[name] = System(name, values)
-    notes = []
-    for why in dict.fromkeys(untested[name] for name in plain if name in untested):
-        names = [name for name in plain if untested.get(name) == why]
-        notes.append(f"Not tested, since {why}: {', '.join(names)}.")
+    notes = [f"Not tested, since {why}: {', '.join(of)}." for why, of in reasons.items() if of]
     if control in untested:
         notes.append(f"Nothing is tested, since {control} is the baseline.")
-    if few:
-        notes.append(
-            f"Not tested, since a test needs two seeds of a system and of {control}: "
-            f"{', '.join(few)}."
-        )
-    if equal:
-        notes.append(f"Not tested, since neither runs nor baseline vary: {', '.join(equal)}.")
     alike = [
         name
         for name, system in plain.items()
@@ -263,20 +253,14 @@ def _compare(
         notes.append(
             f"All seeds have one score: {', '.join(alike)}. Check that their training differs."
         )
-    found = {}
-    if tested:
-        found = {
-            comparison.system: comparison
-            for comparison in compare([System(control, baseline), *tested.values()], test)
-        }
+    compared = compare([System(control, baseline), *tested.values()], test) if tested else []
+    found = {comparison.system: comparison for comparison in compared}
+    unpaired = {*plain} if metric != BLEU or control in untested else {control, *untested}
     return [
-        ComparedSystem(
-            name,
-            system.runs,
-            found.get(name),
-            {}
-            if metric != BLEU or {name, control} & {*untested} or name == control
-            else _paired(system.runs, systems[control]),
+        replace(
+            system,
+            comparison=found.get(name),
+            paired={} if name in unpaired else _paired(system.runs, systems[control]),
         )
         for name, system in plain.items()
     ], notes

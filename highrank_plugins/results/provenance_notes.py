@@ -9,12 +9,10 @@ from highrank_plugins.common.provenance import machine_kind
 from highrank_plugins.results.doubts import Record, doubts, is_perplexity, vocabulary
 from highrank_plugins.results.perplexity import UNIGRAM
 
-_TEXT_BLOCKS = ("corpus", "data", "clean", "dialogues")
-# how long a system is trained, on which batches, and how it is scored
-_LENGTHS_AND_SCORING = re.compile(
-    r"(train|finetune)\.(max_epoch|max_update|batch_size|max_tokens|update_freq|bptt)"
-    r"|(evaluate|generate|average)\..*"
-)
+TEXT_BLOCKS = ("corpus", "data", "clean", "dialogues")
+# how long a system is trained, on which batches; and how it is scored
+STEPS = r"(train|finetune)\.(max_epoch|max_update|batch_size|max_tokens|update_freq|bptt)"
+SCORING = r"(evaluate|generate|average)\..*"
 
 
 def provenance_notes(systems: Mapping[str, Sequence[Record]]) -> list[str]:
@@ -120,7 +118,7 @@ def _texts(systems: Mapping[str, Sequence[Record]]) -> str:
 
 def _preparation(record: Record) -> str:
     config = record.get("config", {})
-    return json.dumps({name: config.get(name) or None for name in _TEXT_BLOCKS}, sort_keys=True)
+    return json.dumps({name: config.get(name) or None for name in TEXT_BLOCKS}, sort_keys=True)
 
 
 def _changed_files(systems: Mapping[str, Sequence[Record]]) -> str:
@@ -146,7 +144,7 @@ def _signatures(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
 def _lengths_and_scoring(systems: Mapping[str, Sequence[Record]]) -> Iterator[str]:
     """Yield the options that make systems differ before any layer does."""
     keys = {key for runs in systems.values() for run in runs for key in flat_settings(run)}
-    for key in sorted(filter(_LENGTHS_AND_SCORING.fullmatch, keys)):
+    for key in sorted(filter(re.compile(f"{STEPS}|{SCORING}").fullmatch, keys)):
         yield _difference(f"{key} differs", systems, partial(_option, key))
 
 

@@ -98,6 +98,11 @@ def _cost(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
 
 
+def column(metric: str) -> Column:
+    """Return the column of a metric; one that no measure knows is headed by its name."""
+    return metrics().get(metric) or Column(metric, metric, ".4g")
+
+
 def number(metric: str, value: float | None) -> str:
     """Return the value as this metric is printed; a dash if there is none."""
-    return "–" if value is None else format(value, metrics()[metric].format)
+    return "–" if value is None else format(value, column(metric).format)

@@ -14,7 +14,7 @@ from highrank_plugins.data.corpora.word_corpora import PTB, WIKITEXT2
 from highrank_plugins.heads.tokens import tokens, with_layer_of_arch
 from highrank_plugins.results.comparison import Compared, ComparedSystem
 from highrank_plugins.results.perplexity import BEFORE
-from highrank_plugins.results.provenance_notes import flat_settings
+from highrank_plugins.results.provenance_notes import SCORING, STEPS, TEXT_BLOCKS, flat_settings
 from highrank_plugins.results.published import (
     ALL_KINDS,
     FILE,
@@ -37,9 +37,9 @@ _ASIDE = re.compile(
 # groups of differences → the options among them; all but `settings` forbid to compare
 _GROUPS = {
     "parameters": r"train\..*(_dim|hidden_size|_layers|components|knots|ratio|_heads|arch)",
-    "steps": r"(train|finetune)\.(max_epoch|max_update|batch_size|max_tokens|update_freq|bptt)",
-    "data": r"(corpus|data|clean|dialogues)\..*",
-    "scoring": r"(evaluate|generate|average)\..*",
+    "steps": STEPS,
+    "data": rf"({'|'.join(TEXT_BLOCKS)})\..*",
+    "scoring": SCORING,
     "signature": "",
     "settings": r"(train|finetune)\..*",
 }
