@@ -22,12 +22,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import highrank_plugins
-from highrank_plugins.reliability.trainings import (
-    ENDING_SECONDS,
-    ObservedTraining,
-    binarise,
-    disturb,
-)
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.faults.observed_training import ENDING_SECONDS, ObservedTraining, binarise, disturb
 
 TEXT = Path(__file__).parents[1] / "tests" / "text" / "tiny"
 STALL_SECONDS = 10

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "highrank_plugins"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-# cli → benchmarks → studies → reports → results → inference → adapters → training, data,
-#     reliability → monitoring → measures → analysis, evaluation → heads, trunks → losses → common
+# cli → benchmarks → studies → reports → results → inference → adapters → training, data
+#     → monitoring → measures → analysis, evaluation → heads, trunks → losses → common
 ADAPTERS = {"models", "criterions", "tasks", "optim"}
 PATCHES = {"hooks", "compat"}  # what adapters alone import
 LEVELS = [
@@ -24,7 +24,7 @@ LEVELS = [
     {"analysis", "evaluation"},
     {"measures"},
     {"monitoring"},
-    {"training", "data", "reliability"},
+    {"training", "data"},
     ADAPTERS,
     {"inference"},
     {"results"},
@@ -34,7 +34,7 @@ LEVELS = [
     {"cli"},
 ]
 WITHOUT_FAIRSEQ = {"common", "losses", "heads", "trunks", "analysis", "evaluation"}
-WITHOUT_FAIRSEQ |= {"measures", "monitoring", "reliability"}
+WITHOUT_FAIRSEQ |= {"measures", "monitoring"}
 
 
 def part_of(module: Path) -> str:

@@ -43,7 +43,7 @@ COMMANDS = {
     "archs": ("Print all architectures.", "listings:archs"),
     "heads": ("Print all layers, their options and losses.", "listings:heads"),
     "recipes": ("Print all recipes and their configurations.", "listings:recipes"),
-    "doctor": ("Show versions, devices, missing packages; try faults.", "doctor:doctor"),
+    "doctor": ("Show versions, devices, missing packages; try a disk.", "doctor:doctor"),
     "user-dir": ("Print the directory for fairseq's --user-dir.", "listings:user_dir"),
 }
 

@@ -27,7 +27,7 @@ def doctor(
         Path | None, typer.Argument(help="With --faults: a folder on the disk to try (default: .).")
     ] = None,
     faults: Annotated[
-        bool, typer.Option("--faults", help="Try faults of disk and processes, in 1 or 2 minutes.")
+        bool, typer.Option("--faults", help="Try what saves need from the disk of FOLDER.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -37,10 +37,10 @@ def doctor(
 
     The exit code is 1 if something required is missing.
 
-    With --faults: kill saves, fill a disk, start two runs in one folder, replace files that
-    are being read, and stop one of two processes of a tiny run. Prints a line for each fault:
-    whether the run survived it, and what to do. Leaves nothing in FOLDER. The exit code is 1
-    if a fault was not survived. See docs/reliability.md.
+    With --faults: start two runs in one folder, rename over a file that is being read, flush
+    and link. Prints a line for each fault: whether a training run survives it on this disk, and
+    what to do. Leaves nothing in FOLDER. The exit code is 1 if a fault was not survived. See
+    docs/reliability.md.
     """
     if faults:
         raise typer.Exit(_try_faults(folder or Path(), as_json))
@@ -54,7 +54,7 @@ def doctor(
 
 def _try_faults(folder: Path, as_json: bool) -> int:
     """Print how each fault ended, and return the exit code."""
-    from highrank_plugins.reliability.faults import try_faults
+    from highrank_plugins.cli.disk_faults import try_faults
 
     # lets a scheduler's signal remove processes and files
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))

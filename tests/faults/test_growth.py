@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.reliability.trainings import (
+from tests.faults.observed_training import (
     ObservedTraining,
     binarise,
     disturb,

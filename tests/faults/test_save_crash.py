@@ -20,7 +20,7 @@ from highrank_plugins.common import files
 from highrank_plugins.common.folder_lock import locked
 from highrank_plugins.common.torch_archive import check_archive
 from highrank_plugins.hooks import lost_checkpoints
-from highrank_plugins.reliability.saves import state, updates_of
+from tests.faults.saves import state, updates_of
 
 FAULTS = ("kill before", "kill within", errno.ENOSPC, errno.EIO)
 CALLS = ("fsync", "replace", "link", "unlink")

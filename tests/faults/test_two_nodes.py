@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.reliability.trainings import OPTIONS, binarise, write_text
+from tests.faults.observed_training import OPTIONS, binarise, write_text
 
 STALL, ALLOWED = 10, 30  # --stall-timeout, and seconds beyond it within which all must end
 PORT = 29500

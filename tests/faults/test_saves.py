@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from highrank_plugins.reliability import saves
+from tests.faults import saves
 
 SIZE = 10_000
 
@@ -21,33 +21,26 @@ def copy(source, target):
 
 
 def test_kills_are_survived(tmp_path):
-    finding = saves.kill_saves(tmp_path, kills=4, size=SIZE)
-    assert finding.survived, finding.line()
-    assert finding.details.startswith("4 kills, ")
+    assert saves.kill_saves(tmp_path, kills=4, size=SIZE) == 4
     assert {path.suffix for path in tmp_path.iterdir()} == {".pt", ".lock"}
 
 
 def test_a_save_that_loses_what_it_confirmed_is_detected(tmp_path, monkeypatch):
     monkeypatch.setattr(saves, "newest", lambda folder, size: 0)
-    finding = saves.kill_saves(tmp_path, kills=4, size=SIZE)
-    assert not finding.survived
-    assert finding.details.startswith("after 1 kills: update 0 is the newest, although")
-    assert finding.line().startswith("FAILED    kill during a save")
+    with pytest.raises(AssertionError, match="update 0 is the newest, although the save of"):
+        saves.kill_saves(tmp_path, kills=4, size=SIZE)
 
 
 def test_a_full_disk_is_survived(tmp_path):
-    finding = saves.fill_disk(tmp_path, SIZE)
-    assert finding.survived, finding.line()
-    assert "tried: a limit on file sizes, a full disk of its own (tmpfs)" in finding.details
+    assert saves.fill_disk(tmp_path, SIZE) == {"limit_files": "", "small_disk": ""}
 
 
 def test_a_writer_that_overwrites_in_place_fails_on_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(saves, "write_whole", overwrite)
     monkeypatch.setattr(saves, "link_whole", copy)
     monkeypatch.setattr(saves, "save", lambda *args: saves.write_whole(last(args[0]), write(*args)))
-    finding = saves.fill_disk(tmp_path, SIZE)
-    assert not finding.survived
-    assert "no undamaged checkpoint is left" in finding.details
+    for wrong in saves.fill_disk(tmp_path, SIZE).values():
+        assert "no undamaged checkpoint is left" in wrong
 
 
 def last(folder):
@@ -68,4 +61,4 @@ def test_wrong_contents_are_detected(tmp_path):
 
 
 def test_the_exit_code_of_a_failed_save_is_reported(tmp_path):
-    assert saves._in_child(os._exit, 3) == "the save ended with exit code 3"
+    assert saves.in_child(os._exit, 3) == "the save ended with exit code 3"

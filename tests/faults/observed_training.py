@@ -6,14 +6,12 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import highrank_plugins
 from highrank_plugins.common.processes import end_with_parent, python
-from highrank_plugins.reliability.finding import Finding
 
 OPTIONS = """--source-lang en --target-lang de --arch transformer_softmax_tiny --optimizer adam
     --lr 0.005 --max-tokens 500 --no-progress-bar --no-epoch-checkpoints
@@ -23,7 +21,6 @@ OPTIONS = """--source-lang en --target-lang de --arch transformer_softmax_tiny -
     --save-interval-updates 25 --keep-interval-updates 1 --max-update 1000000""".split()
 ENDING_SECONDS = 30  # seconds allowed after --stall-timeout
 STALL_SECONDS = 5
-_START_SECONDS = 300  # for a busy machine; an idle one needs 20
 _WORDS = "the a cat dog house tree sees eats likes big small red in on under".split()
 
 
@@ -160,45 +157,3 @@ def disturb(training: ObservedTraining, number: int, rank: int | None = None) ->
     last_line = training.output().splitlines()[-1]
     name = f"rank {rank} was killed" if number == signal.SIGKILL else f"rank {rank} (process"
     return Ending(code, seconds, name in last_line, left_of(training.process.pid))
-
-
-@contextmanager
-def _ended(training: ObservedTraining) -> Iterator[ObservedTraining]:
-    try:
-        yield training
-    finally:
-        training.end()
-
-
-def stall_rank(folder: Path) -> Finding:
-    """Stop one of two processes of a training run; the other must end, and the first be named."""
-    fault, log = "stalled rank", folder / "log"
-    try:
-        data = binarise(write_text(folder), folder)
-        with _ended(ObservedTraining(data, folder / "save", True, log)) as training:
-            training.wait_for_updates(3, _START_SECONDS)
-            ending = disturb(training, signal.SIGSTOP, rank=1)
-    except subprocess.CalledProcessError:
-        text = (folder / "preprocess.log").read_text(errors="replace")
-        return Finding(fault, False, f"fairseq-preprocess failed: {text.splitlines()[-1:]}")
-    except (RuntimeError, subprocess.TimeoutExpired) as error:
-        lines = str(error).strip().splitlines()
-        return Finding(
-            fault, False, f"two processes cannot train together: {lines[-1]}",
-            "Check that two processes of this machine can communicate over its loopback interface",
-        )  # fmt: skip
-    facts = {
-        f"exit code {ending.code}": ending.code in (0, 75),
-        f"{ending.seconds:.0f} s until the end": ending.seconds > STALL_SECONDS + ENDING_SECONDS,
-        "the message does not name the process": not ending.named,
-        f"{ending.left_over} processes are still running": ending.left_over > 0,
-    }
-    if any(facts.values()):
-        problem = ", ".join(text for text, is_wrong in facts.items() if is_wrong)
-        advice = "Watch the logs of training runs on several processes here, and please report this"
-        return Finding(fault, False, problem, advice)
-    return Finding(
-        fault, True,
-        f"the process was named, and all ended {ending.seconds:.0f} s after SIGSTOP with "
-        f"--stall-timeout {STALL_SECONDS}",
-    )  # fmt: skip

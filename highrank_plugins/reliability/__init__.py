@@ -1,1 +1,0 @@
-"""Test whether training runs and checkpoints survive faults on a user's own disk."""
