@@ -37,7 +37,6 @@ def study(
         bool,
         typer.Option("--dry-run", help="Print members, commands, hours and disk; train nothing."),
     ] = False,
-    probe: Annotated[bool, "With --dry-run: measure 20 updates of each system."] = True,
     slurm: Annotated[
         bool,
         typer.Option("--slurm", help="Submit an array of jobs to SLURM, with a task per member."),
@@ -71,7 +70,6 @@ def study(
             prepare,
             study_folder,
         )
-        from highrank_plugins.studies.probe import probed_bytes
         from highrank_plugins.studies.runner import run_members, slots
         from highrank_plugins.training.launch.batch_job import check_characters
 
@@ -84,8 +82,6 @@ def study(
         ways = [name for name, chosen in given.items() if chosen]
         if len(ways) > 1:
             raise ValueError(f"{' and '.join(ways)} exclude each other; choose one")
-        if not (probe or dry_run):
-            raise ValueError("--no-probe: changes nothing without --dry-run; add --dry-run")
         exp_dir = exp_dir.resolve()
         read = read_study(file, _assignments(option or []))
         folder = study_folder(read, exp_dir)
@@ -102,12 +98,11 @@ def study(
             claim(folder, file)
             _submit(read, members, folder, jobs)
             return
-        environments = []
-        if not table and (probe or not dry_run):
-            environments = slots(read.settings.threads, 1 if only else jobs)
         if dry_run:
-            _dry_run(read, members, exp_dir, environments)
+            _print_plan(members)
+            _print_cost(members, len(slots(read.settings.threads, jobs)))
             return
+        environments = [] if table else slots(read.settings.threads, 1 if only else jobs)
         claim(folder, file)
         if only is not None:
             names = [member.name for member in members]
@@ -121,9 +116,7 @@ def study(
         busy = f"another process is running this study in {folder}; wait until it ends, or stop it"
         with held_alone(folder / ".lock", busy):
             if not table:
-                known = probed_bytes(read, members, exp_dir)
-                metric = read.settings.metric
-                run_members(members, folder / "logs", environments, _say, metric, known)
+                run_members(members, folder / "logs", environments, _say, read.settings.metric)
             _show(read, members, folder, plan)
         failed = any(member.problem() not in (None, NOT_RUN) for member in members)
     raise typer.Exit(1 if failed else 0)
@@ -180,46 +173,50 @@ def _submit(read: "Study", members: "list[PreparedMember]", folder: Path, jobs: 
     _say(f"after all tasks have ended, run: {shlex.join(['highrank', *arguments, '--table'])}")
 
 
-def _dry_run(
-    read: "Study", members: "list[PreparedMember]", exp_dir: Path, environments: list
-) -> None:
+def _print_plan(members: "list[PreparedMember]") -> None:
+    """Print the members with what the finished ones took, and the command of each."""
     from highrank_plugins.reports.tables import FORMATS, Cell, Table
-    from highrank_plugins.studies.disk import check_disk
-    from highrank_plugins.studies.probe import MemberCost, estimate, total_hours
+    from highrank_plugins.studies.disk import bytes_in
 
-    found: dict[str, MemberCost] = {}
-    problems = []
+    rows = []
     for member in members:
-        system = member.member.system
-        if system not in found and environments:
-            _say(f"{system}: measuring")
-            try:
-                found[system] = estimate(read, member, exp_dir, environments[0])
-            except ValueError as error:
-                problems.append(str(error))
-                found[system] = MemberCost(None, 0)
-    rows, hours = [], []
-    for member in members:
-        own = found.get(member.member.system, MemberCost(None, 0))
+        hours, space = _hours(member), "–"
+        if member.is_done():
+            space = f"{bytes_in(member.run_dir) / 1e6:,.0f}"
         state = "done" if member.is_done() else "to run"
-        if not member.is_done():
-            hours.append(own.hours)
-        spent = "–" if own.hours is None else f"{own.hours:.2f}"
-        space = f"{own.bytes / 1e6:,.0f}" if own.bytes else "–"
+        spent = "–" if hours is None else f"{hours:.2f}"
         rows.append([Cell(text) for text in (member.name, state, spent, space, member.key)])
     form = FORMATS["terminal" if sys.stdout.isatty() else "markdown"]
     typer.echo(form([Table("", ["member", "state", "hours", "disk, MB", "key"], rows)]))
     for member in members:
         typer.echo(f"# {member.name}\n{shlex.join(member.command)}")
-    if not environments:
-        return
-    total = total_hours(hours, len(environments))
-    left = "unknown hours" if total is None else f"{total:.1f} h"
-    needed = sum(found[m.member.system].bytes for m in members if not m.is_done())
-    typer.echo(
-        f"\n{len(hours)} of {len(members)} members to run, {len(environments)} at a time: {left} "
-        f"of training, {size(needed)}"
-    )
-    if problems:
-        raise ValueError("\n".join(problems))
-    check_disk(members, {system: own.bytes for system, own in found.items()})
+
+
+def _hours(member: "PreparedMember") -> float | None:
+    """Return the hours of training of a finished member; None if its record does not say."""
+    from highrank_plugins.results.record import load_record
+
+    record = load_record(member.record, finite=False) if member.is_done() else {}
+    seconds = record.get("train", {}).get("wall_seconds")
+    return None if seconds is None else seconds / 3600
+
+
+def _print_cost(members: "list[PreparedMember]", slots: int) -> None:
+    """Print hours and disk of the members to run, as finished ones of their systems took."""
+    from highrank_plugins.studies.disk import bytes_needed, check_disk
+
+    known = {one.member.system: hours for one in members if (hours := _hours(one)) is not None}
+    waiting = [member.member.system for member in members if not member.is_done()]
+    ends = [0.0] * slots
+    for system in waiting:  # on the slot that is free first
+        ends[ends.index(min(ends))] += known.get(system, 0)
+    left = f"{max(ends):.1f} h of training"
+    if unknown := sorted({*waiting} - {*known}):
+        left = (
+            f"unknown hours, since no finished member of {', '.join(unknown)} has them (`highrank "
+            "bench estimate FILE` estimates a translator's)"
+        )
+    if needed := bytes_needed(members):
+        left += f", {size(needed)}"
+    typer.echo(f"\n{len(waiting)} of {len(members)} members to run, {slots} at a time: {left}")
+    check_disk(members)

@@ -1,7 +1,7 @@
 """Compare the disk space that a study will take with what is free."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from highrank_plugins.common.formatting import size
@@ -14,17 +14,12 @@ def bytes_in(folder: Path) -> int:
     return sum(path.stat().st_size for path in files)
 
 
-def bytes_needed(members: Sequence[PreparedMember], known: Mapping[str, int]) -> int:
+def bytes_needed(members: Sequence[PreparedMember]) -> int:
     """Return the bytes that unfinished members will still write.
 
-    A member takes as much as a finished member or the probe of its system. Without either, it
-    takes as much as the largest of the others.
-
-    Args:
-        known: system → bytes of a member.
+    A member takes as much as a finished member of its system, or else as the largest of the others.
     """
-    finished = {m.member.system: m.run_dir for m in members if m.is_done()}
-    sizes = {**known, **{system: bytes_in(folder) for system, folder in finished.items()}}
+    sizes = {m.member.system: bytes_in(m.run_dir) for m in members if m.is_done()}
     largest = max(sizes.values(), default=0)
     return sum(
         max(0, sizes.get(member.member.system, largest) - _written(member))
@@ -37,9 +32,9 @@ def _written(member: PreparedMember) -> int:
     return bytes_in(member.run_dir) if member.run_dir.is_dir() else 0
 
 
-def check_disk(members: Sequence[PreparedMember], known: Mapping[str, int] | None = None) -> None:
+def check_disk(members: Sequence[PreparedMember]) -> None:
     """Refuse to start members that will not fit on the disk."""
-    needed = bytes_needed(members, known or {})
+    needed = bytes_needed(members)
     folder = members[0].run_dir
     while not folder.exists():
         folder = folder.parent

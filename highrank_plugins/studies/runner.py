@@ -20,7 +20,7 @@ from highrank_plugins.studies.disk import check_disk
 from highrank_plugins.studies.prepared import PreparedMember
 
 _GPU = "CUDA_VISIBLE_DEVICES"
-WAIT = 0.05  # seconds between two polls of the running members
+_WAIT = 0.05  # seconds between two polls of the running members
 # messages of fairseq and our layers about a training run whose loss is NaN
 _DIVERGED = re.compile(
     r"FloatingPointError|Minimum loss scale reached|\b(loss|gradient)s?\b.*\bnan\b", re.IGNORECASE
@@ -87,7 +87,6 @@ def run_members(
     environments: Sequence[Environment],
     say: Callable[[str], None],
     metric: str | None = None,
-    known: Mapping[str, int] | None = None,
 ) -> None:
     """Run unfinished members, in order; a failing member does not stop the others.
 
@@ -101,7 +100,6 @@ def run_members(
         environments: one for each member that may run at the same time, see `slots`.
         say: receives a line for every start and end.
         metric: what the study tests; None for the default one.
-        known: system → bytes of a member, from a dry run.
     """
     waiting = list(members)
     logs.mkdir(parents=True, exist_ok=True)
@@ -109,13 +107,13 @@ def run_members(
     problem: ValueError | None = None
     told: set[str] = set()
     free = list(range(len(environments)))
-    with stop_signals():
+    with _stop_signals():
         try:
             while waiting or running:
                 for member in [member for member in waiting if member.is_done()]:
                     waiting.remove(member)  # perhaps just now, by another study
                     say(f"{member.name}: already done")
-                elsewhere = [member for member in waiting if in_use(member.run_dir)]
+                elsewhere = [member for member in waiting if _in_use(member.run_dir)]
                 for member in elsewhere:
                     if member.name not in told:
                         told.add(member.name)
@@ -123,7 +121,7 @@ def run_members(
                 startable = [member for member in waiting if member not in elsewhere]
                 if startable and len(running) + len(elsewhere) < len(environments):
                     try:
-                        check_disk(members, known)
+                        check_disk(members)
                         _check_metric(members, metric)
                     except ValueError as error:
                         problem, waiting = error, []  # lets running members finish
@@ -137,7 +135,7 @@ def run_members(
                     running.remove(one)
                     free.append(one.slot)
                     say(f"{one.member.name}: {_ended(one)}")
-                time.sleep(WAIT)
+                time.sleep(_WAIT)
         finally:
             end([one.process for one in running])
     if problem is not None:
@@ -158,7 +156,7 @@ def _check_metric(members: Sequence[PreparedMember], metric: str | None) -> None
 
 
 @contextmanager
-def stop_signals() -> Iterator[None]:
+def _stop_signals() -> Iterator[None]:
     """End this process by an exception at SIGTERM and SIGINT, so that it ends its recipes first."""
     previous = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -182,7 +180,7 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         process.wait()
         while _group_lives(process.pid):
-            time.sleep(WAIT)
+            time.sleep(_WAIT)
 
 
 def _group_lives(group: int) -> bool:
@@ -193,7 +191,7 @@ def _group_lives(group: int) -> bool:
     return True
 
 
-def in_use(run_dir: Path) -> bool:
+def _in_use(run_dir: Path) -> bool:
     """Whether another process works in the folder of a run."""
     lock = run_dir / ".lock"
     if not lock.is_file():
@@ -222,20 +220,16 @@ def _start(member: PreparedMember, slot: int, environment: Environment, logs: Pa
     if _GPU in environment:
         write_text(member.gpu, environment[_GPU])
     begin = log.stat().st_size if log.exists() else 0
-    return _Running(member, slot, launch(member.command, log, environment), log, begin)
-
-
-def launch(words: Sequence[str], log: Path, environment: Environment) -> subprocess.Popen[bytes]:
-    """Start a recipe whose output continues a log."""
     with open_own(log, "ab") as file:
-        return subprocess.Popen(
-            words,
+        process = subprocess.Popen(
+            member.command,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
             env={**os.environ, **environment},
             start_new_session=True,  # one process group, which is killed together
         )
+    return _Running(member, slot, process, log, begin)
 
 
 def _ended(one: _Running) -> str:

@@ -94,7 +94,7 @@ YAML = {
         "--languages",
         "en,de",
     ],
-    "study": ["highrank", "study", "{file}", "--dry-run", "--no-probe"],
+    "study": ["highrank", "study", "{file}", "--dry-run"],
     "match": ["highrank", "match", "{file}", "--to", "{file}"],
 }
 EXPORTED = {"import": ["highrank", "model", "import", "{file}", "--output", "back.pt"]}

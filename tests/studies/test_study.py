@@ -220,8 +220,6 @@ def test_ways_to_run_that_exclude_each_other_are_refused(tmp_path):
     assert done.exit_code == 2 and "--only and --table exclude each other" in done.output
     done = study(tmp_path / "layers.yaml", "--option", "pause=1", "--option", "pause=2")
     assert done.exit_code == 2 and "--option pause=2: pause is given twice" in done.output
-    done = study(tmp_path / "layers.yaml", "--no-probe")
-    assert done.exit_code == 2 and "--no-probe: changes nothing without --dry-run" in done.output
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"metrics": {"test_perplexity": null}}', "{"])
