@@ -13,10 +13,6 @@ from pydantic import TypeAdapter
 
 from highrank_plugins.common.files import write_text
 
-# labels of the previous release → today's
-OLD_LABELS = {"usual": "naive", "floor": "gemm_floor"}
-OLD_COLUMN = "contender"
-
 
 @dataclass(frozen=True)
 class Row:
@@ -87,14 +83,12 @@ def write_csv(rows: Iterable[Row], path: Path) -> None:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Read what `write_csv` wrote, also in the previous release, with today's labels."""
+    """Read what `write_csv` wrote."""
     adapter = TypeAdapter(Row)
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         needed = {field.name for field in fields(Row) if field.default is MISSING}
-        names = ["implementation" if n == OLD_COLUMN else n for n in reader.fieldnames or ()]
-        reader.fieldnames = names
-        missing = needed - set(names)
+        missing = needed - set(reader.fieldnames or ())
         if missing:
             raise ValueError(
                 f"{path}: not a file written by --csv: it lacks {', '.join(sorted(missing))}"
@@ -103,13 +97,5 @@ def read_csv(path: Path) -> list[Row]:
     if not lines:
         raise ValueError(f"{path}: the file holds no measurements")
     return [
-        adapter.validate_python(
-            {
-                **line,
-                "memory": line.get("memory") or None,
-                "implementation": OLD_LABELS.get(line["implementation"], line["implementation"]),
-                "baseline": OLD_LABELS.get(line["baseline"], line["baseline"]),
-            }
-        )
-        for line in lines
+        adapter.validate_python({**line, "memory": line.get("memory") or None}) for line in lines
     ]

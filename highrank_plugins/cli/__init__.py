@@ -47,55 +47,6 @@ COMMANDS = {
     "user-dir": ("Print the directory for fairseq's --user-dir.", "listings:user_dir"),
 }
 
-# names in the previous release → today's
-OLD_NAMES = {
-    "average": "model average",
-    "best-checkpoint": "model best-checkpoint",
-    "binarise": "data binarise",
-    "cache-eval": "evaluate cache",
-    "card": "analyse card",
-    "check-text": "data check-text",
-    "clean-texts": "data clean-texts",
-    "collect": "analyse collect",
-    "configure": "train configure",
-    "dialogue-files": "data dialogue-files",
-    "dialogue-score": "evaluate dialogue-score",
-    "dialogue-summary": "results dialogue-summary",
-    "dialogue-text": "data dialogue-text",
-    "dynamic-eval": "evaluate dynamic",
-    "export": "model export",
-    "extract": "data extract",
-    "fetch": "data fetch",
-    "fetch-corpus": "data fetch-corpus",
-    "generate": "evaluate generate",
-    "import": "model import",
-    "lm-corpus": "data lm-corpus",
-    "lm-summary": "results lm-summary",
-    "pieces": "data pieces",
-    "published": "results published",
-    "record": "results record",
-    "results-table": "results table",
-    "score": "evaluate score",
-    "seeds-table": "compare",
-    "summary": "results summary",
-    "text-files": "data text-files",
-    "unpack-texts": "data unpack-texts",
-}
-
-
-_WRITTEN = "`highrank train configure FILE --output RESOLVED --commands DIR` writes it into DIR"
-_RECORDED = "`highrank results record --scores DIR` reads what it collected"
-# removed names of the previous release → what to do instead
-GONE = {
-    "command": _WRITTEN,
-    "corpus-files": _WRITTEN,
-    "lm-score": _RECORDED,
-    "progress": "`highrank train run` shows it",
-    "setting": _WRITTEN,
-    "training-space": "`highrank train run` checks the disk space",
-}
-
-
 Commands = Mapping[str, Callable[..., None]]
 
 
@@ -191,24 +142,12 @@ class LazyCommands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a subcommand; print the new name of an old one to standard error."""
-        if cmd_name in COMMANDS:
-            return _load(cmd_name)
-        if cmd_name not in OLD_NAMES:
-            return None
-        new = OLD_NAMES[cmd_name]
-        typer.echo(
-            f"highrank: {cmd_name!r} is now 'highrank {new}'; the next release drops the old name",
-            err=True,
-        )
-        group, _, name = new.partition(" ")
-        return _load(group).get_command(ctx, name) if name else _load(group)
+        """Return a subcommand; None if there is no such."""
+        return _load(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return name, subcommand and remaining arguments; an unknown name is an error."""
-        if args[0] in GONE:
-            ctx.fail(f"{args[0]!r} was removed: {GONE[args[0]]}")
-        if args[0] not in COMMANDS and args[0] not in OLD_NAMES:
+        if args[0] not in COMMANDS:
             ctx.fail(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         if args[0] == "launch" and "fairseq-train" in args and "--" not in args:
             ctx.fail("write -- before the command: highrank launch -- fairseq-train …")

@@ -97,7 +97,7 @@ def loss(
     changes = {"reduction": reduction, "dtype": dtype, "device": device}
     changes |= _layer(head=head, pointwise=pointwise, user_dir=user_dir)
     grid = {"tokens": tokens, "components": components, "classes": classes, "memory": memory}
-    implementations = [_today(name) for name in names("--impl", impl)]
+    implementations = names("--impl", impl)
     failed = run_losses(
         preset, implementations, changes, _grid(grid), within, repeats, threads, csv, plot,
         echo=echo_markdown,
@@ -126,7 +126,7 @@ def profile(
 
     changes = {"reduction": reduction, "dtype": dtype, "device": device}
     changes |= _layer(head=head, pointwise=pointwise, user_dir=user_dir)
-    profile_losses(preset, _today(impl), changes, repeats, threads, echo=echo_markdown)
+    profile_losses(preset, impl, changes, repeats, threads, echo=echo_markdown)
 
 
 def roofline(
@@ -171,7 +171,7 @@ def _losses(
 
     if models:
         raise ValueError("--model needs --whole-step: a loss alone has no model")
-    implementations = [_today(name) for name in names("--impl", impl or "naive,fused,triton")]
+    implementations = names("--impl", impl or "naive,fused,triton")
     return run_roofline(presets, implementations, gpu, changes)
 
 
@@ -192,7 +192,6 @@ def _models(
     kind: str,
     preset: ModelPreset,
     model: Models = None,
-    contender: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     within: Annotated[
         int | None,
         typer.Option(
@@ -214,11 +213,8 @@ def _models(
     changes = {"dtype": dtype, "device": device}
     if user_dir is not None:
         changes["user_dir"] = str(user_dir)
-    if contender is not None:
-        _say_renamed("--contender", "--model")
-    named = [*(model or ()), *(contender or ())] or None
     failed = run_models(
-        kind, preset, named, changes, within, repeats, threads, csv, echo=echo_markdown
+        kind, preset, model or None, changes, within, repeats, threads, csv, echo=echo_markdown
     )
     if failed:
         raise typer.Exit(1)
@@ -305,21 +301,6 @@ def _one(name: str, values: list[int]) -> int:
     if len(values) > 1:
         raise ValueError(f"--{name}: give one value; the model covers one size per call")
     return values[0]
-
-
-def _today(implementation: str) -> str:
-    """Return today's name of an implementation; report an old name on standard error."""
-    from highrank_plugins.benchmarks.rows import OLD_LABELS
-
-    if implementation not in OLD_LABELS:
-        return implementation
-    _say_renamed(f"--impl {implementation}", f"--impl {OLD_LABELS[implementation]}")
-    return OLD_LABELS[implementation]
-
-
-def _say_renamed(old: str, new: str) -> None:
-    text = f"highrank: {old!r} is now {new!r}; the next release drops the old name"
-    typer.echo(text, err=True)
 
 
 bench = make_group(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from highrank_plugins.cli import make_group
-from highrank_plugins.cli.compare import compare
 from highrank_plugins.cli.printing import echo_markdown
 from highrank_plugins.cli.user_error import user_errors
 
@@ -335,7 +334,6 @@ results = make_group(
         "record": record,
     },
     {
-        "seeds": compare,  # its former name
         "dialogue-summary": dialogue_summary,
         "lm-summary": lm_summary,
         "summary": summary,

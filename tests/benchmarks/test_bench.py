@@ -142,20 +142,6 @@ def test_the_table_compares_with_the_baseline_of_each_process():
     assert last == "| a | fused | 1 | 1,000.0 | 0 % | 1.00 | 1 | 0.50 | 1/4.0 |"
 
 
-def test_labels_of_the_previous_release_are_accepted(tmp_path):
-    """Files and options keep working, and the line on standard error names the new label."""
-    kept = tmp_path / "kept.csv"
-    write_csv([row("c", "naive", 64, "gemm_floor", [1.0], [2.0], None, 1, "here")], kept)
-    today = bench("table", kept).stdout
-    old = kept.read_text().replace("implementation", "contender", 1)
-    kept.write_text(old.replace("naive", "usual").replace("gemm_floor", "floor"))
-    assert bench("table", kept).stdout == today
-    done = bench("loss", "--impl", "usual", "--dtype", "float23")
-    assert "'--impl usual' is now '--impl naive'" in done.stderr
-    done = bench("train", "--contender", " ")
-    assert "'--contender' is now '--model'" in done.stderr and done.exit_code == 2
-
-
 def test_a_csv_without_measurements_is_refused(tmp_path):
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     done = bench("table", tmp_path / "x.csv")

@@ -1,4 +1,4 @@
-"""The command itself: help, its speed, unknown words, old names, and the directory for fairseq."""
+"""The command itself: help, its speed, unknown words, and the directory for fairseq."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 import highrank_plugins
-from highrank_plugins.cli import COMMANDS, GONE, OLD_NAMES, app
+from highrank_plugins.cli import COMMANDS, app
 
 HIGHRANK = Path(sys.executable).parent / "highrank"
 ROOT = Path(__file__).parents[2]
@@ -85,26 +85,6 @@ def test_plumbing_is_not_in_the_help_of_its_group():
     assert "fetch-corpus" in invoke("data", "--help").output
     assert "text-files" not in invoke("data", "--help").output
     assert invoke("data", "text-files", "--help").exit_code == 0
-
-
-@pytest.mark.parametrize("old", OLD_NAMES)
-def test_an_old_name_works_and_names_the_new_one(old):
-    result = CliRunner().invoke(app, [old, "--help"])
-    assert result.exit_code == 0 and "Usage:" in result.stdout
-    assert result.stderr.splitlines() == [
-        f"highrank: '{old}' is now 'highrank {OLD_NAMES[old]}'; the next release drops the old name"
-    ]
-
-
-def test_the_old_seeds_table_names_the_new_command():
-    result = CliRunner().invoke(app, ["seeds-table", "--help"])
-    assert "'highrank compare'" in result.stderr and "--baseline" in result.stdout
-
-
-@pytest.mark.parametrize("name", GONE)
-def test_a_removed_name_says_what_to_do(name):
-    result = invoke(name, "a", "b")
-    assert result.exit_code == 2 and f"'{name}' was removed: `highrank " in result.output
 
 
 def test_help_is_fast():
