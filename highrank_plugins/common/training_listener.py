@@ -13,15 +13,6 @@ class TrainingListener:
     # Also listens, but only in the first process.
     monitor: "TrainingListener | None" = None
 
-    @classmethod
-    def kept_options(cls, saved: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return model options, by name, in which a model must follow its checkpoint.
-
-        Args:
-            saved: The checkpoint's; options that are newer than the checkpoint are absent.
-        """
-        return {}
-
     def function_options(self) -> Mapping[str, Any]:
         """Return the model options that each checkpoint must hold, wherever they were set."""
         return {}

@@ -21,6 +21,7 @@ from typing import Any
 
 from fairseq import checkpoint_utils, models
 from fairseq.trainer import Trainer
+from omegaconf import OmegaConf
 
 from highrank_plugins.common.patching import replaces
 from highrank_plugins.common.saved_options import saved_options
@@ -29,7 +30,6 @@ from highrank_plugins.common.user_error import UserError
 from highrank_plugins.hooks.changed_options import check_options
 from highrank_plugins.hooks.checkpoint_dictionary import check_dictionaries
 from highrank_plugins.hooks.early_stopping_state import drop_other_scores
-from highrank_plugins.hooks.kept_options import by_name, follow
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def shown_to(trainer, path: str) -> Iterator[None]:
         state = read(*args, **kwargs)
         try:
             for listener in listening(trainer.get_model(), trainer.task):
-                listener.check_saved_options(by_name(saved_options(state, "model")))
+                listener.check_saved_options(_by_name(saved_options(state, "model")))
             check_dictionaries(trainer.task, state.get("task_state") or {})
             check_options(trainer, path, state)
             drop_other_scores(trainer.cfg.checkpoint, state)
@@ -71,7 +71,7 @@ def state_dict(stock, trainer) -> dict[str, Any]:
 @replaces(models, "build_model")
 def build_model(stock, cfg, task, from_checkpoint=False):
     """Build a model; compare one that is built from a checkpoint with the checkpoint's options."""
-    options = by_name(cfg)  # fairseq drops what the model does not know
+    options = _by_name(cfg)  # fairseq drops what the model does not know
     arch = options.get("_name") or options.get("arch")
     known = {*models.ARCH_MODEL_REGISTRY, *models.MODEL_REGISTRY}
     if from_checkpoint and arch and arch not in known:
@@ -79,9 +79,16 @@ def build_model(stock, cfg, task, from_checkpoint=False):
             f"the checkpoint's architecture {arch} is unknown here; pass the --user-dir of "
             "its training run, which registers it"
         )
-    if from_checkpoint:
-        follow(cfg, options)
     model = stock(cfg, task, from_checkpoint)
     for listener in listening(model) if from_checkpoint else ():
         listener.check_saved_options(options)
     return model
+
+
+def _by_name(options: Any) -> dict[str, Any]:
+    """Return the options of a model as plain values."""
+    if isinstance(options, Namespace):
+        return vars(options)
+    if OmegaConf.is_config(options):
+        options = OmegaConf.to_container(options)
+    return options if isinstance(options, dict) else {}

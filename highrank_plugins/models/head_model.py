@@ -1,8 +1,6 @@
 """Define the part that all our fairseq models share: a head instead of the output projection."""
 
 from argparse import Namespace
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from fairseq.data import Dictionary
@@ -167,14 +165,6 @@ class HeadModel(TrainingListener):
     def target_scores(self, target: Tensor) -> "TargetScores":
         """Return this model for fairseq's ``SequenceScorer``, which wants log P(``target``)."""
         return TargetScores(self, target)
-
-    @classmethod
-    def kept_options(cls, saved: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return how a checkpoint rounds the number of frequent classes; older ones do not."""
-        if saved.get("head_frequent_ratio") is None:
-            return {}
-        multiple = saved.get("head_frequent_multiple", 1)
-        return {} if multiple is None else {"head_frequent_multiple": multiple}
 
     def function_options(self) -> dict:
         """Return the options that each checkpoint must hold, see ``function_options``."""
