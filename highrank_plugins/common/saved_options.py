@@ -21,8 +21,7 @@ def saved_options(state: Mapping[str, Any], block: str) -> dict[str, Any]:
 
 def warn_without_hash(path: str, state: Mapping[str, Any]) -> None:
     """Warn, once a file, of a checkpoint that cannot show which words its numbers stand for."""
-    hashes = {"dictionaries", "dictionary"} & (state.get("task_state") or {}).keys()
-    if not hashes and path not in _warned:
+    if "dictionaries" not in (state.get("task_state") or {}) and path not in _warned:
         _warned.add(path)
         logger.warning(
             "%s holds no hash of its dictionary, so nothing can check that the dictionary here is "

@@ -6,7 +6,6 @@ which an import compares. `README.md` is the model's card.
 """
 
 import json
-import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,8 +28,6 @@ from highrank_plugins.training.checkpoint_file import mapped_model
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-logger = logging.getLogger(__name__)
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT = 1
@@ -99,13 +96,7 @@ def import_model(folder: Path, output: Path) -> None:
         require_regular(folder / name)
     config = _read_config(folder / CONFIG)
     _require_known_layer(folder / CONFIG, config["fairseq"]["model"])
-    if not config["sha256"]:
-        logger.warning("%s holds no checksums: damaged weights go unnoticed", folder / CONFIG)
     for name, expected in config["sha256"].items():
-        if name != Path(name).name:
-            raise ValueError(
-                f"{folder / CONFIG}: {name!r} is not in this folder; export the model again"
-            )
         check_sum(folder / name, expected)
     model = _load_weights(folder / WEIGHTS)
     _check_weights(folder / WEIGHTS, model)
@@ -280,7 +271,7 @@ def _require_mapping(path: Path, key: str, value: object) -> None:
         raise ValueError(f"{path}: {key} must be a mapping, not {type(value).__name__}")
 
 
-_KEYS = {"fairseq", "training", "task_state", "valid_loss"}
+_KEYS = {"fairseq", "training", "task_state", "valid_loss", "sha256"}
 
 
 def _finite(constant: str) -> float:
@@ -306,7 +297,6 @@ def _read_config(path: Path) -> dict[str, Any]:
             f"{path} was not written by `highrank model export`: it lacks "
             f"{', '.join(sorted(missing))}"
         )
-    config.setdefault("sha256", {})  # older versions wrote no checksums
     for key in ("training", "task_state", "fairseq", "sha256"):
         _require_mapping(path, key, config[key])
     for section in ("model", "task", "common"):
@@ -317,6 +307,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     for name, value in config["sha256"].items():
         if Path(name).name != name or not isinstance(value, str):
             raise ValueError(f"{path}: sha256 must map files here to checksums, not {name!r}")
+    if WEIGHTS not in config["sha256"]:
+        raise ValueError(f"{path}: sha256 lacks {WEIGHTS}; export the model again")
     if not isinstance(config["valid_loss"], int | float | None):
         raise ValueError(f"{path}: valid_loss must be a number or null")
     return config

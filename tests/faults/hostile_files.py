@@ -1,6 +1,7 @@
 """Hostile binarised data, dictionaries, corpora, archives, YAML and exported folders."""
 
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -178,7 +179,7 @@ def exported(canary: Path) -> Iterator[tuple[str, Change]]:
     def weights(content: bytes) -> Change:
         def change(folder: Path) -> None:
             _write(folder / "model.safetensors", content)
-            config(sha256={})(folder)
+            config(sha256={"model.safetensors": hashlib.sha256(content).hexdigest()})(folder)
 
         return change
 

@@ -183,15 +183,3 @@ def test_streams_of_another_dictionary_are_neither_finetuned_nor_resumed(tmp_pat
         assert done.output.splitlines()[-1].startswith(
             f"fairseq-train: error: {path}: the target dictionary"
         )
-
-
-def test_older_checkpoints_of_streams_hold_one_hash(stream_data, tmp_path):
-    data = swapped(stream_data, tmp_path / "other")
-    train_streams(data, tmp_path / "old", "--max-update", 1)
-    state = torch.load(last(tmp_path / "old"))
-    state["task_state"]["dictionary"] = state["task_state"].pop("dictionaries")["target"]
-    torch.save(state, tmp_path / "old.pt")
-    load_model(tmp_path / "old.pt", str(stream_data))
-    swap_words(data / "dict.txt")
-    with pytest.raises(ValueError, match=MESSAGE.format("target")):
-        load_model(tmp_path / "old.pt", str(data))

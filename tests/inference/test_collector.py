@@ -123,7 +123,7 @@ def test_another_dictionary_is_refused(mt_data, lm_data, stream_data, tmp_path):
     with pytest.raises(ValueError, match=r"a\.pt: the target dictionary"):
         Collector.open(path, str(stream_data), "valid")
     state = torch.load(path)
-    del state["task_state"]["dictionaries"]  # as in older checkpoints
+    del state["task_state"]["dictionaries"]  # as fairseq without our hooks
     torch.save(state, path)
     with pytest.raises(ValueError, match=r"a\.pt does not fit .* size mismatch"):
         Collector.open(path, str(stream_data), "valid")

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from highrank_plugins.common.checksums import checksum
 from highrank_plugins.common.user_error import UserError
 from highrank_plugins.reports.model_folder import export_model, import_model
 from tests.fairseq_cli import run
@@ -239,7 +240,7 @@ def copy_with(folder: Path, to: Path, name: str, content: bytes) -> Path:
         ("config.json", b"{}", "not written by `highrank model export`"),
         ("config.json", b'{"format": 99}', "format 99"),
         ("config.json", b"[" * 100_000, "config.json was not written by `highrank model export`"),
-        ("config.json", b'{"format": 1}', "config.json .*: it lacks fairseq, task_state"),
+        ("config.json", b'{"format": 1}', "config.json .*: it lacks fairseq, sha256, task_state"),
         ("config.json", b'{"format": 1, "dropout": NaN}', "config.json .* holds NaN"),
         ("model.safetensors", b"short", "model.safetensors: its sha256 is"),
     ],
@@ -261,11 +262,15 @@ def test_a_changed_bit_is_found_by_the_checksum(folder, tmp_path, name):
     assert not (tmp_path / "back.pt").exists()
 
 
-def without_sums(folder: Path, to: Path) -> Path:
-    """Return a copy as older versions wrote it."""
+def with_weights(folder: Path, to: Path, *saved: object) -> Path:
+    """Return a copy with other weights and their checksum: bytes, or what `save_file` takes."""
+    copy = copy_with(folder, to, "model.safetensors", saved[0] if len(saved) == 1 else b"")
+    if len(saved) > 1:
+        save_file(saved[0], copy / "model.safetensors", saved[1])
     config = json.loads((folder / "config.json").read_text())
-    del config["sha256"]
-    return copy_with(folder, to, "config.json", json.dumps(config).encode())
+    config["sha256"]["model.safetensors"] = checksum(copy / "model.safetensors")
+    (copy / "config.json").write_text(json.dumps(config))
+    return copy
 
 
 def test_options_that_ask_for_more_than_the_weights_have_are_refused(folder, tmp_path):
@@ -274,11 +279,6 @@ def test_options_that_ask_for_more_than_the_weights_have_are_refused(folder, tmp
     damaged = copy_with(folder, tmp_path / "copy", "config.json", json.dumps(config).encode())
     with pytest.raises(ValueError, match=r"copy is refused: .*decoder_layers 1000000000"):
         import_model(damaged, tmp_path / "back.pt")
-
-
-def test_a_folder_of_an_older_version_is_imported_with_a_warning(folder, tmp_path, caplog):
-    import_model(without_sums(folder, tmp_path / "copy"), tmp_path / "back.pt")
-    assert "holds no checksums" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -290,26 +290,23 @@ def test_a_folder_of_an_older_version_is_imported_with_a_warning(folder, tmp_pat
     ],
 )
 def test_weights_that_are_not_finite_are_refused(folder, tmp_path, dtype, value, message):
-    damaged = without_sums(folder, tmp_path / "copy")
-    tensors = load_file(damaged / "model.safetensors")
+    tensors = load_file(folder / "model.safetensors")
     name = next(iter(tensors))
     tensors[name] = torch.full_like(tensors[name], value, dtype=dtype)
-    save_file(tensors, damaged / "model.safetensors", {"tied": "{}"})
+    damaged = with_weights(folder, tmp_path / "copy", tensors, {"tied": "{}"})
     with pytest.raises(ValueError, match=f"model.safetensors: {re.escape(name)} .*{message}"):
         import_model(damaged, tmp_path / "back.pt")
 
 
-def test_truncated_weights_are_refused_without_a_checksum(folder, tmp_path):
-    damaged = without_sums(folder, tmp_path / "copy")
-    (damaged / "model.safetensors").write_bytes(b"short")
+def test_truncated_weights_are_refused_with_their_checksum(folder, tmp_path):
+    damaged = with_weights(folder, tmp_path / "copy", b"short")
     with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
         import_model(damaged, tmp_path / "back.pt")
 
 
 def test_a_list_of_tied_tensors_is_refused(folder, tmp_path):
-    damaged = without_sums(folder, tmp_path / "copy")
-    tensors = load_file(damaged / "model.safetensors")
-    save_file(tensors, damaged / "model.safetensors", {"tied": "[]"})
+    tensors = load_file(folder / "model.safetensors")
+    damaged = with_weights(folder, tmp_path / "copy", tensors, {"tied": "[]"})
     with pytest.raises(ValueError, match=r"model\.safetensors: tied must be a mapping, not list"):
         import_model(damaged, tmp_path / "back.pt")
 
@@ -329,6 +326,7 @@ def test_an_existing_checkpoint_is_left_alone(folder, tmp_path):
         ("fairseq", [], "fairseq must be a mapping, not list"),
         ("fairseq", {"model": 1}, "fairseq.model must be a mapping, not int"),
         ("sha256", {"../x": "0"}, "sha256 must map files here to checksums"),
+        ("sha256", {}, "sha256 lacks model.safetensors; export the model again"),
         ("valid_loss", "x", "valid_loss must be a number or null"),
     ],
 )
