@@ -30,11 +30,7 @@ from highrank_plugins.common.user_error import UserError
 
 
 def check_dictionaries(task: FairseqTask, state: Mapping[str, Any]) -> None:
-    """Compare the dictionaries of a task with the task state of a checkpoint.
-
-    Raises:
-        UserError: Words or their order differ; says in which dictionary.
-    """
+    """Compare the dictionaries of a task with the task state of a checkpoint."""
     saved = state.get("dictionaries", {})
     for side, digest in _hashes(task).items():
         if saved.get(side, digest) != digest:
@@ -76,11 +72,7 @@ def state_dict(stock, task) -> dict[str, Any]:
 
 @replaces(FairseqTask, "load_state_dict")
 def load_state_dict(stock, task, state) -> None:
-    """Load the state of a task.
-
-    Raises:
-        UserError: See `check_dictionaries`; or the model translates in the other direction.
-    """
+    """Load the state of a task."""
     check_dictionaries(task, state)
     saved, ours = state.get("languages"), _languages(task)
     if saved and saved != ours and saved == ours[::-1]:
@@ -99,11 +91,7 @@ def _languages(task: FairseqTask) -> list[str]:
 
 @replaces(SequenceGenerator, "__init__")
 def init(stock, generator, *args, **kwargs) -> None:
-    """Construct a generator, and compare the dictionaries.
-
-    Raises:
-        UserError: `--lm-path` is not a language model, or its dictionary differs from the target's.
-    """
+    """Construct a generator, and compare the dictionaries."""
     stock(generator, *args, **kwargs)
     if isinstance(generator.lm_model, FairseqEncoderDecoderModel):
         raise UserError("--lm-path: this checkpoint has an encoder, so it is not a language model")

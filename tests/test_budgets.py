@@ -1,0 +1,63 @@
+"""The size of each room may only fall, and no refusal is lost without a reason.
+
+`python scripts/house_figures.py` prints what is compared here. After a change that shrinks a room,
+lower its budget. A new or reworded refusal is a row of refusals.tsv:
+
+    python scripts/house_figures.py --refusals > tests/refusals.tsv
+
+A refusal that goes becomes a row of struck_refusals.tsv, with its reason.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+# lines of Python, before the room's share of the aims in the last column
+BUDGETS: dict[str, int] = {}
+LINES_OF_TESTS = 0
+
+
+@pytest.fixture(scope="module")
+def figures():
+    path = TESTS.parent / "scripts" / "house_figures.py"
+    spec = importlib.util.spec_from_file_location("house_figures", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows(name: str) -> list[tuple[str, ...]]:
+    lines = (TESTS / name).read_text(encoding="utf-8").splitlines()
+    return [tuple(line.split("\t")) for line in lines]
+
+
+def test_no_room_grows(figures):
+    found = figures.lines_by_room()
+    assert found.keys() == BUDGETS.keys()
+    grown = {room: lines for room, lines in found.items() if lines > BUDGETS[room]}
+    assert not grown, f"lines above the budget: {grown}"
+    assert figures.lines_of(sorted(TESTS.rglob("*.py"))) <= LINES_OF_TESTS
+
+
+def test_refusals_are_listed(figures):
+    listed, found = set(rows("refusals.tsv")), set(figures.refusals())
+    assert found - listed == set(), "new refusals: list them"
+    assert listed - found == set(), "lost refusals: strike them with a reason"
+
+
+def test_struck_refusals_have_a_reason_and_are_gone(figures):
+    messages = {message for _, _, message in figures.refusals()}
+    struck = rows("struck_refusals.tsv")
+    assert struck and all(len(row) == 2 and len(row[1]) > 10 for row in struck)
+    assert [message for message, _ in struck if message in messages] == []
+
+
+def test_the_command_prints_all_figures(figures, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["house_figures.py"])
+    figures.main()
+    printed = capsys.readouterr().out
+    for figure in ("lines of the product", "wrappers", "one MoS loss, fused", "refusals"):
+        assert figure in printed
