@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from highrank_plugins.losses.own_layers import is_ours
+
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return all parameters by name; parametrised ones as their parametrisation computes them."""
@@ -41,7 +43,8 @@ class PreparedTensors:
 
     def of(self, head: Any) -> dict[str, Tensor]:
         """Return the tensors of a `Head`; reuse the kept ones while they are valid."""
-        if head.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        changes = head.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if changes or not is_ours(head):  # the tensors of others may follow from anything
             return head.tensors()
         state = tuple(_state(parameter) for parameter in head.parameters())
         if self._tensors is None or state != self._state:

@@ -52,6 +52,7 @@ class Registry(Generic[T]):
         def add(cls: T) -> T:
             if name in self._classes:
                 raise UserError(f"{self.kind} {name!r} is already registered; choose another name")
+            self._check_base(name, cls)
             self._classes[name] = cls
             try:
                 self._check(name)
@@ -77,18 +78,17 @@ class Registry(Generic[T]):
                 f"{self.title(name)}: the argument name of its constructor is the layer's own "
                 "name; call the argument otherwise"
             )
-        self._check_base(name)
         constants = getattr(cls, "constants", None)
         if isinstance(constants, str):
             raise UserError(
                 f"{self.title(name)}: `constants` is text; write a tuple, ({constants!r},)"
             )
 
-    def _check_base(self, name: str) -> None:
-        cls = self._classes[name]
+    def _check_base(self, name: str, cls: Any) -> None:
+        title = f"{self.kind} {name!r} of class {getattr(cls, '__name__', repr(cls))}"
         if not (isinstance(cls, type) and issubclass(cls, self.base())):
             base = self.base().__name__
-            raise UserError(f"{self.title(name)}: it is no {base}; inherit from {base}")
+            raise UserError(f"{title}: it is no {base}; register a class that inherits from {base}")
         missing = [
             method
             for method in dir(cls)
@@ -96,7 +96,7 @@ class Registry(Generic[T]):
         ]
         if missing:
             raise UserError(
-                f"{self.title(name)}: it has no {missing[0]}, from which the loss is computed "
+                f"{title}: it has no {missing[0]}, from which the loss is computed "
                 "(forward is not); write it"
             )
 

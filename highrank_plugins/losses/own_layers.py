@@ -7,9 +7,8 @@ alike. `contract` checks the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import cache, partial
-from types import FunctionType, MethodType
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -25,17 +24,20 @@ RAW = ":parameter"  # ends the name of an input that is a parameter which `tenso
 PACKAGE = __name__.partition(".")[0]
 # whose derived classes and hooks change nothing: FSDP, parametrizations
 TRANSPARENT = ("torch.distributed", "torch.nn.utils")
-METHODS = (FunctionType, MethodType, partial)
 
 
 def is_ours(module: Any) -> bool:
     """Whether a layer and its parts are this package's classes, and nobody changed them."""
     parts: Iterable[nn.Module] = module.modules()
-    return all(
-        _is_our_class(type(part))  # type: ignore[arg-type]  # to mypy a class has no hash
-        and not _replaces_method(part)
-        and not has_own_hooks(part)
-        for part in parts
+    return all(is_unchanged(part) for part in parts)
+
+
+def is_unchanged(module: nn.Module) -> bool:
+    """Whether a module is of this package's classes or a plain part of them, as it was made."""
+    return (
+        _is_our_class(type(module))  # type: ignore[arg-type]  # to mypy a class has no hash
+        and not has_own_methods(vars(module), type(module))
+        and not has_own_hooks(module)
     )
 
 
@@ -47,11 +49,17 @@ def _is_our_class(given: type[nn.Module]) -> bool:
     return _comes_from(cls, PACKAGE) or cls in (nn.Linear, nn.ModuleList)
 
 
-def _replaces_method(module: nn.Module) -> bool:
-    """Whether the instance has a method in place of its class's."""
+def has_own_methods(attributes: Mapping[str, Any], cls: type) -> bool:
+    """Whether attributes of an instance take the place of methods of its class."""
     return any(
-        isinstance(v, METHODS) and hasattr(type(module), name) for name, v in vars(module).items()
+        callable(value) and not isinstance(value, type) and hasattr(cls, name)
+        for name, value in attributes.items()
     )
+
+
+def is_distributed(module: nn.Module) -> bool:
+    """Whether FSDP has made a class of its own of the module's class."""
+    return any(_comes_from(cls, *TRANSPARENT[:1]) for cls in type(module).__mro__)
 
 
 def has_own_hooks(module: nn.Module) -> bool:
@@ -72,8 +80,8 @@ def inputs_of(plan: LossPlan) -> Named:
     tensors = plan.head.tensors()
     if not plan.own:
         return tensors
-    given = {id(t) for t in tensors.values()}
-    return tensors | {n + RAW: p for n, p in plan.head.named_parameters() if id(p) not in given}
+    named = plan.head.named_parameters()
+    return tensors | {n + RAW: p for n, p in named if tensors.get(n) is not p}
 
 
 def call_bound(plan: LossPlan, named: Named, function: Callable[[Named], T]) -> T:
@@ -84,11 +92,17 @@ def call_bound(plan: LossPlan, named: Named, function: Callable[[Named], T]) -> 
 def bound(module: Any, named: Named, function: Callable[[Named], T]) -> T:
     """Return `function` of the tensors, called while the parameters of a module are these."""
     given = {
-        f"module.{name}": named.get(name + RAW, named.get(name, parameter))
+        name: named.get(name + RAW, named.get(name, parameter))
         for name, parameter in module.named_parameters(remove_duplicate=False)
     }
     tensors = {name: t for name, t in named.items() if not name.endswith(RAW)}
-    return functional_call(_Caller(module), given, (function, tensors), tie_weights=False)
+    return call_with(module, given, lambda: function(tensors))
+
+
+def call_with(module: Any, given: Named, function: Callable[[], T]) -> T:
+    """Return `function()`, called while parameters and buffers of a module are the given ones."""
+    named = {f"module.{name}": tensor for name, tensor in given.items()}
+    return functional_call(_Caller(module), named, (function,), tie_weights=False)
 
 
 class _Caller(nn.Module):

@@ -214,7 +214,7 @@ class SharedGenerator(GeneralizedSigSoftmax):
 
 RIGHT_FUNCTIONS = [
     ReadsSelf, ReadsTensors, ReadsBoth, ReadsThroughHelper, PreparesOther, Network, Buffered, Tied,
-    Dropped, MixedIn, SharedGenerator,
+    Dropped, Unread, MixedIn, SharedGenerator,
     *(lambda base=base: subclass(base) for base in (
         Identity, GeneralizedSigSoftmax, SigSoftmax, Softcap, SigmoidCap, MultiMax)),
     lambda: subclass(PLIF, knots=40),
@@ -226,6 +226,6 @@ REFUSED_FUNCTIONS = {
     Half: "same shape and dtype", Normed: "elementwise", AcrossClasses: "elementwise",
     NotANumber: "add up to nan", Counts: "keep no state",
     OwnGenerator: "default generator", WrongName: "'weight'",
-    NoParameter: "no parameter of the layer", Unread: "never reads it",
+    NoParameter: "no parameter of the layer",
     ForwardOnly: "which the loss calls",
 }  # fmt: skip

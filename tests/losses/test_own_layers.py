@@ -114,7 +114,7 @@ REFUSED_STRUCTURES = {
     "LooksAtOthers": (lambda: make(LooksAtOthers), "depends on the other tokens"),
     "CountsTokens": (lambda: make(CountsTokens), "depends on the other tokens"),
     "BufferChanges": (lambda: make(BufferChanges), "changes the buffer seen"),
-    "adapter": (wrapped(with_adapter), "never reads it"),
+    "adapter": (wrapped(with_adapter), "never calls latent"),
     "sequence": (wrapped(with_sequence), "'latent.weight'"),
     "hook": (wrapped(with_hook), "instead of 1"),
     "weight_norm": (wrapped(lambda head: weight_norm(head.latent)), "latent.weight"),
@@ -126,7 +126,7 @@ REFUSED_STRUCTURES = {
 
 def gradients(head, loss, x):
     found = torch.autograd.grad(loss, [x, *head.parameters()], allow_unused=True)
-    return [torch.zeros(()) if g is None else g for g in found]
+    return [torch.zeros((), dtype=torch.float64) if g is None else g for g in found]
 
 
 def by_plain_torch(head, x):
@@ -239,7 +239,7 @@ def test_each_new_state_of_a_layer_is_checked():
     head, x = make(MixtureOfSoftmaxes, components=3), features()
     by_loss(head, x, "auto", "sum")
     with_adapter(head.double())
-    with pytest.raises(UserError, match="never reads it"):
+    with pytest.raises(UserError, match="never calls latent"):
         by_loss(head.double(), x, "auto", "sum")
     own = make(Softmax, pointwise=Normed()).eval()
     own.pointwise.norm.running_var.fill_(2.0)

@@ -1,0 +1,319 @@
+"""Try an own layer on a few tokens, against plain autograd; `contract` says when and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from highrank_plugins.common.user_error import UserError
+from highrank_plugins.losses.autograd import generators, set_generators
+from highrank_plugins.losses.own_layers import (
+    has_own_hooks,
+    is_distributed,
+    is_ours,
+    is_unchanged,
+    same_form,
+    title,
+)
+from highrank_plugins.losses.plan import LossOutput, LossPlan
+
+T = TypeVar("T")
+Compute = Callable[[str, LossPlan], LossOutput]  # the loss of a plan by an implementation
+
+TOKENS = 4
+# largest error of values and, relative to their norms, of gradients
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3}
+NO_STATE = (
+    "its values change from call to call with one seed; keep no state between calls, and draw "
+    "random numbers from torch's default generator"
+)
+# what the code of a layer may raise while it is tried
+OF_LAYER = (
+    ArithmeticError, AssertionError, AttributeError, IndexError, KeyError, NotImplementedError,
+    RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+
+
+class NoLogProbs(UserError):
+    """Report log-probabilities that are NaN."""
+
+
+def moved_numbers(values: Tensor) -> Tensor:
+    """Return numbers of the same sign and domain, up to a tenth smaller, and not 0."""
+    share = 0.1 * torch.rand_like(values)
+    return torch.where(values == 0, share, values * (1 - share))
+
+
+class Trial:
+    """Compute losses of a few tokens, all from the same random numbers."""
+
+    def __init__(self, plan: LossPlan, compute: Compute) -> None:
+        head: Any = plan.head
+        self.head, self.title, self.compute = head, title(head), compute
+        rows = torch.arange(TOKENS, device=plan.target.device) % len(plan.features)
+        x = plan.features.detach()[rows]
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        x = moved_numbers(x) if bool(x.isfinite().all()) else torch.randn_like(x)
+        self.tolerance = TOLERANCES.get(x.dtype, 1e-3)
+        self.undrawn = generators(x)
+        masks = head.sample_masks(x.shape[:-1], x)
+        self.start = generators(x)
+        self.upstream = torch.linspace(-1, 2, TOKENS, dtype=torch.float64, device=x.device)
+        self.plan = replace(
+            plan, features=x.requires_grad_(torch.is_grad_enabled()), target=plan.target[rows],
+            ignored=None, weight=None, reduction="none", memory=None, random_state=masks,
+        )  # fmt: skip
+
+    # -- runs ------------------------------------------------------------------------------------
+
+    def run(self, function: Callable[[], T], start: list[Tensor] | None = None) -> T:
+        set_generators(start or self.start)
+        return function()
+
+    def reference(self, **changes: Any) -> LossOutput:
+        return self.run(lambda: self.compute("reference", replace(self.plan, **changes)))
+
+    def same(self, a: Tensor, b: Tensor) -> bool:
+        a, b = a.detach().double(), b.detach().double()
+        return torch.allclose(a, b, self.tolerance, self.tolerance, equal_nan=True)
+
+    def require(self, kept: bool, message: str, module: Any = None) -> None:
+        if not kept:
+            raise UserError(f"{self.title if module is None else title(module)}: {message}")
+
+    # -- the layer -------------------------------------------------------------------------------
+
+    def check_layer(self) -> None:
+        """Find values and gradients by plain autograd.
+
+        Raises:
+            UserError: the layer breaks the contract.
+        """
+        with torch.no_grad():
+            if not is_ours(self.head.pointwise):
+                self._check_function(self.head.pointwise)
+        forward = self._log_probs()
+        # any class that the layer does not rule out, also rare ones
+        possible = (forward.detach() > -torch.inf).double()
+        self.plan.target = torch.multinomial(possible, 1).squeeze(-1)
+        with _calls(self.head) as called:
+            output = self.reference()
+        for name, part in self.head.named_modules():
+            # our structures read the weights of their parts
+            ours = f"{name}.weight" not in self.head.tensors() or is_unchanged(part)
+            self.require(ours or part in called, f"the loss never calls {name}, or its hooks: it "
+                         "would leave out what was put around it; write a subclass")  # fmt: skip
+        self.values = output.map(torch.detach)
+        self.gradients = self._gradients(output.loss, self.upstream, whole=True)
+        self.largest = max(map(_norm, self.gradients.values()), default=0.0)
+        nll = -forward.gather(-1, self.plan.target.unsqueeze(-1)).squeeze(-1)
+        same = self.same(nll, output.nll)
+        if same and any(map(has_own_hooks, self.head.modules())) and not self.weighs:
+            same = not self._wrong_gradient(self._gradients(nll, self.upstream))
+        self.require(
+            same,
+            f"forward gives −log P {nll[0].item():.6g} where the loss has "
+            f"{output.nll[0].item():.6g}, or other gradients; the loss does not call forward, "
+            "log_probs or hooks: write the function into chunk_log_probs or chunk_logits",
+        )
+        with torch.no_grad():
+            self._check_tokens()
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the loss is more than −log P of the targets."""
+        return self.plan.smooth or self.plan.z_loss > 0
+
+    def _gradients(self, loss: Tensor, upstream: Tensor, whole: bool = False) -> dict[str, Tensor]:
+        """Return the gradients of features and parameters; `whole`: they are all that is read."""
+        if not loss.requires_grad:
+            return {}
+        named = {"features": self.plan.features, **dict(self.head.named_parameters())}
+        named = {name: t for name, t in named.items() if t.requires_grad}
+        for leaf in _leaves(loss) if whole else ():
+            self.require(
+                any(leaf is t for t in named.values()),
+                f"it reads a tensor {tuple(leaf.shape)} that requires a gradient, but is no "
+                "parameter of the layer, or a stale one; make it an nn.Parameter, and read it anew",
+            )
+        total = (loss * upstream.to(loss.dtype)).sum()
+        grads = torch.autograd.grad(total, list(named.values()), materialize_grads=True)
+        return dict(zip(named, grads, strict=True))
+
+    def _log_probs(self) -> Tensor:
+        # FSDP's hooks must not run within each other
+        forward = self.head.forward if is_distributed(self.head) else self.head
+        log_probs = self.run(lambda: forward(self.plan.features), self.undrawn)
+        shape = (TOKENS, self.head.num_classes)
+        self.require(
+            log_probs.shape == shape,
+            f"expected log-probabilities {shape} of {TOKENS} tokens, got {tuple(log_probs.shape)}",
+        )
+        mass = log_probs.detach().double().exp().sum(-1)
+        if not bool(((mass - 1).abs() <= 1e-3).all()):
+            raise (NoLogProbs if bool(mass.isnan().any()) else UserError)(
+                f"{self.title}: the probabilities of all classes add up to {mass[0].item():.6g} "
+                "instead of 1, also where parameters change by a tenth; return log-probabilities "
+                "(log_softmax) that are no NaN"
+            )
+        return log_probs
+
+    def _check_function(self, function: Any) -> None:
+        """Check that a pointwise function is one, and leaves its logits as they are."""
+        z = torch.randn_like(self.plan.features[:2, :1].expand(2, self.head.num_classes))
+        tensors, given = function.tensors(), z.clone()
+
+        def apply() -> Tensor:
+            return same_form(function, function.apply_to(z, tensors), z).clone()
+
+        values = self.run(apply)
+        in_place = "apply_to changes z in place; return a new tensor"
+        self.require(z.equal(given), in_place, function)
+        self.require(self.same(self.run(apply), values), NO_STATE, function)
+        z[1, -1] += 1
+        moved = self.run(apply)
+        moved[1, -1] = values[1, -1]
+        self.require(
+            self.same(moved, values),
+            "apply_to is not elementwise: a logit changes the values of others; write a "
+            "structure, with chunk_logits",
+            function,
+        )
+        self.require(
+            self.same(self.run(lambda: function(given)), values),
+            "forward or a hook computes another function than apply_to, which the loss calls; "
+            "write it into apply_to",
+            function,
+        )
+
+    def _check_tokens(self) -> None:
+        """Check that a token's loss depends on no other token, by new neighbours and by parts."""
+        plan, loss = self.plan, self.values.loss
+        buffers = {name: b.clone() for name, b in self.head.named_buffers()}
+        self.require(self.same(self.reference().loss, loss), NO_STATE)
+        for name, buffer in self.head.named_buffers():
+            kept = "parametrizations." in name or (
+                buffer.shape == buffers[name].shape and self.same(buffer, buffers[name])
+            )
+            self.require(kept, f"each chunk changes the buffer {name}; leave it as it is")
+        x = plan.features.detach()
+        others = torch.cat((x[:1] / 2, x[1:2], x[2:] / 2))
+        parts = [(1, 2, self.reference(features=others).loss[1:2])]
+        self.draws = not self._same_for_other_numbers()
+        with _Still():
+            fixed = self.reference().loss if self.draws else loss
+            if not self.draws or self._same_for_other_numbers():
+                for a, b in ((0, 2), (2, TOKENS)):
+                    masks = _Cut(plan.random_state.rows(a, b))
+                    part = self.reference(
+                        features=x[a:b], target=plan.target[a:b], random_state=masks
+                    )
+                    parts.append((a, b, part.loss - fixed[a:b] + loss[a:b]))
+        self.require(
+            all(self.same(part, loss[a:b]) for a, b, part in parts),
+            "the loss of a token depends on the other tokens of its chunk (as with BatchNorm); "
+            "compute it from its own features",
+        )
+
+    def _same_for_other_numbers(self) -> bool:
+        """Whether the loss depends on no random numbers but the masks that were drawn."""
+        found = [self.run(partial(self._after, n)).loss for n in (1, 2)]
+        return self.same(*found)
+
+    def _after(self, drawn: int) -> LossOutput:
+        torch.rand(drawn)
+        return self.compute("reference", self.plan)
+
+    # -- the implementation ----------------------------------------------------------------------
+
+    def difference(self, impl: str, reduction: str) -> str | None:
+        """Return how an implementation differs from plain autograd; None if it does not."""
+        # random numbers of its own go by the chunk
+        plan = replace(self.plan, reduction=reduction, most=None if self.draws else 2)
+        upstream, loss, nll = self.upstream, self.values.loss, self.values.nll
+        if reduction == "sum":
+            plan.weight, upstream = upstream, upstream.new_ones(())
+            loss, nll = (loss * self.upstream.to(loss.dtype)).sum(), nll.sum()
+        try:
+            output = self.run(partial(self.compute, impl, plan))
+            gradients = self._gradients(output.loss, upstream)
+        except OF_LAYER as error:
+            return said(error)
+        if not self.same(output.loss, loss) or not self.same(output.nll, nll):
+            got, want = output.loss.sum().item(), loss.sum().item()
+            return f"the loss is {got:.6g} instead of {want:.6g}"
+        return self._wrong_gradient(gradients)
+
+    def _wrong_gradient(self, gradients: dict[str, Tensor]) -> str | None:
+        for name, right in self.gradients.items():
+            found, norm = gradients[name], _norm(right)
+            if not _norm(found - right) <= self.tolerance * (norm + 1e-3 * self.largest):
+                return f"the norm of the gradient of {name} is {_norm(found):.6g}, not {norm:.6g}"
+        return None
+
+
+class _Cut:
+    """Hand out masks that are those of the part already."""
+
+    def __init__(self, masks: Any) -> None:
+        self.masks = masks
+
+    def rows(self, start: int, stop: int) -> Any:
+        return self.masks
+
+
+class _Still(TorchFunctionMode):
+    """Leave out dropout, so that a layer with it can be computed in parts."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if "dropout" in getattr(func, "__name__", ""):
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _calls(head: Any) -> Iterator[set[Any]]:
+    """Yield the set of parts of a layer that are called meanwhile."""
+    called: set[Any] = set()
+    handles = [
+        part.register_forward_pre_hook(lambda module, _: called.add(module))
+        for part in head.modules()
+    ]
+    try:
+        yield called
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _leaves(loss: Tensor) -> list[Tensor]:
+    """Return the tensors at which the graph of a loss ends."""
+    seen, todo, leaves = set(), [loss.grad_fn], []
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            leaves += [node.variable] if hasattr(node, "variable") else []
+            todo += [following for following, _ in node.next_functions]
+    return leaves
+
+
+def _norm(gradient: Tensor) -> float:
+    return gradient.norm().item()
+
+
+def said(error: BaseException) -> str:
+    """Return an error of a layer's code in one line."""
+    first = str(error).strip().partition("\n")[0] or "it is not implemented"
+    if isinstance(error, KeyError):
+        return f"tensors has no {first}; it has the names of named_parameters()"
+    return first if isinstance(error, UserError) else f"{type(error).__name__}: {first}"
