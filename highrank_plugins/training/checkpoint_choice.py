@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from highrank_plugins.training.checkpoint_file import common_sign, look_up
+from highrank_plugins.training.checkpoint_file import common_sign, finite, look_up
 
 # names of checkpoints: of an epoch, of an update, and the newest
 _IN_ORDER = re.compile(r"checkpoint(?:\d+|_\d+_(\d+)|_last)\.pt")
@@ -50,14 +50,14 @@ def best_checkpoints(directory: Path, count: int, updates: Updates | None = None
     """Return the `count` checkpoints with the best validation score, in training order.
 
     The score is the one that fairseq stored with each (`--best-checkpoint-metric`, the loss by
-    default); checkpoints that were not validated do not count, nor do copies.
+    default); checkpoints without a finite score do not count, nor do copies.
     """
     updates = updates or Updates()
     found = _found(directory, _ANY, updates)
     scores = {
-        number: float(score)
+        number: score
         for number, path in found.items()
-        if (score := look_up(path, "extra_state").get("val_loss")) is not None
+        if (score := finite(look_up(path, "extra_state").get("val_loss"))) is not None
     }
     _check_enough(directory, len(scores), count, f"with a validation score{updates}")
     sign = common_sign([found[number] for number in scores])

@@ -1,11 +1,12 @@
 """Read single parts of a checkpoint file."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from highrank_plugins.common.saved_options import saved_options, warn_without_hash
-from highrank_plugins.common.score import criterion, reversed_flag
+from highrank_plugins.common.score import criterion, direction, reversed_flag
 from highrank_plugins.common.torch_archive import UNREADABLE, check_archive, load_mapped
 
 if TYPE_CHECKING:
@@ -51,7 +52,15 @@ def best_checkpoint(directories: list[Path]) -> Path:
     A finetuning is chosen only if it improved on its first training run.
     """
     found = [directory / "checkpoint_best.pt" for directory in directories]
-    scores = {path: float(look_up(path, "extra_state", "best")) for path in found}
+    scores = {}
+    for path in found:
+        score = finite(look_up(path, "extra_state", "best"))
+        if score is None:
+            raise ValueError(
+                f"{path}: its best validation score is no finite number; leave this run out, or "
+                f"take the file of `highrank model average {path.parent} --best 1`"
+            )
+        scores[path] = score
     sign = common_sign(found)
     for path in found:
         if wrong := reversed_flag(saved_options(look_up(path), "checkpoint")):
@@ -62,13 +71,40 @@ def best_checkpoint(directories: list[Path]) -> Path:
     return max(found, key=lambda path: sign * scores[path])
 
 
+def finite(score: Any) -> float | None:
+    """Return a validation score; None for none, NaN and infinity."""
+    return None if score is None or not math.isfinite(score) else float(score)
+
+
 def common_sign(paths: list[Path]) -> int:
-    """Return 1 if the highest validation score of the checkpoints is best, −1 if the lowest."""
-    kinds = {criterion(saved_options(look_up(path), "checkpoint")): path for path in paths}
-    if len(kinds) > 1:
-        (one, here), (other, there), *_ = kinds.items()
-        raise ValueError(
-            f"{here} was validated by {one[0]}, and {there} by {other[0]}: these scores cannot be "
-            "compared; name checkpoints of one --best-checkpoint-metric"
-        )
-    return next(iter(kinds))[1]
+    """Return 1 if the highest validation score of the checkpoints is best, −1 if the lowest.
+
+    Scores compare if they are of one metric, loss, validation set and dictionary.
+    """
+    first = _scored_by(paths[0])
+    for path in paths[1:]:
+        other = _scored_by(path)
+        for what in (name for name in first if name in other and first[name] != other[name]):
+            raise ValueError(
+                f"{paths[0]} was validated by {first[what]}, and {path} by {other[what]}: these "
+                f"scores cannot be compared; name checkpoints of one {what}"
+            )
+    return criterion(saved_options(look_up(paths[0]), "checkpoint"))[1]
+
+
+def _scored_by(path: Path) -> dict[str, str]:
+    """Return what a validation score depends on, as far as the checkpoint says."""
+    state = look_up(path)
+    metric, sign = criterion(saved_options(state, "checkpoint"))
+    loss, text = saved_options(state, "criterion"), saved_options(state, "dataset")
+    found = {
+        "--best-checkpoint-metric": metric + ("" if direction(metric) else f" ({sign:+d})"),
+        "--valid-subset": text.get("valid_subset"),
+        "dictionary": (state.get("task_state") or {}).get("dictionaries"),
+    }
+    if metric == "loss":  # others, such as nll_loss and bleu, are the same under each criterion
+        found |= {
+            "--criterion": loss.get("criterion", loss.get("_name")),
+            "--label-smoothing": loss.get("label_smoothing"),
+        }
+    return {name: str(value) for name, value in found.items() if value not in (None, {})}
