@@ -2,27 +2,93 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from highrank_plugins.results.perplexity import UNIGRAM
 
 Record = dict[str, Any]
-_BLEU = ("sacrebleu", "bleu_tokenised", "bleu_compound_split")
+# kind of score → its names, its least and its greatest value
+_KINDS = {
+    "perplexity": (re.compile(r"perplexity|(?<![a-z])ppl(?![a-z])"), 1.0, math.inf),
+    "bits": (re.compile("bits"), 0.0, math.inf),
+    "bleu": (re.compile("bleu(?!rt)"), 0.0, 100.0),
+    "chrf": (re.compile("chrf"), 0.0, 100.0),
+    "kld": (re.compile("_kld$"), -math.inf, math.inf),
+}
+_OF_TEXT = re.compile("(train|valid|test)_|ppl|perplexity")  # comparable with the unigram's
+_ROUNDING = 1e-6
 LEAST_BLEU = 5.0
 LEAST_KLD = 0.01
 
 
+def _kind(metric: str) -> str:
+    """Return the kind of a score by its name, "" for others."""
+    return next((kind for kind, (names, *_) in _KINDS.items() if names.search(metric.lower())), "")
+
+
+def impossible(metric: str, value: float) -> str:
+    """Return why a finite score cannot be right, "" if it can."""
+    _, low, high = _KINDS.get(_kind(metric), (None, -math.inf, math.inf))
+    if low - _ROUNDING <= value <= high + _ROUNDING or not math.isfinite(value):
+        return ""
+    return f"{metric} is {value:g}, but lies in [{low:g}, {high:g}]; correct it or repeat the run"
+
+
 def below_floor(record: Record) -> Iterator[str]:
     """Yield why the model of a record has learnt too little for its scores to be compared."""
-    unigram = record["metrics"].get(UNIGRAM, math.inf)
+    unigram = max(record["metrics"].get(UNIGRAM, math.inf), 1.0)
+    counting = {"perplexity": unigram, "bits": math.log2(unigram)}
     for name, value in record["metrics"].items():
-        if name.startswith("test_") and "perplexity" in name and value >= unigram != value:
-            yield f"{name} is no better than that of counting words, the unigram's {unigram:g}"
-        elif name.endswith("_kld") and value < LEAST_KLD:
+        kind, floor = _kind(name), counting.get(_kind(name), math.inf)
+        if name != UNIGRAM and _OF_TEXT.match(name) and value >= floor:
+            yield f"{name} is no better than that of counting words, the unigram's {floor:g}"
+        elif kind == "kld" and value < LEAST_KLD:
             yield f"{name} is below {LEAST_KLD}; that of equal predictions everywhere is 0"
-        elif name in _BLEU and value < LEAST_BLEU:
+        elif kind == "bleu" and not name.endswith(("precision", "recall")) and value < LEAST_BLEU:
             yield f"{name} is below {LEAST_BLEU:g}"
+
+
+def with_unigrams(systems: Mapping[str, Sequence[Record]]) -> dict[str, list[Record]]:
+    """Return the records of systems; those without a unigram have that of others of their text."""
+    every = [record for records in systems.values() for record in records]
+    known = {_text(one): one["metrics"][UNIGRAM] for one in every if UNIGRAM in one["metrics"]}
+    known.pop("", None)
+    return {
+        name: [
+            one | {"metrics": {UNIGRAM: known[_text(one)]} | one["metrics"]}
+            if _text(one) in known
+            else one
+            for one in records
+        ]
+        for name, records in systems.items()
+    }
+
+
+def _text(record: Record) -> str:
+    """Return what tells the test text and vocabulary of a record, "" if it says nothing."""
+    found = re.match(r"tokens:\d+", record.get("signatures", {}).get("test_perplexity", ""))
+    said = {name: value for name, value in vocabulary(record).items() if name != "words"}
+    return f"{found[0]} {said}" if found else ""
+
+
+def require_comparable(metric: str, runs: Sequence[tuple[Path, Record]]) -> None:
+    """Refuse scores that were computed differently, and perplexities over other words."""
+    first: dict[str, tuple[Path, str]] = {}
+    for path, record in runs:
+        if metric not in record["metrics"]:
+            continue
+        said = vocabulary(record) if is_perplexity(metric) else {}
+        if signature := record.get("signatures", {}).get(metric):
+            said["signature"] = signature
+        for what, value in said.items():
+            there, other = first.setdefault(what, (path, value))
+            if value != other:
+                raise ValueError(
+                    f"{path}: {metric} has the {what} {value}, but {there} has {other}: they "
+                    "cannot be compared; leave one out"
+                )
 
 
 def doubts(record: Record) -> list[str]:
@@ -36,7 +102,7 @@ def doubts(record: Record) -> list[str]:
 
 def is_perplexity(metric: str) -> bool:
     """Whether a metric depends on the words among which a model chooses."""
-    return "perplexity" in metric or "bits" in metric
+    return _kind(metric) in ("perplexity", "bits")
 
 
 def vocabulary(record: Record) -> dict[str, str]:

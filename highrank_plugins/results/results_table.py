@@ -8,8 +8,8 @@ from highrank_plugins.common.formatting import table
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import Column
-from highrank_plugins.results.doubts import Record
-from highrank_plugins.results.provenance_notes import doubt_notes, incomparable
+from highrank_plugins.results.doubts import Record, below_floor, with_unigrams
+from highrank_plugins.results.provenance_notes import doubt_notes, incomparable, texts
 from highrank_plugins.results.record import RESULTS, load_record, refuse_repeated_runs
 
 TableColumn = tuple[str, Callable[[Record], str]]
@@ -36,6 +36,10 @@ OTHER: list[TableColumn] = [
 CLAIM = (
     "What can be claimed: not which system is better, since the seeds of one system differ, too; "
     "`highrank compare` tests them."
+)
+NO_CLAIM = (
+    "What can be claimed: nothing about which system is better, since the notes above name scores "
+    "that do not compare."
 )
 # columns that are shown if a record has them
 COSTS = {"parameters": "parameters", "s/epoch": "seconds_per_epoch"}
@@ -90,7 +94,10 @@ def results_table(paths: list[Path]) -> str:
         for run, record in runs.items()
     ]
     systems = {run: [record] for run, record in runs.items()}
-    notes = [*doubt_notes(systems), *filter(None, incomparable(systems)), *[CLAIM][: len(rows) - 1]]
+    apart = list(filter(None, [*incomparable(systems), texts(systems)]))
+    low = [one for of in with_unigrams(systems).values() for one in of if any(below_floor(one))]
+    claim = NO_CLAIM if apart or low else CLAIM
+    notes = [*doubt_notes(systems), *apart, *[claim][: len(rows) - 1]]
     return table(headings, rows) + "".join(f"\n{note}\n" for note in notes)
 
 

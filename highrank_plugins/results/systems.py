@@ -14,7 +14,7 @@ from highrank_plugins.analysis import (
     summarise,
     welch_t,
 )
-from highrank_plugins.results.record import load_record, metric_of, refuse_repeated_runs
+from highrank_plugins.results.record import load_record, numbers_of, refuse_repeated_runs
 
 TESTS = {"student": student_t, "welch": welch_t}
 
@@ -49,13 +49,22 @@ class Comparison:
     effect: float
 
 
-def read_system(text: str, metric: str | None) -> System:
-    """Parse a system from the command line.
+def read_systems(texts: Sequence[str], metric: str | None) -> list[System]:
+    """Parse systems from the command line; all of their records must compare.
 
     Args:
-        text: NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS or NAME=RECORD.json,….
+        texts: NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS or NAME=RECORD.json,….
         metric: the number to read from records.
     """
+    paths: list[Path] = []
+    found = [_read_system(text, metric, paths) for text in texts]
+    if metric is not None:
+        numbers_of(paths, metric)
+    return found
+
+
+def _read_system(text: str, metric: str | None, every: list[Path]) -> System:
+    """Parse a system, and add its records to `every`."""
     name, equals, values = text.partition("=")
     if not (name and equals and values):
         raise ValueError(
@@ -67,7 +76,8 @@ def read_system(text: str, metric: str | None) -> System:
             raise ValueError(f"{text}: --metric must name the metric of the records to compare")
         paths = [Path(word) for word in words]
         refuse_repeated_runs(paths, [load_record(path) for path in paths])
-        return System(name, [metric_of(path, metric) for path in paths])
+        every += paths
+        return System(name, [value for (value,) in numbers_of(paths, metric)])
     try:
         if ":" in values:
             mean, sd, runs = values.split(":")

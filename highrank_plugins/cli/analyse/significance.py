@@ -33,9 +33,9 @@ def ttest(
     with measuring(plot):
         from highrank_plugins.analysis import summarise
         from highrank_plugins.reports import plots
-        from highrank_plugins.results.systems import compare, read_system
+        from highrank_plugins.results.systems import compare, read_systems
 
-        read = [read_system(text, metric) for text in systems]
+        read = read_systems(systems, metric)
         found = compare(read, test)
         baseline = {"name": read[0].name} | summarise(read[0].runs)._asdict()
         report({"test": test, "baseline": baseline, "systems": found}, output)
@@ -72,11 +72,11 @@ def correlation(
         from highrank_plugins.common.names import distinct_names
         from highrank_plugins.reports import plots
         from highrank_plugins.reports.study_plots import axis, scale_of
-        from highrank_plugins.results.record import configuration_of, load_record, metric_of
+        from highrank_plugins.results.record import configuration_of, load_record, numbers_of
 
         names = distinct_names(records)
-        found = {str(path): (metric_of(path, x), metric_of(path, y)) for path in records}
-        models: dict[str, list[tuple[float, float]]] = {}
+        found = dict(zip(map(str, records), numbers_of(records, x, y), strict=True))
+        models: dict[str, list[tuple[float, ...]]] = {}
         for path, at in zip(records, found.values(), strict=True):
             models.setdefault(configuration_of(load_record(path)) or str(path), []).append(at)
         low, high = (-inf, inf) if within is None else _range(within)
@@ -90,7 +90,7 @@ def correlation(
         xs, ys = zip(*used, strict=True)
         report(pearson(xs, ys), output, x=x, y=y, points=found)
         if plot is not None:
-            runs: dict[str, list[tuple[float, float]]] = {}
+            runs: dict[str, list[tuple[float, ...]]] = {}
             for name, at in zip(names, found.values(), strict=True):
                 runs.setdefault(re.sub(r"-\d+$", "", name), []).append(at)
             names_of_axes = (axis(x), axis(y))
