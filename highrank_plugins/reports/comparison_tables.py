@@ -117,14 +117,12 @@ def _legend(compared: Compared, tested: bool) -> list[str]:
     lines = ["± is the sample standard deviation over seeds (n − 1 below)."]
     if tested:
         count = sum(system.comparison is not None for system in compared.systems)
-        bold = (
-            f"Bold: significantly better at {compared.alpha:g} after the adjustment."
-            if direction(compared.metric)
-            else "Nothing is bold, since the name of the metric does not say what is better."
-        )
+        bold = f"Bold: significantly better at {compared.alpha:g} after the adjustment"
+        if not direction(compared.metric):
+            bold = "Nothing is bold, since the name of the metric does not say what is better"
         lines.append(
             f"p: {_TESTS[compared.test]} against {compared.baseline}, adjusted for {count} "
-            f"system{'' if count == 1 else 's'} (Holm); intervals are not. {bold}"
+            f"system{'' if count == 1 else 's'} (Holm); intervals are not. {bold}."
         )
     return lines
 

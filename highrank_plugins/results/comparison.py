@@ -8,7 +8,7 @@ from statistics import mean
 
 from highrank_plugins.analysis import Summary, paired_bleu, summarise
 from highrank_plugins.common.names import did_you_mean
-from highrank_plugins.results.doubts import below_floor, require_comparable, with_unigrams
+from highrank_plugins.results.doubts import require_comparable, systems_below_floor
 from highrank_plugins.results.provenance_notes import doubt_notes, provenance_notes
 from highrank_plugins.results.record import RESULTS
 from highrank_plugins.results.results_table import Record, metrics_of, read_records
@@ -131,11 +131,7 @@ def compare_records(
     control = _baseline(baseline, systems)
     of_systems = {name: [run.record for run in of] for name, of in systems.items()}
     differences = provenance_notes(of_systems)
-    floor = {
-        name: "a model is below the floor"
-        for name, of in with_unigrams(of_systems).items()
-        if any(why for record in of for why in below_floor(record))
-    }
+    floor = dict.fromkeys(systems_below_floor(of_systems), "a model is below the floor")
     compared, notes = _compare(systems, tested, control, test, alpha, {**floor, **(untested or {})})
     doubtful = [*_alike(compared, tested), *doubt_notes(of_systems, tested)]
     notes += [*doubtful, *differences]

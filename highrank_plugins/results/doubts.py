@@ -17,8 +17,7 @@ _KINDS = {
     "chrf": (re.compile("chrf"), 0.0, 100.0),
     "kld": (re.compile("_kld$"), -math.inf, math.inf),
 }
-_OF_TEXT = re.compile("(train|valid|test)_|ppl|perplexity")  # comparable with the unigram's
-_ROUNDING = 1e-6
+_EVALUATED = re.compile("(valid|test)_|ppl|perplexity")  # as the unigram's, unlike in training
 LEAST_BLEU = 5.0
 LEAST_KLD = 0.01
 
@@ -31,9 +30,8 @@ def _kind(metric: str) -> str:
 def impossible(metric: str, value: float) -> str:
     """Return why a finite score cannot be right, "" if it can."""
     _, low, high = _KINDS.get(_kind(metric), (None, -math.inf, math.inf))
-    if low - _ROUNDING <= value <= high + _ROUNDING or not math.isfinite(value):
-        return ""
-    return f"{metric} is {value:g}, but lies in [{low:g}, {high:g}]; correct it or repeat the run"
+    wrong = math.isfinite(value) and not low - 1e-6 <= value <= high + 1e-6  # leaves rounding
+    return f"{metric} is {value:g}, but must lie in [{low:g}, {high:g}]" if wrong else ""
 
 
 def below_floor(record: Record) -> Iterator[str]:
@@ -42,7 +40,9 @@ def below_floor(record: Record) -> Iterator[str]:
     counting = {"perplexity": unigram, "bits": math.log2(unigram)}
     for name, value in record["metrics"].items():
         kind, floor = _kind(name), counting.get(_kind(name), math.inf)
-        if name != UNIGRAM and _OF_TEXT.match(name) and value >= floor:
+        if kind == "bits" and record["metrics"].get(name.replace(kind, "perplexity"), 0) >= unigram:
+            continue  # its perplexity says the same
+        if name != UNIGRAM and _EVALUATED.match(name) and value >= floor < math.inf:
             yield f"{name} is no better than that of counting words, the unigram's {floor:g}"
         elif kind == "kld" and value < LEAST_KLD:
             yield f"{name} is below {LEAST_KLD}; that of equal predictions everywhere is 0"
@@ -53,16 +53,25 @@ def below_floor(record: Record) -> Iterator[str]:
 def with_unigrams(systems: Mapping[str, Sequence[Record]]) -> dict[str, list[Record]]:
     """Return the records of systems; those without a unigram have that of others of their text."""
     every = [record for records in systems.values() for record in records]
-    known = {_text(one): one["metrics"][UNIGRAM] for one in every if UNIGRAM in one["metrics"]}
-    known.pop("", None)
+    known = {
+        text: {UNIGRAM: one["metrics"][UNIGRAM]}
+        for one in every
+        if UNIGRAM in one["metrics"] and (text := _text(one))
+    }
+
+    def completed(one: Record) -> Record:
+        return one | {"metrics": known.get(_text(one), {}) | one["metrics"]}
+
+    return {name: list(map(completed, records)) for name, records in systems.items()}
+
+
+def systems_below_floor(systems: Mapping[str, Sequence[Record]]) -> dict[str, str]:
+    """Return why a model of a system is `below_floor`, by system."""
     return {
-        name: [
-            one | {"metrics": {UNIGRAM: known[_text(one)]} | one["metrics"]}
-            if _text(one) in known
-            else one
-            for one in records
-        ]
-        for name, records in systems.items()
+        name: why
+        for name, records in with_unigrams(systems).items()
+        for record in records
+        for why in below_floor(record)
     }
 
 

@@ -6,13 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from highrank_plugins.common.provenance import machine_kind
-from highrank_plugins.results.doubts import (
-    Record,
-    doubts,
-    is_perplexity,
-    vocabulary,
-    with_unigrams,
-)
+from highrank_plugins.results.doubts import Record, doubts, is_perplexity, vocabulary, with_unigrams
 from highrank_plugins.results.perplexity import UNIGRAM
 
 TEXT_BLOCKS = ("corpus", "data", "clean", "dialogues")
@@ -75,10 +69,8 @@ def doubt_notes(systems: Mapping[str, Sequence[Record]], metric: str = "") -> It
     lack = [n for n, of in systems.items() if any(UNIGRAM not in one["metrics"] for one in of)]
     if is_perplexity(metric) and lack:
         which = "" if len(lack) == len(systems) else f" of {', '.join(lack)}"
-        yield (
-            f"No record{which} says whether its model does better than counting words "
-            "(the unigram)."
-        )
+        words = "counting words (the unigram)"
+        yield f"No record{which} says whether its model does better than {words}."
 
 
 def _difference(

@@ -14,13 +14,7 @@ from highrank_plugins.common.files import read_json
 from highrank_plugins.common.formatting import CONTROL
 from highrank_plugins.common.names import did_you_mean
 from highrank_plugins.common.provenance import git_state, hardware, versions
-from highrank_plugins.results.doubts import (
-    below_floor,
-    doubts,
-    impossible,
-    require_comparable,
-    with_unigrams,
-)
+from highrank_plugins.results.doubts import doubts, impossible
 
 if TYPE_CHECKING:
     from highrank_plugins.common.score import Score
@@ -182,7 +176,7 @@ def load_record(path: Path, *, complete: bool = False, finite: bool = True) -> d
     if bad:
         raise ValueError(f"{path}: {bad[0]} is not a number; leave it out or repeat the run")
     for wrong in filter(None, map(impossible, metrics, metrics.values())):
-        raise ValueError(f"{path}: {wrong}")
+        raise ValueError(f"{path}: {wrong}; correct it or repeat the run")
     return dict(record)
 
 
@@ -252,14 +246,3 @@ def metric_of(path: Path, metric: str) -> float:
         near = did_you_mean(metric, list(metrics))
         raise ValueError(f"{path} has no {metric}{near}; it has {', '.join(metrics)}")
     return float(metrics[metric])
-
-
-def numbers_of(paths: Sequence[Path], *metrics: str) -> list[tuple[float, ...]]:
-    """Return numbers of records; refuse those that do not compare, as `highrank compare` does."""
-    records = [load_record(path) for path in paths]
-    for metric in metrics:
-        require_comparable(metric, list(zip(paths, records, strict=True)))
-    for path, record in zip(paths, with_unigrams({"": records})[""], strict=True):
-        for why in below_floor(record):
-            raise ValueError(f"{path}: {why}: its model is below the floor; leave it out")
-    return [tuple(metric_of(path, metric) for metric in metrics) for path in paths]

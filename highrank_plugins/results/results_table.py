@@ -8,7 +8,7 @@ from highrank_plugins.common.formatting import table
 from highrank_plugins.common.names import distinct_names
 from highrank_plugins.measures import all_measures
 from highrank_plugins.measures.base import Column
-from highrank_plugins.results.doubts import Record, below_floor, with_unigrams
+from highrank_plugins.results.doubts import Record, systems_below_floor
 from highrank_plugins.results.provenance_notes import doubt_notes, incomparable, texts
 from highrank_plugins.results.record import RESULTS, load_record, refuse_repeated_runs
 
@@ -95,8 +95,7 @@ def results_table(paths: list[Path]) -> str:
     ]
     systems = {run: [record] for run, record in runs.items()}
     apart = list(filter(None, [*incomparable(systems), texts(systems)]))
-    low = [one for of in with_unigrams(systems).values() for one in of if any(below_floor(one))]
-    claim = NO_CLAIM if apart or low else CLAIM
+    claim = NO_CLAIM if apart or systems_below_floor(systems) else CLAIM
     notes = [*doubt_notes(systems), *apart, *[claim][: len(rows) - 1]]
     return table(headings, rows) + "".join(f"\n{note}\n" for note in notes)
 

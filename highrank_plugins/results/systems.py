@@ -14,7 +14,8 @@ from highrank_plugins.analysis import (
     summarise,
     welch_t,
 )
-from highrank_plugins.results.record import load_record, numbers_of, refuse_repeated_runs
+from highrank_plugins.results.doubts import require_comparable, systems_below_floor
+from highrank_plugins.results.record import load_record, metric_of, refuse_repeated_runs
 
 TESTS = {"student": student_t, "welch": welch_t}
 
@@ -49,22 +50,31 @@ class Comparison:
     effect: float
 
 
+def numbers_of(paths: Sequence[Path], *metrics: str) -> list[tuple[float, ...]]:
+    """Return numbers of records; refuse those that do not compare, as `highrank compare` does."""
+    records = {path: load_record(path) for path in paths}
+    for metric in metrics:
+        require_comparable(metric, list(records.items()))
+    for name, why in systems_below_floor({str(path): [of] for path, of in records.items()}).items():
+        raise ValueError(f"{name}: {why}: the model is below the floor; leave it out")
+    return [tuple(metric_of(path, metric) for metric in metrics) for path in paths]
+
+
 def read_systems(texts: Sequence[str], metric: str | None) -> list[System]:
-    """Parse systems from the command line; all of their records must compare.
+    """Parse systems, see `read_system`; the records of all of them must compare."""
+    systems = [read_system(text, metric) for text in texts]
+    words = [word for text in texts for word in text.partition("=")[2].split(",")]
+    numbers_of([Path(word) for word in words if word.endswith(".json")], *filter(None, [metric]))
+    return systems
+
+
+def read_system(text: str, metric: str | None) -> System:
+    """Parse a system from the command line.
 
     Args:
-        texts: NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS or NAME=RECORD.json,….
+        text: NAME=57.1,57.2,… or NAME=MEAN:SD:RUNS or NAME=RECORD.json,….
         metric: the number to read from records.
     """
-    paths: list[Path] = []
-    found = [_read_system(text, metric, paths) for text in texts]
-    if metric is not None:
-        numbers_of(paths, metric)
-    return found
-
-
-def _read_system(text: str, metric: str | None, every: list[Path]) -> System:
-    """Parse a system, and add its records to `every`."""
     name, equals, values = text.partition("=")
     if not (name and equals and values):
         raise ValueError(
@@ -76,8 +86,7 @@ def _read_system(text: str, metric: str | None, every: list[Path]) -> System:
             raise ValueError(f"{text}: --metric must name the metric of the records to compare")
         paths = [Path(word) for word in words]
         refuse_repeated_runs(paths, [load_record(path) for path in paths])
-        every += paths
-        return System(name, [value for (value,) in numbers_of(paths, metric)])
+        return System(name, [metric_of(path, metric) for path in paths])
     try:
         if ":" in values:
             mean, sd, runs = values.split(":")

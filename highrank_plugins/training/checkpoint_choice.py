@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from highrank_plugins.training.checkpoint_file import common_sign, finite, look_up
+from highrank_plugins.training.checkpoint_file import common_sign, look_up
 
 # names of checkpoints: of an epoch, of an update, and the newest
 _IN_ORDER = re.compile(r"checkpoint(?:\d+|_\d+_(\d+)|_last)\.pt")
@@ -55,9 +55,10 @@ def best_checkpoints(directory: Path, count: int, updates: Updates | None = None
     updates = updates or Updates()
     found = _found(directory, _ANY, updates)
     scores = {
-        number: score
+        number: float(score)
         for number, path in found.items()
-        if (score := finite(look_up(path, "extra_state").get("val_loss"))) is not None
+        if (score := look_up(path, "extra_state").get("val_loss")) is not None
+        and math.isfinite(score)
     }
     _check_enough(directory, len(scores), count, f"with a validation score{updates}")
     sign = common_sign([found[number] for number in scores])

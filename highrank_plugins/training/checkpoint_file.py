@@ -52,28 +52,17 @@ def best_checkpoint(directories: list[Path]) -> Path:
     A finetuning is chosen only if it improved on its first training run.
     """
     found = [directory / "checkpoint_best.pt" for directory in directories]
-    scores = {}
-    for path in found:
-        score = finite(look_up(path, "extra_state", "best"))
-        if score is None:
-            raise ValueError(
-                f"{path}: its best validation score is no finite number; leave this run out, or "
-                f"take the file of `highrank model average {path.parent} --best 1`"
-            )
-        scores[path] = score
+    scores = {path: float(look_up(path, "extra_state", "best")) for path in found}
     sign = common_sign(found)
     for path in found:
+        if not math.isfinite(scores[path]):
+            raise ValueError(f"{path}: its best score is no finite number; leave this run out")
         if wrong := reversed_flag(saved_options(look_up(path), "checkpoint")):
             raise ValueError(
                 f"{path} is the worst checkpoint of its run, not the best ({wrong[1]}). Take the "
                 f"file of `highrank model average {path.parent} --best 1`"
             )
     return max(found, key=lambda path: sign * scores[path])
-
-
-def finite(score: Any) -> float | None:
-    """Return a validation score; None for none, NaN and infinity."""
-    return None if score is None or not math.isfinite(score) else float(score)
 
 
 def common_sign(paths: list[Path]) -> int:

@@ -128,7 +128,7 @@ def test_impossible_scores_are_refused(records, metrics):
     with_metrics(records[3], sacrebleu=100.00000000000004, test_kld=-1e-17, latency=-5)
     load_record(records[3])
     with_metrics(records[3], **metrics)
-    with pytest.raises(ValueError, match=f"mos-1.json: {next(iter(metrics))} is .* lies in"):
+    with pytest.raises(ValueError, match=f"mos-1.json: {next(iter(metrics))} is .* must lie in"):
         load_record(records[3])
 
 

@@ -94,7 +94,7 @@ def gss_grid(
     with measuring(plot):
         from highrank_plugins.analysis import pearson
         from highrank_plugins.reports import plots
-        from highrank_plugins.results.record import numbers_of
+        from highrank_plugins.results.systems import numbers_of
 
         numbers = {"rank": rank, "perplexity": perplexity}
         points = [_c_and_k(path) for path in records]

@@ -72,7 +72,8 @@ def correlation(
         from highrank_plugins.common.names import distinct_names
         from highrank_plugins.reports import plots
         from highrank_plugins.reports.study_plots import axis, scale_of
-        from highrank_plugins.results.record import configuration_of, load_record, numbers_of
+        from highrank_plugins.results.record import configuration_of, load_record
+        from highrank_plugins.results.systems import numbers_of
 
         names = distinct_names(records)
         found = dict(zip(map(str, records), numbers_of(records, x, y), strict=True))
